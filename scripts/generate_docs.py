@@ -235,7 +235,7 @@ def metrics() -> str:
         lines += ["", f"## {title}", "", "| name | kind | labels | |", "|---|---|---|---|"]
         for each in families:
             labels = ", ".join(f"`{label}`" for label in each.labels)
-            lines.append(f"| `{each.name}` | {each.kind} | {labels} | {each.says} |")
+            lines.append(f"| `{each.name}` | {each.kind} | {labels} | {each.description} |")
     return "\n".join(lines) + "\n"
 
 

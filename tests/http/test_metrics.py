@@ -160,10 +160,10 @@ class OtherProcess:
         self.totals = Totals()
         self.answers = True
 
-    async def collect(self) -> tuple[int, Totals]:
+    async def collect_totals(self) -> tuple[int, Totals]:
         return 1, self.totals
 
-    async def responds(self) -> bool:
+    async def ping(self) -> bool:
         return self.answers
 
 

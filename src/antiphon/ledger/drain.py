@@ -20,7 +20,7 @@ from antiphon.ledger.records import encoded
 from antiphon.ledger.segments import UNFINISHED, segments_of, take_lock
 from antiphon.ledger.spool import AWAY, ready
 from antiphon.store.base import Entries
-from antiphon.telemetry.logs import frames, record
+from antiphon.telemetry.logs import describe_exception, record
 
 LOCK = "drain.lock"
 REFUSED = "refused.jsonl"
@@ -170,7 +170,7 @@ class Drain:
         except StoreUnavailable as problem:
             self._fails(problem.message)
         except Exception as problem:  # noqa: BLE001 - a border: the spool keeps what was not inserted
-            self._fails(frames(problem))
+            self._fails(describe_exception(problem))
             self._forget()
         return False
 

@@ -15,7 +15,7 @@ from antiphon.domain.recording import Record, Recording
 from antiphon.errors import StoreUnavailable
 from antiphon.store.base import Directory, Records
 from antiphon.telemetry.logs import record as log
-from antiphon.telemetry.redaction import redacted_json
+from antiphon.telemetry.redaction import redact_json
 
 MOST_BYTES = 32 << 20
 """Of texts that wait to be kept."""
@@ -120,6 +120,6 @@ def _cleaned(record: Record, recording: Recording) -> Record:
     """As it is kept: cut where nothing is cut into that is no longer found then."""
     return replace(
         record,
-        request=redacted_json(record.request, recording.redact, LONGEST),
-        answer=redacted_json(record.answer, recording.redact, LONGEST),
+        request=redact_json(record.request, recording.redact, LONGEST),
+        answer=redact_json(record.answer, recording.redact, LONGEST),
     )

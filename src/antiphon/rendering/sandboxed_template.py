@@ -70,7 +70,7 @@ class Helper:
         except TemplateRefused as refused:
             raise TemplateRefused(_of_request(refused.message), param=FIELD) from None
         except JobStopped as stopped:
-            stopped.require_worked()
+            stopped.raise_if_waited()
             what = STOPPED[stopped.stop].format(seconds=limits.seconds, megabytes=limits.memory >> 20)
             raise TemplateRefused(_of_request(f"{ANY} {what}"), param=FIELD) from None
         pieces, read = await asyncio.to_thread(_parse_result, said)

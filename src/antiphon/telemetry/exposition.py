@@ -36,7 +36,7 @@ class Family:
 
     name: str
     kind: Kind
-    says: str
+    description: str
     """One line: what is counted, in which unit."""
     labels: tuple[str, ...] = ()
 
@@ -47,11 +47,11 @@ Series = tuple[Family, Mapping[tuple[str, ...], Value]]
 """A family with its values, each under the values of the family's labels."""
 
 
-def exposition(series: Iterable[Series]) -> str:
+def render_page(series: Iterable[Series]) -> str:
     """The whole page. A family without values is left out."""
     import prometheus_client  # late: it brings a web server of its own, which takes 80 ms
 
-    metrics = [_metric(prometheus_client.Metric, *each) for each in series if each[1]]
+    metrics = [_build_metric(prometheus_client.Metric, *each) for each in series if each[1]]
     return prometheus_client.generate_latest(_Page(metrics)).decode()
 
 
@@ -65,8 +65,8 @@ class _Page:
         return self.metrics
 
 
-def _metric(kind: "type[Metric]", family: Family, values: Mapping[tuple[str, ...], Value]) -> "Metric":
-    metric = kind(family.name.removesuffix("_total"), family.says, family.kind)
+def _build_metric(kind: "type[Metric]", family: Family, values: Mapping[tuple[str, ...], Value]) -> "Metric":
+    metric = kind(family.name.removesuffix("_total"), family.description, family.kind)
     for labelled, value in values.items():
         labels = dict(zip(family.labels, labelled, strict=True))
         if isinstance(value, Histogram):
@@ -114,7 +114,7 @@ class Totals:
             _add(self.gauges, more.gauges)
 
 
-def summed(own: Iterable[Series], others: Totals, is_served: Callable[[str], bool]) -> Iterator[Series]:
+def sum_series(own: Iterable[Series], others: Totals, is_served: Callable[[str], bool]) -> Iterator[Series]:
     """This process's numbers and those of others; of others only models that are served."""
     for family, values in own:
         more = others.gauges if family.kind is Kind.GAUGE else others.counts
@@ -133,10 +133,10 @@ def _add(sums: Sums, more: Sums) -> None:
     for family, series in more.items():
         held = sums.setdefault(family, {})
         for labels, value in series.items():
-            held[labels] = _plus(held[labels], value) if labels in held else value
+            held[labels] = _add_values(held[labels], value) if labels in held else value
 
 
-def _plus(one: Number, other: Number) -> Number:
+def _add_values(one: Number, other: Number) -> Number:
     if isinstance(one, Histogram) and isinstance(other, Histogram):
         return Histogram(tuple(map(int.__add__, one.counts, other.counts)), one.total + other.total)
     if isinstance(one, Histogram) or isinstance(other, Histogram):
