@@ -191,7 +191,7 @@ async def add_limited_key(managed: "TenancyParts", limiter: "Limiter") -> str:
     from antiphon.services.limits import LimitService
     from antiphon.services.policy import KeyRequest
     from antiphon.services.prices import PriceRequest
-    from antiphon.store.rules import SqlRules
+    from antiphon.store.tenancy import SqlRules
 
     operator = Actor(ActorKind.ADMIN, "benchmark", rights=EVERY_RIGHT)
     made = await managed.tenants.add_key(operator, KeyRequest(KeyKind.SERVICE, DEFAULT_PROJECT))

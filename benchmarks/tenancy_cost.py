@@ -53,7 +53,7 @@ from antiphon.services.policy import KeyRequest
 from antiphon.services.prices import PriceRequest
 from antiphon.settings.schema import Settings
 from antiphon.settings.tenancy import KeysSettings
-from antiphon.store.rules import SqlRules
+from antiphon.store.tenancy import SqlRules
 from antiphon.testing import Answer, ScriptedEngine
 from benchmarks.http_path import (
     CHUNKS,

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from antiphon.constraints.checker import Checker, CheckLimits
 from antiphon.constraints.matching import Tokens
-from antiphon.dialects.openai.decode import decode_chat
+from antiphon.dialects.openai.dialect import decode_chat
 from antiphon.errors import RequestError
 
 SIGNS = frozenset("$schema type properties items anyOf oneOf allOf $ref enum const definitions $defs".split())

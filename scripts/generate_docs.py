@@ -12,11 +12,9 @@ from typing import Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from antiphon.dialects.common.field_scopes import FieldScope
-from antiphon.dialects.common.field_table import Field, FieldSupport
-from antiphon.dialects.common.fields import FIELDS, TABLES
-from antiphon.dialects.common.needs import Need
-from antiphon.dialects.common.pages import PAGES, UNSAID, Page, Row
+from antiphon.dialects.common.field_table import FieldSupport, Need, RequestField
+from antiphon.dialects.common.fields import FIELDS, TABLES, FieldScope
+from antiphon.dialects.common.product_pages import PAGES, UNSTATED, PageRow, ProductPage
 from antiphon.errors import AntiphonError, StartupError, index_by_code
 from antiphon.settings.models import AdapterSettings, AliasSettings, ModelSettings
 from antiphon.settings.schema import SECTIONS, Settings, list_settings
@@ -123,7 +121,7 @@ def api() -> str:
         *_needs(),
     ]
     for place in FieldScope:
-        lines += ["", f"## `{place}`", "", *_fields(field for field in FIELDS if place in field.places)]
+        lines += ["", f"## `{place}`", "", *_fields(field for field in FIELDS if place in field.scopes)]
     return "\n".join(lines) + "\n"
 
 
@@ -141,30 +139,30 @@ def parameters() -> str:
     ]
     for page in PAGES:
         lines += ["", f"## {page.product}: `{page.endpoint}`", "", *_page(page)]
-    paged = {page.place for page in PAGES}
+    paged = {page.served_at for page in PAGES}
     for dialect in dict.fromkeys(page.dialect for page in PAGES if page.dialect is not None):
-        for place, table in import_module(f"antiphon.dialects.{dialect}.fields").BOOK.tables.items():
+        for place, table in import_module(f"antiphon.dialects.{dialect}.fields").FIELD_TABLE.tables.items():
             if place not in paged:
                 lines += ["", f"## `{place}`", "", "Of the same product; not a page of its own.", ""]
                 lines += _fields(table.values())
     return "\n".join(lines) + "\n"
 
 
-def _fields(fields: Iterable[Field]) -> list[str]:
+def _fields(fields: Iterable[RequestField]) -> list[str]:
     """A row for each field of one place."""
     rows = sorted(fields, key=_by_standing)
     return [
         "| field | standing | needs | meaning |",
         "|---|---|---|---|",
-        *(f"| `{row.name}` | {row.standing} | {_need(row)} | {_said(row)} |" for row in rows),
+        *(f"| `{row.name}` | {row.support} | {_need(row)} | {_said(row)} |" for row in rows),
     ]
 
 
-def _page(page: Page) -> list[str]:
+def _page(page: ProductPage) -> list[str]:
     if page.dialect is None:
         return _unbuilt(page)
-    table = import_module(f"antiphon.dialects.{page.dialect}.fields").BOOK.tables[page.place]
-    lines = [f"Served at `POST {page.place}`.", ""]
+    table = import_module(f"antiphon.dialects.{page.dialect}.fields").FIELD_TABLE.tables[page.served_at]
+    lines = [f"Served at `POST {page.served_at}`.", ""]
     lines += [
         "| parameter | the page | standing | needs | meaning here | differs |",
         "|---|---|---|---|---|---|",
@@ -172,36 +170,36 @@ def _page(page: Page) -> list[str]:
     for row in page.rows:
         field = table[row.name]
         lines.append(
-            f"| `{row.name}` | {_paged(row)} | {field.standing} | {_need(field)} | {_said(field)} "
-            f"| {row.differs} |"
+            f"| `{row.name}` | {_paged(row)} | {field.support} | {_need(field)} | {_said(field)} "
+            f"| {row.difference} |"
         )
     named = {row.name for row in page.rows}
     further = [field for name, field in table.items() if name not in named]
     return [*lines, "", "Not on the page:", "", *_fields(further)]
 
 
-def _unbuilt(page: Page) -> list[str]:
+def _unbuilt(page: ProductPage) -> list[str]:
     """A page without a dialect, beside the nearest place of /v1."""
-    table = TABLES[FieldScope(page.place)]
+    table = TABLES[FieldScope(page.served_at)]
     lines = [
         "**Not built yet.** Its path answers 404. The last column says what a field of the same name is at",
-        f"`{page.place}`, whose defaults and errors are OpenAI's.",
+        f"`{page.served_at}`, whose defaults and errors are OpenAI's.",
         "",
         "| parameter | the page | here | at /v1 |",
         "|---|---|---|---|",
     ]
     for row in page.rows:
-        there = table[row.name].standing.value if row.name in table else "unknown, so refused"
+        there = table[row.name].support.value if row.name in table else "unknown, so refused"
         lines.append(f"| `{row.name}` | {_paged(row)} | not built | {there} |")
     return lines
 
 
-def _paged(row: Row) -> str:
+def _paged(row: PageRow) -> str:
     """What the page says: type, default, range."""
     said = [row.type.replace("|", "or")]
     if row.required:
         said.append("required")
-    if row.default is not UNSAID:
+    if row.default is not UNSTATED:
         said.append(f"default `{json.dumps(row.default)}`")
     if row.low is not None or row.high is not None:
         said.append(f"at least {row.low}" if row.high is None else f"{row.low} to {row.high}")
@@ -214,9 +212,9 @@ def _needs() -> list[str]:
     return [*lines, *(f"- {need}: {need.explained}" for need in Need if need is not Need.NOTHING)]
 
 
-def _need(row: Field) -> str:
+def _need(row: RequestField) -> str:
     """Empty where every engine will do."""
-    return "" if row.needs is Need.NOTHING or row.standing is not FieldSupport.SUPPORTED else row.needs
+    return "" if row.needs is Need.NOTHING or row.support is not FieldSupport.SUPPORTED else row.needs
 
 
 def metrics() -> str:
@@ -239,13 +237,13 @@ def metrics() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _by_standing(row: Field) -> int:
-    return list(FieldSupport).index(row.standing)
+def _by_standing(row: RequestField) -> int:
+    return list(FieldSupport).index(row.support)
 
 
-def _said(row: Field) -> str:
-    harmless = ", ".join(f"`{json.dumps(value)}`" for value in row.harmless)
-    says = row.says.replace("|", "\\|")
+def _said(row: RequestField) -> str:
+    harmless = ", ".join(f"`{json.dumps(value)}`" for value in row.accepted_values)
+    says = row.description.replace("|", "\\|")
     return f"{says} (taken: {harmless})" if harmless else says
 
 

@@ -403,7 +403,7 @@ LEAVES: tuple[Any, ...] = (
 )
 
 
-def schema_of(chosen: Random, depth: int = 0) -> Any:
+def build_schema(chosen: Random, depth: int = 0) -> Any:
     """An object with one to four properties, some of them lists and objects."""
     properties: dict[str, Any] = {}
     for name in chosen.sample(
@@ -411,7 +411,7 @@ def schema_of(chosen: Random, depth: int = 0) -> Any:
     ):
         kind = chosen.random()
         if kind < 0.15 and depth < 2:
-            properties[name] = schema_of(chosen, depth + 1)
+            properties[name] = build_schema(chosen, depth + 1)
         elif kind < 0.3:
             properties[name] = {"type": "array", "items": chosen.choice(LEAVES), "maxItems": 2}
         else:
@@ -424,7 +424,7 @@ def forced(model: openai.OpenAI, schemas: int, calls: int) -> None:
     """Asks for so many calls; all that end by themselves parse and satisfy their schema."""
     whole = 0
     for at in range(calls):
-        schema = schema_of(Random(at % schemas))
+        schema = build_schema(Random(at % schemas))
         answer = model.chat.completions.create(
             model="cantor", messages=HELLO, tools=[tool("f", schema, strict=True), WEATHER],
             tool_choice={"type": "function", "function": {"name": "f"}}, temperature=1.2, seed=at,

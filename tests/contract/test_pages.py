@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from antiphon.dialects.common.pages import EMPOWER, FIREWORKS, UNSAID, Page, Row
+from antiphon.dialects.common.product_pages import EMPOWER, FIREWORKS, UNSTATED, PageRow, ProductPage
 from tests.support.server import serving
 
 STORY = "Once upon a time there was a"
@@ -29,13 +29,13 @@ pytestmark = pytest.mark.timeout(180)
 class Asked:
     """One page on a running server."""
 
-    page: Page
+    page: ProductPage
     client: httpx2.Client
 
     def raw(self, **fields: Any) -> httpx2.Response:
         """The page's request with these fields; `...` leaves one out."""
         body = BODIES[self.page.product] | fields
-        return self.client.post(self.page.place, json={k: v for k, v in body.items() if v is not ...})
+        return self.client.post(self.page.served_at, json={k: v for k, v in body.items() if v is not ...})
 
     def __call__(self, **fields: Any) -> Any:
         reply = self.raw(**fields)
@@ -93,7 +93,7 @@ def empower(client: httpx2.Client) -> Asked:
     return Asked(EMPOWER, client)
 
 
-def rows(keep: Callable[[Row], bool]) -> list[Any]:
+def rows(keep: Callable[[PageRow], bool]) -> list[Any]:
     return [
         pytest.param(page, row, id=f"{page.product}-{row.name}")
         for page in (FIREWORKS, EMPOWER)
@@ -130,7 +130,7 @@ RIGHT: dict[str, tuple[Any, ...]] = {
 
 
 @pytest.mark.parametrize(("page", "row"), rows(lambda row: True))
-def test_type(page: Page, row: Row, client: httpx2.Client) -> None:
+def test_type(page: ProductPage, row: PageRow, client: httpx2.Client) -> None:
     asked, kind = Asked(page, client), row.type.removesuffix(" | null")
     plain: dict[str, tuple[Any, ...]] = {"integer": (1,), "number": (1, 0.5), "boolean": (False, True)}
     for value in RIGHT[row.name] if row.name in RIGHT else plain[kind]:
@@ -141,12 +141,12 @@ def test_type(page: Page, row: Row, client: httpx2.Client) -> None:
     for value in WRONG[kind]:
         if (row.name, value) != ("logprobs", True):
             asked.refuses(row.name, **{row.name: value})
-    if row.nullable:
+    if row.is_nullable:
         asked(**{row.name: None, "max_tokens": None if row.name == "max_tokens" else 2})
 
 
 @pytest.mark.parametrize(("page", "row"), rows(lambda row: row.required))
-def test_required(page: Page, row: Row, client: httpx2.Client) -> None:
+def test_required(page: ProductPage, row: PageRow, client: httpx2.Client) -> None:
     assert "missing" in Asked(page, client).refuses(row.name, **{row.name: ...})
 
 
@@ -156,8 +156,8 @@ MIROSTAT = {"mirostat_lr": {"mirostat_target": 1.5}, "mirostat_target": {"mirost
 """Each field's default acts where the other is sent."""
 
 
-@pytest.mark.parametrize(("page", "row"), rows(lambda row: row.default is not UNSAID))
-def test_default(page: Page, row: Row, client: httpx2.Client) -> None:
+@pytest.mark.parametrize(("page", "row"), rows(lambda row: row.default is not UNSTATED))
+def test_default(page: ProductPage, row: PageRow, client: httpx2.Client) -> None:
     """Left out is the default said, and another value is another answer."""
     asked = Asked(page, client)
     fields: dict[str, Any] = {"temperature": 1, "seed": 5, "n": 2} | MIROSTAT.get(row.name, {})
@@ -181,12 +181,12 @@ def test_default(page: Page, row: Row, client: httpx2.Client) -> None:
         assert left_out["usage"]["completion_tokens"] == 2 * int(str(row.default))
 
 
-def bounded(row: Row) -> bool:
+def bounded(row: PageRow) -> bool:
     return row.low is not None or row.high is not None
 
 
 @pytest.mark.parametrize(("page", "row"), rows(bounded))
-def test_range(page: Page, row: Row, client: httpx2.Client) -> None:
+def test_range(page: ProductPage, row: PageRow, client: httpx2.Client) -> None:
     """Both ends are in it, what is just beyond is not."""
     asked = Asked(page, client)
     step = 1 if row.type.startswith("integer") else 0.001
@@ -430,7 +430,7 @@ def test_empower_response(empower: Asked) -> None:
 
 
 @pytest.mark.parametrize("page", [FIREWORKS, EMPOWER], ids=lambda page: str(page.product))
-def test_every_parameter_has_its_meaning_tested(page: Page) -> None:
+def test_every_parameter_has_its_meaning_tested(page: ProductPage) -> None:
     tested = " ".join(name for name in globals() if name.startswith(f"test_{page.product.lower()}"))
     together = {"frequency_penalty", "presence_penalty", "mirostat_lr", "mirostat_target", "top_k", "top_p"}
     assert [row.name for row in page.rows if row.name not in tested and row.name not in together] == []

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from antiphon.dialects.base import UNASCRIBED, Attribution
-from antiphon.dialects.empower.dialect import ChatCompletions
-from antiphon.dialects.openai.decode import decode_chat, decode_text
+from antiphon.dialects.empower.dialect import EmpowerChatCompletions
+from antiphon.dialects.openai.dialect import decode_chat, decode_text
 from antiphon.errors import AntiphonError, InvalidValue
 
 HELLO: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -68,5 +68,5 @@ def test_text_completions_and_empower_say_it_too() -> None:
     body = {"model": "m", "prompt": "a", "user": "ada", "metadata": {"a": "b"}}
     said = decode_text(json.dumps(body).encode()).attribution
     assert said == Attribution("ada", {"a": "b"}, ("user", "metadata"))
-    operation = ChatCompletions(report=False)
+    operation = EmpowerChatCompletions(report=False)
     assert operation.decode(json.dumps(HELLO | {"user": "ada"}).encode()).attribution.end_user == "ada"

@@ -6,7 +6,7 @@ import pytest
 
 from antiphon.dialects.common.field_table import FieldSupport
 from antiphon.dialects.empower.decode import decode_chat
-from antiphon.dialects.empower.fields import FIELDS, TABLES, FieldScope
+from antiphon.dialects.empower.fields import FIELDS, TABLES, EmpowerScope
 from antiphon.domain.constraint import ConstraintKind
 from antiphon.domain.messages import Role
 from antiphon.domain.tools import ToolChoice
@@ -182,12 +182,12 @@ def test_biases_are_refused_in_the_words_of_the_page_and_none_are_no_error():
 
 
 @pytest.mark.parametrize(
-    "field", [field for field in FIELDS if field.standing is FieldSupport.REFUSED], ids=str
+    "field", [field for field in FIELDS if field.support is FieldSupport.REFUSED], ids=str
 )
 def test_what_the_table_refuses_is_refused_by_name_but_for_what_happens_anyway(field):
     error = refused(**{field.name: "surprise"})
     assert isinstance(error, UnsupportedParameter) and error.param == field.name
-    for harmless in field.harmless:
+    for harmless in field.accepted_values:
         assert asked(**{field.name: harmless}) == asked()
 
 
@@ -219,7 +219,7 @@ def test_what_the_table_says_is_supported_reaches_the_request():
         "messages": "other", "model": "other", "parallel_tool_calls": False, "user": "ada",
     }  # fmt: skip
     supported = {
-        name for name, field in TABLES[FieldScope.CHAT].items() if field.standing is FieldSupport.SUPPORTED
+        name for name, field in TABLES[EmpowerScope.CHAT].items() if field.support is FieldSupport.SUPPORTED
     }
     assert said.keys() == supported
     for name, value in said.items():

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.dialects.base import Call, ResponseMeta
-from antiphon.dialects.empower.dialect import ChatCompletions, Empower
+from antiphon.dialects.empower.dialect import Empower, EmpowerChatCompletions
 from antiphon.domain.collect import Choice, Generation
 from antiphon.domain.events import (
     Finished,
@@ -24,7 +24,7 @@ from antiphon.domain.usage import Usage
 from antiphon.errors import EngineDied, ModelNotFound
 
 HEAD = ResponseMeta("abc", 7, "ada/pirate")
-CHAT = ChatCompletions(report=False)
+CHAT = EmpowerChatCompletions(report=False)
 
 
 def call(prompts=1, choices=1):

@@ -10,11 +10,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from antiphon.dialects.empower.decode import decode_chat
-from antiphon.dialects.empower.errors import encode_error
-from antiphon.dialects.empower.fields import TABLES, FieldScope
-from antiphon.dialects.empower.loras import EmpowerLoras
+from antiphon.dialects.empower.encode import encode_flat_error
+from antiphon.dialects.empower.fields import TABLES, EmpowerScope
+from antiphon.dialects.empower.loras import decode_deploy
 from antiphon.errors import RequestError
-from antiphon.weights.deploying import HubAdapters
+from antiphon.weights.adapters.hub_adapters import HubAdapters
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
 VALUES = st.recursive(
@@ -24,30 +24,29 @@ VALUES = st.recursive(
 )
 PATHS = st.text(alphabet="ab/.:@-_\\%* \0\n", max_size=24)
 SAID = VALUES | PATHS | st.sampled_from(["HF_HUB", "LOCAL", "ada/pirate"])
-USUAL: dict[FieldScope, dict[str, Any]] = {
-    FieldScope.CHAT: {"model": "m", "messages": "hi"},
-    FieldScope.DEPLOY: {"model_name": "ada/pirate", "model_source": "HF_HUB"},
+USUAL: dict[EmpowerScope, dict[str, Any]] = {
+    EmpowerScope.CHAT: {"model": "m", "messages": "hi"},
+    EmpowerScope.DEPLOY: {"model_name": "ada/pirate", "model_source": "HF_HUB"},
 }
 
 
-def bodies(place: FieldScope) -> st.SearchStrategy[dict[str, Any]]:
+def bodies(place: EmpowerScope) -> st.SearchStrategy[dict[str, Any]]:
     known = st.dictionaries(st.sampled_from(sorted(TABLES[place])) | st.text(max_size=4), SAID, max_size=4)
     return known.map(lambda given: USUAL[place] | given)
 
 
-def decode_deploy(body: bytes) -> None:
-    """And looked at by who would fetch it, as far as that asks nobody."""
-    wanted = EmpowerLoras().decode_deploy(body)
-    HubAdapters(["ada/*"], Path("unused"), 1).require_allowed(wanted)
+def decode_and_check_deploy(body: bytes) -> None:
+    """Decodes a deployment, and checks it as the hub's client does before it fetches anything."""
+    HubAdapters(["ada/*"], Path("unused"), 1).require_allowed(decode_deploy(body))
 
 
-DECODERS: dict[FieldScope, Callable[[bytes], object]] = {
-    FieldScope.CHAT: decode_chat,
-    FieldScope.DEPLOY: decode_deploy,
+DECODERS: dict[EmpowerScope, Callable[[bytes], object]] = {
+    EmpowerScope.CHAT: decode_chat,
+    EmpowerScope.DEPLOY: decode_and_check_deploy,
 }
 
 
-def refusal(place: FieldScope, body: bytes) -> RequestError | None:
+def refusal(place: EmpowerScope, body: bytes) -> RequestError | None:
     try:
         DECODERS[place](body)
     except RequestError as error:
@@ -55,17 +54,17 @@ def refusal(place: FieldScope, body: bytes) -> RequestError | None:
     return None
 
 
-def settle(place: FieldScope, body: bytes) -> None:
+def settle(place: EmpowerScope, body: bytes) -> None:
     if (error := refusal(place, body)) is not None:
         assert error.status in (400, 403) and error.message
-        assert json.loads(encode_error(error))["code"] == error.code
+        assert json.loads(encode_flat_error(error))["code"] == error.code
         assert len(error.message) < 400 and len(error.param or "") < 200
 
 
 @pytest.mark.parametrize("place", DECODERS)
 @settings(max_examples=200)
 @given(data=st.data())
-def test_any_object_is_decoded_or_refused(place: FieldScope, data: st.DataObject) -> None:
+def test_any_object_is_decoded_or_refused(place: EmpowerScope, data: st.DataObject) -> None:
     settle(place, json.dumps(data.draw(bodies(place))).encode())
 
 
@@ -78,5 +77,5 @@ def test_any_object_is_decoded_or_refused(place: FieldScope, data: st.DataObject
 @example(body=b'{"model":"m","model":"n"}')
 @example(body=b'{"model":"m","messages":"a","temperature":NaN}')
 @example(body=b'{"model":"m","messages":"a","temperature":1e999}')
-def test_any_bytes_are_refused_with_a_reason(place: FieldScope, body: bytes) -> None:
+def test_any_bytes_are_refused_with_a_reason(place: EmpowerScope, body: bytes) -> None:
     settle(place, body)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from antiphon.dialects.fireworks.decode import FireworksCall
-from antiphon.dialects.fireworks.dialect import ChatCompletions, Completions
+from antiphon.dialects.fireworks.dialect import FireworksChatCompletions, FireworksCompletions
 from antiphon.domain.constraint import ConstraintKind
 from antiphon.domain.request import Overflow, RawPrompt, Reasoning
 from antiphon.domain.sampling import AskedSampling, Mirostat
@@ -19,7 +19,7 @@ from antiphon.errors import (
     UnsupportedParameter,
 )
 
-TEXT, CHAT = Completions(report=False), ChatCompletions(report=False)
+TEXT, CHAT = FireworksCompletions(report=False), FireworksChatCompletions(report=False)
 PROMPT = {"model": "m", "prompt": "p"}
 HELLO = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 TOOLS = [{"type": "function", "function": {"name": name}} for name in ("add", "sub")]
@@ -390,7 +390,7 @@ def test_what_nobody_knows_is_refused_or_told():
     refused = refusal(TEXT, temprature=1)
     assert isinstance(refused, UnknownParameter) and "did you mean temperature?" in refused.message
     assert "it belongs to /fireworks/inference/v1/completions" in refusal(CHAT, prompt="p").message
-    reporting = Completions(report=True)
+    reporting = FireworksCompletions(report=True)
     assert reporting.decode(json.dumps(PROMPT | {"zzz": 1}).encode()).ignored == ("zzz",)
 
 

@@ -4,10 +4,16 @@ import json
 
 from jsonschema import Draft202012Validator
 
-from antiphon.dialects.common.describing import operation_of
 from antiphon.dialects.common.field_table import FieldSupport
-from antiphon.dialects.fireworks.describe import EXAMPLES, NAME, REQUESTS
-from antiphon.dialects.fireworks.dialect import ChatCompletions, Completions, Fireworks
+from antiphon.dialects.common.openapi_schemas import build_operation, name_schema
+from antiphon.dialects.fireworks.dialect import (
+    EXAMPLES,
+    REQUESTS,
+    SCHEMA_PREFIX,
+    Fireworks,
+    FireworksChatCompletions,
+    FireworksCompletions,
+)
 from antiphon.dialects.openai.dialect import OpenAI
 
 DIALECT = Fireworks()
@@ -23,7 +29,7 @@ def test_every_reference_leads_somewhere_and_no_name_is_another_dialects():
     for schema in DESCRIBED.schemas.values():
         Draft202012Validator.check_schema(schema)
     text = json.dumps(
-        [*(operation_of(endpoint, DESCRIBED.prefix) for endpoint in DIALECT.endpoints), DESCRIBED.schemas]
+        [*(build_operation(endpoint, DESCRIBED.prefix) for endpoint in DIALECT.endpoints), DESCRIBED.schemas]
     )
     named = {part.partition('"')[0] for part in text.split("#/components/schemas/")[1:]}
     assert named <= DESCRIBED.schemas.keys() and DESCRIBED.error_schema in DESCRIBED.schemas
@@ -32,23 +38,23 @@ def test_every_reference_leads_somewhere_and_no_name_is_another_dialects():
 
 def test_every_field_of_the_tables_is_told():
     for name, table in REQUESTS.items():
-        schema = DESCRIBED.schemas[NAME + name]
+        schema = DESCRIBED.schemas[name_schema(name, SCHEMA_PREFIX)]
         assert schema["additionalProperties"] is False
         for field in table.values():
-            if field.standing is FieldSupport.REFUSED:
-                assert schema["x-antiphon-refused"][field.name]["says"] == field.says
+            if field.support is FieldSupport.REFUSED:
+                assert schema["x-antiphon-refused"][field.name]["says"] == field.description
             else:
-                assert field.says in schema["properties"][field.name]["description"]
-        told = {field.name for field in table.values() if field.standing is not FieldSupport.REFUSED}
+                assert field.description in schema["properties"][field.name]["description"]
+        told = {field.name for field in table.values() if field.support is not FieldSupport.REFUSED}
         assert schema["properties"].keys() == told
 
 
 def test_examples_are_taken():
-    text, chat = Completions(report=False), ChatCompletions(report=False)
-    decoders = {"CompletionRequest": text.decode, "ChatCompletionRequest": chat.decode}
+    text, chat = FireworksCompletions(report=False), FireworksChatCompletions(report=False)
+    decoders = {"FireworksCompletionRequest": text.decode, "FireworksChatCompletionRequest": chat.decode}
     for name, example in EXAMPLES.items():
         schema = {
-            "$ref": f"#/components/schemas/{NAME}{name}",
+            "$ref": f"#/components/schemas/{name}",
             "components": {"schemas": dict(DESCRIBED.schemas)},
         }
         Draft202012Validator(schema).validate(example)

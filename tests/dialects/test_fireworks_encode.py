@@ -9,8 +9,12 @@ from jsonschema import Draft202012Validator
 
 from antiphon.dialects.base import ModelEntry, ResponseMeta
 from antiphon.dialects.fireworks.decode import FireworksCall
-from antiphon.dialects.fireworks.dialect import ChatCompletions, Completions, Fireworks
-from antiphon.dialects.fireworks.models import FireworksModels
+from antiphon.dialects.fireworks.dialect import (
+    Fireworks,
+    FireworksChatCompletions,
+    FireworksCompletions,
+    FireworksModels,
+)
 from antiphon.domain.adapter import Adapter
 from antiphon.domain.collect import Choice, Generation
 from antiphon.domain.embedding import EmbeddingFacts, Pooling
@@ -35,7 +39,11 @@ from antiphon.errors import (
 )
 
 DIALECT = Fireworks()
-TEXT, CHAT, MODELS = Completions(report=False), ChatCompletions(report=False), FireworksModels()
+TEXT, CHAT, MODELS = (
+    FireworksCompletions(report=False),
+    FireworksChatCompletions(report=False),
+    FireworksModels(),
+)
 HEAD = ResponseMeta("0123456789abcdef0123456789abcdef", 7, "accounts/fireworks/models/m")
 NAMES = {"id": "01234567-89ab-cdef-0123-456789abcdef", "created": 7, "model": HEAD.model}
 USAGE = Usage(25, 40, 5)
@@ -299,7 +307,7 @@ def test_models_are_listed_with_what_they_can_do():
         ModelEntry("vectors", 9, "ready", VECTORS),
         ModelEntry("away", 9, "starting"),
     ]
-    listed = valid("FireworksModelList", json.loads(MODELS.listed(entries)))
+    listed = valid("FireworksModelList", json.loads(MODELS.encode_list(entries)))
     assert listed["object"] == "list"
     base, lora, vectors, away = listed["data"]
     assert base == {
@@ -309,5 +317,5 @@ def test_models_are_listed_with_what_they_can_do():
     assert (lora["kind"], lora["context_length"]) == ("HF_PEFT_ADDON", 4096)
     assert (vectors["kind"], vectors["supports_chat"]) == ("EMBEDDING_MODEL", False)
     assert "context_length" not in away and away["kind"] == "HF_BASE_MODEL"
-    shown = json.loads(MODELS.shown(ModelEntry("m", 1, "ready", PROFILE, alias="accounts/x/m")))
+    shown = json.loads(MODELS.encode_model(ModelEntry("m", 1, "ready", PROFILE, alias="accounts/x/m")))
     assert shown["id"] == "accounts/x/m"

@@ -8,12 +8,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from antiphon.dialects.common.endpoints import GenerationCodec
-from antiphon.dialects.fireworks.dialect import ChatCompletions, Completions, Fireworks
-from antiphon.dialects.fireworks.fields import TABLES, FieldScope
+from antiphon.dialects.fireworks.dialect import Fireworks, FireworksChatCompletions, FireworksCompletions
+from antiphon.dialects.fireworks.fields import TABLES, FireworksScope
 from antiphon.errors import RequestError
 
 DIALECT = Fireworks()
-OPERATIONS = (Completions(report=False), ChatCompletions(report=False))
+OPERATIONS = (FireworksCompletions(report=False), FireworksChatCompletions(report=False))
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
 WORDS = st.sampled_from(
     ["text", "json_object", "grammar", "json_schema", "any", "enabled", "truncate", "<image>"]
@@ -24,9 +24,9 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
     max_leaves=8,
 )
-USUAL: dict[FieldScope, dict[str, Any]] = {
-    FieldScope.TEXT: {"model": "m", "prompt": "a"},
-    FieldScope.CHAT: {"model": "m", "messages": [{"role": "user", "content": "a"}]},
+USUAL: dict[FireworksScope, dict[str, Any]] = {
+    FireworksScope.TEXT: {"model": "m", "prompt": "a"},
+    FireworksScope.CHAT: {"model": "m", "messages": [{"role": "user", "content": "a"}]},
 }
 
 
@@ -50,7 +50,7 @@ def settle(operation: GenerationCodec, body: bytes) -> None:
 @settings(max_examples=200)
 @given(data=st.data())
 def test_any_object_is_decoded_or_refused(operation: GenerationCodec, data: st.DataObject) -> None:
-    place = FieldScope.TEXT if operation is OPERATIONS[0] else FieldScope.CHAT
+    place = FireworksScope.TEXT if operation is OPERATIONS[0] else FireworksScope.CHAT
     known = st.sampled_from(sorted(TABLES[place])) | st.text(max_size=4)
     body = USUAL[place] | data.draw(st.dictionaries(known, VALUES, max_size=3))
     settle(operation, json.dumps(body).encode())

@@ -6,7 +6,7 @@ import pytest
 
 from antiphon.dialects.empower.decode import decode_chat as empower_chat
 from antiphon.dialects.fireworks.decode import decode_chat as fireworks_chat
-from antiphon.dialects.openai.decode import decode_chat, decode_text
+from antiphon.dialects.openai.dialect import decode_chat, decode_text
 from antiphon.domain.messages import Role
 from antiphon.errors import AntiphonError
 
@@ -119,7 +119,10 @@ def test_the_begin_token_is_the_requests_to_say():
 
 @pytest.mark.parametrize("kind", ["image_url", "input_audio", "file", "video_url"])
 def test_parts_of_other_kinds_are_refused_at_their_place(kind):
-    parts = [{"type": "text", "text": "What is this?"}, {"type": kind, kind: {"url": "data:,"}}]
+    parts = [
+        {"type": "text", "text": "What is this?"},
+        {"type": kind, kind: {"url": "data:,"}},
+    ]
     error = refusal(USER, {"role": "user", "content": parts})
     assert (error.status, error.code) == (400, "unsupported_parameter")
     assert error.param == f"messages[1].content[1].{kind}"

@@ -5,7 +5,7 @@ import timeit
 
 import pytest
 
-from antiphon.dialects.openai.decode import decode_chat, decode_text
+from antiphon.dialects.openai.dialect import decode_chat, decode_text
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation, Output, RawPrompt, Truncation
 from antiphon.domain.sampling import AskedSampling, Mirostat

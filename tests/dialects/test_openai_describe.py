@@ -4,13 +4,12 @@ import json
 
 from jsonschema import Draft202012Validator
 
-from antiphon.dialects.common.describing import operation_of
 from antiphon.dialects.common.field_table import FieldSupport
 from antiphon.dialects.common.fields import TABLES
-from antiphon.dialects.openai.describe import REQUESTS
-from antiphon.dialects.openai.dialect import ChatCompletions, Completions, OpenAI
+from antiphon.dialects.common.openapi_schemas import build_operation
+from antiphon.dialects.openai import tokens
+from antiphon.dialects.openai.dialect import REQUESTS, OpenAI, OpenAIChatCompletions, OpenAICompletions
 from antiphon.dialects.openai.embeddings import OpenAIEmbeddings
-from antiphon.dialects.openai.tokens import VLLMTokens
 
 DIALECT = OpenAI()
 DESCRIBED = DIALECT.describe()
@@ -26,7 +25,7 @@ def test_every_schema_is_one_and_every_reference_leads_somewhere():
     for schema in DESCRIBED.schemas.values():
         Draft202012Validator.check_schema(schema)
     text = json.dumps(
-        [*(operation_of(endpoint, DESCRIBED.prefix) for endpoint in DIALECT.endpoints), DESCRIBED.schemas]
+        [*(build_operation(endpoint, DESCRIBED.prefix) for endpoint in DIALECT.endpoints), DESCRIBED.schemas]
     )
     named = {part.partition('"')[0] for part in text.split("#/components/schemas/")[1:]}
     assert named <= DESCRIBED.schemas.keys() and DESCRIBED.error_schema in DESCRIBED.schemas
@@ -37,18 +36,18 @@ def test_every_field_of_the_table_is_told():
         schema = DESCRIBED.schemas[name]
         assert schema["additionalProperties"] is False
         for field in TABLES[place].values():
-            if field.standing is FieldSupport.REFUSED:
-                assert schema["x-antiphon-refused"][field.name]["says"] == field.says
+            if field.support is FieldSupport.REFUSED:
+                assert schema["x-antiphon-refused"][field.name]["says"] == field.description
             else:
-                assert field.says in schema["properties"][field.name]["description"]
+                assert field.description in schema["properties"][field.name]["description"]
 
 
 def test_examples_are_taken_by_their_own_schemas_and_by_the_decoder():
     decoders = {
-        "ChatCompletionRequest": ChatCompletions(report=False).decode,
-        "CompletionRequest": Completions(report=False).decode,
-        "TokenizeRequest": VLLMTokens().decode_tokenize,
-        "DetokenizeRequest": VLLMTokens().decode_detokenize,
+        "ChatCompletionRequest": OpenAIChatCompletions(report=False).decode,
+        "CompletionRequest": OpenAICompletions(report=False).decode,
+        "TokenizeRequest": tokens.decode_tokenize,
+        "DetokenizeRequest": tokens.decode_detokenize,
         "EmbeddingsRequest": OpenAIEmbeddings().decode,
     }
     for name, decode in decoders.items():

@@ -13,8 +13,8 @@ from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from antiphon.dialects.base import Call, ResponseMeta
-from antiphon.dialects.common import answers
-from antiphon.dialects.openai.dialect import ChatCompletions, Completions, OpenAI
+from antiphon.dialects.common import response_types
+from antiphon.dialects.openai.dialect import OpenAI, OpenAIChatCompletions, OpenAICompletions
 from antiphon.domain.collect import Choice, Generation
 from antiphon.domain.events import (
     DiscardedTokens,
@@ -30,7 +30,7 @@ from antiphon.domain.scores import PackedScores, TokenScore
 from antiphon.domain.usage import Usage
 from antiphon.errors import EngineDied, EngineUnavailable, InvalidValue, ModelNotFound, Overloaded
 
-CHAT, TEXT = ChatCompletions(report=False), Completions(report=False)
+CHAT, TEXT = OpenAIChatCompletions(report=False), OpenAICompletions(report=False)
 HEAD = ResponseMeta("f00d", 1_700_000_000, "m")
 USAGE = Usage(5, 7, 2)
 GENERATION = Generation((Choice(0, 'a"b', FinishReason.STOP), Choice(1, "", FinishReason.LENGTH)), USAGE)
@@ -154,12 +154,14 @@ def test_a_streamed_text_holds_text_and_one_end_for_each_choice(include_usage):
 def test_the_fast_bytes_of_a_chunk_are_those_of_its_wire_type(text, choice, include_usage):
     usage = None if include_usage else msgspec.UNSET
     names: Any = {"created": 1_700_000_000, "model": "m", "usage": usage}
-    chat = answers.ChatCompletionChunk(
+    chat = response_types.ChatCompletionChunk(
         id="chatcmpl-f00d",
-        choices=[answers.ChatChunkChoice(index=choice, delta=answers.Delta(content=text))],
+        choices=[response_types.ChatChunkChoice(index=choice, delta=response_types.Delta(content=text))],
         **names,
     )
-    plain = answers.Completion(id="cmpl-f00d", choices=[answers.TextChoice(index=choice, text=text)], **names)
+    plain = response_types.Completion(
+        id="cmpl-f00d", choices=[response_types.TextChoice(index=choice, text=text)], **names
+    )
     for operation, expected in ((CHAT, chat), (TEXT, plain)):
         chunks = operation.encoder(HEAD, call(256, include_usage=include_usage))
         assert chunks.encode(TextDelta(choice, text)) == b"data: %b\n\n" % msgspec.json.encode(expected)

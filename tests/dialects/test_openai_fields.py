@@ -8,11 +8,10 @@ from openai.types import completion_create_params as text_reference
 from openai.types import embedding_create_params as embedding_reference
 from openai.types.chat import completion_create_params as chat_reference
 
-from antiphon.dialects.common import wire
-from antiphon.dialects.common.field_scopes import FieldScope
-from antiphon.dialects.common.field_table import FieldSupport, Report
-from antiphon.dialects.common.fields import FIELDS, TABLES, sift
-from antiphon.dialects.openai import adapters, embeddings, tokens
+from antiphon.dialects.common import request_types
+from antiphon.dialects.common.field_table import FieldReport, FieldSupport
+from antiphon.dialects.common.fields import FIELDS, TABLES, FieldScope, filter_fields
+from antiphon.dialects.openai import embeddings, models, tokens
 from antiphon.errors import UnknownParameter, UnsupportedParameter
 
 REFERENCE = {
@@ -27,32 +26,32 @@ REFERENCE = {
     FieldScope.EMBEDDINGS: (embedding_reference.EmbeddingCreateParams,),
 }
 SHAPES: dict[FieldScope, type[msgspec.Struct]] = {
-    FieldScope.CHAT: wire.ChatCompletionRequest,
-    FieldScope.TEXT: wire.CompletionRequest,
-    FieldScope.MESSAGE: wire.ChatMessage,
-    FieldScope.PART: wire.TextPart,
-    FieldScope.REFUSAL: wire.RefusalPart,
-    FieldScope.TOOL: wire.ToolShape,
-    FieldScope.FUNCTION: wire.Function,
-    FieldScope.CALL: wire.MessageToolCall,
-    FieldScope.CALLED: wire.CalledFunction,
-    FieldScope.STREAM: wire.StreamOptions,
+    FieldScope.CHAT: request_types.ChatCompletionRequest,
+    FieldScope.TEXT: request_types.CompletionRequest,
+    FieldScope.MESSAGE: request_types.ChatMessage,
+    FieldScope.PART: request_types.TextPart,
+    FieldScope.REFUSAL: request_types.RefusalPart,
+    FieldScope.TOOL: request_types.ToolShape,
+    FieldScope.FUNCTION: request_types.Function,
+    FieldScope.CALL: request_types.MessageToolCall,
+    FieldScope.CALLED: request_types.CalledFunction,
+    FieldScope.STREAM: request_types.StreamOptions,
     FieldScope.EMBEDDINGS: embeddings.EmbeddingsRequest,
     FieldScope.TOKENIZE: tokens.TokenizeRequest,
     FieldScope.DETOKENIZE: tokens.DetokenizeRequest,
-    FieldScope.LOAD: adapters.LoadAdapterRequest,
-    FieldScope.UNLOAD: adapters.UnloadAdapterRequest,
+    FieldScope.LOAD: models.LoadAdapterRequest,
+    FieldScope.UNLOAD: models.UnloadAdapterRequest,
 }
 REFUSED = [
     (place, field)
     for place in FieldScope
     for field in TABLES[place].values()
-    if field.standing is FieldSupport.REFUSED
+    if field.support is FieldSupport.REFUSED
 ]
 
 
 def names(place: FieldScope, *standings: FieldSupport) -> set[str]:
-    return {field.name for field in TABLES[place].values() if field.standing in standings}
+    return {field.name for field in TABLES[place].values() if field.support in standings}
 
 
 @pytest.mark.parametrize("place", REFERENCE)
@@ -73,25 +72,25 @@ def test_the_wire_type_takes_what_the_table_takes(place):
 
 def test_no_field_stands_twice_in_one_place():
     for place in FieldScope:
-        assert len([field for field in FIELDS if place in field.places]) == len(TABLES[place])
+        assert len([field for field in FIELDS if place in field.scopes]) == len(TABLES[place])
 
 
 def test_few_fields_are_ignored_and_each_says_why():
-    ignored = [field for field in FIELDS if field.standing is FieldSupport.IGNORED]
+    ignored = [field for field in FIELDS if field.support is FieldSupport.IGNORED]
     assert {field.name for field in ignored if not field.opaque} == {"prompt_cache_key"}
     echoing = frozenset({FieldScope.MESSAGE, FieldScope.CALL, FieldScope.CALLED})
-    assert all(field.places <= echoing for field in ignored if field.opaque)
-    assert all(len(field.says) > 20 for field in ignored)
+    assert all(field.scopes <= echoing for field in ignored if field.opaque)
+    assert all(len(field.description) > 20 for field in ignored)
 
 
 @pytest.mark.parametrize(("place", "field"), REFUSED, ids=lambda value: getattr(value, "name", str(value)))
 def test_what_is_not_built_is_refused_by_name_but_for_its_own_default(place, field):
     for value in ({"x": 1}, [1], "surprising", 17, -0.5):
         with pytest.raises(UnsupportedParameter) as caught:
-            sift({field.name: value}, place)
-        assert caught.value.param == field.name and field.says in caught.value.message
-    for value in (None, *field.harmless):
-        assert sift({field.name: value}, place) == {}
+            filter_fields({field.name: value}, place)
+        assert caught.value.param == field.name and field.description in caught.value.message
+    for value in (None, *field.accepted_values):
+        assert filter_fields({field.name: value}, place) == {}
 
 
 def test_true_is_not_one_and_zero_is_zero():
@@ -100,17 +99,17 @@ def test_true_is_not_one_and_zero_is_zero():
         ("store", 0),
     ):
         with pytest.raises(UnsupportedParameter):
-            sift({name: value}, FieldScope.CHAT)
-    assert sift({"length_penalty": 1.0}, FieldScope.CHAT) == {}
+            filter_fields({name: value}, FieldScope.CHAT)
+    assert filter_fields({"length_penalty": 1.0}, FieldScope.CHAT) == {}
 
 
 def test_null_means_absent():
-    assert sift({"temperature": None, "n": 2}, FieldScope.CHAT) == {"n": 2}
+    assert filter_fields({"temperature": None, "n": 2}, FieldScope.CHAT) == {"n": 2}
 
 
 def test_ignored_fields_are_named():
-    given, report = {"prompt_cache_key": "k", "n": 1}, Report()
-    assert sift(given, FieldScope.CHAT, report=report) == given
+    given, report = {"prompt_cache_key": "k", "n": 1}, FieldReport()
+    assert filter_fields(given, FieldScope.CHAT, report=report) == given
     assert report.names == ("prompt_cache_key",)
 
 
@@ -125,10 +124,10 @@ ECHOES = [
 @pytest.mark.parametrize(("place", "field"), ECHOES, ids=lambda value: getattr(value, "name", str(value)))
 @pytest.mark.parametrize("value", [{"x": [1]}, [], "a", 17, False])
 def test_a_field_that_repeats_an_answer_may_hold_anything(place, field, value):
-    report = Report()
-    assert sift({field.name: value}, place, "messages[3].", report) == {}
+    report = FieldReport()
+    assert filter_fields({field.name: value}, place, "messages[3].", report) == {}
     assert report.names == (f"messages[].{field.name}",)
-    assert sift({field.name: None}, place, report=report) == {} and len(report.paths) == 1
+    assert filter_fields({field.name: None}, place, report=report) == {} and len(report.paths) == 1
 
 
 @pytest.mark.parametrize(
@@ -148,6 +147,6 @@ def test_a_field_that_repeats_an_answer_may_hold_anything(place, field, value):
 )
 def test_an_unknown_field_is_refused_with_a_hint(name, hint):
     with pytest.raises(UnknownParameter) as caught:
-        sift({name: None}, FieldScope.CHAT)
+        filter_fields({name: None}, FieldScope.CHAT)
     assert caught.value.message.endswith(hint) and len(caught.value.message) < 120
     assert (caught.value.param or "").startswith(name[:60])

@@ -8,12 +8,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from antiphon.dialects.common.errors import encode_error
-from antiphon.dialects.common.field_scopes import FieldScope
-from antiphon.dialects.common.fields import TABLES
-from antiphon.dialects.openai.adapters import VLLMAdapters
-from antiphon.dialects.openai.decode import decode_chat, decode_text
-from antiphon.dialects.openai.tokens import VLLMTokens
+from antiphon.dialects.common.encode import encode_error
+from antiphon.dialects.common.fields import TABLES, FieldScope
+from antiphon.dialects.openai import models, tokens
+from antiphon.dialects.openai.dialect import decode_chat, decode_text
 from antiphon.errors import RequestError
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
@@ -33,10 +31,10 @@ MESSAGES = st.lists(
 DECODERS: dict[FieldScope, Callable[[bytes], object]] = {
     FieldScope.CHAT: decode_chat,
     FieldScope.TEXT: decode_text,
-    FieldScope.TOKENIZE: VLLMTokens().decode_tokenize,
-    FieldScope.DETOKENIZE: VLLMTokens().decode_detokenize,
-    FieldScope.LOAD: VLLMAdapters().decode_load,
-    FieldScope.UNLOAD: VLLMAdapters().decode_unload,
+    FieldScope.TOKENIZE: tokens.decode_tokenize,
+    FieldScope.DETOKENIZE: tokens.decode_detokenize,
+    FieldScope.LOAD: models.decode_load,
+    FieldScope.UNLOAD: models.decode_unload,
 }
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from antiphon.dialects.openai.decode import decode_chat
+from antiphon.dialects.openai.dialect import decode_chat
 from antiphon.domain.request import Conversation, Reasoning
 from antiphon.errors import InvalidValue, UnsupportedParameter
 

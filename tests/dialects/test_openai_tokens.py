@@ -5,16 +5,15 @@ import json
 import pytest
 
 from antiphon.dialects.base import ApplyCall, DetokenizeCall, ModelEntry, TokenizeCall, Tokens
-from antiphon.dialects.common.wire import MAX_IDS
-from antiphon.dialects.openai.decode import decode_text
+from antiphon.dialects.common.request_types import MAX_IDS
+from antiphon.dialects.openai import tokens
+from antiphon.dialects.openai.dialect import decode_text
 from antiphon.dialects.openai.models import OpenAIModels
-from antiphon.dialects.openai.tokens import VLLMTokens
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation, RawPrompt
 from antiphon.errors import AntiphonError, InvalidValue
 from antiphon.testing.scripted_engine import SCRIPTED_PROFILE
 
-TOKENS = VLLMTokens()
 MESSAGES = [{"role": "user", "content": "hi"}]
 TURNS = (Message(Role.USER, "hi"),)
 TOOL = {"type": "function", "function": {"name": "f"}}
@@ -23,11 +22,11 @@ LEFT_OPEN = (*TURNS, Message(Role.ASSISTANT, "Well"))
 
 
 def tokenize(**body):
-    return TOKENS.decode_tokenize(json.dumps(body).encode())
+    return tokens.decode_tokenize(json.dumps(body).encode())
 
 
 def detokenize(**body):
-    return TOKENS.decode_detokenize(json.dumps(body).encode())
+    return tokens.decode_detokenize(json.dumps(body).encode())
 
 
 @pytest.mark.parametrize(
@@ -95,7 +94,7 @@ def test_what_cannot_be_tokenized_is_refused_by_name(body, code, param):
 
 def test_a_template_is_applied_to_a_conversation_as_it_would_be_generated_from():
     def apply(**body):
-        return TOKENS.decode_apply(json.dumps(body).encode())
+        return tokens.decode_apply(json.dumps(body).encode())
 
     assert apply(messages=MESSAGES) == ApplyCall(None, Conversation(TURNS))
     assert apply(model="m", messages=OPEN, continue_final_message=True) == ApplyCall(
@@ -110,34 +109,32 @@ def test_a_template_is_applied_to_a_conversation_as_it_would_be_generated_from()
         with pytest.raises(AntiphonError) as caught:
             apply(**body)
         assert (caught.value.code, caught.value.param) == (code, param)
-    assert json.loads(TOKENS.applied("<s>hi")) == {"prompt": "<s>hi"}
 
 
 def test_token_ids_are_whole_and_not_negative():
     assert detokenize(tokens=[1, 2]) == DetokenizeCall(None, (1, 2))
     assert detokenize(model="m", tokens=[]) == DetokenizeCall("m", ())
-    for tokens, param in (([-1], "tokens[0]"), ([1.5], "tokens[0]"), ("a", "tokens"), ([True], "tokens[0]")):
+    for ids, param in (([-1], "tokens[0]"), ([1.5], "tokens[0]"), ("a", "tokens"), ([True], "tokens[0]")):
         with pytest.raises(AntiphonError) as caught:
-            detokenize(tokens=tokens)
+            detokenize(tokens=ids)
         assert (caught.value.code, caught.value.param) == ("invalid_value", param)
 
 
 def test_answers_have_vllms_shape():
-    assert json.loads(TOKENS.tokenized(Tokens((5, 6), 2048))) == {
+    assert json.loads(tokens.encode_tokens(Tokens((5, 6), 2048))) == {
         "count": 2,
         "max_model_len": 2048,
         "tokens": [5, 6],
     }
-    assert json.loads(TOKENS.tokenized(Tokens((5, 6), 8, (b" a", b"\xe2\x98"))))["token_strs"] == [
+    assert json.loads(tokens.encode_tokens(Tokens((5, 6), 8, (b" a", b"\xe2\x98"))))["token_strs"] == [
         " a",
         "bytes:\\xe2\\x98",
     ]
-    assert json.loads(TOKENS.detokenized("a b")) == {"prompt": "a b"}
 
 
 def test_models_are_listed_in_order_and_shown_with_their_profile():
     entries = [ModelEntry("b", 5, "ready"), ModelEntry("a", 6, "starting")]
-    listed = json.loads(OpenAIModels().listed(entries))
+    listed = json.loads(OpenAIModels().encode_list(entries))
     assert listed["object"] == "list" and [model["id"] for model in listed["data"]] == ["b", "a"]
     assert listed["data"][1] == {
         "id": "a",
@@ -148,12 +145,12 @@ def test_models_are_listed_in_order_and_shown_with_their_profile():
         "parent": None,
         "state": "starting",
     }
-    shown = json.loads(OpenAIModels().shown(ModelEntry("b", 5, "ready", SCRIPTED_PROFILE)))
+    shown = json.loads(OpenAIModels().encode_model(ModelEntry("b", 5, "ready", SCRIPTED_PROFILE)))
     assert shown["profile"]["context_length"] == 2048 and shown["profile"]["sampling"]["temperature"] is None
-    assert json.loads(OpenAIModels().shown(entries[1]))["profile"] is None
+    assert json.loads(OpenAIModels().encode_model(entries[1]))["profile"] is None
 
 
-@pytest.mark.parametrize(("field", "decode"), [("tokens", TOKENS.decode_detokenize), ("prompt", decode_text)])
+@pytest.mark.parametrize(("field", "decode"), [("tokens", tokens.decode_detokenize), ("prompt", decode_text)])
 def test_lists_of_more_ids_than_any_context_holds_are_refused(field, decode):
     """Reading them would keep other callers waiting."""
     ids = b",".join([b"5"] * (MAX_IDS + 1))

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from antiphon.dialects.openai.decode import decode_chat
-from antiphon.dialects.openai.tokens import VLLMTokens
+from antiphon.dialects.openai import tokens
+from antiphon.dialects.openai.dialect import decode_chat
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation
 from antiphon.domain.tools import Tool, ToolCall, ToolChoice, Tools
@@ -72,7 +72,11 @@ def test_a_tool_is_taken_as_it_is_described():
 )
 def test_the_choice_says_which_may_be_called(choice, kind, names, parallel):
     made = tools_of(tools=[tool(), tool("time")], tool_choice=choice)
-    assert (made.choice, [each.name for each in made.callable], made.parallel) == (kind, names, parallel)
+    assert (made.choice, [each.name for each in made.callable], made.parallel) == (
+        kind,
+        names,
+        parallel,
+    )
     assert [each.name for each in made.tools] == ["weather", "time"]
 
 
@@ -195,7 +199,7 @@ def test_a_strict_schema_is_left_as_it_is():
 
 def test_tokenize_takes_tools_with_messages():
     body = {"messages": [HELLO], "tools": [tool()]}
-    prompt = VLLMTokens().decode_tokenize(json.dumps(body).encode()).prompt
+    prompt = tokens.decode_tokenize(json.dumps(body).encode()).prompt
     assert isinstance(prompt, Conversation) and prompt.tools == Tools((Tool("weather", None, CITY),))
 
 

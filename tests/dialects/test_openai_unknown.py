@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.dialects.openai.dialect import ChatCompletions, Completions
+from antiphon.dialects.openai.dialect import OpenAIChatCompletions, OpenAICompletions
 from antiphon.errors import UnknownParameter, UnsupportedParameter
 
 PART = {"type": "text", "text": "a", "colour": 1}
@@ -21,7 +21,7 @@ TEXT: dict[str, Any] = {
 
 
 def decoded(index: int, body: dict[str, Any], report: bool):
-    return (ChatCompletions, Completions)[index](report).decode(json.dumps(body).encode())
+    return (OpenAIChatCompletions, OpenAICompletions)[index](report).decode(json.dumps(body).encode())
 
 
 def test_every_unknown_field_is_named_once_wherever_it_stands():

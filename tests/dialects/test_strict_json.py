@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from antiphon.dialects.common.strict_json import MAX_NODES, kind, read_object, shown_key
+from antiphon.dialects.common.strict_json import MAX_NODES, describe_value, read_object, sanitize_key
 from antiphon.errors import MalformedBody
 
 LONG = 1 << 17
@@ -169,7 +169,7 @@ def test_other_threads_run_while_a_large_body_is_read(body):
 
 def test_values_are_named_without_their_text():
     values = ["secret", "", [1], [], {"a": 1}, True, None, 7, 2.5, 10**50]
-    assert [kind(value) for value in values] == [
+    assert [describe_value(value) for value in values] == [
         "a string",
         "an empty string",
         "a list",
@@ -184,6 +184,6 @@ def test_values_are_named_without_their_text():
 
 
 def test_a_key_is_shown_short_and_printable():
-    assert shown_key("a\r\nb: c") == "a??b: c"
-    assert shown_key("x" * 100_000) == "x" * 64 + "..."
-    assert shown_key("é\ud800") == "\\xe9\\ud800"
+    assert sanitize_key("a\r\nb: c") == "a??b: c"
+    assert sanitize_key("x" * 100_000) == "x" * 64 + "..."
+    assert sanitize_key("é\ud800") == "\\xe9\\ud800"

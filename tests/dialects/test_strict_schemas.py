@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from antiphon.constraints.checking_process import checked
-from antiphon.dialects.empower import dialect as empower
-from antiphon.dialects.fireworks import dialect as fireworks
-from antiphon.dialects.openai import dialect as openai
+from antiphon.dialects.empower.dialect import EmpowerChatCompletions
+from antiphon.dialects.fireworks.dialect import FireworksChatCompletions
+from antiphon.dialects.openai.dialect import OpenAIChatCompletions
 from antiphon.errors import UnsupportedParameter
 from tests.support.constraint_texts import vocabulary
 
@@ -21,9 +21,8 @@ def body(**more: Any) -> bytes:
     return json.dumps(HELLO | {"response_format": form}).encode()
 
 
-@pytest.mark.parametrize("dialect", [openai, fireworks, empower])
-def test_a_strict_schema_is_refused_by_the_keywords_name_and_place(dialect: Any):
-    chat = dialect.ChatCompletions
+@pytest.mark.parametrize("chat", [OpenAIChatCompletions, FireworksChatCompletions, EmpowerChatCompletions])
+def test_a_strict_schema_is_refused_by_the_keywords_name_and_place(chat: Any):
     loose = chat(report=False).decode(body())
     assert loose.relaxed == ("response_format.json_schema.schema: uniqueItems",)
     assert loose.request.output.constraint is not None
@@ -40,5 +39,6 @@ def test_a_strict_schema_is_refused_by_the_keywords_name_and_place(dialect: Any)
 def test_the_setting_makes_tools_strict_too():
     tool = {"type": "function", "function": {"name": "f", "parameters": SCHEMA}}
     sent = json.dumps(HELLO | {"tools": [tool]}).encode()
-    (only,) = openai.ChatCompletions(report=False, strict=True).decode(sent).request.prompts[0].tools.tools  # type: ignore[union-attr]
+    call = OpenAIChatCompletions(report=False, strict=True).decode(sent)
+    (only,) = call.request.prompts[0].tools.tools  # type: ignore[union-attr]
     assert only.strict and only.kept in (None, SCHEMA)

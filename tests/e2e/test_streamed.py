@@ -63,7 +63,7 @@ FREE = ("ignore_eos", "min_tokens", "stop_token_ids", "logit_bias", "echo", "ski
 
 def supported(path: str) -> set[str]:
     table = books()[OPERATIONS[path]].tables[path]
-    return {name for name, each in table.items() if each.standing is not FieldSupport.REFUSED}
+    return {name for name, each in table.items() if each.support is not FieldSupport.REFUSED}
 
 
 @st.composite

@@ -9,7 +9,7 @@ from antiphon.dialects.common.fields import TABLES as OPENAI
 from antiphon.dialects.empower.fields import TABLES as EMPOWER
 from antiphon.dialects.fireworks.fields import TABLES as FIREWORKS
 from antiphon.testing import Script, ScriptedEmbeddingEngine, ScriptedTokenEngine, scripted_info
-from tests.rendering.test_thinking import NOT_AT_ALL, OPENING, QWEN
+from tests.rendering.test_reasoning import NOT_AT_ALL, OPENING, QWEN
 from tests.support.http_server import CHAT, HELLO, PROMPT, TEXT, serving_tokens
 
 FIREWORKS_CHAT, FIREWORKS_TEXT = (
@@ -57,7 +57,7 @@ async def test_every_field_of_every_table_is_blamed_by_its_name(plain):
             for name, field in known.items() if path in NAMED else ():
                 value = OTHER.get(name, WRONG)
                 reply = await plain.ask(str(path), NAMED[path] | {name: value})
-                if field.standing is FieldSupport.IGNORED and reply.status == 200:
+                if field.support is FieldSupport.IGNORED and reply.status == 200:
                     continue
                 assert reply.status == 400, (path, name, reply.body)
                 assert (flat(reply)["param"] or "").startswith(name), (path, name, reply.body)

@@ -6,8 +6,8 @@ import pytest
 
 from antiphon.auth.keyring import ServiceKey
 from antiphon.dialects.base import Description, Endpoint, Request, RequestBody, Response, Services
-from antiphon.dialects.common.endpoints import generation
-from antiphon.dialects.openai.dialect import ChatCompletions, OpenAI
+from antiphon.dialects.common.endpoints import declare_generation
+from antiphon.dialects.openai.dialect import OpenAI, OpenAIChatCompletions
 from antiphon.domain.identity import Right
 from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.errors import EngineDied
@@ -30,7 +30,7 @@ class Flat:
 
     name = "flat"
     prefix = PREFIX
-    endpoints = (generation("flat", FLAT_CHAT, "Chat", ChatCompletions(report=False)),)
+    endpoints = (declare_generation("flat", FLAT_CHAT, "Chat", OpenAIChatCompletions(report=False)),)
     """OpenAI's chat, somewhere else."""
 
     def status(self, error):

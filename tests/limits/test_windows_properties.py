@@ -99,7 +99,7 @@ async def tried(trial: Trial, trial_steps: list[tuple[str, float]]) -> None:
         if kind == "wait":
             trial.clock.advance(value)
             if isinstance(trial.limiter, TimedRedis):
-                await trial.limiter._renewed()
+                await trial.limiter._renew_leases()
         elif kind == "reserve":
             await trial.reserve(int(value))
         elif kind == "extend":

@@ -207,10 +207,10 @@ def case(
 
 def _placed(spot: Spot, given: Mapping[str, Any], name: str, value: Any) -> dict[str, Any]:
     body: dict[str, Any] = deepcopy({**spot.body, **given})
-    place: Any = body
+    scope: Any = body
     for step in spot.path:
-        place = place[step]
-    place.pop(name, None)
+        scope = scope[step]
+    scope.pop(name, None)
     if value is not OUT:
-        place[name] = value
+        scope[name] = value
     return body

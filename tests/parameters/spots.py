@@ -8,8 +8,8 @@ from pkgutil import iter_modules
 from typing import Any
 
 from antiphon import dialects
-from antiphon.dialects.common.field_scopes import FieldScope
 from antiphon.dialects.common.field_table import FieldSupport, FieldTable
+from antiphon.dialects.common.fields import FieldScope
 
 USER = {"role": "user", "content": "What is the weather in Berlin?"}
 STORY = "Once upon a time there was a"
@@ -40,7 +40,7 @@ class Spot:
 
     dialect: str
     """Name of its package in `antiphon.dialects`."""
-    place: str
+    scope: str
     """As the dialect's book calls it."""
     url: str
     body: Mapping[str, Any]
@@ -50,12 +50,12 @@ class Spot:
 
     @property
     def id(self) -> str:
-        return f"{self.dialect} {self.place}"
+        return f"{self.dialect} {self.scope}"
 
     def supports(self, name: str) -> bool:
         """Whether the dialect says that the field acts here."""
-        table = books()[self.dialect].tables[self.place]
-        return name in table and table[name].standing is FieldSupport.SUPPORTED
+        table = books()[self.dialect].tables[self.scope]
+        return name in table and table[name].support is FieldSupport.SUPPORTED
 
 
 def books() -> dict[str, FieldTable]:
@@ -64,15 +64,15 @@ def books() -> dict[str, FieldTable]:
     for module in iter_modules(dialects.__path__, f"{dialects.__name__}."):
         name = module.name.rpartition(".")[2]
         if module.ispkg and name != "common":
-            place = f"{dialects.__name__}.{'common' if name == 'openai' else name}.fields"
-            found[name] = import_module(place).BOOK
+            scope = f"{dialects.__name__}.{'common' if name == 'openai' else name}.fields"
+            found[name] = import_module(scope).FIELD_TABLE
     return found
 
 
 def openai(
-    place: FieldScope, url: str, body: Mapping[str, Any], path: tuple[str | int, ...] = ()
+    scope: FieldScope, url: str, body: Mapping[str, Any], path: tuple[str | int, ...] = ()
 ) -> tuple[Spot, ...]:
-    return (Spot("openai", place, url, body, path),)
+    return (Spot("openai", scope, url, body, path),)
 
 
 CHAT = openai(FieldScope.CHAT, "/v1/chat/completions", TALK)

@@ -37,7 +37,7 @@ def test_the_field_makes_its_difference(spot: Spot, each: Case, request: pytest.
 
 def test_every_object_of_every_dialect_has_a_spot() -> None:
     wanted = {(dialect, place) for dialect, book in books().items() for place in book.tables}
-    assert wanted == {(spot.dialect, spot.place) for spot in SPOTS}
+    assert wanted == {(spot.dialect, spot.scope) for spot in SPOTS}
 
 
 def test_every_supported_field_has_a_case() -> None:
@@ -45,7 +45,7 @@ def test_every_supported_field_has_a_case() -> None:
     missing = [
         f"{spot.id}: {name}"
         for spot in SPOTS
-        for name in books()[spot.dialect].tables[spot.place]
+        for name in books()[spot.dialect].tables[spot.scope]
         if spot.supports(name) and (spot.id, name) not in cased
     ]
     assert missing == [], "give each a case in tests/parameters/cases_*.py"

@@ -11,7 +11,7 @@ import pytest
 
 from antiphon.errors import ServerBusy, TemplateRefused
 from antiphon.processes.sandbox import INTERPRETER_VARIABLES, ONE_THREAD, JobStopped, Limits, Stop, run_job
-from antiphon.rendering.templates import Special, proof_of
+from antiphon.rendering.template.chat_template import SpecialTokens, build_proof
 from tests.support.processes import descendants
 
 PATIENCE = 40.0
@@ -175,9 +175,9 @@ HOSTILE = (
 
 
 async def proved(template: str) -> None:
-    special = Special(("<s>", "</s>"), "<s>", "</s>")
+    special = SpecialTokens(("<s>", "</s>"), "<s>", "</s>")
     async with asyncio.timeout(PATIENCE):
-        await run_job("antiphon.rendering.templates:prove", proof_of(template, special))
+        await run_job("antiphon.rendering.template.chat_template:prove", build_proof(template, special))
 
 
 async def test_an_honest_template_is_proved() -> None:

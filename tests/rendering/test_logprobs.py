@@ -16,7 +16,7 @@ from antiphon.errors import ContextLengthExceeded, InvalidValue
 from antiphon.rendering.renderer import Renderer, RendererOptions
 from antiphon.testing import Script, ScriptedTokenEngine, scripted_info
 from antiphon.testing.toy_model import ToyModel
-from tests.rendering.asking import answer, asking, events_of, renderer
+from tests.rendering.scripted_renderer import answer, asking, events_of, renderer
 from tests.support.chat_templates import prove_here, talk
 
 PIECES = ("Hello", " world", " the", "é", "😀", "日本語", "\n\n", "END", "a", "  ")

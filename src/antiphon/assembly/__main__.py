@@ -42,7 +42,7 @@ from antiphon.errors import (
 from antiphon.http.app import create_app
 from antiphon.http.metrics import own_series
 from antiphon.http.serve import serve
-from antiphon.pipeline.adapters import Adapters
+from antiphon.pipeline.adapters import AdapterRegistry
 from antiphon.processes.coordinator.assemble import open_coordinator, open_database
 from antiphon.processes.coordinator.client import connect_coordinator
 from antiphon.processes.ipc.frames import from_line
@@ -137,7 +137,7 @@ async def learn_models(hosts: Mapping[str, HostTokenEngine], models: Models) -> 
 
 @asynccontextmanager
 async def report_readiness(
-    status: StatusPipe, hosts: Mapping[str, HostTokenEngine], adapters: Adapters
+    status: StatusPipe, hosts: Mapping[str, HostTokenEngine], adapters: AdapterRegistry
 ) -> AsyncIterator[Callable[[], None]]:
     """Shows the supervisor that the event loop turns, while the context lasts, and once that all is ready.
 
@@ -157,7 +157,7 @@ async def report_readiness(
 async def _report_ready(
     status: StatusPipe,
     hosts: Mapping[str, HostTokenEngine],
-    adapters: Adapters,
+    adapters: AdapterRegistry,
     accepts: asyncio.Event,
 ) -> None:
     """Only now that every engine is reached, and has its adapters, does the panel invite a first request,
@@ -168,11 +168,13 @@ async def _report_ready(
             await host.load(LoadSpec(name))
             await _restore_adapters(host, name, adapters, status)
     with suppress(AntiphonError):  # a full disk: the next process starts as the first did
-        await adapters.settle()
+        await adapters.publish_settings()
     status.ready()
 
 
-async def _restore_adapters(host: HostTokenEngine, name: str, adapters: Adapters, status: StatusPipe) -> None:
+async def _restore_adapters(
+    host: HostTokenEngine, name: str, adapters: AdapterRegistry, status: StatusPipe
+) -> None:
     """Gives an engine the adapters of the settings; ends the server where it refuses one, as a model that it
     cannot load does."""
     while True:

@@ -21,7 +21,7 @@ from antiphon.cli.serve_options import find_home
 from antiphon.domain.tenancy import Key, KeyKind
 from antiphon.errors import Conflict, StoreRefused
 from antiphon.settings.schema import Settings, with_keys
-from antiphon.store.base import By, KeptKey, Tenancy
+from antiphon.store.base import ChangeAuthor, KeptKey, TenancyStore
 from antiphon.store.database import Database
 from antiphon.store.tenancy import SqlTenancy
 
@@ -65,7 +65,7 @@ def find_spool(said: str | None, home: Path) -> str:
 def open_database(url: str) -> Database:
     """The database, with its tables. Raises StoreRefused and StoreUnavailable."""
     database = Database(url)
-    database.ready()
+    database.prepare()
     return database
 
 
@@ -85,7 +85,7 @@ def is_valid(key: Key, now: float) -> bool:
     return key.revoked is None and (key.expires is None or key.expires > now)
 
 
-def find_pepper(settings: Settings, home: Path, tenancy: Tenancy) -> Pepper:
+def find_pepper(settings: Settings, home: Path, tenancy: TenancyStore) -> Pepper:
     """The one of the settings, or that lies in the home; it has to be the database's."""
     mark, said = tenancy.mark(MARK), settings.keys.pepper
     pepper = parse_pepper(said) if said else load_pepper(home, make=mark is None)
@@ -93,7 +93,7 @@ def find_pepper(settings: Settings, home: Path, tenancy: Tenancy) -> Pepper:
     return pepper
 
 
-def _require_mark(tenancy: Tenancy, pepper: Pepper, mark: str | None) -> None:
+def _require_mark(tenancy: TenancyStore, pepper: Pepper, mark: str | None) -> None:
     """The database knows whose pepper its keys are made with; a new one is told."""
     if mark is None:
         try:
@@ -107,7 +107,7 @@ def _require_mark(tenancy: Tenancy, pepper: Pepper, mark: str | None) -> None:
         )
 
 
-def make_admin(tenancy: Tenancy, pepper: Pepper, path: Path, by: str = BOOT) -> None:
+def make_admin(tenancy: TenancyStore, pepper: Pepper, path: Path, by: str = BOOT) -> None:
     """Writes an operator's key into a file, and says where; never the key. A start that is cut in between is
     finished by the next. `by`: who the audit says made it."""
     if path.exists():
@@ -117,12 +117,12 @@ def make_admin(tenancy: Tenancy, pepper: Pepper, path: Path, by: str = BOOT) -> 
     begun.unlink(missing_ok=True)
     write_secret(begun, secret)
     key = Key(f"key_{extract_prefix(secret)[3:]}", KeyKind.ADMIN, extract_prefix(secret), now, by)
-    tenancy.add_key(KeptKey(key, pepper.digest(secret)), By(by, now))
+    tenancy.add_key(KeptKey(key, pepper.digest(secret)), ChangeAuthor(by, now))
     _settle_pending_key(path, tenancy, pepper)
     print(f"antiphon: the operator's key was made; it is in {path}", file=sys.stderr)
 
 
-def _settle_pending_key(path: Path, tenancy: Tenancy, pepper: Pepper) -> None:
+def _settle_pending_key(path: Path, tenancy: TenancyStore, pepper: Pepper) -> None:
     """Gives a key that was begun its place if the database knows it, else forgets it."""
     begun = path.with_name(f"{path.name}.new")
     if not begun.exists():

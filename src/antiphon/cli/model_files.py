@@ -14,22 +14,22 @@ from antiphon.cli.serve_options import ServeOptions, parse_model
 from antiphon.errors import ModelFileError, SettingsError
 from antiphon.settings.models import AdapterSettings, HubSettings, ModelSettings
 from antiphon.settings.schema import Settings, change_model, with_assigned_models, with_lora
-from antiphon.weights.adapter_store import default_registry, share
-from antiphon.weights.adapters import AdapterFile, keep_adapter
-from antiphon.weights.cache import Cache, default_directory
+from antiphon.weights.adapters.import_job import AdapterFile, keep_adapter
+from antiphon.weights.adapters.registry import default_registry, share
 from antiphon.weights.gguf import read_header
-from antiphon.weights.hub import Hub, Progress, Stage, Tell
-from antiphon.weights.reference import is_reference, parse
+from antiphon.weights.hub.cache import HubCache, default_directory
+from antiphon.weights.hub.download import FetchProgress, Hub, Stage, Tell
+from antiphon.weights.hub.reference import is_reference, parse
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
 
-def find_cache(settings: HubSettings) -> Cache:
+def find_cache(settings: HubSettings) -> HubCache:
     """Where fetched models lie."""
     if settings.cache:
-        return Cache(Path(settings.cache).expanduser().absolute())
-    return Cache(default_directory(os.environ, Path.home(), sys.platform).absolute())
+        return HubCache(Path(settings.cache).expanduser().absolute())
+    return HubCache(default_directory(os.environ, Path.home(), sys.platform).absolute())
 
 
 def open_hub(settings: HubSettings) -> Hub:
@@ -64,7 +64,7 @@ def show_progress(stream: TextIO) -> Iterator[Tell]:
     if not stream.isatty():
         begun: set[Stage] = set()
 
-        def tell_line(progress: Progress) -> None:
+        def tell_line(progress: FetchProgress) -> None:
             if progress.stage not in begun:
                 begun.add(progress.stage)
                 size = f"{progress.size / 1e6:.1f} MB"
@@ -80,7 +80,7 @@ def show_progress(stream: TextIO) -> Iterator[Tell]:
     with Bars(*columns, TimeRemainingColumn(), console=Console(file=stream)) as bars:
         tasks: dict[Stage, TaskID] = {}
 
-        def tell(progress: Progress) -> None:
+        def tell(progress: FetchProgress) -> None:
             if progress.stage not in tasks:
                 tasks[progress.stage] = bars.add_task(f"{progress.stage} {progress.name}")
             bars.update(tasks[progress.stage], completed=progress.done, total=progress.size)

@@ -11,9 +11,9 @@ from antiphon.errors import SettingsError
 from antiphon.settings.loading import build_model, load_settings
 from antiphon.settings.models import ModelSettings, require_aliases
 from antiphon.settings.schema import Settings, change_model, dump_model, with_assigned_models, with_models
-from antiphon.weights.adapter_store import default_registry
-from antiphon.weights.parts import without_part
-from antiphon.weights.reference import is_reference, parse
+from antiphon.weights.adapters.registry import default_registry
+from antiphon.weights.gguf import without_part
+from antiphon.weights.hub.reference import is_reference, parse
 
 SETTINGS_FILE = "antiphon.toml"
 HOME_VARIABLE = "ANTIPHON_HOME"

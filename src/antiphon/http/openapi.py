@@ -10,7 +10,7 @@ from typing import Any
 
 from antiphon import __version__
 from antiphon.dialects.base import EVENT_STREAM, Dialect, Endpoint
-from antiphon.dialects.common.describing import BRACES, operation_of, schemas_of, shapes_of
+from antiphon.dialects.common.openapi_schemas import BRACES, build_operation, build_schemas, list_shapes
 from antiphon.errors import (
     AntiphonError,
     AuthenticationFailed,
@@ -138,11 +138,11 @@ def document(
     for endpoints, dialect, at, prefix in groups:
         error = {"$ref": f"#/components/schemas/{at.error_schema}"}
         for endpoint in filter(lambda each: each.summary, endpoints):
-            operation = _operation(operation_of(endpoint, prefix), dialect, error, keyed)
+            operation = _operation(build_operation(endpoint, prefix), dialect, error, keyed)
             for path in endpoint.paths:
                 paths.setdefault(BRACES.sub(r"{\1}", path), {})[endpoint.method.lower()] = operation
     schemas = {name: schema for _, at in described for name, schema in at.schemas.items()}
-    schemas |= schemas_of(shapes_of(admin), {}, {}, ADMIN_PREFIX) if admin else {}
+    schemas |= build_schemas(list_shapes(admin), {}, {}, ADMIN_PREFIX) if admin else {}
     whole: dict[str, Any] = {
         "openapi": VERSION,
         "info": {

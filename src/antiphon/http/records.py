@@ -8,7 +8,7 @@ and whose.
 from functools import cache
 
 from antiphon.dialects.base import Dialect, Endpoint, Request
-from antiphon.dialects.common.describing import body_shapes, field_names, parameters_of
+from antiphon.dialects.common.openapi_schemas import list_body_shapes, list_field_names, list_parameters
 from antiphon.errors import AntiphonError, InternalError, RouteNotFound
 from antiphon.http.authenticate import CHOICES
 from antiphon.http.errors import cause_of, level_of
@@ -58,8 +58,8 @@ def record_failure(
 @cache
 def _known_fields(dialects: tuple[Dialect, ...], admin: tuple[Endpoint, ...]) -> tuple[frozenset[str], ...]:
     """Names of all fields, parameters and headers of requests."""
-    bodies = field_names(body_shapes(admin))
-    parameters = {str(each["name"]) for endpoint in admin for each in parameters_of(endpoint)}
+    bodies = list_field_names(list_body_shapes(admin))
+    parameters = {str(each["name"]) for endpoint in admin for each in list_parameters(endpoint)}
     return (*(dialect.fields() for dialect in dialects), bodies | parameters | {"id"}, HEADERS)
 
 

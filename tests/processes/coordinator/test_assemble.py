@@ -13,7 +13,7 @@ from antiphon.processes.coordinator.assemble import open_drain, open_seeds
 from antiphon.settings.schema import Settings
 from antiphon.settings.tenancy import LedgerSettings
 from antiphon.store.database import Database
-from antiphon.store.entries import SqlEntries
+from antiphon.store.ledger import SqlEntries
 from antiphon.store.tenancy import SqlTenancy
 from tests.support.ledger_doubles import Kept, completion, intent
 from tests.support.limits import limit
@@ -30,7 +30,7 @@ def settings(tmp_path):
 @pytest.fixture
 def entries(tmp_path):
     database = Database(f"sqlite:///{tmp_path}/ledger.db")
-    database.ready()
+    database.prepare()
     yield SqlEntries(database)
     database.close()
 
@@ -45,7 +45,7 @@ def tenancy(entries, tmp_path):
 async def drained(settings, entries):
     """A drain that has found out whether it is the node's."""
     async with open_drain(settings, entries) as drain, asyncio.timeout(PATIENCE):
-        while not (drain.standing.drains or drain.standing.elsewhere):
+        while not (drain.status.drains or drain.status.another_drains):
             await asyncio.sleep(0.005)
         yield drain
 
@@ -55,7 +55,7 @@ async def test_beside_the_drain_of_another_the_ledger_is_read_as_it_is(settings,
     clock = SystemClock()
     spool = Spool(tmp_path / "spool", 8 << 20, 0.2)
     async with drained(settings, entries), drained(settings, entries) as second:
-        assert second.standing.elsewhere
+        assert second.status.another_drains
         await asyncio.to_thread(spool.start)
         used = intent(at=int(clock.wall() * 1_000))
         spool.begin(used)

@@ -29,7 +29,7 @@ from antiphon.cli.output import (
     report_errors,
 )
 from antiphon.errors import SettingsError
-from antiphon.rendering.characters import escape_surrogates, is_whole
+from antiphon.rendering.template.shield import escape_surrogates, is_whole
 
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """Control characters but tab and newline: in an answer they could move the cursor or set the clipboard."""

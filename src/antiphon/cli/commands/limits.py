@@ -8,7 +8,7 @@ from antiphon.cli import options
 from antiphon.cli.admin_client import connect_admin, note_warnings
 from antiphon.cli.output import CallFailed, Card, pick, print_id, print_list, print_one
 from antiphon.cli.output import note as say
-from antiphon.domain.limits import Measure, Subject, Window, beyond
+from antiphon.domain.limits import Measure, Subject, Window, explain_too_large
 from antiphon.domain.money import decimal, nanos
 from antiphon.errors import SettingsError
 
@@ -128,7 +128,7 @@ def _parse_amount(measure: Measure, amount: str) -> int:
     if counted is None:
         taken = "a decimal, at most nine digits behind the point, as 12.50" if of_cost else "an integer"
         raise CallFailed(f"{amount} is no amount of {measure}: it must be {taken}")
-    if (problem := beyond(measure, counted)) is not None:
+    if (problem := explain_too_large(measure, counted)) is not None:
         raise CallFailed(problem)
     return counted
 

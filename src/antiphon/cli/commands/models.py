@@ -17,7 +17,7 @@ from antiphon.errors import ModelFileError, SettingsError
 
 if TYPE_CHECKING:
     from antiphon.settings.models import HubSettings
-    from antiphon.weights.cache import Cache, Fetched, Leftover
+    from antiphon.weights.hub.cache import CachedFile, HubCache, Leftover
 
 app = options.make_group("models", "Fetch, convert, list and remove model files.")
 
@@ -40,7 +40,7 @@ def pull(
     """Fetch a file as the hub has it now, check it, and print its path."""
     with _load_hub_settings(config) as settings:
         from antiphon.cli.model_files import open_hub, show_progress
-        from antiphon.weights.reference import parse
+        from antiphon.weights.hub.reference import parse
 
         with show_progress(sys.stderr) as tell:
             fetched = open_hub(settings).pull(parse(reference), tell)
@@ -100,7 +100,7 @@ def _load_hub_settings(config: options.Config) -> "Iterator[HubSettings]":
 
 
 @contextmanager
-def _find_cache(config: options.Config) -> "Iterator[Cache]":
+def _find_cache(config: options.Config) -> "Iterator[HubCache]":
     """Where fetched models are; an error ends the command."""
     with _load_hub_settings(config) as settings:
         from antiphon.cli.model_files import find_cache
@@ -126,7 +126,7 @@ def _convert(source: Path, out: Path, kind: str) -> Path:
     return out.absolute()
 
 
-def _remove(cache: "Cache", text: str) -> list[str]:
+def _remove(cache: "HubCache", text: str) -> list[str]:
     """Removes what the text names; a line for each. Raises SettingsError where it names nothing or two."""
     entries = cache.entries()
     repository = text.removeprefix("hf:")
@@ -148,12 +148,14 @@ def _remove(cache: "Cache", text: str) -> list[str]:
     return [_remove_entry(cache, found[0])]
 
 
-def _remove_entry(cache: "Cache", entry: "Fetched") -> str:
+def _remove_entry(cache: "HubCache", entry: "CachedFile") -> str:
     cache.remove(entry)
     return f"removed {entry.reference}, {_format_size(entry.size)}"
 
 
-def _as_object(cache: "Cache", entries: "list[Fetched]", leftovers: "list[Leftover]") -> dict[str, object]:
+def _as_object(
+    cache: "HubCache", entries: "list[CachedFile]", leftovers: "list[Leftover]"
+) -> dict[str, object]:
     rows = [
         {
             "name": entry.reference.name,
@@ -169,7 +171,7 @@ def _as_object(cache: "Cache", entries: "list[Fetched]", leftovers: "list[Leftov
     return {"directory": str(cache.root), "models": rows, "unfinished": rest}
 
 
-def _print_table(cache: "Cache", entries: "list[Fetched]", leftovers: "list[Leftover]") -> None:
+def _print_table(cache: "HubCache", entries: "list[CachedFile]", leftovers: "list[Leftover]") -> None:
     cells = [
         (entry.reference.name, _format_size(entry.size), entry.commit[:8], str(entry.reference))
         for entry in entries

@@ -23,8 +23,7 @@ from antiphon.settings.models import MODEL_DEFAULTS, ModelSettings
 from antiphon.settings.schema import Settings, change_model, list_settings, with_models
 from antiphon.telemetry.logs import configure
 from antiphon.weights.gguf import read_header
-from antiphon.weights.sizing import Asked as CacheAsked
-from antiphon.weights.sizing import available_memory, fitting, text_length
+from antiphon.weights.kv_cache_size import CacheOptions, available_memory, fit_cache, fit_text_length
 
 GENERATING = ("cells", "layout", "step_latency", "keep_prefixes", "tool_calls", "reasoning")
 """Settings of a model that are about making tokens."""
@@ -128,8 +127,10 @@ def size_model(model: ModelSettings) -> ModelSettings:
         )
     if header.embeds:
         _require_embedding(model)
-        return change_model(model, path=str(path), context_length=text_length(header, model.context_length))
-    size = fitting(header, read_cache_options(model))
+        return change_model(
+            model, path=str(path), context_length=fit_text_length(header, model.context_length)
+        )
+    size = fit_cache(header, read_cache_options(model))
     whole = size.cells >= size.context_length * model.sequences
     return change_model(
         model, path=str(path), context_length=size.context_length, cells=None if whole else size.cells
@@ -145,10 +146,10 @@ def _require_embedding(model: ModelSettings) -> None:
             )
 
 
-def read_cache_options(model: ModelSettings) -> CacheAsked:
+def read_cache_options(model: ModelSettings) -> CacheOptions:
     """What the settings say of the model's KV cache."""
     pool = model.layout == "pool" and not model.exact
-    return CacheAsked(model.sequences, model.context_length, model.cells, model.kv_type, pool)
+    return CacheOptions(model.sequences, model.context_length, model.cells, model.kv_type, pool)
 
 
 def describe_room(model: ModelSettings) -> str:

@@ -46,7 +46,7 @@ def upgrade(
         copy = database.upgrade(backup)
         if copy is not None:
             print(f"a copy of what was is in {copy}")
-        print(f"the database is at revision {database.standing().found}")
+        print(f"the database is at revision {database.schema_state().found}")
 
 
 @app.command("admin-key")
@@ -92,7 +92,7 @@ def _open_database(config: Path | None) -> "Iterator[Database]":
 
 def _print_status(database: "Database") -> bool:
     """Whether nothing is to be done."""
-    standing = database.standing()
+    standing = database.schema_state()
     print(f"database: {database.shown}")
     print(f"revision: {standing.found or 'none, it is empty'} (this version wants {standing.wanted})")
     for step in standing.pending:

@@ -30,8 +30,8 @@ from antiphon.settings.models import AdapterSettings, ModelSettings
 from antiphon.settings.schema import Settings, change_model, choose_interpreter, with_models
 from antiphon.settings.server import ServerSettings
 from antiphon.weights.gguf import read_header
-from antiphon.weights.reference import is_reference, parse
-from antiphon.weights.sizing import available_memory, kv_bytes_per_cell, text_bytes_per_token
+from antiphon.weights.hub.reference import is_reference, parse
+from antiphon.weights.kv_cache_size import available_memory, kv_bytes_per_cell, text_bytes_per_token
 
 QUICK = 1.0
 """Seconds for a neighbour on the port to say who it is."""

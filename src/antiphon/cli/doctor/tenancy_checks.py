@@ -51,7 +51,7 @@ def _check_store(database: Database, settings: Settings, home: Path) -> Iterator
         else:
             yield report_ok("store", f"{file} is not there yet; the first start makes it")
         return
-    standing = database.standing()
+    standing = database.schema_state()
     if standing.newer:
         yield report_problem("store-newer", f"{database.shown} was made by a later version of Antiphon")
     elif standing.found is None:
@@ -94,14 +94,14 @@ def _check_spool(spool: Path, most: int) -> Finding:
 def _check_limits(limits: LimitsSettings, url: str) -> Finding:
     """Whether the Redis answers that counts for several servers."""
     try:
-        from antiphon.limits.reaching import reached
+        from antiphon.limits.redis.check import check_redis
     except ModuleNotFoundError:
         missing = SettingsError(
             "limits.url needs the client of Redis; install it: pip install 'antiphon[redis]'"
         )
         return to_finding("limits-unusable", missing)
     try:
-        return report_ok("limits", reached(url, REACHED_S))
+        return report_ok("limits", check_redis(url, REACHED_S))
     except SettingsError as error:
         return to_finding("limits-unusable", error)
     except LimitsUnavailable as error:

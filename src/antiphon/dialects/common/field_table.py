@@ -13,11 +13,66 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any
 
-from antiphon.dialects.common.needs import NEEDS, Need
-from antiphon.dialects.common.strict_json import MAX_SHOWN_KEY, shown_key
+from antiphon.dialects.common.strict_json import MAX_SHOWN_KEY, sanitize_key
 from antiphon.errors import AntiphonError, UnknownParameter, UnsupportedParameter
 
 INDEX = re.compile(r"\[\d+\]")
+
+
+class Need(StrEnum):
+    """What a field takes to act; where it is missing, the field is refused by its name."""
+
+    NOTHING = "every engine"
+    TOKENS = "a token engine"
+    CONSTRAINTS = "an engine that keeps constraints"
+    TEMPLATE = "a chat template"
+    REASONING = "a model that reasons"
+    ADAPTERS = "an engine that takes adapters"
+    EMBEDDING = "an embedding model"
+    VISION = "a model that sees"
+
+    @property
+    def explained(self) -> str:
+        """A sentence for the docs."""
+        return _EXPLAINED[self]
+
+
+_EXPLAINED: Mapping[Need, str] = {
+    Need.NOTHING: "whatever turns a request into text.",
+    Need.TOKENS: "one behind the seam `TokenEngine`, whose tokens are drawn and seen here; the embedded "
+    "engine is one, and every model that is served today has it.",
+    Need.CONSTRAINTS: "a token engine that compiles a constraint to masks; the embedded one does.",
+    Need.TEMPLATE: "the model's own, or where `chat_template` is taken the request's.",
+    Need.REASONING: "one whose chat template writes what it thinks apart from what it says.",
+    Need.ADAPTERS: "one that applies LoRA adapters, each sequence its own; the embedded one does.",
+    Need.EMBEDDING: "one that makes vectors and no text.",
+    Need.VISION: "one that takes images; none is served yet.",
+}
+
+_NAMES: Mapping[Need, str] = {
+    Need.TOKENS: "top_k min_p typical_p repetition_penalty logit_bias mirostat_target mirostat_lr min_tokens "
+    "ignore_eos allowed_token_ids stop_token_ids cache_salt echo best_of logprobs top_logprobs "
+    "prompt_logprobs skip_special_tokens spaces_between_special_tokens add_special_tokens "
+    "include_stop_str_in_output bad_words "
+    "truncate_prompt_tokens truncation_side logprob_token_ids "
+    "return_token_ids return_tokens_as_token_ids return_token_strs tokens priority "
+    "prompt_cache_isolation_key context_length_exceeded_behavior echo_last",
+    Need.CONSTRAINTS: "response_format guided_json guided_regex guided_choice guided_grammar "
+    "guided_whitespace_pattern guided_decoding_backend structured_outputs tool_choice "
+    "parallel_tool_calls strict",
+    Need.TEMPLATE: "messages tools add_generation_prompt continue_final_message chat_template "
+    "chat_template_kwargs documents",
+    Need.REASONING: "reasoning_effort include_reasoning include_thinking thinking_token_budget thinking "
+    "reasoning_history",
+    Need.ADAPTERS: "lora_name lora_path load_inplace base_model_name model_name model_source hf_revision "
+    "hf_token",
+    Need.EMBEDDING: "input encoding_format dimensions",
+    Need.VISION: "images",
+}
+
+NEEDS: Mapping[str, Need] = {name: need for need, names in _NAMES.items() for name in names.split()}
+"""By name; what is not listed needs nothing."""
+
 
 END_USER = (
     "Names an end user, in the records of usage; where keys are off there are none, and the header "
@@ -42,16 +97,16 @@ class FieldSupport(StrEnum):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Field:
+class RequestField:
     """One field in one or several places."""
 
     name: str
-    places: frozenset[str]
+    scopes: frozenset[str]
     """The objects that it belongs to."""
-    standing: FieldSupport
-    says: str
+    support: FieldSupport
+    description: str
     """What it does; or why it does nothing; or what to do without it."""
-    harmless: tuple[object, ...] = ()
+    accepted_values: tuple[object, ...] = ()
     """Values of a refused field that are taken, since they ask for what happens anyway."""
     opaque: bool = False
     """Whether the field is ignored whatever it holds, so that decoding does not see it."""
@@ -62,32 +117,37 @@ class Field:
         return NEEDS.get(self.name, Need.NOTHING)
 
 
-def supported(places: Iterable[str], **says: str) -> tuple[Field, ...]:
+def declare_supported(scopes: Iterable[str], **description: str) -> tuple[RequestField, ...]:
     """Fields that act, by name."""
-    return tuple(Field(name, frozenset(places), FieldSupport.SUPPORTED, text) for name, text in says.items())
+    return tuple(
+        RequestField(name, frozenset(scopes), FieldSupport.SUPPORTED, text)
+        for name, text in description.items()
+    )
 
 
-def ignored(name: str, places: Iterable[str], says: str) -> Field:
+def declare_ignored(name: str, scopes: Iterable[str], description: str) -> RequestField:
     """A field that is taken and does nothing."""
-    return Field(name, frozenset(places), FieldSupport.IGNORED, says)
+    return RequestField(name, frozenset(scopes), FieldSupport.IGNORED, description)
 
 
-def echoed(places: Iterable[str], says: str, *names: str) -> tuple[Field, ...]:
+def declare_echoed(scopes: Iterable[str], description: str, *names: str) -> tuple[RequestField, ...]:
     """Fields that only repeat what a server said: ignored, whatever they hold."""
-    known = frozenset(places)
-    return tuple(Field(name, known, FieldSupport.IGNORED, says, opaque=True) for name in names)
+    known = frozenset(scopes)
+    return tuple(RequestField(name, known, FieldSupport.IGNORED, description, opaque=True) for name in names)
 
 
-def refused(name: str, places: Iterable[str], says: str, *harmless: object) -> Field:
+def declare_refused(
+    name: str, scopes: Iterable[str], description: str, *accepted_values: object
+) -> RequestField:
     """A field that is not built."""
-    return Field(name, frozenset(places), FieldSupport.REFUSED, says, harmless)
+    return RequestField(name, frozenset(scopes), FieldSupport.REFUSED, description, accepted_values)
 
 
-Table = Mapping[str, Field]
+Table = Mapping[str, RequestField]
 
 
 @dataclasses.dataclass(slots=True)
-class Report:
+class FieldReport:
     """The fields of one body that have no effect, in whichever of its objects they are."""
 
     takes_unknown: bool = False
@@ -107,16 +167,18 @@ class Report:
 class FieldTable:
     """All tables of one dialect, by place."""
 
-    def __init__(self, fields: Iterable[Field], places: Iterable[str], endpoints: tuple[str, ...]) -> None:
+    def __init__(
+        self, fields: Iterable[RequestField], scopes: Iterable[str], endpoints: tuple[str, ...]
+    ) -> None:
         """`endpoints`: places whose fields a caller may mistake for each other's."""
         known = tuple(fields)
         self.tables: Mapping[str, Table] = {
-            place: {field.name: field for field in known if place in field.places} for place in places
+            scope: {field.name: field for field in known if scope in field.scopes} for scope in scopes
         }
         self._endpoints = endpoints
 
-    def sift(
-        self, given: dict[str, Any], place: str, where: str = "", report: Report | None = None
+    def filter(
+        self, given: dict[str, Any], scope: str, where: str = "", report: FieldReport | None = None
     ) -> dict[str, Any]:
         """The fields that decoding shall see. `where` is the path of the object. `report` gets the fields
         that are ignored.
@@ -124,46 +186,46 @@ class FieldTable:
         Raises UnsupportedParameter for what is not built and UnknownParameter for what nobody knows, unless
         `report` takes it.
         """
-        table = self.tables[place]
+        table = self.tables[scope]
         kept: dict[str, Any] = {}
         for name, value in given.items():
             if (field := table.get(name)) is None:
                 if report is None or not report.takes_unknown:
-                    raise self._unknown(name, place, where)
-                report.paths.append(f"{where}{shown_key(name)}")
+                    raise self._unknown(name, scope, where)
+                report.paths.append(f"{where}{sanitize_key(name)}")
                 continue
             if value is None:
                 continue
-            if field.standing is FieldSupport.REFUSED:
+            if field.support is FieldSupport.REFUSED:
                 _require_harmless(field, value, where)
                 continue
-            if field.standing is FieldSupport.IGNORED and report is not None:
+            if field.support is FieldSupport.IGNORED and report is not None:
                 report.paths.append(f"{where}{name}")
             if not field.opaque:
                 kept[name] = value
         return kept
 
-    def _unknown(self, name: str, place: str, where: str) -> AntiphonError:
-        shown = shown_key(name)
-        elsewhere = [str(other) for other in self._endpoints if other != place and name in self.tables[other]]
-        if elsewhere and place in self._endpoints:
+    def _unknown(self, name: str, scope: str, where: str) -> AntiphonError:
+        shown = sanitize_key(name)
+        elsewhere = [str(other) for other in self._endpoints if other != scope and name in self.tables[other]]
+        if elsewhere and scope in self._endpoints:
             hint = f"; it belongs to {elsewhere[0]}"
         else:
-            hint = _nearest(name, self.tables[place])
+            hint = _nearest(name, self.tables[scope])
         return UnknownParameter(f"unknown field {where}{shown}{hint}", param=f"{where}{shown}")
 
 
-def _require_harmless(field: Field, value: object, where: str) -> None:
-    if any(_same(value, harmless) for harmless in field.harmless):
+def _require_harmless(field: RequestField, value: object, where: str) -> None:
+    if any(_same(value, accepted_values) for accepted_values in field.accepted_values):
         return
     raise UnsupportedParameter(
-        f"{where}{field.name} is not supported: {field.says}", param=f"{where}{field.name}"
+        f"{where}{field.name} is not supported: {field.description}", param=f"{where}{field.name}"
     )
 
 
-def _same(value: object, harmless: object) -> bool:
+def _same(value: object, accepted_values: object) -> bool:
     """Equality of JSON values: true is not 1, but 0.0 is 0."""
-    return value == harmless and isinstance(value, bool) == isinstance(harmless, bool)
+    return value == accepted_values and isinstance(value, bool) == isinstance(accepted_values, bool)
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:

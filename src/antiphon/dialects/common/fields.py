@@ -1,15 +1,371 @@
 """Every request field of OpenAI's reference for these endpoints, with vLLM's common extras, and what Antiphon
-does with it. The rows stand in `fields_generating`, `fields_messages` and `fields_others`."""
+does with it."""
 
-from antiphon.dialects.common.field_scopes import FieldScope
-from antiphon.dialects.common.field_table import Field, FieldTable
-from antiphon.dialects.common.fields_generating import GENERATING
-from antiphon.dialects.common.fields_messages import MESSAGES
-from antiphon.dialects.common.fields_others import OTHERS
-from antiphon.dialects.common.fields_reasoning import REASONING
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
 
-FIELDS: tuple[Field, ...] = (*GENERATING, *MESSAGES, *REASONING, *OTHERS)
+from antiphon.dialects.common.field_table import (
+    END_USER,
+    TAGS,
+    FieldTable,
+    RequestField,
+    declare_echoed,
+    declare_ignored,
+    declare_refused,
+    declare_supported,
+)
 
-BOOK = FieldTable(FIELDS, tuple(FieldScope), endpoints=(FieldScope.CHAT, FieldScope.TEXT))
-TABLES = BOOK.tables
-sift = BOOK.sift
+
+class FieldScope(StrEnum):
+    """The object that a field belongs to."""
+
+    CHAT = "/v1/chat/completions"
+    TEXT = "/v1/completions"
+    MESSAGE = "message"
+    PART = "content part"
+    REFUSAL = "refusal part"
+    TOOL = "tool"
+    FUNCTION = "tool's function"
+    CALL = "tool call"
+    CALLED = "tool call's function"
+    STREAM = "stream_options"
+    EMBEDDINGS = "/v1/embeddings"
+    TOKENIZE = "/tokenize"
+    DETOKENIZE = "/detokenize"
+    APPLY = "/v1/apply-template"
+    LOAD = "/v1/load_lora_adapter"
+    UNLOAD = "/v1/unload_lora_adapter"
+
+
+CHAT = frozenset({FieldScope.CHAT})
+TEXT = frozenset({FieldScope.TEXT})
+BOTH = CHAT | TEXT
+MESSAGE = frozenset({FieldScope.MESSAGE})
+PART = frozenset({FieldScope.PART})
+REFUSAL = frozenset({FieldScope.REFUSAL})
+TOOL = frozenset({FieldScope.TOOL})
+FUNCTION = frozenset({FieldScope.FUNCTION})
+CALL = frozenset({FieldScope.CALL})
+CALLED = frozenset({FieldScope.CALLED})
+STREAM = frozenset({FieldScope.STREAM})
+EMBEDDINGS = frozenset({FieldScope.EMBEDDINGS})
+TOKENIZE = frozenset({FieldScope.TOKENIZE})
+DETOKENIZE = frozenset({FieldScope.DETOKENIZE})
+APPLY = frozenset({FieldScope.APPLY})
+LOAD = frozenset({FieldScope.LOAD})
+UNLOAD = frozenset({FieldScope.UNLOAD})
+
+
+RENDERED: Mapping[str, str] = MappingProxyType(
+    {
+        "add_generation_prompt": "Whether the assistant's turn is opened after the messages; true by "
+        "default.",
+        "continue_final_message": "Whether the last message, the assistant's, is left open and the model "
+        "goes on with it; its text is not repeated. Not together with add_generation_prompt.",
+        "chat_template": "A Jinja template in the place of the model's, at most 100,000 characters; rendered "
+        "in a process of its own within two seconds of processor time and 256 MB. Taken where the operator "
+        "has set `request_templates`, else refused.",
+        "chat_template_kwargs": "Values by name for the template, at most 64. One that it does not read, and "
+        "one that the server sets itself, is refused.",
+        "documents": "Objects to answer from, for a template that reads documents; else refused.",
+    }
+)
+
+
+LEGACY = "OpenAI took its place by tools; send tools"
+MEDIA = "only text is taken in and given out"
+WIDTH = "at most 20 unless the operator set ANTIPHON_MAX_LOGPROBS; -1 asks for the whole vocabulary"
+STORE = "nothing is stored here; leave it out"
+HOSTED = "it belongs to OpenAI's hosted service; leave it out"
+
+GENERATING: tuple[RequestField, ...] = (
+    *declare_supported(
+        CHAT,
+        messages="The conversation so far.",
+        max_completion_tokens="The newer name of max_tokens.",
+        logprobs="Whether each token's log-probability is given, in the model's raw distribution: before "
+        "bias, penalties, temperature and cuts.",
+        tools="Functions that the model may call, at most 128.",
+        tool_choice="Whether it calls: auto, none, required, one tool by its name, or allowed_tools.",
+        parallel_tool_calls="Whether one turn may make several calls; true by default.",
+        **RENDERED,
+        add_special_tokens="Whether the model's begin token stands before what the template writes, unless "
+        "that begins with it. Left out: where the model wants one.",
+        echo="Whether the answer begins with the text of the last message, which has to be the assistant's: "
+        "with continue_final_message the whole of what is gone on with.",
+        top_logprobs=f"How many of the likeliest tokens are given at each place, {WIDTH}; only together "
+        "with logprobs.",
+    ),
+    *declare_supported(
+        TEXT,
+        prompt="A text, a list of texts, token ids, or a list of lists of them. May hold control tokens. An "
+        "empty text, or none, means the model's begin token, or its end token where it has no begin token.",
+        logprobs="Gives each token's log-probability in the model's raw distribution (before bias, "
+        f"penalties, temperature and cuts), and so many of the likeliest tokens at its place, {WIDTH}.",
+        add_special_tokens="Whether a text gets the begin token that the model wants; true by default. Token "
+        "ids stay as they are.",
+        echo="Whether the text begins with the prompt, as it was sent; with logprobs its tokens are scored "
+        "too, and with max_tokens 0 nothing else is done.",
+    ),
+    *declare_supported(
+        BOTH,
+        model="Name of a model of /v1/models.",
+        max_tokens="Most tokens of one choice; a chat may else use the rest of the context, a text makes "
+        "16, and takes 0 with echo.",
+        temperature="0 is greedy; the model's own default, else 1.",
+        top_p="Smallest set of tokens whose probability reaches this; the model's own default, else 1.",
+        top_k="The k likeliest tokens; 0 or -1 keeps all.",
+        min_p="Tokens at least this fraction as likely as the likeliest; 0 keeps all.",
+        typical_p="The most typical tokens whose probability reaches this; 1 keeps all.",
+        presence_penalty="Taken from the logit of each token that is in the output, -2 to 2.",
+        frequency_penalty="Taken from a token's logit for each time it is in the output, -2 to 2.",
+        repetition_penalty="Divides positive and multiplies negative logits of tokens in prompt or output; "
+        "above 0, at most 2; 1 does nothing.",
+        logit_bias="Added to the logits of tokens: an object of token ids, as texts, to numbers of -100 to "
+        "100.",
+        mirostat_target="Surprise in bits that each token is steered to (Mirostat, version 2); 1.5 when only "
+        "mirostat_lr is sent. Takes the place of min_p, top_k, top_p and typical_p.",
+        mirostat_lr="How fast Mirostat follows; 0.1 when only mirostat_target is sent.",
+        min_tokens="Tokens of a choice before which nothing ends it but max_tokens.",
+        ignore_eos="Whether the model's end tokens are drawn like others and end nothing.",
+        allowed_token_ids="The only token ids that can be drawn.",
+        seed="The same seed gives the same draws.",
+        n="Choices of each prompt.",
+        stop="Texts that end a choice, at most four; cut from its text.",
+        stop_token_ids="Token ids that end a choice, besides the model's own; their text is no part of it.",
+        include_stop_str_in_output="Whether the stop text, or the stop token's text, that ended a choice "
+        "stays at its end.",
+        skip_special_tokens="false shows control tokens in the text as their names, and stop texts may then "
+        "match them; the one that ends the turn only together with include_stop_str_in_output.",
+        best_of="Makes so many candidates, at most 20, and gives the n with the highest mean "
+        "log-probability per token, best first; all are counted. Not in a stream. 0 means absent.",
+        prompt_logprobs="Gives the log-probability and the rank of each of the prompt's tokens, and so many "
+        f"of the likeliest at its place, {WIDTH}: in a chat beside the choices, in a text in each. Not in "
+        "a stream.",
+        logprob_token_ids="Token ids, at most 128, whose log-probabilities are given at each place that is "
+        "generated, beside the token itself. They take the place of the likeliest. Only together with "
+        "logprobs.",
+        return_token_ids="Whether the ids of the prompt's tokens, and of each choice's, are given too.",
+        return_tokens_as_token_ids="Whether log-probabilities call tokens token_id:ID; only together with "
+        "logprobs.",
+        truncate_prompt_tokens="Keeps only so many of the prompt's tokens, the last ones unless "
+        "truncation_side says otherwise; -1 keeps what leaves room for max_tokens.",
+        truncation_side="left cuts the prompt at its beginning and keeps its last tokens, as by default; "
+        "right keeps the first. Only together with truncate_prompt_tokens.",
+        stream="Whether the answer comes as server-sent events.",
+        stream_options="How a stream ends; only together with stream.",
+        bad_words="Words that no choice holds, at most 128: the tokens of each, as it stands at a text's "
+        "beginning and after a space, are not drawn one after the other. The same letters by other tokens "
+        "are not looked for.",
+        priority="Lower is admitted earlier, among what waits of the same caller; callers take turns "
+        "whatever they say.",
+        cache_salt="What is kept of a prompt is shared only with requests of the same project and salt.",
+    ),
+    *declare_supported(
+        BOTH,
+        response_format="text; json_object, any object or one of `schema`; json_schema, JSON of a schema. "
+        "The model is shown none of it: x-antiphon-ignored names the schema's name and description.",
+        guided_json="A JSON Schema, as an object or a text, that each choice satisfies.",
+        guided_regex="A regular expression that matches the whole of each choice.",
+        guided_choice="Texts, one of which each choice is.",
+        guided_grammar="A grammar in Lark's or llama.cpp's notation (GBNF) of each choice.",
+        guided_whitespace_pattern="With JSON: what may stand, once or not at all, wherever JSON takes "
+        "whitespace, as [ \\n]{0,2}; nothing else may.",
+        structured_outputs="One of json, regex, choice, grammar, json_object, and with JSON "
+        "whitespace_pattern: vLLM's newer form of guided_*. With nothing in it it is refused, as vLLM does.",
+    ),
+    *declare_supported(
+        STREAM,
+        include_usage="Whether one more chunk, with empty choices, brings the usage.",
+        continuous_usage_stats="Whether each chunk brings the usage so far, of all choices together; only "
+        "together with include_usage.",
+    ),
+    *declare_supported(BOTH, user=END_USER, metadata=TAGS),
+    *declare_supported(CHAT, safety_identifier=f"The newer name of user. {END_USER}"),
+    declare_ignored(
+        "prompt_cache_key",
+        CHAT,
+        "a hint where a kept prefix may be; every request finds the longest one here by itself",
+    ),
+    declare_refused("suffix", TEXT, "completion of a middle is not built yet; leave it out", ""),
+    declare_refused("functions", CHAT, LEGACY, []),
+    declare_refused("function_call", CHAT, LEGACY, "none", "auto"),
+    declare_refused("modalities", CHAT, MEDIA, ["text"]),
+    declare_refused("audio", CHAT, MEDIA),
+    declare_refused("prediction", CHAT, "predicted outputs are not built yet; leave it out"),
+    declare_refused("verbosity", CHAT, "say in a message how long the answer shall be", "medium"),
+    declare_refused("store", CHAT, STORE, False),
+    declare_refused("service_tier", CHAT, "there is one tier; leave it out", "auto", "default"),
+    declare_refused("web_search_options", CHAT, HOSTED),
+    declare_refused("moderation", CHAT, HOSTED),
+    declare_refused("prompt_cache_options", CHAT, HOSTED, {}),
+    declare_refused("prompt_cache_retention", CHAT, HOSTED, "in_memory"),
+    declare_refused("include_obfuscation", STREAM, "streams are not padded; leave it out", False),
+    declare_refused("length_penalty", BOTH, "it ranks beams, and beam search is not built; leave it out", 1),
+    declare_refused("use_beam_search", BOTH, "beam search is not built; leave it out", False),
+    declare_refused(
+        "spaces_between_special_tokens",
+        BOTH,
+        "a text is what its tokens' pieces join to, and nothing is taken from it; leave it out",
+        True,
+    ),
+    declare_refused("logits_processors", BOTH, "code is never taken from a request; leave it out", []),
+)
+
+
+ONLY_TEXT = "the models here take only text (modalities in /v1/models/{model}); leave it out"
+ECHO = "a part of some server's answer, which clients send back"
+THOUGHT = "reasoning as some server's answer had it; reasoning and reasoning_content act"
+
+MESSAGES: tuple[RequestField, ...] = (
+    *declare_supported(
+        MESSAGE,
+        role="system, developer, user, assistant or tool.",
+        content="A text, or a list of parts, which are joined; may be left out in an assistant's message.",
+        refusal="The assistant's text where content is missing or empty. Beside content it has no effect, "
+        "and the header x-antiphon-ignored names it.",
+        name="Who of that role speaks; given to the model's template. Where that does not read it, the "
+        "header x-antiphon-ignored names it.",
+        tool_calls="What the assistant called in this turn; an empty list is none.",
+        tool_call_id="Which call a tool's content is the result of.",
+    ),
+    *declare_supported(TOOL, type="function.", function="What can be called."),
+    *declare_supported(
+        FUNCTION,
+        name="1 to 64 letters, digits, underscores and hyphens; each tool's own.",
+        description="When to call it; shown to the model.",
+        parameters="JSON Schema of its arguments, which every call satisfies; without it there are none.",
+        strict="Whether a keyword that is unknown or cannot be kept is refused. Else it is named in the "
+        "header x-antiphon-relaxed.",
+    ),
+    *declare_supported(
+        CALL,
+        id="By which its result refers to it.",
+        type="function.",
+        function="What was called.",
+        index="Its place in the list, from 0, as streams tell it; may be left out.",
+    ),
+    *declare_supported(
+        CALLED,
+        name="Its name.",
+        arguments="Its arguments as the model wrote them: the text of a JSON object, also of one that was "
+        "cut, or any other text. Empty or missing is no arguments. An object is taken as its text.",
+    ),
+    *declare_supported(PART, type="text.", text="The text."),
+    *declare_supported(
+        REFUSAL, type="refusal; only in an assistant's message.", refusal="The text, as of a text part."
+    ),
+    *declare_echoed(
+        MESSAGE,
+        ECHO,
+        "annotations",
+        "citations",
+        "created",
+        "created_at",
+        "extra_content",
+        "finish_reason",
+        "id",
+        "index",
+        "logprobs",
+        "model",
+        "parsed",
+        "provider_specific_fields",
+        "search_results",
+        "stop_reason",
+        "token_ids",
+    ),
+    *declare_echoed(MESSAGE, THOUGHT, "reasoning_details", "reasoning_items", "thinking_blocks"),
+    *declare_echoed(
+        MESSAGE, f"{ECHO}; only in an assistant's message, as no model here takes images", "images"
+    ),
+    *declare_echoed(CALL, ECHO, "extra_content"),
+    *declare_echoed(CALL | CALLED, ECHO, "provider_specific_fields"),
+    *declare_echoed(CALLED, ECHO, "parsed_arguments"),
+    declare_refused("function_call", MESSAGE, "OpenAI took its place by tool_calls; send tool_calls"),
+    declare_refused("audio", MESSAGE, ONLY_TEXT),
+    declare_refused("image_url", PART, ONLY_TEXT),
+    declare_refused("input_audio", PART, ONLY_TEXT),
+    declare_refused("file", PART, ONLY_TEXT),
+    declare_refused("video_url", PART, ONLY_TEXT),
+    declare_refused("prompt_cache_breakpoint", PART, HOSTED),
+    declare_refused("custom", TOOL, "only functions are called; send type function"),
+    declare_refused("custom", CALL, "only functions are called; send type function"),
+)
+
+
+REASONING: tuple[RequestField, ...] = (
+    *declare_supported(
+        CHAT,
+        reasoning_effort="How much a model that reasons shall do so, as its chat template can tell it: none, "
+        "minimal, low, medium, high or xhigh; where it can only say whether, none or medium. What the model "
+        "cannot do is refused.",
+        include_reasoning="Whether what was thought is in the answer; true by default. It is counted either "
+        "way.",
+        thinking_token_budget="Most tokens of reasoning, after which it is made to end; 0 is none.",
+    ),
+    *declare_supported(
+        MESSAGE,
+        reasoning_content="What the assistant thought before its content, for templates that show it. "
+        "Where the model's does not read it, the header x-antiphon-ignored names it.",
+        reasoning="The same by its newer name; both may be sent if they are equal.",
+    ),
+    declare_refused("reasoning", CHAT, "it belongs to the Responses API; send reasoning_effort"),
+)
+
+
+OTHERS: tuple[RequestField, ...] = (
+    *declare_supported(
+        TOKENIZE,
+        prompt="A text as /v1/completions takes it.",
+        messages="A conversation, instead of a prompt.",
+        add_special_tokens="Whether the prompt gets the model's begin token: a text by default, a "
+        "conversation by default where the model wants one and the template writes none.",
+        tools="What the model is shown as tools; only with messages.",
+        **RENDERED,
+    ),
+    *declare_supported(
+        APPLY,
+        messages="The conversation.",
+        tools="What the model is shown as tools.",
+        **RENDERED,
+    ),
+    *declare_supported(
+        EMBEDDINGS,
+        model="Name of an embedding model of /v1/models.",
+        input="A text, a list of texts, token ids, or a list of lists of them, at most 2048. A text gets "
+        "what the model wants before and after it, and nothing in it is a control token; token ids stay as "
+        "they are. Nothing is shortened.",
+        encoding_format="float, numbers; or base64, their bytes as float32, little-endian.",
+        dimensions="Taken only where it is what the model makes: no vector is shortened.",
+    ),
+    *declare_supported(TOKENIZE, return_token_strs="Whether the text of each token is given too."),
+    *declare_supported(DETOKENIZE, tokens="The token ids."),
+    *declare_supported(
+        TOKENIZE | APPLY | DETOKENIZE, model="Name of a model; may be left out when there is only one."
+    ),
+    *declare_supported(
+        LOAD,
+        lora_path="A GGUF adapter, or a directory as PEFT saves it, on the server: in one of the directories "
+        "that the setting lora.directories names, absolute or relative to one of them.",
+        load_inplace="Whether it takes the place of an adapter of the same name with other content, which is "
+        "else an error.",
+        base_model_name="The model that it adapts; may be left out when there is only one.",
+    ),
+    *declare_supported(LOAD | UNLOAD, lora_name="The name that callers use as model."),
+    *declare_supported(EMBEDDINGS, user=END_USER),
+    declare_refused(
+        "truncate_prompt_tokens", EMBEDDINGS, "a text is never shortened; shorten it before sending"
+    ),
+    declare_refused("add_special_tokens", EMBEDDINGS, "send token ids to have them read as they are", True),
+    declare_refused("normalize", EMBEDDINGS, "vectors always have the length 1; leave it out", True),
+    declare_refused("priority", EMBEDDINGS, "requests are served in turn; leave it out", 0),
+    declare_refused("is_3d_lora_weight", LOAD, "experts are not adapted here; leave it out", False),
+    declare_refused("lora_int_id", UNLOAD, "adapters are known by their names; leave it out"),
+)
+
+FIELDS: tuple[RequestField, ...] = (*GENERATING, *MESSAGES, *REASONING, *OTHERS)
+
+FIELD_TABLE = FieldTable(FIELDS, tuple(FieldScope), endpoints=(FieldScope.CHAT, FieldScope.TEXT))
+TABLES = FIELD_TABLE.tables
+filter_fields = FIELD_TABLE.filter

@@ -1,12 +1,15 @@
 """The sampling fields of a request, checked where a type alone cannot, as what the caller asked for."""
 
-from antiphon.dialects.common.strict_json import kind, shown_key
-from antiphon.dialects.common.wire import INT32_MAX, LARGEST_BIAS, Common
+from collections.abc import Mapping
+
+from antiphon.dialects.base import UNASCRIBED, Attribution
+from antiphon.dialects.common.request_types import INT32_MAX, LARGEST_BIAS, LONGEST_TAG, CommonRequest
+from antiphon.dialects.common.strict_json import describe_value, sanitize_key
 from antiphon.domain.sampling import AskedSampling, Mirostat
 from antiphon.errors import InvalidValue
 
 
-def asked_sampling(wire: Common, max_tokens: int | None) -> AskedSampling:
+def read_sampling(wire: CommonRequest, max_tokens: int | None) -> AskedSampling:
     """What was said about sampling. Raises InvalidValue."""
     if wire.min_tokens is not None and max_tokens is not None and wire.min_tokens > max_tokens:
         raise InvalidValue(
@@ -23,8 +26,8 @@ def asked_sampling(wire: Common, max_tokens: int | None) -> AskedSampling:
         repetition_penalty=wire.repetition_penalty,
         presence_penalty=wire.presence_penalty,
         frequency_penalty=wire.frequency_penalty,
-        logit_bias=None if wire.logit_bias is None else _biases(wire.logit_bias),
-        mirostat=_mirostat(wire),
+        logit_bias=None if wire.logit_bias is None else _read_biases(wire.logit_bias),
+        mirostat=_read_mirostat(wire),
         min_tokens=wire.min_tokens,
         ignore_eos=wire.ignore_eos,
         allowed_token_ids=None
@@ -33,7 +36,7 @@ def asked_sampling(wire: Common, max_tokens: int | None) -> AskedSampling:
     )
 
 
-def _mirostat(wire: Common) -> Mirostat | None:
+def _read_mirostat(wire: CommonRequest) -> Mirostat | None:
     """On when either field is sent; the other has its default then."""
     if wire.mirostat_target is None and wire.mirostat_lr is None:
         return None
@@ -44,24 +47,56 @@ def _mirostat(wire: Common) -> Mirostat | None:
     )
 
 
-def _biases(given: dict[str, float]) -> tuple[tuple[int, float], ...]:
-    return tuple((_token(key), _bias(key, value)) for key, value in given.items())
+def _read_biases(given: dict[str, float]) -> tuple[tuple[int, float], ...]:
+    return tuple((_parse_token_id(key), _require_bias(key, value)) for key, value in given.items())
 
 
-def _token(key: str) -> int:
+def _parse_token_id(key: str) -> int:
     """The token id that a key says, in the one spelling that an id has, so that no two keys are one id."""
     plain = key.isascii() and key.isdigit() and len(key) <= len(str(INT32_MAX))
     if not plain or str(int(key)) != key:
         raise InvalidValue(
             "logit_bias must have token ids as its keys, written as texts of digits; /tokenize shows them",
-            param=f"logit_bias.{shown_key(key)}",
+            param=f"logit_bias.{sanitize_key(key)}",
         )
     return int(key)
 
 
-def _bias(key: str, value: float) -> float:
+def _require_bias(key: str, value: float) -> float:
     if not -LARGEST_BIAS <= value <= LARGEST_BIAS:
         raise InvalidValue(
-            f"logit_bias.{key} must be a number of -100 to 100; got {kind(value)}", param=f"logit_bias.{key}"
+            f"logit_bias.{key} must be a number of -100 to 100; got {describe_value(value)}",
+            param=f"logit_bias.{key}",
         )
     return value
+
+
+NUL = "\0"
+"""The one character that no record holds."""
+
+
+def read_attribution(
+    user: str | None, tags: Mapping[str, str] | None = None, safety_identifier: str | None = None
+) -> Attribution:
+    """What a caller says of itself. Raises InvalidValue, which names the field at fault."""
+    if user is None and not tags and safety_identifier is None:
+        return UNASCRIBED
+    if None is not safety_identifier != user is not None:
+        raise InvalidValue("user and safety_identifier differ; send one of them", param="safety_identifier")
+    names = {"user": user, "safety_identifier": safety_identifier}
+    users = tuple(name for name, value in names.items() if value is not None)
+    for name in users:
+        _require_text(name, names[name] or "")
+    for name, value in (tags or {}).items():
+        if not 0 < len(name) <= LONGEST_TAG:
+            raise InvalidValue(
+                f"metadata must have keys of 1 to {LONGEST_TAG} characters; got {len(name)}", param="metadata"
+            )
+        _require_text("metadata", name + value)
+    fields = (*users, "metadata") if tags else users
+    return Attribution((safety_identifier if user is None else user) or None, tags or {}, fields)
+
+
+def _require_text(name: str, text: str) -> None:
+    if NUL in text:
+        raise InvalidValue(f"{name} must hold no NUL character", param=name)

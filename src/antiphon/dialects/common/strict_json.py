@@ -8,11 +8,14 @@ long, and what would for the number of its objects, lists and keys is refused by
 import json
 import re
 import sys
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
 
-from antiphon.dialects.common.json_place import outside_strings, place
-from antiphon.errors import MalformedBody
+import msgspec
+from msgspec import inspect
+
+from antiphon import validation_messages
+from antiphon.errors import AntiphonError, InvalidValue, MalformedBody, MissingParameter, UnknownParameter
 
 DENSE_BODY = 1 << 16
 """Bytes from which elements are counted before reading: a smaller body cannot hold enough of them to matter.
@@ -39,21 +42,21 @@ class _ConstantError(ValueError):
 
 def read_object(body: bytes) -> dict[str, Any]:
     """The object that a body holds. Raises MalformedBody, which says what is wrong and where."""
-    text = _decoded(body)
+    text = _decode_utf8(body)
     if len(body) > DENSE_BODY:
         _refuse_crowd(body)
     try:
-        value = _parsed(text, _PATIENT if len(body) > DENSE_BODY else _SWIFT)
+        value = _parse_json(text, _YIELDING_DECODER if len(body) > DENSE_BODY else _FAST_DECODER)
         if "\\ud" in text or "\\uD" in text:
             _refuse_lone_surrogates(value)
     except RecursionError:
         raise MalformedBody("the body is nested too deep") from None
     if not isinstance(value, dict):
-        raise MalformedBody(f"the body must be a JSON object; got {kind(value)}")
+        raise MalformedBody(f"the body must be a JSON object; got {describe_value(value)}")
     return value
 
 
-def kind(value: object) -> str:
+def describe_value(value: object) -> str:
     """What a JSON value is, in words. Shows numbers and nothing of a text."""
     match value:
         case None:
@@ -71,14 +74,14 @@ def kind(value: object) -> str:
             return "an object"
 
 
-def shown_key(key: str) -> str:
+def sanitize_key(key: str) -> str:
     """A caller's key as an error may repeat it: printable and short."""
     plain = key.encode("ascii", "backslashreplace").decode()
     plain = "".join(character if character.isprintable() else "?" for character in plain[: MAX_SHOWN_KEY + 1])
     return plain if len(plain) <= MAX_SHOWN_KEY else plain[:MAX_SHOWN_KEY] + "..."
 
 
-def _decoded(body: bytes) -> str:
+def _decode_utf8(body: bytes) -> str:
     if not body:
         raise MalformedBody("the body is empty; send a JSON object")
     if body.startswith(b"\xef\xbb\xbf"):
@@ -89,37 +92,37 @@ def _decoded(body: bytes) -> str:
         raise MalformedBody(f"the body is not valid UTF-8 (byte {problem.start})") from None
 
 
-def _parsed(text: str, decoder: json.JSONDecoder) -> object:
+def _parse_json(text: str, decoder: json.JSONDecoder) -> object:
     try:
         return decoder.decode(text)
     except _TwiceError as problem:
         key = str(problem)
         raise MalformedBody(f"the key {key!r} stands twice in one object; send it once", param=key) from None
     except _ConstantError as problem:
-        param = _named(text, rf"(?<!\w){problem}")
+        param = _locate(text, rf"(?<!\w){problem}")
         raise MalformedBody(f"{problem} is not a JSON number", param=param) from None
     except json.JSONDecodeError as problem:
         where = f"line {problem.lineno} column {problem.colno}"
-        param = place(text, problem.pos) if len(text) <= DENSE_BODY else None
+        param = find_path(text, problem.pos) if len(text) <= DENSE_BODY else None
         raise MalformedBody(f"the body is not valid JSON: {problem.msg} at {where}", param=param) from None
     except ValueError:
-        param = _named(text, rf"\d{{{sys.get_int_max_str_digits() or 1}}}")
+        param = _locate(text, rf"\d{{{sys.get_int_max_str_digits() or 1}}}")
         raise MalformedBody("the body holds a number of too many digits", param=param) from None
 
 
-def _named(text: str, wanted: str) -> str | None:
+def _locate(text: str, wanted: str) -> str | None:
     """The field of what no JSON text holds; None in a large one, which would take long to search."""
-    found = outside_strings(text, wanted) if len(text) <= DENSE_BODY else None
-    return None if found is None else place(text, found)
+    found = find_outside_strings(text, wanted) if len(text) <= DENSE_BODY else None
+    return None if found is None else find_path(text, found)
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _require_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
-                raise _TwiceError(shown_key(key))
+                raise _TwiceError(sanitize_key(key))
             seen.add(key)
     return found
 
@@ -128,17 +131,20 @@ def _refuse_constant(name: str) -> float:
     raise _ConstantError(name)
 
 
-def _whole(digits: str) -> int:
+def _parse_int(digits: str) -> int:
     return int(digits)
 
 
-def _real(digits: str) -> float:
+def _parse_float(digits: str) -> float:
     return float(digits)
 
 
-_SWIFT = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse_constant)
-_PATIENT = json.JSONDecoder(
-    object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_int=_whole, parse_float=_real
+_FAST_DECODER = json.JSONDecoder(object_pairs_hook=_require_unique_keys, parse_constant=_refuse_constant)
+_YIELDING_DECODER = json.JSONDecoder(
+    object_pairs_hook=_require_unique_keys,
+    parse_constant=_refuse_constant,
+    parse_int=_parse_int,
+    parse_float=_parse_float,
 )
 """For large bodies, which are read in a thread: numbers pass through Python, so the other threads get their
 turn."""
@@ -150,13 +156,13 @@ def _refuse_crowd(body: bytes) -> None:
     if sum(body.count(mark) for mark in (b"[", b"{", b":")) <= MAX_NODES:
         return
     nodes = 0
-    for start, end in _outside_strings(body):
+    for start, end in _split_outside_strings(body):
         nodes += sum(body.count(mark, start, end) for mark in (b"[", b"{", b":"))
         if nodes > MAX_NODES:
             raise MalformedBody(f"the body holds more than {MAX_NODES:,} objects, lists and keys")
 
 
-def _outside_strings(body: bytes) -> Iterator[tuple[int, int]]:
+def _split_outside_strings(body: bytes) -> Iterator[tuple[int, int]]:
     at = 0
     for string in STRING.finditer(body):
         yield at, string.start()
@@ -183,9 +189,132 @@ def _broken_texts(value: object, where: str) -> Iterator[str]:
             yield where
     elif isinstance(value, dict):
         for key, inner in value.items():
-            path = f"{where}.{shown_key(key)}" if where else shown_key(key)
+            path = f"{where}.{sanitize_key(key)}" if where else sanitize_key(key)
             yield from _broken_texts(key, path)
             yield from _broken_texts(inner, path)
     elif isinstance(value, list):
         for index, inner in enumerate(value):
             yield from _broken_texts(inner, f"{where}[{index}]")
+
+
+MARKS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[{}\[\],:]', re.DOTALL)
+"""Strings, also one that never ends, and what structures a text."""
+
+LONGEST_PATH = 200
+"""Characters of a path that an error repeats."""
+
+
+def find_path(text: str, position: int) -> str | None:
+    """The path of the value that stands, or should begin, at a position; None at the top."""
+    steps: list[str | int | None] = []
+    """Of each object and list that is open: its key (None before one) or index."""
+    last = ""
+    for mark in MARKS.finditer(text, 0, position):
+        character = mark.group()
+        if character == "{":
+            steps.append(None)
+        elif character == "[":
+            steps.append(0)
+        elif character in "}]" and steps:
+            steps.pop()
+        elif character == "," and steps:
+            index = steps[-1]
+            steps[-1] = index + 1 if isinstance(index, int) else None
+        elif character == ":" and steps and steps[-1] is None:
+            steps[-1] = last
+        else:
+            last = character[1:-1]
+    return _join_path(steps)
+
+
+def find_outside_strings(text: str, wanted: str) -> int | None:
+    """Where a pattern first matches that is in no string."""
+    pattern = re.compile(rf"(?P<string>{MARKS.pattern})|(?P<found>{wanted})", re.DOTALL)
+    found = (match for match in pattern.finditer(text) if match["found"] is not None)
+    first = next(found, None)
+    return None if first is None else first.start()
+
+
+def _join_path(steps: list[str | int | None]) -> str | None:
+    path = ""
+    for step in steps:
+        if step is None:
+            break
+        path += f"[{step}]" if isinstance(step, int) else f".{_printable(step)}" if path else _printable(step)
+    return path[:LONGEST_PATH] or None
+
+
+def _printable(key: str) -> str:
+    plain = key.encode("ascii", "backslashreplace").decode()
+    return "".join(character if character.isprintable() else "?" for character in plain)
+
+
+COUNTED = (" items", " characters")
+"""What a bound counts; how many came is then said."""
+
+Wire = TypeVar("Wire", bound=msgspec.Struct)
+
+
+def convert(value: dict[str, Any], shape: type[Wire]) -> Wire:
+    """The value as `shape`. Raises InvalidValue, MissingParameter or UnknownParameter."""
+    try:
+        return msgspec.convert(value, shape)
+    except msgspec.ValidationError as error:
+        raise _explain(validation_messages.parse_message(str(error)), value, shape) from None
+
+
+def _explain(
+    problem: validation_messages.ValidationProblem, value: dict[str, Any], shape: type[msgspec.Struct]
+) -> AntiphonError:
+    path = problem.path
+    if name := problem.missing_field:
+        return MissingParameter(f"{name} is missing", param=name)
+    if name := problem.unknown_field:
+        return UnknownParameter(f"unknown field {name}", param=name)
+    if path.endswith("role"):
+        return InvalidValue(f"{path} must be {_join_words(_list_choices(shape, path))}", param=path)
+    if "[...]" in path:
+        # msgspec does not say which of an object's values it was.
+        name = path.partition("[...]")[0]
+        return InvalidValue(f"{name} must have {problem.expected} at each key", param=name)
+    taken, came = problem.expected, validation_messages.find_value(value, path)
+    if problem.is_choice and (words := _list_choices(shape, path)):
+        taken = _join_words(words)
+    got = (
+        str(len(came))
+        if isinstance(came, list | str | dict) and taken.endswith(COUNTED)
+        else describe_value(came)
+    )
+    return InvalidValue(f"{path} must be {taken}; got {got}", param=path or None)
+
+
+def _join_words(words: Sequence[str]) -> str:
+    return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+def _list_choices(shape: type[msgspec.Struct], path: str) -> tuple[str, ...]:
+    """The words that a wire type takes at a path; none where it takes more than words."""
+    found = _list_alternatives(inspect.type_info(shape))
+    for name, _ in validation_messages.STEP.findall(path):
+        found = [inner for each in found for inner in _list_members(each, name)]
+    return tuple(
+        word
+        for each in found
+        if isinstance(each, inspect.LiteralType)
+        for word in each.values
+        if isinstance(word, str)
+    )
+
+
+def _list_alternatives(given: inspect.Type) -> list[inspect.Type]:
+    return list(given.types) if isinstance(given, inspect.UnionType) else [given]
+
+
+def _list_members(given: inspect.Type, name: str) -> list[inspect.Type]:
+    """What stands in a type under a name; in a list under any index."""
+    if isinstance(given, inspect.ListType):
+        return _list_alternatives(given.item_type)
+    fields = given.fields if isinstance(given, inspect.StructType) else ()
+    return [
+        inner for field in fields if field.encode_name == name for inner in _list_alternatives(field.type)
+    ]

@@ -5,18 +5,15 @@ from dataclasses import replace
 from typing import Any
 
 from antiphon.dialects.base import Call
-from antiphon.dialects.common.attribution import read_attribution
-from antiphon.dialects.common.chat import conversation, sift_messages
-from antiphon.dialects.common.constraints import asked_constraint, unread
-from antiphon.dialects.common.conversion import convert
-from antiphon.dialects.common.field_table import Report
-from antiphon.dialects.common.relaxed_names import shorten
-from antiphon.dialects.common.sampling import asked_sampling
-from antiphon.dialects.common.strict_json import read_object
-from antiphon.dialects.common.tools import asked_tools, sift_tools
-from antiphon.dialects.common.wire import MAX_SEQUENCES, ChatCompletionRequest, ChatMessage
-from antiphon.dialects.empower.fields import FieldScope, sift
-from antiphon.dialects.empower.wire import ChatRequest
+from antiphon.dialects.common.constraint_fields import list_unread_fields, read_constraint, shorten_names
+from antiphon.dialects.common.field_table import FieldReport
+from antiphon.dialects.common.messages import build_bare_conversation, filter_messages
+from antiphon.dialects.common.request_types import MAX_SEQUENCES, ChatCompletionRequest, ChatMessage
+from antiphon.dialects.common.sampling import read_attribution, read_sampling
+from antiphon.dialects.common.strict_json import convert, read_object
+from antiphon.dialects.common.tools import filter_tools, read_tools
+from antiphon.dialects.empower.fields import EmpowerScope, filter_fields
+from antiphon.dialects.empower.wire_types import ChatRequest
 from antiphon.domain.constraint import Constraint
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation, GenerationRequest, Output, Reasoning, ReasoningTerms
@@ -37,22 +34,24 @@ TERMS = ReasoningTerms("include_thinking")
 def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> Call:
     """A body of POST /empower/api/v1/chat/completions. Raises a RequestError; with `report` not for unknown
     fields, which are then ignored and named; with `strict` every keyword of a schema has to be kept."""
-    found = Report(report)
+    found = FieldReport(report)
     said = read_object(body)
     _refuse_biases(said)
-    given = sift(said, FieldScope.CHAT, report=found)
-    wire = convert(sift_tools(sift_messages(given, found), found), ChatRequest)
-    tools, relaxed = _tools(wire, strict)
-    form = asked_constraint(wire, strict)
+    given = filter_fields(said, EmpowerScope.CHAT, report=found)
+    wire = convert(filter_tools(filter_messages(given, found), found), ChatRequest)
+    tools, relaxed = _read_tools(wire, strict)
+    form = read_constraint(wire, strict)
     is_shown = bool(wire.include_thinking)
     thinking = Reasoning(shown=is_shown, wanted=is_shown, terms=TERMS)
-    prompts = tuple(replace(prompt, tools=tools, reasoning=thinking) for prompt in _prompts(wire.messages))
-    ignored = unread(wire.response_format.json_schema) if wire.response_format else ()
+    prompts = tuple(
+        replace(prompt, tools=tools, reasoning=thinking) for prompt in _build_prompts(wire.messages)
+    )
+    ignored = list_unread_fields(wire.response_format.json_schema) if wire.response_format else ()
     return Call(
-        _request(wire, prompts, form.constraint),
+        _build_request(wire, prompts, form.constraint),
         bool(wire.stream),
         ignored=found.names + ignored,
-        relaxed=shorten(form.relaxed + relaxed),
+        relaxed=shorten_names(form.relaxed + relaxed),
         attribution=read_attribution(wire.user),
     )
 
@@ -63,31 +62,33 @@ def _refuse_biases(said: Mapping[str, Any]) -> None:
         raise UnsupportedParameter("logit_bias is not currently supported", param="logit_bias")
 
 
-def _prompts(messages: str | list[str | ChatMessage]) -> tuple[Conversation, ...]:
+def _build_prompts(messages: str | list[str | ChatMessage]) -> tuple[Conversation, ...]:
     """A text is one prompt, a list of texts is several; each is a message of the user."""
     if isinstance(messages, str):
-        return (_asked(messages, "messages"),)
+        return (_build_user_prompt(messages, "messages"),)
     texts = [message for message in messages if isinstance(message, str)]
     if not texts:
-        return (conversation([message for message in messages if isinstance(message, ChatMessage)]),)
+        return (
+            build_bare_conversation([message for message in messages if isinstance(message, ChatMessage)]),
+        )
     if len(texts) < len(messages):
         raise InvalidValue("messages must hold only texts or only objects", param="messages")
     if len(texts) > MAX_SEQUENCES:
         raise InvalidValue(
             f"messages must hold at most {MAX_SEQUENCES} texts; got {len(texts)}", param="messages"
         )
-    return tuple(_asked(text, f"messages[{at}]") for at, text in enumerate(texts))
+    return tuple(_build_user_prompt(text, f"messages[{at}]") for at, text in enumerate(texts))
 
 
-def _asked(text: str, where: str) -> Conversation:
+def _build_user_prompt(text: str, where: str) -> Conversation:
     if not text:
         raise InvalidValue(f"{where} is empty; send at least one character", param=where)
     return Conversation((Message(Role.USER, text),))
 
 
-def _tools(wire: ChatRequest, strict: bool) -> tuple[Tools | None, tuple[str, ...]]:
+def _read_tools(wire: ChatRequest, strict: bool) -> tuple[Tools | None, tuple[str, ...]]:
     """Empower's `any` is OpenAI's `required`."""
-    return asked_tools(
+    return read_tools(
         ChatCompletionRequest(
             model=wire.model,
             messages=[],
@@ -99,7 +100,7 @@ def _tools(wire: ChatRequest, strict: bool) -> tuple[Tools | None, tuple[str, ..
     )
 
 
-def _request(
+def _build_request(
     wire: ChatRequest, prompts: tuple[Conversation, ...], constraint: Constraint | None
 ) -> GenerationRequest:
     choices = wire.n or 1
@@ -114,11 +115,11 @@ def _request(
         stop_token_ids=tuple(wire.stop_token_ids or ()),
         constraint=constraint,
     )
-    return GenerationRequest(wire.model, prompts, _sampling(wire, limit), output)
+    return GenerationRequest(wire.model, prompts, _read_sampling(wire, limit), output)
 
 
-def _sampling(wire: ChatRequest, limit: int) -> AskedSampling:
-    asked = asked_sampling(wire, limit)
+def _read_sampling(wire: ChatRequest, limit: int) -> AskedSampling:
+    asked = read_sampling(wire, limit)
     return changed(
         asked,
         temperature=_or(asked.temperature, DEFAULTS.temperature),

@@ -1,24 +1,56 @@
 """The dialect as one value: its endpoints, its errors, its description."""
 
-from antiphon.dialects.base import Call, Description, ResponseMeta, StreamEncoder
-from antiphon.dialects.common.endpoints import deployment_endpoints, generation
-from antiphon.dialects.empower import answers, wire
+from collections.abc import Mapping
+from functools import cache
+
+from antiphon.dialects.base import Call, Description, Endpoint, ResponseMeta, StreamEncoder
+from antiphon.dialects.common.endpoints import declare_generation
+from antiphon.dialects.common.field_table import FieldSupport
+from antiphon.dialects.common.fields import TABLES as OPENAI_TABLES
+from antiphon.dialects.common.fields import FieldScope as OpenAIPlace
+from antiphon.dialects.common.openapi_schemas import (
+    build_schemas,
+    list_body_shapes,
+    list_field_names,
+    list_shapes,
+)
+from antiphon.dialects.empower import wire_types
 from antiphon.dialects.empower.decode import decode_chat
-from antiphon.dialects.empower.describe import describe, fields
-from antiphon.dialects.empower.encode import EmpowerChunks, chat_answer
-from antiphon.dialects.empower.errors import encode_error
-from antiphon.dialects.empower.fields import PREFIX, FieldScope
-from antiphon.dialects.empower.loras import EmpowerLoras
+from antiphon.dialects.empower.encode import EmpowerStreamEncoder, encode_chat, encode_flat_error
+from antiphon.dialects.empower.fields import PREFIX, TABLES, EmpowerScope
+from antiphon.dialects.empower.loras import declare_loras
 from antiphon.domain.collect import Generation
 from antiphon.errors import AntiphonError
 
 NAME = "empower"
 
+SCHEMA_PREFIX = "Empower"
+"""Beginning of the names of its schemas."""
 
-class ChatCompletions:
+REQUESTS = {
+    "ChatRequest": TABLES[EmpowerScope.CHAT],
+    "DeployRequest": TABLES[EmpowerScope.DEPLOY],
+    "ChatMessage": OPENAI_TABLES[OpenAIPlace.MESSAGE],
+    "TextPart": OPENAI_TABLES[OpenAIPlace.PART],
+    "RefusalPart": OPENAI_TABLES[OpenAIPlace.REFUSAL],
+    "ToolShape": OPENAI_TABLES[OpenAIPlace.TOOL],
+    "Function": OPENAI_TABLES[OpenAIPlace.FUNCTION],
+    "MessageToolCall": OPENAI_TABLES[OpenAIPlace.CALL],
+    "CalledFunction": OPENAI_TABLES[OpenAIPlace.CALLED],
+}
+
+EXAMPLES: Mapping[str, object] = {
+    "ChatRequest": {"model": "cantor", "messages": [{"role": "user", "content": "Hello!"}]},
+    "DeployRequest": {"model_name": "IlyaGusev/saiga_mistral_7b_lora", "model_source": "HF_HUB"},
+}
+
+ERROR = wire_types.FlatError
+
+
+class EmpowerChatCompletions:
     """Body and answers of POST /empower/api/v1/chat/completions."""
 
-    shapes = (wire.ChatRequest, answers.ChatAnswer, answers.ChatChunk)
+    shapes = (wire_types.ChatRequest, wire_types.ChatAnswer, wire_types.ChatChunk)
 
     def __init__(self, report: bool, strict: bool = False) -> None:
         self._report = report
@@ -27,11 +59,11 @@ class ChatCompletions:
     def decode(self, body: bytes) -> Call:
         return decode_chat(body, self._report, self._strict)
 
-    def answer(self, meta: ResponseMeta, call: Call, generation: Generation) -> bytes:
-        return chat_answer(meta, generation)
+    def answer(self, meta: ResponseMeta, call: Call, declare_generation: Generation) -> bytes:
+        return encode_chat(meta, declare_generation)
 
     def encoder(self, meta: ResponseMeta, call: Call) -> StreamEncoder:
-        return EmpowerChunks(meta, call)
+        return EmpowerStreamEncoder(meta, call)
 
 
 class Empower:
@@ -43,20 +75,37 @@ class Empower:
     def __init__(self, report_unknown: bool = False, strict_schemas: bool = False) -> None:
         """`report_unknown`: whether a generation's unknown fields are named in the answer, not refused;
         `strict_schemas`: whether a schema is refused of which a keyword is not kept."""
-        chat = ChatCompletions(report_unknown, strict_schemas)
+        chat = EmpowerChatCompletions(report_unknown, strict_schemas)
         self.endpoints = (
-            generation(NAME, FieldScope.CHAT, "Answer a conversation, as Empower does", chat),
-            *deployment_endpoints(FieldScope.DEPLOY, f"{PREFIX}/base-model", EmpowerLoras()),
+            declare_generation(NAME, EmpowerScope.CHAT, "Answer a conversation, as Empower does", chat),
+            *declare_loras(EmpowerScope.DEPLOY, f"{PREFIX}/base-model"),
         )
 
     def status(self, error: AntiphonError) -> int:
         return error.status
 
     def error(self, error: AntiphonError) -> bytes:
-        return encode_error(error)
+        return encode_flat_error(error)
 
     def describe(self) -> Description:
-        return describe(self.endpoints)
+        return describe_endpoints(self.endpoints)
 
     def fields(self) -> frozenset[str]:
-        return fields(self.endpoints)
+        return list_all_fields(self.endpoints)
+
+
+@cache
+def list_all_fields(endpoints: tuple[Endpoint, ...]) -> frozenset[str]:
+    """Names of the fields of requests."""
+    return list_field_names(list_body_shapes(endpoints), (*TABLES.values(), *OPENAI_TABLES.values()))
+
+
+def describe_endpoints(endpoints: tuple[Endpoint, ...]) -> Description:
+    """Schemas of the dialect."""
+    schemas = build_schemas((*list_shapes(endpoints), ERROR), REQUESTS, EXAMPLES, SCHEMA_PREFIX)
+    table = TABLES[EmpowerScope.CHAT]
+    properties = schemas[f"{SCHEMA_PREFIX}ChatRequest"]["properties"]
+    for name in tuple(properties):
+        if name not in table or table[name].support is FieldSupport.REFUSED:
+            del properties[name]
+    return Description(schemas, SCHEMA_PREFIX, SCHEMA_PREFIX + ERROR.__name__)

@@ -1,23 +1,22 @@
 """From events to Empower's answers: buffered as one object, streamed as chunks of one choice each."""
 
-from typing import TypedDict
-
 import msgspec
 
 from antiphon.dialects.base import Call, ResponseMeta
-from antiphon.dialects.common.answers import FunctionCall, FunctionPart, ToolCallPart, ToolCallShape
-from antiphon.dialects.common.encode import DONE
-from antiphon.dialects.common.forms import FINISHES
-from antiphon.dialects.empower.answers import (
+from antiphon.dialects.common.chunks import DONE
+from antiphon.dialects.common.encode import FINISHES, build_meta, error_type
+from antiphon.dialects.common.response_types import FunctionCall, FunctionPart, ToolCallPart, ToolCallShape
+from antiphon.dialects.empower.wire_types import (
     AnswerMessage,
     ChatAnswer,
-    ChatChoice,
     ChatChunk,
     ChunkChoice,
-    Delta,
-    UsageShape,
+    EmpowerChatChoice,
+    EmpowerDelta,
+    EmpowerUsageShape,
+    FlatError,
+    StreamedError,
 )
-from antiphon.dialects.empower.errors import encode_streamed
 from antiphon.domain.collect import Choice, Generation
 from antiphon.domain.events import (
     Event,
@@ -39,24 +38,20 @@ THINKING, THOUGHT = "<thinking>", "</thinking>"
 _encode = msgspec.json.Encoder().encode
 
 
-class Names(TypedDict):
-    """What every part of an answer repeats."""
-
-    id: str
-    created: int
-    model: str
-
-
-def chat_answer(head: ResponseMeta, generation: Generation) -> bytes:
+def encode_chat(head: ResponseMeta, generation: Generation) -> bytes:
     """A buffered answer."""
     choices = [
-        ChatChoice(index=choice.index, message=_message(choice), finish_reason=FINISHES[choice.reason])
+        EmpowerChatChoice(
+            index=choice.index, message=_build_message(choice), finish_reason=FINISHES[choice.reason]
+        )
         for choice in generation.choices
     ]
-    return _encode(ChatAnswer(**_names(head), choices=choices, usage=_usage(generation.usage)))
+    return _encode(
+        ChatAnswer(**build_meta(PREFIX, head), choices=choices, usage=_build_usage(generation.usage))
+    )
 
 
-def _message(choice: Choice) -> AnswerMessage:
+def _build_message(choice: Choice) -> AnswerMessage:
     calls = [
         ToolCallShape(id=call.id, function=FunctionCall(call.name, call.arguments)) for call in choice.calls
     ]
@@ -67,18 +62,18 @@ def _message(choice: Choice) -> AnswerMessage:
     )
 
 
-class EmpowerChunks:
+class EmpowerStreamEncoder:
     """One stream. With one prompt each choice's last chunk says what it took; with several, whose parts are
     counted together, the very last chunk says what all took."""
 
     def __init__(self, head: ResponseMeta, call: Call) -> None:
-        self._names = _names(head)
+        self._meta = build_meta(PREFIX, head)
         prompts = len(call.request.prompts)
         self._choices = prompts * call.request.output.choices
         self._is_one = prompts == 1
         self._prompt_tokens = 0
         self._tokens: dict[int, int] = {}
-        self._thinks: set[int] = set()
+        self._reasoning_choices: set[int] = set()
         """The choices whose reasoning is open."""
         self._open = self._choices
         self._last: Finished | None = None
@@ -88,81 +83,97 @@ class EmpowerChunks:
         match event:
             case Started():
                 self._prompt_tokens = event.prompt_tokens
-                return b"".join(self._chunk(at, Delta(role="assistant")) for at in range(self._choices))
+                return b"".join(
+                    self._encode_delta(at, EmpowerDelta(role="assistant")) for at in range(self._choices)
+                )
             case TextDelta() | ReasoningDelta():
                 self._count(event.choice, event.tokens)
-                return self._chunk(event.choice, Delta(content=self._text(event)))
+                return self._encode_delta(event.choice, EmpowerDelta(content=self._mark_reasoning(event)))
             case ToolCallBegun() | ToolCallDelta():
                 self._count(event.choice, event.tokens)
-                return self._thought(event.choice) + self._chunk(event.choice, _call(event))
+                return self._close_reasoning(event.choice) + self._encode_delta(
+                    event.choice, _build_call_delta(event)
+                )
             case Finished():
-                return self._thought(event.choice) + self._finished(event)
+                return self._close_reasoning(event.choice) + self._encode_finish(event)
             case Usage():
-                return self._closed(self._last, _usage(event)) if self._last else b""
+                return self._encode_last_chunk(self._last, _build_usage(event)) if self._last else b""
         return b""
 
     def end(self) -> bytes:
         return DONE
 
     def error(self, error: AntiphonError) -> bytes:
-        return b"data: %b\n\n" % encode_streamed(error)
+        return b"data: %b\n\n" % encode_streamed_error(error)
 
     def _count(self, choice: int, tokens: int) -> None:
         self._tokens[choice] = self._tokens.get(choice, 0) + tokens
 
-    def _text(self, event: TextDelta | ReasoningDelta) -> str:
+    def _mark_reasoning(self, event: TextDelta | ReasoningDelta) -> str:
         """The text with what opens or closes the reasoning before it."""
-        is_open = event.choice in self._thinks
+        is_open = event.choice in self._reasoning_choices
         if isinstance(event, ReasoningDelta):
-            self._thinks.add(event.choice)
+            self._reasoning_choices.add(event.choice)
             return event.text if is_open else THINKING + event.text
-        self._thinks.discard(event.choice)
+        self._reasoning_choices.discard(event.choice)
         return THOUGHT + event.text if is_open else event.text
 
-    def _thought(self, choice: int) -> bytes:
+    def _close_reasoning(self, choice: int) -> bytes:
         """Closes the reasoning, where nothing but a call or the end comes after it."""
-        if choice not in self._thinks:
+        if choice not in self._reasoning_choices:
             return b""
-        self._thinks.remove(choice)
-        return self._chunk(choice, Delta(content=THOUGHT))
+        self._reasoning_choices.remove(choice)
+        return self._encode_delta(choice, EmpowerDelta(content=THOUGHT))
 
-    def _finished(self, event: Finished) -> bytes:
+    def _encode_finish(self, event: Finished) -> bytes:
         self._count(event.choice, event.tokens)
         self._open -= 1
         if self._is_one:
             made = self._tokens[event.choice]
-            return self._closed(event, UsageShape(self._prompt_tokens, made, self._prompt_tokens + made))
+            return self._encode_last_chunk(
+                event, EmpowerUsageShape(self._prompt_tokens, made, self._prompt_tokens + made)
+            )
         if self._open:
-            return self._closed(event, msgspec.UNSET)
+            return self._encode_last_chunk(event, msgspec.UNSET)
         self._last = event
         return b""
 
-    def _closed(self, event: Finished, usage: UsageShape | msgspec.UnsetType) -> bytes:
-        part = ChunkChoice(index=event.choice, delta=Delta(), finish_reason=FINISHES[event.reason])
-        return self._data(part, usage)
+    def _encode_last_chunk(self, event: Finished, usage: EmpowerUsageShape | msgspec.UnsetType) -> bytes:
+        part = ChunkChoice(index=event.choice, delta=EmpowerDelta(), finish_reason=FINISHES[event.reason])
+        return self._encode_chunk(part, usage)
 
-    def _chunk(self, choice: int, delta: Delta) -> bytes:
-        return self._data(ChunkChoice(index=choice, delta=delta), msgspec.UNSET)
+    def _encode_delta(self, choice: int, delta: EmpowerDelta) -> bytes:
+        return self._encode_chunk(ChunkChoice(index=choice, delta=delta), msgspec.UNSET)
 
-    def _data(self, part: ChunkChoice, usage: UsageShape | msgspec.UnsetType) -> bytes:
-        return b"data: %b\n\n" % _encode(ChatChunk(**self._names, choices=[part], usage=usage))
+    def _encode_chunk(self, part: ChunkChoice, usage: EmpowerUsageShape | msgspec.UnsetType) -> bytes:
+        return b"data: %b\n\n" % _encode(ChatChunk(**self._meta, choices=[part], usage=usage))
 
 
-def _call(event: ToolCallBegun | ToolCallDelta) -> Delta:
+def _build_call_delta(event: ToolCallBegun | ToolCallDelta) -> EmpowerDelta:
     """The beginning of a call with its name whole, or more of its arguments."""
     if isinstance(event, ToolCallBegun):
         function = FunctionPart(name=event.name, arguments="")
-        return Delta(
+        return EmpowerDelta(
             tool_calls=[ToolCallPart(index=event.index, id=event.id, type="function", function=function)]
         )
-    return Delta(
+    return EmpowerDelta(
         tool_calls=[ToolCallPart(index=event.index, function=FunctionPart(arguments=event.arguments))]
     )
 
 
-def _names(head: ResponseMeta) -> Names:
-    return {"id": PREFIX + head.id, "created": head.created, "model": head.model}
+def _build_usage(usage: Usage) -> EmpowerUsageShape:
+    return EmpowerUsageShape(usage.prompt_tokens, usage.completion_tokens, usage.total_tokens)
 
 
-def _usage(usage: Usage) -> UsageShape:
-    return UsageShape(usage.prompt_tokens, usage.completion_tokens, usage.total_tokens)
+def encode_flat_error(error: AntiphonError) -> bytes:
+    """`{"object": "error", "message", "type", "param", "code"}`."""
+    return _encode(_build_error(error))
+
+
+def encode_streamed_error(error: AntiphonError) -> bytes:
+    """The same under the key `error`."""
+    return _encode(StreamedError(_build_error(error)))
+
+
+def _build_error(error: AntiphonError) -> FlatError:
+    return FlatError(message=error.message, type=error_type(error), param=error.param, code=error.code)

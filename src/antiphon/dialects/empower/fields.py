@@ -3,25 +3,31 @@ it."""
 
 from enum import StrEnum
 
-from antiphon.dialects.common.field_table import END_USER, Field, FieldTable, refused, supported
+from antiphon.dialects.common.field_table import (
+    END_USER,
+    FieldTable,
+    RequestField,
+    declare_refused,
+    declare_supported,
+)
 
 PREFIX = "/empower/api/v1"
 
 
-class FieldScope(StrEnum):
+class EmpowerScope(StrEnum):
     """The object that a field belongs to. Messages and tools are OpenAI's, and stand in its table."""
 
     CHAT = f"{PREFIX}/chat/completions"
     DEPLOY = f"{PREFIX}/lora"
 
 
-CHAT = frozenset({FieldScope.CHAT})
-DEPLOY = frozenset({FieldScope.DEPLOY})
+CHAT = frozenset({EmpowerScope.CHAT})
+DEPLOY = frozenset({EmpowerScope.DEPLOY})
 
 ELSEWHERE = "/v1/chat/completions has it"
 
-FIELDS: tuple[Field, ...] = (
-    *supported(
+FIELDS: tuple[RequestField, ...] = (
+    *declare_supported(
         CHAT,
         messages="The conversation as a list of messages; or a text, which is one message of the user; or a "
         "list of texts, each a prompt of its own with one message of the user.",
@@ -51,22 +57,24 @@ FIELDS: tuple[Field, ...] = (
         repetition_penalty="Divides positive and multiplies negative logits of tokens in prompt or output; "
         "above 0, at most 2; 1 does nothing.",
     ),
-    *supported(CHAT, user=END_USER),
-    refused("logit_bias", CHAT, "the page says so; /v1/chat/completions has it", {}),
-    refused("function_call", CHAT, "the page says so; send tools and tool_choice", "none", "auto"),
-    refused("functions", CHAT, "send tools", []),
-    refused("max_completion_tokens", CHAT, "send max_tokens"),
-    refused("stream_options", CHAT, "usage always comes with each choice's last chunk; leave it out", {}),
-    refused("logprobs", CHAT, ELSEWHERE, False),
-    refused("top_logprobs", CHAT, ELSEWHERE, 0),
-    refused("reasoning_effort", CHAT, ELSEWHERE),
-    refused("best_of", CHAT, "/v1/completions has it", 1),
-    refused("echo", CHAT, "a conversation is not repeated; /v1/completions has echo", False),
-    refused("use_beam_search", CHAT, "beam search is not built; leave it out", False),
-    refused("add_generation_prompt", CHAT, ELSEWHERE, True),
-    refused("skip_special_tokens", CHAT, ELSEWHERE, True),
-    refused("spaces_between_special_tokens", CHAT, ELSEWHERE, True),
-    *supported(
+    *declare_supported(CHAT, user=END_USER),
+    declare_refused("logit_bias", CHAT, "the page says so; /v1/chat/completions has it", {}),
+    declare_refused("function_call", CHAT, "the page says so; send tools and tool_choice", "none", "auto"),
+    declare_refused("functions", CHAT, "send tools", []),
+    declare_refused("max_completion_tokens", CHAT, "send max_tokens"),
+    declare_refused(
+        "stream_options", CHAT, "usage always comes with each choice's last chunk; leave it out", {}
+    ),
+    declare_refused("logprobs", CHAT, ELSEWHERE, False),
+    declare_refused("top_logprobs", CHAT, ELSEWHERE, 0),
+    declare_refused("reasoning_effort", CHAT, ELSEWHERE),
+    declare_refused("best_of", CHAT, "/v1/completions has it", 1),
+    declare_refused("echo", CHAT, "a conversation is not repeated; /v1/completions has echo", False),
+    declare_refused("use_beam_search", CHAT, "beam search is not built; leave it out", False),
+    declare_refused("add_generation_prompt", CHAT, ELSEWHERE, True),
+    declare_refused("skip_special_tokens", CHAT, ELSEWHERE, True),
+    declare_refused("spaces_between_special_tokens", CHAT, ELSEWHERE, True),
+    *declare_supported(
         DEPLOY,
         model_name="With HF_HUB a repository, OWNER/REPO or OWNER/REPO:FILE.gguf; with LOCAL a GGUF adapter "
         "or a directory as PEFT saves it, by its path below a directory that the operator allows.",
@@ -78,6 +86,6 @@ FIELDS: tuple[Field, ...] = (
     ),
 )
 
-BOOK = FieldTable(FIELDS, tuple(FieldScope), endpoints=tuple(FieldScope))
-TABLES = BOOK.tables
-sift = BOOK.sift
+FIELD_TABLE = FieldTable(FIELDS, tuple(EmpowerScope), endpoints=tuple(EmpowerScope))
+TABLES = FIELD_TABLE.tables
+filter_fields = FIELD_TABLE.filter

@@ -1,19 +1,19 @@
 """Empower's endpoints of LoRA adapters and base models: what a deployment asks for, and what is shown."""
 
 import re
-from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
 from msgspec import Struct
 
-from antiphon.dialects.common.conversion import convert
-from antiphon.dialects.common.strict_json import read_object
-from antiphon.dialects.empower.fields import FieldScope, sift
-from antiphon.dialects.empower.wire import DeployRequest
+from antiphon.dialects.base import JSON, Answer, Endpoint, Request, RequestBody, Response, Services
+from antiphon.dialects.common.endpoints import declare_get, decode_body
+from antiphon.dialects.common.strict_json import convert, read_object
+from antiphon.dialects.empower.fields import EmpowerScope, filter_fields
+from antiphon.dialects.empower.wire_types import DeployRequest
 from antiphon.domain.adapter import ADAPTER_NAME, NAME_RULE
 from antiphon.domain.deployment import Deployed, DeployedBase, Deployment, Source
-from antiphon.domain.identity import Actor, ActorKind
+from antiphon.domain.identity import Actor, ActorKind, Right
 from antiphon.errors import InvalidValue
 
 HUB_TOKEN = re.compile(r"[A-Za-z0-9._-]+")
@@ -26,7 +26,7 @@ SourceName = Literal["HF_HUB", "LOCAL"]
 _encode = msgspec.json.Encoder().encode
 
 
-class User(Struct, frozen=True, kw_only=True):
+class EmpowerUser(Struct, frozen=True, kw_only=True):
     """A person; nobody has a name of their own here yet."""
 
     email: str | None = None
@@ -47,7 +47,7 @@ class Creator(Struct, frozen=True, kw_only=True):
     actor_type: str
     """API_KEY, the bearer of a key; ANONYMOUS, a caller of this machine without one; USER and others by their
     kind."""
-    user: User | None = None
+    user: EmpowerUser | None = None
     api_key: ApiKey | None = None
 
 
@@ -92,45 +92,24 @@ class BaseModel(Struct, frozen=True, kw_only=True):
     active_deployment: BaseDeployment
 
 
-class EmpowerLoras:
-    """`DeploymentCodec` of the dialect."""
-
-    shapes = (DeployRequest, Lora, BaseModel)
-
-    def decode_deploy(self, body: bytes) -> Deployment:
-        given = sift(read_object(body), FieldScope.DEPLOY)
-        wire = convert(given, DeployRequest)
-        source = SOURCES[wire.model_source]
-        if source is not Source.HUB:
-            _require_absent(wire)
-        field = "model_name" if wire.name is None else "name"
-        name = wire.model_name if wire.name is None else wire.name
-        if not ADAPTER_NAME.fullmatch(name):
-            also = "; send a name that does" if wire.name is None else ""
-            raise InvalidValue(
-                f"{field} must be {NAME_RULE}{also}",
-                param=field,
-            )
-        if wire.hf_token is not None and not HUB_TOKEN.fullmatch(wire.hf_token):
-            raise InvalidValue("hf_token must be letters, digits and characters of ._-", param="hf_token")
-        return Deployment(
-            name, wire.model_name, source, wire.hf_revision, wire.hf_token, wire.base_model_name
+def decode_deploy(body: bytes) -> Deployment:
+    """A body of POST /empower/api/v1/lora. Raises a RequestError."""
+    given = filter_fields(read_object(body), EmpowerScope.DEPLOY)
+    wire = convert(given, DeployRequest)
+    source = SOURCES[wire.model_source]
+    if source is not Source.HUB:
+        _require_absent(wire)
+    field = "model_name" if wire.name is None else "name"
+    name = wire.model_name if wire.name is None else wire.name
+    if not ADAPTER_NAME.fullmatch(name):
+        also = "; send a name that does" if wire.name is None else ""
+        raise InvalidValue(
+            f"{field} must be {NAME_RULE}{also}",
+            param=field,
         )
-
-    def deployed(self, lora: Deployed) -> bytes:
-        return _encode(_lora(lora))
-
-    def removed(self, name: str) -> bytes:
-        return _encode(Lora(name=name, active_deployment=None))
-
-    def listed(self, loras: Iterable[Deployed]) -> bytes:
-        return _encode([_lora(lora) for lora in loras])
-
-    def base(self, base: DeployedBase) -> bytes:
-        return _encode(_base(base))
-
-    def bases(self, bases: Iterable[DeployedBase]) -> bytes:
-        return _encode([_base(base) for base in bases])
+    if wire.hf_token is not None and not HUB_TOKEN.fullmatch(wire.hf_token):
+        raise InvalidValue("hf_token must be letters, digits and characters of ._-", param="hf_token")
+    return Deployment(name, wire.model_name, source, wire.hf_revision, wire.hf_token, wire.base_model_name)
 
 
 def _require_absent(wire: DeployRequest) -> None:
@@ -139,28 +118,99 @@ def _require_absent(wire: DeployRequest) -> None:
             raise InvalidValue(f"{field} is taken only with model_source HF_HUB", param=field)
 
 
-def _lora(lora: Deployed) -> Lora:
+def _build_lora(lora: Deployed) -> Lora:
     deployment = LoraDeployment(
         base_model_name=lora.base,
         model_name=lora.model_name,
         model_source="HF_HUB" if lora.source is Source.HUB else "LOCAL",
         hf_revision=lora.revision,
         created_at=lora.created,
-        creator=_creator(lora.creator),
+        creator=_build_creator(lora.creator),
     )
     return Lora(name=lora.name, active_deployment=deployment)
 
 
-def _base(base: DeployedBase) -> BaseModel:
+def _build_base_model(base: DeployedBase) -> BaseModel:
     deployment = BaseDeployment(
         model_name=base.name, model_source="LOCAL", created_at=base.created, creator=None
     )
     return BaseModel(name=base.name, active_deployment=deployment)
 
 
-def _creator(actor: Actor | None) -> Creator | None:
+def _build_creator(actor: Actor | None) -> Creator | None:
     if actor is None:
         return None
     if actor.kind is ActorKind.SERVICE_KEY:
         return Creator(actor_type="API_KEY", api_key=ApiKey(name=actor.id))
     return Creator(actor_type=actor.kind.upper())
+
+
+async def deploy(request: Request, services: Services) -> Answer:
+    """Deploys a LoRA."""
+    services.require_owner(request)
+    deployment = await decode_body(decode_deploy, request, services)
+    return _show(_build_lora(await services.deployments.deploy(deployment, request.actor)))
+
+
+async def remove_lora(request: Request, services: Services) -> Answer:
+    """Removes a LoRA."""
+    services.require_owner(request)
+    name = request.path_params["name"]
+    await services.deployments.remove(name, request.actor)
+    return _show(Lora(name=name, active_deployment=None))
+
+
+async def show_lora(request: Request, services: Services) -> Answer:
+    """Shows one LoRA."""
+    return _show(_build_lora(services.deployments.find(request.path_params["name"], request.actor)))
+
+
+async def list_loras(request: Request, services: Services) -> Answer:
+    """Lists the LoRAs."""
+    return _show(list(map(_build_lora, services.deployments.list_deployed(request.actor))))
+
+
+async def show_base(request: Request, services: Services) -> Answer:
+    """Shows one base model."""
+    return _show(_build_base_model(services.deployments.base(request.path_params["name"], request.actor)))
+
+
+async def list_bases(request: Request, services: Services) -> Answer:
+    """Lists the base models."""
+    return _show(list(map(_build_base_model, services.deployments.bases(request.actor))))
+
+
+def _show(answer: object) -> Response:
+    return Response(_encode(answer))
+
+
+def declare_loras(loras: str, bases: str) -> tuple[Endpoint, ...]:
+    """The endpoints of LoRAs and base models, below two paths. Their names may contain slashes."""
+    post = Endpoint(
+        method="POST",
+        path=loras,
+        handler=deploy,
+        right=Right.ADAPT,
+        body=RequestBody(shape=DeployRequest),
+        summary="Deploy a LoRA",
+        tag="loras",
+        answers={JSON: Lora},
+    )
+    delete = Endpoint(
+        method="DELETE",
+        path=f"{loras}/{{name:path}}",
+        handler=remove_lora,
+        right=Right.ADAPT,
+        summary="Remove a LoRA",
+        tag="loras",
+        answers={JSON: Lora},
+        ends_with_caller=False,
+    )
+    return (
+        post,
+        declare_get(loras, list_loras, "List the LoRAs", "loras", list[Lora]),
+        declare_get(f"{loras}/{{name:path}}", show_lora, "Show one LoRA", "loras", Lora),
+        delete,
+        declare_get(bases, list_bases, "List the base models", "loras", list[BaseModel]),
+        declare_get(f"{bases}/{{name:path}}", show_base, "Show one base model", "loras", BaseModel),
+    )

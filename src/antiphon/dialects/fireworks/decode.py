@@ -5,22 +5,33 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from antiphon.dialects.base import Call
-from antiphon.dialects.common import wire as superset
-from antiphon.dialects.common.chat import chat_call, sift_messages, text_call
-from antiphon.dialects.common.constraints import RelaxedConstraint, unread
-from antiphon.dialects.common.conversion import convert
-from antiphon.dialects.common.field_table import Report
-from antiphon.dialects.common.relaxed_names import shorten
-from antiphon.dialects.common.strict_json import read_object
-from antiphon.dialects.common.tools import require_known, sift_tools
-from antiphon.dialects.fireworks.constraints import asked_constraint
-from antiphon.dialects.fireworks.fields import FieldScope, sift
-from antiphon.dialects.fireworks.images import require_images
-from antiphon.dialects.fireworks.reasoning import asked_reasoning
-from antiphon.dialects.fireworks.wire import ChatCompletionRequest, ChosenTool, Common, CompletionRequest
-from antiphon.domain.request import Conversation, Overflow
+from antiphon.dialects.common import request_types as superset
+from antiphon.dialects.common.constraint_fields import (
+    RelaxedConstraint,
+    build_grammar,
+    list_unread_fields,
+    read_response_format,
+    shorten_names,
+)
+from antiphon.dialects.common.decode import build_chat_call, build_text_call
+from antiphon.dialects.common.field_table import FieldReport
+from antiphon.dialects.common.messages import filter_messages
+from antiphon.dialects.common.request_types import NamedSchema
+from antiphon.dialects.common.request_types import ResponseFormat as SupersetFormat
+from antiphon.dialects.common.strict_json import convert, read_object
+from antiphon.dialects.common.tools import filter_tools, require_known
+from antiphon.dialects.fireworks.fields import FireworksScope, filter_fields
+from antiphon.dialects.fireworks.wire_types import (
+    LEAST_BUDGET,
+    ChosenTool,
+    FireworksChatCompletionRequest,
+    FireworksCommonRequest,
+    FireworksCompletionRequest,
+    FireworksResponseFormat,
+)
+from antiphon.domain.request import Conversation, Overflow, Reasoning, ReasoningTerms
 from antiphon.domain.values import changed
-from antiphon.errors import InvalidValue, MissingParameter
+from antiphon.errors import InvalidValue, MalformedBody, MissingParameter, UnsupportedParameter
 
 CHAT_MAX_TOKENS = 200
 """What a choice of a chat makes when nothing is said."""
@@ -38,12 +49,24 @@ DEFAULTS: dict[str, Any] = {
 }
 """The page's, which a model's own defaults do not change."""
 
-ALIKE = (
+SAME_FIELDS = (
     "model", "frequency_penalty", "presence_penalty", "repetition_penalty", "ignore_eos", "mirostat_target",
     "mirostat_lr", "n", "stop", "stream", "temperature", "top_k", "top_p", "min_p", "typical_p", "logit_bias",
     "seed", "return_token_ids", "user", "metadata",
 )  # fmt: skip
 """Fields that the superset calls so too."""
+
+ON, OFF = "medium", "none"
+"""What true and false are."""
+
+EFFORT_TERMS = ReasoningTerms(budget="reasoning_effort", least=1)
+
+THINKING_TERMS = ReasoningTerms("thinking", "thinking.budget_tokens", "disabled", "enabled", LEAST_BUDGET)
+
+PLACE = "<image>"
+"""Where in a prompt an image belongs."""
+
+WHERE = "response_format"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,56 +80,58 @@ class FireworksCall(Call):
 def decode_text(body: bytes, report: bool = False, strict: bool = False) -> Call:
     """A body of POST completions. Raises a RequestError; with `report` not for unknown fields, which are then
     ignored and named; with `strict` every keyword of a schema has to be kept."""
-    found = Report(report)
-    given = sift(read_object(body), FieldScope.TEXT, report=found)
-    wire = convert(given, CompletionRequest)
+    found = FieldReport(report)
+    given = filter_fields(read_object(body), FireworksScope.TEXT, report=found)
+    wire = convert(given, FireworksCompletionRequest)
     require_images(wire)
-    limit = _limit(wire, wire.max_tokens)
+    limit = _read_max_tokens(wire, wire.max_tokens)
     asked = superset.CompletionRequest(
         prompt=wire.prompt,
         max_tokens=limit,
         echo=wire.echo,
-        logprobs=_alternatives(wire),
-        **_alike(wire),
+        logprobs=_read_alternatives(wire),
+        **_read_same_fields(wire),
     )
-    form = asked_constraint(wire.response_format, strict)
-    return _settled(text_call(asked, found.names), wire, form, limit is None)
+    form = read_fireworks_format(wire.response_format, strict)
+    return _complete_call(build_text_call(asked, found.names), wire, form, limit is None)
 
 
 def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> Call:
     """A body of POST chat/completions. Raises a RequestError; the others as in `decode_text`."""
-    found = Report(report)
-    given = sift(read_object(body), FieldScope.CHAT, report=found)
-    wire = convert(sift_tools(sift_messages(given, found), found), ChatCompletionRequest)
-    limit, alternatives = _limit(wire, wire.max_tokens), _alternatives(wire)
+    found = FieldReport(report)
+    given = filter_fields(read_object(body), FireworksScope.CHAT, report=found)
+    wire = convert(filter_tools(filter_messages(given, found), found), FireworksChatCompletionRequest)
+    limit, alternatives = _read_max_tokens(wire, wire.max_tokens), _read_alternatives(wire)
     asked = superset.ChatCompletionRequest(
         messages=wire.messages,
         max_tokens=CHAT_MAX_TOKENS if limit is None else limit,
         tools=wire.tools,
-        tool_choice=_tool_choice(wire),
+        tool_choice=_read_tool_choice(wire),
         parallel_tool_calls=wire.parallel_tool_calls,
         logprobs=alternatives is not None,
         top_logprobs=alternatives,
-        **_alike(wire),
+        **_read_same_fields(wire),
     )
-    call = chat_call(asked, found.names, strict)
-    thought = asked_reasoning(wire)
+    call = build_chat_call(asked, found.names, strict)
+    thought = read_reasoning(wire)
     prompts = tuple(
         replace(prompt, reasoning=thought) if isinstance(prompt, Conversation) else prompt
         for prompt in call.request.prompts
     )
-    form = asked_constraint(wire.response_format, strict)
-    return _settled(replace(call, request=changed(call.request, prompts=prompts)), wire, form, limit is None)
+    form = read_fireworks_format(wire.response_format, strict)
+    return _complete_call(
+        replace(call, request=changed(call.request, prompts=prompts)), wire, form, limit is None
+    )
 
 
-def _alike(wire: Common) -> dict[str, Any]:
-    said = {name: value for name in ALIKE if (value := getattr(wire, name)) is not None}
+def _read_same_fields(wire: FireworksCommonRequest) -> dict[str, Any]:
+    said = {name: value for name in SAME_FIELDS if (value := getattr(wire, name)) is not None}
     if said.get("repetition_penalty") == 0:
         said["repetition_penalty"] = LEAST_REPETITION
     return DEFAULTS | said | {"cache_salt": wire.prompt_cache_isolation_key}
 
 
-def _limit(wire: Common, max_tokens: int | None) -> int | None:
+def _read_max_tokens(wire: FireworksCommonRequest, max_tokens: int | None) -> int | None:
     """The page's max_tokens, by either name."""
     newer = wire.max_completion_tokens
     if None is not newer != max_tokens is not None:
@@ -116,7 +141,7 @@ def _limit(wire: Common, max_tokens: int | None) -> int | None:
     return newer if max_tokens is None else max_tokens
 
 
-def _alternatives(wire: Common) -> int | None:
+def _read_alternatives(wire: FireworksCommonRequest) -> int | None:
     """How many of the likeliest tokens are asked for; None where no log-probability is."""
     if wire.logprobs is None or wire.logprobs is False:
         if wire.top_logprobs:
@@ -127,8 +152,8 @@ def _alternatives(wire: Common) -> int | None:
     return 0 if wire.logprobs is True else wire.logprobs
 
 
-def _tool_choice(
-    wire: ChatCompletionRequest,
+def _read_tool_choice(
+    wire: FireworksChatCompletionRequest,
 ) -> Any:  # noqa: ANN401 - the words that the superset takes, or its shape
     asked = wire.tool_choice
     if not isinstance(asked, ChosenTool):
@@ -146,7 +171,9 @@ def _tool_choice(
     )
 
 
-def _settled(call: Call, wire: Common, form: RelaxedConstraint, is_usual: bool) -> FireworksCall:
+def _complete_call(
+    call: Call, wire: FireworksCommonRequest, form: RelaxedConstraint, is_usual: bool
+) -> FireworksCall:
     """The call with what the superset has otherwise: what is kept of a stop text, what becomes of too many
     tokens, and usage in every stream. `is_usual`: whether the caller says no max_tokens."""
     output = changed(
@@ -160,8 +187,100 @@ def _settled(call: Call, wire: Common, form: RelaxedConstraint, is_usual: bool) 
         changed(call.request, output=output),
         call.stream,
         include_usage=True,
-        ignored=call.ignored + (unread(wire.response_format.json_schema) if wire.response_format else ()),
-        relaxed=shorten(form.relaxed + call.relaxed),
+        ignored=call.ignored
+        + (list_unread_fields(wire.response_format.json_schema) if wire.response_format else ()),
+        relaxed=shorten_names(form.relaxed + call.relaxed),
         attribution=call.attribution,
         entries=wire.logprobs is True,
     )
+
+
+def read_fireworks_format(asked: FireworksResponseFormat | None, strict: bool) -> RelaxedConstraint:
+    """What each choice must look like; with `strict` every keyword of a schema has to be kept. Raises a
+    RequestError."""
+    if asked is None:
+        return RelaxedConstraint(None)
+    for kind, field in (("json_object", "schema"), ("json_schema", "json_schema"), ("grammar", "grammar")):
+        if getattr(asked, field) is not None and asked.type != kind:
+            raise InvalidValue(f"{WHERE}.{field} is taken only with type {kind}", param=f"{WHERE}.{field}")
+    if asked.type == "grammar":
+        if asked.grammar is None:
+            raise MissingParameter(f"{WHERE}.grammar is missing", param=f"{WHERE}.grammar")
+        return RelaxedConstraint(build_grammar(asked.grammar, f"{WHERE}.grammar"))
+    schema, named = asked.schema, asked.json_schema
+    if isinstance(schema, str):
+        schema = _read_schema(schema, f"{WHERE}.schema")
+    if isinstance(named, str):
+        named = NamedSchema(_read_schema(named, f"{WHERE}.json_schema"))
+    return next(
+        read_response_format(SupersetFormat(asked.type, named, schema), strict), RelaxedConstraint(None)
+    )
+
+
+def _read_schema(text: str, where: str) -> dict[str, Any]:
+    """The schema that a text is."""
+    try:
+        return read_object(text.encode())
+    except MalformedBody:
+        raise InvalidValue(f"{where} must be a JSON Schema, as an object or as a text", param=where) from None
+
+
+def require_images(wire: FireworksCompletionRequest) -> None:
+    """Raises InvalidValue where images and their places differ in number, and UnsupportedParameter for any
+    image at all."""
+    if wire.images is None:
+        return
+    many = isinstance(wire.prompt, list) and any(isinstance(item, str | list) for item in wire.prompt)
+    pairs = _pair_images(wire, many)
+    for where, prompt, images in pairs:
+        if isinstance(prompt, str) and prompt.count(PLACE) != len(images):
+            raise InvalidValue(
+                f"{where} must hold one image for each {PLACE} in the prompt: it holds {len(images)}, and "
+                f"the prompt has {prompt.count(PLACE)}",
+                param="images",
+            )
+    if any(images for _, _, images in pairs):
+        raise UnsupportedParameter(
+            f"images is not supported: {wire.model} takes text only; leave it out", param="images"
+        )
+
+
+def _pair_images(wire: FireworksCompletionRequest, many: bool) -> list[tuple[str, object, list[str]]]:
+    """Each prompt with its images, and where those stand."""
+    given = wire.images or []
+    nested = [item for item in given if isinstance(item, list)]
+    flat = [item for item in given if isinstance(item, str)]
+    if nested and flat:
+        raise InvalidValue("images must hold only texts or only lists of texts", param="images")
+    if not many:
+        if len(nested) > 1:
+            raise InvalidValue("images must be one list for one prompt", param="images")
+        return [("images", wire.prompt, nested[0] if nested else flat)]
+    if flat or (nested and len(nested) != len(wire.prompt)):
+        raise InvalidValue(
+            f"images must hold a list for each prompt, of which there are {len(wire.prompt)}", param="images"
+        )
+    lists = nested or [[] for _ in wire.prompt]
+    return [(f"images[{at}]", prompt, lists[at]) for at, prompt in enumerate(wire.prompt)]
+
+
+def read_reasoning(wire: FireworksChatCompletionRequest) -> Reasoning:
+    """What of it the model is asked for. Raises InvalidValue where both fields are sent."""
+    effort, thinking = wire.reasoning_effort, wire.thinking
+    if thinking is not None:
+        if effort is not None:
+            raise InvalidValue("send reasoning_effort or thinking, not both", param="thinking")
+        if thinking.type == "disabled":
+            if thinking.budget_tokens is not None:
+                raise InvalidValue(
+                    "thinking.budget_tokens is taken only with type enabled", param="thinking.budget_tokens"
+                )
+            return Reasoning(OFF, terms=THINKING_TERMS)
+        if thinking.budget_tokens is None:
+            return Reasoning(ON, terms=THINKING_TERMS)
+        return Reasoning(budget=thinking.budget_tokens, terms=THINKING_TERMS)
+    if isinstance(effort, bool):
+        return Reasoning(ON if effort else OFF, terms=EFFORT_TERMS)
+    if isinstance(effort, int):
+        return Reasoning(budget=effort, terms=EFFORT_TERMS)
+    return Reasoning(effort, terms=EFFORT_TERMS)

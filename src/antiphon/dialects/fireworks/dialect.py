@@ -1,27 +1,131 @@
 """The dialect as one value: its endpoints, its errors, its description."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import cache
 from types import MappingProxyType
+from typing import Literal
 
-from antiphon.dialects.base import Call, Description, ResponseMeta, StreamEncoder
-from antiphon.dialects.common.endpoints import generation, model_list
-from antiphon.dialects.fireworks import answers, wire
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from antiphon.dialects.base import Call, Description, Endpoint, ModelEntry, ResponseMeta, StreamEncoder
+from antiphon.dialects.common.endpoints import declare_generation, declare_models
+from antiphon.dialects.common.field_table import Table
+from antiphon.dialects.common.fields import TABLES as MESSAGE_TABLES
+from antiphon.dialects.common.fields import FieldScope as MessagePlace
+from antiphon.dialects.common.openapi_schemas import (
+    build_schemas,
+    list_body_shapes,
+    list_field_names,
+    list_shapes,
+)
+from antiphon.dialects.common.response_types import OWNER
+from antiphon.dialects.fireworks import wire_types
 from antiphon.dialects.fireworks.decode import decode_chat, decode_text
-from antiphon.dialects.fireworks.describe import describe, fields
-from antiphon.dialects.fireworks.encode import ChatForm, FireworksChunks, TextForm, chat_answer, text_answer
-from antiphon.dialects.fireworks.errors import encode_error, status
-from antiphon.dialects.fireworks.fields import PREFIX, FieldScope
-from antiphon.dialects.fireworks.models import FireworksModels
+from antiphon.dialects.fireworks.encode import (
+    FireworksChatChunkBuilder,
+    FireworksStreamEncoder,
+    FireworksTextChunkBuilder,
+    encode_chat,
+    encode_fireworks_error,
+    encode_text,
+    map_status,
+)
+from antiphon.dialects.fireworks.fields import PREFIX, TABLES, FireworksScope
 from antiphon.domain.collect import Generation
 from antiphon.errors import AntiphonError
 
 NAME = "fireworks"
 
+SCHEMA_PREFIX = "Fireworks"
+"""What the names of its schemas begin with."""
 
-class Completions:
+REQUESTS: Mapping[str, Table] = {
+    "FireworksCompletionRequest": TABLES[FireworksScope.TEXT],
+    "FireworksChatCompletionRequest": TABLES[FireworksScope.CHAT],
+    "ChatMessage": MESSAGE_TABLES[MessagePlace.MESSAGE],
+    "TextPart": MESSAGE_TABLES[MessagePlace.PART],
+    "RefusalPart": MESSAGE_TABLES[MessagePlace.REFUSAL],
+    "ToolShape": MESSAGE_TABLES[MessagePlace.TOOL],
+    "Function": MESSAGE_TABLES[MessagePlace.FUNCTION],
+    "MessageToolCall": MESSAGE_TABLES[MessagePlace.CALL],
+    "CalledFunction": MESSAGE_TABLES[MessagePlace.CALLED],
+}
+"""Schemas whose fields stand in a table."""
+
+MODEL = "accounts/fireworks/models/cantor"
+
+EXAMPLES: Mapping[str, object] = {
+    "FireworksCompletionRequest": {"model": MODEL, "prompt": "Once upon a time"},
+    "FireworksChatCompletionRequest": {"model": MODEL, "messages": [{"role": "user", "content": "Hello!"}]},
+}
+
+ERROR = wire_types.FireworksErrorEnvelope
+
+
+class FireworksModelShape(Struct, frozen=True, kw_only=True):
+    """One model. What it can do is left out while its engine cannot say."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = OWNER
+    kind: Literal["HF_BASE_MODEL", "HF_PEFT_ADDON", "EMBEDDING_MODEL"]
+    """A base model, a LoRA adapter, or a model that makes vectors."""
+    supports_chat: bool | UnsetType = UNSET
+    supports_image_input: bool | UnsetType = UNSET
+    supports_tools: bool | UnsetType = UNSET
+    context_length: int | UnsetType = UNSET
+
+
+class FireworksModelList(Struct, frozen=True, kw_only=True):
+    """All models: those of the settings in their order, then adapters."""
+
+    object: Literal["list"] = "list"
+    data: list[FireworksModelShape]
+
+
+class FireworksModels:
+    """`ModelCodec` of the dialect."""
+
+    shapes = (FireworksModelList, FireworksModelShape)
+    has_profiles = True
+
+    def encode_list(self, models: Iterable[ModelEntry]) -> bytes:
+        return _encode(FireworksModelList(data=[_build_model(model) for model in models]))
+
+    def encode_model(self, model: ModelEntry) -> bytes:
+        return _encode(_build_model(model))
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def _build_model(model: ModelEntry) -> FireworksModelShape:
+    base: Literal["HF_BASE_MODEL", "HF_PEFT_ADDON"] = "HF_PEFT_ADDON" if model.parent else "HF_BASE_MODEL"
+    profile = model.profile
+    if profile is None:
+        return FireworksModelShape(id=model.alias or model.name, created=model.created, kind=base)
+    return FireworksModelShape(
+        id=model.alias or model.name,
+        created=model.created,
+        kind=base if profile.embedding is None else "EMBEDDING_MODEL",
+        supports_chat=profile.chat,
+        supports_image_input="image" in profile.modalities,
+        # Whoever can chat is shown tools, by the server where the template has no place for them.
+        supports_tools=profile.chat,
+        context_length=profile.context_length,
+    )
+
+
+class FireworksCompletions:
     """Body and answers of POST /fireworks/inference/v1/completions."""
 
-    shapes = (wire.CompletionRequest, answers.Completion, answers.Completion)
+    shapes = (
+        wire_types.FireworksCompletionRequest,
+        wire_types.FireworksCompletion,
+        wire_types.FireworksCompletion,
+    )
 
     def __init__(self, report: bool, strict: bool = False) -> None:
         self._report = report
@@ -30,17 +134,21 @@ class Completions:
     def decode(self, body: bytes) -> Call:
         return decode_text(body, self._report, self._strict)
 
-    def answer(self, meta: ResponseMeta, call: Call, generation: Generation) -> bytes:
-        return text_answer(meta, call, generation)
+    def answer(self, meta: ResponseMeta, call: Call, declare_generation: Generation) -> bytes:
+        return encode_text(meta, call, declare_generation)
 
     def encoder(self, meta: ResponseMeta, call: Call) -> StreamEncoder:
-        return FireworksChunks(TextForm(call), meta, call)
+        return FireworksStreamEncoder(FireworksTextChunkBuilder(call), meta, call)
 
 
-class ChatCompletions:
+class FireworksChatCompletions:
     """Body and answers of POST /fireworks/inference/v1/chat/completions."""
 
-    shapes = (wire.ChatCompletionRequest, answers.ChatCompletion, answers.ChatCompletionChunk)
+    shapes = (
+        wire_types.FireworksChatCompletionRequest,
+        wire_types.FireworksChatCompletion,
+        wire_types.FireworksChatCompletionChunk,
+    )
 
     def __init__(self, report: bool, strict: bool = False) -> None:
         self._report = report
@@ -49,11 +157,11 @@ class ChatCompletions:
     def decode(self, body: bytes) -> Call:
         return decode_chat(body, self._report, self._strict)
 
-    def answer(self, meta: ResponseMeta, call: Call, generation: Generation) -> bytes:
-        return chat_answer(meta, call, generation)
+    def answer(self, meta: ResponseMeta, call: Call, declare_generation: Generation) -> bytes:
+        return encode_chat(meta, call, declare_generation)
 
     def encoder(self, meta: ResponseMeta, call: Call) -> StreamEncoder:
-        return FireworksChunks(ChatForm(call), meta, call)
+        return FireworksStreamEncoder(FireworksChatChunkBuilder(call), meta, call)
 
 
 class Fireworks:
@@ -67,22 +175,34 @@ class Fireworks:
     def __init__(self, report_unknown: bool = False, strict_schemas: bool = False) -> None:
         """`report_unknown`: whether a generation's unknown fields are named in the answer, not refused;
         `strict_schemas`: whether a schema is refused of which a keyword is not kept."""
-        text = Completions(report_unknown, strict_schemas)
-        chat = ChatCompletions(report_unknown, strict_schemas)
+        text = FireworksCompletions(report_unknown, strict_schemas)
+        chat = FireworksChatCompletions(report_unknown, strict_schemas)
         self.endpoints = (
-            generation(NAME, FieldScope.TEXT, "Continue a text", text),
-            generation(NAME, FieldScope.CHAT, "Answer a conversation", chat),
-            *model_list(f"{PREFIX}/models", FireworksModels()),
+            declare_generation(NAME, FireworksScope.TEXT, "Continue a text", text),
+            declare_generation(NAME, FireworksScope.CHAT, "Answer a conversation", chat),
+            *declare_models(f"{PREFIX}/models", FireworksModels()),
         )
 
     def status(self, error: AntiphonError) -> int:
-        return status(error)
+        return map_status(error)
 
     def error(self, error: AntiphonError) -> bytes:
-        return encode_error(error)
+        return encode_fireworks_error(error)
 
     def describe(self) -> Description:
-        return describe(self.endpoints)
+        return describe_endpoints(self.endpoints)
 
     def fields(self) -> frozenset[str]:
-        return fields(self.endpoints)
+        return list_all_fields(self.endpoints)
+
+
+@cache
+def list_all_fields(endpoints: tuple[Endpoint, ...]) -> frozenset[str]:
+    """Names of the fields of requests."""
+    return list_field_names(list_body_shapes(endpoints), (*TABLES.values(), *MESSAGE_TABLES.values()))
+
+
+def describe_endpoints(endpoints: tuple[Endpoint, ...]) -> Description:
+    """Schemas of the dialect."""
+    schemas = build_schemas((*list_shapes(endpoints), ERROR), REQUESTS, EXAMPLES, SCHEMA_PREFIX)
+    return Description(schemas, SCHEMA_PREFIX, ERROR.__name__)

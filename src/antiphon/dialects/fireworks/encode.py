@@ -1,6 +1,7 @@
 """From events to Fireworks' answers: buffered as one object, streamed as chunks of one choice each, the usage
 of the whole request beside each choice's end."""
 
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Protocol, TypeVar
 
@@ -8,35 +9,84 @@ import msgspec
 from msgspec import UNSET
 
 from antiphon.dialects.base import Call, ResponseMeta
-from antiphon.dialects.common.answers import Delta, UsageShape
-from antiphon.dialects.common.encode import OpenAIChunks, message, usage_shape, with_values
-from antiphon.dialects.common.forms import FINISHES, Deltas, Form, MaybeUsage, Names, Texts
-from antiphon.dialects.fireworks.answers import (
-    ChatChoice,
-    ChatChunkChoice,
-    ChatCompletion,
-    ChatCompletionChunk,
-    Completion,
-    Logprobs,
-    TextChoice,
+from antiphon.dialects.common.chunks import (
+    BaseChatChunkBuilder,
+    BaseTextChunkBuilder,
+    ChunkBuilder,
+    MaybeUsage,
+    OpenAIStreamEncoder,
+    replace_fields,
 )
+from antiphon.dialects.common.encode import (
+    FINISHES,
+    UNLIKELY,
+    MetaFields,
+    build_message,
+    build_top_logprobs,
+    build_usage,
+    encode_list,
+    spell_token,
+)
+from antiphon.dialects.common.response_types import Delta, UsageShape
 from antiphon.dialects.fireworks.decode import FireworksCall
-from antiphon.dialects.fireworks.errors import encode_error
-from antiphon.dialects.fireworks.logprobs import array_logprobs, entry_logprobs
+from antiphon.dialects.fireworks.wire_types import (
+    FireworksChatChoice,
+    FireworksChatChunkChoice,
+    FireworksChatCompletion,
+    FireworksChatCompletionChunk,
+    FireworksCompletion,
+    FireworksErrorBody,
+    FireworksErrorEnvelope,
+    FireworksRankedToken,
+    FireworksTextChoice,
+    Logprobs,
+    TokenEntry,
+)
 from antiphon.domain.collect import Generation
 from antiphon.domain.events import Finished, FinishReason
-from antiphon.domain.scores import Scores
+from antiphon.domain.scores import Scores, TokenScore
 from antiphon.domain.usage import Usage
-from antiphon.errors import AntiphonError
+from antiphon.errors import AntiphonError, BudgetExceeded
 
 _encode = msgspec.json.Encoder().encode
 
+STATUSES: Mapping[int, int] = {415: 400, 431: 400, 504: 408}
+"""Statuses that Fireworks' table does not have, and what it says instead."""
 
-def text_answer(head: ResponseMeta, call: Call, generation: Generation) -> bytes:
+OVER_LIMIT = 402
+"""What Fireworks says where an account is over its budget; 429 is that of a rate."""
+
+CODES: Mapping[int, str] = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHORIZED",
+    402: "PAYMENT_REQUIRED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    405: "METHOD_NOT_ALLOWED",
+    408: "REQUEST_TIMEOUT",
+    413: "PAYLOAD_TOO_LARGE",
+    429: "RATE_LIMIT_EXCEEDED",
+    503: "SERVICE_UNAVAILABLE",
+}
+
+INTERNAL = "INTERNAL_SERVER_ERROR"
+
+SENTENCES: Mapping[str, str] = {
+    "model_not_found": "Model not found, inaccessible, and/or not deployed",
+    "invalid_api_key": "The API key you provided is invalid",
+    "context_length_exceeded": "The prompt is too long",
+}
+"""How Fireworks begins to tell of an error; ours says the rest."""
+
+FIRST_LOGPROB = 0.0
+"""Log-probability of a token that nothing comes before."""
+
+
+def encode_text(head: ResponseMeta, call: Call, generation: Generation) -> bytes:
     """A buffered text completion."""
-    logprobs, output = Scored(call), call.request.output
+    logprobs, output = LogprobsBuilder(call), call.request.output
     choices = [
-        TextChoice(
+        FireworksTextChoice(
             index=choice.index,
             text=choice.text,
             logprobs=None if choice.scores is None else logprobs(choice.scores),
@@ -48,16 +98,18 @@ def text_answer(head: ResponseMeta, call: Call, generation: Generation) -> bytes
         )
         for choice in generation.choices
     ]
-    return _encode(Completion(**_names(head), choices=choices, usage=usage_shape(generation.usage)))
+    return _encode(
+        FireworksCompletion(**_build_meta(head), choices=choices, usage=build_usage(generation.usage))
+    )
 
 
-def chat_answer(head: ResponseMeta, call: Call, generation: Generation) -> bytes:
+def encode_chat(head: ResponseMeta, call: Call, generation: Generation) -> bytes:
     """A buffered chat completion."""
-    logprobs = Scored(call)
+    logprobs = LogprobsBuilder(call)
     choices = [
-        ChatChoice(
+        FireworksChatChoice(
             index=choice.index,
-            message=message(choice),
+            message=build_message(choice),
             logprobs=None if choice.scores is None else logprobs(choice.scores),
             finish_reason=FINISHES[choice.reason],
             token_ids=list(choice.ids) if call.request.output.token_ids else UNSET,
@@ -65,22 +117,22 @@ def chat_answer(head: ResponseMeta, call: Call, generation: Generation) -> bytes
         for choice in generation.choices
     ]
     return _encode(
-        ChatCompletion(
-            **_names(head),
+        FireworksChatCompletion(
+            **_build_meta(head),
             choices=choices,
-            usage=usage_shape(generation.usage),
+            usage=build_usage(generation.usage),
             prompt_token_ids=list(generation.prompts[0]) if generation.prompts else UNSET,
         )
     )
 
 
-def _names(head: ResponseMeta) -> Names:
+def _build_meta(head: ResponseMeta) -> MetaFields:
     """The id is a UUID and nothing else."""
     parts = (head.id[begin:end] for begin, end in pairwise((0, 8, 12, 16, 20, None)))
     return {"id": "-".join(parts), "created": head.created, "model": head.model}
 
 
-class Scored:
+class LogprobsBuilder:
     """Log-probabilities in the shape that a call asked for."""
 
     def __init__(self, call: Call) -> None:
@@ -88,92 +140,155 @@ class Scored:
         self._ranked = bool(call.request.output.logprobs)
 
     def __call__(self, scores: Scores) -> Logprobs:
-        return entry_logprobs(scores) if self._entries else array_logprobs(scores, self._ranked)
+        return build_entry_logprobs(scores) if self._entries else build_array_logprobs(scores, self._ranked)
 
 
 Part = TypeVar("Part")
 
 
-class FireworksForm(Form[Part], Protocol[Part]):
+class FireworksChunkBuilder(ChunkBuilder[Part], Protocol[Part]):
     """A form that knows of choices which break off."""
 
-    def broken(self, choice: int) -> Part:
+    def build_failure(self, choice: int) -> Part:
         """The end of a choice that failed."""
 
 
-class ChatForm(Deltas[ChatChunkChoice]):
+class FireworksChatChunkBuilder(BaseChatChunkBuilder[FireworksChatChunkChoice]):
     """A chat."""
 
     prefix = ""
 
     def __init__(self, call: Call) -> None:
-        self._logprobs = Scored(call)
+        self._logprobs = LogprobsBuilder(call)
 
-    def opening(self, choice: int, content: str | None = "") -> ChatChunkChoice:
-        return self.part(choice, Delta(role="assistant", content=content))
+    def build_opening(self, choice: int, content: str | None = "") -> FireworksChatChunkChoice:
+        return self.build_part(choice, Delta(role="assistant", content=content))
 
-    def part(
+    def build_part(
         self, choice: int, delta: Delta, scores: Scores = (), reason: FinishReason | None = None
-    ) -> ChatChunkChoice:
+    ) -> FireworksChatChunkChoice:
         logprobs = self._logprobs(scores) if scores else None
         finish = None if reason is None else FINISHES[reason]
-        return ChatChunkChoice(index=choice, delta=delta, logprobs=logprobs, finish_reason=finish)
+        return FireworksChatChunkChoice(index=choice, delta=delta, logprobs=logprobs, finish_reason=finish)
 
-    def broken(self, choice: int) -> ChatChunkChoice:
-        return ChatChunkChoice(index=choice, delta=Delta(), finish_reason="error")
+    def build_failure(self, choice: int) -> FireworksChatChunkChoice:
+        return FireworksChatChunkChoice(index=choice, delta=Delta(), finish_reason="error")
 
-    def chunk(self, names: Names, choices: list[ChatChunkChoice], usage: MaybeUsage) -> ChatCompletionChunk:
-        return ChatCompletionChunk(**names, choices=choices, usage=usage or None)
+    def build_chunk(
+        self, names: MetaFields, choices: list[FireworksChatChunkChoice], usage: MaybeUsage
+    ) -> FireworksChatCompletionChunk:
+        return FireworksChatCompletionChunk(**names, choices=choices, usage=usage or None)
 
 
-class TextForm(Texts[TextChoice]):
+class FireworksTextChunkBuilder(BaseTextChunkBuilder[FireworksTextChoice]):
     """A text completion."""
 
     prefix = ""
 
     def __init__(self, call: Call) -> None:
-        self._logprobs = Scored(call)
+        self._logprobs = LogprobsBuilder(call)
 
-    def part(
+    def build_part(
         self, choice: int, text: str, scores: Scores = (), reason: FinishReason | None = None
-    ) -> TextChoice:
+    ) -> FireworksTextChoice:
         logprobs = self._logprobs(scores) if scores else None
         finish = None if reason is None else FINISHES[reason]
-        return TextChoice(index=choice, text=text, logprobs=logprobs, finish_reason=finish)
+        return FireworksTextChoice(index=choice, text=text, logprobs=logprobs, finish_reason=finish)
 
-    def broken(self, choice: int) -> TextChoice:
-        return TextChoice(index=choice, text="", finish_reason="error")
+    def build_failure(self, choice: int) -> FireworksTextChoice:
+        return FireworksTextChoice(index=choice, text="", finish_reason="error")
 
-    def chunk(self, names: Names, choices: list[TextChoice], usage: MaybeUsage) -> Completion:
-        return Completion(**names, choices=choices, usage=usage or None)
+    def build_chunk(
+        self, names: MetaFields, choices: list[FireworksTextChoice], usage: MaybeUsage
+    ) -> FireworksCompletion:
+        return FireworksCompletion(**names, choices=choices, usage=usage or None)
 
 
-class FireworksChunks(OpenAIChunks[Part]):
+class FireworksStreamEncoder(OpenAIStreamEncoder[Part]):
     """One stream. The ends of its choices are held back until the usage is known, which each tells."""
 
-    def __init__(self, form: FireworksForm[Part], head: ResponseMeta, call: Call) -> None:
-        super().__init__(form, head, call)
-        self._names = _names(head)
+    def __init__(self, builder: FireworksChunkBuilder[Part], head: ResponseMeta, call: Call) -> None:
+        super().__init__(builder, head, call)
+        self._meta = _build_meta(head)
         self._ends: dict[int, Finished] = {}
-        self._broken = form.broken
+        self._build_failure = builder.build_failure
 
-    def closed(self, event: Finished) -> bytes:
+    def encode_finish(self, event: Finished) -> bytes:
         self._ends[event.choice] = event
         return b""
 
-    def counted(self, usage: Usage) -> bytes:
-        shape = usage_shape(usage)
-        return b"".join(self._end(event, shape) for event in self._ends.values())
+    def encode_usage(self, usage: Usage) -> bytes:
+        shape = build_usage(usage)
+        return b"".join(self._encode_end(event, shape) for event in self._ends.values())
 
     def error(self, error: AntiphonError) -> bytes:
         """Choices that did not end, end with an error; its sentence follows, and no `[DONE]`."""
-        whole = b"".join(self._end(event, None) for event in self._ends.values())
+        whole = b"".join(self._encode_end(event, None) for event in self._ends.values())
         cut = (choice for choice in range(self._choices) if choice not in self._ends)
-        broken = b"".join(self._chunk([self._broken(choice)]) for choice in cut)
-        return whole + broken + b"data: %b\n\n" % encode_error(error)
+        broken = b"".join(self._encode_chunk([self._build_failure(choice)]) for choice in cut)
+        return whole + broken + b"data: %b\n\n" % encode_fireworks_error(error)
 
-    def _end(self, event: Finished, usage: UsageShape | None) -> bytes:
-        part = self._form.closing(event.choice, event.reason, event.scores or ())
-        if self._ids:
-            part = with_values(part, token_ids=event.ids)
-        return self._chunk([part], usage)
+    def _encode_end(self, event: Finished, usage: UsageShape | None) -> bytes:
+        part = self._builder.build_closing(event.choice, event.reason, event.scores or ())
+        if self._sends_ids:
+            part = replace_fields(part, token_ids=event.ids)
+        return self._encode_chunk([part], usage)
+
+
+def build_array_logprobs(scores: Scores, alternatives: bool) -> Logprobs:
+    """Arrays of equal length; that of the alternatives only when some were asked for."""
+    return Logprobs(
+        tokens=encode_list(scores, lambda score: spell_token(score.piece)),
+        token_logprobs=encode_list(scores, _clamp_logprob),
+        top_logprobs=encode_list(scores, _build_top_logprobs) if alternatives else None,
+        text_offset=encode_list(scores, lambda score: score.offset),
+        token_ids=encode_list(scores, lambda score: score.token),
+    )
+
+
+def build_entry_logprobs(scores: Scores) -> Logprobs:
+    """An entry for each token, with its alternatives."""
+    return Logprobs(content=encode_list(scores, _build_entry))
+
+
+def _build_entry(score: TokenScore) -> TokenEntry:
+    best = [
+        FireworksRankedToken(
+            token=spell_token(piece), logprob=max(value, UNLIKELY), token_id=token, bytes=list(piece)
+        )
+        for token, piece, value in score.alternatives
+    ]
+    return TokenEntry(
+        token=spell_token(score.piece),
+        logprob=_clamp_logprob(score),
+        token_id=score.token,
+        bytes=list(score.piece),
+        text_offset=score.offset,
+        top_logprobs=best,
+    )
+
+
+def _build_top_logprobs(score: TokenScore) -> dict[str, float]:
+    return build_top_logprobs(score) or {spell_token(score.piece): FIRST_LOGPROB}
+
+
+def _clamp_logprob(score: TokenScore) -> float:
+    return FIRST_LOGPROB if score.logprob is None else max(score.logprob, UNLIKELY)
+
+
+def map_status(error: AntiphonError) -> int:
+    """The status of Fireworks' table."""
+    if isinstance(error, BudgetExceeded):
+        return OVER_LIMIT
+    return STATUSES.get(error.status, error.status)
+
+
+def encode_fireworks_error(error: AntiphonError) -> bytes:
+    """`{"error": {"message", "param", "code"}}`; the code is one of Fireworks' words."""
+    sentence = SENTENCES.get(error.code)
+    message = f"{sentence}: {error.message}" if sentence else error.message
+    return _encode(
+        FireworksErrorEnvelope(
+            FireworksErrorBody(message, error.param, CODES.get(map_status(error), INTERNAL))
+        )
+    )

@@ -6,33 +6,33 @@ from enum import StrEnum
 from antiphon.dialects.common.field_table import (
     END_USER,
     TAGS,
-    Field,
     FieldTable,
-    ignored,
-    refused,
-    supported,
+    RequestField,
+    declare_ignored,
+    declare_refused,
+    declare_supported,
 )
 
 PREFIX = "/fireworks/inference/v1"
 
 
-class FieldScope(StrEnum):
+class FireworksScope(StrEnum):
     """The object that a field belongs to. Messages and tools are OpenAI's, and stand in its table."""
 
     CHAT = f"{PREFIX}/chat/completions"
     TEXT = f"{PREFIX}/completions"
 
 
-CHAT = frozenset({FieldScope.CHAT})
-TEXT = frozenset({FieldScope.TEXT})
+CHAT = frozenset({FireworksScope.CHAT})
+TEXT = frozenset({FireworksScope.TEXT})
 BOTH = CHAT | TEXT
 
 RAW = "what a raw prompt makes is not read for reasoning; send messages to chat/completions"
 GUESS = "guesses of the answer are not used to make it faster; leave it out"
 LEGACY = "tools took its place; send tools"
 
-FIELDS: tuple[Field, ...] = (
-    *supported(
+FIELDS: tuple[RequestField, ...] = (
+    *declare_supported(
         TEXT,
         prompt="A text, a list of texts, token ids, or a list of lists of them; several prompts give several "
         "choices, in order. May hold control tokens.",
@@ -41,7 +41,7 @@ FIELDS: tuple[Field, ...] = (
         images="Images for the places of <image> in the prompt, as many as there are; refused, as no model "
         "here sees. An empty list is taken.",
     ),
-    *supported(
+    *declare_supported(
         CHAT,
         messages="The conversation so far.",
         tools="Functions that the model may call, at most 128.",
@@ -53,7 +53,7 @@ FIELDS: tuple[Field, ...] = (
         thinking="The same in Anthropic's words: an object of `type`, enabled or disabled, and perhaps "
         "`budget_tokens`, at least 1024. Not together with reasoning_effort.",
     ),
-    *supported(
+    *declare_supported(
         BOTH,
         model="Name of a model, also as accounts/fireworks/models/NAME, or an alias of the settings.",
         context_length_exceeded_behavior="What becomes of max_tokens that do not fit the context beside the "
@@ -84,8 +84,8 @@ FIELDS: tuple[Field, ...] = (
         top_k="The k likeliest tokens, 1 to 128; all by default.",
         top_p="Smallest set of tokens whose probability reaches this; 0 to 1, 1 by default.",
     ),
-    *supported(BOTH, user=END_USER, metadata=TAGS),
-    *supported(
+    *declare_supported(BOTH, user=END_USER, metadata=TAGS),
+    *declare_supported(
         BOTH,
         max_completion_tokens="The newer name of max_tokens; both are taken only where they are equal.",
         top_logprobs="How many of the likeliest tokens are given at each place, 0 to 5; only together with "
@@ -99,28 +99,32 @@ FIELDS: tuple[Field, ...] = (
         prompt_cache_isolation_key="What is kept of a prompt is shared only with requests of the same "
         "project and key.",
     ),
-    ignored(
+    declare_ignored(
         "prompt_cache_key",
         BOTH,
         "a hint where a kept prefix may be; every request finds the longest one here by itself",
     ),
-    refused("stream_options", BOTH, "usage always comes; leave it out", {}, {"include_usage": True}),
-    refused("echo", CHAT, "a conversation is not repeated; leave it out", False),
-    refused("echo_last", BOTH, "send echo, which repeats the whole prompt of a text completion", 0),
-    refused("raw_output", BOTH, "/tokenize shows what a model reads; leave it out", False),
-    refused("perf_metrics_in_response", BOTH, "/metrics has the server's times; leave it out", False),
-    refused("prediction", BOTH, GUESS),
-    refused("speculation", BOTH, GUESS),
-    refused("reasoning_effort", TEXT, RAW, "none", False),
-    refused("thinking", TEXT, RAW, {"type": "disabled"}),
-    refused("reasoning_history", BOTH, "the model's template decides it; leave it out"),
-    refused("service_tier", BOTH, "there is one tier; leave it out", "auto", "default"),
-    refused("prompt_truncate_len", CHAT, "messages are never left out unasked; shorten the conversation"),
-    refused("safe_tokenization", CHAT, "no text in a message is ever a control token; leave it out", True),
-    refused("functions", CHAT, LEGACY, []),
-    refused("function_call", CHAT, LEGACY, "none", "auto"),
+    declare_refused("stream_options", BOTH, "usage always comes; leave it out", {}, {"include_usage": True}),
+    declare_refused("echo", CHAT, "a conversation is not repeated; leave it out", False),
+    declare_refused("echo_last", BOTH, "send echo, which repeats the whole prompt of a text completion", 0),
+    declare_refused("raw_output", BOTH, "/tokenize shows what a model reads; leave it out", False),
+    declare_refused("perf_metrics_in_response", BOTH, "/metrics has the server's times; leave it out", False),
+    declare_refused("prediction", BOTH, GUESS),
+    declare_refused("speculation", BOTH, GUESS),
+    declare_refused("reasoning_effort", TEXT, RAW, "none", False),
+    declare_refused("thinking", TEXT, RAW, {"type": "disabled"}),
+    declare_refused("reasoning_history", BOTH, "the model's template decides it; leave it out"),
+    declare_refused("service_tier", BOTH, "there is one tier; leave it out", "auto", "default"),
+    declare_refused(
+        "prompt_truncate_len", CHAT, "messages are never left out unasked; shorten the conversation"
+    ),
+    declare_refused(
+        "safe_tokenization", CHAT, "no text in a message is ever a control token; leave it out", True
+    ),
+    declare_refused("functions", CHAT, LEGACY, []),
+    declare_refused("function_call", CHAT, LEGACY, "none", "auto"),
 )
 
-BOOK = FieldTable(FIELDS, tuple(FieldScope), endpoints=tuple(FieldScope))
-TABLES = BOOK.tables
-sift = BOOK.sift
+FIELD_TABLE = FieldTable(FIELDS, tuple(FireworksScope), endpoints=tuple(FireworksScope))
+TABLES = FIELD_TABLE.tables
+filter_fields = FIELD_TABLE.filter

@@ -1,33 +1,80 @@
 """The dialect as one value: its endpoints, its errors, its description."""
 
-from antiphon.dialects.base import Call, Description, ResponseMeta, StreamEncoder
-from antiphon.dialects.common import answers, wire
-from antiphon.dialects.common.encode import OpenAIChunks, chat_answer, spelling, text_answer
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from antiphon.dialects.base import Call, Description, Endpoint, ResponseMeta, StreamEncoder
+from antiphon.dialects.common import request_types, response_types
+from antiphon.dialects.common.chunks import ChatChunkBuilder, OpenAIStreamEncoder, TextChunkBuilder
+from antiphon.dialects.common.decode import build_chat_call, build_text_call
+from antiphon.dialects.common.encode import choose_spelling, encode_chat, encode_error, encode_text
 from antiphon.dialects.common.endpoints import (
-    adapter_endpoints,
-    embedding,
-    generation,
-    model_list,
-    token_endpoints,
+    declare_generation,
+    declare_models,
 )
-from antiphon.dialects.common.errors import encode_error
-from antiphon.dialects.common.forms import ChatForm, TextForm
-from antiphon.dialects.openai.adapters import VLLMAdapters
-from antiphon.dialects.openai.decode import decode_chat, decode_text
-from antiphon.dialects.openai.describe import describe, fields
+from antiphon.dialects.common.field_table import FieldReport
+from antiphon.dialects.common.fields import TABLES, FieldScope, filter_fields
+from antiphon.dialects.common.messages import filter_messages
+from antiphon.dialects.common.openapi_schemas import (
+    build_schemas,
+    list_body_shapes,
+    list_field_names,
+    list_shapes,
+)
+from antiphon.dialects.common.request_types import ChatCompletionRequest, CompletionRequest
+from antiphon.dialects.common.strict_json import convert, read_object
+from antiphon.dialects.common.tools import filter_tools
 from antiphon.dialects.openai.embeddings import OpenAIEmbeddings
-from antiphon.dialects.openai.models import OpenAIModels
-from antiphon.dialects.openai.tokens import VLLMTokens
+from antiphon.dialects.openai.models import OpenAIModels, declare_adapters
+from antiphon.dialects.openai.tokens import declare_tokens
 from antiphon.domain.collect import Generation
 from antiphon.errors import AntiphonError
 
 NAME = "openai"
 
+REQUESTS: Mapping[str, FieldScope] = {
+    "ChatCompletionRequest": FieldScope.CHAT,
+    "CompletionRequest": FieldScope.TEXT,
+    "ChatMessage": FieldScope.MESSAGE,
+    "TextPart": FieldScope.PART,
+    "RefusalPart": FieldScope.REFUSAL,
+    "ToolShape": FieldScope.TOOL,
+    "Function": FieldScope.FUNCTION,
+    "MessageToolCall": FieldScope.CALL,
+    "CalledFunction": FieldScope.CALLED,
+    "StreamOptions": FieldScope.STREAM,
+    "EmbeddingsRequest": FieldScope.EMBEDDINGS,
+    "TokenizeRequest": FieldScope.TOKENIZE,
+    "DetokenizeRequest": FieldScope.DETOKENIZE,
+    "ApplyRequest": FieldScope.APPLY,
+    "LoadAdapterRequest": FieldScope.LOAD,
+    "UnloadAdapterRequest": FieldScope.UNLOAD,
+}
+"""Schemas whose fields stand in the table."""
 
-class ChatCompletions:
+EXAMPLES: Mapping[str, object] = {
+    "ChatCompletionRequest": {"model": "cantor", "messages": [{"role": "user", "content": "Hello!"}]},
+    "CompletionRequest": {"model": "cantor", "prompt": "Once upon a time", "max_tokens": 32},
+    "EmbeddingsRequest": {"model": "all-minilm", "input": ["A text.", "Another one."]},
+    "TokenizeRequest": {"prompt": "Hello!"},
+    "DetokenizeRequest": {"tokens": [1, 2, 3]},
+    "ApplyRequest": {"messages": [{"role": "user", "content": "Hello!"}]},
+    "LoadAdapterRequest": {"lora_name": "pirate", "lora_path": "pirate.gguf"},
+    "UnloadAdapterRequest": {"lora_name": "pirate"},
+}
+
+ERROR = response_types.ErrorEnvelope
+
+
+class OpenAIChatCompletions:
     """Body and answers of POST /v1/chat/completions."""
 
-    shapes = (wire.ChatCompletionRequest, answers.ChatCompletion, answers.ChatCompletionChunk)
+    shapes = (
+        request_types.ChatCompletionRequest,
+        response_types.ChatCompletion,
+        response_types.ChatCompletionChunk,
+    )
 
     def __init__(self, report: bool, strict: bool = False) -> None:
         self._report = report
@@ -36,17 +83,17 @@ class ChatCompletions:
     def decode(self, body: bytes) -> Call:
         return decode_chat(body, self._report, self._strict)
 
-    def answer(self, meta: ResponseMeta, call: Call, generation: Generation) -> bytes:
-        return chat_answer(meta, call, generation)
+    def answer(self, meta: ResponseMeta, call: Call, declare_generation: Generation) -> bytes:
+        return encode_chat(meta, call, declare_generation)
 
     def encoder(self, meta: ResponseMeta, call: Call) -> StreamEncoder:
-        return OpenAIChunks(ChatForm(spelling(call)), meta, call)
+        return OpenAIStreamEncoder(ChatChunkBuilder(choose_spelling(call)), meta, call)
 
 
-class Completions:
+class OpenAICompletions:
     """Body and answers of POST /v1/completions."""
 
-    shapes = (wire.CompletionRequest, answers.Completion, answers.Completion)
+    shapes = (request_types.CompletionRequest, response_types.Completion, response_types.Completion)
 
     def __init__(self, report: bool, strict: bool = False) -> None:
         self._report = report
@@ -55,11 +102,13 @@ class Completions:
     def decode(self, body: bytes) -> Call:
         return decode_text(body, self._report, self._strict)
 
-    def answer(self, meta: ResponseMeta, call: Call, generation: Generation) -> bytes:
-        return text_answer(meta, call, generation)
+    def answer(self, meta: ResponseMeta, call: Call, declare_generation: Generation) -> bytes:
+        return encode_text(meta, call, declare_generation)
 
     def encoder(self, meta: ResponseMeta, call: Call) -> StreamEncoder:
-        return OpenAIChunks(TextForm(bool(call.request.output.logprobs), spelling(call)), meta, call)
+        return OpenAIStreamEncoder(
+            TextChunkBuilder(bool(call.request.output.logprobs), choose_spelling(call)), meta, call
+        )
 
 
 class OpenAI:
@@ -71,16 +120,15 @@ class OpenAI:
     def __init__(self, report_unknown: bool = False, strict_schemas: bool = False) -> None:
         """`report_unknown`: whether a generation's unknown fields are named in the answer, not refused;
         `strict_schemas`: whether a schema is refused of which a keyword is not kept."""
-        chat = ChatCompletions(report_unknown, strict_schemas)
-        text = Completions(report_unknown, strict_schemas)
-        vectors = OpenAIEmbeddings(report_unknown)
+        chat = OpenAIChatCompletions(report_unknown, strict_schemas)
+        text = OpenAICompletions(report_unknown, strict_schemas)
         self.endpoints = (
-            generation(NAME, "/v1/chat/completions", "Answer a conversation", chat),
-            generation(NAME, "/v1/completions", "Continue a text", text),
-            embedding(NAME, "/v1/embeddings", "Make vectors of texts", vectors),
-            *model_list("/v1/models", OpenAIModels(), "Show one model and its profile"),
-            *token_endpoints(VLLMTokens()),
-            *adapter_endpoints(VLLMAdapters()),
+            declare_generation(NAME, "/v1/chat/completions", "Answer a conversation", chat),
+            declare_generation(NAME, "/v1/completions", "Continue a text", text),
+            OpenAIEmbeddings(report_unknown).declare(),
+            *declare_models("/v1/models", OpenAIModels(), "Show one model and its profile"),
+            *declare_tokens(),
+            *declare_adapters(),
         )
 
     def status(self, error: AntiphonError) -> int:
@@ -90,7 +138,44 @@ class OpenAI:
         return encode_error(error)
 
     def describe(self) -> Description:
-        return describe(self.endpoints)
+        return describe_endpoints(self.endpoints)
 
     def fields(self) -> frozenset[str]:
-        return fields(self.endpoints)
+        return list_all_fields(self.endpoints)
+
+
+@cache
+def list_all_fields(endpoints: tuple[Endpoint, ...]) -> frozenset[str]:
+    """Names of the fields of requests."""
+    return list_field_names(list_body_shapes(endpoints), TABLES.values())
+
+
+def describe_endpoints(endpoints: tuple[Endpoint, ...]) -> Description:
+    """Schemas of the dialect."""
+    tables = {name: TABLES[place] for name, place in REQUESTS.items()}
+    schemas = build_schemas((*list_shapes(endpoints), ERROR), tables, EXAMPLES)
+    return Description(schemas, error_schema=ERROR.__name__)
+
+
+def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> Call:
+    """A body of POST /v1/chat/completions. Raises a RequestError; with `report` not for unknown fields, which
+    are then ignored and named; with `strict` every keyword of a schema has to be kept."""
+    found = FieldReport(report)
+    given = filter_fields(read_object(body), FieldScope.CHAT, report=found)
+    _filter_stream_options(given, found)
+    given = filter_tools(filter_messages(given, found), found)
+    return build_chat_call(convert(given, ChatCompletionRequest), found.names, strict)
+
+
+def decode_text(body: bytes, report: bool = False, strict: bool = False) -> Call:
+    """A body of POST /v1/completions. Raises a RequestError; the others as in `decode_chat`."""
+    found = FieldReport(report)
+    given = filter_fields(read_object(body), FieldScope.TEXT, report=found)
+    _filter_stream_options(given, found)
+    return build_text_call(convert(given, CompletionRequest), found.names, strict)
+
+
+def _filter_stream_options(given: dict[str, Any], report: FieldReport) -> None:
+    options = given.get("stream_options")
+    if isinstance(options, dict):
+        given["stream_options"] = filter_fields(options, FieldScope.STREAM, "stream_options.", report)

@@ -2,20 +2,31 @@
 
 from array import array
 from base64 import b64encode
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from antiphon.dialects.base import EmbeddingCall
-from antiphon.dialects.common.attribution import EndUser, read_attribution
-from antiphon.dialects.common.conversion import convert
-from antiphon.dialects.common.field_scopes import FieldScope
-from antiphon.dialects.common.field_table import Report
-from antiphon.dialects.common.fields import sift
-from antiphon.dialects.common.strict_json import read_object
-from antiphon.dialects.common.wire import MAX_IDS, Count, Name, TokenId
+from antiphon.dialects.base import (
+    JSON,
+    Answer,
+    EmbeddingCall,
+    Endpoint,
+    Request,
+    RequestBody,
+    Response,
+    Services,
+)
+from antiphon.dialects.common.endpoints import add_attribution, build_report_headers, decode_body
+from antiphon.dialects.common.field_table import FieldReport
+from antiphon.dialects.common.fields import FieldScope, filter_fields
+from antiphon.dialects.common.request_types import MAX_IDS, EndUser, Name, PositiveInt, TokenId
+from antiphon.dialects.common.sampling import read_attribution
+from antiphon.dialects.common.strict_json import convert, read_object
+from antiphon.domain.context import Origin
 from antiphon.domain.embedding import EmbeddingRequest, Embeddings
+from antiphon.domain.identity import Right
 from antiphon.domain.request import RawPrompt
 from antiphon.errors import InvalidValue
 
@@ -23,6 +34,11 @@ MAX_INPUTS = 2048
 """Inputs of one request; OpenAI's own bound."""
 
 FORMS = ("float", "base64")
+
+MANY_VECTOR_BYTES = 1 << 16
+"""Bytes of vectors from which a thread encodes an answer: as many take some milliseconds in JSON."""
+
+ORIGIN = Origin("openai", "/v1/embeddings")
 
 _encode = msgspec.json.Encoder().encode
 
@@ -33,7 +49,7 @@ class EmbeddingsRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only
     model: Name
     input: str | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1, max_length=MAX_IDS)]
     encoding_format: Literal["float", "base64"] | None = None
-    dimensions: Count | None = None
+    dimensions: PositiveInt | None = None
     user: EndUser | None = None
 
 
@@ -53,7 +69,7 @@ class EmbeddingsUsage(Struct, frozen=True):
     total_tokens: int
 
 
-class Around(Struct, frozen=True, kw_only=True):
+class EmbeddingsEnvelope(Struct, frozen=True, kw_only=True):
     """An answer but for its vectors."""
 
     object: Literal["list"] = "list"
@@ -61,37 +77,35 @@ class Around(Struct, frozen=True, kw_only=True):
     usage: EmbeddingsUsage
 
 
-class EmbeddingsAnswer(Around, frozen=True, kw_only=True):
+class EmbeddingsAnswer(EmbeddingsEnvelope, frozen=True, kw_only=True):
     """A vector for each input, in order."""
 
     data: list[EmbeddingShape]
 
 
-class WrittenAnswer(Around, frozen=True, kw_only=True):
+class EncodedEmbeddings(EmbeddingsEnvelope, frozen=True, kw_only=True):
     """The same, each vector as the JSON that it became."""
 
     data: list[Raw]
 
 
 class OpenAIEmbeddings:
-    """`EmbeddingCodec` of the dialect."""
-
-    shapes = (EmbeddingsRequest, EmbeddingsAnswer)
+    """The endpoint that makes vectors of texts."""
 
     def __init__(self, report: bool = False) -> None:
         """`report`: whether unknown fields are named in the answer, not refused."""
         self._report = report
 
     def decode(self, body: bytes) -> EmbeddingCall:
-        found = Report(self._report)
-        given = sift(read_object(body), FieldScope.EMBEDDINGS, report=found)
+        found = FieldReport(self._report)
+        given = filter_fields(read_object(body), FieldScope.EMBEDDINGS, report=found)
         form = given.get("encoding_format")
         if isinstance(form, str) and form not in FORMS:
             raise InvalidValue(
                 f"encoding_format must be {' or '.join(FORMS)}; got another text", param="encoding_format"
             )
         wire = convert(given, EmbeddingsRequest)
-        request = EmbeddingRequest(wire.model, inputs(wire.input), wire.dimensions)
+        request = EmbeddingRequest(wire.model, build_prompts(wire.input), wire.dimensions)
         return EmbeddingCall(
             request,
             packed=wire.encoding_format == "base64",
@@ -102,23 +116,47 @@ class OpenAIEmbeddings:
     def answer(self, call: EmbeddingCall, embeddings: Embeddings) -> bytes:
         # Each vector by itself: whoever waits for the interpreter gets it in between.
         written = [
-            Raw(_encode(EmbeddingShape(index=index, embedding=written_vector(vector, call.packed))))
+            Raw(_encode(EmbeddingShape(index=index, embedding=encode_vector(vector, call.packed))))
             for index, vector in enumerate(embeddings)
         ]
         usage = EmbeddingsUsage(embeddings.prompt_tokens, embeddings.prompt_tokens)
-        return _encode(WrittenAnswer(data=written, model=call.request.model, usage=usage))
+        return _encode(EncodedEmbeddings(data=written, model=call.request.model, usage=usage))
+
+    async def embed(self, request: Request, services: Services) -> Answer:
+        """Answers a request."""
+        call = await decode_body(self.decode, request, services)
+        context = services.context(request, add_attribution(ORIGIN, call.attribution))
+        found = await services.embed(call.request, context)
+        if len(found.vectors) > MANY_VECTOR_BYTES:
+            body = await services.offload(partial(self.answer, call, found))
+        else:
+            body = self.answer(call, found)
+        return Response(body, headers=build_report_headers(call, request, services))
+
+    def declare(self) -> Endpoint:
+        """The endpoint."""
+        return Endpoint(
+            method="POST",
+            path=ORIGIN.operation,
+            handler=self.embed,
+            right=Right.GENERATE,
+            body=RequestBody(shape=EmbeddingsRequest),
+            summary="Make vectors of texts",
+            tag="embeddings",
+            answers={JSON: EmbeddingsAnswer},
+        )
 
 
-def written_vector(vector: bytes, packed: bool) -> list[float] | str:
+def encode_vector(vector: bytes, packed: bool) -> list[float] | str:
     """The numbers, or their bytes as base64."""
     return b64encode(vector).decode() if packed else array("f", vector).tolist()
 
 
-def inputs(given: str | list[Any]) -> tuple[RawPrompt, ...]:
+def build_prompts(given: str | list[Any]) -> tuple[RawPrompt, ...]:
     """One for a text or a list of token ids; one for each item of a list of texts or of lists of ids. Raises
     InvalidValue."""
     if isinstance(given, str):
-        return (_text(given, "input"),)
+        return (_build_text_prompt(given, "input"),)
     kinds = set(map(type, given))
     if len(kinds) > 1:
         raise InvalidValue(
@@ -131,17 +169,17 @@ def inputs(given: str | list[Any]) -> tuple[RawPrompt, ...]:
             f"input must hold at most {MAX_INPUTS} texts; got {len(given)}: send several requests",
             param="input",
         )
-    make = _text if str in kinds else _tokens
+    make = _build_text_prompt if str in kinds else _build_token_prompt
     return tuple(make(item, f"input[{index}]") for index, item in enumerate(given))
 
 
-def _text(text: str, where: str) -> RawPrompt:
+def _build_text_prompt(text: str, where: str) -> RawPrompt:
     if not text:
         raise InvalidValue(f"{where} is empty; send at least one character", param=where)
     return RawPrompt(text=text)
 
 
-def _tokens(tokens: list[int], where: str) -> RawPrompt:
+def _build_token_prompt(tokens: list[int], where: str) -> RawPrompt:
     if not tokens:
         raise InvalidValue(f"{where} is empty; send at least one token id", param=where)
     if len(tokens) > MAX_IDS:

@@ -1,14 +1,31 @@
 """The list of models and one model with its profile, in OpenAI's shape; state and profile are our own."""
 
 from collections.abc import Iterable
-from typing import Literal
+from dataclasses import replace
+from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
-from antiphon.dialects.base import ModelEntry
-from antiphon.dialects.common.answers import OWNER
+from antiphon.dialects.base import (
+    PLAIN,
+    Answer,
+    Endpoint,
+    LoadCall,
+    ModelEntry,
+    Request,
+    RequestBody,
+    Response,
+    Services,
+)
+from antiphon.dialects.common.fields import FieldScope, filter_fields
+from antiphon.dialects.common.request_types import Name
+from antiphon.dialects.common.response_types import OWNER
+from antiphon.dialects.common.strict_json import convert, read_object
+from antiphon.domain.adapter import ADAPTER_NAME, NAME_RULE
+from antiphon.domain.identity import Right
 from antiphon.domain.profile import Profile
+from antiphon.errors import InvalidValue
 
 _encode = msgspec.json.Encoder().encode
 
@@ -61,17 +78,17 @@ class OpenAIModels:
     shapes = (ModelList, ModelCard)
     has_profiles = False
 
-    def listed(self, models: Iterable[ModelEntry]) -> bytes:
-        return _encode(ModelList(data=[_shape(model) for model in models]))
+    def encode_list(self, models: Iterable[ModelEntry]) -> bytes:
+        return _encode(ModelList(data=[_build_model(model) for model in models]))
 
-    def shown(self, model: ModelEntry) -> bytes:
+    def encode_model(self, model: ModelEntry) -> bytes:
         found = model.adapter
         adapter = AdapterShape(found.digest, found.rank, found.alpha, found.size) if found else None
-        shape = msgspec.structs.asdict(_shape(model))
+        shape = msgspec.structs.asdict(_build_model(model))
         return _encode(ModelCard(**shape, profile=model.profile, adapter=adapter))
 
 
-def _shape(model: ModelEntry) -> ModelShape:
+def _build_model(model: ModelEntry) -> ModelShape:
     return ModelShape(
         id=model.alias or model.name,
         created=model.created,
@@ -79,3 +96,79 @@ def _shape(model: ModelEntry) -> ModelShape:
         parent=model.parent,
         state=model.state,
     )
+
+
+LONGEST_PATH = 4096
+"""Characters of a path: as many bytes as the system takes."""
+
+AdapterPath = Annotated[str, Meta(min_length=1, max_length=LONGEST_PATH)]
+
+
+class LoadAdapterRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Body of POST /v1/load_lora_adapter."""
+
+    lora_name: Name
+    lora_path: AdapterPath
+    load_inplace: bool | None = None
+    base_model_name: Name | None = None
+
+
+class UnloadAdapterRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Body of POST /v1/unload_lora_adapter."""
+
+    lora_name: Name
+
+
+def decode_load(body: bytes) -> LoadCall:
+    """A body of POST /v1/load_lora_adapter. Raises a RequestError."""
+    wire = convert(filter_fields(read_object(body), FieldScope.LOAD), LoadAdapterRequest)
+    if not ADAPTER_NAME.fullmatch(wire.lora_name):
+        raise InvalidValue(f"lora_name must be {NAME_RULE}", param="lora_name")
+    return LoadCall(wire.lora_name, wire.lora_path, wire.base_model_name, bool(wire.load_inplace))
+
+
+def decode_unload(body: bytes) -> str:
+    """The adapter's name in a body of POST /v1/unload_lora_adapter. Raises a RequestError."""
+    return convert(filter_fields(read_object(body), FieldScope.UNLOAD), UnloadAdapterRequest).lora_name
+
+
+async def load_adapter(request: Request, services: Services) -> Answer:
+    """Makes an adapter on the server's disk a model."""
+    call = decode_load(request.body)
+    await services.load_adapter(call, request.actor)
+    return _confirm(call.name, "added")
+
+
+async def unload_adapter(request: Request, services: Services) -> Answer:
+    """Removes an adapter's name."""
+    name = decode_unload(request.body)
+    await services.unload_adapter(name, request.actor)
+    return _confirm(name, "removed")
+
+
+def _confirm(name: str, verb: str) -> Response:
+    """vLLM's answer, in plain text."""
+    return Response(f"Success: LoRA adapter '{name}' {verb} successfully.".encode(), media_type=PLAIN)
+
+
+def declare_adapters() -> tuple[Endpoint, Endpoint]:
+    """The endpoints that load and unload adapters of the server's disk."""
+    load = Endpoint(
+        method="POST",
+        path="/v1/load_lora_adapter",
+        handler=load_adapter,
+        right=Right.ADAPT,
+        body=RequestBody(shape=LoadAdapterRequest),
+        summary="Make a LoRA adapter a model",
+        tag="adapters",
+        answers={PLAIN: str},
+    )
+    unload = replace(
+        load,
+        path="/v1/unload_lora_adapter",
+        handler=unload_adapter,
+        body=RequestBody(shape=UnloadAdapterRequest),
+        summary="Take a LoRA adapter's name away",
+        ends_with_caller=False,
+    )
+    return load, unload

@@ -2,22 +2,30 @@
 llama.cpp's /apply-template."""
 
 from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from antiphon.dialects.base import ApplyCall, DetokenizeCall, TokenizeCall, Tokens
-from antiphon.dialects.common.chat import sift_messages, turns
-from antiphon.dialects.common.conversations import rendered
-from antiphon.dialects.common.conversion import convert
-from antiphon.dialects.common.field_scopes import FieldScope
-from antiphon.dialects.common.fields import sift
-from antiphon.dialects.common.logprobs import spelt
-from antiphon.dialects.common.strict_json import read_object
-from antiphon.dialects.common.tools import listed_tools, sift_tools
-from antiphon.dialects.common.wire import (
+from antiphon.dialects.base import (
+    JSON,
+    Answer,
+    ApplyCall,
+    DetokenizeCall,
+    Endpoint,
+    Handler,
+    Request,
+    RequestBody,
+    Response,
+    Services,
+    TokenizeCall,
+    Tokens,
+)
+from antiphon.dialects.common.encode import spell_token
+from antiphon.dialects.common.endpoints import declare_get, decode_body
+from antiphon.dialects.common.fields import FieldScope, filter_fields
+from antiphon.dialects.common.messages import build_conversation, build_messages, filter_messages
+from antiphon.dialects.common.request_types import (
     MAX_IDS,
     MAX_MESSAGES,
     MAX_TOOLS,
@@ -29,6 +37,9 @@ from antiphon.dialects.common.wire import (
     TokenId,
     ToolShape,
 )
+from antiphon.dialects.common.strict_json import convert, read_object
+from antiphon.dialects.common.tools import build_tools, filter_tools
+from antiphon.domain.identity import Right
 from antiphon.domain.request import Conversation, RawPrompt
 from antiphon.domain.tokenizer import TokenizerInfo
 from antiphon.domain.tools import Tools
@@ -39,13 +50,20 @@ ONLY_MESSAGES = (
 )
 """What says nothing of a raw prompt."""
 
+MODEL_QUERY: Mapping[str, Any] = {
+    "name": "model",
+    "in": "query",
+    "description": "Name of a model; may be left out when there is only one",
+    "schema": {"type": "string"},
+}
+
 _encode = msgspec.json.Encoder().encode
 
 
 Messages = Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
 
 
-class Shown(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ConversationRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is said of a conversation that is only shown."""
 
     model: Name | None = None
@@ -57,7 +75,7 @@ class Shown(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     tools: Annotated[list[ToolShape], Meta(max_length=MAX_TOOLS)] | None = None
 
 
-class TokenizeRequest(Shown, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class TokenizeRequest(ConversationRequest, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Body of POST /tokenize: a prompt or messages."""
 
     prompt: str | None = None
@@ -66,7 +84,7 @@ class TokenizeRequest(Shown, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     return_token_strs: bool | None = None
 
 
-class ApplyRequest(Shown, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ApplyRequest(ConversationRequest, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Body of POST /v1/apply-template."""
 
     messages: Messages
@@ -133,73 +151,124 @@ class TokenizerConfig(Struct, frozen=True, kw_only=True):
     """The model's own, as Jinja."""
 
 
-class VLLMTokens:
-    """`TokenCodec` of the dialect."""
-
-    shapes: Mapping[str, tuple[type, type]] = MappingProxyType(
-        {
-            "tokenize": (TokenizeRequest, TokenizeAnswer),
-            "detokenize": (DetokenizeRequest, DetokenizeAnswer),
-            "apply": (ApplyRequest, ApplyAnswer),
-        }
-    )
-    tokenizer_shape: type = TokenizerConfig
-
-    def decode_tokenize(self, body: bytes) -> TokenizeCall:
-        given = sift(read_object(body), FieldScope.TOKENIZE)
-        wire = convert(sift_tools(sift_messages(given), None), TokenizeRequest)
-        if (wire.prompt is None) == (wire.messages is None):
-            if wire.prompt is None:
-                raise MissingParameter("send prompt or messages", param="prompt")
-            raise InvalidValue("send prompt or messages, not both", param="messages")
-        texts = bool(wire.return_token_strs)
-        if wire.messages is not None:
-            return TokenizeCall(wire.model, _shown(wire, wire.messages, wire.add_special_tokens), texts)
-        for name in ONLY_MESSAGES:
-            if getattr(wire, name) is not None:
-                raise InvalidValue(f"{name} is taken only with messages", param=name)
-        special = wire.add_special_tokens is not False
-        return TokenizeCall(wire.model, RawPrompt(text=wire.prompt, add_special=special), texts)
-
-    def decode_apply(self, body: bytes) -> ApplyCall:
-        given = sift(read_object(body), FieldScope.APPLY)
-        wire = convert(sift_tools(sift_messages(given), None), ApplyRequest)
-        return ApplyCall(wire.model, _shown(wire, wire.messages))
-
-    def decode_detokenize(self, body: bytes) -> DetokenizeCall:
-        given = sift(read_object(body), FieldScope.DETOKENIZE)
-        wire = convert(given, DetokenizeRequest)
-        return DetokenizeCall(wire.model, tuple(wire.tokens))
-
-    def tokenized(self, tokens: Tokens) -> bytes:
-        texts = UNSET if tokens.pieces is None else list(map(spelt, tokens.pieces))
-        return _encode(TokenizeAnswer(len(tokens.ids), tokens.context_length, tokens.ids, texts))
-
-    def detokenized(self, text: str) -> bytes:
-        return _encode(DetokenizeAnswer(text))
-
-    def applied(self, text: str) -> bytes:
-        return _encode(ApplyAnswer(text))
-
-    def tokenizer(self, info: TokenizerInfo) -> bytes:
-        return _encode(
-            TokenizerConfig(
-                model_max_length=info.context_length,
-                bos_token=info.bos,
-                eos_token=info.eos,
-                add_bos_token=info.add_bos,
-                added_tokens_decoder={
-                    str(token): AddedToken(content=name) for token, name in sorted(info.controls.items())
-                },
-                additional_special_tokens=[
-                    name for _, name in sorted(info.controls.items()) if name not in (info.bos, info.eos)
-                ],
-                chat_template=info.chat_template,
-            )
+def decode_tokenize(body: bytes) -> TokenizeCall:
+    """A body of POST /tokenize. Raises a RequestError."""
+    given = filter_fields(read_object(body), FieldScope.TOKENIZE)
+    wire = convert(filter_tools(filter_messages(given), None), TokenizeRequest)
+    if (wire.prompt is None) == (wire.messages is None):
+        if wire.prompt is None:
+            raise MissingParameter("send prompt or messages", param="prompt")
+        raise InvalidValue("send prompt or messages, not both", param="messages")
+    texts = bool(wire.return_token_strs)
+    if wire.messages is not None:
+        return TokenizeCall(
+            wire.model, _build_conversation(wire, wire.messages, wire.add_special_tokens), texts
         )
+    for name in ONLY_MESSAGES:
+        if getattr(wire, name) is not None:
+            raise InvalidValue(f"{name} is taken only with messages", param=name)
+    special = wire.add_special_tokens is not False
+    return TokenizeCall(wire.model, RawPrompt(text=wire.prompt, add_special=special), texts)
 
 
-def _shown(wire: Shown, messages: list[ChatMessage], special: bool | None = None) -> Conversation:
+def decode_apply(body: bytes) -> ApplyCall:
+    """A body of POST /v1/apply-template. Raises a RequestError."""
+    given = filter_fields(read_object(body), FieldScope.APPLY)
+    wire = convert(filter_tools(filter_messages(given), None), ApplyRequest)
+    return ApplyCall(wire.model, _build_conversation(wire, wire.messages))
+
+
+def decode_detokenize(body: bytes) -> DetokenizeCall:
+    """A body of POST /detokenize. Raises a RequestError."""
+    wire = convert(filter_fields(read_object(body), FieldScope.DETOKENIZE), DetokenizeRequest)
+    return DetokenizeCall(wire.model, tuple(wire.tokens))
+
+
+def encode_tokens(tokens: Tokens) -> bytes:
+    """The answer to /tokenize."""
+    texts = UNSET if tokens.pieces is None else list(map(spell_token, tokens.pieces))
+    return _encode(TokenizeAnswer(len(tokens.ids), tokens.context_length, tokens.ids, texts))
+
+
+def encode_tokenizer(info: TokenizerInfo) -> bytes:
+    """The answer to /tokenizer_info."""
+    controls = sorted(info.controls.items())
+    return _encode(
+        TokenizerConfig(
+            model_max_length=info.context_length,
+            bos_token=info.bos,
+            eos_token=info.eos,
+            add_bos_token=info.add_bos,
+            added_tokens_decoder={str(token): AddedToken(content=name) for token, name in controls},
+            additional_special_tokens=[name for _, name in controls if name not in (info.bos, info.eos)],
+            chat_template=info.chat_template,
+        )
+    )
+
+
+def _build_conversation(
+    wire: ConversationRequest, messages: list[ChatMessage], special: bool | None = None
+) -> Conversation:
     """The conversation with its tools, as it would be generated from. Raises a RequestError."""
-    tools, _ = listed_tools(wire.tools or ())
-    return rendered(wire, turns(messages), Tools(tools) if tools else None, special)
+    tools, _ = build_tools(wire.tools or ())
+    return build_conversation(wire, build_messages(messages), Tools(tools) if tools else None, special)
+
+
+async def tokenize(request: Request, services: Services) -> Answer:
+    """Shows the token ids of a prompt."""
+    call = await decode_body(decode_tokenize, request, services)
+    return Response(encode_tokens(await services.tokenize(call, request)))
+
+
+async def detokenize(request: Request, services: Services) -> Answer:
+    """Shows the text of token ids."""
+    call = await decode_body(decode_detokenize, request, services)
+    return Response(_encode(DetokenizeAnswer(await services.detokenize(call, request))))
+
+
+async def apply_template(request: Request, services: Services) -> Answer:
+    """Shows the prompt that the chat template makes of a conversation."""
+    call = await decode_body(decode_apply, request, services)
+    return Response(_encode(ApplyAnswer(await services.apply_template(call, request))))
+
+
+async def show_tokenizer(request: Request, services: Services) -> Answer:
+    """Shows a model's tokenizer."""
+    model = dict(request.query()).get("model")
+    return Response(encode_tokenizer(await services.tokenizer(model, request)))
+
+
+def declare_tokens() -> tuple[Endpoint, ...]:
+    """The endpoints of token ids, of the template's text, and of the tokenizer."""
+    apply_summary = "Show the prompt that the chat template makes of a conversation"
+    return (
+        _declare_post(
+            "/tokenize", tokenize, "Show the token ids of a prompt", TokenizeRequest, TokenizeAnswer
+        ),
+        _declare_post(
+            "/detokenize", detokenize, "Show the text of token ids", DetokenizeRequest, DetokenizeAnswer
+        ),
+        _declare_post("/apply-template", apply_template, apply_summary, ApplyRequest, ApplyAnswer),
+        declare_get(
+            "/tokenizer_info",
+            show_tokenizer,
+            "Show a model's tokenizer",
+            "models",
+            TokenizerConfig,
+            MODEL_QUERY,
+        ),
+    )
+
+
+def _declare_post(path: str, handler: Handler, summary: str, body: type, answer: type) -> Endpoint:
+    return Endpoint(
+        method="POST",
+        path=path,
+        aliases=(f"/v1{path}",),
+        handler=handler,
+        right=Right.READ,
+        body=RequestBody(shape=body),
+        summary=summary,
+        tag="tokens",
+        answers={JSON: answer},
+    )

@@ -7,7 +7,7 @@ from typing import Any, TypedDict, Unpack
 import msgspec
 
 from antiphon.dialects.base import JSON, Answer, Endpoint, Request, RequestBody, Response, Services
-from antiphon.dialects.common.strict_json import shown_key
+from antiphon.dialects.common.strict_json import sanitize_key
 from antiphon.domain.identity import Right
 from antiphon.errors import InvalidValue, UnknownParameter
 from antiphon.http.admin.shapes import Page
@@ -123,10 +123,11 @@ def query_of(request: Request, *known: str, also: Callable[[str], bool] = lambda
     for name, value in request.query():
         if name not in known and not also(name):
             raise UnknownParameter(
-                f"unknown query field {shown_key(name)}; known: {', '.join(known)}", param=shown_key(name)
+                f"unknown query field {sanitize_key(name)}; known: {', '.join(known)}",
+                param=sanitize_key(name),
             )
         if name in said:
-            raise InvalidValue(f"{shown_key(name)} is said twice", param=shown_key(name))
+            raise InvalidValue(f"{sanitize_key(name)} is said twice", param=sanitize_key(name))
         said[name] = value
     return said
 

@@ -5,12 +5,12 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from antiphon.domain.limits import MOST_UNITS, Limit, LimitStatus, Measure, Subject, Window
+from antiphon.domain.limits import MAX_COST_UNITS, Limit, LimitStatus, Measure, Subject, Window
 from antiphon.domain.money import NANO
 from antiphon.http.admin.shapes import Name, Note, Page, Pattern
 from antiphon.services.limit_validation import LimitRequest
 
-Amount = Annotated[int, Meta(ge=0, extra_json_schema={"maximum": MOST_UNITS * NANO})]
+Amount = Annotated[int, Meta(ge=0, extra_json_schema={"maximum": MAX_COST_UNITS * NANO})]
 """How much is too much depends on the measure."""
 
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from antiphon.dialects.base import Answer, Endpoint, FileStream, Headers, Request, Response
-from antiphon.dialects.common.strict_json import shown_key
+from antiphon.dialects.common.strict_json import sanitize_key
 from antiphon.domain.context import Clock
 from antiphon.domain.identity import Right
 from antiphon.domain.ledger import Entry
@@ -206,9 +206,9 @@ def dimensions(text: str) -> tuple[Dimension, ...]:
         each = dimension(name)
         if each is None:
             known = ", ".join([*Field, *Bucket, f"{TAG}NAME"])
-            raise InvalidValue(f"there is no dimension {shown_key(name)}; known: {known}", param="by")
+            raise InvalidValue(f"there is no dimension {sanitize_key(name)}; known: {known}", param="by")
         if each in found:
-            raise InvalidValue(f"by names {shown_key(name)} twice", param="by")
+            raise InvalidValue(f"by names {sanitize_key(name)} twice", param="by")
         found.append(each)
     if len(found) > MOST_DIMENSIONS:
         raise InvalidValue(f"by names more than {MOST_DIMENSIONS} dimensions", param="by")
@@ -242,7 +242,7 @@ def _conditions(query: Mapping[str, str]) -> Iterator[Condition]:
         each = dimension(name)
         if isinstance(each, Field | Tag):
             if len(value) > LONGEST:
-                raise InvalidValue(f"{shown_key(name)} is longer than {LONGEST}", param=shown_key(name))
+                raise InvalidValue(f"{sanitize_key(name)} is longer than {LONGEST}", param=sanitize_key(name))
             yield Condition(each, value or None)
 
 

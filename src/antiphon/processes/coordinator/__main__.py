@@ -34,7 +34,7 @@ async def run(settings: Settings, config: CoordinatorConfig) -> None:
         async with open_coordinator(settings, config.socket, clock, database) as coordinator:
             status.ready()
             await status.pulse(stop)
-            coordinator.save()
+            coordinator.save_snapshot()
     except AntiphonError as error:
         status.failed(error)
         sys.exit(1)

@@ -15,7 +15,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 
 from antiphon.domain.context import Clock
 from antiphon.errors import EngineError
-from antiphon.ledger.segments import take_lock
+from antiphon.ledger.segments import try_lock
 from antiphon.processes.coordinator.coordinator import Coordinator
 from antiphon.processes.coordinator.frames import (
     TO_PROCESS,
@@ -277,7 +277,7 @@ class CoordinatorClient:
                 self.coordinator = None
                 self._lose_coordinator()
                 self._inherited.add(coordinator.ended)
-                coordinator.save()
+                coordinator.save_snapshot()
                 if lock is not None:
                     fcntl.flock(lock, fcntl.LOCK_UN)
                 released.set()
@@ -381,7 +381,7 @@ def _open_lock(path: str) -> Iterator[int | None]:
 
 def _can_coordinate(lock: int | None) -> bool:
     """Whether this process may coordinate now."""
-    return lock is None or take_lock(lock)
+    return lock is None or try_lock(lock)
 
 
 @asynccontextmanager

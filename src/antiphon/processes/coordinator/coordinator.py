@@ -11,7 +11,7 @@ from pathlib import Path
 from antiphon.errors import EngineError, LimitsUnavailable
 from antiphon.ledger.drain import Drain
 from antiphon.limits.local import LocalLimiter
-from antiphon.limits.snapshot import Snapshot, save
+from antiphon.limits.snapshot import Snapshot, save_snapshot
 from antiphon.processes.coordinator.frames import (
     TO_COORDINATOR,
     DirectoryNews,
@@ -86,11 +86,11 @@ class Coordinator:
         """Whether limits are counted here."""
         return self._limiter is not None
 
-    def save(self) -> None:
+    def save_snapshot(self) -> None:
         """Leaves what is counted now to the next coordinator."""
         if self._limiter is not None and self._kept is not None:
             try:
-                save(self._kept, self._limiter.snapshot())
+                save_snapshot(self._kept, self._limiter.snapshot())
             except OSError as problem:
                 record("limits_not_saved", logging.WARNING, problem=os.strerror(problem.errno or 0))
 

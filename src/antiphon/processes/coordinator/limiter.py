@@ -146,7 +146,7 @@ class SharedLimiter:
         while self._told is not None and self._ended[0].settled < now - RECENT_S:
             self._ended.popleft()
 
-    async def standing(self, limits: Sequence[Limit]) -> tuple[LimitStatus, ...]:
+    async def read_status(self, limits: Sequence[Limit]) -> tuple[LimitStatus, ...]:
         asked = tuple(limits)
         return await self._ask(lambda call: AskLimits(call, asked))
 

@@ -177,7 +177,7 @@ class Session:
         limiter = self._owner.limiter
         match asking:
             case AskLimits(_, limits):
-                return limiter.standing_seeded(limits)
+                return limiter.read_status_seeded(limits)
             case Extend(_, claim, limits, amounts):
                 return limiter.extend_seeded(claim, limits, amounts)
             case Reserve(_, claim, limits, amounts):

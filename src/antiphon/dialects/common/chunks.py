@@ -1,0 +1,335 @@
+"""What the chunks of OpenAI's streams are made of: the parts of a chat, and those of a text completion. Other
+dialects make theirs by the same forms."""
+
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from antiphon.dialects.base import Call, ResponseMeta
+from antiphon.dialects.common.encode import (
+    CHAT_PREFIX,
+    FINISHES,
+    TEXT_PREFIX,
+    MetaFields,
+    TokenSpelling,
+    build_chat_logprobs,
+    build_meta,
+    build_text_logprobs,
+    build_usage,
+    encode_error,
+    spell_by_text,
+)
+from antiphon.dialects.common.response_types import (
+    ChatChunkChoice,
+    ChatCompletionChunk,
+    Completion,
+    Delta,
+    FunctionPart,
+    TextChoice,
+    ToolCallPart,
+    UsageShape,
+)
+from antiphon.domain import events
+from antiphon.domain.events import (
+    DiscardedTokens,
+    Event,
+    Finished,
+    FinishReason,
+    PromptScored,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+    ToolCallBegun,
+    ToolCallDelta,
+)
+from antiphon.domain.request import Conversation, Prompt
+from antiphon.domain.scores import Scores
+from antiphon.domain.usage import Usage
+from antiphon.errors import AntiphonError
+
+DONE = b"data: [DONE]\n\n"
+
+SPLIT = "\x00"
+"""Stands for the text while a chunk's surroundings are made; as JSON it is unmistakable."""
+
+Part = TypeVar("Part")
+"""A choice's share of one chunk."""
+
+MaybeUsage = UsageShape | UnsetType | None
+
+
+class ChunkBuilder(Protocol[Part]):
+    """What a stream's chunks are made of."""
+
+    prefix: str
+    """Of the answer's id."""
+    prompts_apart: bool
+    """Whether the ids of a prompt stand in each of its choices, not beside them."""
+
+    def build_opening(self, choice: int, content: str | None = "") -> Part | None:
+        """What a choice begins with; `content`: None where a call or reasoning comes first."""
+
+    def build_text(self, choice: int, text: str, scores: Scores = ()) -> Part:
+        """More text of a choice."""
+
+    def build_reasoning(self, choice: int, text: str, scores: Scores = ()) -> Part:
+        """More of what a choice thinks before its text."""
+
+    def build_call(self, event: ToolCallBegun | ToolCallDelta) -> Part:
+        """The beginning of a call, or more of its arguments."""
+
+    def build_closing(self, choice: int, reason: FinishReason, scores: Scores = ()) -> Part:
+        """The end of a choice."""
+
+    def build_chunk(self, names: MetaFields, choices: list[Part], usage: MaybeUsage) -> msgspec.Struct:
+        """One event of the stream."""
+
+
+class BaseChatChunkBuilder(Generic[Part]):
+    """The form of a chat, by whichever dialect: the role first for each choice, then text, and one finish
+    chunk for each."""
+
+    prompts_apart = False
+
+    def build_part(
+        self, choice: int, delta: Delta, scores: Scores = (), reason: FinishReason | None = None
+    ) -> Part:
+        """A choice's share of one chunk."""
+        raise NotImplementedError
+
+    def build_opening(self, choice: int, content: str | None = "") -> Part:
+        return self.build_part(choice, Delta(role="assistant", content=content, refusal=None))
+
+    def build_text(self, choice: int, text: str, scores: Scores = ()) -> Part:
+        return self.build_part(choice, Delta(content=text), scores)
+
+    def build_reasoning(self, choice: int, text: str, scores: Scores = ()) -> Part:
+        return self.build_part(choice, Delta(reasoning_content=text, reasoning=text), scores)
+
+    def build_call(self, event: ToolCallBegun | ToolCallDelta) -> Part:
+        if isinstance(event, ToolCallBegun):
+            function = FunctionPart(name=event.name, arguments="")
+            call = ToolCallPart(index=event.index, id=event.id, type="function", function=function)
+        else:
+            call = ToolCallPart(index=event.index, function=FunctionPart(arguments=event.arguments))
+        return self.build_part(event.choice, Delta(tool_calls=[call]), event.scores)
+
+    def build_closing(self, choice: int, reason: FinishReason, scores: Scores = ()) -> Part:
+        return self.build_part(choice, Delta(), scores, reason)
+
+
+class ChatChunkBuilder(BaseChatChunkBuilder[ChatChunkChoice]):
+    """OpenAI's chat."""
+
+    prefix = CHAT_PREFIX
+
+    def __init__(self, spell: TokenSpelling = spell_by_text) -> None:
+        """`spell`: how log-probabilities call tokens."""
+        self._spell = spell
+
+    def build_part(
+        self, choice: int, delta: Delta, scores: Scores = (), reason: FinishReason | None = None
+    ) -> ChatChunkChoice:
+        logprobs = build_chat_logprobs(scores, self._spell) if scores else None
+        finish = None if reason is None else FINISHES[reason]
+        return ChatChunkChoice(index=choice, delta=delta, logprobs=logprobs, finish_reason=finish)
+
+    def build_chunk(
+        self, names: MetaFields, choices: list[ChatChunkChoice], usage: MaybeUsage
+    ) -> ChatCompletionChunk:
+        return ChatCompletionChunk(**names, choices=choices, usage=usage)
+
+
+class BaseTextChunkBuilder(Generic[Part]):
+    """The form of a text completion, by whichever dialect: text, and one finish chunk for each choice."""
+
+    prompts_apart = True
+
+    def build_part(
+        self, choice: int, text: str, scores: Scores = (), reason: FinishReason | None = None
+    ) -> Part:
+        """A choice's share of one chunk."""
+        raise NotImplementedError
+
+    def build_opening(self, choice: int, content: str | None = "") -> Part | None:
+        return None
+
+    def build_text(self, choice: int, text: str, scores: Scores = ()) -> Part:
+        return self.build_part(choice, text, scores)
+
+    def build_reasoning(self, choice: int, text: str, scores: Scores = ()) -> Part:
+        """A raw prompt's text is not read for reasoning; if it were, it would be text."""
+        return self.build_part(choice, text, scores)
+
+    def build_call(self, event: ToolCallBegun | ToolCallDelta) -> Part:
+        """A text completion has no tools, so none is called."""
+        return self.build_part(event.choice, "")
+
+    def build_closing(self, choice: int, reason: FinishReason, scores: Scores = ()) -> Part:
+        return self.build_part(choice, "", scores, reason)
+
+
+class TextChunkBuilder(BaseTextChunkBuilder[TextChoice]):
+    """OpenAI's text completion."""
+
+    prefix = TEXT_PREFIX
+
+    def __init__(self, ranked: bool, spell: TokenSpelling = spell_by_text) -> None:
+        """`ranked`: whether the likeliest tokens are given beside each token. `spell`: how log-probabilities
+        call tokens."""
+        self._ranked = ranked
+        self._spell = spell
+
+    def build_part(
+        self, choice: int, text: str, scores: Scores = (), reason: FinishReason | None = None
+    ) -> TextChoice:
+        logprobs = build_text_logprobs(scores, self._ranked, self._spell) if scores else None
+        finish = None if reason is None else FINISHES[reason]
+        return TextChoice(index=choice, text=text, logprobs=logprobs, finish_reason=finish)
+
+    def build_chunk(self, names: MetaFields, choices: list[TextChoice], usage: MaybeUsage) -> Completion:
+        return Completion(**names, choices=choices, usage=usage)
+
+
+_encode = msgspec.json.Encoder().encode
+
+T = TypeVar("T")
+
+
+_SPLIT = _encode(SPLIT)
+
+
+class OpenAIStreamEncoder(Generic[Part]):
+    """One stream: events to data lines, the usage in a chunk without choices, and the two ways to end.
+
+    Where a model may call, a choice is opened with what it says first, as one that only calls has no content.
+    Whatever stands in each chunk of a stream that asked for it (token ids, the usage so far) takes it off the
+    way of the bytes that are made once."""
+
+    def __init__(self, form: ChunkBuilder[Part], head: ResponseMeta, call: Call) -> None:
+        self._builder = form
+        self._meta = build_meta(form.prefix, head)
+        self._include_usage = call.include_usage
+        self._choices = len(call.request.prompts) * call.request.output.choices
+        self._choices_per_prompt = call.request.output.choices
+        self._sends_ids = call.request.output.token_ids
+        self._sends_running_usage = call.continuous_usage
+        self._is_plain = not (self._sends_ids or self._sends_running_usage)
+        self._usage = Usage(0, 0)
+        self._surroundings: dict[int, tuple[bytes, bytes]] = {}
+        self._may_call = any(allows_calls(prompt) for prompt in call.request.prompts)
+        self._prompts: tuple[tuple[int, ...], ...] = ()
+        self._has_sent_prompt_ids = False
+        """Whether the ids of a chat's prompt were told."""
+        self._unopened: set[int] = set()
+        self._contentless: set[int] = set()
+        """Choices whose content is null so far, and which call nothing so far."""
+
+    def encode(self, event: Event) -> bytes:
+        if self._may_call and isinstance(event, events.Delta | Finished):
+            return self._encode_before(event) + self._encode_event(event)
+        return self._encode_event(event)
+
+    def _encode_event(self, event: Event) -> bytes:
+        match event:
+            case TextDelta() if self._is_plain and not event.scores:
+                before, after = self._surroundings.get(event.choice) or self._split_chunk(event.choice)
+                return before + _encode(event.text) + after
+            case TextDelta():
+                return self._encode_part(
+                    event, self._builder.build_text(event.choice, event.text, event.scores)
+                )
+            case ReasoningDelta():
+                return self._encode_part(
+                    event, self._builder.build_reasoning(event.choice, event.text, event.scores)
+                )
+            case ToolCallBegun() | ToolCallDelta():
+                return self._encode_part(event, self._builder.build_call(event))
+            case Started():
+                self._usage = Usage(event.prompt_tokens, 0, event.cached_tokens)
+                self._prompts = event.prompts
+                if self._may_call:
+                    self._unopened.update(range(self._choices))
+                    return b""
+                return b"".join(map(self._encode_opening, range(self._choices)))
+            case Finished():
+                return self.encode_finish(event)
+            case Usage():
+                return self.encode_usage(event)
+            case DiscardedTokens() | PromptScored():
+                return b""
+
+    def encode_finish(self, event: Finished) -> bytes:
+        """The end of one choice."""
+        return self._encode_part(
+            event, self._builder.build_closing(event.choice, event.reason, event.scores or ())
+        )
+
+    def encode_usage(self, usage: Usage) -> bytes:
+        """What comes after all choices."""
+        return self._encode_chunk([], build_usage(usage)) if self._include_usage else b""
+
+    def end(self) -> bytes:
+        return DONE
+
+    def error(self, error: AntiphonError) -> bytes:
+        return b"data: %b\n\n" % encode_error(error)
+
+    def _split_chunk(self, choice: int) -> tuple[bytes, bytes]:
+        before, after = self._encode_chunk([self._builder.build_text(choice, SPLIT)]).rsplit(_SPLIT, 1)
+        self._surroundings[choice] = before, after
+        return before, after
+
+    def _encode_before(self, event: events.Delta | Finished) -> bytes:
+        """What goes before an event of a choice that may call: its opening, and the empty content of one that
+        ended without text and calls."""
+        choice, opened = event.choice, b""
+        if choice in self._unopened:
+            self._unopened.discard(choice)
+            if isinstance(event, ReasoningDelta | ToolCallBegun):
+                self._contentless.add(choice)
+            opened = self._encode_opening(choice, None if choice in self._contentless else "")
+        if isinstance(event, ReasoningDelta) or choice not in self._contentless:
+            return opened
+        self._contentless.discard(choice)
+        if not isinstance(event, Finished):
+            return opened
+        empty = self._builder.build_text(choice, "")
+        return opened + self._encode_chunk(
+            [replace_fields(empty, token_ids=()) if self._sends_ids else empty]
+        )
+
+    def _encode_opening(self, choice: int, content: str | None = "") -> bytes:
+        """What a choice begins with; where token ids are asked for, with those of its prompt."""
+        opening = self._builder.build_opening(choice, content)
+        if not self._sends_ids:
+            return b"" if opening is None else self._encode_chunk([opening])
+        part = self._builder.build_text(choice, "") if opening is None else opening
+        told: dict[str, Any] = {"prompt_token_ids": self._prompts[choice // self._choices_per_prompt]}
+        if self._builder.prompts_apart:
+            return self._encode_chunk([replace_fields(part, **told, token_ids=())])
+        first, self._has_sent_prompt_ids = not self._has_sent_prompt_ids, True
+        return self._encode_chunk([replace_fields(part, token_ids=())], **(told if first else {}))
+
+    def _encode_part(self, event: events.Delta | Finished, part: Part) -> bytes:
+        if self._sends_running_usage:
+            made = self._usage.completion_tokens + event.tokens
+            self._usage = msgspec.structs.replace(self._usage, completion_tokens=made)
+        return self._encode_chunk([replace_fields(part, token_ids=event.ids) if self._sends_ids else part])
+
+    def _encode_chunk(self, choices: list[Part], usage: UsageShape | None = None, **more: object) -> bytes:
+        if self._sends_running_usage and usage is None:
+            usage = build_usage(self._usage)
+        chunk = self._builder.build_chunk(self._meta, choices, usage if self._include_usage else UNSET)
+        return b"data: %b\n\n" % _encode(replace_fields(chunk, **more) if more else chunk)
+
+
+def allows_calls(prompt: Prompt) -> bool:
+    """Whether what answers a prompt may be calls alone."""
+    return isinstance(prompt, Conversation) and prompt.tools is not None and bool(prompt.tools.callable)
+
+
+def replace_fields(struct: T, **values: object) -> T:
+    """The same struct with more in it."""
+    return msgspec.structs.replace(struct, **values)  # type: ignore[type-var]

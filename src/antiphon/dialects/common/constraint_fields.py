@@ -1,0 +1,194 @@
+"""The fields that say what an answer must look like, as one constraint: exactly one of them, or none."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import Any
+
+from antiphon.constraints.json_schema.lowering import parsed, relax
+from antiphon.constraints.regexes import require_whitespace
+from antiphon.dialects.common.request_types import (
+    CommonRequest,
+    NamedSchema,
+    ResponseFormat,
+    StructuredOutputs,
+)
+from antiphon.dialects.common.strict_json import sanitize_key
+from antiphon.domain.constraint import Constraint, ConstraintKind
+from antiphon.errors import InvalidValue, MissingParameter
+
+JSON = frozenset({ConstraintKind.JSON_OBJECT, ConstraintKind.JSON_SCHEMA})
+"""Kinds that a whitespace pattern means something to."""
+
+EMPTY = (StructuredOutputs(), StructuredOutputs(json_object=False))
+"""What would constrain nothing."""
+
+UNSHOWN = ("name", "description")
+"""Of a named schema what is for the model to read, which is shown none of it."""
+
+LARGEST_SOURCE = 262_144
+"""Characters of a schema that is read here. A larger one is refused where it would be compiled."""
+
+
+@dataclass(frozen=True, slots=True)
+class RelaxedConstraint:
+    """A constraint, and the keywords of its schema that are not kept."""
+
+    constraint: Constraint | None
+    relaxed: tuple[str, ...] = ()
+
+
+UNCONSTRAINED = RelaxedConstraint(None)
+
+_get_constraint_fields = attrgetter(
+    "response_format",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "guided_whitespace_pattern",
+    "structured_outputs",
+)
+"""All that may say what a choice looks like."""
+
+NO_CONSTRAINT_FIELDS = (None,) * 7
+
+
+def read_constraint(wire: CommonRequest, strict: bool = False) -> RelaxedConstraint:
+    """What each choice must look like; with `strict` every keyword of a schema has to be kept. Raises
+    InvalidValue where two fields say so."""
+    if _get_constraint_fields(wire) == NO_CONSTRAINT_FIELDS:
+        return UNCONSTRAINED
+    fields = [*read_response_format(wire.response_format, strict), *_read_guided(wire, strict)]
+    fields += _read_structured(wire.structured_outputs, strict)
+    found = [(each, each.constraint) for each in fields if each.constraint is not None]
+    if len(found) > 1:
+        both = " and ".join(constraint.field for _, constraint in found[:2])
+        raise InvalidValue(f"{both} exclude each other; send one of them", param=found[1][1].field)
+    pattern, field = _read_whitespace(wire)
+    if pattern is None:
+        return found[0][0] if found else UNCONSTRAINED
+    if not found or found[0][1].kind not in JSON:
+        raise InvalidValue(f"{field} is taken only together with a constraint of JSON", param=field)
+    require_whitespace(pattern, field)
+    whole, constraint = found[0]
+    return replace(whole, constraint=replace(constraint, whitespace=pattern))
+
+
+def read_response_format(asked: ResponseFormat | None, strict: bool = False) -> Iterator[RelaxedConstraint]:
+    """The constraint that a response format is, if it is one. Raises a RequestError."""
+    if asked is None:
+        return
+    where = "response_format"
+    if (asked.json_schema is not None) > (asked.type == "json_schema"):
+        raise InvalidValue(
+            f"{where}.json_schema is taken only with type json_schema", param=f"{where}.json_schema"
+        )
+    if (asked.schema is not None) > (asked.type == "json_object"):
+        raise InvalidValue(f"{where}.schema is taken only with type json_object", param=f"{where}.schema")
+    if asked.type == "json_schema":
+        if asked.json_schema is None:
+            raise MissingParameter(f"{where}.json_schema is missing", param=f"{where}.json_schema")
+        named = asked.json_schema
+        yield _read_schema(named.schema, f"{where}.json_schema.schema", strict or bool(named.strict))
+    elif asked.schema is not None:
+        if asked.schema.get("type", "object") != "object":
+            raise InvalidValue(f"{where}.schema must be of type object", param=f"{where}.schema")
+        yield _read_schema({"type": "object"} | asked.schema, f"{where}.schema", strict)
+    elif asked.type == "json_object":
+        yield RelaxedConstraint(Constraint(ConstraintKind.JSON_OBJECT, field=where))
+
+
+def list_unread_fields(asked: NamedSchema | str | None) -> tuple[str, ...]:
+    """The fields of `response_format.json_schema` that are there and do nothing."""
+    if not isinstance(asked, NamedSchema):
+        return ()
+    return tuple(
+        f"response_format.json_schema.{name}" for name in UNSHOWN if getattr(asked, name) is not None
+    )
+
+
+def _read_guided(wire: CommonRequest, strict: bool) -> Iterator[RelaxedConstraint]:
+    if wire.guided_json is not None:
+        yield _read_schema(wire.guided_json, "guided_json", strict)
+    yield from _read_texts(wire.guided_regex, wire.guided_choice, wire.guided_grammar, "guided_")
+
+
+def _read_structured(asked: StructuredOutputs | None, strict: bool) -> Iterator[RelaxedConstraint]:
+    if asked is None:
+        return
+    where = "structured_outputs."
+    if asked in EMPTY:
+        raise InvalidValue(
+            "structured_outputs holds no constraint: send json, regex, choice, grammar or json_object: true, "
+            "or leave it out",
+            param="structured_outputs",
+        )
+    if asked.json is not None:
+        yield _read_schema(asked.json, f"{where}json", strict)
+    if asked.json_object:
+        yield RelaxedConstraint(Constraint(ConstraintKind.JSON_OBJECT, field=f"{where}json_object"))
+    yield from _read_texts(asked.regex, asked.choice, asked.grammar, where)
+
+
+def _read_texts(
+    regex: str | None, choice: list[str] | None, grammar: str | None, where: str
+) -> Iterator[RelaxedConstraint]:
+    if regex is not None:
+        yield RelaxedConstraint(Constraint(ConstraintKind.REGEX, regex, field=f"{where}regex"))
+    if choice is not None:
+        source = _dump_json(choice, f"{where}choice")
+        yield RelaxedConstraint(Constraint(ConstraintKind.CHOICE, source, field=f"{where}choice"))
+    if grammar is not None:
+        yield RelaxedConstraint(build_grammar(grammar, f"{where}grammar"))
+
+
+def build_grammar(text: str, field: str) -> Constraint:
+    """A grammar in llama.cpp's notation, or else in Lark's."""
+    return Constraint(ConstraintKind.GBNF if "::=" in text else ConstraintKind.LARK, text, field=field)
+
+
+def _read_schema(given: dict[str, Any] | bool | str, field: str, strict: bool) -> RelaxedConstraint:
+    """The constraint of a schema: as it was written where all of it has to be kept, else without what cannot
+    be."""
+    source = given if isinstance(given, str) else _dump_json(given, field)
+    if strict or len(source) > LARGEST_SOURCE:
+        return RelaxedConstraint(Constraint(ConstraintKind.JSON_SCHEMA, source, field=field))
+    kept, names = relax(parsed(given, field) if isinstance(given, str) else given, field)
+    constraint = Constraint(ConstraintKind.JSON_SCHEMA, _dump_json(kept, field), field=field)
+    return RelaxedConstraint(constraint, name_keywords(field, names))
+
+
+def _dump_json(value: object, field: str) -> str:
+    try:
+        return json.dumps(value)
+    except RecursionError:
+        raise InvalidValue(f"{field} is nested too deep", param=field) from None
+
+
+def _read_whitespace(wire: CommonRequest) -> tuple[str | None, str]:
+    """The whitespace pattern and its field. Raises InvalidValue where two fields say one."""
+    structured, usual = wire.structured_outputs, "guided_whitespace_pattern"
+    if structured is None or structured.whitespace_pattern is None:
+        return wire.guided_whitespace_pattern, usual
+    field = "structured_outputs.whitespace_pattern"
+    if wire.guided_whitespace_pattern is not None:
+        raise InvalidValue(f"{usual} and {field} exclude each other; send one of them", param=field)
+    return structured.whitespace_pattern, field
+
+
+MOST_RELAXED = 32
+"""Keywords that an answer names."""
+
+
+def name_keywords(field: str, keywords: Sequence[str]) -> tuple[str, ...]:
+    """The names of one schema's keywords, each after the field of the schema."""
+    return tuple(f"{field}: {sanitize_key(name)}" for name in keywords)
+
+
+def shorten_names(names: Sequence[str]) -> tuple[str, ...]:
+    """As many names as an answer holds, and how many more there are."""
+    if len(names) <= MOST_RELAXED:
+        return tuple(names)
+    return (*names[:MOST_RELAXED], f"and {len(names) - MOST_RELAXED} more")

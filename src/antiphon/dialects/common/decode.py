@@ -1,0 +1,243 @@
+"""From the wire types of chats and text completions to a generation request, with OpenAI's defaults and
+rules."""
+
+from dataclasses import replace
+from typing import Any, TypedDict
+
+from antiphon.dialects.base import Call
+from antiphon.dialects.common.constraint_fields import list_unread_fields, read_constraint, shorten_names
+from antiphon.dialects.common.messages import (
+    build_conversation,
+    build_messages,
+    read_reasoning,
+)
+from antiphon.dialects.common.request_types import (
+    MAX_SEQUENCES,
+    ChatCompletionRequest,
+    CommonRequest,
+    CompletionRequest,
+    StreamOptions,
+)
+from antiphon.dialects.common.sampling import read_attribution, read_sampling
+from antiphon.dialects.common.tools import (
+    read_tools,
+)
+from antiphon.domain.request import GenerationRequest, Output, Prompt, RawPrompt, Truncation
+from antiphon.errors import InvalidValue
+
+TEXT_MAX_TOKENS = 16
+"""What a text completion makes when nothing is said; OpenAI's default."""
+
+
+def build_chat_call(wire: ChatCompletionRequest, ignored: tuple[str, ...] = (), strict: bool = False) -> Call:
+    """What a chat of the superset asks for, by whichever dialect. Raises a RequestError."""
+    if None is not wire.max_completion_tokens != wire.max_tokens is not None:
+        raise InvalidValue(
+            "max_tokens and max_completion_tokens differ; send one of them", param="max_completion_tokens"
+        )
+    if wire.top_logprobs and not wire.logprobs:
+        raise InvalidValue("top_logprobs is taken only together with logprobs: true", param="top_logprobs")
+    limit = wire.max_tokens if wire.max_tokens is not None else wire.max_completion_tokens
+    form = read_constraint(wire, strict)
+    output = Output(
+        max_tokens=limit,
+        choices=wire.n or 1,
+        stop=_read_stops(wire),
+        stop_token_ids=tuple(wire.stop_token_ids or ()),
+        constraint=form.constraint,
+        best_of=_read_best_of(wire),
+        echo=bool(wire.echo),
+        logprobs=(wire.top_logprobs or 0) if wire.logprobs else None,
+        **_read_token_options(wire),
+    )
+    if wire.top_logprobs and wire.logprob_token_ids:
+        ignored += ("top_logprobs",)
+    tools, relaxed = read_tools(wire, strict)
+    prompt = build_conversation(
+        wire, build_messages(wire.messages), tools, wire.add_special_tokens, read_reasoning(wire)
+    )
+    call = _build_call(wire, (prompt,), output, ignored, form.relaxed + relaxed)
+    if wire.safety_identifier is not None:
+        said = read_attribution(wire.user, wire.metadata, wire.safety_identifier)
+        call = replace(call, attribution=said)
+    return call
+
+
+def build_text_call(wire: CompletionRequest, ignored: tuple[str, ...] = (), strict: bool = False) -> Call:
+    """What a text completion of the superset asks for, by whichever dialect. Raises a RequestError."""
+    if wire.max_tokens == 0 and not wire.echo:
+        raise InvalidValue(
+            "max_tokens must be at least 1; 0 is taken with echo: true, to score a prompt", param="max_tokens"
+        )
+    form = read_constraint(wire, strict)
+    output = Output(
+        max_tokens=wire.max_tokens if wire.max_tokens is not None else TEXT_MAX_TOKENS,
+        is_usual=wire.max_tokens is None,
+        choices=wire.n or 1,
+        stop=_read_stops(wire),
+        stop_token_ids=tuple(wire.stop_token_ids or ()),
+        constraint=form.constraint,
+        best_of=_read_best_of(wire),
+        echo=bool(wire.echo),
+        logprobs=wire.logprobs,
+        **_read_token_options(wire),
+    )
+    prompts = _build_raw_prompts(wire.prompt or "", wire.add_special_tokens is not False)
+    return _build_call(wire, prompts, output, ignored, form.relaxed)
+
+
+def _read_best_of(wire: CommonRequest) -> int | None:
+    """How many are made of which the best are given. Raises InvalidValue where that makes no sense."""
+    if not wire.best_of:
+        return None
+    if wire.best_of < (wire.n or 1):
+        raise InvalidValue(
+            f"best_of must be at least n, which is {wire.n}; got {wire.best_of}", param="best_of"
+        )
+    if wire.stream and wire.best_of > 1:
+        raise InvalidValue(
+            "best_of cannot be streamed, as the best are known when all are complete; leave one of them out",
+            param="best_of",
+        )
+    # One candidate is no choice among several: there is nothing to rank, nor to hold back in a stream.
+    return None if wire.best_of == 1 else wire.best_of
+
+
+class TokenOptions(TypedDict):
+    """What both endpoints can say of which tokens are given, and how: a choice's and its prompt's."""
+
+    include_stop: bool
+    show_special: bool
+    token_ids: bool
+    prompt_logprobs: int | None
+    truncate_prompt: int | None
+    truncation: Truncation
+    logprob_token_ids: tuple[int, ...]
+    bad_words: tuple[str, ...]
+
+
+def _read_token_options(wire: CommonRequest) -> TokenOptions:
+    """Raises InvalidValue."""
+    if wire.prompt_logprobs is not None and wire.stream:
+        raise InvalidValue(
+            "prompt_logprobs are given in a whole answer only; leave out stream", param="prompt_logprobs"
+        )
+    if wire.truncate_prompt_tokens == 0:
+        raise InvalidValue(
+            "truncate_prompt_tokens must be -1, or at least 1; got 0", param="truncate_prompt_tokens"
+        )
+    if wire.truncation_side is not None and wire.truncate_prompt_tokens is None:
+        raise InvalidValue(
+            "truncation_side is taken only together with truncate_prompt_tokens", param="truncation_side"
+        )
+    return TokenOptions(
+        include_stop=bool(wire.include_stop_str_in_output),
+        show_special=wire.skip_special_tokens is False,
+        token_ids=bool(wire.return_token_ids),
+        prompt_logprobs=wire.prompt_logprobs,
+        truncate_prompt=wire.truncate_prompt_tokens,
+        truncation=Truncation.RIGHT if wire.truncation_side == "right" else Truncation.LEFT,
+        logprob_token_ids=_read_logprob_token_ids(wire),
+        bad_words=tuple(wire.bad_words or ()),
+    )
+
+
+def _read_logprob_token_ids(wire: CommonRequest) -> tuple[int, ...]:
+    """The tokens whose log-probabilities are asked for, each once. Raises InvalidValue."""
+    if wire.logprob_token_ids is None:
+        return ()
+    if wire.max_tokens == 0:
+        raise InvalidValue(
+            "logprob_token_ids is about the tokens that are made, and max_tokens 0 makes none; leave one of "
+            "them out",
+            param="logprob_token_ids",
+        )
+    return tuple(dict.fromkeys(wire.logprob_token_ids))
+
+
+def _read_stops(wire: CommonRequest) -> tuple[str, ...]:
+    return (wire.stop,) if isinstance(wire.stop, str) else tuple(wire.stop or ())
+
+
+def _build_call(
+    wire: CommonRequest,
+    prompts: tuple[Prompt, ...],
+    output: Output,
+    ignored: tuple[str, ...],
+    relaxed: tuple[str, ...],
+) -> Call:
+    each = output.best_of or output.choices
+    if len(prompts) * each > MAX_SEQUENCES:
+        many = "best_of" if output.best_of else "n"
+        at_fault = "prompt" if len(prompts) > 1 else many
+        raise InvalidValue(f"prompts times {many} must be at most {MAX_SEQUENCES}", param=at_fault)
+    if wire.stream_options is not None and not wire.stream:
+        raise InvalidValue("stream_options is taken only together with stream: true", param="stream_options")
+    request = GenerationRequest(
+        model=wire.model,
+        prompts=prompts,
+        sampling=read_sampling(wire, output.max_tokens),
+        output=output,
+        cache_salt=wire.cache_salt or "",
+        priority=wire.priority or 0,
+    )
+    if output.logprob_token_ids and output.logprobs is None:
+        raise InvalidValue(
+            "logprob_token_ids is taken only together with logprobs", param="logprob_token_ids"
+        )
+    if wire.return_tokens_as_token_ids and output.logprobs is None:
+        raise InvalidValue(
+            "return_tokens_as_token_ids is taken only together with logprobs, whose tokens it renames; "
+            "return_token_ids gives ids without them",
+            param="return_tokens_as_token_ids",
+        )
+    include_usage, continuous = (
+        (False, False) if wire.stream_options is None else _read_stream_options(wire.stream_options)
+    )
+    names = bool(wire.return_tokens_as_token_ids)
+    return Call(
+        request,
+        bool(wire.stream),
+        include_usage,
+        ignored + (list_unread_fields(wire.response_format.json_schema) if wire.response_format else ()),
+        relaxed=shorten_names(relaxed),
+        continuous_usage=continuous,
+        token_names=names,
+        attribution=read_attribution(wire.user, wire.metadata),
+    )
+
+
+def _read_stream_options(options: StreamOptions) -> tuple[bool, bool]:
+    """Whether a stream tells its usage at the end, and in each part. Raises InvalidValue."""
+    if options.continuous_usage_stats and not options.include_usage:
+        raise InvalidValue(
+            "continuous_usage_stats is taken only together with include_usage: true",
+            param="stream_options.continuous_usage_stats",
+        )
+    return bool(options.include_usage), bool(options.continuous_usage_stats)
+
+
+def _build_raw_prompts(prompt: str | list[Any], special: bool) -> tuple[RawPrompt, ...]:
+    """One prompt for a text or a list of ids; one for each item of a list of texts or of lists of ids."""
+    if isinstance(prompt, str):
+        return (RawPrompt(text=prompt, add_special=special),)
+    kinds = set(map(type, prompt))
+    if len(kinds) > 1:
+        raise InvalidValue(
+            "prompt must hold only texts, only token ids, or only lists of token ids", param="prompt"
+        )
+    if int in kinds:
+        return (RawPrompt(tokens=tuple(prompt)),)
+    if len(prompt) > MAX_SEQUENCES:
+        raise InvalidValue(
+            f"prompt must hold at most {MAX_SEQUENCES} prompts; got {len(prompt)}", param="prompt"
+        )
+    if str in kinds:
+        return tuple(RawPrompt(text=text, add_special=special) for text in prompt)
+    return tuple(_build_token_prompt(tokens, f"prompt[{index}]") for index, tokens in enumerate(prompt))
+
+
+def _build_token_prompt(tokens: list[int], where: str) -> RawPrompt:
+    if not tokens:
+        raise InvalidValue(f"{where} is empty; send at least one token id", param=where)
+    return RawPrompt(tokens=tuple(tokens))

@@ -1,0 +1,360 @@
+"""A conversation with what is said of its rendering: the assistant's turn opened or the last message left
+open, a template of the request's own, values and documents for it. What of them the model's template can take
+is not known here."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from antiphon.dialects.common.field_table import FieldReport
+from antiphon.dialects.common.fields import ONLY_TEXT, FieldScope, filter_fields
+from antiphon.dialects.common.request_types import (
+    ChatMessage,
+    RefusalPart,
+    TextPart,
+)
+from antiphon.dialects.common.strict_json import describe_value, sanitize_key
+from antiphon.dialects.common.tools import require_function, require_name, require_shallow
+from antiphon.domain.messages import Message, Role
+from antiphon.domain.request import (
+    Conversation,
+    Reasoning,
+)
+from antiphon.domain.tools import ToolCall, Tools
+from antiphon.errors import InvalidValue, MissingParameter, UnsupportedParameter
+
+PLAIN_MESSAGE = frozenset({"role", "content", "name"})
+
+MEDIA_PARTS = ("image_url", "input_audio", "file", "video_url", "image", "audio", "video")
+"""Types of parts that are known and that no model here takes."""
+
+ROLES = {role.value: role for role in Role}
+
+
+VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+"""A template's variable."""
+
+LARGEST_VALUES = 100_000
+"""Characters of JSON that `chat_template_kwargs` may take: some tools or a long text, and no second body."""
+
+VALUES = "chat_template_kwargs"
+
+
+DEFAULT_REASONING = Reasoning()
+"""What a request that says nothing of reasoning asks for."""
+
+
+class RenderingFields(Protocol):
+    """What is said of a conversation beside its messages and tools."""
+
+    @property
+    def add_generation_prompt(self) -> bool | None: ...
+    @property
+    def continue_final_message(self) -> bool | None: ...
+    @property
+    def chat_template(self) -> str | None: ...
+    @property
+    def chat_template_kwargs(self) -> dict[str, Any] | None: ...
+    @property
+    def documents(self) -> list[dict[str, Any]] | None: ...
+
+
+def build_conversation(
+    wire: RenderingFields,
+    messages: Sequence[Message],
+    tools: Tools | None,
+    add_special: bool | None = None,
+    reasoning: Reasoning = DEFAULT_REASONING,
+) -> Conversation:
+    """The conversation of these messages as the request wants it rendered. Raises a RequestError."""
+    continues = wire.continue_final_message is True
+    if continues:
+        _require_open(wire, messages[-1])
+    return Conversation(
+        messages=tuple(messages),
+        generation_prompt=not continues and wire.add_generation_prompt is not False,
+        tools=tools,
+        continues=continues,
+        template=wire.chat_template,
+        template_values=_read_template_values(wire.chat_template_kwargs),
+        documents=_read_documents(wire.documents),
+        reasoning=reasoning,
+        add_special=add_special,
+    )
+
+
+def _require_open(wire: RenderingFields, last: Message) -> None:
+    """Raises a RequestError where there is no message that could be continued."""
+    field = "continue_final_message"
+    if wire.add_generation_prompt:
+        raise InvalidValue(
+            f"{field} and add_generation_prompt cannot both be true: the first leaves the last message open, "
+            "the second begins a new one",
+            param=field,
+        )
+    if last.role != "assistant":
+        raise InvalidValue(
+            f"{field} is taken only where the last message is the assistant's; it is the {last.role}'s",
+            param=field,
+        )
+    if last.tool_calls:
+        raise UnsupportedParameter(
+            f"{field} is not supported for a message with tool_calls: they stand after its text",
+            param=field,
+        )
+
+
+def _read_template_values(given: Mapping[str, Any] | None) -> Mapping[str, object]:
+    if not given:
+        return {}
+    for name in given:
+        if not VARIABLE_NAME.fullmatch(name):
+            raise InvalidValue(
+                f"{VALUES}.{sanitize_key(name)} is no name of a template's variable", param=VALUES
+            )
+    _require_small(given, VALUES)
+    return given
+
+
+def _read_documents(given: list[dict[str, Any]] | None) -> tuple[Mapping[str, object], ...] | None:
+    if not given:
+        return None
+    require_shallow(given, "documents")
+    _require_finite(given, "documents")
+    return tuple(given)
+
+
+def _require_small(value: Mapping[str, Any], field: str) -> None:
+    require_shallow(value, field)
+    size = len(_require_finite(value, field))
+    if size > LARGEST_VALUES:
+        raise InvalidValue(
+            f"{field} has {size:,} characters as JSON, and {LARGEST_VALUES:,} are the most", param=field
+        )
+
+
+def _require_finite(value: object, field: str) -> str:
+    """The value as JSON. Raises InvalidValue for a number with too large an exponent or too many digits."""
+    try:
+        return json.dumps(value, allow_nan=False, ensure_ascii=False)
+    except ValueError:
+        raise InvalidValue(f"{field} must hold finite numbers", param=field) from None
+
+
+class ReasoningFields(Protocol):
+    """The fields of a chat."""
+
+    @property
+    def reasoning_effort(self) -> str | None: ...
+    @property
+    def include_reasoning(self) -> bool | None: ...
+    @property
+    def thinking_token_budget(self) -> int | None: ...
+
+
+class MessageReasoningFields(Protocol):
+    """The fields of a message."""
+
+    @property
+    def role(self) -> str: ...
+    @property
+    def reasoning_content(self) -> str | None: ...
+    @property
+    def reasoning(self) -> str | None: ...
+
+
+def read_reasoning(wire: ReasoningFields) -> Reasoning:
+    """What of it the model is asked for."""
+    return Reasoning(
+        wire.reasoning_effort, wire.thinking_token_budget, shown=wire.include_reasoning is not False
+    )
+
+
+def name_reasoning_field(message: MessageReasoningFields) -> str:
+    """By which of its names a message says what was thought."""
+    is_newer = message.reasoning_content is None and message.reasoning is not None
+    return "reasoning" if is_newer else "reasoning_content"
+
+
+def read_past_reasoning(message: MessageReasoningFields, where: str) -> str | None:
+    """What was thought before a message's text. Raises InvalidValue."""
+    both = (message.reasoning_content, message.reasoning)
+    if both[0] is None and both[1] is None:
+        return None
+    field = f"{where}.{name_reasoning_field(message)}"
+    if message.role != "assistant":
+        raise InvalidValue(f"{field} is taken only in messages of the role assistant", param=field)
+    if None not in both and both[0] != both[1]:
+        raise InvalidValue(
+            f"{where}.reasoning and {where}.reasoning_content are two names of one thing and differ; send "
+            "one of them",
+            param=f"{where}.reasoning",
+        )
+    return both[0] if both[1] is None else both[1]
+
+
+def filter_messages(given: dict[str, Any], report: FieldReport | None = None) -> dict[str, Any]:
+    """The same body with each message and content part sifted."""
+    messages = given.get("messages")
+    if not isinstance(messages, list):
+        return given
+    return given | {
+        "messages": [_filter_message(message, f"messages[{i}]", report) for i, message in enumerate(messages)]
+    }
+
+
+def _filter_message(message: object, where: str, report: FieldReport | None) -> object:
+    if not isinstance(message, dict):
+        return message
+    role, content = message.get("role"), message.get("content")
+    if role == "function":
+        raise UnsupportedParameter(
+            f"{where}.role function is not supported: send role tool with tool_call_id",
+            param=f"{where}.role",
+        )
+    if isinstance(content, str) and role != "tool" and message.keys() <= PLAIN_MESSAGE:
+        return message
+    kept = filter_fields(message, FieldScope.MESSAGE, f"{where}.", report)
+    _require_no_images(message, where)
+    if kept.get("refusal") and content and report is not None:
+        report.paths.append(f"{where}.refusal")  # The content is the text.
+    filter_calls(kept, where, report)
+    if isinstance(content, list):
+        parts = enumerate(content)
+        kept["content"] = [_filter_part(part, f"{where}.content[{i}]", report) for i, part in parts]
+    return kept
+
+
+def _require_no_images(message: Mapping[str, Any], where: str) -> None:
+    """Raises UnsupportedParameter for images that are no answer's: the model would not see them."""
+    if message.get("images") and message.get("role") != "assistant":
+        raise UnsupportedParameter(f"{where}.images is not supported: {ONLY_TEXT}", param=f"{where}.images")
+
+
+def _filter_part(part: object, where: str, report: FieldReport | None) -> object:
+    if not isinstance(part, dict):
+        return part
+    place = FieldScope.REFUSAL if "refusal" in part else FieldScope.PART
+    kept = filter_fields(part, place, f"{where}.", report)
+    if kept.get("type") in MEDIA_PARTS:
+        raise UnsupportedParameter(
+            f"{where}.type {kept['type']} is not supported: {ONLY_TEXT}", param=f"{where}.type"
+        )
+    if kept.get("type", "text") not in ("text", "refusal"):
+        said = describe_value(kept["type"])
+        raise InvalidValue(f"{where}.type must be text or refusal; got {said}", param=f"{where}.type")
+    return kept
+
+
+def build_messages(messages: list[ChatMessage]) -> tuple[Message, ...]:
+    """What wire messages say. Raises a RequestError."""
+    require_consistent_messages(messages)
+    return tuple(_build_message(message, f"messages[{at}]") for at, message in enumerate(messages))
+
+
+def build_bare_conversation(messages: list[ChatMessage]) -> Conversation:
+    """The conversation that wire messages say. Raises a RequestError."""
+    return Conversation(build_messages(messages))
+
+
+def _build_message(message: ChatMessage, where: str) -> Message:
+    text = join_text(message.content or message.refusal or "")
+    calls = build_calls(message, where) if message.tool_calls else ()
+    said, field = read_past_reasoning(message, where), name_reasoning_field(message)
+    return Message(ROLES[message.role], text, message.name, calls, message.tool_call_id, said, field)
+
+
+def join_text(content: str | Sequence[TextPart | RefusalPart]) -> str:
+    """The text of a message's content."""
+    if isinstance(content, str):
+        return content
+    return "".join(part.text if isinstance(part, TextPart) else part.refusal for part in content)
+
+
+def filter_calls(message: dict[str, Any], where: str, report: FieldReport | None) -> None:
+    """Sifts the calls of a message in place."""
+    calls = message.get("tool_calls")
+    if isinstance(calls, list):
+        message["tool_calls"] = [
+            _filter_call(call, f"{where}.tool_calls[{at}]", report) for at, call in enumerate(calls)
+        ]
+
+
+def _filter_call(call: object, where: str, report: FieldReport | None) -> object:
+    if not isinstance(call, dict):
+        return call
+    require_function(call, where)
+    kept = filter_fields(call, FieldScope.CALL, f"{where}.", report)
+    if isinstance(function := kept.get("function"), dict):
+        kept["function"] = filter_fields(function, FieldScope.CALLED, f"{where}.function.", report)
+    return kept
+
+
+def require_consistent_messages(messages: list[ChatMessage]) -> None:
+    """Raises a RequestError where a message's parts do not belong together: content, calls, results."""
+    known: set[str] = set()
+    for at, message in enumerate(messages):
+        where = f"messages[{at}]"
+        if message.tool_calls:
+            _require_role(message, "assistant", f"{where}.tool_calls")
+            _require_calls(message, where, known)
+        if message.refusal is not None:
+            _require_role(message, "assistant", f"{where}.refusal")
+        if isinstance(message.content, list):
+            _require_parts(message, message.content, f"{where}.content")
+        if message.content is None and message.role != "assistant":
+            raise MissingParameter(f"{where}.content is missing", param=f"{where}.content")
+        if message.role != "tool":
+            if message.tool_call_id is not None:
+                _require_role(message, "tool", f"{where}.tool_call_id")
+        elif message.tool_call_id is None:
+            raise MissingParameter(f"{where}.tool_call_id is missing", param=f"{where}.tool_call_id")
+        elif message.tool_call_id not in known:
+            raise InvalidValue(
+                f"{where}.tool_call_id: no call before it has the id {sanitize_key(message.tool_call_id)}",
+                param=f"{where}.tool_call_id",
+            )
+
+
+def _require_parts(message: ChatMessage, parts: Sequence[TextPart | RefusalPart], where: str) -> None:
+    for at, part in enumerate(parts):
+        if isinstance(part, RefusalPart):
+            _require_role(message, "assistant", f"{where}[{at}].refusal")
+
+
+def _require_role(message: ChatMessage, role: str, where: str) -> None:
+    if message.role != role:
+        raise InvalidValue(f"{where} is taken only in messages of the role {role}", param=where)
+
+
+def _require_calls(message: ChatMessage, where: str, known: set[str]) -> None:
+    for at, call in enumerate(message.tool_calls or ()):
+        place = f"{where}.tool_calls[{at}]"
+        require_name(call.function.name, f"{place}.function.name")
+        if call.index not in (None, at):
+            raise InvalidValue(f"{place}.index must be {at}, its place in the list", param=f"{place}.index")
+        known.add(call.id)
+
+
+def build_calls(message: ChatMessage, where: str) -> tuple[ToolCall, ...]:
+    """The calls of an assistant's turn. Raises InvalidValue."""
+    return tuple(
+        ToolCall(
+            call.id,
+            call.function.name,
+            _dump_arguments(call.function.arguments, f"{where}.tool_calls[{at}].function.arguments"),
+        )
+        for at, call in enumerate(message.tool_calls or ())
+    )
+
+
+def _dump_arguments(arguments: str | Mapping[str, Any], where: str) -> str:
+    """Arguments as a text: as the model wrote them, whatever that is."""
+    if isinstance(arguments, str):
+        return arguments
+    require_shallow(arguments, where)
+    try:
+        return json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        raise InvalidValue(f"{where} must hold finite numbers", param=where) from None

@@ -1,0 +1,132 @@
+"""Schemas for the OpenAPI document, made from the wire types that endpoints name, with the table of fields in
+the margin."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from antiphon.dialects.base import Endpoint
+from antiphon.dialects.common.field_table import FieldSupport, Table
+
+REF = "#/components/schemas/{name}"
+BRACES = re.compile(r"\{(\w+)(?::\w+)?\}")
+
+
+def build_schemas(
+    shapes: Iterable[object],
+    tables: Mapping[str, Table],
+    examples: Mapping[str, object],
+    prefix: str = "",
+) -> dict[str, dict[str, Any]]:
+    """The schemas of wire types and of all types that they contain.
+
+    A schema has the name of its type, after `prefix` where the type's name does not begin with it. `tables`
+    and `examples` are by the name of the type: the table of its fields, and a valid body.
+    """
+    _, schemas = _build_components(shapes, prefix)
+    for name, schema in schemas.items():
+        if "title" in schema:
+            schema["title"] = name.removeprefix(prefix)
+    for name, table in tables.items():
+        _annotate(schemas[name], table)
+    for name, example in examples.items():
+        schemas[name]["examples"] = [example]
+    return {name_schema(name, prefix): schema for name, schema in schemas.items()}
+
+
+def name_schema(name: str, prefix: str) -> str:
+    """The name of the schema of a type."""
+    return name if name.startswith(prefix) else prefix + name
+
+
+def _build_components(
+    shapes: Iterable[object], prefix: str
+) -> tuple[tuple[dict[str, Any], ...], dict[str, Any]]:
+    """The schema of each type, and by type name those of all types that they contain."""
+    found = msgspec.json.schema_components(shapes, ref_template=REF.format(name=f"{prefix}{{name}}"))
+    if not prefix:
+        return found
+    schemas, components = msgspec.json.decode(
+        msgspec.json.encode(found).replace(f"{prefix}{prefix}".encode(), prefix.encode())
+    )
+    return tuple(schemas), components
+
+
+def _annotate(schema: dict[str, Any], table: Table) -> None:
+    """Gives each property its sentence, and lists what else is known."""
+    for name, field in table.items():
+        if field.opaque:
+            schema["properties"][name] = {}
+        if name in schema["properties"]:
+            ignored = "Accepted and ignored: " if field.support is FieldSupport.IGNORED else ""
+            schema["properties"][name]["description"] = ignored + field.description
+    schema["x-antiphon-refused"] = {
+        name: {"says": field.description, "taken": list(field.accepted_values)}
+        for name, field in table.items()
+        if field.support is FieldSupport.REFUSED
+    }
+
+
+def list_field_names(bodies: Iterable[object], tables: Iterable[Table] = ()) -> frozenset[str]:
+    """Names of all fields that requests have: of the wire types of their bodies, of all that those hold, and
+    of tables."""
+    _, schemas = msgspec.json.schema_components(bodies, ref_template=REF)
+    return frozenset(name for schema in schemas.values() for name in schema.get("properties", ())).union(
+        *tables
+    )
+
+
+def list_shapes(endpoints: Iterable[Endpoint]) -> list[object]:
+    """Wire types of all bodies and answers."""
+    found: list[Any] = []
+    for endpoint in endpoints:
+        found += [
+            *list_body_shapes([endpoint]),
+            *(each for each in endpoint.answers.values() if not isinstance(each, Mapping)),
+        ]
+    return list(dict.fromkeys(found))
+
+
+def list_body_shapes(endpoints: Iterable[Endpoint]) -> list[object]:
+    """Wire types of all bodies."""
+    return [each.body.shape for each in endpoints if each.body is not None and each.body.shape is not None]
+
+
+def build_schema(shape: object, prefix: str = "") -> Mapping[str, Any]:
+    """The schema of a wire type, whose parts have names that begin with `prefix`; a schema as it is."""
+    if isinstance(shape, Mapping):
+        return shape
+    (schema,), _ = _build_components([shape], prefix)
+    return schema
+
+
+def list_parameters(endpoint: Endpoint) -> list[Mapping[str, Any]]:
+    """Those of the path, then those of the query, as OpenAPI has them."""
+    named = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in BRACES.findall(endpoint.path)
+    ]
+    return [*named, *endpoint.parameters]
+
+
+def build_operation(endpoint: Endpoint, prefix: str = "") -> dict[str, Any]:
+    """An endpoint as OpenAPI has it. `prefix`: beginning of the names of its schemas."""
+    content = {media: {"schema": build_schema(shape, prefix)} for media, shape in endpoint.answers.items()}
+    said = "The answer" if content else "Done"
+    described: dict[str, Any] = {
+        "summary": endpoint.summary,
+        "tags": [endpoint.tag],
+        "responses": {str(status): {"description": said, "content": content} for status in endpoint.statuses},
+    }
+    if endpoint.description:
+        described["description"] = endpoint.description
+    if endpoint.right is None:
+        described["security"] = []
+    if parameters := list_parameters(endpoint):
+        described["parameters"] = parameters
+    if endpoint.body is not None:
+        schema = {"schema": build_schema(endpoint.body.shape, prefix)}
+        described["requestBody"] = {"required": True, "content": {endpoint.body.media_type: schema}}
+    return described

@@ -1,0 +1,220 @@
+"""What the products' pages say of each parameter, as data: type, default, range (bounds are inclusive: the
+pages' own defaults lie on them), and what differs here. docs/parameters.md prints it beside the dialects'
+tables, and tests/contract/test_pages.py holds the server to it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Unstated(Enum):
+    """A page's silence."""
+
+    NONE = "none on the page"
+
+
+UNSTATED = Unstated.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class PageRow:
+    """One parameter of a page."""
+
+    name: str
+    type: str
+    """As the page writes it; a bar before null where null is taken."""
+    default: object = UNSTATED
+    low: float | None = None
+    high: float | None = None
+    required: bool = False
+    difference: str = ""
+    """What is otherwise here, and why; nothing where nothing is."""
+
+    @property
+    def is_nullable(self) -> bool:
+        return self.type.endswith("| null")
+
+
+@dataclass(frozen=True, slots=True)
+class ProductPage:
+    """One product's page."""
+
+    product: str
+    endpoint: str
+    """The product's own."""
+    dialect: str | None
+    """Name of the dialect that speaks it; None where that is not built."""
+    served_at: str
+    """Where it is served here; of a page that is not built, the place of /v1 that comes nearest."""
+    rows: tuple[PageRow, ...]
+
+
+MIROSTAT = (
+    "Mirostat is off unless one of its two fields is sent: were the page's default always on, temperature "
+    "would steer alone, and top_k and top_p do nothing; the product's later documentation says off, too"
+)
+COUNT = "prompts times n are at most 256, which bounds what one request may hold in memory"
+USER = "nothing here looks for abuse; it stands in the records of usage"
+
+FIREWORKS = ProductPage(
+    "Fireworks",
+    "POST /inference/v1/completions",
+    "fireworks",
+    "/fireworks/inference/v1/completions",
+    (
+        PageRow("model", "string", required=True),
+        PageRow("prompt", "string | string[] | integer[] | integer[][]", required=True),
+        PageRow("context_length_exceeded_behavior", "truncate or error", "truncate"),
+        PageRow("echo", "boolean | null", False),
+        PageRow("frequency_penalty", "number | null", 0, -2, 2),
+        PageRow("ignore_eos", "boolean | null", False),
+        PageRow(
+            "images",
+            "string[]",
+            difference="their number is checked against the <image> marks of the prompt; then they are "
+            "refused, as no model that is served here sees yet",
+        ),
+        PageRow(
+            "logprobs",
+            "integer | null",
+            low=0,
+            high=5,
+            difference="with echo the prompt's first token, which nothing precedes, has 0.0 where /v1 has "
+            "null: the product's own client takes numbers only",
+        ),
+        PageRow(
+            "max_tokens",
+            "integer | null",
+            16,
+            low=0,
+            difference="0 is taken only with echo, to score a prompt; alone it would ask for nothing",
+        ),
+        PageRow("mirostat_lr", "number | null", 0.1, difference=MIROSTAT),
+        PageRow("mirostat_target", "number | null", 1.5, difference=MIROSTAT),
+        PageRow("n", "integer | null", 1, 1, 128, difference=COUNT),
+        PageRow("presence_penalty", "number | null", 0, -2, 2),
+        PageRow(
+            "repetition_penalty",
+            "number | null",
+            1,
+            0,
+            2,
+            difference="0, by which nothing can be divided, is taken as a millionth",
+        ),
+        PageRow("response_format", "object | null"),
+        PageRow("stop", "string | string[]"),
+        PageRow("stream", "boolean | null", False),
+        PageRow("temperature", "number | null", 1, 0, 2),
+        PageRow("top_k", "integer | null", low=1, high=128),
+        PageRow("top_p", "number | null", 1, 0, 1),
+        PageRow("user", "string | null", difference=USER),
+    ),
+)
+
+EMPOWER = ProductPage(
+    "Empower",
+    "POST /api/v1/chat/completions",
+    "empower",
+    "/empower/api/v1/chat/completions",
+    (
+        PageRow(
+            "messages",
+            "object[] | string[] | string",
+            required=True,
+            difference="the page's two descriptions disagree (objects; an array of strings or a string): all "
+            "are taken, and each string of an array is a prompt of its own, as the page says under n",
+        ),
+        PageRow("model", "string", required=True),
+        PageRow("frequency_penalty", "number", 0, -2, 2),
+        PageRow("ignore_eos", "boolean", False),
+        PageRow("max_tokens", "integer", 256),
+        PageRow("n", "integer", 1, difference=COUNT + "; n is at most 128"),
+        PageRow("presence_penalty", "number", 0, -2, 2),
+        PageRow("stream", "boolean", False),
+        PageRow("temperature", "number", 1, 0, 2),
+        PageRow("top_p", "number", 1),
+    ),
+)
+
+JAMAI = ProductPage(
+    "JamAI Base",
+    "POST /api/v1/chat/completions",
+    None,
+    "/v1/chat/completions",
+    (
+        PageRow("model", "string", ""),
+        PageRow("rag_params", "object"),
+        PageRow("tools", "object[]"),
+        PageRow("tool_choice", "none, auto, required or a tool"),
+        PageRow("temperature", "number", 0.2, 0.001),
+        PageRow("top_p", "number", 0.6, 0.001),
+        PageRow("stream", "boolean", False),
+        PageRow("max_tokens", "integer", 2048, 1),
+        PageRow("stop", "string[]"),
+        PageRow("presence_penalty", "number", 0, -2, 2),
+        PageRow("frequency_penalty", "number", 0, -2, 2),
+        PageRow("logit_bias", "object"),
+        PageRow("id", "string", ""),
+        PageRow("messages", "object[]", required=True),
+        PageRow("max_completion_tokens", "integer", low=1),
+        PageRow("n", "integer", 1),
+        PageRow("user", "string"),
+    ),
+)
+
+SGP = ProductPage(
+    "Scale SGP",
+    "POST /v4/beta/chat/completions",
+    None,
+    "/v1/chat/completions",
+    (
+        PageRow("model", "string", required=True),
+        PageRow("messages", "object[]", required=True),
+        PageRow("chat_template", "string"),
+        PageRow("chat_template_kwargs", "object"),
+        PageRow("guided_json", "object"),
+        PageRow("guided_regex", "string"),
+        PageRow("guided_choice", "string[]"),
+        PageRow("guided_grammar", "string"),
+        PageRow("guided_decoding_backend", "string"),
+        PageRow("guided_whitespace_pattern", "string"),
+        PageRow("include_stop_str_in_output", "boolean"),
+        PageRow("memory_strategy", "object"),
+        PageRow("stream", "boolean", False),
+        PageRow("stream_options", "object"),
+        PageRow("stop", "string | string[]"),
+        PageRow("frequency_penalty", "number", low=-2, high=2),
+        PageRow("logit_bias", "object"),
+        PageRow("logprobs", "boolean"),
+        PageRow("top_logprobs", "integer", low=0, high=20),
+        PageRow("max_tokens", "integer"),
+        PageRow("n", "integer"),
+        PageRow("presence_penalty", "number", low=-2, high=2),
+        PageRow("seed", "integer"),
+        PageRow("suffix", "string"),
+        PageRow("temperature", "number"),
+        PageRow("top_p", "number"),
+        PageRow("response_format", "object"),
+        PageRow("user", "string"),
+        PageRow("audio", "object"),
+        PageRow("inference_timeout", "number"),
+        PageRow("max_completion_tokens", "integer"),
+        PageRow("modalities", "text or audio, in a list"),
+        PageRow("inference_extra_params", "object"),
+        PageRow("tools", "object[]"),
+        PageRow("tool_choice", "none, auto or required"),
+        PageRow("parallel_tool_calls", "boolean"),
+        PageRow("best_of", "integer"),
+        PageRow("inference_extra_headers", "object"),
+        PageRow("prediction", "object"),
+        PageRow("top_k", "integer"),
+    ),
+)
+
+PAGES = (FIREWORKS, EMPOWER, JAMAI, SGP)
+
+
+def list_built_pages() -> Iterator[ProductPage]:
+    """The pages that a dialect speaks."""
+    return (page for page in PAGES if page.dialect is not None)

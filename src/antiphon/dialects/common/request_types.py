@@ -1,0 +1,328 @@
+"""The JSON shapes of OpenAI's dialect: what a request may hold, with types and ranges, and what answers look
+like.
+
+Decoding checks requests against these types, answers are encoded from them, and the OpenAPI document is made
+from them. Which other fields are known and refused is said in `fields`.
+"""
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+# --- limits, each with its reason ---------------------------------------------------------------------------
+
+MAX_CHOICES = 128
+"""Choices of one prompt; OpenAI's own bound."""
+
+MAX_SEQUENCES = 256
+"""Prompts times choices of one request: more than any engine runs at once, and little enough to hold in
+memory."""
+
+MAX_MESSAGES = 4096
+"""Messages of one conversation: more than fit a context of 32,768 tokens with a word in each."""
+
+MAX_STOPS = 4
+"""Stop texts of one request; OpenAI's own bound."""
+
+MAX_STOP_LENGTH = 1024
+"""Characters of one stop text: the detokenizer holds back as much of every stream."""
+
+MAX_STOP_TOKENS = 128
+"""Stop token ids of one request: every step of every sequence is compared with them."""
+
+MAX_LOGPROB_TOKENS = 128
+"""Tokens whose log-probabilities are asked for at each place; vLLM's own bound."""
+
+MAX_CANDIDATES = 20
+"""`best_of`; OpenAI's own bound."""
+
+MAX_BAD_WORDS = 128
+"""Forbidden words of one request: each is tokenized twice, and looked for at every step."""
+
+MAX_BIASES = 1024
+"""Tokens of one logit bias: each costs every step of every sequence."""
+
+MAX_SALT = 256
+"""Characters of a cache salt."""
+
+LARGEST_BIAS = 100.0
+"""OpenAI's own bound of a logit bias, in both directions."""
+
+MAX_IDS = 1 << 20
+"""Items of one list of token ids: the longest contexts hold as many, and more would keep others waiting."""
+
+MAX_NAME = 256
+"""Characters of a model's or speaker's name."""
+
+MAX_TOOLS = 128
+"""Tools of one conversation; OpenAI's own bound."""
+
+FUNCTION_NAME = "^[a-zA-Z0-9_-]{1,64}$"
+
+MAX_CALLS = 128
+"""Calls of one message."""
+
+MAX_TEMPLATE = 100_000
+"""Characters of a request's chat template; the longest of the known models has 30,000."""
+
+MAX_VALUES = 64
+"""Values that a request gives a chat template."""
+
+MAX_DOCUMENTS = 1024
+"""Documents of one conversation: more than fit most contexts with a paragraph in each."""
+
+LONGEST_USER = 512
+"""Characters of an end user's name: any address, and little enough to keep with each request."""
+
+
+MOST_TAGS, LONGEST_TAG, LONGEST_TEXT = 16, 64, 512
+"""Pairs of `metadata`, characters of a key and of a value; OpenAI's own bounds."""
+
+INT32_MAX = 2**31 - 1
+
+# --- requests -----------------------------------------------------------------------------------------------
+
+PositiveInt = Annotated[int, Meta(ge=1, le=INT32_MAX)]
+TokenId = Annotated[int, Meta(ge=0, le=INT32_MAX)]
+Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
+FunctionName = Annotated[str, Meta(extra_json_schema={"pattern": FUNCTION_NAME})]
+StopText = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_LENGTH)]
+Temperature = Annotated[float, Meta(ge=0, le=2)]
+Fraction = Annotated[float, Meta(ge=0, le=1)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+Repetition = Annotated[float, Meta(gt=0, le=2)]
+MirostatTarget = Annotated[float, Meta(gt=0, le=100)]
+MirostatRate = Annotated[float, Meta(ge=0, le=1)]
+NonNegativeInt = Annotated[int, Meta(ge=0, le=INT32_MAX)]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+Bias = Annotated[dict[str, float], Meta(max_length=MAX_BIASES)]
+AllowedTokenIds = Annotated[list[TokenId], Meta(min_length=1, max_length=MAX_IDS)]
+Salt = Annotated[str, Meta(min_length=1, max_length=MAX_SALT)]
+Alternatives = Annotated[int, Meta(ge=-1, le=INT32_MAX)]
+LogprobTokenIds = Annotated[list[TokenId], Meta(min_length=1, max_length=MAX_LOGPROB_TOKENS)]
+BestOf = Annotated[int, Meta(ge=0, le=MAX_CANDIDATES)]
+TruncatedLength = Annotated[int, Meta(ge=-1, le=INT32_MAX)]
+TopK = Annotated[int, Meta(ge=-1, le=INT32_MAX)]
+Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Choices = Annotated[int, Meta(ge=1, le=MAX_CHOICES)]
+Stop = StopText | Annotated[list[StopText], Meta(max_length=MAX_STOPS)]
+TemplateSource = Annotated[str, Meta(min_length=1, max_length=MAX_TEMPLATE)]
+TemplateValues = Annotated[dict[str, Any], Meta(max_length=MAX_VALUES)]
+Documents = Annotated[list[dict[str, Any]], Meta(max_length=MAX_DOCUMENTS)]
+BadWords = Annotated[list[StopText], Meta(max_length=MAX_BAD_WORDS)]
+Priority = Annotated[int, Meta(ge=-(2**31), le=INT32_MAX)]
+EndUser = Annotated[str, Meta(max_length=LONGEST_USER)]
+Tags = Annotated[dict[str, Annotated[str, Meta(max_length=LONGEST_TEXT)]], Meta(max_length=MOST_TAGS)]
+StopTokens = Annotated[list[TokenId], Meta(max_length=MAX_STOP_TOKENS)]
+
+
+class TextPart(Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="text"):
+    """A part of a message's content."""
+
+    text: str
+
+
+class RefusalPart(Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="refusal"):
+    """A part of an assistant's content that says why it does not answer."""
+
+    refusal: str
+
+
+class CalledFunction(Struct, frozen=True, forbid_unknown_fields=True):
+    """What an assistant called, with the arguments as the model wrote them."""
+
+    name: FunctionName
+    arguments: str | dict[str, Any] = ""
+
+
+class MessageToolCall(Struct, frozen=True, forbid_unknown_fields=True):
+    """One call of an earlier turn."""
+
+    id: Name
+    function: CalledFunction
+    type: Literal["function"] = "function"
+    index: int | None = None
+
+
+class ChatMessage(Struct, frozen=True, forbid_unknown_fields=True):
+    """One turn of the conversation."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | Annotated[list[TextPart | RefusalPart], Meta(min_length=1)] | None = None
+    """May be left out of an assistant's turn."""
+    refusal: str | None = None
+    """The assistant's text where its content is empty."""
+    name: Name | None = None
+    tool_calls: Annotated[list[MessageToolCall], Meta(max_length=MAX_CALLS)] | None = None
+    tool_call_id: Name | None = None
+    reasoning_content: str | None = None
+    """What the assistant thought before its content."""
+    reasoning: str | None = None
+    """The same by its newer name."""
+
+
+class Function(Struct, frozen=True, forbid_unknown_fields=True):
+    """A function that the model may call."""
+
+    name: FunctionName
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    """JSON Schema of its arguments; a function without takes none."""
+    strict: bool | None = None
+
+
+class ToolShape(Struct, frozen=True, forbid_unknown_fields=True):
+    """A tool."""
+
+    type: Literal["function"]
+    function: Function
+
+
+class NamedFunction(Struct, frozen=True, forbid_unknown_fields=True):
+    """A function by its name."""
+
+    name: Name
+
+
+class NamedTool(Struct, frozen=True, forbid_unknown_fields=True):
+    """A tool by its name."""
+
+    type: Literal["function"]
+    function: NamedFunction
+
+
+class AllowedTools(Struct, frozen=True, forbid_unknown_fields=True):
+    """Some of the tools, and whether one has to be called."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedTool], Meta(min_length=1, max_length=MAX_TOOLS)]
+
+
+class ToolChoiceShape(Struct, frozen=True, forbid_unknown_fields=True):
+    """One tool that has to be called, or some that may be."""
+
+    type: Literal["function", "allowed_tools"]
+    function: NamedFunction | None = None
+    allowed_tools: AllowedTools | None = None
+
+
+class StreamOptions(Struct, frozen=True, forbid_unknown_fields=True):
+    """How a stream ends."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class NamedSchema(Struct, frozen=True, forbid_unknown_fields=True):
+    """A JSON Schema that an answer is to satisfy. It always does, whether `strict` is said or not."""
+
+    schema: dict[str, Any] | bool
+    name: Name | None = None
+    description: str | None = None
+    strict: bool | None = None
+
+
+class ResponseFormat(Struct, frozen=True, forbid_unknown_fields=True):
+    """What an answer is: text, any JSON object, or JSON of a schema."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: NamedSchema | None = None
+    schema: dict[str, Any] | None = None
+    """With json_object: the schema of the object."""
+
+
+class StructuredOutputs(Struct, frozen=True, forbid_unknown_fields=True):
+    """One constraint, as vLLM writes it."""
+
+    json: dict[str, Any] | str | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    whitespace_pattern: str | None = None
+
+
+class CommonRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What chat and text completions share."""
+
+    model: Name
+    max_tokens: PositiveInt | None = None
+    temperature: Temperature | None = None
+    top_p: Fraction | None = None
+    top_k: TopK | None = None
+    min_p: Fraction | None = None
+    typical_p: Fraction | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: Repetition | None = None
+    logit_bias: Bias | None = None
+    mirostat_target: MirostatTarget | None = None
+    mirostat_lr: MirostatRate | None = None
+    min_tokens: NonNegativeInt | None = None
+    ignore_eos: bool | None = None
+    allowed_token_ids: AllowedTokenIds | None = None
+    seed: Seed | None = None
+    n: Choices | None = None
+    stop: Stop | None = None
+    stop_token_ids: StopTokens | None = None
+    bad_words: BadWords | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    best_of: BestOf | None = None
+    prompt_logprobs: Alternatives | None = None
+    logprob_token_ids: LogprobTokenIds | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+    truncate_prompt_tokens: TruncatedLength | None = None
+    truncation_side: Literal["left", "right"] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    cache_salt: Salt | None = None
+    priority: Priority | None = None
+    response_format: ResponseFormat | None = None
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    guided_whitespace_pattern: str | None = None
+    structured_outputs: StructuredOutputs | None = None
+    user: EndUser | None = None
+    metadata: Tags | None = None
+
+
+class ChatCompletionRequest(CommonRequest, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Body of POST /v1/chat/completions."""
+
+    messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
+    max_completion_tokens: PositiveInt | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template: TemplateSource | None = None
+    chat_template_kwargs: TemplateValues | None = None
+    documents: Documents | None = None
+    echo: bool | None = None
+    add_special_tokens: bool | None = None
+    tools: Annotated[list[ToolShape], Meta(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ToolChoiceShape | None = None
+    parallel_tool_calls: bool | None = None
+    logprobs: bool | None = None
+    top_logprobs: Alternatives | None = None
+    reasoning_effort: Effort | None = None
+    include_reasoning: bool | None = None
+    thinking_token_budget: NonNegativeInt | None = None
+    safety_identifier: EndUser | None = None
+    prompt_cache_key: str | None = None
+
+
+class CompletionRequest(CommonRequest, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Body of POST /v1/completions."""
+
+    prompt: (
+        str | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1, max_length=MAX_IDS)] | None
+    ) = None
+    """An empty one, or none, is the model's start token."""
+    max_tokens: NonNegativeInt | None = None
+    """0 only together with `echo`."""
+    logprobs: Alternatives | None = None
+    echo: bool | None = None
+    add_special_tokens: bool | None = None

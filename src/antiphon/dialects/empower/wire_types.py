@@ -1,0 +1,125 @@
+"""The JSON shapes of requests in Empower's dialect: OpenAI's, where the page says no other.
+
+The request type can hold all that OpenAI's can; which fields are taken is said in `fields`.
+"""
+
+from typing import Annotated, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from antiphon.dialects.common.request_types import (
+    MAX_MESSAGES,
+    MAX_NAME,
+    MAX_TOOLS,
+    ChatMessage,
+    CommonRequest,
+    ToolChoiceShape,
+    ToolShape,
+)
+from antiphon.dialects.common.response_types import FinishName, ToolCallPart, ToolCallShape
+
+LONGEST_REVISION = 200
+LONGEST_TOKEN = 512
+"""Characters of a hub's token; those of today have 37."""
+
+ModelName = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
+
+
+class ChatRequest(CommonRequest, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Body of POST /empower/api/v1/chat/completions."""
+
+    messages: str | Annotated[list[str | ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
+    tools: Annotated[list[ToolShape], Meta(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Literal["none", "auto", "any", "required"] | ToolChoiceShape | None = None
+    parallel_tool_calls: bool | None = None
+    include_thinking: bool | None = None
+
+
+class DeployRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Body of POST /empower/api/v1/lora."""
+
+    model_name: ModelName
+    model_source: Literal["HF_HUB", "LOCAL"]
+    hf_revision: Annotated[str, Meta(min_length=1, max_length=LONGEST_REVISION)] | None = None
+    hf_token: Annotated[str, Meta(min_length=1, max_length=LONGEST_TOKEN)] | None = None
+    name: ModelName | None = None
+    base_model_name: ModelName | None = None
+
+
+class EmpowerUsageShape(Struct, frozen=True):
+    """Tokens; of the whole request, or in a stream of one prompt those of one choice with its prompt."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class AnswerMessage(Struct, frozen=True, kw_only=True):
+    """What the model said."""
+
+    role: Literal["assistant"] = "assistant"
+    content: str | None
+    """Null where it only called tools."""
+    tool_calls: list[ToolCallShape] | UnsetType = UNSET
+
+
+class EmpowerChatChoice(Struct, frozen=True, kw_only=True):
+    """One complete choice."""
+
+    index: int
+    message: AnswerMessage
+    finish_reason: FinishName
+
+
+class ChatAnswer(Struct, frozen=True, kw_only=True):
+    """A buffered answer."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[EmpowerChatChoice]
+    usage: EmpowerUsageShape
+
+
+class EmpowerDelta(Struct, frozen=True, kw_only=True):
+    """What a chunk adds to its choice: the role first, then text or calls, and nothing at the end."""
+
+    role: Literal["assistant"] | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+    tool_calls: list[ToolCallPart] | UnsetType = UNSET
+
+
+class ChunkChoice(Struct, frozen=True, kw_only=True):
+    """A part of one choice."""
+
+    index: int
+    delta: EmpowerDelta
+    finish_reason: FinishName | None = None
+
+
+class ChatChunk(Struct, frozen=True, kw_only=True):
+    """One event of a stream."""
+
+    id: str
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    created: int
+    model: str
+    choices: list[ChunkChoice]
+    usage: EmpowerUsageShape | UnsetType = UNSET
+    """With the last part of each choice; of several prompts with the very last, for all of them."""
+
+
+class FlatError(Struct, frozen=True, kw_only=True):
+    """Body of every error response."""
+
+    object: Literal["error"] = "error"
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+class StreamedError(Struct, frozen=True):
+    """The last event of a stream that broke: OpenAI's clients look for this key, and raise."""
+
+    error: FlatError

@@ -1,0 +1,268 @@
+"""The JSON shapes of Fireworks' requests, with the types and ranges of its page, whose bounds are inclusive.
+What has the same meaning is of OpenAI's wire types. Answers are in `answers`."""
+
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from antiphon.dialects.common.request_types import (
+    INT32_MAX,
+    MAX_IDS,
+    MAX_MESSAGES,
+    MAX_TOOLS,
+    Bias,
+    ChatMessage,
+    Choices,
+    EndUser,
+    Fraction,
+    MirostatRate,
+    MirostatTarget,
+    Name,
+    NamedFunction,
+    NamedSchema,
+    NonNegativeInt,
+    Penalty,
+    PositiveInt,
+    Salt,
+    Seed,
+    Stop,
+    Tags,
+    Temperature,
+    TokenId,
+    ToolShape,
+)
+from antiphon.dialects.common.response_types import AssistantMessage, Delta, FinishName, UsageShape
+
+MOST_ALTERNATIVES = 5
+"""Likeliest tokens at each place; the page's bound."""
+
+MOST_CANDIDATES = 128
+"""`top_k`; the page's bound."""
+
+LEAST_BUDGET = 1024
+"""Tokens of `thinking.budget_tokens`; Fireworks' bound."""
+
+MAX_IMAGES = 1024
+"""Images of one request: more than any prompt has room for."""
+
+PromptText = Annotated[str, Meta(min_length=1)]
+Alternatives = Annotated[int, Meta(ge=0, le=MOST_ALTERNATIVES)]
+Candidates = Annotated[int, Meta(ge=1, le=MOST_CANDIDATES)]
+Repetition = Annotated[float, Meta(ge=0, le=2)]
+MostReasoningTokens = Annotated[int, Meta(ge=1, le=INT32_MAX)]
+Budget = Annotated[int, Meta(ge=LEAST_BUDGET, le=INT32_MAX)]
+Images = Annotated[list[str], Meta(max_length=MAX_IMAGES)]
+
+
+class FireworksResponseFormat(Struct, frozen=True, forbid_unknown_fields=True):
+    """What an answer is: text, any JSON object, JSON of a schema, or a text of a grammar."""
+
+    type: Literal["text", "json_object", "json_schema", "grammar"]
+    schema: dict[str, Any] | str | None = None
+    """With json_object: the schema of the object, as JSON or as a text of it."""
+    json_schema: NamedSchema | str | None = None
+    grammar: str | None = None
+
+
+class ChosenTool(Struct, frozen=True, forbid_unknown_fields=True):
+    """One tool that has to be called, by its name, beside the type or as OpenAI says it."""
+
+    type: Literal["function"]
+    name: Name | None = None
+    function: NamedFunction | None = None
+
+
+class FireworksThinking(Struct, frozen=True, forbid_unknown_fields=True):
+    """Whether a model that reasons shall do so, and how many tokens of it there may be."""
+
+    type: Literal["enabled", "disabled"]
+    budget_tokens: Budget | None = None
+
+
+class FireworksCommonRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What text and chat completions share."""
+
+    model: Name
+    max_completion_tokens: PositiveInt | None = None
+    context_length_exceeded_behavior: Literal["truncate", "error"] | None = None
+    frequency_penalty: Penalty | None = None
+    presence_penalty: Penalty | None = None
+    repetition_penalty: Repetition | None = None
+    ignore_eos: bool | None = None
+    logprobs: Alternatives | bool | None = None
+    top_logprobs: Alternatives | None = None
+    mirostat_target: MirostatTarget | None = None
+    mirostat_lr: MirostatRate | None = None
+    n: Choices | None = None
+    response_format: FireworksResponseFormat | None = None
+    stop: Stop | None = None
+    stream: bool | None = None
+    temperature: Temperature | None = None
+    top_k: Candidates | None = None
+    top_p: Fraction | None = None
+    min_p: Fraction | None = None
+    typical_p: Fraction | None = None
+    logit_bias: Bias | None = None
+    seed: Seed | None = None
+    return_token_ids: bool | None = None
+    user: EndUser | None = None
+    metadata: Tags | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_isolation_key: Salt | None = None
+
+
+class FireworksCompletionRequest(
+    FireworksCommonRequest, frozen=True, forbid_unknown_fields=True, kw_only=True
+):
+    """Body of POST /fireworks/inference/v1/completions."""
+
+    prompt: (
+        PromptText
+        | Annotated[list[PromptText | TokenId | list[TokenId]], Meta(min_length=1, max_length=MAX_IDS)]
+    )
+    max_tokens: NonNegativeInt | None = None
+    """0 only together with `echo`."""
+    echo: bool | None = None
+    images: Annotated[list[str | Images], Meta(max_length=MAX_IMAGES)] | None = None
+    """One list, or one for each of several prompts."""
+
+
+class FireworksChatCompletionRequest(
+    FireworksCommonRequest, frozen=True, forbid_unknown_fields=True, kw_only=True
+):
+    """Body of POST /fireworks/inference/v1/chat/completions."""
+
+    messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
+    max_tokens: PositiveInt | None = None
+    tools: Annotated[list[ToolShape], Meta(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Literal["none", "auto", "required", "any"] | ChosenTool | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: Literal["none", "low", "medium", "high"] | bool | MostReasoningTokens | None = None
+    thinking: FireworksThinking | None = None
+
+
+FireworksFinishName = Literal["stop", "length", "tool_calls", "error"]
+"""`error` ends a choice of a stream that broke."""
+
+
+class FireworksRankedToken(Struct, frozen=True, kw_only=True):
+    """One of the likeliest tokens at a place."""
+
+    token: str
+    """Its text; `bytes:\\xe2\\x98` for part of a character, the name of a control token."""
+    logprob: float
+    """-9999 is as good as never."""
+    token_id: int
+    bytes: list[int]
+
+
+class TokenEntry(FireworksRankedToken, frozen=True, kw_only=True):
+    """One token, in the model's raw distribution."""
+
+    text_offset: int
+    """Which character of the choice's text it begins in; runs on through a stream."""
+    top_logprobs: list[FireworksRankedToken]
+    """As many as were asked for, best first."""
+
+
+class Logprobs(Struct, frozen=True, kw_only=True):
+    """The tokens of a choice, whole or in part, in arrays of equal length where `logprobs` was a number, and
+    as a list of entries where it was true. With `echo` the prompt's tokens are the first."""
+
+    tokens: list[str] | UnsetType = UNSET
+    token_logprobs: list[float] | UnsetType = UNSET
+    """In the model's raw distribution; 0 for a prompt's first token, which nothing comes before."""
+    top_logprobs: list[dict[str, float]] | UnsetType | None = UNSET
+    """The likeliest tokens and the token itself; null when none were asked for."""
+    text_offset: list[int] | UnsetType = UNSET
+    token_ids: list[int] | UnsetType = UNSET
+    content: list[TokenEntry] | UnsetType = UNSET
+
+
+class FireworksTextChoice(Struct, frozen=True, kw_only=True):
+    """One choice of a text completion, whole or in part."""
+
+    index: int
+    text: str
+    logprobs: Logprobs | None = None
+    finish_reason: FireworksFinishName | None = None
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    """Of its prompt, with return_token_ids; in a stream in its first chunk."""
+    token_ids: list[int] | UnsetType = UNSET
+    """Of its tokens, with return_token_ids; in a stream of those since its last chunk."""
+
+
+class FireworksCompletion(Struct, frozen=True, kw_only=True):
+    """Buffered answer of a text completion; also one event of a streamed one."""
+
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    choices: list[FireworksTextChoice]
+    usage: UsageShape | None = None
+    """In a stream null until a choice ends; then that of the whole request."""
+
+
+class FireworksChatChoice(Struct, frozen=True, kw_only=True):
+    """One choice of a chat."""
+
+    index: int
+    message: AssistantMessage
+    logprobs: Logprobs | None = None
+    finish_reason: FinishName
+    token_ids: list[int] | UnsetType = UNSET
+    """As of a TextChoice."""
+
+
+class FireworksChatCompletion(Struct, frozen=True, kw_only=True):
+    """Buffered answer of a chat."""
+
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int
+    model: str
+    choices: list[FireworksChatChoice]
+    usage: UsageShape
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    """With return_token_ids."""
+
+
+class FireworksChatChunkChoice(Struct, frozen=True, kw_only=True):
+    """A part of one choice."""
+
+    index: int
+    delta: Delta
+    logprobs: Logprobs | None = None
+    finish_reason: FireworksFinishName | None = None
+    token_ids: list[int] | UnsetType = UNSET
+    """As of a TextChoice."""
+
+
+class FireworksChatCompletionChunk(Struct, frozen=True, kw_only=True):
+    """One event of a streamed chat."""
+
+    id: str
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    created: int
+    model: str
+    choices: list[FireworksChatChunkChoice]
+    usage: UsageShape | None = None
+    """As of a Completion."""
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    """In the first chunk, with return_token_ids."""
+
+
+class FireworksErrorBody(Struct, frozen=True):
+    """What went wrong, and where."""
+
+    message: str
+    param: str | None
+    """The field at fault."""
+    code: str
+
+
+class FireworksErrorEnvelope(Struct, frozen=True):
+    """Body of every error response; also the last event of a stream that broke."""
+
+    error: FireworksErrorBody
