@@ -102,7 +102,8 @@ def test_aliases_are_said_in_the_file_the_variable_or_by_flag(tmp_path, monkeypa
 
     def said(*flags):
         return [
-            (alias.name, alias.model) for alias in ServeOptions(config=file, aliases=flags).settings().aliases
+            (alias.name, alias.model)
+            for alias in ServeOptions(config=file, aliases=flags).load_settings().aliases
         ]
 
     assert said() == [("gpt-*", "cantor")]
@@ -127,7 +128,7 @@ def test_a_wrong_alias_is_named(tmp_path, line, sentence):
     file = tmp_path / "antiphon.toml"
     file.write_text(f"[[aliases]]\n{line}\n")
     with pytest.raises(SettingsError) as refused:
-        ServeOptions(config=file).settings()
+        ServeOptions(config=file).load_settings()
     assert sentence in refused.value.message
 
 

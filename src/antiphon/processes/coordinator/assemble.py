@@ -12,7 +12,7 @@ from antiphon.ledger.drain import Drain
 from antiphon.limits.local import LocalLimiter
 from antiphon.limits.seeding import SECOND, LedgerSeeder
 from antiphon.limits.snapshot import pop_snapshot
-from antiphon.processes.coordinator.coordinator import Coordinator, listening
+from antiphon.processes.coordinator.coordinator import Coordinator, serve_coordinator
 from antiphon.settings.schema import Settings
 from antiphon.store.base import EntryStore, TenancyStore
 
@@ -27,7 +27,7 @@ LIMITS = "limits.json"
 
 
 @asynccontextmanager
-async def coordinating(
+async def open_coordinator(
     settings: Settings, path: str, clock: Clock, database: "Database | None" = None
 ) -> AsyncIterator[Coordinator]:
     """A coordinator that listens at the path while the context lasts. With keys it has a database, drains the
@@ -40,10 +40,10 @@ async def coordinating(
             from antiphon.store.tenancy import SqlTenancy
 
             entries = SqlEntries(database)
-            drain = await stack.enter_async_context(draining(settings, entries))
+            drain = await stack.enter_async_context(open_drain(settings, entries))
             if settings.limits.url is None:
                 tenancy = SqlTenancy(database)
-                seeds = await stack.enter_async_context(seeding(entries, tenancy, drain, clock, began))
+                seeds = await stack.enter_async_context(open_seeds(entries, tenancy, drain, clock, began))
                 limiter = LocalLimiter(clock, seeds, opens=settings.limits.unavailable == "open")
                 kept = Path(settings.ledger.spool or "") / LIMITS
 
@@ -55,7 +55,7 @@ async def coordinating(
                     coordinator.load(snapshot)
             return coordinator
 
-        yield await stack.enter_async_context(listening(path, make))
+        yield await stack.enter_async_context(serve_coordinator(path, make))
 
 
 def open_database(settings: Settings) -> "Database | None":
@@ -68,7 +68,7 @@ def open_database(settings: Settings) -> "Database | None":
 
 
 @asynccontextmanager
-async def draining(settings: Settings, entries: EntryStore) -> AsyncIterator[Drain]:
+async def open_drain(settings: Settings, entries: EntryStore) -> AsyncIterator[Drain]:
     """Brings the spool into the database while the context lasts. Raises StartupError where it cannot be
     used."""
     drain = Drain(Path(settings.ledger.spool or ""), entries)
@@ -80,7 +80,7 @@ async def draining(settings: Settings, entries: EntryStore) -> AsyncIterator[Dra
 
 
 @asynccontextmanager
-async def seeding(
+async def open_seeds(
     entries: EntryStore, tenancy: TenancyStore, drain: Drain | None, clock: Clock, began: int | None = None
 ) -> AsyncIterator[LedgerSeeder]:
     """Asks the ledger what is used of limits while the context lasts; after what `drain` has to bring into
