@@ -27,9 +27,7 @@ EVERYWHERE = {
 }
 
 
-def test_a_template_is_refused_by_name_wherever_it_is_sent_unless_the_operator_takes_them(
-    server: Server, trusting: Server
-) -> None:
+def test_templates_of_callers_are_refused_unless_enabled(server: Server, trusting: Server) -> None:
     with server.client() as careful, trusting.client() as other:
         for path, body in EVERYWHERE.items():
             asked = body | {"chat_template": SHORT}

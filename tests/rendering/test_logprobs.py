@@ -4,7 +4,7 @@ stop strings cut the text."""
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.domain.events import Finished, TextDelta
@@ -183,7 +183,6 @@ async def test_end_tokens_that_end_nothing_have_entries():
     assert found.choices[0].text == ""
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     words=st.lists(st.sampled_from(PIECES), max_size=12),
     stops=st.lists(st.sampled_from(["END", "\n\n", "llo", "本", "😀a", " the", "o w"]), max_size=3),

@@ -1,7 +1,7 @@
 """What a choice shows of its tokens: stop texts that stay, control tokens by their names."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.domain.events import Finished, FinishReason, TextDelta
@@ -35,7 +35,6 @@ async def test_a_stop_text_stays_at_the_end_and_nothing_after_it():
         assert (choice.text, choice.reason) == (" the STOP!p", FinishReason.STOP)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     words=st.lists(st.sampled_from(PIECES), max_size=8),
     stops=st.lists(st.text("aéSTOPtop😀日", min_size=1, max_size=3), min_size=1, max_size=3),

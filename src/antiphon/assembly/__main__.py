@@ -43,8 +43,8 @@ from antiphon.http.app import create_app
 from antiphon.http.metrics import own_series
 from antiphon.http.serve import serve
 from antiphon.pipeline.adapters import AdapterRegistry
-from antiphon.processes.coordinator.assemble import coordinating, open_database
-from antiphon.processes.coordinator.client import joined
+from antiphon.processes.coordinator.assemble import open_coordinator, open_database
+from antiphon.processes.coordinator.client import connect_coordinator
 from antiphon.processes.ipc.frames import from_line
 from antiphon.services.tenancy import TenancyService
 from antiphon.settings.schema import Settings, decode_settings
@@ -79,11 +79,11 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
         models = build_models(hosts, clock, settings)
         path = runtime.build_coordinator_path(Path(config.runtime))
         database = open_database(settings)
-        begin = partial(coordinating, settings, path, clock, database)
+        begin = partial(open_coordinator, settings, path, clock, database)
         managed = accounting = None
         try:
             coordinator = await keeping.enter_async_context(
-                joined(path, clock, begin if settings.server.workers == 1 else None)
+                connect_coordinator(path, clock, begin if settings.server.workers == 1 else None)
             )
             if database is not None:
                 managed = build_tenancy(settings, clock, coordinator, database)
@@ -92,7 +92,7 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
                     open_accounting(settings, managed, clock, coordinator)
                 )
             edge = build_app_state(settings, models, clock, managed, accounting, coordinator)
-            coordinator.count(partial(own_series, edge))
+            coordinator.set_series(partial(own_series, edge))
             adapters = build_adapters(hosts, edge, settings, coordinator)
         except (StartupError, StoreUnavailable) as refused:
             _exit_with(status, refused)

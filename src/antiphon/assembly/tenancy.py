@@ -19,7 +19,7 @@ from antiphon.limits.base import Limiter
 from antiphon.limits.seeding import LedgerSeeder
 from antiphon.pipeline.reserve import Accounting
 from antiphon.pipeline.rules import LimitIndex
-from antiphon.processes.coordinator.assemble import ENDING_S, seeding
+from antiphon.processes.coordinator.assemble import ENDING_S, open_seeds
 from antiphon.processes.coordinator.client import CoordinatorClient
 from antiphon.services.changes import DirectoryChanges
 from antiphon.services.prices import PriceService
@@ -82,7 +82,7 @@ def build_tenancy(
         recorder.update_projects(directory)
         for watcher in watchers:
             watcher()
-        coordinator.know(directory.revision)
+        coordinator.report_revision(directory.revision)
 
     feed = SqlFeed(database, coordinator.wait)
     changes = DirectoryChanges(tenancy, [learn], clock.wall, feed, coordinator.announce)
@@ -113,7 +113,7 @@ async def open_accounting(
         if settings.limits.url is not None:
             entries, tenancy = SqlEntries(managed.database), SqlTenancy(managed.database)
             drain = None if coordinator.coordinator is None else coordinator.coordinator.drain
-            seeds = await stack.enter_async_context(seeding(entries, tenancy, drain, clock))
+            seeds = await stack.enter_async_context(open_seeds(entries, tenancy, drain, clock))
             limiter = await stack.enter_async_context(
                 _connect_redis(settings, settings.limits.url, seeds, clock)
             )

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from antiphon.cli.serve_options import ServeOptions, named_model
+from antiphon.cli.serve_options import ServeOptions, parse_model
 from antiphon.errors import ModelFileError, SettingsError
 from antiphon.settings.models import AdapterSettings, HubSettings, ModelSettings
 from antiphon.settings.schema import Settings, change_model, with_assigned_models, with_lora
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 
-def cache_of(settings: HubSettings) -> HubCache:
+def find_cache(settings: HubSettings) -> HubCache:
     """Where fetched models lie."""
     if settings.cache:
         return HubCache(Path(settings.cache).expanduser().absolute())
     return HubCache(default_directory(os.environ, Path.home(), sys.platform).absolute())
 
 
-def hub_of(settings: HubSettings) -> Hub:
+def open_hub(settings: HubSettings) -> Hub:
     """The hub, with that cache."""
-    return Hub(cache_of(settings), endpoint=settings.endpoint, offline=settings.offline)
+    return Hub(find_cache(settings), endpoint=settings.endpoint, offline=settings.offline)
 
 
 def fetch(model: ModelSettings, settings: HubSettings) -> ModelSettings:
@@ -44,15 +44,15 @@ def fetch(model: ModelSettings, settings: HubSettings) -> ModelSettings:
         return model
     reference = parse(model.path)
     with show_progress(sys.stderr) as tell:
-        return change_model(model, path=str(hub_of(settings).local(reference, tell).path))
+        return change_model(model, path=str(open_hub(settings).local(reference, tell).path))
 
 
 def fetch_named(text: str) -> None:
     """Fetches what `--model TEXT` names on the hub, if it is not here, and shows how far that is: a server
     that is started then finds it. Raises StartupError."""
-    if not is_reference(str(named_model(text)["path"])):
+    if not is_reference(str(parse_model(text)["path"])):
         return
-    settings = ServeOptions(models=[text]).settings()
+    settings = ServeOptions(models=[text]).load_settings()
     for model in settings.models:
         fetch(model, settings.hub)
 
@@ -94,7 +94,7 @@ def keep_adapters(settings: Settings) -> Settings:
     settings = assign_adapters(settings)
     said = settings.lora.registry or default_registry(os.environ, Path.home())
     registry = Path(said).expanduser().absolute()
-    directories = [directory(said) for said in settings.lora.directories]
+    directories = [require_directory(said) for said in settings.lora.directories]
     paths = {}
     for adapter in settings.adapters:
         (base,) = (model.path for model in settings.models if model.name == adapter.model)
@@ -133,7 +133,7 @@ def check_adapter(adapter: AdapterSettings, base: str, registry: Path) -> Adapte
         ) from None
 
 
-def directory(said: str) -> str:
+def require_directory(said: str) -> str:
     """A directory that callers may load from. Raises SettingsError for one that cannot be."""
     path = Path(said).expanduser().absolute()
     if not path.is_dir():

@@ -7,8 +7,7 @@ from starlette.types import Message, Send
 
 from antiphon.dialects.base import Dialect
 from antiphon.errors import AntiphonError, BudgetExceeded, InternalError, MethodNotAllowed, RequestError
-from antiphon.telemetry.logs import record
-from antiphon.telemetry.places import frames
+from antiphon.telemetry.logs import describe_exception, record
 
 DEFAULT_RETRY = 1.0
 """Seconds for Retry-After where the error names none: an engine is back within a few."""
@@ -80,5 +79,5 @@ def to_api_error(problem: Exception, request_id: str) -> AntiphonError:
         return internal_error(request_id)
     if isinstance(problem, AntiphonError):
         return problem
-    record("internal_error", logging.ERROR, request_id=request_id, problem=frames(problem))
+    record("internal_error", logging.ERROR, request_id=request_id, problem=describe_exception(problem))
     return internal_error(request_id)

@@ -47,7 +47,7 @@ def health_endpoints(edge: AppState) -> tuple[Endpoint, Endpoint]:
         missing."""
         states = {model.name: model.engine.state() for model in edge.models.list_bases()}
         missing = {name: str(state) for name, state in states.items() if state is not EngineState.READY}
-        silent = edge.coordinator is not None and not await edge.coordinator.responds()
+        silent = edge.coordinator is not None and not await edge.coordinator.ping()
         away = edge.limiter is not None and not edge.limiter.available
         ledger = LedgerState.WELL if edge.ledger is None else edge.ledger.state
         said: dict[str, object] = {} if ledger is LedgerState.WELL else {"ledger": str(ledger)}

@@ -13,8 +13,7 @@ from antiphon.errors import AntiphonError, InternalError, RouteNotFound
 from antiphon.http.authenticate import CHOICES
 from antiphon.http.errors import cause_of, level_of
 from antiphon.http.state import AppState
-from antiphon.telemetry.fields import known_path
-from antiphon.telemetry.logs import record
+from antiphon.telemetry.logs import cut_unknown_path, record
 
 HEADERS = frozenset({"authorization", *(name.decode() for name in CHOICES)})
 """Names of headers that errors blame."""
@@ -49,7 +48,7 @@ def record_failure(
         request_id=request.id,
         code=error.code,
         cause=cause_of(error),
-        param=known_path(error.param, _known_fields(edge.dialects, edge.admin)),
+        param=cut_unknown_path(error.param, _known_fields(edge.dialects, edge.admin)),
         model=request.progress.model or None,
         **(more or {}),
         **request.progress.account,

@@ -21,8 +21,8 @@ from antiphon.limits.base import MonitoredLimiter
 from antiphon.pipeline.adapters import AdapterRegistry
 from antiphon.pipeline.deployments import Deployments
 from antiphon.settings.server import ServerSettings
+from antiphon.telemetry.exposition import Totals
 from antiphon.telemetry.metrics import Metrics
-from antiphon.telemetry.totals import Totals
 
 
 class Runner(Protocol):
@@ -44,10 +44,10 @@ class Runner(Protocol):
 class Coordination(Protocol):
     """The coordinator, as far as the edge knows it."""
 
-    async def responds(self) -> bool:
+    async def ping(self) -> bool:
         """Whether it is there and answers."""
 
-    async def collect(self) -> tuple[int, Totals]:
+    async def collect_totals(self) -> tuple[int, Totals]:
         """How many other HTTP processes there are, and what they count, those that ended included."""
 
 

@@ -19,8 +19,7 @@ from antiphon.ledger.records import encode_entry
 from antiphon.ledger.segments import UNFINISHED, SegmentReader, list_segments, try_lock
 from antiphon.ledger.spool import AWAY_FILE, prepare_directory
 from antiphon.store.base import EntryStore
-from antiphon.telemetry.logs import record
-from antiphon.telemetry.places import frames
+from antiphon.telemetry.logs import describe_exception, record
 
 LOCK_FILE = "drain.lock"
 REFUSED_FILE = "refused.jsonl"
@@ -172,7 +171,7 @@ class Drain:
         except StoreUnavailable as problem:
             self._note_failure(problem.message)
         except Exception as problem:  # noqa: BLE001 - a border: the spool keeps what was not inserted
-            self._note_failure(frames(problem))
+            self._note_failure(describe_exception(problem))
             self._reset_readers()
         return False
 

@@ -16,7 +16,7 @@ from antiphon.domain.recording import Record, Recording
 from antiphon.errors import StoreUnavailable
 from antiphon.store.base import Directory, RecordStore
 from antiphon.telemetry.logs import record as log
-from antiphon.telemetry.redaction import redacted_json
+from antiphon.telemetry.redaction import redact_json
 
 MAX_QUEUED = 32 << 20
 """Characters that can wait for the store."""
@@ -122,6 +122,6 @@ def _redact_record(record: Record, recording: Recording) -> Record:
     find."""
     return replace(
         record,
-        request=redacted_json(record.request, recording.redact, MAX_TEXT),
-        answer=redacted_json(record.answer, recording.redact, MAX_TEXT),
+        request=redact_json(record.request, recording.redact, MAX_TEXT),
+        answer=redact_json(record.answer, recording.redact, MAX_TEXT),
     )

@@ -31,18 +31,18 @@ from antiphon.engines.host.runtime import build_coordinator_path, build_socket_p
 from antiphon.errors import AddressUnavailable, AntiphonError
 from antiphon.processes.ipc.frames import to_line
 from antiphon.processes.sandbox import INTERPRETER_VARIABLES
-from antiphon.processes.workers import MARGIN, RETIRE, Workers
+from antiphon.processes.workers import MARGIN, RETIRE_SIGNAL, Workers
 from antiphon.settings.models import ModelSettings
 from antiphon.settings.schema import Settings, choose_interpreter, encode_settings
 from antiphon.telemetry.logs import record
 
 BACKLOG = 2048
-"""Connections that may wait to be accepted, also while the HTTP process starts again."""
+"""Connections that may wait to be accepted, also while an HTTP process restarts."""
 
 HOST_DEADLINE = 5.0
 """Seconds that an engine host gets to end by itself, and the coordinator."""
 
-STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 MALLOC = "GLIBC_TUNABLES"
 LARGE_PAGES = "glibc.malloc.hugetlb=1"
@@ -58,18 +58,18 @@ HOST_VARIABLES = INTERPRETER_VARIABLES | {
     MALLOC,
 }
 HOST_PREFIXES = ("LC_", "DYLD_", "OMP_", "GOMP_", "KMP_", "GGML_", "CUDA_", "HIP_", "ROCR_")
-"""What of the environment reaches an engine host: what an interpreter, a library and its threads need, and no
-credential."""
+"""Prefixes of variables that an engine host gets. It gets what an interpreter, a library and its threads
+need, and no credential."""
 
 SECRET_VARIABLES = frozenset({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"})
 OWN_VARIABLES = "ANTIPHON_"
-"""What does not reach the HTTP processes and the coordinator by their environment: the settings, which hold
-keys, passwords and the pepper, are handed to them, and models are fetched before they start."""
+"""Variables that HTTP processes and the coordinator do not get. They receive the settings, which contain
+keys, passwords and the pepper, through a pipe, and models are fetched before they start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """What the children run; the defaults are the product."""
+    """What the children run. Tests and extensions replace the defaults."""
 
     engine: str = "antiphon.engines.llama.engine:LlamaTokenEngine"
     """`module:attribute` of the token engine."""
@@ -80,8 +80,8 @@ class Programs:
 
 
 @dataclass(frozen=True, slots=True)
-class Serving:
-    """Everything is up."""
+class ServingInfo:
+    """Where a running server is reached, and its engines."""
 
     url: str
     engines: Mapping[str, EngineInfo]
@@ -90,21 +90,21 @@ class Serving:
 
 def supervise(
     settings: Settings,
-    serving: Callable[[Serving], None],
+    on_serving: Callable[[ServingInfo], None],
     programs: Programs = Programs(),
-    replaced: Callable[[str | None], None] = lambda _: None,
+    on_replaced: Callable[[str | None], None] = lambda _: None,
 ) -> int:
     """Serves until SIGTERM, SIGINT or SIGHUP; `serving` is told once, when every process is ready, `replaced`
     of the end of each rolling restart, with why it failed where it did.
 
     Returns the exit status. Raises a StartupError when the server cannot start or cannot go on.
     """
-    _no_core_dumps()
-    signal.signal(RETIRE, signal.SIG_IGN)  # until there is something to replace
+    _disable_core_dumps()
+    signal.signal(RETIRE_SIGNAL, signal.SIG_IGN)  # until there is something to replace
     if settings.engine.user is not None:
         find_other_user(settings.engine.user)  # refused before anything is started
     with bind(settings.server.host, settings.server.port) as listener, create_runtime_directory() as runtime:
-        return asyncio.run(_Supervisor(settings, listener, runtime, programs, replaced).run(serving))
+        return asyncio.run(_Supervisor(settings, listener, runtime, programs, on_replaced).run(on_serving))
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -142,14 +142,14 @@ def _explain_bind_error(problem: OSError, host: str, port: int) -> str:
             return f"cannot listen on port {port} of {host}: {os.strerror(code or 0)}"
 
 
-def url_of(listener: socket.socket) -> str:
-    """Where the socket is reached; with the port that was really bound."""
+def format_url(listener: socket.socket) -> str:
+    """The URL of a socket, with the port that was bound."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def host_environment(environ: Mapping[str, str], wait_policy: str) -> dict[str, str]:
-    """What an engine host gets of an environment; what the user said to OpenMP or glibc stands."""
+def filter_host_environment(environ: Mapping[str, str], wait_policy: str) -> dict[str, str]:
+    """The environment of an engine host. Values that the user set for OpenMP or glibc are kept."""
     kept = {
         name: value
         for name, value in environ.items()
@@ -158,8 +158,8 @@ def host_environment(environ: Mapping[str, str], wait_policy: str) -> dict[str, 
     return {"OMP_WAIT_POLICY": wait_policy, MALLOC: LARGE_PAGES} | kept
 
 
-def http_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """What an HTTP process and the coordinator get of an environment."""
+def filter_http_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of an HTTP process and the coordinator."""
     return {
         name: value
         for name, value in environ.items()
@@ -167,8 +167,8 @@ def http_environment(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _no_core_dumps() -> None:
-    """Children inherit it: neither a key nor a prompt shall lie in a file because a process crashed."""
+def _disable_core_dumps() -> None:
+    """Disables core dumps for all children, so that no key or prompt is written to a file in a crash."""
     _, hard = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
 
@@ -191,7 +191,7 @@ class _Supervisor:
         self._sockets = {
             model.name: build_socket_path(runtime, index) for index, model in enumerate(settings.models)
         }
-        self._hosts = [self._host_watch(model) for model in settings.models]
+        self._hosts = [self._make_host_watch(model) for model in settings.models]
         self._workers = Workers(
             settings.server.workers,
             settings.server.retire_timeout,
@@ -210,15 +210,15 @@ class _Supervisor:
         self._stop = asyncio.Event()
         self._failure: AntiphonError | None = None
 
-    async def run(self, serving: Callable[[Serving], None]) -> int:
-        """Everything from the first start to the last end."""
-        for number in STOPPING:
+    async def run(self, serving: Callable[[ServingInfo], None]) -> int:
+        """Runs the server from the first start to the last end."""
+        for number in STOP_SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup means it
-                asyncio.get_running_loop().add_signal_handler(number, self._asked_to_stop)
-        asyncio.get_running_loop().add_signal_handler(RETIRE, self._workers.replace)
+                asyncio.get_running_loop().add_signal_handler(number, self._request_stop)
+        asyncio.get_running_loop().add_signal_handler(RETIRE_SIGNAL, self._workers.replace)
         async with asyncio.TaskGroup() as group:
             announcing = group.create_task(self._announce(serving))
-            for watch in self._watches():
+            for watch in self._list_watches():
                 group.create_task(self._guard(watch))
             group.create_task(self._workers.keep())
             await self._stop.wait()
@@ -228,13 +228,13 @@ class _Supervisor:
             raise self._failure
         return 0
 
-    async def _announce(self, serving: Callable[[Serving], None]) -> None:
+    async def _announce(self, serving: Callable[[ServingInfo], None]) -> None:
         await self._up.wait()
         with suppress(OSError):  # nobody may be there to read the panel
-            serving(Serving(url_of(self._listener), self._infos))
+            serving(ServingInfo(format_url(self._listener), self._infos))
 
-    def _watches(self) -> list[ChildWatch]:
-        """Of all but the HTTP processes."""
+    def _list_watches(self) -> list[ChildWatch]:
+        """The watches of all children but the HTTP processes."""
         return [*self._hosts, self._coordinator] if self._has_coordinator else self._hosts
 
     async def _guard(self, watch: ChildWatch) -> None:
@@ -248,12 +248,12 @@ class _Supervisor:
         self._failure = self._failure or error
         self._stop.set()
 
-    def _asked_to_stop(self) -> None:
+    def _request_stop(self) -> None:
         """The first signal ends the server in order, the second at once."""
         record("asked_to_stop")
         if self._stop.is_set():
             self._workers.kill()
-            for watch in self._watches():
+            for watch in self._list_watches():
                 watch.kill()
         self._stop.set()
 
@@ -263,16 +263,16 @@ class _Supervisor:
         self._listener.close()
         await self._workers.stop(self._settings.server.drain_timeout + MARGIN)
         async with asyncio.TaskGroup() as group:
-            for watch in self._watches():
+            for watch in self._list_watches():
                 group.create_task(watch.stop(HOST_DEADLINE))
 
     # --- engine hosts ---------------------------------------------------------------------------------------
 
-    def _host_watch(self, model: ModelSettings) -> ChildWatch:
+    def _make_host_watch(self, model: ModelSettings) -> ChildWatch:
         return ChildWatch(
             f"the engine of {model.name}",
             lambda: self._start_host(model),
-            lambda state, info: self._host_changed(model.name, state, info),
+            lambda state, info: self._update_host(model.name, state, info),
         )
 
     async def _start_host(self, model: ModelSettings) -> Child:
@@ -283,7 +283,7 @@ class _Supervisor:
                 HostConfig(
                     name=model.name,
                     factory=self._programs.engine,
-                    load=load_spec(model, settings),
+                    load=build_load_spec(model, settings),
                     socket=self._sockets[model.name],
                     status_fd=status_fd,
                     log_level=settings.log.level,
@@ -294,10 +294,10 @@ class _Supervisor:
 
         command = [choose_interpreter(settings), "-P", "-m", "antiphon.engines.host"]
         return await start_child(
-            command, configuration, host_environment(os.environ, settings.engine.wait_policy)
+            command, configuration, filter_host_environment(os.environ, settings.engine.wait_policy)
         )
 
-    def _host_changed(self, name: str, state: EngineState, info: EngineInfo | None) -> None:
+    def _update_host(self, name: str, state: EngineState, info: EngineInfo | None) -> None:
         failed = f"the engine of {name} died {DEATHS} times within {WINDOW:g} s and was given up"
         news = EngineNews(name, state, failed if state is EngineState.FAILED else "")
         self._news[name] = news
@@ -317,7 +317,7 @@ class _Supervisor:
             return encode_settings(self._settings) + b"\n" + to_line(wiring) + news
 
         command = [sys.executable, "-P", "-m", self._programs.http]
-        return await start_child(command, configuration, http_environment(os.environ), [listen_fd])
+        return await start_child(command, configuration, filter_http_environment(os.environ), [listen_fd])
 
     async def _start_coordinator(self) -> Child:
         def configuration(status_fd: int) -> bytes:
@@ -325,15 +325,15 @@ class _Supervisor:
             return encode_settings(self._settings) + b"\n" + to_line(wiring)
 
         command = [sys.executable, "-P", "-m", self._programs.coordinator]
-        return await start_child(command, configuration, http_environment(os.environ))
+        return await start_child(command, configuration, filter_http_environment(os.environ))
 
     def _note_progress(self) -> None:
         if self._workers.are_ready and len(self._infos) == len(self._settings.models):
             self._up.set()
 
 
-def load_spec(model: ModelSettings, settings: Settings) -> LoadSpec:
-    """What the host of this model is told to load."""
+def build_load_spec(model: ModelSettings, settings: Settings) -> LoadSpec:
+    """Builds what the host of a model loads."""
     return LoadSpec(
         model=model.path,
         context_length=model.context_length,

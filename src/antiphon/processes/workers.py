@@ -1,7 +1,6 @@
-"""The HTTP processes of one server: as many as the settings say, each watched, all on one socket; and their
-replacement, one after the other, while the server serves.
+"""The HTTP processes of one server on one socket: started, watched, and replaced one after the other.
 
-How one is started is not known here.
+The supervisor passes in how one is started.
 """
 
 import asyncio
@@ -16,8 +15,8 @@ from antiphon.engines.host.child import DEATHS, WINDOW, Child, ChildWatch
 from antiphon.errors import AntiphonError, StartupError
 from antiphon.telemetry.logs import record
 
-RETIRE = signal.SIGUSR2
-"""What has an HTTP process take no more connections and end when what it does is done."""
+RETIRE_SIGNAL = signal.SIGUSR2
+"""Tells an HTTP process to take no new connections and to end after its running requests."""
 
 READY_DEADLINE = 60.0
 """Seconds in which a process that replaces another must be ready."""
@@ -28,25 +27,25 @@ MARGIN = 5.0
 
 @dataclass(slots=True, eq=False)
 class Worker:
-    """One HTTP process, and those that come after its deaths."""
+    """One HTTP process, which is started again when it dies."""
 
     watch: ChildWatch
     is_ready: bool = False
     settled: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when it was ready once, or never will be."""
+    """Set once the process is ready, or never will be."""
 
 
 class Workers:
-    """The HTTP processes. `keep` runs as long as they are wanted."""
+    """All HTTP processes. `keep` runs as long as the server does."""
 
     def __init__(
         self,
         count: int,
         patience: float,
         start: Callable[[], Awaitable[Child]],
-        changed: Callable[[], None],
-        failed: Callable[[AntiphonError], None],
-        replaced: Callable[[str | None], None],
+        on_change: Callable[[], None],
+        on_failure: Callable[[AntiphonError], None],
+        on_replaced: Callable[[str | None], None],
     ) -> None:
         """`patience`: seconds that one which is replaced gets. `changed` is called when one is ready or no
         more; `failed` with what ends the server; `replaced` when all were replaced, or with why one was
@@ -54,9 +53,9 @@ class Workers:
         self._count = count
         self._patience = patience + MARGIN
         self._start = start
-        self._changed = changed
-        self._failed = failed
-        self._replaced = replaced
+        self._on_change = on_change
+        self._on_failure = on_failure
+        self._on_replaced = on_replaced
         self._serving: list[Worker] = []
         self._leaving: set[Worker] = set()
         self._stopping = asyncio.Event()
@@ -64,51 +63,51 @@ class Workers:
 
     @property
     def are_ready(self) -> bool:
-        """Whether each of them is."""
+        """Whether every process is ready."""
         return len(self._serving) == self._count and all(worker.is_ready for worker in self._serving)
 
     def tell(self, line: bytes) -> None:
-        """Sends news to each."""
-        for worker in self._all():
+        """Sends a line to every process."""
+        for worker in self._list_all():
             worker.watch.send(line)
 
     def kill(self) -> None:
-        for worker in self._all():
+        for worker in self._list_all():
             worker.watch.kill()
 
     def replace(self) -> None:
-        """Asks for another process in the place of each; once at a time."""
+        """Requests the replacement of every process, one round at a time."""
         self._replacing.set()
 
     async def keep(self) -> None:
-        """Starts them, and again whichever dies, until stopped."""
+        """Runs all processes, and starts those again that die, until stopped."""
         if self._stopping.is_set():
             return
         async with asyncio.TaskGroup() as group:
             for number in range(self._count):
                 worker = self._make_worker(number)
                 self._serving.append(worker)
-                group.create_task(self._guard(worker, self._failed))
+                group.create_task(self._guard(worker, self._on_failure))
             replacing = group.create_task(self._keep_replacing(group))
             await self._stopping.wait()
             replacing.cancel()
 
     async def stop(self, seconds: float) -> None:
-        """Ends all of them, each by force after so many seconds."""
+        """Ends all processes, by force after so many seconds."""
         self._stopping.set()
-        for worker in self._all():
+        for worker in self._list_all():
             worker.watch.forbid_restart()
         async with asyncio.TaskGroup() as group:
-            for worker in self._all():
+            for worker in self._list_all():
                 group.create_task(worker.watch.stop(seconds))
 
     # --- one of them ----------------------------------------------------------------------------------------
 
-    def _all(self) -> tuple[Worker, ...]:
+    def _list_all(self) -> tuple[Worker, ...]:
         return (*self._serving, *self._leaving)
 
     def _make_worker(self, number: int) -> Worker:
-        """The one of a number, not started yet."""
+        """Makes the worker of a number, not yet started."""
         alone = self._count == 1
         name = "the HTTP process" if alone else f"the HTTP process {number + 1}"
         watch = ChildWatch(
@@ -122,19 +121,19 @@ class Workers:
         if worker.is_ready:
             worker.settled.set()
         if state is EngineState.FAILED:
-            self._failed(
+            self._on_failure(
                 StartupError(
                     f"{worker.watch.name} died {DEATHS} times within {WINDOW:g} s; see the log above"
                 )
             )
-        self._changed()
+        self._on_change()
 
-    async def _guard(self, worker: Worker, failed: Callable[[AntiphonError], None]) -> None:
-        """Keeps one; `failed` hears why, where it was never ready."""
+    async def _guard(self, worker: Worker, on_failure: Callable[[AntiphonError], None]) -> None:
+        """Keeps a worker running. `on_failure` gets the error of one that was never ready."""
         try:
             await worker.watch.keep_running()
         except AntiphonError as error:
-            failed(error)
+            on_failure(error)
         finally:
             worker.settled.set()
             self._leaving.discard(worker)
@@ -152,10 +151,10 @@ class Workers:
             self._replacing.clear()
             if problem is None:
                 record("workers_replaced", workers=self._count)
-            self._replaced(problem)
+            self._on_replaced(problem)
 
     async def _replace(self, number: int, group: asyncio.TaskGroup) -> str | None:
-        """Starts another and has the old one leave once that is ready; else says why it was not."""
+        """Starts a new process and retires the old one once it is ready. Returns the problem, if any."""
         new, old = self._make_worker(number), self._serving[number]
         problems: list[str] = []
         self._leaving.add(new)  # until it serves
@@ -171,5 +170,5 @@ class Workers:
         self._leaving.discard(new)
         self._serving[number] = new
         self._leaving.add(old)
-        group.create_task(old.watch.stop(self._patience, RETIRE))
+        group.create_task(old.watch.stop(self._patience, RETIRE_SIGNAL))
         return None

@@ -106,7 +106,7 @@ async def prove_in_sandbox(payload: Mapping[str, object]) -> None:
             return
         except JobStopped as stopped:
             if trial == TRIALS:
-                stopped.require_worked()
+                stopped.raise_if_waited()
                 raise TemplateRefused(f"the model's chat template failed its trial: {stopped}") from None
 
 

@@ -10,8 +10,8 @@ from antiphon.domain.context import SystemClock
 from antiphon.limits.local import LocalLimiter
 from antiphon.limits.seeding import Seeder
 from antiphon.limits.snapshot import pop_snapshot
-from antiphon.processes.coordinator.client import CoordinatorClient, joined
-from antiphon.processes.coordinator.coordinator import Coordinator, listening
+from antiphon.processes.coordinator.client import CoordinatorClient, connect_coordinator
+from antiphon.processes.coordinator.coordinator import Coordinator, serve_coordinator
 
 PATIENCE = 30.0
 KEPT = "limits.json"
@@ -32,15 +32,15 @@ async def coordinating(
             coordinator.load(snapshot)
         return coordinator
 
-    async with listening(path, make) as coordinator:
+    async with serve_coordinator(path, make) as coordinator:
         yield coordinator
 
 
 @asynccontextmanager
 async def connected(path: str) -> AsyncIterator[CoordinatorClient]:
     """The end of an HTTP process beside which the coordinator runs in another."""
-    async with joined(path, SystemClock()) as client:
-        await client.joined()
+    async with connect_coordinator(path, SystemClock()) as client:
+        await client.wait_connected()
         yield client
 
 
@@ -54,7 +54,7 @@ class Processes:
     async def begin(self, seeds: Seeder | None = None) -> CoordinatorClient:
         own = await self._stack.enter_async_context(AsyncExitStack())
         begin = partial(coordinating, self._path, seeds)
-        client = await own.enter_async_context(joined(self._path, SystemClock(), begin))
+        client = await own.enter_async_context(connect_coordinator(self._path, SystemClock(), begin))
         self._ends[client] = own.aclose
         return client
 

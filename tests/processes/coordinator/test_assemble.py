@@ -9,7 +9,7 @@ from antiphon.domain.context import SystemClock
 from antiphon.domain.limits import Measure, Window
 from antiphon.errors import StoreUnavailable
 from antiphon.ledger.spool import Spool
-from antiphon.processes.coordinator.assemble import draining, seeding
+from antiphon.processes.coordinator.assemble import open_drain, open_seeds
 from antiphon.settings.schema import Settings
 from antiphon.settings.tenancy import LedgerSettings
 from antiphon.store.database import Database
@@ -44,7 +44,7 @@ def tenancy(entries, tmp_path):
 @asynccontextmanager
 async def drained(settings, entries):
     """A drain that has found out whether it is the node's."""
-    async with draining(settings, entries) as drain, asyncio.timeout(PATIENCE):
+    async with open_drain(settings, entries) as drain, asyncio.timeout(PATIENCE):
         while not (drain.status.drains or drain.status.another_drains):
             await asyncio.sleep(0.005)
         yield drain
@@ -60,7 +60,7 @@ async def test_beside_the_drain_of_another_the_ledger_is_read_as_it_is(settings,
         used = intent(at=int(clock.wall() * 1_000))
         spool.begin(used)
         spool.complete(completion(used, output_tokens=7))
-        async with seeding(entries, tenancy, second, clock) as seeds:
+        async with open_seeds(entries, tenancy, second, clock) as seeds:
             taken = await seeds([BUDGET])
         assert [amount for _, amount in taken[BUDGET.id]] == [7]
         await asyncio.to_thread(spool.close)
@@ -73,7 +73,7 @@ async def test_the_nodes_own_drain_is_waited_for(settings, entries, tenancy, tmp
     await asyncio.to_thread(spool.start)
     spool.begin(intent())
     spool.complete(completion(intent()))
-    async with drained(settings, kept) as drain, seeding(entries, tenancy, drain, SystemClock()) as seeds:
+    async with drained(settings, kept) as drain, open_seeds(entries, tenancy, drain, SystemClock()) as seeds:
         with pytest.raises(StoreUnavailable, match="not in the database yet"):
             await seeds([BUDGET])
     await asyncio.to_thread(spool.close)

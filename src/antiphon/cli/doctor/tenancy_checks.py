@@ -11,9 +11,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from antiphon.auth.secrets import PEPPER_FILE, load_pepper, parse_pepper
-from antiphon.cli.bootstrap import MARK, spool_of, store_url
+from antiphon.cli.bootstrap import MARK, find_spool, find_store_url
 from antiphon.cli.doctor.findings import Finding, Standing, report_ok, report_problem, to_finding
-from antiphon.cli.serve_options import home_of
+from antiphon.cli.serve_options import find_home
 from antiphon.errors import LimitsUnavailable, SettingsError, StoreRefused, StoreUnavailable
 from antiphon.settings.schema import Settings
 from antiphon.settings.tenancy import LimitsSettings
@@ -27,13 +27,13 @@ REACHED_S = 2
 
 def check_keyed(settings: Settings, environ: Mapping[str, str], user_home: Path) -> Iterator[Finding]:
     """The database, the pepper where there is a database, the spool, and what else the settings name."""
-    home = home_of(environ, user_home)
+    home = find_home(environ, user_home)
     try:
-        with closing(Database(store_url(settings.keys.store, home), connect_s=REACHED_S)) as database:
+        with closing(Database(find_store_url(settings.keys.store, home), connect_s=REACHED_S)) as database:
             yield from _check_store(database, settings, home)
     except (StoreRefused, StoreUnavailable) as error:
         yield to_finding("store-unusable", error)
-    yield _check_spool(Path(spool_of(settings.ledger.spool, home)), settings.ledger.spool_bytes)
+    yield _check_spool(Path(find_spool(settings.ledger.spool, home)), settings.ledger.spool_bytes)
     if settings.limits.url is not None:
         yield _check_limits(settings.limits, settings.limits.url)
     if settings.oidc.issuer is not None and find_spec("jwt") is None:

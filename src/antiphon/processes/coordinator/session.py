@@ -1,7 +1,7 @@
-"""The coordinator's side of one HTTP process: the claims that it holds, what it knows, and what it counted.
+"""The coordinator's side of one HTTP process: its claims, known revisions and totals.
 
-The end of a session ends the claims that were reserved over it and no others. What is asked of one claim is
-done in its order.
+The end of a session ends the claims that were reserved over it, and no others. Requests about one claim are
+handled in order.
 """
 
 import asyncio
@@ -25,8 +25,8 @@ from antiphon.processes.coordinator.frames import (
     Done,
     Ended,
     Extend,
-    Know,
-    Others,
+    KnownRevision,
+    LimitsReply,
     Ping,
     Publish,
     Refused,
@@ -35,19 +35,19 @@ from antiphon.processes.coordinator.frames import (
     Reserve,
     Restore,
     Settle,
-    Stand,
     ToCoordinator,
     Topic,
+    TotalsReply,
 )
 from antiphon.processes.ipc.frames import FrameError, Hello, Message
+from antiphon.telemetry.exposition import Totals
 from antiphon.telemetry.logs import record
-from antiphon.telemetry.totals import Totals
 
 MAX_UNSENT = 16 * 1024 * 1024
-"""Bytes that may wait for an HTTP process to read; one that is this far behind has stood still for long."""
+"""Most bytes that wait for an HTTP process to read. A process this far behind is stuck."""
 
 AGAIN_S = 0.2
-"""Seconds after which a ledger is asked again that could not be read while claims are restated."""
+"""Seconds until an unreadable ledger is asked again while claims are restated."""
 
 NOTHING = Amounts()
 
@@ -55,7 +55,7 @@ AskingLimits = Reserve | Extend | AskLimits
 
 
 class Link(Protocol):
-    """The way to a process: a `Channel`, or a call where it is the same process."""
+    """The link to a process: a `Channel`, or a call in the same process."""
 
     unsent: int
 
@@ -64,7 +64,7 @@ class Link(Protocol):
 
 
 class Owner(Protocol):
-    """The coordinator, as far as a session knows it."""
+    """The part of the coordinator that a session uses."""
 
     tasks: asyncio.TaskGroup
     began: int
@@ -77,8 +77,8 @@ class Owner(Protocol):
 
     async def publish(self, revision: int, names: bytes) -> bool: ...
     async def announce(self, revision: int, by: "Session") -> None: ...
-    def others(self, session: "Session") -> tuple[int, Totals]: ...
-    def note(self) -> None: ...
+    def sum_others(self, session: "Session") -> tuple[int, Totals]: ...
+    def note_change(self) -> None: ...
     def forget(self, session: "Session") -> None: ...
 
 
@@ -88,19 +88,19 @@ class Session:
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
         self.link: Link
-        """Set by who makes the session, before anything is received."""
+        """Set by the maker of the session before it receives anything."""
         self.known: dict[Topic, int] = {}
-        """Revisions that the process answers by; of what it has not read yet none."""
+        """Revisions that the process answers by, of topics that it has read."""
         self.totals = Totals()
         self._claims: set[str] = set()
         self._pending: dict[str, asyncio.Task[None]] = {}
-        """Claims whose limits are looked up in the ledger."""
+        """Claims whose limits are being read from the ledger."""
         self._restoring: set[asyncio.Task[None]] = set()
-        """Claims that count before anything else is asked."""
+        """Restated claims; they are counted before any other request."""
         self.is_over = False
 
-    async def restored(self) -> None:
-        """Waits until everything counts that was restated so far."""
+    async def wait_restored(self) -> None:
+        """Waits until all restated claims are counted."""
         while self._restoring:
             await asyncio.wait(tuple(self._restoring))
 
@@ -119,22 +119,22 @@ class Session:
             case _:
                 self._receive_other(message)
 
-    def _receive_other(self, message: Know | Report | AskTotals | Ping | Publish | Announce) -> None:
+    def _receive_other(self, message: KnownRevision | Report | AskTotals | Ping | Publish | Announce) -> None:
         match message:
-            case Know(topic, revision):
+            case KnownRevision(topic, revision):
                 self.known[topic] = revision
-                self._owner.note()
+                self._owner.note_change()
             case Report(totals):
                 self.totals = totals
             case AskTotals(call):
-                self._reply(Others(call, *self._owner.others(self)))
+                self._reply(TotalsReply(call, *self._owner.sum_others(self)))
             case Ping(call):
                 self._reply(Done(call))
             case Publish() | Announce():
-                self._owner.tasks.create_task(self._spread(message))
+                self._owner.tasks.create_task(self._inform_processes(message))
 
     def lose(self, reason: str) -> None:
-        """The process is gone: what it reserved and cannot settle any more counts as used."""
+        """Ends the session of a process that is gone. Its unsettled claims count as used."""
         self.is_over = True
         record("worker_left", logging.DEBUG, reason=reason, claims=len(self._claims))
         for claim in tuple(self._claims):
@@ -144,13 +144,13 @@ class Session:
     # --- limits ---------------------------------------------------------------------------------------------
 
     def _count(self, asking: AskingLimits) -> None:
-        """Answers at once, unless a counter has to be made or the claim waits for one."""
+        """Answers at once, unless a counter must be read from the ledger first."""
         claim = "" if isinstance(asking, AskLimits) else asking.claim
         try:
             limiter, waits = self._owner.limiter, bool(self._restoring) or claim in self._pending
             seeded = not waits and limiter.is_seeded(asking.limits)
         except AntiphonError as error:
-            self._reply(refused(asking.call, error))
+            self._reply(make_refusal(asking.call, error))
             return
         if seeded:
             self._answer(asking)
@@ -158,20 +158,20 @@ class Session:
             self._pend(claim, self._owner.tasks.create_task(self._seed(asking, self._pending.get(claim))))
 
     async def _seed(self, asking: AskingLimits, before: asyncio.Task[None] | None) -> None:
-        await _over(before)
-        await self.restored()
+        await _wait_done(before)
+        await self.wait_restored()
         try:
             await self._owner.limiter.seed(asking.limits)
         except AntiphonError as error:
-            self._reply(refused(asking.call, error))
+            self._reply(make_refusal(asking.call, error))
         else:
             self._answer(asking)
 
     def _answer(self, asking: AskingLimits) -> None:
         try:
-            self._reply(Stand(asking.call, self._ask(asking)))
+            self._reply(LimitsReply(asking.call, self._ask(asking)))
         except AntiphonError as error:
-            self._reply(refused(asking.call, error))
+            self._reply(make_refusal(asking.call, error))
 
     def _ask(self, asking: AskingLimits) -> tuple[LimitStatus, ...]:
         limiter = self._owner.limiter
@@ -195,19 +195,19 @@ class Session:
         self._pend(message.claim, task)
 
     async def _restate(self, message: Restore | Ended, before: asyncio.Task[None] | None) -> None:
-        await _over(before)
+        await _wait_done(before)
         self._owner.unclaimed.discard(message.claim)
         while not self.is_over:
             try:
                 await self._owner.limiter.restore(message.claim, message.limits, message.amounts)
             except LimitsUnavailable:
-                await asyncio.sleep(AGAIN_S)  # what is asked meanwhile waits
+                await asyncio.sleep(AGAIN_S)  # other requests wait meanwhile
             else:
                 self._claims.add(message.claim)
                 return
 
     def _end(self, message: Ended) -> None:
-        """What ended before this coordinator began is in the ledger, or in its snapshot."""
+        """Counts a claim that ended, unless the ledger or the snapshot contains it."""
         stands = message.claim in self._owner.unclaimed
         ended_since = message.at is not None and message.at >= self._owner.began
         if stands or (ended_since and not self._owner.is_loaded):
@@ -227,20 +227,20 @@ class Session:
             self._owner.limiter.abandon(claim)
 
     def _pend(self, claim: str, task: asyncio.Task[None]) -> None:
-        """What else is asked of the claim waits for the task."""
+        """Has later requests about the claim wait for the task."""
         if claim:
             self._pending[claim] = task
-            task.add_done_callback(lambda _: self._done(claim, task))
+            task.add_done_callback(lambda _: self._finish_task(claim, task))
 
-    def _done(self, claim: str, task: asyncio.Task[None]) -> None:
+    def _finish_task(self, claim: str, task: asyncio.Task[None]) -> None:
         if self._pending.get(claim) is task:
             del self._pending[claim]
         if self.is_over:
             self._abandon(claim)
 
-    # --- what is the same in all processes ------------------------------------------------------------------
+    # --- state that all processes share ------------------------------------------------------------------
 
-    async def _spread(self, message: Publish | Announce) -> None:
+    async def _inform_processes(self, message: Publish | Announce) -> None:
         try:
             if isinstance(message, Publish):
                 self._reply(Done(message.call, await self._owner.publish(message.revision, message.names)))
@@ -248,7 +248,7 @@ class Session:
                 await self._owner.announce(message.revision, self)
                 self._reply(Done(message.call))
         except AntiphonError as error:
-            self._reply(refused(message.call, error))
+            self._reply(make_refusal(message.call, error))
 
     def _reply(self, reply: Reply) -> None:
         if self.link.unsent > MAX_UNSENT:
@@ -257,14 +257,14 @@ class Session:
             self.link.put(reply)
 
 
-async def _over(task: asyncio.Task[None] | None) -> None:
+async def _wait_done(task: asyncio.Task[None] | None) -> None:
     """Waits until a task is done, however it ends."""
     if task is not None:
         await asyncio.wait([task])
 
 
-def refused(call: int, error: AntiphonError) -> Refused:
-    """The error with what it says of limits."""
+def make_refusal(call: int, error: AntiphonError) -> Refused:
+    """Converts an error with its limits to a message."""
     report = ErrorReport.of(error)
     if not isinstance(error, RateLimited | BudgetExceeded | LargerThanLimit):
         return Refused(call, report)

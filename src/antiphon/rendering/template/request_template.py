@@ -72,7 +72,7 @@ class TemplateHelper:
         except TemplateRefused as refused:
             raise TemplateRefused(_name_owner(refused.message), param=TEMPLATE_FIELD) from None
         except JobStopped as stopped:
-            stopped.require_worked()
+            stopped.raise_if_waited()
             what = STOPPED[stopped.stop].format(seconds=limits.seconds, megabytes=limits.memory >> 20)
             raise TemplateRefused(_name_owner(f"{ANY} {what}"), param=TEMPLATE_FIELD) from None
         pieces, read = await asyncio.to_thread(_parse_result, said)

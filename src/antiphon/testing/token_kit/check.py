@@ -277,7 +277,7 @@ async def _add_adapters(probe: TokenProbe) -> AsyncIterator[AdapterEngine]:
     """The engine with all adapters; without any afterwards."""
     engine = probe.engine
     if not isinstance(engine, AdapterEngine):
-        raise TypeError(f"{type(engine).__name__} takes no adapters: it is not Adapting")
+        raise TypeError(f"{type(engine).__name__} takes no adapters: it is no AdapterEngine")
     for digest, path in probe.adapters.items():
         await engine.add_adapter(digest, path)
     yield engine

@@ -85,7 +85,7 @@ class AdapterStore:
             found = await run_job(JOB, payload, self._limits(base))
             return self._store(staging, found)
         except JobStopped as stopped:
-            stopped.require_worked()
+            stopped.raise_if_waited()
             raise InvalidValue(f"{sanitize(path)} cannot be taken: {stopped}", param="lora_path") from None
         finally:
             shutil.rmtree(staging, ignore_errors=True)

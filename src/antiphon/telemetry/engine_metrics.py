@@ -81,7 +81,7 @@ FAMILIES = (UP, *(family for family, _ in (*MEASURES, *ADAPTER_MEASURES)))
 """What engines tell, in the order of the page."""
 
 
-def series(loads: Mapping[str, Load | None], up: Mapping[str, bool]) -> Iterator[Series]:
+def list_series(loads: Mapping[str, Load | None], up: Mapping[str, bool]) -> Iterator[Series]:
     """The engines of a server by model: their loads, None where there is none to tell, and whether each is
     there."""
     yield UP, {(model,): int(there) for model, there in up.items()}
