@@ -227,7 +227,7 @@ async def test_disabled_users_and_archived_projects_end_proved_tokens(world):
         await world.verify(token)
 
 
-async def test_rotated_keys_are_fetched_but_unknown_ones_cause_no_storm(world):
+async def test_rotated_keys_are_fetched_and_unknown_ones_only_rarely(world):
     await world.add()
     assert await world.verify(world.token())
     fresh = SigningKey("two", "RS256")

@@ -158,7 +158,7 @@ def kept(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_rotated_operators_key_replaces_the_file_of_the_old_one(
+def test_a_rotated_operators_key_replaces_the_old_ones_file(
     antiphon: Run, server: Scripted, kept: Path
 ) -> None:
     env = {"ANTIPHON_HOME": str(kept.parent)}

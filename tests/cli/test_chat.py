@@ -156,7 +156,7 @@ def test_where_the_operators_key_lies_is_said(antiphon: Run, tmp_path: Path):
     assert "ak-of-another-server" not in done.stderr
 
 
-def test_with_keys_chat_asks_its_own_server_with_the_operators_key(antiphon: Run, tmp_path: Path):
+def test_chat_asks_its_own_server_with_the_operators_key(antiphon: Run, tmp_path: Path):
     env = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(tmp_path / "home"), "ANTIPHON_PORT": free_port()}
     done = antiphon("chat", stdin="Who are you?\n", env=env)
     assert (done.returncode, done.stderr) == (0, "") and len(done.stdout.split()) > 2

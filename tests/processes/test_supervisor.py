@@ -168,7 +168,7 @@ def test_a_taken_port_is_one_line_and_a_failure() -> None:
     assert left == []
 
 
-def test_an_engine_that_cannot_load_ends_the_server_with_its_error() -> None:
+def test_an_engine_that_cannot_load_ends_the_server() -> None:
     status, line, left = refused(engine="Unloadable", models=["a", "b"])
     assert status == 1
     assert line == "antiphon: no engine library was found; install one"
@@ -217,7 +217,7 @@ def test_a_child_of_another_release_is_named(monkeypatch: pytest.MonkeyPatch) ->
 # --- deaths -------------------------------------------------------------------------------------------------
 
 
-async def test_a_killed_host_costs_only_its_batch_and_is_back_in_seconds() -> None:
+async def test_a_killed_host_loses_only_its_batch_and_returns_soon() -> None:
     with serving() as server:
         path = (await asyncio.to_thread(server.knows))["sockets"]["cantor"]
         async with host_engine(path, "cantor") as client, asyncio.timeout(2 * PATIENCE):
