@@ -47,7 +47,7 @@ class RequestCard(Struct, frozen=True, kw_only=True):
     created_at: int
     expires_at: int
     request: str
-    answer_json: str
+    answer: str
 
 
 class RequestPage(ListPage, frozen=True, kw_only=True):
@@ -160,5 +160,5 @@ def build_request_card(record: Record) -> RequestCard:
         created_at=record.at // 1000,
         expires_at=record.expires,
         request=record.request,
-        answer_json=record.answer,
+        answer=record.answer,
     )
