@@ -1,4 +1,4 @@
-"""Cards as files: JSON lines, and CSV that no spreadsheet takes for formulas."""
+"""Encodes usage as files: JSON lines, and CSV in which no spreadsheet finds a formula."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""Keys: /admin/v1/keys."""
+"""Keys: schema, handlers and endpoints."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -74,9 +74,7 @@ class NewKey(Struct, frozen=True, forbid_unknown_fields=True):
         """As the rules ask for it."""
         grant = Grant(_freeze_patterns(self.models), _freeze_patterns(self.endpoints))
         limits = tuple(limit.to_request() for limit in self.limits)
-        return KeyRequest(
-            self.kind, self.project, self.user, grant, self.expires_at, self.note, limits
-        )
+        return KeyRequest(self.kind, self.project, self.user, grant, self.expires_at, self.note, limits)
 
 
 class KeyChange(Struct, frozen=True, forbid_unknown_fields=True):

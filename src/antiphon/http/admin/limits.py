@@ -1,4 +1,4 @@
-"""The handlers of /admin/v1/limits, and where they lie."""
+"""Limits and budgets: schema, handlers and endpoints."""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal

@@ -1,5 +1,7 @@
-"""What is said beside an answer about names of models: in limits, keys and prices they may be of nothing that
-is served now, and yet be right, as models come and go. Refuses nothing."""
+"""Warnings about names of models in limits, keys and prices.
+
+A name that no model has now is accepted, since models come and go. The answer warns about it.
+"""
 
 from collections.abc import Iterable, Iterator
 

@@ -1,4 +1,7 @@
-"""The handlers of /admin/v1/prices."""
+"""Prices: schema, handlers and endpoints.
+
+Amounts are decimal texts in the currency's unit: many JSON parsers read numbers as floats, and money is exact.
+"""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal

@@ -1,4 +1,4 @@
-"""The handlers of requests that projects keep word by word, and where they lie."""
+"""Recorded requests of projects: schema, handlers and endpoints."""
 
 from typing import Annotated, Literal
 

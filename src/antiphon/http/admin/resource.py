@@ -1,4 +1,4 @@
-"""What every handler of the admin API does: reads the query, cuts lists into pages, answers in JSON."""
+"""What the resources of the admin API share: endpoints, queries, pages of lists, bodies and JSON answers."""
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence

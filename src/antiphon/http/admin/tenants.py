@@ -1,4 +1,4 @@
-"""The handlers of /admin/v1, and where they lie."""
+"""Projects, their members, users, and the audit of changes: schema, handlers and endpoints."""
 
 from collections.abc import Iterator
 from dataclasses import replace

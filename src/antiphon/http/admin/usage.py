@@ -1,5 +1,6 @@
-"""The handlers of /admin/v1/usage: sums over the ledger, and its entries; as JSON, or as files that are
-streamed however long they are.
+"""Usage: sums over the ledger and its entries, as JSON or as streamed files of any length.
+
+Counts are exact integers. Money is an exact decimal text in the currency's unit, beside the same in nano-units.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
