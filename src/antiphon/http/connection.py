@@ -1,10 +1,11 @@
 """The connection of a request, and the watch that drops connections whose clients read nothing.
 
-The protocol makes one `Connection` for each request, and calls `leave` when the client leaves before the answer ends.
+The protocol makes one `Connection` for each request, and calls `leave` when the client leaves before the
+answer ends.
 
-Neither uvicorn nor the transport has a deadline for a client that reads nothing. Without one, an answer in a closing
-transport, or a request behind an unread one, would stay as long as the client likes. One timer looks at all connections
-of the process every few seconds, so a request costs nothing more.
+Neither uvicorn nor the transport has a deadline for a client that reads nothing. Without one, an answer in a
+closing transport, or a request behind an unread one, would stay as long as the client likes. One timer looks
+at all connections of the process every few seconds, so a request costs nothing more.
 """
 
 import asyncio

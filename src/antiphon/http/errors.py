@@ -1,8 +1,9 @@
 """Errors as HTTP responses, and the log record of a request that ends with an error.
 
-The error gives status and headers, the dialect gives the body. A log record contains no text of the caller: fields have
-the names that dialects know, and a model has its own name. Only the path of an unknown route is logged as it came,
-shortened and escaped, with the client's address: they show a wrong base URL and who uses it.
+The error gives status and headers, the dialect gives the body. A log record contains no text of the caller:
+fields have the names that dialects know, and a model has its own name. Only the path of an unknown route is
+logged as it came, shortened and escaped, with the client's address: they show a wrong base URL and who uses
+it.
 """
 
 import logging

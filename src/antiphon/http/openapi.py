@@ -1,8 +1,8 @@
 """The OpenAPI document, and the page that shows it.
 
-The document lists every endpoint and the schemas of its dialect. It adds what the application adds to all of them:
-errors in the dialect's shape, headers, and the framing of streams. It uses version 3.2, the first that describes one
-event of a stream. The page is a shell without data, which asks for the key.
+The document lists every endpoint and the schemas of its dialect. It adds what the application adds to all of
+them: errors in the dialect's shape, headers, and the framing of streams. It uses version 3.2, the first that
+describes one event of a stream. The page is a shell without data, which asks for the key.
 """
 
 import json

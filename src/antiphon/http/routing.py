@@ -1,7 +1,8 @@
 """Finds the endpoint of a request, and for a wrong path the endpoint that the caller most likely means.
 
-A path is found in a table, or by the pattern of a path with braces. A suggestion has another prefix, or differs by a
-letter. Suggestions are pure: they depend on the routes, which /openapi.json lists, and not on the caller.
+A path is found in a table, or by the pattern of a path with braces. A suggestion has another prefix, or
+differs by a letter. Suggestions are pure: they depend on the routes, which /openapi.json lists, and not on
+the caller.
 """
 
 import difflib

@@ -1,7 +1,7 @@
 """What the server tells of itself: /health, /health/ready, /version, /load and /metrics.
 
-/health and /health/ready are public, so they contain only states. /metrics asks all engines at once and waits a
-second at most: it reports a dead or busy engine as not up.
+/health and /health/ready are public, so they contain only states. /metrics asks all engines at once and waits
+a second at most: it reports a dead or busy engine as not up.
 """
 
 import asyncio

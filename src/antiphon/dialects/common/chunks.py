@@ -1,7 +1,7 @@
 """Encodes streams as chunks in OpenAI's shapes. Other dialects bring builders of their own chunks.
 
-Most events are text. So the bytes around a text are made once for each choice. They equal the encoding of the wire
-type, which a test compares.
+Most events are text. So the bytes around a text are made once for each choice. They equal the encoding of the
+wire type, which a test compares.
 """
 
 from typing import Any, Generic, Protocol, TypeVar

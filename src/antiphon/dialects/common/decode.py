@@ -1,4 +1,6 @@
-"""Builds a generation request from the wire types of chats and text completions, with OpenAI's defaults and rules."""
+"""Builds a generation request from the wire types of chats and text completions, with OpenAI's defaults and
+rules.
+"""
 
 from dataclasses import replace
 from typing import Any, TypedDict

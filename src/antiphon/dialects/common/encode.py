@@ -1,7 +1,8 @@
 """Encodes buffered answers, log-probabilities and errors in OpenAI's shapes.
 
-Log-probabilities are lists of entries in a chat and parallel arrays in a text; those of a prompt are as in vLLM. Each
-list is encoded in blocks of some hundred tokens, since objects take several times as much memory as JSON.
+Log-probabilities are lists of entries in a chat and parallel arrays in a text; those of a prompt are as in
+vLLM. Each list is encoded in blocks of some hundred tokens, since objects take several times as much memory
+as JSON.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -1,8 +1,8 @@
 """What each field that a dialect knows does: it is supported, ignored with a reason, or refused as not built.
 
-A refused field is accepted with a value that asks for what happens anyway (`accepted_values`). A field in no table is
-unknown and refused. Null means absent everywhere. A dialect has one table: decoding obeys it, and the docs and the
-OpenAPI document print it.
+A refused field is accepted with a value that asks for what happens anyway (`accepted_values`). A field in no
+table is unknown and refused. Null means absent everywhere. A dialect has one table: decoding obeys it, and
+the docs and the OpenAPI document print it.
 """
 
 import dataclasses

@@ -1,4 +1,6 @@
-"""The table of every request field of OpenAI's endpoints, with vLLM's common extras, and what Antiphon does with it."""
+"""The table of every request field of OpenAI's endpoints, with vLLM's common extras, and what Antiphon does
+with it.
+"""
 
 from collections.abc import Mapping
 from enum import StrEnum

@@ -1,4 +1,5 @@
-"""Reads the conversation of a request: messages, calls and results in them, past reasoning, and how to render it.
+"""Reads the conversation of a request: messages, calls and results in them, past reasoning, and how to render
+it.
 
 The model's template decides later which of these it can use.
 """

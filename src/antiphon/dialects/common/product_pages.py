@@ -1,7 +1,7 @@
 """What the products' documentation says of each parameter: type, default, range, and what differs here.
 
-Bounds are inclusive, since the pages' own defaults are equal to some. docs/parameters.md prints this beside the
-dialects' tables, and tests/contract/test_pages.py tests the server against it.
+Bounds are inclusive, since the pages' own defaults are equal to some. docs/parameters.md prints this beside
+the dialects' tables, and tests/contract/test_pages.py tests the server against it.
 """
 
 from collections.abc import Iterator

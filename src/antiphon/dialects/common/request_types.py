@@ -1,7 +1,7 @@
 """The JSON shapes of OpenAI's requests, with types and ranges.
 
-Decoding checks requests against these types, and the OpenAPI document is made from them. `fields` says which other
-fields are known and refused.
+Decoding checks requests against these types, and the OpenAPI document is made from them. `fields` says which
+other fields are known and refused.
 """
 
 from typing import Annotated, Any, Literal

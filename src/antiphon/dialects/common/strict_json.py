@@ -1,8 +1,10 @@
-"""Reads a request body strictly: UTF-8, one JSON object, no key twice, no NaN, no lone surrogate, then a wire type.
+"""Reads a request body strictly: UTF-8, one JSON object, no key twice, no NaN, no lone surrogate, then a wire
+type.
 
-The parser of the wire types silently keeps the last of two equal keys. So the standard library's parser reads bodies,
-and shows every pair. Reading is safe in a thread: it never blocks others for long. It counts objects, lists and keys
-first, and refuses a body with too many. Errors name the field at fault, also in a text that is not valid JSON.
+The parser of the wire types silently keeps the last of two equal keys. So the standard library's parser reads
+bodies, and shows every pair. Reading is safe in a thread: it never blocks others for long. It counts objects,
+lists and keys first, and refuses a body with too many. Errors name the field at fault, also in a text that is
+not valid JSON.
 """
 
 import json

@@ -1,4 +1,6 @@
-"""The table of every request field of Empower's page and of its former engine, and what Antiphon does with it."""
+"""The table of every request field of Empower's page and of its former engine, and what Antiphon does with
+it.
+"""
 
 from enum import StrEnum
 

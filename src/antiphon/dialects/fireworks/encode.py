@@ -1,7 +1,7 @@
 """Encodes answers, log-probabilities and errors in Fireworks' shapes.
 
-A chunk belongs to one choice; the last chunk of each choice has the usage of the whole request. Fireworks' clients take
-numbers only, so the first token of an echoed prompt has the log-probability 0.
+A chunk belongs to one choice; the last chunk of each choice has the usage of the whole request. Fireworks'
+clients take numbers only, so the first token of an echoed prompt has the log-probability 0.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,5 @@
-"""The table of every request field of Fireworks' page and its later documentation, and what Antiphon does with it.
+"""The table of every request field of Fireworks' page and its later documentation, and what Antiphon does
+with it.
 
 A field of the page has the page's default and range.
 """

@@ -1,4 +1,5 @@
-"""The JSON shapes of Fireworks' requests, answers and errors. What means the same as in OpenAI's uses OpenAI's types.
+"""The JSON shapes of Fireworks' requests, answers and errors. What means the same as in OpenAI's uses
+OpenAI's types.
 
 Types and ranges of requests are those of Fireworks' page; its bounds are inclusive.
 """

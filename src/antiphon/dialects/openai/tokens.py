@@ -1,5 +1,6 @@
 """Endpoints that show what a request becomes: vLLM's /tokenize, /detokenize and /tokenizer_info, llama.cpp's
-/apply-template."""
+/apply-template.
+"""
 
 from collections.abc import Mapping
 from typing import Annotated, Any

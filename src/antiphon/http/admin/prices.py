@@ -1,6 +1,7 @@
 """Prices: schema, handlers and endpoints.
 
-Amounts are decimal texts in the currency's unit: many JSON parsers read numbers as floats, and money is exact.
+Amounts are decimal texts in the currency's unit: many JSON parsers read numbers as floats, and money is
+exact.
 """
 
 from collections.abc import Sequence

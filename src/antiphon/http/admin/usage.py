@@ -1,6 +1,7 @@
 """Usage: sums over the ledger and its entries, as JSON or as streamed files of any length.
 
-Counts are exact integers. Money is an exact decimal text in the currency's unit, beside the same in nano-units.
+Counts are exact integers. Money is an exact decimal text in the currency's unit, beside the same in nano-
+units.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -208,11 +209,8 @@ class UsageResource:
     async def show_report(self, request: Request) -> Answer:
         """Sums, by whatever tells entries apart."""
         query = read_query(request, *TIME, "by", "limit", "format", *FILTERS, also=is_tag)
-        chosen, by, shape = (
-            self._read_selection(query),
-            parse_dimensions(query.get("by", "")),
-            read_format(query),
-        )
+        chosen, shape = self._read_selection(query), read_format(query)
+        by = parse_dimensions(query.get("by", ""))
         most = read_limit(query, MOST_GROUPS, MOST_GROUPS)
         report = await self._reading.build_report(request.actor, chosen, by, most)
         if shape is FileFormat.JSON:
@@ -224,11 +222,8 @@ class UsageResource:
                 param="by",
             )
         names = (*map(str, by), *TOTALS)
-        cards = (
-            [build_group_card(each, by) for each in report.groups]
-            if by
-            else [build_totals_card(report.total)]
-        )
+        totals = [build_totals_card(report.total)]
+        cards = [build_group_card(each, by) for each in report.groups] if by else totals
         body = (encode_header(names) if shape is FileFormat.CSV else b"") + encode_rows(cards, names, shape)
         return Response(body, media_type=MEDIA[shape], headers=_build_file_headers("usage", chosen, shape))
 
