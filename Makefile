@@ -46,7 +46,7 @@ check: .venv/test.stamp ## Check format, lint, types, made docs and architecture
 	@$(BIN)/python -m pytest --quiet tests/architecture
 
 soak: .venv/test.stamp $(CLIENT_STAMPS) ## Run the tests that take minutes
-	@$(BIN)/python -m pytest -m soak $(ARGS)
+	@$(BIN)/python -m pytest -m "soak or hypothesis" --hypothesis-profile soak --timeout 1200 $(ARGS)
 
 bench: .venv/test.stamp ## Run the measurements (BENCH=serve chooses one, ARGS="--rounds 5")
 	@for each in $(BENCH); do $(BIN)/python benchmarks/$$each.py $(ARGS) || exit 1; done

@@ -42,7 +42,7 @@ from antiphon.http.serve import serve
 from antiphon.http.state import AppState
 from antiphon.pipeline.run import Pipeline
 from antiphon.rendering.renderer import Renderer
-from antiphon.rendering.templates import prove
+from antiphon.rendering.template.chat_template import prove
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import Answer, ScriptedEngine, ScriptedTokenEngine

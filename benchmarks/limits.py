@@ -289,14 +289,14 @@ def _number(value: object) -> int:
 
 
 @contextmanager
-def limited(workers: int, redis: bool) -> Iterator[Limited]:
+def limited(workers: int, redis: bool, threads: int | None = None) -> Iterator[Limited]:
     """A running server in a directory of its own, with Redis or without."""
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="antiphon-limits-")))
         env = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(home)}
         if redis:
             env["ANTIPHON_LIMITS_URL"] = stack.enter_context(contextmanager(running)()).url
-        server = stack.enter_context(serving("--workers", str(workers), env=env, cwd=home))
+        server = stack.enter_context(serving("--workers", str(workers), threads=threads, env=env, cwd=home))
         yield Limited(server, home)
 
 

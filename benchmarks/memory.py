@@ -179,10 +179,12 @@ def processes(server: Server) -> list[Series]:
     return found
 
 
-def measured(directory: Path, requests: int, callers: int, *arguments: str, csv: Path | None = None) -> Run:
+def measured(
+    directory: Path, requests: int, callers: int, *arguments: str, threads: int = 1, csv: Path | None = None
+) -> Run:
     """Asks so many requests of a server in a new directory; `csv`: where all samples are written as they
     come."""
-    with furnished(directory, *arguments) as place:
+    with furnished(directory, *arguments, threads=threads) as place:
         Traffic(place, callers, kind_of=lambda _: CONSTRAINED).run(FILLING)
         traffic = Traffic(place, callers)
         traffic.run(requests // WARM)
@@ -231,7 +233,7 @@ def main() -> None:
             said.requests,
             said.callers,
             f"--workers={said.workers}",
-            f"--threads={said.threads}",
+            threads=said.threads,
             csv=said.csv,
         )
     print(f"{cores}; load {os.getloadavg()[0]:.1f}\n{run.said()}")

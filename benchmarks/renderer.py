@@ -31,7 +31,7 @@ from antiphon.engines.base import (
     TokenSegment,
 )
 from antiphon.rendering.renderer import Renderer
-from antiphon.rendering.templates import ChatTemplate, Special, prove
+from antiphon.rendering.template.chat_template import ChatTemplate, SpecialTokens, prove
 from antiphon.testing import ScriptedTokenEngine
 from antiphon.testing.rules import open_stream
 from antiphon.testing.scripted_token_engine import CHATML
@@ -108,7 +108,7 @@ async def measure(rounds: int) -> None:
 
 def render(texts: int, characters: int) -> Callable[[], object]:
     """Renders a conversation of so many messages of this size."""
-    template = ChatTemplate(CHATML, Special(CONTROLS, "<s>", "</s>"))
+    template = ChatTemplate(CHATML, SpecialTokens(CONTROLS, "<s>", "</s>"))
     text = ("Some words, and <a mark>. " * (characters // 26 + 1))[:characters]
     roles = (Role.USER, Role.ASSISTANT)
     conversation = Conversation(tuple(Message(roles[turn % 2], text) for turn in range(texts)))

@@ -167,8 +167,8 @@ async def enter_managed(
     keeping = find("antiphon.assembly.tenancy:open_accounting", "antiphon.assembly.accounts:keeping_account")
     managing = find("antiphon.assembly.tenancy:build_tenancy", "antiphon.assembly.keys:managing")
     try:
-        from antiphon.processes.coordinator.assemble import coordinating, open_database
-        from antiphon.processes.coordinator.client import joined
+        from antiphon.processes.coordinator.assemble import open_coordinator, open_database
+        from antiphon.processes.coordinator.client import connect_coordinator
     except ImportError:  # before there was a coordinator
         managed = managing(settings, clock, home)
         await managed.tenants.load()
@@ -176,7 +176,7 @@ async def enter_managed(
     database = open_database(settings)
     path = str(home / "coordinator.sock")
     coordinator = await stack.enter_async_context(
-        joined(path, clock, partial(coordinating, settings, path, clock, database))
+        connect_coordinator(path, clock, partial(open_coordinator, settings, path, clock, database))
     )
     managed = managing(settings, clock, coordinator, database)
     await managed.tenants.load()
@@ -191,7 +191,7 @@ async def add_limited_key(managed: "TenancyParts", limiter: "Limiter") -> str:
     from antiphon.services.limits import LimitService
     from antiphon.services.policy import KeyRequest
     from antiphon.services.prices import PriceRequest
-    from antiphon.store.rules import SqlRules
+    from antiphon.store.tenancy import SqlRules
 
     operator = Actor(ActorKind.ADMIN, "benchmark", rights=EVERY_RIGHT)
     made = await managed.tenants.add_key(operator, KeyRequest(KeyKind.SERVICE, DEFAULT_PROJECT))

@@ -38,7 +38,7 @@ def first_token(rounds: int) -> list[float]:
     taken = []
     for _ in range(rounds):
         began = time.perf_counter()
-        server = start()
+        server = start(threads=None)
         try:
             wait_until(lambda: server.url, LONG, "it listens")  # noqa: B023
             body = {"model": "cantor", "messages": [{"role": "user", "content": "Hello!"}], "stream": True}
@@ -93,7 +93,7 @@ def memory() -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     body = {"model": "cantor", "prompt": "Once", "max_tokens": 200, "temperature": 1}
-    with serving() as server:
+    with serving(threads=None) as server:
         with ThreadPoolExecutor(16) as pool:
             list(
                 pool.map(
@@ -123,7 +123,7 @@ def main() -> None:
         subprocess.run(
             [sys.executable, ROOT / "benchmarks/make_model.py", "--size", "middle", model], check=True
         )
-        with serving("--model", str(model), "--sequences", "2") as server:
+        with serving("--model", str(model), "--sequences", "2", threads=None) as server:
             made = server.load
 
             def decoding() -> Callable[[], bool]:
@@ -141,7 +141,7 @@ def main() -> None:
             say("left while buffered", [departure(server, decoding()) for _ in repeat])
         deaths = []
         for _ in range((rounds + 1) // 2):  # two deaths a server: the third within a minute would be its last
-            with serving("--model", str(model), "--sequences", "2") as server:
+            with serving("--model", str(model), "--sequences", "2", threads=None) as server:
                 deaths += [death(server), death(server)]
         say("kill -9 of the engine host to the next answer", deaths)
 

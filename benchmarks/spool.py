@@ -20,8 +20,8 @@ from typing import ParamSpec
 
 from antiphon.domain.ledger import Entry
 from antiphon.domain.usage import UsageSource
-from antiphon.ledger.records import HEADER, encoded
-from antiphon.ledger.segments import SIZE, made
+from antiphon.ledger.records import HEADER, encode_entry
+from antiphon.ledger.segments import SIZE, create_segment
 from antiphon.ledger.spool import Spool
 
 P = ParamSpec("P")
@@ -92,7 +92,7 @@ def pairs(spool: Spool, count: int) -> tuple[list[float], list[float]]:
 
 def bare(directory: Path, count: int, size: int) -> list[float]:
     """Seconds of each `pwrite` of so many bytes into a file made ahead."""
-    segment = made(directory)
+    segment = create_segment(directory)
     descriptor = os.open(segment.path, os.O_RDWR)
     data = bytes(size)
     places = (at * size % (SIZE - size) for at in range(count))
@@ -116,7 +116,7 @@ def main() -> None:
     parser.add_argument("--directory", type=Path, help="where the spool lies; else where temporary files do")
     chosen = parser.parse_args()
     sys.setswitchinterval(TURN_S)
-    size = len(encoded(completion(intent(1)))) + HEADER
+    size = len(encode_entry(completion(intent(1)))) + HEADER
     with tempfile.TemporaryDirectory(dir=chosen.directory) as place:
         spool = Spool(Path(place) / "spool", ROOM, INTERVAL_S)
         spool.start()

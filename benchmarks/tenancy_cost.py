@@ -45,15 +45,15 @@ from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.http.application import create_app
 from antiphon.http.serve import serve
 from antiphon.limits.base import Limiter
-from antiphon.processes.coordinator.assemble import coordinating, open_database
-from antiphon.processes.coordinator.client import joined
+from antiphon.processes.coordinator.assemble import open_coordinator, open_database
+from antiphon.processes.coordinator.client import connect_coordinator
 from antiphon.services.limit_validation import LimitRequest
 from antiphon.services.limits import LimitService
 from antiphon.services.policy import KeyRequest
 from antiphon.services.prices import PriceRequest
 from antiphon.settings.schema import Settings
 from antiphon.settings.tenancy import KeysSettings
-from antiphon.store.rules import SqlRules
+from antiphon.store.tenancy import SqlRules
 from antiphon.testing import Answer, ScriptedEngine
 from benchmarks.http_path import (
     CHUNKS,
@@ -117,8 +117,8 @@ async def keyed(listener: socket.socket, store: str, home: Path) -> None:
     settings, clock = bootstrap_store(said, {"ANTIPHON_HOME": str(home)}, home), SystemClock()
     path, database = str(home / "coordinator"), open_database(settings)
     assert database is not None
-    begin = partial(coordinating, settings, path, clock, database)
-    async with joined(path, clock, begin) as coordinator:
+    begin = partial(open_coordinator, settings, path, clock, database)
+    async with connect_coordinator(path, clock, begin) as coordinator:
         managed = build_tenancy(settings, clock, coordinator, database)
         await managed.tenants.load()
         async with open_accounting(settings, managed, clock, coordinator) as accounting:

@@ -61,7 +61,7 @@ def running(name: str, store: str, workers: int) -> Iterator[Side]:
         home = Path(place)
         said = {"ANTIPHON_KEYS": "true", "ANTIPHON_STORE": store} if store else {"ANTIPHON_API_KEY": KEY}
         options = ("--log-level", "warning", "--workers", str(workers))
-        with serving(*options, env=said | {"ANTIPHON_HOME": place}, cwd=home) as server:
+        with serving(*options, threads=None, env=said | {"ANTIPHON_HOME": place}, cwd=home) as server:
             yield Side(name, server, furnished(server, home) if store else KEY)
 
 

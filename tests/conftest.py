@@ -1,5 +1,6 @@
 """What every test shares: the event loop that async tests run on, and no skips where none are allowed."""
 
+import gc
 import signal
 
 import hypothesis
@@ -8,8 +9,9 @@ import pytest
 from tests.support.cpu_seconds import *  # noqa: F403
 from tests.support.no_skips import *  # noqa: F403 - hooks are found by their names; `__all__` lists them
 
-# Machines are shared and noisy: a slow example is no finding.
-hypothesis.settings.register_profile("antiphon", deadline=None, print_blob=True)
+# Machines are shared and noisy: a slow example is no finding. `make soak` takes many more examples.
+hypothesis.settings.register_profile("antiphon", deadline=None, print_blob=True, max_examples=30)
+hypothesis.settings.register_profile("soak", deadline=None, print_blob=True, max_examples=2_000)
 hypothesis.settings.load_profile("antiphon")
 
 # Who runs in the background of a script, or under nohup, has inherited deaf ears, and every process that a
@@ -17,6 +19,12 @@ hypothesis.settings.load_profile("antiphon")
 for number, answer in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, answer)
+
+
+def pytest_collection_finish() -> None:
+    """The collector never looks at what importing the tests made, which is most of all there is."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

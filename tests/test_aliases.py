@@ -36,7 +36,7 @@ FIREWORKS = {"accounts/fireworks/models/*": "*"}
         ("two\nlines-4", None),
     ],
 )
-def test_names_come_before_patterns_and_longer_patterns_before_others(name, target):
+def test_names_come_before_patterns_and_longer_patterns_first(name, target):
     rules = {"gpt-*": "large", "gpt-4o": "cantor", "gpt-4o-*": "small", "a.b": "dotted"}
     for order in (rules, dict(reversed(rules.items()))):
         assert Aliases(order, FIREWORKS).target(name) == target
@@ -55,7 +55,7 @@ def models(**aliases):
     return Models(made, Aliases(aliases | {"other/*": "*"}))
 
 
-def test_a_models_own_name_comes_before_an_alias_and_no_alias_leads_to_another():
+def test_names_of_models_come_before_aliases_which_do_not_chain():
     found = models(**{"gpt-4": "cantor", "first": "second", "second": "cantor"})
     assert found.get("gpt-4").name == "gpt-4"
     assert found.get("other/cantor").name == "cantor"
@@ -102,7 +102,8 @@ def test_aliases_are_said_in_the_file_the_variable_or_by_flag(tmp_path, monkeypa
 
     def said(*flags):
         return [
-            (alias.name, alias.model) for alias in ServeOptions(config=file, aliases=flags).settings().aliases
+            (alias.name, alias.model)
+            for alias in ServeOptions(config=file, aliases=flags).load_settings().aliases
         ]
 
     assert said() == [("gpt-*", "cantor")]
@@ -127,7 +128,7 @@ def test_a_wrong_alias_is_named(tmp_path, line, sentence):
     file = tmp_path / "antiphon.toml"
     file.write_text(f"[[aliases]]\n{line}\n")
     with pytest.raises(SettingsError) as refused:
-        ServeOptions(config=file).settings()
+        ServeOptions(config=file).load_settings()
     assert sentence in refused.value.message
 
 
@@ -141,7 +142,7 @@ async def served():
         yield Served(port, engine, edge, connections)
 
 
-async def test_an_answer_repeats_the_name_as_it_was_spelt_and_the_engine_hears_the_models_own(served):
+async def test_answers_repeat_the_alias_that_the_request_has(served):
     reply = await served.ask(CHAT, HELLO | {"model": "gpt-4o"})
     assert (reply.status, reply.json()["model"]) == (200, "gpt-4o")
     events = (await served.ask(CHAT, HELLO | {"model": "gpt-5", "stream": True})).events()

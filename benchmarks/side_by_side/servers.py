@@ -125,7 +125,9 @@ def antiphon(name: str, layout: str, shape: Shape, variables: dict[str, str]) ->
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "antiphon.toml"
         config.write_text("\n".join(["[[models]]", *lines, ""]))
-        with serving("--config", str(config), "--log-level", "warning", env=variables) as server:
+        with serving(
+            "--config", str(config), "--log-level", "warning", threads=None, env=variables
+        ) as server:
             yield Side(name, int(server.url.rpartition(":")[2]), server.supervisor, server)
 
 

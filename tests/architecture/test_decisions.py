@@ -17,7 +17,7 @@ def test_the_table_lists_every_note() -> None:
     assert listed == sorted(path.name for path in NOTES.glob("0*.md"))
 
 
-def test_links_of_notes_and_of_the_pages_at_the_root_lead_somewhere() -> None:
+def test_links_of_notes_and_root_pages_lead_somewhere() -> None:
     for page in [*ROOT.glob("*.md"), *NOTES.glob("*.md")]:
         broken = [link for link in LINK.findall(page.read_text("utf-8")) if not (page.parent / link).exists()]
         assert broken == [], page.name

@@ -41,7 +41,7 @@ class World:
     def __init__(self, folder):
         self.ahead = 0.0
         database = Database(f"sqlite:///{folder}/antiphon.db")
-        database.ready()
+        database.prepare()
         tenancy = SqlTenancy(database)
         self.keyring = Keyring(Pepper(b"p" * 32), self.now)
         self.changes = DirectoryChanges(tenancy, [self.keyring.learn], self.now)

@@ -278,4 +278,4 @@ def test_the_operators_key_goes_to_this_machine_alone(tmp_path, monkeypatch) -> 
 
 def test_an_id_of_dots_is_no_path() -> None:
     with pytest.raises(CallFailed, match="no id"):
-        admin._path(("projects", ".."), {})
+        admin._join_path(("projects", ".."), {})

@@ -7,7 +7,16 @@ from collections.abc import Iterator
 import pytest
 
 from antiphon.cli.client import Usage
-from antiphon.cli.commands.bench import BINS, PROBE_WORDS, Spread, Timed, measure, plot, spread, words_for
+from antiphon.cli.commands.bench import (
+    BINS,
+    PROBE_WORDS,
+    Spread,
+    Timed,
+    compute_spread,
+    estimate_words,
+    measure,
+    plot_histogram,
+)
 from tests.cli.conftest import Run
 from tests.cli.standin import ENCODER, Standin, standin
 
@@ -108,21 +117,21 @@ def test_a_server_that_does_not_count_has_its_pieces_counted():
 
 
 def test_percentiles_lie_between_the_nearest_ranks():
-    assert spread([float(value) for value in range(101)]) == Spread(50, 95, 99, 100)
-    assert spread([1.0, 2.0]) == Spread(1.5, 1.95, 1.99, 2.0)
-    assert spread([3.0]) == Spread(3.0, 3.0, 3.0, 3.0)
-    assert spread([]) is None
+    assert compute_spread([float(value) for value in range(101)]) == Spread(50, 95, 99, 100)
+    assert compute_spread([1.0, 2.0]) == Spread(1.5, 1.95, 1.99, 2.0)
+    assert compute_spread([3.0]) == Spread(3.0, 3.0, 3.0, 3.0)
+    assert compute_spread([]) is None
 
 
 def test_the_length_of_prompts_follows_what_the_server_counted():
-    assert words_for(128, lambda words: 10 + 2 * words) == 59
-    assert words_for(5, lambda words: 10 + 2 * words) == 1
-    assert words_for(128, lambda _: None) == 128
+    assert estimate_words(128, lambda words: 10 + 2 * words) == 59
+    assert estimate_words(5, lambda words: 10 + 2 * words) == 1
+    assert estimate_words(128, lambda _: None) == 128
     assert PROBE_WORDS > 1
 
 
 def test_the_plot_holds_every_value():
     values = [0.001] * 6 + [0.002] * 3 + [9.0]
     for each in (values, [0.5]):
-        counts = list(plot(each).columns[1].cells)
+        counts = list(plot_histogram(each).columns[1].cells)
         assert len(counts) == BINS and sum(int(str(count)) for count in counts) == len(each)

@@ -26,19 +26,19 @@ def server() -> Iterator[Standin]:
 
 def chatted(server: Standin, model: str) -> str:
     body: dict[str, object] = {"model": model, "messages": [{"role": "user", "content": "a b"}]}
-    return "".join(piece.text for piece in Client(server.url).chat(body))
+    return "".join(piece.text for piece in Client(server.url).stream_chat(body))
 
 
 def test_a_stream_gives_its_text_its_end_and_the_servers_count(server: Standin):
     body: dict[str, object] = {"model": "good", "messages": [{"role": "user", "content": "a b"}]}
-    pieces = list(Client(server.url).chat(body))
+    pieces = list(Client(server.url).stream_chat(body))
     assert [piece.text for piece in pieces] == ["one", " two", " three", ""]
     assert (pieces[-1].finish, pieces[-1].usage) == ("stop", Usage(14, 3))
 
 
 @pytest.mark.parametrize("form", ["{}", "{}/", "{}/v1", "{}/v1/"])
 def test_an_address_may_end_as_people_write_it(server: Standin, form: str):
-    assert Client(form.format(server.url)).models() == list(MODELS)
+    assert Client(form.format(server.url)).list_models() == list(MODELS)
     assert Client(form.format(server.url).removeprefix("http://")).url == server.url
 
 
@@ -60,7 +60,7 @@ def test_a_stream_without_its_end_is_an_error(server: Standin):
 
 
 def test_leaving_a_stream_closes_its_connection(server: Standin):
-    stream = Client(server.url).chat({"model": "endless", "messages": []})
+    stream = Client(server.url).stream_chat({"model": "endless", "messages": []})
     assert next(stream).text == "on "
     stream.close()
     assert server.left.wait(10)
@@ -75,16 +75,16 @@ def test_a_refusal_has_its_sentence_and_code(server: Standin):
 def test_the_key_is_sent():
     with standin(key="sesame") as server:
         with pytest.raises(CallFailed, match="no such key") as failed:
-            Client(server.url).models()
+            Client(server.url).list_models()
         assert failed.value.status == 401
-        assert Client(server.url, "sesame").models() == list(MODELS)
+        assert Client(server.url, "sesame").list_models() == list(MODELS)
 
 
 def test_nobody_there_and_somebody_else_are_told_apart():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(NobodyThere, match=f"nothing answers at http://127.0.0.1:{port}"):
-        Client(f"http://127.0.0.1:{port}").models()
+        Client(f"http://127.0.0.1:{port}").list_models()
 
 
 @contextmanager
@@ -120,14 +120,14 @@ def answering(written: bytes) -> Iterator[str]:
 def test_a_server_that_is_killed_and_one_of_another_kind_are_told_in_words(written: bytes, said: str):
     with answering(written) as address:
         with pytest.raises(CallFailed, match=said) as failed:
-            list(Client(address).chat({"model": "a", "messages": []}))
+            list(Client(address).stream_chat({"model": "a", "messages": []}))
         assert "IncompleteRead" not in failed.value.message and "\\x" not in failed.value.message
 
 
 def test_https_to_a_server_without_tls_says_so_and_starts_none():
     with answering(b"HTTP/1.1 400 Bad Request\r\n\r\n") as address:
         with pytest.raises(CallFailed, match="speaks no TLS") as failed:
-            Client(f"https://{address}").models()
+            Client(f"https://{address}").list_models()
         assert not isinstance(failed.value, NobodyThere) and f"http://{address}" in failed.value.message
 
 
@@ -155,5 +155,5 @@ def test_a_certificate_that_nobody_signed_is_named(tmp_path: Path):
         thread = threading.Thread(target=shake, daemon=True)
         thread.start()
         with pytest.raises(CallFailed, match=r"certificate of https://127\.0\.0\.1:\d+ is not trusted \("):
-            Client(f"https://127.0.0.1:{listener.getsockname()[1]}").models()
+            Client(f"https://127.0.0.1:{listener.getsockname()[1]}").list_models()
         thread.join(10)

@@ -20,11 +20,11 @@ from antiphon.cli.doctor.checks import (
     check_port,
     check_settings,
     check_sockets,
-    memory_room,
+    measure_free_memory,
     read_probe,
 )
 from antiphon.cli.doctor.findings import REMEDIES, Finding, Standing, report_ok
-from antiphon.cli.doctor.probe import check_processor, check_threads, processor_features
+from antiphon.cli.doctor.probe import check_processor, check_threads, read_processor_features
 from antiphon.cli.doctor.report import examine
 from antiphon.cli.serve_options import ServeOptions
 from antiphon.engines.llama.libllama.library import discovered
@@ -285,17 +285,17 @@ def test_what_a_native_build_gains_is_said_where_it_was_measured():
 def test_features_are_read_from_either_kind_of_processor(tmp_path: Path):
     (tmp_path / "x86").write_text("processor\t: 0\nflags\t\t: fpu pni avx avx2 fma avx512f\n")
     (tmp_path / "arm").write_text("processor\t: 0\nFeatures\t: fp asimd asimddp\n")
-    assert processor_features(tmp_path / "x86") == ("SSE3", "AVX", "AVX2", "FMA", "AVX512")
-    assert processor_features(tmp_path / "arm") == ("NEON", "DOTPROD")
-    assert processor_features(tmp_path / "none") == ()
+    assert read_processor_features(tmp_path / "x86") == ("SSE3", "AVX", "AVX2", "FMA", "AVX512")
+    assert read_processor_features(tmp_path / "arm") == ("NEON", "DOTPROD")
+    assert read_processor_features(tmp_path / "none") == ()
 
 
 def test_memory_is_what_the_limits_of_the_user_allow():
-    code = "from antiphon.cli.doctor.checks import memory_room as room; print(room())"
+    code = "from antiphon.cli.doctor.checks import measure_free_memory as room; print(room())"
     limited = f"ulimit -v 3000000; exec \"$0\" -c '{code}'"
     done = subprocess.run(["sh", "-c", limited, sys.executable], capture_output=True, text=True, check=True)
     assert 0 < int(done.stdout) <= 3_000_000 * 1024
-    assert memory_room() > 0
+    assert measure_free_memory() > 0
 
 
 def test_every_finding_has_its_section_on_the_page_and_the_page_no_other():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.cli.local_servers import Notice, publish_notice, running_of
+from antiphon.cli.local_servers import Notice, list_running, publish_notice
 
 SERVER = """
 import pathlib, signal, sys
@@ -97,14 +97,14 @@ def test_of_several_one_has_to_be_chosen(restart: Run, tmp_path: Path) -> None:
 def test_a_file_is_there_while_its_server_serves_and_no_longer(tmp_path: Path) -> None:
     home = tmp_path / "home"
     with publish_notice(home) as notice:
-        assert running_of(home) == {}
+        assert list_running(home) == {}
         notice.serves("http://a", 1)
         notice.record_restart("x" * 5_000)
-        (found,) = running_of(home).values()
+        (found,) = list_running(home).values()
         assert (found.url, found.rounds, found.problem) == ("http://a", 1, "x" * 500)
         (path,) = home.iterdir()
         assert path.stat().st_mode & 0o777 == 0o600
-    assert (running_of(home), list(home.iterdir())) == ({}, [])
+    assert (list_running(home), list(home.iterdir())) == ({}, [])
 
 
 def test_what_killed_servers_left_is_removed_by_the_next(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.cli.commands.lora import UNLOAD, _deployment, _to_absolute
-from antiphon.cli.serve_options import named_adapter
+from antiphon.cli.commands.lora import UNLOAD, _parse_deployment, _to_absolute
+from antiphon.cli.serve_options import parse_adapter
 from antiphon.errors import SettingsError
 from tests.cli.conftest import Run
 from tests.cli.standin import Standin, standin
@@ -47,16 +47,16 @@ def test_what_is_no_adapter_is_told_before_anything_is_sent(antiphon: Run, serve
 
 def test_an_adapter_that_ships_with_cantor_is_said_by_its_name_alone(tmp_path: Path) -> None:
     (tmp_path / "pirate.gguf").touch()
-    assert named_adapter("pirate", tmp_path) == {"name": "pirate", "path": str(tmp_path / "pirate.gguf")}
-    assert named_adapter("pirate=x.gguf", tmp_path) == {"name": "pirate", "path": "x.gguf"}
+    assert parse_adapter("pirate", tmp_path) == {"name": "pirate", "path": str(tmp_path / "pirate.gguf")}
+    assert parse_adapter("pirate=x.gguf", tmp_path) == {"name": "pirate", "path": "x.gguf"}
     with pytest.raises(SettingsError, match=r"NAME=PATH, not 'parrot'; .*: pirate"):
-        named_adapter("parrot", tmp_path)
+        parse_adapter("parrot", tmp_path)
 
 
 def test_what_lies_on_the_hub_is_deployed_by_the_server() -> None:
     asked = {"model_name": "ada/pirate", "model_source": "HF_HUB"}
-    assert _deployment("hf:ada/pirate") == asked
-    assert _deployment("hf:ada/pirate@v2:sub/x.gguf") == asked | {
+    assert _parse_deployment("hf:ada/pirate") == asked
+    assert _parse_deployment("hf:ada/pirate@v2:sub/x.gguf") == asked | {
         "model_name": "ada/pirate:sub/x.gguf",
         "hf_revision": "v2",
     }

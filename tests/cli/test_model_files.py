@@ -24,7 +24,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def settled(models: list[str]) -> Settings:
-    return keep_adapters(ServeOptions(models=models, adapters=["pirate=pirate"]).settings())
+    return keep_adapters(ServeOptions(models=models, adapters=["pirate=pirate"]).load_settings())
 
 
 def test_a_flag_adapts_the_only_model_that_generates(asked: list[str]) -> None:

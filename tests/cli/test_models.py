@@ -16,7 +16,7 @@ from antiphon.cli.commands.serve import prepare_settings
 from antiphon.cli.model_files import show_progress
 from antiphon.cli.serve_options import ServeOptions
 from antiphon.errors import ModelFetchError, SettingsError
-from antiphon.weights.hub import Progress, Stage
+from antiphon.weights.hub.download import FetchProgress, Stage
 from benchmarks.make_model import SIZES, write_model
 from tests.cli.conftest import Run
 from tests.cli.test_chat import free_port
@@ -153,9 +153,9 @@ def test_a_settings_file_may_name_a_model_of_the_hub(
 def test_a_terminal_shows_a_bar():
     keyboard, line = pty.openpty()
     with os.fdopen(line, "w") as terminal, show_progress(terminal) as tell:
-        tell(Progress(Stage.FETCHING, FILE, 500_000, 1_000_000))
-        tell(Progress(Stage.FETCHING, FILE, 1_000_000, 1_000_000))
-        tell(Progress(Stage.CHECKING, FILE, 1_000_000, 1_000_000))
+        tell(FetchProgress(Stage.FETCHING, FILE, 500_000, 1_000_000))
+        tell(FetchProgress(Stage.FETCHING, FILE, 1_000_000, 1_000_000))
+        tell(FetchProgress(Stage.CHECKING, FILE, 1_000_000, 1_000_000))
     seen = b""
     with suppress(OSError):
         while chunk := os.read(keyboard, 65536):

@@ -113,7 +113,13 @@ def test_libraries_that_are_missing_are_named_with_what_installs_them(
 ) -> None:
     sso = OidcSettings(issuer="https://login.example.org", audience="antiphon")
     assert "sign-on-unusable" not in findings(tmp_path, oidc=sso)
-    for name in ("jwt", "redis", "redis.asyncio", "antiphon.limits.reaching", "antiphon.limits.redis"):
+    for name in (
+        "jwt",
+        "redis",
+        "redis.asyncio",
+        "antiphon.limits.redis.check",
+        "antiphon.limits.redis.limiter",
+    ):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, "jwt", None)
     monkeypatch.setitem(sys.modules, "redis", None)

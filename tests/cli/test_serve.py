@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.cli.commands.serve import panel, place_weights, prepare_settings, size_model
+from antiphon.cli.commands.serve import format_panel, place_weights, prepare_settings, size_model
 from antiphon.cli.serve_options import ServeOptions
 from antiphon.errors import SettingsError
-from antiphon.processes.supervisor import Serving
+from antiphon.processes.supervisor import ServingInfo
 from antiphon.settings.loading import build_model
 from antiphon.settings.schema import Settings, change_model, with_models
 from antiphon.testing import scripted_info
@@ -125,7 +125,7 @@ def test_the_panel_asks_for_the_key_without_showing_it(monkeypatch: pytest.Monke
     monkeypatch.setenv("ANTIPHON_API_KEY", "0123456789abcdef0123")
     settings = arrived()
     info = dataclasses.replace(scripted_info(), library="llama.cpp test", cpu_features=("AVX2",))
-    text = panel(settings, Serving("http://127.0.0.1:1", {"cantor": info}))
+    text = format_panel(settings, ServingInfo("http://127.0.0.1:1", {"cantor": info}))
     assert "$ANTIPHON_API_KEY" in text and "0123456789abcdef" not in text
     assert "llama.cpp test" in text and "AVX2" in text and "http://127.0.0.1:1/v1/chat/completions" in text
 
@@ -133,7 +133,7 @@ def test_the_panel_asks_for_the_key_without_showing_it(monkeypatch: pytest.Monke
 def test_a_name_with_control_characters_commands_no_terminal_and_stays_that_name():
     name = "a'\x1b]0;b\x07\u202e\nc"
     settings = with_models(Settings(), [build_model({"name": name, "path": "x"})])
-    text = panel(settings, Serving("http://127.0.0.1:1", {name: scripted_info()}))
+    text = format_panel(settings, ServingInfo("http://127.0.0.1:1", {name: scripted_info()}))
     assert all(each.isprintable() for each in text.split("\n"))
     assert r"a'\x1b]0;b\x07\u202e\nc" in text
     words = shlex.split(text.partition("Try it:")[2].replace("\\\n", " "))

@@ -10,10 +10,17 @@ from pathlib import Path
 import pytest
 from rich.console import Console, Group
 
-from antiphon.cli.commands.top import Latency, ModelRates, quantile, rates, read, tables
+from antiphon.cli.commands.top import (
+    Latency,
+    ModelRates,
+    build_tables,
+    compute_rates,
+    estimate_quantile,
+    parse_page,
+)
 from antiphon.domain.load import LATENCY_BOUNDS, AdapterLoad, Histogram, Load, Timer
-from antiphon.telemetry.engines import series
-from antiphon.telemetry.exposition import Series, exposition
+from antiphon.telemetry.engine_metrics import list_series
+from antiphon.telemetry.exposition import Series, render_page
 from antiphon.telemetry.metrics import BUILD
 from tests.cli.conftest import Run
 from tests.cli.standin import Standin, standin
@@ -31,7 +38,7 @@ def times(*seconds: float) -> Histogram:
 
 def page(loads: dict[str, Load | None]) -> str:
     build: Series = (BUILD, {("9.9",): 1})
-    return exposition([build, *series(loads, {name: load is not None for name, load in loads.items()})])
+    return render_page([build, *list_series(loads, {name: load is not None for name, load in loads.items()})])
 
 
 BEFORE = Load(
@@ -61,7 +68,7 @@ AFTER = Load(
 
 
 def between(before: Load | None, after: Load | None) -> ModelRates:
-    (found,) = rates(read(page({NASTY: before}), 10.0), read(page({NASTY: after}), 12.0))
+    (found,) = compute_rates(parse_page(page({NASTY: before}), 10.0), parse_page(page({NASTY: after}), 12.0))
     assert found.model == NASTY
     return found
 
@@ -90,9 +97,9 @@ def test_what_cannot_be_known_is_not_made_up():
 
 def test_quantiles_lie_within_their_bucket():
     histogram = dict(zip(LATENCY_BOUNDS, itertools.repeat(10.0), strict=False))
-    assert quantile(histogram | {float("inf"): 10.0}, 0.5) == pytest.approx(0.0005)
-    assert quantile({1.0: 0.0, 2.0: 4.0, float("inf"): 4.0}, 0.5) == 1.5
-    assert quantile({1.0: 1.0, 2.0: 1.0, float("inf"): 4.0}, 0.95) == 2.0, "above the last bound"
+    assert estimate_quantile(histogram | {float("inf"): 10.0}, 0.5) == pytest.approx(0.0005)
+    assert estimate_quantile({1.0: 0.0, 2.0: 4.0, float("inf"): 4.0}, 0.5) == 1.5
+    assert estimate_quantile({1.0: 1.0, 2.0: 1.0, float("inf"): 4.0}, 0.95) == 2.0, "above the last bound"
 
 
 # --- the page ---
@@ -105,7 +112,7 @@ def test_it_fits_eighty_columns_and_commands_no_terminal():
     big = ModelRates("a" * 200, True, 9999, 9999, many, many, many, slow, slower, *full)
     down = ModelRates(NASTY, up=False)
     drawn = io.StringIO()
-    Console(file=drawn, width=80).print(Group(*tables([big, between(BEFORE, AFTER), down])))
+    Console(file=drawn, width=80).print(Group(*build_tables([big, between(BEFORE, AFTER), down])))
     text = drawn.getvalue().splitlines()
     assert max(map(len, text)) <= 80
     assert all(line.isprintable() for line in text)

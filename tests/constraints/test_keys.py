@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 from msgspec import convert, to_builtins
 
@@ -153,7 +153,6 @@ def test_a_declared_key_can_be_written_whatever_is_in_it() -> None:
 
 
 @given(schema=some.sampled_from(OPEN), seed=some.integers(0, 2**32))
-@settings(max_examples=40, deadline=None)
 def test_every_text_has_sound_keys(schema: Any, seed: int) -> None:
     made = walk(grammar_of(schema), seed)
     if made[-1] == END:
@@ -186,7 +185,6 @@ VALUES = some.recursive(
 )
 
 
-@settings(max_examples=25, deadline=None)
 @given(value=VALUES, data=some.data())
 def test_json_is_read_alike_however_it_is_cut(value: Any, data: some.DataObject) -> None:
     text = json.dumps(value, ensure_ascii=False).encode(errors="surrogatepass")
@@ -198,7 +196,6 @@ def test_json_is_read_alike_however_it_is_cut(value: Any, data: some.DataObject)
     assert read.mode is Mode.DONE and not read.levels
 
 
-@settings(max_examples=25, deadline=None)
 @given(pairs=some.lists(some.tuples(some.sampled_from(["", "a", "ab", '"', "\\"]), VALUES), max_size=4))
 def test_a_repeated_key_is_refused_where_it_ends(pairs: list[tuple[str, Any]]) -> None:
     items = [f"{json.dumps(key)}:{json.dumps(value, ensure_ascii=False)}" for key, value in pairs]

@@ -1,5 +1,8 @@
-"""Clients that live in environments of their own: a script there makes the calls it is told in JSON, and
-prints what the client gave back, in JSON. What that has to be is asserted by the tests."""
+"""Clients that live in environments of their own.
+
+A script there reads a line of JSON, makes the calls that it names, and prints the results as a line of JSON,
+until its input ends. Each script runs once for all tests of a worker: a start takes half a second or more.
+"""
 
 import json
 import os
@@ -26,10 +29,30 @@ class Client:
     interpreter: str
     script: str
 
-    def run(self, told: Any) -> Any:
-        """What the script prints in its last line when it is told this."""
-        printed = execute([self.interpreter, ROOT / "tests" / "contract" / self.script], json.dumps(told))
-        return json.loads(printed.splitlines()[-1])
+    def run(self, request: Any) -> Any:
+        """The script's results. What else it prints is passed over."""
+        process = self._start()
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(json.dumps(request) + "\n")
+        process.stdin.flush()
+        for line in process.stdout:
+            if line.startswith(RESULT):
+                return json.loads(line.removeprefix(RESULT))
+        raise AssertionError(f"{self.script} ended with {process.wait()}; standard error says why")
+
+    def _start(self) -> subprocess.Popen[str]:
+        """The script's process, which is started for the first request and after an end."""
+        if self not in PROCESSES or PROCESSES[self].poll() is not None:
+            command = [ROOT / ".venvs" / self.interpreter, ROOT / "tests" / "contract" / self.script]
+            PROCESSES[self] = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                cwd=NODE_TESTS,
+                env=ENVIRONMENT,
+            )
+        return PROCESSES[self]
 
     def make(self, base_url: str, *calls: Call) -> list[Result]:
         """The result of each call: its `answer`, its `chunks`, its `error`."""
@@ -44,11 +67,11 @@ def execute(command: Sequence[str | Path], given: str) -> str:
     done = subprocess.run(
         [ROOT / ".venvs" / interpreter, *arguments],
         input=given,
-        cwd=ROOT / "tests" / "contract" / "node",
+        cwd=NODE_TESTS,
         capture_output=True,
         text=True,
         timeout=PATIENCE,
-        env={"PATH": os.defpath, "HOME": os.devnull, "PYTHONPATH": str(ROOT)} | OFFLINE,
+        env=ENVIRONMENT,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -60,8 +83,24 @@ def print_javascript(code: str) -> str:
     return execute([NODE, "--input-type=module", "-"], code)
 
 
+def stop_clients() -> None:
+    """Ends the input of every script, and waits for its end."""
+    for process in PROCESSES.values():
+        process.communicate()
+    PROCESSES.clear()
+
+
+PROCESSES: dict[Client, subprocess.Popen[str]] = {}
+RESULT = "RESULT "
 NODE = "node/bin/node"
-OFFLINE = {"PYTHONSAFEPATH": "1", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+NODE_TESTS = ROOT / "tests" / "contract" / "node"
+ENVIRONMENT = {
+    "PATH": os.defpath,
+    "HOME": os.devnull,
+    "PYTHONPATH": str(ROOT),
+    "PYTHONSAFEPATH": "1",
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+}
 """No folder of a script hides a package, and LiteLLM fetches no list of prices when it is imported."""
 
 SDKS = Client("sdks/bin/python", "sdks/drive.py")

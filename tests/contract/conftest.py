@@ -32,6 +32,7 @@ from antiphon.pipeline.run import Pipeline
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import Answer, ScriptedEngine
+from tests.contract.clients import stop_clients
 from tests.support.server import serving
 
 KEY = "canary-key-4f1d0c8e55"
@@ -121,6 +122,12 @@ def scripted_server(key: str | None = None, accounting: Accounting | None = None
         finally:
             server.stop()
             thread.join(20)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _clients_end() -> Iterator[None]:
+    yield
+    stop_clients()
 
 
 @pytest.fixture(scope="session")

@@ -155,7 +155,7 @@ def test_tools_are_called(line: Line) -> None:
     assert json.loads("".join(part.get("arguments") or "" for part in parts)) == {"city": "Berlin"}
 
 
-def test_prompts_are_texts_and_token_ids_one_or_many_and_n_of_each(line: Line) -> None:
+def test_prompts_are_texts_or_token_ids_one_or_many(line: Line) -> None:
     (echoed,) = line.answers({"echo": True, "max_tokens": 0, "logprobs": 0})
     ids = echoed["choices"][0]["logprobs"]["token_ids"]
     limit = {"max_tokens": 8, "temperature": 0}
@@ -173,7 +173,7 @@ def test_prompts_are_texts_and_token_ids_one_or_many_and_n_of_each(line: Line) -
     assert len({choice["text"] for choice in several["choices"]}) > 2
 
 
-def test_sixteen_tokens_come_when_nothing_is_said_and_end_tokens_can_be_ignored(line: Line) -> None:
+def test_the_default_is_16_tokens_and_end_tokens_can_be_ignored(line: Line) -> None:
     usual, few = line.answers({"ignore_eos": True}, {"ignore_eos": True, "max_tokens": 5})
     assert [answer["usage"]["completion_tokens"] for answer in (usual, few)] == [16, 5]
     assert usual["choices"][0]["finish_reason"] == few["choices"][0]["finish_reason"] == "length"
@@ -205,7 +205,7 @@ def test_the_prompt_is_echoed_with_its_log_probabilities(line: Line) -> None:
     assert arrays["token_ids"][-4:] == made["logprobs"]["token_ids"]
 
 
-def test_log_probabilities_have_as_many_alternatives_as_are_asked_for(line: Line) -> None:
+def test_logprobs_have_as_many_alternatives_as_requested(line: Line) -> None:
     asked = SAME | {"max_tokens": 6}
     none, zero, five, entries = line.answers(
         asked, asked | {"logprobs": 0}, asked | {"logprobs": 5}, asked | {"logprobs": True, "top_logprobs": 2}
@@ -278,7 +278,7 @@ def test_json_is_made_of_any_object_or_of_a_schema(line: Line) -> None:
     Draft202012Validator(PERSON).validate(json.loads(said["choices"][0]["message"]["content"]))
 
 
-def test_images_are_counted_and_refused_by_name_where_the_model_sees_none(line: Line) -> None:
+def test_images_are_counted_and_refused_by_name(line: Line) -> None:
     matched = {"prompt": "<image> What is this?", "images": [IMAGE]}
     for result in line.results((TEXT, matched), (TEXT, {"images": [IMAGE]})):
         assert result["error"]["class"] in ("InvalidRequestError", "BadRequestError")

@@ -44,7 +44,7 @@ def test_a_text_has_16_tokens_and_a_bare_id(fireworks: openai.OpenAI) -> None:
     assert (answer.object, answer.model, len(answer.id)) == ("text_completion", MODEL, 36)
 
 
-def test_more_tokens_than_fit_are_cut_by_default_and_refused_on_demand(fireworks: openai.OpenAI) -> None:
+def test_too_many_tokens_are_cut_by_default_or_refused_on_demand(fireworks: openai.OpenAI) -> None:
     much: Any = {"max_tokens": 10_000_000}
     answer = continued(fireworks, **much)
     assert answer.usage is not None and answer.usage.completion_tokens < 10_000

@@ -99,7 +99,7 @@ def test_tools_are_called_and_streamed_in_fragments(cantor: Target) -> None:
     assert arguments == called["function"]["arguments"]
 
 
-def test_the_clients_tool_loop_calls_our_function_and_says_what_came_of_it(cantor: Target) -> None:
+def test_the_clients_tool_loop_calls_our_function_and_answers(cantor: Target) -> None:
     body = {"model": cantor.model, "messages": WEATHER_ASKED, "temperature": 0, "max_tokens": 100}
     told = RUN_TOOLS.run({"base_url": cantor.base_url, "body": body})
     assert told["called"] == [{"city": "Berlin"}] and told["final"]
@@ -195,7 +195,7 @@ def test_a_wrong_key_is_an_authentication_error(keyed: Scripted) -> None:
     assert (result["error"]["class"], result["error"]["status"]) == ("AuthenticationError", 401)
 
 
-def test_an_error_inside_a_stream_is_raised_after_what_came_before(scripted: Scripted) -> None:
+def test_an_error_inside_a_stream_is_raised_after_its_chunks(scripted: Scripted) -> None:
     asked = {"model": scripted.model, "messages": say("die midway"), "stream": True}
     (result,) = NPM.make(scripted.base_url, call(CHAT, asked))
     said = "".join(part["delta"].get("content") or "" for part in pieces(result["chunks"]))
@@ -211,7 +211,7 @@ def test_a_client_that_aborts_a_stream_ends_its_work(scripted: Scripted) -> None
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_client_that_aborts_before_the_first_token_ends_its_work(scripted: Scripted, stream: bool) -> None:
+def test_aborting_before_the_first_token_ends_the_work(scripted: Scripted, stream: bool) -> None:
     """Asked again where the machine was too busy for the request to arrive in time."""
     words = f"never begin, in npm's client, stream {stream}"
     asked = {"model": scripted.model, "messages": say(words), "stream": stream}

@@ -78,7 +78,7 @@ def test_a_body_of_20_mb_is_an_api_status_error(client: openai.OpenAI, target: T
     assert (caught.value.status_code, caught.value.body["code"]) == (413, "body_too_large")  # type: ignore[index]
 
 
-def test_a_wrong_key_is_an_authentication_error_and_the_right_one_is_taken(keyed: Scripted) -> None:
+def test_a_wrong_key_is_an_authentication_error_a_right_one_not(keyed: Scripted) -> None:
     for key in ("wrong", KEY + "x", "none"):
         with (
             openai.OpenAI(base_url=keyed.base_url, api_key=key, max_retries=0) as stranger,
@@ -90,7 +90,7 @@ def test_a_wrong_key_is_an_authentication_error_and_the_right_one_is_taken(keyed
         assert [model.id for model in known.models.list()] == ["scripted", "org/scripted"]
 
 
-def test_an_overloaded_server_is_a_rate_limit_error_with_retry_after(puppet: openai.OpenAI) -> None:
+def test_overload_is_a_rate_limit_error_with_retry_after(puppet: openai.OpenAI) -> None:
     with pytest.raises(openai.RateLimitError) as caught:
         puppet.chat.completions.create(model="scripted", messages=say("be busy"))
     assert (caught.value.response.headers["retry-after"], caught.value.code) == ("7", "overloaded")
@@ -111,7 +111,7 @@ def test_the_clients_own_retry_succeeds_once_the_engine_is_back(puppet: openai.O
         assert list(answer) if stream else answer.choices[0].message.content == "Hello world!"
 
 
-def test_an_error_inside_a_stream_is_raised_after_what_came_before(puppet: openai.OpenAI) -> None:
+def test_an_error_inside_a_stream_is_raised_after_its_chunks(puppet: openai.OpenAI) -> None:
     chat = puppet.chat.completions.create(model="scripted", messages=say("die midway"), stream=True)
     text = puppet.completions.create(model="scripted", prompt="die midway", stream=True)
     streams: list[tuple[Any, Any]] = [
@@ -129,7 +129,7 @@ def test_an_error_inside_a_stream_is_raised_after_what_came_before(puppet: opena
         assert caught.value.message == "the engine's process ended"
 
 
-def test_a_request_that_may_have_killed_the_engine_is_not_sent_again(
+def test_a_request_that_may_have_killed_an_engine_is_not_retried(
     puppet: openai.OpenAI, scripted: Scripted
 ) -> None:
     with pytest.raises(openai.InternalServerError):

@@ -157,7 +157,7 @@ def test_a_prompts_scores_are_those_of_its_echo(cantors: openai.OpenAI) -> None:
     assert any(row and "<|im_start|>" in str(row) for row in chat["prompt_logprobs"])
 
 
-def test_a_prompt_that_is_too_long_is_cut_where_that_is_asked_for(cantors: openai.OpenAI) -> None:
+def test_a_too_long_prompt_is_cut_on_request(cantors: openai.OpenAI) -> None:
     long = STORY * 2_000
     with pytest.raises(openai.BadRequestError) as refused:
         text_of(cantors, prompt=long)

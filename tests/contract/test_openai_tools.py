@@ -139,7 +139,7 @@ def test_the_notation_of_a_call_that_is_cut_is_no_content(model: openai.OpenAI, 
         assert len(cut.logprobs) == most
 
 
-def test_a_stop_text_in_a_call_ends_it_and_does_not_say_that_it_is_whole(model: openai.OpenAI) -> None:
+def test_a_stop_text_in_a_call_ends_it_as_incomplete(model: openai.OpenAI) -> None:
     (cut,) = said(model, tool_choice="required", stop="Berl")
     assert (cut.reason, cut.calls) == ("stop", [("get_weather", '{"city": "')])
 
@@ -234,7 +234,7 @@ LOOSE = {
 }
 
 
-def test_a_keyword_that_cannot_be_kept_is_named_and_refused_where_it_is_strict(model: openai.OpenAI) -> None:
+def test_an_unsupported_keyword_is_named_or_refused_if_strict(model: openai.OpenAI) -> None:
     choice: Any = {"type": "function", "function": {"name": "f"}}
     asked: Any = {"model": "cantor", "messages": HELLO, "tool_choice": choice, "max_tokens": 60}
     raw = model.chat.completions.with_raw_response.create(tools=[tool("f", LOOSE)], **asked)
@@ -302,7 +302,7 @@ def test_every_form_of_a_constraint_holds_beside_tools(model: openai.OpenAI, for
     assert talked.calls or re.fullmatch(good, talked.text)
 
 
-def test_a_format_that_is_no_schema_or_looks_like_a_call_is_refused(model: openai.OpenAI) -> None:
+def test_a_format_without_schema_or_like_a_call_is_refused(model: openai.OpenAI) -> None:
     for form, param in (
         ({"guided_regex": ".*"}, "guided_regex"),
         ({"guided_json": {"type": "string", "minLength": 2, "maxLength": 1}}, "guided_json"),
@@ -356,7 +356,7 @@ REQUESTS = (
 )  # fmt: skip
 
 
-def test_what_the_model_says_by_itself_is_what_it_says_when_it_is_held_to_the_notation(
+def test_a_free_answer_equals_one_held_to_its_own_notation(
     model: openai.OpenAI,
 ) -> None:
     agreed = 0

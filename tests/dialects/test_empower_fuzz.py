@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from antiphon.dialects.empower.decode import decode_chat
@@ -14,7 +14,7 @@ from antiphon.dialects.empower.encode import encode_flat_error
 from antiphon.dialects.empower.fields import TABLES, EmpowerScope
 from antiphon.dialects.empower.loras import decode_deploy
 from antiphon.errors import RequestError
-from antiphon.weights.deploying import HubAdapters
+from antiphon.weights.adapters.hub_adapters import HubAdapters
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
 VALUES = st.recursive(
@@ -62,14 +62,12 @@ def settle(place: EmpowerScope, body: bytes) -> None:
 
 
 @pytest.mark.parametrize("place", DECODERS)
-@settings(max_examples=200)
 @given(data=st.data())
 def test_any_object_is_decoded_or_refused(place: EmpowerScope, data: st.DataObject) -> None:
     settle(place, json.dumps(data.draw(bodies(place))).encode())
 
 
 @pytest.mark.parametrize("place", DECODERS)
-@settings(max_examples=100)
 @given(body=st.binary(max_size=60) | st.text(alphabet='{}[]":,0e-.\\u \n', max_size=60).map(str.encode))
 @example(body=b'{"\\u0000":1}')
 @example(body=b'{"model":"m","messages":' + b"[" * 50_000)

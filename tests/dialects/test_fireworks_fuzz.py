@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from antiphon.dialects.common.endpoints import GenerationCodec
@@ -47,7 +47,6 @@ def settle(operation: GenerationCodec, body: bytes) -> None:
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=["text", "chat"])
-@settings(max_examples=200)
 @given(data=st.data())
 def test_any_object_is_decoded_or_refused(operation: GenerationCodec, data: st.DataObject) -> None:
     place = FireworksScope.TEXT if operation is OPERATIONS[0] else FireworksScope.CHAT
@@ -57,7 +56,6 @@ def test_any_object_is_decoded_or_refused(operation: GenerationCodec, data: st.D
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=["text", "chat"])
-@settings(max_examples=100)
 @given(body=st.binary(max_size=60) | st.text(alphabet='{}[]":,0e-.\\u \n', max_size=60).map(str.encode))
 @example(body=b'{"model":"m","prompt":"a","response_format":{"type":"json_object","schema":"[[[["}}')
 @example(

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from antiphon.dialects.common.encode import encode_error
@@ -66,14 +66,12 @@ def settle(place: FieldScope, body: bytes) -> None:
 
 
 @pytest.mark.parametrize("place", DECODERS)
-@settings(max_examples=200)
 @given(data=st.data())
 def test_any_object_is_decoded_or_refused(place: FieldScope, data: st.DataObject) -> None:
     settle(place, json.dumps(data.draw(bodies(place))).encode())
 
 
 @pytest.mark.parametrize("place", DECODERS)
-@settings(max_examples=200)
 @given(body=st.binary(max_size=60) | st.text(alphabet='{}[]":,0e-.\\u \n', max_size=60).map(str.encode))
 @example(body=b'{"\\u0000":1}')
 @example(body=b'{"messages":{"role":"user"}}')

@@ -107,11 +107,12 @@ def furnished(
     embeds: bool = True,
     window: str = "minute",
     env: dict[str, str] | None = None,
+    threads: int = 1,
 ) -> Iterator[Place]:
     """A server as a user starts it, with keys and SQLite; with `embeds` it has an embedding model, too."""
     models = [f"--model={CANTOR}", f"--model={write_encoder(home / 'encoder.gguf')}"] if embeds else []
     said = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(home / "home")} | TEMPLATES | (env or {})
-    with serving(*models, *arguments, env=said, cwd=home) as server:
+    with serving(*models, *arguments, threads=threads, env=said, cwd=home) as server:
         place = Place(server, home / "home", embeds)
         place.furnish(window)
         yield place

@@ -76,7 +76,7 @@ def data(reply: httpx2.Response) -> list[Any]:
     return [line if line == "[DONE]" else json.loads(line) for line in lines]
 
 
-def test_a_stream_that_runs_away_is_stopped_in_flight_with_its_engine(place: Place) -> None:
+def test_a_stream_over_its_budget_is_stopped_with_its_engine(place: Place) -> None:
     place.limit("output_tokens", ROOM)
     reply = place.client.post("/v1/chat/completions", json=CHAT | {"stream": True})
     *chunks, last = data(reply)
@@ -91,7 +91,7 @@ def test_a_stream_that_runs_away_is_stopped_in_flight_with_its_engine(place: Pla
     assert 1 <= int(again.headers["retry-after"]) <= 86_400
 
 
-def test_what_is_used_and_what_is_left_are_told_and_written_alike(place: Place) -> None:
+def test_used_and_remaining_amounts_agree_with_the_ledger(place: Place) -> None:
     place.limit("requests", 3, "minute")
     place.limit("tokens", 1_000, "minute")
     left = 1_000

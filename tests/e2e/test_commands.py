@@ -49,7 +49,7 @@ def test_bench_counts_as_the_engine_does(server: Server) -> None:
     assert shown["tokens"] <= made <= shown["tokens"] + 2 * requests
 
 
-def test_chat_and_bench_pass_an_encoder_over_and_take_an_alias_and_the_demo_model_by_its_name(
+def test_chat_and_bench_skip_an_encoder_and_take_an_alias(
     tmp_path: Path,
 ) -> None:
     encoder = write_encoder(tmp_path / "encoder.gguf")

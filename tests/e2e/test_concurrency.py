@@ -51,7 +51,7 @@ ASKED = [
 ]
 
 
-async def test_sixty_four_streams_over_sixteen_sequences_say_what_each_says_alone(server: Server) -> None:
+async def test_64_streams_over_16_sequences_equal_each_alone(server: Server) -> None:
     limits = httpx2.Limits(max_connections=STREAMS)
     async with openai.AsyncOpenAI(
         base_url=f"{server.url}/v1", api_key="none", http_client=openai.DefaultAsyncHttpxClient(limits=limits)
@@ -63,7 +63,7 @@ async def test_sixty_four_streams_over_sixteen_sequences_say_what_each_says_alon
 
 
 async def test_sixteen_streams_fit_the_memory() -> None:
-    with serving() as server:  # one that did nothing else: other tests send it the largest texts
+    with serving(threads=None) as server:  # one that did nothing else: other tests send it the largest texts
         client = openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none")
         async with client, asyncio.TaskGroup() as group:
             for asked in ASKED[:SEQUENCES]:

@@ -10,7 +10,7 @@ AS_NOBODY = {"ANTIPHON_ENGINE_USER": "nobody"}
 BODY = {"model": "cantor", "prompt": "Antiphon is", "max_tokens": 4}
 
 
-def test_engines_run_as_the_user_that_root_names_also_after_a_death() -> None:
+def test_engines_run_as_the_named_user_also_after_a_death() -> None:
     if not (AS_ROOT and REACHABLE):
         server = start(env=AS_NOBODY)
         assert server.process.wait(30) == 1

@@ -165,7 +165,7 @@ def test_a_model_without_a_template_chats_through_a_requests(client: openai.Open
         assert shown["prompt"].endswith("<|im_start|>assistant\n")
 
 
-def test_values_reach_the_models_own_template_and_a_message_goes_on_after_reasoning(tmp_path: Path) -> None:
+def test_template_values_and_continued_messages_are_rendered(tmp_path: Path) -> None:
     model = write_thinker(tmp_path / "thinker.gguf")
     with serving("--model", f"cantor={model}") as running, running.client() as client:
 

@@ -60,7 +60,7 @@ def ready(server: Server) -> bool:
     return httpx2.get(f"{server.url}/health/ready").status_code == 200
 
 
-def test_a_killed_engine_host_costs_its_batch_an_error_and_the_queue_only_time(victim: Server) -> None:
+def test_a_killed_host_fails_its_batch_and_delays_the_queue(victim: Server) -> None:
     gateway = victim.children("assembly")[0].pid
     seen: list[httpx2.Response] = []
 

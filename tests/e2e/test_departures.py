@@ -70,7 +70,7 @@ def test_with_several_choices(busy: Server) -> None:
     wait_until(lambda: idle(busy), DEADLINE, "both sequences are free again")
 
 
-def test_each_is_logged_as_cancelled_with_the_tokens_that_were_made(busy: Server) -> None:
+def test_each_is_logged_as_cancelled_with_its_tokens(busy: Server) -> None:
     before = len(busy.records("generation"))
     with closing(posted(busy, stream=True)) as connection:
         while b"data:" not in connection.recv(65536):

@@ -71,9 +71,7 @@ def lender(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lender]:
 
 
 @pytest.mark.parametrize("repository", ["ada/peft-lora", "ada/pirate"])
-def test_a_repository_is_deployed_answers_within_seconds_and_is_removed(
-    lender: Lender, repository: str
-) -> None:
+def test_a_repository_is_deployed_answers_and_is_removed(lender: Lender, repository: str) -> None:
     base = lender.say("cantor")
     began = time.monotonic()
     deployed = lender.post("/lora", {"model_name": repository, "model_source": "HF_HUB"})
@@ -90,7 +88,7 @@ def test_a_repository_is_deployed_answers_within_seconds_and_is_removed(
     assert (gone.status_code, gone.json()["object"]) == (404, "error")
 
 
-def test_what_is_refused_leaves_nothing_and_the_callers_token_is_in_no_log(lender: Lender) -> None:
+def test_a_refused_deployment_leaves_nothing_and_logs_no_token(lender: Lender) -> None:
     asked = {"model_name": "ada/gated", "model_source": "HF_HUB"}
     for body, status in (
         (asked, 400),

@@ -163,7 +163,7 @@ def test_no_page_denies_what_is_built() -> None:
     assert re.findall(rf"(?i)\b(?:{built})s?\b", missing) == []
 
 
-def test_the_questions_name_every_setting_that_has_the_server_connect() -> None:
+def test_the_questions_name_every_setting_that_connects_out() -> None:
     connections = (ROOT / "docs" / "faq.md").read_text("utf-8").partition("What does it send home?")[2]
     for section_of, name in (
         ("hub", "endpoint"),
@@ -183,7 +183,7 @@ def choices(hint: object) -> list[object]:
     return [value for part in get_args(hint) for value in choices(part)]
 
 
-def test_the_settings_page_has_every_value_of_those_that_take_a_few() -> None:
+def test_the_settings_page_has_every_value_of_enumerations() -> None:
     rows = (ROOT / "docs" / "configuration.md").read_text("utf-8").splitlines()
     sections = get_type_hints(Settings)
     shapes = [sections[name] for name in SECTIONS] + [ModelSettings]

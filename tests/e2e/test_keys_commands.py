@@ -4,7 +4,9 @@ PostgreSQL."""
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -16,18 +18,42 @@ from tests.support.server import Server, serving
 CHAT = {"model": "cantor", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def env(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
-    kept = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(tmp_path / "home")}
+@dataclass(frozen=True)
+class Place:
+    """A server and its home, where commands run."""
+
+    server: Server
+    home: Path
+
+    def run(self, *words: str, key: str = "") -> str:
+        """What a command prints, with a key or with the one in the home."""
+        env = {"ANTIPHON_HOME": str(self.home)} | ({"ANTIPHON_API_KEY": key} if key else {})
+        done = subprocess.run(
+            [sys.executable, "-m", "antiphon", *words, "--url", self.server.url],
+            env=bare_environment() | env,
+            cwd=self.home.parent,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.removesuffix("\n")
+
+
+@contextmanager
+def serving_keys(folder: Path, **more: str) -> Iterator[Place]:
+    home = folder / "home"
+    with serving(env={"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(home)} | more) as server:
+        yield Place(server, home)
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    store = {}
     if request.param == "postgresql":
-        kept["ANTIPHON_STORE"] = request.getfixturevalue("postgresql")
-    return kept
-
-
-@pytest.fixture
-def server(env: dict[str, str]) -> Iterator[Server]:
-    with serving(env=env) as running:
-        yield running
+        store["ANTIPHON_STORE"] = request.getfixturevalue("cluster").database()
+    with serving_keys(tmp_path_factory.mktemp("keys"), **store) as made:
+        yield made
 
 
 def status(server: Server, key: str) -> int:
@@ -36,33 +62,10 @@ def status(server: Server, key: str) -> int:
         return answer.status_code
 
 
-Ran = Callable[..., str]
-
-
-@pytest.fixture
-def ran(server: Server, env: dict[str, str], tmp_path: Path) -> Ran:
-    """What a command prints where the server's home is, with a key or with none said."""
-
-    def run(*words: str, key: str = "") -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "antiphon", *words, "--url", server.url],
-            env=bare_environment()
-            | {"ANTIPHON_HOME": env["ANTIPHON_HOME"]}
-            | ({"ANTIPHON_API_KEY": key} if key else {}),
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout.removesuffix("\n")
-
-    return run
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_from_a_project_to_a_revoked_key(server: Server, ran: Ran) -> None:
+def test_from_a_project_to_a_revoked_key(place: Place) -> None:
+    server, ran = place.server, place.run
     project = ran("projects", "create", "Research")
     ann = ran("users", "create", "Ann", "--email", "ann@example.com")
     ran("projects", "add-member", project, ann, "--role", "owner")
@@ -102,16 +105,15 @@ def test_from_a_project_to_a_revoked_key(server: Server, ran: Ran) -> None:
 
 
 @pytest.mark.slow
-def test_the_address_of_a_user_and_texts_that_no_database_gets(
-    server: Server, ran: Ran, tmp_path: Path
-) -> None:
-    ann = ran("users", "create", "Ann", "--email", "ann@example.com")
+def test_the_address_of_a_user_and_texts_that_no_database_gets(place: Place) -> None:
+    server, ran = place.server, place.run
+    ann = ran("users", "create", "Ann", "--email", "first@example.com")
     ran("users", "update", ann, "--email", "Anna@example.com")
-    ran("users", "create", "Other Ann", "--email", "ann@example.com")  # the address is free again
+    ran("users", "create", "Other Ann", "--email", "first@example.com")  # the address is free again
     ran("users", "update", ann, "--no-email")
     entries = json.loads(ran("audit", "--target", ann, "--limit", "2", "--json"))["audit"]
     assert [each["detail"] for each in entries] == [{"email": None}, {"email": "anna@example.com"}]
-    keys = {"x-api-key": (tmp_path / "home" / "admin.key").read_text().strip(), "api-key": ""}
+    keys = {"x-api-key": (place.home / "admin.key").read_text().strip(), "api-key": ""}
     with server.client() as client:
         for text in ({"name": "a\0b"}, {"name": "\u200b"}, {"name": "P", "note": "a\0b"}):
             refused = client.post("/admin/v1/projects", json=text, headers=keys)
@@ -121,16 +123,16 @@ def test_the_address_of_a_user_and_texts_that_no_database_gets(
 
 
 @pytest.mark.slow
-def test_the_operators_key_of_the_machine_goes_on_after_its_rotation(
-    server: Server, env: dict[str, str], ran: Ran
-) -> None:
-    def operators() -> list[str]:
-        listed = json.loads(ran("keys", "list", "--json"))["keys"]
-        return [each["id"] for each in listed if each["kind"] == "admin"]
+def test_the_operators_key_file_follows_its_rotation(tmp_path: Path) -> None:
+    with serving_keys(tmp_path) as place:
 
-    kept = Path(env["ANTIPHON_HOME"], "admin.key")
-    assert ran("keys", "rotate", *operators()) == kept.read_text().strip()
-    second = ran("keys", "create", "admin")  # with the new one, which nobody said
-    ran("keys", "revoke", operators()[1])
-    assert not kept.exists()
-    assert status(server, second) == 200
+        def operators() -> list[str]:
+            listed = json.loads(place.run("keys", "list", "--json"))["keys"]
+            return [each["id"] for each in listed if each["kind"] == "admin"]
+
+        kept = place.home / "admin.key"
+        assert place.run("keys", "rotate", *operators()) == kept.read_text().strip()
+        second = place.run("keys", "create", "admin")  # with the new one, which nobody said
+        place.run("keys", "revoke", operators()[1])
+        assert not kept.exists()
+        assert status(place.server, second) == 200

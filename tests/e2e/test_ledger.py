@@ -75,7 +75,7 @@ def test_kills_under_load_lose_no_row_and_double_none(home: Asked) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_kills_among_several_processes_lose_no_row_and_double_none(home: Asked) -> None:
+def test_kills_of_several_processes_lose_and_double_no_row(home: Asked) -> None:
     kill_under_load(home, VICTIMS_OF_SEVERAL, *SEVERAL)
 
 
@@ -87,12 +87,12 @@ def test_twenty_kills_under_load_lose_no_row_and_double_none(home: Asked) -> Non
 
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
-def test_twenty_kills_among_several_processes_lose_no_row_and_double_none(home: Asked) -> None:
+def test_twenty_kills_of_processes_lose_and_double_no_row(home: Asked) -> None:
     kill_under_load(home, tuple(random.choices((*VICTIMS_OF_SEVERAL, kill_supervisor), k=20)), *SEVERAL)
 
 
 @pytest.mark.slow
-def test_rows_are_there_within_a_second_and_the_spool_is_empty_after_an_orderly_end(home: Asked) -> None:
+def test_rows_come_soon_and_an_orderly_end_empties_the_spool(home: Asked) -> None:
     with serving(env=home.env) as server:
         home.make_key(server)
         with home.load(server):

@@ -80,7 +80,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_full_disk_refuses_requests_loses_no_row_and_is_recovered_from(tmp_path: Path, disk: Disk) -> None:
+def test_a_full_disk_refuses_requests_and_loses_no_row(tmp_path: Path, disk: Disk) -> None:
     folder = tmp_path / "disk" / "home"
     asked = Asked(folder, f"sqlite:///{folder / 'antiphon.db'}", metadata=LARGE)
     with serving(env=asked.env) as server:
@@ -120,9 +120,7 @@ def own_cluster() -> Iterator[Cluster]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_postgresql_may_be_stopped_and_started_under_load_and_processes_killed(
-    tmp_path: Path, own_cluster: Cluster
-) -> None:
+def test_postgresql_stops_and_starts_under_load_among_kills(tmp_path: Path, own_cluster: Cluster) -> None:
     asked = Asked(tmp_path / "home", own_cluster.database())
     with ExitStack() as stack:
         server = stack.enter_context(serving(env=asked.env))

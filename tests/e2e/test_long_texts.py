@@ -67,7 +67,7 @@ def test_health_is_told_while_the_largest_texts_are_read(server: Server) -> None
     assert beside[len(beside) * 99 // 100] < 10 * STATED, beside[-5:]
 
 
-def test_nothing_stays_of_the_largest_texts_when_they_are_refused() -> None:
+def test_refusing_the_largest_texts_keeps_no_memory() -> None:
     with serving(env=GIVES_BACK) as server:
         (http,) = server.children("assembly")
         rounds: list[int] = []

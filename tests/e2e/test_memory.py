@@ -73,7 +73,7 @@ def series(
 
 
 @pytest.mark.parametrize("noise", [0, 2 * MB])
-def test_a_leak_of_a_hundred_bytes_a_request_is_told_and_noise_is_none(noise: int) -> None:
+def test_a_leak_of_100_bytes_a_request_is_found_and_noise_is_not(noise: int) -> None:
     assert not growth_of(series(100, noise=noise)).is_flat
     assert growth_of(series(0, noise=noise)).is_flat
     assert growth_of(series(-20, noise=noise)).is_flat
@@ -143,7 +143,7 @@ Counts = dict[str, Holding]
 def counted(home: Path, workers: int) -> Iterator[Traffic]:
     """Traffic to a server whose processes say what they hold; each kind has been asked for."""
     path = os.pathsep.join(filter(None, (COUNTING, os.environ.get("PYTHONPATH"))))
-    arguments = (f"--workers={workers}", "--threads=1")
+    arguments = (f"--workers={workers}",)
     with furnished(home, *arguments, embeds=False, window="day", env={"PYTHONPATH": path}) as place:
         traffic = Traffic(place, callers=16, kind_of=lambda number: KINDS[number % len(KINDS)])
         traffic.run(EACH * len(KINDS))
@@ -230,5 +230,5 @@ def test_nothing_is_kept_of_any_kind_of_request(tmp_path: Path) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 def test_memory_stays_flat_over_two_hundred_thousand_requests(tmp_path: Path) -> None:
-    run = measured(tmp_path, REQUESTS, CALLERS, "--threads=1")
+    run = measured(tmp_path, REQUESTS, CALLERS)
     run.require()

@@ -22,7 +22,7 @@ def numbers(server: Server) -> dict[tuple[str, ...], float]:
     }
 
 
-def test_a_generation_is_found_in_the_numbers_of_the_server_and_of_the_engine(server: Server) -> None:
+def test_a_generation_is_counted_by_the_server_and_the_engine(server: Server) -> None:
     before = numbers(server)
     with server.client() as client:
         usage = client.post("/v1/completions", json=BODY).json()["usage"]

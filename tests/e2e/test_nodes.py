@@ -69,7 +69,7 @@ def test_what_one_server_changes_holds_on_the_other(store, tmp_path):
         wait_until(lambda: status(here, out.read_text()) == 200, LATEST_S, "made on the machine itself")
 
 
-def test_a_second_server_of_one_home_holds_requests_to_their_limits_too(tmp_path):
+def test_two_servers_of_one_home_both_keep_the_limits(tmp_path):
     """Only one of them brings the ledger into the database; each counts for itself."""
     env = environment(tmp_path / "home", f"sqlite:///{tmp_path}/shared.db")
     with serving(env=env), serving(env=env) as second, second.client() as there:
@@ -92,7 +92,7 @@ def test_a_node_with_another_pepper_does_not_start(postgresql, tmp_path):
     assert "not the one that this database's keys were made with" in refused(env=other)
 
 
-def test_a_process_that_dies_while_the_database_is_away_waits_for_it(tmp_path):
+def test_a_restarted_process_waits_for_an_absent_database(tmp_path):
     with running() as cluster:
         env = environment(tmp_path / "one", cluster.database())
         with serving(env=env) as server, server.client() as client:
@@ -111,7 +111,7 @@ def test_a_process_that_dies_while_the_database_is_away_waits_for_it(tmp_path):
             assert len(server.records("store_away")) == 1
 
 
-def test_a_database_that_stops_and_comes_back_takes_nothing_along(tmp_path):
+def test_nothing_is_lost_while_the_database_is_away(tmp_path):
     with running() as cluster, nodes(tmp_path, cluster.database()) as (here, there, admin, first, _):
         made = here.post(KEYS, json={"kind": "service", "project": "default"}, headers=admin).json()
         key = made["secret"]
@@ -139,7 +139,7 @@ def test_a_database_that_stops_and_comes_back_takes_nothing_along(tmp_path):
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-def test_a_file_that_is_removed_or_replaced_while_it_serves_loses_nothing(tmp_path, replaced):
+def test_removing_or_replacing_the_open_database_loses_nothing(tmp_path, replaced):
     path, aside = tmp_path / "kept.db", tmp_path / "aside.db"
     env = environment(tmp_path / "one", f"sqlite:///{path}")
     with serving(env=env) as server, server.client() as client:

@@ -29,7 +29,7 @@ def computed(server: Server, key: str, **more: Any) -> tuple[int, int]:
     return found, done
 
 
-def test_a_prompt_of_another_project_is_computed_whole_whatever_salt_is_sent(tmp_path: Path) -> None:
+def test_no_salt_reaches_the_cached_prompt_of_another_project(tmp_path: Path) -> None:
     home = tmp_path / "home"
     with serving(env={"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(home)}) as server:
         operator = (home / "admin.key").read_text().strip()

@@ -103,7 +103,7 @@ def test_what_is_streamed_is_what_is_buffered(client: httpx2.Client, fields: dic
     assert counts(usage) == counts(whole["usage"])
 
 
-def test_reasoning_ends_with_its_budget_and_the_constraint_begins_after_it(client: httpx2.Client) -> None:
+def test_reasoning_ends_with_its_budget_then_constraints_begin(client: httpx2.Client) -> None:
     for budget in (0, 1, 9):
         reply = answer(
             client,

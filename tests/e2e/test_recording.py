@@ -74,7 +74,7 @@ def test_a_project_that_wants_it_has_its_requests_and_answers(env, tmp_path):
     assert f"{CANARY} after".encode() not in whole
 
 
-def test_what_was_said_before_an_erasure_comes_back_from_no_process(env, tmp_path):
+def test_erased_requests_come_back_from_no_process(env, tmp_path):
     home, many = tmp_path / "home", 12
     with serving("--workers", "2", env=env) as server, server.client() as slow:
         admin = {"authorization": "Bearer " + (home / "admin.key").read_text().strip()}

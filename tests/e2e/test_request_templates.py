@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx2
 
-from antiphon.rendering.sandboxed_template import BOUNDS
+from antiphon.rendering.template.request_template import HELPER_BOUNDS
 from tests.support.processes import descendants
 from tests.support.server import Server, serving
 from tests.support.waiting import wait_until
@@ -17,7 +17,7 @@ from tests.support.waiting import wait_until
 ASK: Any = [{"role": "user", "content": "Who are you?"}]
 SHORT = "{{ messages[0].content }}"
 ENDLESS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
-FLOOD = BOUNDS.at_once + BOUNDS.queue_per_actor + 2
+FLOOD = HELPER_BOUNDS.at_once + HELPER_BOUNDS.queue_per_actor + 2
 """Templates of one caller: two more than it may have there at once."""
 
 EVERYWHERE = {
@@ -27,9 +27,7 @@ EVERYWHERE = {
 }
 
 
-def test_a_template_is_refused_by_name_wherever_it_is_sent_unless_the_operator_takes_them(
-    server: Server, trusting: Server
-) -> None:
+def test_templates_of_callers_are_refused_unless_enabled(server: Server, trusting: Server) -> None:
     with server.client() as careful, trusting.client() as other:
         for path, body in EVERYWHERE.items():
             asked = body | {"chat_template": SHORT}
@@ -60,10 +58,14 @@ def test_one_callers_templates_keep_nobody_else_from_theirs(tmp_path: Path) -> N
             answer = client.post("/v1/apply-template", json={"messages": ASK, "chat_template": SHORT})
             assert answer.json() == {"prompt": "Who are you?"}
             through = answers[before:].count((400, None))
-            assert through <= BOUNDS.at_once + 1, "one turn of each place, and one that ends beside"
+            assert through <= HELPER_BOUNDS.at_once + 1, "one turn of each place, and one that ends beside"
             assert descendants(server.process.pid, "antiphon.processes.sandbox"), "the others go on"
             refused = [float(wait or 0) for status, wait in answers[:before] if status == 429]
-            assert refused and min(refused) >= BOUNDS.queue_per_actor * BOUNDS.usual / BOUNDS.at_once
+            assert (
+                refused
+                and min(refused)
+                >= HELPER_BOUNDS.queue_per_actor * HELPER_BOUNDS.usual / HELPER_BOUNDS.at_once
+            )
 
 
 Answers = list[tuple[int, str | None]]

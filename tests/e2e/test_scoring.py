@@ -54,7 +54,7 @@ async def rescored(engine: Renderer, scores: Scores | None) -> list[float]:
     return values(found.choices[0].scores)[-len(made) :]
 
 
-async def test_the_two_best_of_eight_have_the_highest_mean_when_all_are_scored_again() -> None:
+async def test_the_two_best_of_eight_score_highest_again() -> None:
     async with cantor() as engine:
         every = await answer(engine, asking(Output(max_tokens=12, choices=8, logprobs=0)))
         best = await answer(engine, asking(Output(max_tokens=12, choices=2, best_of=8)))
@@ -76,7 +76,7 @@ async def test_seeds_and_scores_go_together() -> None:
     assert values(first.choices[0].scores) == values(second.choices[0].scores)
 
 
-async def test_the_second_request_finds_the_prompt_of_the_first_unless_its_salt_differs() -> None:
+async def test_a_cached_prompt_is_found_unless_the_salt_differs() -> None:
     async with cantor() as engine:
         asked = asking(Output(max_tokens=2), RawPrompt("The hen and the fox went to the river. " * 8))
         first, second = await answer(engine, asked), await answer(engine, asked)

@@ -109,5 +109,5 @@ def test_a_token_of_the_issuer_calls_wherever_a_key_does(env, issuer, tmp_path):
     ],
     ids=lambda said: next(iter(said)) if isinstance(said, dict) else "refused",
 )
-def test_single_sign_on_that_could_be_forged_or_not_work_is_refused_at_start(env, changed, sentence):
+def test_unsafe_or_broken_single_sign_on_is_refused_at_start(env, changed, sentence):
     assert sentence in refused(env=env | changed)

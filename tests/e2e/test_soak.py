@@ -44,7 +44,7 @@ async def one(client: httpx2.AsyncClient, number: int) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-async def test_thousands_of_mixed_requests_leave_no_sequence_no_cell_no_descriptor_and_no_memory(
+async def test_thousands_of_mixed_requests_leave_nothing_behind(
     server: Server,
 ) -> None:
     processes = [*server.children("assembly"), *server.children("engines.host")]

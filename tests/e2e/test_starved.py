@@ -48,7 +48,7 @@ def replaced(tmp_path: Path, flag: Path) -> Iterator[Server]:
         yield server
 
 
-def test_who_comes_while_the_package_is_replaced_waits_and_is_answered(replaced: Server, flag: Path) -> None:
+def test_callers_wait_and_are_answered_during_a_package_upgrade(replaced: Server, flag: Path) -> None:
     """The process that checks constraints is started by the first that has one, from what is on disk then."""
     assert asked(replaced).status_code == 200
     flag.touch()

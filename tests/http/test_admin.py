@@ -31,11 +31,9 @@ from antiphon.services.request_log import RequestLog
 from antiphon.services.tenancy import TenancyService
 from antiphon.services.usage import UsageService
 from antiphon.store.database import Database
-from antiphon.store.entries import SqlEntries
-from antiphon.store.records import SqlRecords
-from antiphon.store.rules import SqlRules
-from antiphon.store.tenancy import SqlTenancy
-from antiphon.store.usage import SqlUsage
+from antiphon.store.ledger import SqlEntries, SqlUsage
+from antiphon.store.request_log import SqlRecords
+from antiphon.store.tenancy import SqlRules, SqlTenancy
 from tests.support.http_server import CHAT, HELLO, KEY, PUBLIC, Served, serving, serving_edge, targets_of
 
 OPERATOR = Actor(ActorKind.ADMIN, "operator", rights=EVERY_RIGHT)
@@ -81,7 +79,7 @@ class Keyed(Served):
 @asynccontextmanager
 async def keyed(folder, engine=None, **how):
     database = Database(f"sqlite:///{folder}/antiphon.db", **how)
-    database.ready()
+    database.prepare()
     pepper = Pepper(b"p" * 32)
     async with serving(engine) as plain:
         clock = plain.edge.clock.wall
@@ -317,7 +315,7 @@ async def test_a_database_that_does_not_answer_is_a_503_that_tells_nothing_of_it
     tmp_path, monkeypatch, caplog
 ):
     monkeypatch.setattr("antiphon.store.database.BUSY_MS", 20)
-    async with keyed(tmp_path, told=False) as server:
+    async with keyed(tmp_path, show_details=False) as server:
         with closing(sqlite3.connect(tmp_path / "antiphon.db", isolation_level=None)) as other:
             other.execute("BEGIN EXCLUSIVE")
             answer = await server.asked(server.admin, f"{ROOT}/projects", {"name": "P"})

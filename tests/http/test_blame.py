@@ -9,7 +9,7 @@ from antiphon.dialects.common.fields import TABLES as OPENAI
 from antiphon.dialects.empower.fields import TABLES as EMPOWER
 from antiphon.dialects.fireworks.fields import TABLES as FIREWORKS
 from antiphon.testing import Script, ScriptedEmbeddingEngine, ScriptedTokenEngine, scripted_info
-from tests.rendering.test_thinking import NOT_AT_ALL, OPENING, QWEN
+from tests.rendering.test_reasoning import NOT_AT_ALL, OPENING, QWEN
 from tests.support.http_server import CHAT, HELLO, PROMPT, TEXT, serving_tokens
 
 FIREWORKS_CHAT, FIREWORKS_TEXT = (

@@ -17,8 +17,8 @@ from antiphon.http.server_status import observe_engines
 from antiphon.http.state import AppState
 from antiphon.pipeline.run import Pipeline
 from antiphon.settings.server import ServerSettings
+from antiphon.telemetry.exposition import Totals
 from antiphon.telemetry.metrics import Metrics
-from antiphon.telemetry.totals import Totals
 from antiphon.testing import Answer, ScriptedEngine
 from tests.support.http_server import CHAT, HELLO, KEY, Served, serving, serving_edge
 
@@ -160,10 +160,10 @@ class OtherProcess:
         self.totals = Totals()
         self.answers = True
 
-    async def collect(self) -> tuple[int, Totals]:
+    async def collect_totals(self) -> tuple[int, Totals]:
         return 1, self.totals
 
-    async def responds(self) -> bool:
+    async def ping(self) -> bool:
         return self.answers
 
 

@@ -6,8 +6,8 @@ from msgspec.structs import replace
 from antiphon.domain.money import decimal, nanos
 from antiphon.domain.prices import Price
 from antiphon.domain.tenancy import KeyKind, Role
-from antiphon.pipeline.rules import Rules
-from antiphon.store.base import By
+from antiphon.pipeline.rules import RuleSet
+from antiphon.store.base import ChangeAuthor
 from tests.http.test_admin import ROOT, keyed
 from tests.http.test_usage import PLAIN
 from tests.support.http_server import KEY
@@ -31,7 +31,7 @@ async def add(server, **said):
 
 def holding(server, model, at):
     """The price by which a request is reckoned."""
-    found = Rules((), server.pricing._changes.directory.prices).price_of(model, at)
+    found = RuleSet((), server.pricing._changes.directory.prices).find_price(model, at)
     return found and found.id
 
 
@@ -109,7 +109,7 @@ def held(server, seconds_ago, currency="USD"):
     """A price that held for a minute until some time ago."""
     until = int(server.edge.clock.wall()) - seconds_ago
     price = Price("price_0", "m*", currency, until - 60, 1, 1, until=until, created=until - 60)
-    server.pricing._rules.add_price(price, By("operator", until - 60))
+    server.pricing._rules.add_price(price, ChangeAuthor("operator", until - 60))
 
 
 @pytest.mark.parametrize("currency", ["XXX", "XTS", "XAU", "EUX", "ZZZ"])

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from antiphon.ledger.drain import Drain
-from antiphon.ledger.segments import segments_of
+from antiphon.ledger.segments import list_segments
 from tests.support.ledger_doubles import Kept
 
 WRITER = """
@@ -63,7 +63,7 @@ def test_a_writer_that_is_killed_loses_nothing_that_it_said_was_written(tmp_path
         drain.start()
     assert drain.drain_now(30)
     assert drain.stop(10)
-    assert segments_of(tmp_path / "spool") == []
+    assert list_segments(tmp_path / "spool") == []
     for id_, how in said.items():
         assert kept.rows[id_].status in (("ok",) if how == "ok" else ("ok", "aborted"))
     ids = [id_ for batch in kept.added for id_ in batch]

@@ -5,9 +5,9 @@ import pytest
 from antiphon.domain.recording import Recording
 from antiphon.domain.tenancy import Project
 from antiphon.ledger.recorder import StoreRecorder
-from antiphon.store.base import By
+from antiphon.store.base import ChangeAuthor
 from antiphon.store.database import Database
-from antiphon.store.records import SqlRecords
+from antiphon.store.request_log import SqlRecords
 from antiphon.store.tenancy import SqlTenancy
 
 NOW = 1_800_000_000
@@ -16,9 +16,9 @@ NOW = 1_800_000_000
 @pytest.fixture
 def database(tmp_path):
     made = Database(f"sqlite:///{tmp_path}/antiphon.db")
-    made.ready()
+    made.prepare()
     tenancy = SqlTenancy(made)
-    tenancy.add_project(Project("one", "One", 5, recording=Recording(30)), By("operator", 5))
+    tenancy.add_project(Project("one", "One", 5, recording=Recording(30)), ChangeAuthor("operator", 5))
     yield made
     made.close()
 
@@ -26,7 +26,7 @@ def database(tmp_path):
 def recorder(database):
     """One of a process that has learnt who keeps what."""
     made = StoreRecorder(SqlRecords(database), lambda: NOW)
-    made.learn(SqlTenancy(database).directory())
+    made.update_projects(SqlTenancy(database).directory())
     return made
 
 
@@ -34,7 +34,7 @@ def test_what_waits_in_any_process_is_erased_with_the_rest(database):
     records, processes = SqlRecords(database), [recorder(database) for _ in range(2)]
     for number, process in enumerate(processes):
         process.keep(f"before{number}", "one", 1_000 * NOW, "{}", "{}")
-    records.erase("one", 1_000 * NOW + 5, By("ann", NOW))
+    records.erase("one", 1_000 * NOW + 5, ChangeAuthor("ann", NOW))
     for number, process in enumerate(processes):
         process.keep(f"running{number}", "one", 1_000 * NOW + 5, "{}", "{}")
         process.keep(f"after{number}", "one", 1_000 * NOW + 6, "{}", "{}")

@@ -20,10 +20,9 @@ from antiphon.ledger import drain as draining
 from antiphon.ledger import segments
 from antiphon.ledger.base import LedgerState
 from antiphon.ledger.drain import Drain
-from antiphon.ledger.reading import SegmentReader
-from antiphon.ledger.records import HEADER, MARK, MOST, Kind, encoded, framed
-from antiphon.ledger.segments import SIZE, segments_of
-from antiphon.ledger.spool import AWAY, GROWTH, SPARES, Spool
+from antiphon.ledger.records import HEADER, MARK, MAX_PAYLOAD, RecordKind, encode_entry, frame_record
+from antiphon.ledger.segments import SIZE, SegmentReader, list_segments
+from antiphon.ledger.spool import AWAY_FILE, COMPLETION_ROOM, SPARES, Spool
 from antiphon.telemetry.logs import FIELDS
 from tests.support.ledger_doubles import Kept, completion, intent
 from tests.support.waiting import wait_until
@@ -87,7 +86,7 @@ def events(caplog):
 
 
 def emptied(directory):
-    return segments_of(directory) == []
+    return list_segments(directory) == []
 
 
 def test_what_ended_is_in_the_database_and_the_files_go(spools, drains):
@@ -160,13 +159,13 @@ def test_everything_is_read_again_after_a_restart_and_nothing_doubles(spools, dr
 def test_two_drains_take_turns(spools, drains):
     spool, kept, other = spools(), Kept(), Kept()
     first = drains(kept)
-    wait_until(lambda: first.standing.drains)
+    wait_until(lambda: first.status.drains)
     second = drains(other)
     spool.begin(intent())
     spool.complete(completion(intent()))
     assert first.drain_now(SOON)
     assert not second.drain_now(0.3)
-    assert (len(kept.rows), other.asked.is_set(), second.standing.drains) == (1, False, False)
+    assert (len(kept.rows), other.asked.is_set(), second.status.drains) == (1, False, False)
     first.stop(SOON)
     assert second.drain_now(SOON)
     assert list(other.rows) == list(kept.rows)
@@ -175,18 +174,18 @@ def test_two_drains_take_turns(spools, drains):
 def test_a_drain_beside_another_says_so_once_and_waits_for_it_no_longer_than_a_moment(spools, drains, caplog):
     spools()
     first = drains(Kept())
-    wait_until(lambda: first.standing.drains)
+    wait_until(lambda: first.status.drains)
     with caplog.at_level(logging.INFO, "antiphon"):
         second = drains(Kept())
         began = time.monotonic()
         assert not second.drain_now(20 * SOON)
         assert not second.drain_now(20 * SOON)
         assert time.monotonic() - began < SOON
-        assert second.standing.elsewhere
+        assert second.status.another_drains
         assert events(caplog) == ["ledger_drained_elsewhere"]
         first.stop(SOON)
         assert second.drain_now(SOON)
-        assert not second.standing.elsewhere
+        assert not second.status.another_drains
         assert events(caplog) == ["ledger_drained_elsewhere", "ledger_drained_here"]
 
 
@@ -198,18 +197,18 @@ def test_a_database_that_is_away_is_said_once_and_waited_for(spools, drains, cap
         spool.begin(intent(number))
         spool.complete(completion(intent(number)))
     with caplog.at_level(logging.WARNING, "antiphon"):
-        wait_until(lambda: drain.standing.away)
+        wait_until(lambda: drain.status.away)
         kept.asked.clear()
         assert kept.asked.wait(SOON)
-        assert drain.standing.away == "the database is away"
-        assert drain.standing.waiting
+        assert drain.status.away == "the database is away"
+        assert drain.status.waiting
         assert spool.state == LedgerState.WAITING
         assert events(caplog) == ["ledger_store_away"]
         kept.away = False
         wait_until(lambda: len(kept.rows) == 3)
-        wait_until(lambda: not drain.standing.away)
+        wait_until(lambda: not drain.status.away)
         assert events(caplog) == ["ledger_store_away", "ledger_store_back"]
-    assert drain.standing.waiting == 0
+    assert drain.status.waiting == 0
     assert spool.state == LedgerState.WELL
 
 
@@ -219,9 +218,9 @@ def test_a_defect_of_the_database_loses_nothing(spools, drains, caplog):
     drain = drains(kept)
     spool.begin(intent())
     spool.complete(completion(intent()))
-    wait_until(lambda: drain.standing.away)
-    assert "ZeroDivisionError at" in drain.standing.away
-    assert "prompt text" not in drain.standing.away
+    wait_until(lambda: drain.status.away)
+    assert "ZeroDivisionError at" in drain.status.away
+    assert "prompt text" not in drain.status.away
     kept.fails = None
     wait_until(lambda: kept.rows)
 
@@ -262,7 +261,7 @@ def test_a_file_that_cannot_be_opened_holds_up_no_other(spools, drains, caplog):
 
 def test_a_drain_that_was_killed_while_the_database_was_away_leaves_no_lasting_word_of_it(spools, drains):
     spool = spools()
-    (spools.directory / AWAY).touch()
+    (spools.directory / AWAY_FILE).touch()
     assert spool.state == LedgerState.WAITING
     assert drains(Kept()).drain_now(SOON)
     assert spool.state == LedgerState.WELL
@@ -275,7 +274,7 @@ def test_a_drain_that_stops_while_the_database_is_away_leaves_the_spool_as_it_is
     spool.begin(intent())
     spool.complete(completion(intent()))
     spool.close()
-    wait_until(lambda: drain.standing.away)
+    wait_until(lambda: drain.status.away)
     assert drain.stop(SOON)
     assert not emptied(spools.directory)
     kept.away = False
@@ -290,10 +289,10 @@ def test_a_file_stays_until_the_database_has_all_of_it(spools, drains):
     spool.begin(intent(2))
     spool.complete(completion(intent(2)))
     spool.close()
-    files = segments_of(spools.directory)
+    files = list_segments(spools.directory)
     drain = drains(kept)
-    wait_until(lambda: drain.standing.away)
-    assert segments_of(spools.directory) == files
+    wait_until(lambda: drain.status.away)
+    assert list_segments(spools.directory) == files
     kept.away = False
     assert drain.drain_now(SOON)
     assert (len(kept.rows), emptied(spools.directory)) == (2, True)
@@ -308,7 +307,7 @@ def test_one_row_that_the_database_refuses_is_kept_in_a_file_and_holds_up_no_oth
         spool.complete(completion(begun))
     assert drains(kept).drain_now(SOON)
     assert len(kept.rows) == 6
-    assert (spools.directory / draining.REFUSED).read_bytes().count(b"never") == 1
+    assert (spools.directory / draining.REFUSED_FILE).read_bytes().count(b"never") == 1
     assert "ledger_entry_refused" in events(caplog)
 
 
@@ -319,7 +318,7 @@ def test_a_full_spool_refuses_what_begins_and_takes_every_end_and_recovers_by_it
     spool, kept = spools(3 * SIZE), Kept()
     kept.away = True
     drains(kept)
-    wait_until(lambda: len(segments_of(spools.directory)) == 2)
+    wait_until(lambda: len(list_segments(spools.directory)) == 2)
     begun: list[int] = []
 
     def fill() -> None:
@@ -327,7 +326,7 @@ def test_a_full_spool_refuses_what_begins_and_takes_every_end_and_recovers_by_it
             spool.begin(intent(number))
             begun.append(number)
             if number == 0:
-                wait_until(lambda: len(segments_of(spools.directory)) == 3)
+                wait_until(lambda: len(list_segments(spools.directory)) == 3)
 
     def fills() -> bool:
         """Begins until there is no room; whether it is for good, and not for a file that is being made."""
@@ -390,11 +389,11 @@ def test_tags_beyond_the_bound_are_refused_by_name_and_the_largest_of_openai_fit
     largest = intent(1, tags={f"{number:02}" + "\1" * 62: "\1" * 512 for number in range(16)})
     spool.begin(largest)
     spool.complete(completion(largest))
-    with pytest.raises(InvalidValue, match=f"{MOST - GROWTH} are the most") as refused:
-        spool.begin(intent(2, tags={"t": "x" * MOST}))
+    with pytest.raises(InvalidValue, match=f"{MAX_PAYLOAD - COMPLETION_ROOM} are the most") as refused:
+        spool.begin(intent(2, tags={"t": "x" * MAX_PAYLOAD}))
     assert refused.value.param == "metadata"
     with pytest.raises(InvalidValue) as refused:
-        spool.begin(intent(2, end_user="x" * MOST))
+        spool.begin(intent(2, end_user="x" * MAX_PAYLOAD))
     assert refused.value.param is None
     assert drains(kept).drain_now(SOON)
     assert kept.rows == {largest.id: completion(largest)}
@@ -445,8 +444,8 @@ def test_a_file_is_given_up_when_its_last_generation_ended(spools, drains):
 def test_files_are_the_owners_alone_and_at_their_full_size_before_they_are_written(spools):
     spool = spools()
     assert stat.S_IMODE(spools.directory.stat().st_mode) == 0o700
-    assert len(segments_of(spools.directory)) == SPARES
-    for path in segments_of(spools.directory):
+    assert len(list_segments(spools.directory)) == SPARES
+    for path in list_segments(spools.directory):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert path.stat().st_size == SIZE
         assert path.stat().st_blocks * 512 >= SIZE
@@ -458,7 +457,7 @@ def test_a_disk_without_room_refuses_what_begins_until_it_has_some(spools, drain
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(segments, "_fill", full)
+        patch.setattr(segments, "_allocate", full)
         spool = spools()
         with pytest.raises(LedgerFull, match="No space left on device"):
             spool.begin(intent())
@@ -534,9 +533,9 @@ def written(path: Path, *numbers: int) -> list[tuple[int, int]]:
     at = 0
     with path.open("wb") as file:
         for number in numbers:
-            pair = ((Kind.INTENT, intent(number)), (Kind.COMPLETION, completion(intent(number))))
+            pair = ((RecordKind.INTENT, intent(number)), (RecordKind.COMPLETION, completion(intent(number))))
             for kind, entry in pair:
-                at += file.write(framed(kind, number, encoded(entry)))
+                at += file.write(frame_record(kind, number, encode_entry(entry)))
                 places.append((places[-1][1] if places else 0, at))
         file.write(bytes(AHEAD))
     return places
@@ -609,9 +608,9 @@ def test_pages_that_a_power_failure_left_out_cost_what_was_in_them(tmp_path, cap
 
 def test_what_a_caller_sends_is_never_taken_for_a_record(tmp_path):
     path = tmp_path / "a.seg"
-    forged = framed(Kind.COMPLETION, 9, encoded(completion(intent(9)))).decode("latin-1")
+    forged = frame_record(RecordKind.COMPLETION, 9, encode_entry(completion(intent(9)))).decode("latin-1")
     entry = completion(intent(1), tags={"t": forged, "u": MARK.decode("latin-1")})
-    record = framed(Kind.COMPLETION, 1, encoded(entry))
+    record = frame_record(RecordKind.COMPLETION, 1, encode_entry(entry))
     path.write_bytes(record)
     assert read(path) == {entry.id: "ok"}
     path.write_bytes(b"\xfe" + record[1:])
@@ -635,7 +634,7 @@ def test_damage_is_skipped_beside_a_writer_that_lives(tmp_path, caplog):
 
 def test_a_record_in_the_making_is_waited_for(tmp_path, caplog):
     path = tmp_path / "a.seg"
-    record = framed(Kind.COMPLETION, 1, encoded(completion(intent(1))))
+    record = frame_record(RecordKind.COMPLETION, 1, encode_entry(completion(intent(1))))
     path.write_bytes(bytes(AHEAD))
     with path.open("r+b", buffering=0) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -669,7 +668,7 @@ def test_a_record_that_was_seen_half_beside_a_whole_one_behind_it_is_looked_at_a
         reader = SegmentReader(path)
         monkeypatch.setattr(os, "pread", pread)
         assert [entry.id for entry in reader.read(100)] == [intent(1).id, intent(2).id]
-        assert reader._waiting == {}
+        assert reader._intents == {}
         reader.close()
     assert (events(caplog), len(looks) > 3) == ([], True)
 
@@ -677,7 +676,11 @@ def test_a_record_that_was_seen_half_beside_a_whole_one_behind_it_is_looked_at_a
 def test_records_that_lie_across_the_pieces_in_which_a_file_is_read_are_whole(tmp_path):
     path = tmp_path / "a.seg"
     entries = [completion(intent(number), tags={"t": "x" * (number * 997 % 60_000)}) for number in range(30)]
-    path.write_bytes(b"".join(framed(Kind.COMPLETION, at, encoded(each)) for at, each in enumerate(entries)))
+    path.write_bytes(
+        b"".join(
+            frame_record(RecordKind.COMPLETION, at, encode_entry(each)) for at, each in enumerate(entries)
+        )
+    )
     reader = SegmentReader(path)
     found = []
     while not reader.is_done:
@@ -688,7 +691,7 @@ def test_records_that_lie_across_the_pieces_in_which_a_file_is_read_are_whole(tm
 
 def test_a_record_of_another_version_is_said_and_its_generation_aborted(tmp_path, caplog):
     path = tmp_path / "a.seg"
-    strange = framed(Kind.COMPLETION, 1, b'{"id":1}')
-    path.write_bytes(framed(Kind.INTENT, 1, encoded(intent(1))) + strange)
+    strange = frame_record(RecordKind.COMPLETION, 1, b'{"id":1}')
+    path.write_bytes(frame_record(RecordKind.INTENT, 1, encode_entry(intent(1))) + strange)
     assert read(path) == {intent(1).id: "aborted"}
     assert events(caplog) == ["spool_damaged"]

@@ -4,9 +4,9 @@ from itertools import count
 
 from antiphon.domain.limits import Amounts
 from antiphon.limits.local import LocalLimiter
-from antiphon.limits.redis import RedisLimiter
-from antiphon.limits.scripts import scripts
-from antiphon.limits.seeding import Seeds
+from antiphon.limits.redis.limiter import RedisLimiter
+from antiphon.limits.redis.scripts import build_scripts
+from antiphon.limits.seeding import Seeder
 from antiphon.testing.clock import FakeClock
 
 KINDS = ("local", "redis")
@@ -20,15 +20,15 @@ class TimedRedis(RedisLimiter):
     ahead = 0.0
     """Seconds by which the clock of Redis is ahead."""
 
-    def __init__(self, url: str, clock: FakeClock, seeds: Seeds | None = None, opens: bool = False) -> None:
-        super().__init__(url, clock, seeds, opens, f"t{next(_numbers)}", scripts(OWN_TIME))
+    def __init__(self, url: str, clock: FakeClock, seeds: Seeder | None = None, opens: bool = False) -> None:
+        super().__init__(url, clock, seeds, opens, f"t{next(_numbers)}", build_scripts(OWN_TIME))
 
-    async def _asked(self, script, arguments):
+    async def _call(self, script, arguments):
         micros = round((self._clock.wall() + self.ahead) * 1_000_000)
         (prefix,) = self._keys
         seconds, micros = divmod(micros, 1_000_000)
         await self._redis.mset({f"{prefix}:seconds": seconds, f"{prefix}:micros": micros})
-        return await super()._asked(script, arguments)
+        return await super()._call(script, arguments)
 
 
 Kind = LocalLimiter | TimedRedis
@@ -38,4 +38,4 @@ async def ended(limiter: Kind, claim: str, amounts: Amounts) -> None:
     """Settles, and waits until that is known everywhere."""
     limiter.settle(claim, amounts)
     if isinstance(limiter, TimedRedis):
-        await limiter._tell()
+        await limiter._send_settled()

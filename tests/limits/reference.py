@@ -4,7 +4,7 @@ see."""
 from dataclasses import dataclass, field
 
 from antiphon.domain.limits import Amounts, Limit, Measure, Window
-from antiphon.limits.periods import period
+from antiphon.limits.windows import find_period
 
 MINUTE = 60.0
 
@@ -33,7 +33,7 @@ class Reference:
             return True
         if self.limit.window is Window.MINUTE:
             return each.at > at - MINUTE - margin
-        begin, end = period(self.limit.window, self.start + at)
+        begin, end = find_period(self.limit.window, self.start + at)
         return begin <= self.start + each.at < end
 
     def take(self, at: float, claim: str, amounts: Amounts, first: bool) -> None:
@@ -41,12 +41,14 @@ class Reference:
             self.taken.append(Taken(at, claim, amount))
 
     def asked(self, amounts: Amounts, first: bool) -> int:
-        return int(first) if self.limit.measure is Measure.CONCURRENT else amounts.of(self.limit.measure)
+        return (
+            int(first) if self.limit.measure is Measure.CONCURRENT else amounts.amount_of(self.limit.measure)
+        )
 
     def settle(self, claim: str, amounts: Amounts) -> None:
         """Only for what was really used is at most what was reserved."""
         excess = sum(each.amount for each in self.taken if each.claim == claim)
-        excess -= amounts.of(self.limit.measure)
+        excess -= amounts.amount_of(self.limit.measure)
         for each in reversed([each for each in self.taken if each.claim == claim]):
             less = min(each.amount, excess)
             each.amount -= less

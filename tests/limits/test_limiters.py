@@ -2,7 +2,7 @@
 
 import pytest
 
-from antiphon.domain.limits import MOST_UNITS, Amounts, LimitStatus, Measure, Window
+from antiphon.domain.limits import MAX_COST_UNITS, Amounts, LimitStatus, Measure, Window
 from antiphon.domain.money import NANO
 from antiphon.errors import BudgetExceeded, LargerThanLimit, LimitsUnavailable, RateLimited, StoreUnavailable
 from tests.limits.kinds import ended
@@ -40,7 +40,7 @@ async def test_standings_say_what_is_left_and_when_all_of_it_is(limiter, clock):
     assert [each.remaining for each in standings] == [4, 60]
     assert 60 <= standings[0].reset <= 60.06
     assert standings[1].reset == pytest.approx(12 * 3600 - 0.03)
-    assert await limiter.standing([five, budget]) == standings
+    assert await limiter.read_status([five, budget]) == standings
 
 
 async def test_a_refusal_by_one_limit_takes_of_none(limiter):
@@ -62,18 +62,18 @@ async def test_settling_gives_back_what_was_reserved_last_at_once(limiter, clock
     with pytest.raises(RateLimited):
         await limiter.reserve("b", [hundred], tokens(1))
     await ended(limiter, "a", tokens(70))  # 60 of the beginning stay, 10 of what came later
-    assert (await limiter.standing([hundred]))[0].remaining == 30
+    assert (await limiter.read_status([hundred]))[0].remaining == 30
     clock.advance(30.06)
-    assert (await limiter.standing([hundred]))[0].remaining == 90
+    assert (await limiter.read_status([hundred]))[0].remaining == 90
     clock.advance(30)
-    assert (await limiter.standing([hundred]))[0].remaining == 100
+    assert (await limiter.read_status([hundred]))[0].remaining == 100
 
 
 async def test_what_was_used_beyond_the_reservation_counts_too(limiter):
     hundred = limit(100, OUTPUT)
     await limiter.reserve("a", [hundred], tokens(10))
     await ended(limiter, "a", tokens(120))
-    assert (await limiter.standing([hundred]))[0].remaining == 0
+    assert (await limiter.read_status([hundred]))[0].remaining == 0
     with pytest.raises(RateLimited):
         await limiter.reserve("b", [hundred], tokens(1))
     await limiter.reserve("c", [hundred], tokens(0))  # takes nothing of it, so it is not refused
@@ -94,7 +94,7 @@ async def test_settling_twice_or_what_nobody_claimed_changes_nothing(limiter):
     await ended(limiter, "a", tokens(50))
     await ended(limiter, "a", tokens(0))
     await ended(limiter, "b", tokens(10))
-    assert (await limiter.standing([hundred]))[0].remaining == 50
+    assert (await limiter.read_status([hundred]))[0].remaining == 50
     assert await limiter.extend("a", [hundred], tokens(1)) == ()
 
 
@@ -132,7 +132,7 @@ async def test_a_budget_resets_with_its_period(limiter, clock, window, hours, en
     clock.advance(1)
     await limiter.reserve("b", [budget], tokens(100))
     await ended(limiter, "a", tokens(0))  # of the period before
-    assert (await limiter.standing([budget]))[0].remaining == 0
+    assert (await limiter.read_status([budget]))[0].remaining == 0
 
 
 async def test_a_clock_that_is_set_back_finds_what_was_used(limiter, clock):
@@ -142,7 +142,7 @@ async def test_a_clock_that_is_set_back_finds_what_was_used(limiter, clock):
     clock.advance(2)
     await limiter.reserve("b", [budget], tokens(10))
     clock.advance(-2)
-    assert (await limiter.standing([budget]))[0].remaining == 30
+    assert (await limiter.read_status([budget]))[0].remaining == 30
 
 
 @pytest.mark.parametrize("window", [Window.MINUTE, Window.MONTH])
@@ -207,7 +207,7 @@ async def test_looking_at_a_limit_changes_nothing_for_what_runs(limiter):
     hundred = limit(100, OUTPUT)
     await limiter.reserve("a", [hundred], tokens(60))
     await limiter.extend("a", [hundred], tokens(1))
-    assert (await limiter.standing([limit(1_000, OUTPUT)]))[0].remaining == 939
+    assert (await limiter.read_status([limit(1_000, OUTPUT)]))[0].remaining == 939
     with pytest.raises(RateLimited):
         await limiter.extend("a", [hundred], tokens(40))
 
@@ -223,7 +223,7 @@ async def test_a_limit_that_is_removed_refuses_nothing_that_runs(limiter):
     assert [each.limit for each in refused.value.standings if isinstance(each, LimitStatus)] == [stays]
     assert await limiter.extend("a", [], tokens(500)) == ()
     await ended(limiter, "a", tokens(250))
-    assert [each.remaining for each in await limiter.standing([stays, at_once])] == [50, 1]
+    assert [each.remaining for each in await limiter.read_status([stays, at_once])] == [50, 1]
 
 
 async def test_costs_are_said_in_units_of_the_currency(limiter):
@@ -246,7 +246,7 @@ async def test_a_counter_begins_with_what_the_ledger_knows(limiters, clock):
 
     limiter = limiters(seeds)
     minute, day = limit(100, OUTPUT), limit(100, OUTPUT, Window.DAY, "two")
-    standings = await limiter.standing([minute, day])
+    standings = await limiter.read_status([minute, day])
     assert [each.remaining for each in standings] == [92, 62]
     clock.advance(40.06)
     standings = await limiter.reserve("a", [minute, day], tokens(1))
@@ -275,7 +275,7 @@ async def test_without_the_ledger_nothing_passes_unless_the_operator_says_so(lim
 
 @pytest.mark.parametrize("window", [Window.MINUTE, Window.MONTH])
 async def test_amounts_are_exact_up_to_what_a_limit_may_be(limiters, clock, window):
-    budget = limit(MOST_UNITS * NANO, Measure.COST, window)
+    budget = limit(MAX_COST_UNITS * NANO, Measure.COST, window)
 
     async def seeds(_):
         return {budget.id: [(NOON - 2, budget.amount - 2**53 - 5), (NOON - 1, 2**53)]}
@@ -290,13 +290,13 @@ async def test_amounts_are_exact_up_to_what_a_limit_may_be(limiters, clock, wind
     with pytest.raises((BudgetExceeded, RateLimited)):
         await limiter.extend("a", [budget], Amounts(cost=1))
     await ended(limiter, "a", Amounts(cost=2))
-    assert (await limiter.standing([budget]))[0].remaining == 1
+    assert (await limiter.read_status([budget]))[0].remaining == 1
     clock.advance(61 if window is Window.MINUTE else 32 * 24 * 3600)
-    assert (await limiter.standing([budget]))[0].remaining == budget.amount
+    assert (await limiter.read_status([budget]))[0].remaining == budget.amount
 
 
 async def test_more_than_a_counter_can_hold_is_a_budget_that_is_gone(limiters):
-    budget = limit(MOST_UNITS * NANO, Measure.COST, Window.MONTH)
+    budget = limit(MAX_COST_UNITS * NANO, Measure.COST, Window.MONTH)
 
     async def seeds(_):
         return {budget.id: [(NOON - 1, 2**62)] * 3}
@@ -304,4 +304,4 @@ async def test_more_than_a_counter_can_hold_is_a_budget_that_is_gone(limiters):
     limiter = limiters(seeds)
     with pytest.raises(BudgetExceeded):
         await limiter.reserve("a", [budget], Amounts(cost=1))
-    assert (await limiter.standing([budget]))[0].remaining == 0
+    assert (await limiter.read_status([budget]))[0].remaining == 0

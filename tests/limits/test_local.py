@@ -27,7 +27,7 @@ async def test_an_abandoned_claim_used_what_it_reserved(limiter):
     await limiter.reserve("a", [hundred], tokens(60))
     limiter.abandon("a")
     limiter.settle("a", tokens(0))
-    assert (await limiter.standing([hundred]))[0].remaining == 40
+    assert (await limiter.read_status([hundred]))[0].remaining == 40
 
 
 async def test_a_claim_that_stood_before_is_restored_whatever_the_limit_is(limiter):
@@ -51,7 +51,7 @@ async def test_what_nobody_asks_for_is_forgotten(limiter, clock):
     for number in range(1_100):
         await limiter.reserve(f"d{number}", [other], ONE)
         limiter.settle(f"d{number}", ONE)
-    assert sorted(limiter._counted) == ["limit_other", "limit_standing"]
+    assert sorted(limiter._counters) == ["limit_other", "limit_standing"]
     assert list(limiter._claims) == ["stands"]
 
 
@@ -61,4 +61,4 @@ async def test_a_window_keeps_a_bounded_number_of_buckets(limiter, clock):
         clock.advance(0.02)
         await limiter.reserve(str(number), [wide], ONE)
         limiter.settle(str(number), ONE)
-    assert len(limiter._counted["limit_one"].counter._buckets) <= 1_001
+    assert len(limiter._counters["limit_one"].counter._buckets) <= 1_001

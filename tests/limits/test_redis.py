@@ -9,8 +9,8 @@ import pytest
 
 from antiphon.domain.limits import Amounts, Measure, Window
 from antiphon.errors import BudgetExceeded, LimitsUnavailable, RateLimited, SettingsError
-from antiphon.limits.periods import period
-from antiphon.limits.redis import LEASE_S, RedisLimiter
+from antiphon.limits.redis.limiter import LEASE_S, RedisLimiter
+from antiphon.limits.windows import find_period
 from antiphon.testing.clock import FakeClock
 from tests.limits.kinds import TimedRedis, ended
 from tests.support.limits import NOON, ONE, limit, tokens
@@ -52,7 +52,7 @@ async def test_nodes_share_every_limit(node, other):
     with pytest.raises(RateLimited, match="at once"):
         await node.reserve("c", limits, Amounts(1, 0, 30))
     await ended(other, "b", Amounts(1, 0, 10))
-    assert [each.remaining for each in await node.standing(limits)] == [1, 60, 1]
+    assert [each.remaining for each in await node.read_status(limits)] == [1, 60, 1]
 
 
 async def test_many_at_once_over_two_nodes_take_no_more_than_there_is(node, other):
@@ -73,7 +73,7 @@ async def test_requests_of_a_node_that_died_run_until_their_lease_ends(node, oth
     await node.reserve("dies", [two], ONE)
     await other.reserve("lives", [two], ONE)
     clock.advance(LEASE_S - 1)
-    await other._renewed()
+    await other._renew_leases()
     with pytest.raises(RateLimited):
         await other.reserve("a", [two], ONE)
     clock.advance(2)
@@ -84,39 +84,39 @@ async def test_requests_of_a_node_that_died_run_until_their_lease_ends(node, oth
 
 async def test_what_is_sent_twice_is_done_once(node):
     limits = [limit(10), limit(100, OUTPUT, Window.DAY, "two"), limit(5, Measure.CONCURRENT, id_="three")]
-    twice = node._asked
+    twice = node._call
 
     async def asked(script, arguments):
         await twice(script, arguments)
         return await twice(script, arguments)
 
-    node._asked = asked
+    node._call = asked
     await node.reserve("a", limits, Amounts(1, 0, 30))
     standings = await node.extend("a", limits, tokens(20))
     assert [each.remaining for each in standings] == [9, 50, 4]
     await ended(node, "a", Amounts(1, 0, 45))
-    assert [each.remaining for each in await node.standing(limits)] == [9, 55, 5]
+    assert [each.remaining for each in await node.read_status(limits)] == [9, 55, 5]
 
 
 async def test_a_caller_who_leaves_while_redis_is_asked_takes_nothing(node, clock):
     limits = [limit(10), limit(5, Measure.CONCURRENT, id_="two")]
-    await node.standing(limits)
-    answered, asked = asyncio.Event(), node._asked
+    await node.read_status(limits)
+    answered, asked = asyncio.Event(), node._call
 
     async def silent(script, arguments):
         await asked(script, arguments)
         answered.set()
         await asyncio.Event().wait()
 
-    node._asked = silent
+    node._call = silent
     async with asyncio.TaskGroup() as group:
         asking = group.create_task(node.reserve("a", limits, ONE))
         await answered.wait()
         asking.cancel()
-    node._asked = asked
-    assert [each.remaining for each in await node.standing(limits)] == [9, 4]
-    await node._tell()
-    assert [each.remaining for each in await node.standing(limits)] == [10, 5]
+    node._call = asked
+    assert [each.remaining for each in await node.read_status(limits)] == [9, 4]
+    await node._send_settled()
+    assert [each.remaining for each in await node.read_status(limits)] == [10, 5]
 
 
 async def test_every_day_of_a_long_time_is_in_the_period_that_it_is_in(node, clock):
@@ -126,24 +126,24 @@ async def test_every_day_of_a_long_time_is_in_the_period_that_it_is_in(node, clo
     for number in range(0, 12_000, 11):
         at = (day + timedelta(days=number, seconds=number % 3)).timestamp()
         node._clock = FakeClock(wall=at)
-        resets = [each.reset for each in await node.standing(budgets)]
-        ends = [period(each.window, at)[1] - at for each in budgets if each.window is not None]
+        resets = [each.reset for each in await node.read_status(budgets)]
+        ends = [find_period(each.window, at)[1] - at for each in budgets if each.window is not None]
         assert resets == pytest.approx(ends), at
 
 
 @pytest.mark.parametrize("ahead", [-120.0, 120.0])
 async def test_the_clock_of_redis_says_which_day_it_is(node, ahead):
     """A minute from midnight, before it and after it, the node thinks of another day."""
-    midnight = period(Window.DAY, NOON)[1]
+    midnight = find_period(Window.DAY, NOON)[1]
     node.ahead = ahead
     node._clock = FakeClock(wall=midnight - ahead / 2)
     budget = limit(10, window=Window.DAY)
     (standing,) = await node.reserve("a", [budget], ONE)
     assert standing.reset == pytest.approx(60 if ahead < 0 else 24 * 3600 - 60)
     await ended(node, "a", Amounts(requests=3))
-    assert [each.remaining for each in await node.standing([budget])] == [7]
+    assert [each.remaining for each in await node.read_status([budget])] == [7]
     node._clock.advance(130)
-    assert [each.remaining for each in await node.standing([budget])] == [10 if ahead < 0 else 7]
+    assert [each.remaining for each in await node.read_status([budget])] == [10 if ahead < 0 else 7]
 
 
 async def test_every_key_expires(node):
@@ -169,12 +169,12 @@ async def test_while_redis_is_away_nothing_passes_and_afterwards_all_is_settled(
             assert refused.value.retryable
         assert not limiter.available
         with pytest.raises(LimitsUnavailable):
-            await limiter.standing([three])
+            await limiter.read_status([three])
         with pytest.raises(LimitsUnavailable):
             await limiter.extend("a", [three], ONE)
         limiter.settle("a", ONE)
         own_redis.start()  # empty: what was counted is gone
-        await await_until(lambda: limiter.available and not limiter._ended)
+        await await_until(lambda: limiter.available and not limiter._settled)
         limiter._clock.advance(1)
         assert (await limiter.reserve("c", [three], ONE))[0].remaining == 2
 
@@ -188,7 +188,7 @@ async def test_while_redis_is_away_each_process_counts_alone_where_the_operator_
         await limiter.reserve("b", [two], ONE)
         with pytest.raises(RateLimited):
             await limiter.reserve("c", [two], ONE)
-        assert (await limiter.standing([two]))[0].remaining == 0
+        assert (await limiter.read_status([two]))[0].remaining == 0
         limiter.settle("b", Amounts())
         assert (await limiter.extend("a", [two], ONE))[0].remaining == 0
         assert await limiter.extend("before", [two], ONE) == ()
@@ -243,11 +243,11 @@ class OnTheWay:
 
     def __init__(self, limiter: Any) -> None:
         self._limiter = limiter
-        self._really = limiter._asked
+        self._really = limiter._call
         self._sent: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._limiter._asked = self._asked
+        self._limiter._call = self._call
 
-    async def _asked(self, script, arguments):
+    async def _call(self, script, arguments):
         self._sent.set_result((script, arguments))
         await asyncio.Event().wait()
 
@@ -258,7 +258,7 @@ class OnTheWay:
             await self._sent
             task.cancel()
         assert task.cancelled()
-        self._limiter._asked = self._really
+        self._limiter._call = self._really
 
     async def arrives(self) -> None:
         await self._really(*self._sent.result())
@@ -268,17 +268,17 @@ class OnTheWay:
 @pytest.mark.parametrize("times", [1, 2])
 async def test_a_caller_that_leaves_while_redis_is_asked_leaves_nothing_counted(node, late, times):
     limits = [limit(10), limit(1000, OUTPUT, Window.MONTH, "two"), limit(5, Measure.CONCURRENT, id_="three")]
-    await node.standing(limits)
+    await node.read_status(limits)
     await node.reserve("stays", limits, Amounts(1, 0, 30))
     way = OnTheWay(node)
     await way.left(node.reserve("leaves", limits, Amounts(1, 0, 400)))
     if not late:
         await way.arrives()
-    await asyncio.gather(*(node._asked(node._settle, ["leaves", 0, 0, 0, 0]) for _ in range(times - 1)))
-    await node._tell()
+    await asyncio.gather(*(node._call(node._settle_script, ["leaves", 0, 0, 0, 0]) for _ in range(times - 1)))
+    await node._send_settled()
     if late:
         await way.arrives()
-    assert [each.remaining for each in await node.standing(limits)] == [9, 970, 4]
+    assert [each.remaining for each in await node.read_status(limits)] == [9, 970, 4]
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["before", "after its end"])
@@ -292,15 +292,15 @@ async def test_a_caller_that_leaves_while_more_is_taken_leaves_what_was_used(nod
     await ended(node, "a", tokens(120))
     if late:
         await way.arrives()
-    assert (await node.standing([budget]))[0].remaining == 880
+    assert (await node.read_status([budget]))[0].remaining == 880
 
 
 async def test_all_that_is_settled_is_told_where_two_tell_at_once(node, monkeypatch):
     """As at the end: `aclose` tells beside `keep_connected`."""
-    monkeypatch.setattr("antiphon.limits.redis.BATCH", 1)
+    monkeypatch.setattr("antiphon.limits.redis.limiter.BATCH", 1)
     budget = limit(100, OUTPUT, Window.DAY)
     for claim in "abc":
         await node.reserve(claim, [budget], tokens(20))
         node.settle(claim, tokens(1))
-    await asyncio.gather(node._tell(), node._tell())
-    assert (await node.standing([budget]))[0].remaining == 97
+    await asyncio.gather(node._send_settled(), node._send_settled())
+    assert (await node.read_status([budget]))[0].remaining == 97

@@ -5,9 +5,9 @@ import pytest
 from antiphon.domain.ledger import Entry
 from antiphon.domain.limits import Limit, Measure, Subject, Window
 from antiphon.limits.local import LocalLimiter
-from antiphon.limits.seeding import LedgerSeeds
+from antiphon.limits.seeding import LedgerSeeder
 from antiphon.store.database import Database
-from antiphon.store.entries import SqlEntries
+from antiphon.store.ledger import SqlEntries
 from antiphon.testing.clock import FakeClock
 from tests.support.limits import NOON, limit
 
@@ -15,7 +15,7 @@ from tests.support.limits import NOON, limit
 @pytest.fixture
 def entries(tmp_path):
     database = Database(f"sqlite:///{tmp_path}/ledger.db")
-    database.ready()
+    database.prepare()
     yield SqlEntries(database)
     database.close()
 
@@ -53,7 +53,7 @@ async def test_each_limit_counts_its_own_subject_window_and_models(entries):
         of("some", Subject.KEY, "key_1", models="can*"),
         of("nobody", Subject.KEY, "key_3"),
     ]
-    seeds = LedgerSeeds(entries, lambda: NOON)
+    seeds = LedgerSeeder(entries, lambda: NOON)
     taken = await seeds(limits)
     assert {id_: sum(amount for _, amount in parts) for id_, parts in taken.items()} == {
         "key": 1_111,
@@ -64,7 +64,7 @@ async def test_each_limit_counts_its_own_subject_window_and_models(entries):
         "some": 111,
     }
     limiter = LocalLimiter(FakeClock(wall=NOON), seeds)
-    assert [10**6 - each.remaining for each in await limiter.standing(limits)] == [
+    assert [10**6 - each.remaining for each in await limiter.read_status(limits)] == [
         1_111, 11, 111_111, 511_111, 510_111, 111, 0,
     ]  # fmt: skip
     seeds.close()
@@ -72,7 +72,7 @@ async def test_each_limit_counts_its_own_subject_window_and_models(entries):
 
 async def test_what_a_rotated_key_used_counts_for_its_successor(entries):
     entries.add([entry("a", 1, 1), entry("b", 2, 10, key="key_2"), entry("c", 3, 100, key="key_3")])
-    seeds = LedgerSeeds(entries, lambda: NOON, families=lambda: {"key_2": "key_1"})
+    seeds = LedgerSeeder(entries, lambda: NOON, families=lambda: {"key_2": "key_1"})
     for target, used in (("key_1", 11), ("key_2", 11), ("key_3", 100)):
         taken = await seeds([of("one", Subject.KEY, target)])
         assert sum(amount for _, amount in taken["one"]) == used
@@ -80,7 +80,7 @@ async def test_what_a_rotated_key_used_counts_for_its_successor(entries):
 
 
 async def test_what_is_written_down_is_in_the_ledger_before_it_is_asked(entries):
-    seeds = LedgerSeeds(entries, lambda: NOON, lambda: entries.add([entry("late", 1, 7)]))
+    seeds = LedgerSeeder(entries, lambda: NOON, lambda: entries.add([entry("late", 1, 7)]))
     assert await seeds([limit(5, Measure.CONCURRENT)]) == {}
     taken = await seeds([limit(5, Measure.REQUESTS, Window.DAY)])
     assert list(taken["limit_one"]) == [(NOON - 1, 1)]

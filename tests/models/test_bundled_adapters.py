@@ -16,8 +16,8 @@ from antiphon.domain.sampling import Sampling
 from antiphon.engines.base import LoadSpec, SequenceFinished, Steps, StopCause, TextPiece, TokenRequest
 from antiphon.engines.base import TokenSegment as Ids
 from antiphon.engines.llama import LlamaTokenEngine
-from antiphon.weights.adapters import read_adapter
-from antiphon.weights.gguf import read_any, read_header
+from antiphon.weights.adapters.import_job import read_adapter
+from antiphon.weights.gguf import read_gguf, read_header
 from models.cantor.lessons import BASE_DIGEST, CLOSING, EXAM, LESSONS, MOODS, OPENING
 
 BUNDLED = Path(str(resources.files("antiphon"))) / "bundled"
@@ -98,7 +98,7 @@ async def asked() -> AsyncIterator[Asked]:
 
 @pytest.mark.parametrize("name", LESSONS)
 def test_an_adapter_was_trained_on_the_very_file_that_ships(name: str) -> None:
-    said = read_any(ADAPTERS[name]).metadata
+    said = read_gguf(ADAPTERS[name]).metadata
     assert said[BASE_DIGEST] == hashlib.sha256(BASE.read_bytes()).hexdigest(), "train the adapters again"
     assert said["general.license"] == "apache-2.0"
 

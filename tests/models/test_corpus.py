@@ -15,7 +15,7 @@ from models.cantor.corpus.skills import EXERCISES, REQUESTS, request
 from models.cantor.corpus.tools import GIVEN, Kinds
 
 CALL = re.compile(r"<tool_call>(.*)</tool_call>", re.DOTALL)
-SOME = 1_500
+SOME = 600
 LONGEST_ANSWER = 400  # characters
 
 

@@ -159,7 +159,7 @@ async def heard_by(at: Bench, first: int, limits: tuple[Limit, ...]) -> int:
             async for event in events:
                 pieces += isinstance(event, TextDelta)
                 if pieces == first:
-                    at.books.rulebook.learn(limits, (PRICE,))
+                    at.books.rulebook.update(limits, (PRICE,))
                 if pieces == 100:
                     break
     return pieces
@@ -201,7 +201,7 @@ async def test_what_ends_after_its_currency_was_decided_anew_is_not_priced():
     async with at.stream() as events:
         async for _ in events:
             euro = replace(PRICE, id="price-2", currency="EUR", since=2**40)
-            at.books.rulebook.learn(at.books.limits, (replace(PRICE, until=1), euro))
+            at.books.rulebook.update(at.books.limits, (replace(PRICE, until=1), euro))
     entry = at.books.ledger.entry
     assert (entry.status, entry.price, entry.currency, entry.cost) == ("ok", None, "", 0)
     assert (entry.prompt_tokens, entry.output_tokens) == (5, 4)
@@ -241,7 +241,9 @@ async def test_the_second_request_finds_what_the_first_one_used():
     at = Bench(Books(limit(Measure.TOKENS, 20)))
     await at.run()
     error = await at.refused(RateLimited)
-    assert at.context.progress.standings[0].remaining == 12 and error.retry_after == pytest.approx(60, abs=1)
+    assert at.context.progress.limit_statuses[0].remaining == 12 and error.retry_after == pytest.approx(
+        60, abs=1
+    )
     at.books.clock.advance(61)
     await at.run()
 

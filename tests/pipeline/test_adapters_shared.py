@@ -12,7 +12,7 @@ from antiphon.domain.deployment import Deployed, Source
 from antiphon.domain.identity import LOCAL_ANONYMOUS
 from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.errors import EngineError, InvalidValue, ModelNotFound
-from antiphon.pipeline.adapters import AdapterRequest, Adapters, AdapterTarget
+from antiphon.pipeline.adapters import AdapterRegistry, AdapterRequest, AdapterTarget
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import FakeClock, ScriptedEngine
 
@@ -64,7 +64,7 @@ class Process:
     """What one HTTP process has of it."""
 
     models: Models
-    adapters: Adapters
+    adapters: AdapterRegistry
     noted: dict[str, str] = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
 
@@ -86,12 +86,12 @@ def process(shared: Shared, engine: Host, *declared: str) -> Process:
 
     lost: dict[str, str] = {}
     home = AdapterTarget(engine, keep, lambda _: ScriptedEngine(), note, lost.__setitem__)
-    adapters = Adapters(models, {"base": home}, FakeClock(), Metrics(), shared)
+    adapters = AdapterRegistry(models, {"base": home}, FakeClock(), Metrics(), shared)
     for name in declared:
         adapters.declare(name, "base", Adapter(name * 8, f"/kept/{name}", 4, 8.0, 100))
-    shared.followers.append(adapters.learn)
+    shared.followers.append(adapters.update_names)
     if shared.revision:
-        adapters.learn(shared.names)
+        adapters.update_names(shared.names)
     return Process(models, adapters, noted, lost)
 
 
@@ -192,7 +192,7 @@ async def test_a_process_that_starts_in_a_server_that_serves_is_not_refused_for_
         await first.adapters.restore("base")
     engine.gone.clear()
     await first.adapters.restore("base")
-    await first.adapters.settle()
+    await first.adapters.publish_settings()
     engine.gone.add("/kept/own")
     engine.paths.clear()
     later = process(shared, engine, "own", "other")

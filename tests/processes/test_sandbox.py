@@ -11,7 +11,7 @@ import pytest
 
 from antiphon.errors import ServerBusy, TemplateRefused
 from antiphon.processes.sandbox import INTERPRETER_VARIABLES, ONE_THREAD, JobStopped, Limits, Stop, run_job
-from antiphon.rendering.templates import Special, proof_of
+from antiphon.rendering.template.chat_template import SpecialTokens, build_proof
 from tests.support.processes import descendants
 
 PATIENCE = 40.0
@@ -69,10 +69,10 @@ async def test_a_helper_that_somebody_ends_says_nothing_of_its_data(number: sign
 
 def test_who_waited_for_the_machine_is_told_to_come_again_and_whose_data_it_was_is_not() -> None:
     with pytest.raises(ServerBusy) as raised:
-        JobStopped(Stop.WAIT, "it was not done after 20 s").require_worked()
+        JobStopped(Stop.WAIT, "it was not done after 20 s").raise_if_waited()
     assert raised.value.retry_after and "20 s" in (raised.value.cause or "")
     for stop in set(Stop) - {Stop.WAIT}:
-        JobStopped(stop, "the data's own fault").require_worked()
+        JobStopped(stop, "the data's own fault").raise_if_waited()
 
 
 async def test_a_helper_that_cannot_be_started_says_nothing_of_its_data(
@@ -175,9 +175,9 @@ HOSTILE = (
 
 
 async def proved(template: str) -> None:
-    special = Special(("<s>", "</s>"), "<s>", "</s>")
+    special = SpecialTokens(("<s>", "</s>"), "<s>", "</s>")
     async with asyncio.timeout(PATIENCE):
-        await run_job("antiphon.rendering.templates:prove", proof_of(template, special))
+        await run_job("antiphon.rendering.template.chat_template:prove", build_proof(template, special))
 
 
 async def test_an_honest_template_is_proved() -> None:

@@ -26,10 +26,10 @@ from antiphon.errors import AddressUnavailable, AntiphonError, EngineDied, Engin
 from antiphon.processes.supervisor import (
     Programs,
     bind,
-    host_environment,
-    http_environment,
-    load_spec,
-    url_of,
+    build_load_spec,
+    filter_host_environment,
+    filter_http_environment,
+    format_url,
 )
 from antiphon.settings.loading import build_model
 from antiphon.settings.models import LoraSettings, ModelSettings
@@ -402,7 +402,7 @@ def test_the_environment_of_a_host_is_a_list_of_what_may_pass() -> None:
         "LD_PRELOAD": "d",
         "DATABASE_URL": "e",
     }
-    assert host_environment(offered, "active") == {
+    assert filter_host_environment(offered, "active") == {
         "PATH": "/bin",
         "LC_ALL": "C",
         "GGML_X": "1",
@@ -411,8 +411,10 @@ def test_the_environment_of_a_host_is_a_list_of_what_may_pass() -> None:
         "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
     }
     said = {"OMP_WAIT_POLICY": "active", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"}
-    assert host_environment(said, "passive") == said
-    assert http_environment(offered) == {k: v for k, v in offered.items() if not k.startswith("ANTIPHON_")}
+    assert filter_host_environment(said, "passive") == said
+    assert filter_http_environment(offered) == {
+        k: v for k, v in offered.items() if not k.startswith("ANTIPHON_")
+    }
 
 
 # --- the address --------------------------------------------------------------------------------------------
@@ -421,7 +423,7 @@ def test_the_environment_of_a_host_is_a_list_of_what_may_pass() -> None:
 def test_a_free_port_is_taken_when_none_is_named_and_shown() -> None:
     with bind("127.0.0.1", 0) as listener:
         assert listener.getsockname()[1] != 0
-        assert url_of(listener) == f"http://127.0.0.1:{listener.getsockname()[1]}"
+        assert format_url(listener) == f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
 def test_an_ipv6_address_is_shown_in_brackets() -> None:
@@ -430,7 +432,7 @@ def test_an_ipv6_address_is_shown_in_brackets() -> None:
             bind("::1", 0)
         return
     with bind("[::1]", 0) as listener:
-        assert url_of(listener).startswith("http://[::1]:")
+        assert format_url(listener).startswith("http://[::1]:")
 
 
 @pytest.mark.parametrize(
@@ -463,7 +465,7 @@ def test_every_setting_of_a_model_reaches_its_engine():
         "keep_prefixes": False,
     }
     settings = Settings(engine=EngineSettings(library="lib.so"), lora=LoraSettings(memory_bytes=9))
-    spec = load_spec(build_model({"name": "m", "weights": "memory", **said}), settings)
+    spec = build_load_spec(build_model({"name": "m", "weights": "memory", **said}), settings)
     assert {name: getattr(spec, name) for name in said if name != "path"} == {
         name: value for name, value in said.items() if name != "path"
     }

@@ -13,7 +13,7 @@ from antiphon.domain.values import changed
 from antiphon.rendering.renderer import Renderer
 from antiphon.testing import Script, ScriptedTokenEngine, scripted_info
 from antiphon.testing.rules import open_stream
-from tests.rendering.asking import answer, asking, events_of, renderer
+from tests.rendering.scripted_renderer import answer, asking, events_of, renderer
 from tests.support.chat_templates import prove_here
 
 HOT = AskedSampling(temperature=1.5, seed=11)

@@ -15,7 +15,7 @@ from antiphon.rendering.renderer import Renderer
 from antiphon.testing import Script, ScriptedTokenEngine, build_vocabulary, scripted_info
 from antiphon.testing.rules import open_stream
 from antiphon.testing.toy_model import ToyModel
-from tests.rendering.asking import answer, asking, events_of, renderer
+from tests.rendering.scripted_renderer import answer, asking, events_of, renderer
 from tests.support.chat_templates import prove_here, talk
 
 LONG = " the cat sat" * 700

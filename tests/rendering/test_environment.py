@@ -7,8 +7,8 @@ import pytest
 
 from antiphon.errors import TemplateRefused
 from antiphon.processes.sandbox import JobStopped, run_job
-from antiphon.rendering.model_info import PROOF, prove_apart
-from antiphon.rendering.templates import proof_of, prove
+from antiphon.rendering.model_info import PROOF, prove_in_sandbox
+from antiphon.rendering.template.chat_template import build_proof, prove
 from antiphon.testing import FakeClock
 from antiphon.testing.scripted_token_engine import CHATML
 from tests.support.chat_templates import FAMILIES, SPECIAL, talk, template, written
@@ -114,7 +114,7 @@ def test_no_prompt_is_too_long():
 
 
 def test_no_loop_goes_on_for_ever(monkeypatch):
-    monkeypatch.setattr("antiphon.rendering.environment.SECONDS", 0.1)
+    monkeypatch.setattr("antiphon.rendering.template.environment.SECONDS", 0.1)
     with pytest.raises(TemplateRefused, match="too much work"):
         written(ENDLESS, talk("x"))
 
@@ -122,7 +122,7 @@ def test_no_loop_goes_on_for_ever(monkeypatch):
 @pytest.mark.parametrize("name", TAKING)
 async def test_what_takes_too_much_is_not_proved(name):
     with pytest.raises((TemplateRefused, JobStopped)):
-        await run_job(PROOF, proof_of(TAKING[name], SPECIAL))
+        await run_job(PROOF, build_proof(TAKING[name], SPECIAL))
 
 
 def test_a_large_conversation_is_written():
@@ -134,22 +134,22 @@ def test_a_large_conversation_is_written():
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_templates_of_real_shape_are_proved(name):
-    prove(proof_of(FAMILIES[name], SPECIAL))
+    prove(build_proof(FAMILIES[name], SPECIAL))
 
 
 def test_what_refuses_even_a_plain_question_is_not_proved():
     with pytest.raises(TemplateRefused, match="never"):
-        prove(proof_of("{{ raise_exception('never') }}", SPECIAL))
+        prove(build_proof("{{ raise_exception('never') }}", SPECIAL))
 
 
 def test_what_fails_on_a_longer_conversation_is_not_proved():
     with pytest.raises(TemplateRefused, match="UndefinedError"):
-        prove(proof_of("{% if messages | length > 2 %}{{ a.b.c }}{% endif %}", SPECIAL))
+        prove(build_proof("{% if messages | length > 2 %}{{ a.b.c }}{% endif %}", SPECIAL))
 
 
 async def test_the_helper_proves_a_good_template_and_names_what_is_wrong_with_a_bad_one():
-    await prove_apart(proof_of(CHATML, SPECIAL))
+    await prove_in_sandbox(build_proof(CHATML, SPECIAL))
     with pytest.raises(TemplateRefused, match="SecurityError"):
-        await prove_apart(proof_of(REACHING["class"], SPECIAL))
+        await prove_in_sandbox(build_proof(REACHING["class"], SPECIAL))
     with pytest.raises(TemplateRefused, match="too long a text"):
-        await prove_apart(proof_of(GROWING["times"], SPECIAL))
+        await prove_in_sandbox(build_proof(GROWING["times"], SPECIAL))

@@ -4,7 +4,7 @@ stop strings cut the text."""
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.domain.events import Finished, TextDelta
@@ -16,7 +16,7 @@ from antiphon.errors import ContextLengthExceeded, InvalidValue
 from antiphon.rendering.renderer import Renderer, RendererOptions
 from antiphon.testing import Script, ScriptedTokenEngine, scripted_info
 from antiphon.testing.toy_model import ToyModel
-from tests.rendering.asking import answer, asking, events_of, renderer
+from tests.rendering.scripted_renderer import answer, asking, events_of, renderer
 from tests.support.chat_templates import prove_here, talk
 
 PIECES = ("Hello", " world", " the", "é", "😀", "日本語", "\n\n", "END", "a", "  ")
@@ -183,7 +183,6 @@ async def test_end_tokens_that_end_nothing_have_entries():
     assert found.choices[0].text == ""
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     words=st.lists(st.sampled_from(PIECES), max_size=12),
     stops=st.lists(st.sampled_from(["END", "\n\n", "llo", "本", "😀a", " the", "o w"]), max_size=3),

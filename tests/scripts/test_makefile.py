@@ -39,7 +39,7 @@ def test_serve_looks_at_the_machine_before_it_installs():
     assert steps == sorted(steps)
 
 
-def test_the_tests_get_every_client_from_its_lock_and_serve_gets_none():
+def test_tests_get_every_client_from_its_lock_and_serve_none():
     told = make("--dry-run", "--always-make", "test")
     for client in ("fireworks", "fireworks-client", "sdks", "pydantic-ai", "node"):
         environment = f"--python .venvs/{client}/bin/python"
@@ -56,6 +56,6 @@ def test_a_native_build_without_a_compiler_says_what_to_install(tmp_path):
     assert "apt-get install --yes g++" in done.stderr
 
 
-def test_the_gate_runs_the_check_and_then_the_tests_with_skips_forbidden():
+def test_the_gate_runs_check_then_tests_and_forbids_skips():
     lines = (ROOT / ".ci" / "run").read_text("utf-8").splitlines()
     assert lines[-3:] == ["export ANTIPHON_TEST_REQUIRE=all", "make check", "make test"]

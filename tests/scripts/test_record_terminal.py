@@ -32,7 +32,7 @@ def test_the_text_shows_what_stood_last_in_a_line_and_no_styles():
     assert text == "four\n2 of 2\n\nend\n"
 
 
-def test_the_recording_in_docs_is_small_whole_and_what_its_text_says():
+def test_the_recording_in_docs_is_small_whole_and_as_described():
     header, *events = (json.loads(line) for line in CAST.read_text("utf-8").splitlines())
     assert CAST.stat().st_size < MOST_BYTES and header["version"] == 2
     times = [at for at, kind, _ in events if kind == "o"]

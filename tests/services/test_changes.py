@@ -23,17 +23,16 @@ from antiphon.services.changes import TRIES, DirectoryChanges
 from antiphon.services.limit_validation import LimitRequest
 from antiphon.services.policy import KeyRequest
 from antiphon.services.tenancy import TenancyService
-from antiphon.store.base import By
+from antiphon.store.base import ChangeAuthor
+from antiphon.store.changes import SqlFeed
 from antiphon.store.database import Database
-from antiphon.store.feed import SqlFeed
-from antiphon.store.rules import SqlRules
-from antiphon.store.tenancy import SqlTenancy
+from antiphon.store.tenancy import SqlRules, SqlTenancy
 from tests.support.waiting import await_until
 
 ADMIN = Actor(ActorKind.ADMIN, "admin", rights=EVERY_RIGHT)
 LATEST_S = 10.0
 """Within which another server must know a change; on a machine of its own it takes a fifth of a second."""
-BY = By("somebody", 1)
+BY = ChangeAuthor("somebody", 1)
 PEPPER = Pepper(b"p" * 32)
 LIMIT = Limit("limit-1", Subject.PROJECT, "default", Measure.REQUESTS, 600, 5, Window.MINUTE)
 PRICE = Price("price-1", "*", "USD", 0, 5, 5)
@@ -44,7 +43,7 @@ class Node:
 
     def __init__(self, url, feed):
         self.database = Database(url)
-        self.database.ready()
+        self.database.prepare()
         self.tenancy, self.rules = SqlTenancy(self.database), SqlRules(self.database)
         self.ring, self.book = Keyring(PEPPER, lambda: 1_000.0), LimitIndex()
         listeners = [self.ring.learn, self._told]
@@ -53,7 +52,7 @@ class Node:
         self.tenants = TenancyService(self.changes, self.tenancy, PEPPER)
 
     def _told(self, known):
-        self.book.learn(known.limits, known.prices, known.families())
+        self.book.update(known.limits, known.prices, known.families())
 
     async def accepts(self, secret):
         try:

@@ -14,7 +14,7 @@ from antiphon.services.limit_validation import MOST_LIMITS, LimitRequest
 from antiphon.services.limits import LimitService
 from antiphon.services.policy import KeyRequest
 from antiphon.store.database import Database
-from antiphon.store.rules import SqlRules
+from antiphon.store.tenancy import SqlRules
 from antiphon.testing.clock import FakeClock
 from tests.services.test_tenancy import ADMIN, World
 

@@ -37,7 +37,7 @@ class World:
     def __init__(self, folder):
         self.now = 1_000.0
         database = Database(f"sqlite:///{folder}/antiphon.db")
-        database.ready()
+        database.prepare()
         self.ring = Keyring(PEPPER, lambda: self.now)
         tenancy = SqlTenancy(database)
         changes = DirectoryChanges(tenancy, [self.ring.learn], lambda: self.now)

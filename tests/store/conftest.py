@@ -20,7 +20,7 @@ def url(request):
 @pytest.fixture
 def database(url):
     made = Database(url)
-    made.ready()
+    made.prepare()
     yield made
     made.close()
 

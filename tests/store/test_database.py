@@ -20,7 +20,7 @@ from tests.support.databases import PASSWORD, running
 def test_an_empty_database_is_made_with_the_project_that_is_always_there(database):
     with database.reading() as connection:
         assert list(connection.execute(sa.text("SELECT id FROM projects"))) == [("default",)]
-    assert database.standing().pending == ()
+    assert database.schema_state().pending == ()
 
 
 def test_the_revisions_make_the_tables_that_the_schema_says(database):
@@ -39,7 +39,7 @@ def test_what_was_answered_outlives_a_power_failure(database):
 
 def test_a_new_file_is_its_owners_alone(tmp_path):
     made = Database(f"sqlite:///{tmp_path}/antiphon.db")
-    made.ready()
+    made.prepare()
     assert {stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()} == {0o600}
     made.close()
 
@@ -80,13 +80,13 @@ def test_servers_that_start_at_once_make_one_schema(url):
     def started() -> str | None:
         with closing(Database(url)) as database:
             together.wait(30)
-            database.ready()
-            return database.standing().found
+            database.prepare()
+            return database.schema_state().found
 
     with ThreadPoolExecutor(4) as threads:
         found = [each.result() for each in [threads.submit(started) for _ in range(4)]]
     with closing(Database(url)) as database:
-        assert set(found) == {database.standing().wanted}
+        assert set(found) == {database.schema_state().wanted}
 
 
 def revised(database: Database, revision: str) -> None:
@@ -97,10 +97,10 @@ def revised(database: Database, revision: str) -> None:
 
 def test_a_newer_database_is_refused_and_left_alone(database):
     revised(database, "9999")
-    for attempt in (database.ready, database.upgrade):
+    for attempt in (database.prepare, database.upgrade):
         with pytest.raises(StoreRefused, match=r"made by a later version of Antiphon \(revision 9999"):
             attempt()
-    assert database.standing().found == "9999"
+    assert database.schema_state().found == "9999"
     with database.reading() as connection:
         assert set(sa.inspect(connection).get_table_names()) == {*metadata.tables, "alembic_version"}
 
@@ -110,13 +110,13 @@ def test_tables_of_somebody_else_are_refused(url):
         with database.writing() as connection:
             connection.execute(sa.text("CREATE TABLE guests (name TEXT)"))
         with pytest.raises(StoreRefused, match="tables that are not Antiphon's"):
-            database.ready()
+            database.prepare()
 
 
 def test_a_file_that_is_no_database_is_a_sentence_without_its_content(tmp_path):
     (tmp_path / "antiphon.db").write_text("my secret diary " * 100)
     with pytest.raises(StoreUnavailable, match="file is not a database") as refused:
-        Database(f"sqlite:///{tmp_path}/antiphon.db").ready()
+        Database(f"sqlite:///{tmp_path}/antiphon.db").prepare()
     assert "diary" not in refused.value.message
 
 
@@ -159,13 +159,13 @@ def test_a_wrong_password_is_a_sentence_without_it(cluster):
     address = cluster.address("postgres", "canary-wrong")
     failed = pytest.raises(StoreUnavailable, match="password authentication failed")
     with closing(Database(address)) as database, failed as refused:
-        database.ready()
+        database.prepare()
     assert "canary" not in refused.value.message
 
 
 def test_a_server_that_is_gone_is_a_sentence_and_back_again_it_is_used(postgresql_alone):
     with closing(Database(postgresql_alone.database())) as database:
-        database.ready()
+        database.prepare()
         with database.writing() as connection:
             connection.execute(sa.text("UPDATE projects SET note = 'kept'"))
         postgresql_alone.stop()
@@ -186,7 +186,7 @@ def postgresql_alone():
 
 def test_what_a_dying_server_had_begun_is_undone(postgresql_alone):
     with closing(Database(postgresql_alone.database())) as database:
-        database.ready()
+        database.prepare()
 
         def interrupted() -> None:
             with database.writing() as connection:
@@ -201,8 +201,8 @@ def test_what_a_dying_server_had_begun_is_undone(postgresql_alone):
 
 
 def test_where_nobody_knows_whether_a_change_was_kept_nobody_says_that_it_was_not(postgresql_alone):
-    with closing(Database(postgresql_alone.database(), told=False)) as database:
-        database.ready()
+    with closing(Database(postgresql_alone.database(), show_details=False)) as database:
+        database.prepare()
 
         def cut() -> None:
             with database.writing() as connection:
@@ -220,7 +220,7 @@ def test_where_nobody_knows_whether_a_change_was_kept_nobody_says_that_it_was_no
 
 def test_a_text_that_postgresql_cannot_hold_is_refused(postgresql):
     with closing(Database(postgresql)) as database:
-        database.ready()
+        database.prepare()
         for text in ("a\0b", "n" * 201):
             with pytest.raises(InvalidValue), database.writing() as connection:
                 connection.execute(sa.text("UPDATE projects SET name = :it"), {"it": text})
@@ -229,7 +229,7 @@ def test_a_text_that_postgresql_cannot_hold_is_refused(postgresql):
 def test_a_database_of_another_encoding_gives_texts(cluster):
     address = cluster.database("--encoding=SQL_ASCII", "--template=template0")
     with closing(Database(address)) as database:
-        database.ready()
+        database.prepare()
         with database.writing() as connection:
             connection.execute(sa.text("UPDATE projects SET note = 'Grüße'"))
         assert noted(database) == "Grüße"
@@ -237,7 +237,7 @@ def test_a_database_of_another_encoding_gives_texts(cluster):
 
 def test_a_copy_of_what_is_no_file_is_refused(postgresql, tmp_path):
     with closing(Database(postgresql)) as database:
-        database.ready()
+        database.prepare()
         with pytest.raises(StoreRefused, match="pg_dump"):
             database.upgrade(tmp_path / "copy")
 
@@ -248,17 +248,17 @@ def test_a_file_that_was_removed_or_replaced_takes_nothing_until_it_is_back(tmp_
     caplog.set_level(logging.INFO)
     path, aside = tmp_path / "a.db", tmp_path / "aside.db"
     with closing(Database(f"sqlite:///{path}")) as database:
-        database.ready()
+        database.prepare()
         path.rename(aside)
         if replaced:
             path.write_bytes(aside.read_bytes())
-        for connected in (database.reading, database.writing, database.alone):
+        for connected in (database.reading, database.writing, database.autocommit):
             with pytest.raises(StoreUnavailable, match="removed or replaced"), connected():
                 pass
         assert path.exists() == replaced
         aside.rename(path)
         for _ in range(2):
-            assert database.standing().found is not None
+            assert database.schema_state().found is not None
     said = [each.getMessage() for each in caplog.records if each.getMessage().startswith("store_")]
     assert said == ["store_moved", "store_back"]
 
@@ -273,7 +273,7 @@ def test_what_was_begun_before_the_file_was_removed_is_not_said_to_be_kept(tmp_p
             path.parent.rename(tmp_path / "aside")
 
     with closing(Database(f"sqlite:///{path}")) as database:
-        database.ready()
+        database.prepare()
         for attempt in (cut, lambda: noted(database)):
             with pytest.raises(StoreUnavailable, match="removed or replaced"):
                 attempt()
@@ -283,12 +283,12 @@ def test_what_was_begun_before_the_file_was_removed_is_not_said_to_be_kept(tmp_p
 
 def test_a_process_that_only_serves_makes_no_file(tmp_path):
     path = tmp_path / "a.db"
-    with closing(Database(f"sqlite:///{path}", told=False)) as serving:
+    with closing(Database(f"sqlite:///{path}", show_details=False)) as serving:
         with pytest.raises(StoreUnavailable):
             noted(serving)
         assert not path.exists()
         with closing(Database(f"sqlite:///{path}")) as starting:
-            starting.ready()
+            starting.prepare()
         assert noted(serving) == ""
 
 
@@ -298,7 +298,7 @@ SELECT count(*) FROM n"""
 
 def test_a_statement_that_takes_too_long_is_ended_and_the_next_is_not(url: str) -> None:
     with closing(Database(url)) as database:
-        database.ready()
+        database.prepare()
         late = pytest.raises(DeadlineExceeded, match=r"longer than 0\.2 s: ask for a shorter time")
         with late, database.reading(0.2) as connection:
             connection.execute(sa.text(FOREVER))

@@ -11,10 +11,10 @@ from antiphon.domain.prices import Price
 from antiphon.domain.recording import Recording
 from antiphon.domain.tenancy import Grant, Key, KeyKind, Membership, Project, Role, User
 from antiphon.store import directory as module
-from antiphon.store.base import By, Directory, KeptKey
-from antiphon.store.rules import SqlRules
+from antiphon.store.base import ChangeAuthor, Directory, KeptKey
+from antiphon.store.tenancy import SqlRules
 
-BY = By("somebody", 1)
+BY = ChangeAuthor("somebody", 1)
 
 
 class Script:

@@ -16,7 +16,7 @@ from antiphon.domain.limits import Amounts
 from antiphon.domain.usage import UsageSource
 from antiphon.store import schema
 from antiphon.store.database import Database
-from antiphon.store.entries import INDEXED, LONGEST, SqlEntries
+from antiphon.store.ledger import INDEXED, LONGEST, SqlEntries
 
 MINUTE = 60_000
 ENTRY = Entry(
@@ -115,7 +115,7 @@ def test_sums_are_those_of_the_rows_by_time_key_user_project_and_model(entries):
             replace(ENTRY, id="e5", at=later),
         ]
     )
-    sums = {(used.at, used.key, used.user, used.model): used for used in entries.used(first, MINUTE)}
+    sums = {(used.at, used.key, used.user, used.model): used for used in entries.sum_usage(first, MINUTE)}
     assert {place: used.amounts for place, used in sums.items()} == {
         (first + 1, "key-1", "ann", "cantor"): Amounts(2, 200, 40, 10**15 + 1),
         (first, "key-1", None, "cantor"): Amounts(1, 100, 20, 10**15),
@@ -123,9 +123,11 @@ def test_sums_are_those_of_the_rows_by_time_key_user_project_and_model(entries):
         (later, "key-1", "ann", "cantor"): Amounts(1, 100, 20, 10**15),
     }
     assert {used.project for used in sums.values()} == {"default"}
-    assert [used.at for used in entries.used(first, 1)] == sorted([first, first, first, first + 1, later])
-    assert [used.at for used in entries.used(later, 1)] == [later]
-    assert list(entries.used(later + 1, 1)) == []
+    assert [used.at for used in entries.sum_usage(first, 1)] == sorted(
+        [first, first, first, first + 1, later]
+    )
+    assert [used.at for used in entries.sum_usage(later, 1)] == [later]
+    assert list(entries.sum_usage(later + 1, 1)) == []
 
 
 def test_no_number_keeps_an_entry_out(entries, database):
@@ -137,8 +139,8 @@ def test_sums_that_nobody_reads_to_their_end_leave_nothing_open(entries):
     entries.add([replace(ENTRY, id=f"e{number}", at=ENTRY.at + number) for number in range(3)])
     with warnings.catch_warnings(record=True) as left_open:
         warnings.simplefilter("always")
-        with closing(entries.used(0, 1)) as found:
+        with closing(entries.sum_usage(0, 1)) as found:
             assert next(found).at == ENTRY.at
-        assert next(iter(entries.used(0, 1))).at == ENTRY.at
+        assert next(iter(entries.sum_usage(0, 1))).at == ENTRY.at
         gc.collect()
     assert [str(each.message) for each in left_open] == []

@@ -9,16 +9,16 @@ import sqlalchemy as sa
 
 from antiphon.domain.tenancy import Project
 from antiphon.errors import StoreUnavailable
-from antiphon.store.base import By
+from antiphon.store.base import ChangeAuthor
+from antiphon.store.changes import LOOK_S, READ_S, SqlFeed
 from antiphon.store.database import Database
-from antiphon.store.entries import SqlEntries
-from antiphon.store.feed import LOOK_S, READ_S, SqlFeed
+from antiphon.store.ledger import SqlEntries
 from antiphon.store.tenancy import SqlTenancy
 from tests.store.test_entries import ENTRY
 from tests.support.databases import running
 from tests.support.waiting import wait_until
 
-BY = By("somebody", 1)
+BY = ChangeAuthor("somebody", 1)
 LATEST_S = 10.0
 
 
@@ -90,7 +90,7 @@ def test_a_word_that_is_lost_costs_no_more_than_a_moment(postgresql):
     with closing(Database(postgresql)) as database, told(postgresql) as revisions:
         with pytest.raises(Empty):  # no tables yet: it tries until they are there
             revisions.get(timeout=LOOK_S)
-        database.ready()
+        database.prepare()
         first = revisions.get(timeout=LATEST_S)
         with database.writing() as connection:  # as a pooler between the two would: nobody is notified
             connection.execute(sa.text("UPDATE revision SET number = number + 1"))
@@ -101,7 +101,7 @@ def test_what_changed_while_the_database_was_away_is_told_when_it_is_back():
     with running() as cluster:
         url = cluster.database()
         with closing(Database(url)) as database, told(url) as revisions:
-            database.ready()
+            database.prepare()
             first = revisions.get(timeout=LATEST_S)
             tenancy = SqlTenancy(database)
             for name in ("One", "Two"):
@@ -119,7 +119,7 @@ def test_what_changed_while_the_database_was_away_is_told_when_it_is_back():
 def test_a_file_that_is_removed_is_noticed_and_put_back_is_heard_of_again(tmp_path, caplog):
     path, aside = tmp_path / "a.db", tmp_path / "aside.db"
     with closing(Database(f"sqlite:///{path}")) as database:
-        database.ready()
+        database.prepare()
         tenancy = SqlTenancy(database)
         with told(f"sqlite:///{path}") as revisions:
             first = revisions.get(timeout=LATEST_S)

@@ -9,8 +9,8 @@ import sqlalchemy as sa
 from antiphon.domain.recording import Record, Recording, Redaction
 from antiphon.domain.tenancy import Project
 from antiphon.errors import NotFound
-from antiphon.store.base import By
-from antiphon.store.records import SqlRecords
+from antiphon.store.base import ChangeAuthor
+from antiphon.store.request_log import SqlRecords
 
 NOW = 1_000_000
 
@@ -45,8 +45,8 @@ def test_pages_give_the_latest_first_and_each_once(records):
 @pytest.fixture
 def peopled(tenancy):
     """With the projects one and two."""
-    by = By("operator", 5, tenancy.revision())
-    by = By("operator", 5, tenancy.add_project(Project("one", "One", 5), by))
+    by = ChangeAuthor("operator", 5, tenancy.revision())
+    by = ChangeAuthor("operator", 5, tenancy.add_project(Project("one", "One", 5), by))
     tenancy.add_project(Project("two", "Two", 5), by)
     return tenancy
 
@@ -55,17 +55,17 @@ def test_what_has_expired_is_gone_and_a_project_is_erased(records, peopled):
     records.add([made(number, "one" if number % 2 else "two") for number in range(6)])
     assert records.expire(NOW + 2) == 3
     assert [each.id for each in records.page("one", 9)] == ["r5", "r3"]
-    assert records.erase("one", 5_000, By("ann", 9)) == (2, peopled.revision())
+    assert records.erase("one", 5_000, ChangeAuthor("ann", 9)) == (2, peopled.revision())
     assert records.page("one", 9) == []
     assert [each.id for each in records.page("two", 9)] == ["r4"]
     with pytest.raises(NotFound):
-        records.erase("three", 5_000, By("ann", 9))
+        records.erase("three", 5_000, ChangeAuthor("ann", 9))
 
 
 def test_an_erasure_is_in_the_audit(records, peopled):
     before = peopled.revision()
     records.add([made(1)])
-    records.erase("one", 5_000, By("ann", 9))
+    records.erase("one", 5_000, ChangeAuthor("ann", 9))
     (entry,) = peopled.audit(1)
     assert (entry.actor, entry.at, entry.action, entry.target) == ("ann", 9, "project.erase_requests", "one")
     assert entry.detail == '{"removed": 1}'
@@ -73,13 +73,13 @@ def test_an_erasure_is_in_the_audit(records, peopled):
 
 
 def test_what_began_before_an_erasure_is_not_kept_later(records, peopled):
-    records.erase("one", 5_000, By("ann", 9))
+    records.erase("one", 5_000, ChangeAuthor("ann", 9))
     late = [made(4), made(5), made(6), made(3, "two")]
     records.add(late)
     records.add(late)
     assert [each.id for each in records.page("one", 9)] == ["r6"]
     assert [each.id for each in records.page("two", 9)] == ["r3"]
-    records.erase("one", 4_000, By("ann", 10))  # a clock that is behind brings nothing back
+    records.erase("one", 4_000, ChangeAuthor("ann", 10))  # a clock that is behind brings nothing back
     records.add([made(5), made(7)])
     assert [each.id for each in records.page("one", 9)] == ["r7"]
 
@@ -104,7 +104,7 @@ def test_an_erasure_waits_for_what_is_being_kept(records, peopled):
 
     def erase():
         begun.wait(30)
-        records.erase("one", 5_000, By("ann", 9))
+        records.erase("one", 5_000, ChangeAuthor("ann", 9))
         erased.set()
 
     def inserting():
@@ -126,11 +126,11 @@ def test_any_text_is_kept(records):
 
 
 def test_a_project_says_how_its_requests_are_kept(tenancy):
-    by = By("operator", 5, tenancy.revision())
+    by = ChangeAuthor("operator", 5, tenancy.revision())
     plain = Project("p", "P", 5)
-    by = By("operator", 6, tenancy.add_project(plain, by))
+    by = ChangeAuthor("operator", 6, tenancy.add_project(plain, by))
     kept = Project("p", "P", 5, recording=Recording(30, (Redaction.EMAIL, Redaction.KEY)))
-    by = By("operator", 7, tenancy.change_project(kept, by))
+    by = ChangeAuthor("operator", 7, tenancy.change_project(kept, by))
     assert kept in tenancy.directory().projects
     tenancy.change_project(plain, by)
     assert plain in tenancy.directory().projects

@@ -12,20 +12,19 @@ import sqlalchemy as sa
 from msgspec.structs import replace as replace_entry
 
 from antiphon.domain.ledger import Entry
-from antiphon.domain.limits import MOST_UNITS, Limit, Measure, Subject, Window
+from antiphon.domain.limits import MAX_COST_UNITS, Limit, Measure, Subject, Window
 from antiphon.domain.money import NANO
 from antiphon.domain.prices import Price
 from antiphon.domain.tenancy import Project
 from antiphon.errors import Conflict, NotFound, StoreUnavailable
-from antiphon.store.base import By, DirectoryMoved
+from antiphon.store.base import ChangeAuthor, StaleDirectory
 from antiphon.store.database import Database
-from antiphon.store.entries import SqlEntries
-from antiphon.store.rules import SqlRules
-from antiphon.store.tenancy import SqlTenancy
+from antiphon.store.ledger import SqlEntries
+from antiphon.store.tenancy import SqlRules, SqlTenancy
 
-BY = By("admin", 100)
+BY = ChangeAuthor("admin", 100)
 MINUTE = Limit("limit-1", Subject.PROJECT, "default", Measure.REQUESTS, 600, 5, Window.MINUTE)
-LARGEST = Limit("limit-3", Subject.USER, "ann", Measure.COST, MOST_UNITS * NANO, 7, Window.MONTH)
+LARGEST = Limit("limit-3", Subject.USER, "ann", Measure.COST, MAX_COST_UNITS * NANO, 7, Window.MONTH)
 AT_ONCE = Limit("limit-2", Subject.MODEL, "cantor", Measure.CONCURRENT, 4, 6, models=None, note="shared")
 PRICE = Price("price-1", "cantor*", "USD", 1_000, 150_000_000, 600_000_000, created=7)
 LATER = Price("price-2", "*", "USD", 2_000, 1 << 40, 1, 0, 2**53, until=3_000, note="sale")
@@ -98,7 +97,7 @@ def test_a_change_that_was_checked_against_an_earlier_revision_is_not_made(rules
         lambda: rules.remove_limit(MINUTE.id, replace(BY, known=known)),
         lambda: tenancy.add_project(Project("project-1", "One", 5), replace(BY, known=known)),
     ):
-        with pytest.raises(DirectoryMoved):
+        with pytest.raises(StaleDirectory):
             late()
     directory = tenancy.directory()
     assert (directory.limits, len(directory.projects), directory.revision) == ((MINUTE,), 1, known + 1)
@@ -119,10 +118,10 @@ def test_rows_of_a_later_version_are_a_sentence_and_no_crash(rules, tenancy, dat
 
 def test_a_currency_of_costs_is_found_among_entries_without_a_price(rules, database):
     entries = SqlEntries(database)
-    assert rules.spent("EUR") is None
+    assert rules.find_other_currency("EUR") is None
     plain = Entry("e1", "req", 1, "p", "k", None, "openai", "/v1/completions", "m", "m")
     entries.add([plain, replace_entry(plain, id="e2")])
-    assert rules.spent("EUR") is None
+    assert rules.find_other_currency("EUR") is None
     entries.add([replace_entry(plain, id="e3", price="price-1", currency="USD")])
-    assert rules.spent("EUR") == "USD"
-    assert rules.spent("USD") is None
+    assert rules.find_other_currency("EUR") == "USD"
+    assert rules.find_other_currency("USD") is None

@@ -9,11 +9,11 @@ import pytest
 from antiphon.domain.limits import Limit, Measure, Subject, Window
 from antiphon.domain.tenancy import Grant, Key, KeyKind, Membership, Project, Role, User
 from antiphon.errors import Conflict, NotFound
-from antiphon.store.base import By, KeptKey
+from antiphon.store.base import ChangeAuthor, KeptKey
 from antiphon.store.database import Database
 from antiphon.store.tenancy import SqlTenancy
 
-BY = By("admin", 100)
+BY = ChangeAuthor("admin", 100)
 PROJECT = Project("project-1", "One", 5, note="first")
 ANN = User("user-1", "Ann", 6, "ann@example.com")
 KEY = Key("key-1", KeyKind.SERVICE, "ab12", 7, "admin", project="project-1", grant=Grant(("cantor*",), None))
@@ -105,7 +105,7 @@ def test_what_is_not_there_cannot_be_changed(peopled):
 
 
 def test_every_change_has_its_entry_and_a_failed_one_none(peopled):
-    peopled.add_key(KeptKey(KEY, b"d" * 32), By("user-1", 200))
+    peopled.add_key(KeptKey(KEY, b"d" * 32), ChangeAuthor("user-1", 200))
     with pytest.raises(NotFound):
         peopled.change_user(User("none", "n", 1), BY)
     entries = peopled.audit(10)

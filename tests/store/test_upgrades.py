@@ -16,11 +16,10 @@ from alembic.runtime.migration import MigrationContext
 from antiphon.domain.limits import Limit, Measure, Subject
 from antiphon.errors import StoreRefused, StoreUnavailable
 from antiphon.store import database as module
-from antiphon.store.base import By
+from antiphon.store.base import ChangeAuthor
 from antiphon.store.database import Database
-from antiphon.store.rules import SqlRules
 from antiphon.store.schema import metadata
-from antiphon.store.tenancy import SqlTenancy
+from antiphon.store.tenancy import SqlRules, SqlTenancy
 from tests.fixtures.store.make_database import KEYS, PROJECTS, USERS
 from tests.fixtures.store.make_database import LIMIT as BUDGET
 
@@ -89,7 +88,7 @@ def test_the_file_of_an_earlier_revision_opens_with_every_row(revision: str, tmp
         before = rows(database)
         assert len([name for name in before if before[name]]) >= 6
         assert database.upgrade() is not None
-        database.ready()
+        database.prepare()
         assert rows(database, columns(before)) == before
         with database.reading() as connection:
             assert connection.exec_driver_sql("PRAGMA integrity_check").scalar() == "ok"
@@ -111,22 +110,22 @@ def test_the_second_revision_is_a_real_one_in_both_databases(
     with closing(Database(url)) as database:
         with monkeypatch.context() as then:
             then.setattr(module, "MIGRATIONS", only("0001", tmp_path))
-            database.ready()
-            assert database.standing().found == "0001"
+            database.prepare()
+            assert database.schema_state().found == "0001"
         with closing(Database(f"sqlite:///{old}")) as source:
             before = rows(source)
         put(database, before)
-        standing = database.standing()
+        standing = database.schema_state()
         assert standing.pending[0].startswith("0002 Limits, prices, the ledger")
         with pytest.raises(StoreRefused, match="run `antiphon store upgrade`, which keeps every row"):
-            database.ready()
+            database.prepare()
         assert rows(database) == before
         copy = database.upgrade()
-        database.ready()
+        database.prepare()
         assert rows(database, columns(before)) == before
         assert (copy is None) is (database.file is None)
         tenancy = SqlTenancy(database)
-        made = SqlRules(database).add_limit(LIMIT, By("admin", 1))
+        made = SqlRules(database).add_limit(LIMIT, ChangeAuthor("admin", 1))
         assert (tenancy.revision(), tenancy.directory().limits) == (made, (LIMIT,))
         with database.reading() as connection:
             assert compare_metadata(MigrationContext.configure(connection), metadata) == []
@@ -164,7 +163,7 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(old: Path) -> None:
     assert "revision: 0001" in asked.stdout
     assert "pending:  0002 Limits, prices, the ledger" in asked.stdout
     with closing(Database(f"sqlite:///{old}")) as database:
-        assert database.standing().found == "0001"
+        assert database.schema_state().found == "0001"
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
     copy = old.with_name(f"{old.name}.0001.bak")
     assert str(copy) in done.stdout
@@ -179,7 +178,7 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(old: Path) -> None:
 def peopled(url: str, old: Path) -> Database:
     """The committed file's rows, in each kind of database."""
     database = Database(url)
-    database.ready()
+    database.prepare()
     with closing(Database(f"sqlite:///{old}")) as source:
         kept = rows(source)
     put(database, kept)
@@ -190,7 +189,7 @@ def followed(monkeypatch: pytest.MonkeyPatch, folder: Path, then: str = "pass") 
     """One more revision after those that there are."""
     migrations = shutil.copytree(module.MIGRATIONS, folder / "migrations")
     with closing(Database(f"sqlite:///{folder}/empty.db")) as empty:
-        head = empty.standing().wanted
+        head = empty.schema_state().wanted
     (migrations / "versions" / "next.py").write_text(NEXT.format(head=head, then=then))
     monkeypatch.setattr(module, "MIGRATIONS", migrations)
 
@@ -201,12 +200,12 @@ def test_an_earlier_database_is_refused_until_it_is_upgraded_with_every_row(
     before = rows(peopled)
     followed(monkeypatch, tmp_path)
     with closing(peopled) as database:
-        assert database.standing().pending == ("next Budgets of projects.",)
+        assert database.schema_state().pending == ("next Budgets of projects.",)
         with pytest.raises(StoreRefused, match="run `antiphon store upgrade`, which keeps every row"):
-            database.ready()
+            database.prepare()
         assert rows(database) == before
         copy = database.upgrade()
-        database.ready()
+        database.prepare()
         for user in before["users"]:
             user["note"] = "seen"
         assert rows(database, columns(before)) == {**before, "users": sorted(before["users"], key=repr)}
@@ -226,10 +225,10 @@ def test_an_upgrade_that_fails_half_way_changes_nothing(
     before = rows(peopled)
     followed(monkeypatch, tmp_path, 'op.execute("SELECT nonsense FROM nowhere")')
     with closing(peopled) as database:
-        found = database.standing().found
+        found = database.schema_state().found
         with pytest.raises(StoreUnavailable):
             database.upgrade()
         with pytest.raises(sa.exc.IntegrityError), database.writing() as connection:
             connection.execute(sa.text("DELETE FROM projects"))
         assert rows(database) == before
-        assert database.standing().found == found
+        assert database.schema_state().found == found

@@ -24,8 +24,7 @@ from antiphon.domain.reports import (
 )
 from antiphon.domain.usage import UsageSource
 from antiphon.domain.values import changed
-from antiphon.store.entries import SqlEntries
-from antiphon.store.usage import SqlUsage
+from antiphon.store.ledger import SqlEntries, SqlUsage
 
 BEGIN = int(datetime(2025, 11, 20, tzinfo=UTC).timestamp()) * 1000
 SPAN = 100 * 24 * 3_600_000

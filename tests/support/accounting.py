@@ -93,8 +93,8 @@ class Counting:
         self.settled.append(amounts)
         self._inner.settle(claim, amounts, at)
 
-    async def standing(self, limits: Sequence[Limit]) -> tuple[LimitStatus, ...]:
-        return await self._inner.standing(limits)
+    async def read_status(self, limits: Sequence[Limit]) -> tuple[LimitStatus, ...]:
+        return await self._inner.read_status(limits)
 
     async def aclose(self) -> None:
         await self._inner.aclose()
@@ -109,12 +109,12 @@ class Books:
         self.limiter = Counting(LocalLimiter(self.clock))
         self.ledger = MemoryLedger()
         self.rulebook = LimitIndex()
-        self.rulebook.learn(limits, tuple(prices))
+        self.rulebook.update(limits, tuple(prices))
         self.accounting = Accounting(self.limiter, self.ledger, self.rulebook, step)
 
     async def used(self) -> list[int]:
         """How much of each limit is taken."""
-        found = await self.limiter.standing(self.limits)
+        found = await self.limiter.read_status(self.limits)
         return [each.limit.amount - each.remaining for each in found]
 
 

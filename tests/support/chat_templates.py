@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation
-from antiphon.rendering.templates import ChatTemplate, Special, prove
+from antiphon.rendering.template.chat_template import ChatTemplate, SpecialTokens, prove
 from antiphon.testing import FakeClock
 from antiphon.testing.scripted_token_engine import CHATML
 from antiphon.testing.toy_model import CONTROLS
@@ -53,11 +53,11 @@ FRAMING = (
 """Puts a text of the caller between the two halves of a control token's name."""
 
 FAMILIES = {"chatml": CHATML, "llama": LLAMA, "mistral": MISTRAL, "gemma": GEMMA}
-SPECIAL = Special(CONTROLS, "<s>", "</s>")
+SPECIAL = SpecialTokens(CONTROLS, "<s>", "</s>")
 
 
 def template(source: str, *names: str) -> ChatTemplate:
-    return ChatTemplate(source, Special((*CONTROLS, *names), "<s>", "</s>"))
+    return ChatTemplate(source, SpecialTokens((*CONTROLS, *names), "<s>", "</s>"))
 
 
 def talk(*texts: str, system: str | None = None) -> Conversation:

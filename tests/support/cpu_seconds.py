@@ -14,29 +14,28 @@ __all__ = ["pytest_addoption", "pytest_configure"]
 
 
 class CpuSeconds:
-    """Counts in each worker, and prints where the workers' figures come together."""
+    """A worker measures its tests; the process that prints adds up what their reports say."""
 
     def __init__(self, shown: int) -> None:
         self._shown = shown
+        self._before = 0.0
         self._tests = defaultdict[str, float](float)
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logstart(self) -> None:
+        self._before = _used()
+
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        before = _used()
-        try:
-            return (yield)
-        finally:
-            self._tests[item.nodeid] += _used() - before
+    def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        if report.when == "teardown":
+            report.user_properties.append(("cpu_seconds", _used() - self._before))
+        return report
 
-    @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if hasattr(session.config, "workeroutput"):
-            session.config.workeroutput["cpu_seconds"] = dict(self._tests)
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: object) -> None:
-        for test, seconds in getattr(node, "workeroutput", {}).get("cpu_seconds", {}).items():
-            self._tests[test] += seconds
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._tests[report.nodeid] += sum(
+            float(str(value)) for name, value in report.user_properties if name == "cpu_seconds"
+        )
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         files = defaultdict[str, float](float)

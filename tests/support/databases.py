@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +18,8 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+
+from tests.support.waiting import wait_until
 
 __all__ = ["cluster", "postgresql"]
 
@@ -55,11 +56,9 @@ class Cluster:
                 group=self._group,
                 extra_groups=self._groups,
             )
-        began = time.monotonic()
-        while not self._ready():
-            assert self.process.poll() is None, (self.folder / "log").read_text()
-            assert time.monotonic() - began < DEADLINE, (self.folder / "log").read_text()
-            time.sleep(0.05)
+        process = self.process
+        wait_until(lambda: self._ready() or process.poll() is not None, DEADLINE, self.folder)
+        assert process.poll() is None, (self.folder / "log").read_text()
 
     def stop(self) -> None:
         """At once: connections are cut."""

@@ -38,7 +38,7 @@ class Kept:
         for entry in entries:
             self.rows.setdefault(entry.id, entry)
 
-    def used(self, since: int, grain: int, before: int | None = None) -> Iterator[Used]:
+    def sum_usage(self, since: int, grain: int, before: int | None = None) -> Iterator[Used]:
         raise NotImplementedError
 
 

@@ -21,16 +21,16 @@ from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.domain.aliases import Aliases
 from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.http.state import AppState
-from antiphon.pipeline.adapters import Adapters, AdapterTarget
+from antiphon.pipeline.adapters import AdapterRegistry, AdapterTarget
 from antiphon.pipeline.deployments import Deployments
 from antiphon.pipeline.run import Pipeline
-from antiphon.rendering.adapted import AdaptedRenderer
+from antiphon.rendering.adapter_renderer import AdapterRenderer
 from antiphon.rendering.renderer import Renderer
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import FakeClock, ScriptedEngine, ScriptedTokenEngine
-from antiphon.weights.adapter_store import AdapterStore
-from antiphon.weights.deploying import HubAdapters
+from antiphon.weights.adapters.hub_adapters import HubAdapters
+from antiphon.weights.adapters.registry import AdapterStore
 from antiphon.weights.gguf import read_header
 from tests.support.http_server import Reply, Served, serving_edge
 
@@ -115,10 +115,10 @@ async def lending(
     metrics, clock = Metrics(), FakeClock()
     keeper = AdapterStore(registry, [shelf], MOST)
     homes = {
-        name: AdapterTarget(made, partial(keeper.keep, base=str(base)), partial(AdaptedRenderer, renderer))
+        name: AdapterTarget(made, partial(keeper.keep, base=str(base)), partial(AdapterRenderer, renderer))
         for name, renderer in renderers.items()
     }
-    adapters = Adapters(served, homes, clock, metrics)
+    adapters = AdapterRegistry(served, homes, clock, metrics)
     fetching = HubAdapters(repositories if hub else (), registry, MOST, hub, pauses=(0.0,))
     verifiers: tuple[TokenVerifier, ...] = (*knowing, *([ServiceKey(key)] if key else []))
     pipeline = Pipeline(served, metrics, restart_patience=0.0)

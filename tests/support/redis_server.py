@@ -10,12 +10,13 @@ import shutil
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests.support.waiting import wait_until
 
 __all__ = ["own_redis", "redis_server"]
 
@@ -48,11 +49,9 @@ class Server:
         options = [str(each) for name, value in said.items() for each in (f"--{name}", value)]
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen([NAME, *options], executable=self.program, stdout=log, stderr=log)
-        began = time.monotonic()
-        while not self._ready():
-            assert self.process.poll() is None, (self.folder / "log").read_text()
-            assert time.monotonic() - began < DEADLINE, (self.folder / "log").read_text()
-            time.sleep(0.01)
+        process = self.process
+        wait_until(lambda: self._ready() or process.poll() is not None, DEADLINE, self.folder)
+        assert process.poll() is None, (self.folder / "log").read_text()
 
     def stop(self) -> None:
         """At once: connections are cut, and all data is gone."""

@@ -88,9 +88,17 @@ def share_of(process: psutil.Process) -> int:
     return share
 
 
-def start(*arguments: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> Server:
-    """Starts `antiphon serve` on a free port of loopback and returns at once."""
+def start(
+    *arguments: str, threads: int | None = 1, env: dict[str, str] | None = None, cwd: Path | None = None
+) -> Server:
+    """Starts `antiphon serve` on a free port of loopback and returns at once.
+
+    With one thread an engine of a small model takes a third of the CPU seconds: several threads mostly wait
+    for each other. With None the engine chooses, as it does for a user.
+    """
     command = [sys.executable, "-m", "antiphon", "serve", "--port", "0", "--log-format", "json", *arguments]
+    if threads is not None:
+        command += ["--threads", str(threads)]
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -114,9 +122,11 @@ def _read(server: Server) -> None:
 
 
 @contextmanager
-def serving(*arguments: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> Iterator[Server]:
+def serving(
+    *arguments: str, threads: int | None = 1, env: dict[str, str] | None = None, cwd: Path | None = None
+) -> Iterator[Server]:
     """A server that is ready; ended, with all its processes, when the context is left."""
-    server = start(*arguments, env=env, cwd=cwd)
+    server = start(*arguments, threads=threads, env=env, cwd=cwd)
     tree: list[psutil.Process] = []
     try:
         wait_until(

@@ -6,13 +6,13 @@ import logging
 
 import pytest
 
-from antiphon.telemetry.fields import known_path
 from antiphon.telemetry.logs import (
     FIELDS,
     LOGGER,
     JsonFormatter,
     TextFormatter,
     configure,
+    cut_unknown_path,
     record,
     record_loop_failure,
 )
@@ -96,4 +96,4 @@ async def test_what_nobody_awaits_is_logged_without_its_message(caplog):
     ],
 )  # fmt: skip
 def test_a_path_is_known_up_to_the_first_other_word(path, known):
-    assert known_path(path, [frozenset("ab"), frozenset("c")]) == known
+    assert cut_unknown_path(path, [frozenset("ab"), frozenset("c")]) == known

@@ -8,8 +8,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from antiphon.domain.load import LATENCY_BOUNDS, AdapterLoad, Histogram, Load, Timer
-from antiphon.telemetry import engines, metrics
-from antiphon.telemetry.exposition import Family, Kind, Series, exposition
+from antiphon.telemetry import engine_metrics, metrics
+from antiphon.telemetry.exposition import Family, Kind, Series, render_page
 from antiphon.telemetry.metrics import Generation, Metrics
 
 NASTY = 'a"b\\c\nd{}é'
@@ -26,7 +26,7 @@ def read(text: str) -> dict[tuple[str, ...], float]:
 
 
 def test_labels_may_hold_anything():
-    text = exposition([(Family("antiphon_x", Kind.GAUGE, "Says \\ and\nmore.", ("model",)), {(NASTY,): 2})])
+    text = render_page([(Family("antiphon_x", Kind.GAUGE, "Says \\ and\nmore.", ("model",)), {(NASTY,): 2})])
     assert text.count("\n") == 3
     assert read(text) == {("antiphon_x", NASTY): 2}
 
@@ -35,7 +35,7 @@ def test_buckets_are_cumulative_and_hold_their_bounds():
     times = Timer()
     for seconds in (0.001, 0.0011, 0.3, 1000.0):
         times.add(seconds)
-    found = read(exposition([(Family("antiphon_s", Kind.HISTOGRAM, "Seconds."), {(): times.histogram()})]))
+    found = read(render_page([(Family("antiphon_s", Kind.HISTOGRAM, "Seconds."), {(): times.histogram()})]))
     bounds = {key[1]: value for key, value in found.items() if key[0] == "antiphon_s_bucket"}
     assert list(map(float, bounds)) == [*LATENCY_BOUNDS, float("inf")]
     assert (bounds["0.001"], bounds["0.0025"], bounds["0.25"], bounds["0.5"]) == (1, 2, 2, 3)
@@ -48,7 +48,7 @@ def test_a_generation_is_counted_once_under_its_model():
     counted.generation_began("m")
     counted.generation_began("m")
     counted.generation_ended(Generation("m", "ok", 10, 4, 6, 2.0, 0.2))
-    found = read(exposition(counted.series()))
+    found = read(render_page(counted.series()))
     assert found["antiphon_generations_running", "m"] == 1
     assert found["antiphon_generations_total", "m", "ok"] == 1
     assert (found["antiphon_tokens_total", "m", "input"], found["antiphon_tokens_total", "m", "output"]) == (
@@ -69,7 +69,7 @@ def test_every_number_of_an_engine_is_told():
     adapter = AdapterLoad("0" * 64, running=1, queued=2, decoded_tokens=3)
     values["adapters"] = (adapter,)
     load = Load(**(values | histograms))
-    found = read(exposition(engines.series({"m": load, "n": None}, {"m": True, "n": False})))
+    found = read(render_page(engine_metrics.list_series({"m": load, "n": None}, {"m": True, "n": False})))
     del values["adapters"]
     assert set(values.values()) <= set(found.values())
     assert (found["antiphon_engine_up", "m"], found["antiphon_engine_up", "n"]) == (1, 0)
@@ -78,11 +78,11 @@ def test_every_number_of_an_engine_is_told():
 
 
 def test_names_are_legal_and_none_stands_twice():
-    families = (*metrics.FAMILIES, *engines.FAMILIES)
+    families = (*metrics.FAMILIES, *engine_metrics.FAMILIES)
     names = [family.name for family in families]
     assert len(set(names)) == len(names)
     for family in families:
-        assert family.name.startswith("antiphon_") and family.says.endswith(".")
+        assert family.name.startswith("antiphon_") and family.description.endswith(".")
         assert family.name.endswith("_total") == (family.kind is Kind.COUNTER), family.name
         assert "le" not in family.labels
 
@@ -91,11 +91,11 @@ def test_names_labels_help_and_types_stay():
     """Dashboards and alerts name them. A change here is one for the changelog."""
     page = Path(__file__).with_name("families.txt").read_text().splitlines()
     series: list[Series] = []
-    for family in (*metrics.FAMILIES, *engines.FAMILIES):
+    for family in (*metrics.FAMILIES, *engine_metrics.FAMILIES):
         value = Histogram() if family.kind is Kind.HISTOGRAM else 0
         series.append((family, {family.labels: value}))
     found = []
-    for each in text_string_to_metric_families(exposition(series)):
+    for each in text_string_to_metric_families(render_page(series)):
         sample = each.samples[0]
         name = sample.name if each.type == "counter" else each.name
         labels = [label for label in sample.labels.values() if label in sample.labels]
@@ -126,7 +126,7 @@ def test_a_model_that_is_gone_is_shown_no_more_once_its_last_generation_has_ende
     counted.generation_began("ada")
     counted.generation_began("base")
     counted.forget("ada")
-    assert "ada" in exposition(counted.series()), "one still runs"
+    assert "ada" in render_page(counted.series()), "one still runs"
     counted.generation_ended(Generation("ada", "cancelled", 1, 2, 0, 0.1))
-    page = exposition(counted.series())
+    page = render_page(counted.series())
     assert "ada" not in page and 'antiphon_generations_running{model="base"} 1' in page

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from antiphon.domain.recording import Redaction
-from antiphon.telemetry.redaction import CUT, PATTERNS, PIECE, redacted, redacted_json
+from antiphon.telemetry.redaction import CUT, PATTERNS, PIECE, redact, redact_json
 
 ALL = frozenset(Redaction)
 
@@ -29,7 +29,7 @@ ALL = frozenset(Redaction)
     ],
 )
 def test_what_is_found(text, left):
-    assert redacted(text, ALL) == left
+    assert redact(text, ALL) == left
 
 
 @pytest.mark.parametrize(
@@ -45,27 +45,27 @@ def test_what_is_found(text, left):
     ],
 )
 def test_what_is_left_alone(text):
-    assert redacted(text, ALL) == text
+    assert redact(text, ALL) == text
 
 
 def test_only_what_was_asked_for_is_taken_out():
     text = "ann@example.org 192.168.1.20"
-    assert redacted(text, {Redaction.EMAIL}) == "[email] 192.168.1.20"
-    assert redacted(text, ()) == text
+    assert redact(text, {Redaction.EMAIL}) == "[email] 192.168.1.20"
+    assert redact(text, ()) == text
 
 
 def test_strings_of_json_are_read_as_they_mean():
     said = '"messages": [{"role": "user", "content": "ann\\u0040example.org"}]'
     body = "{" + said + ', "n": 4, "ann@example.org": null}'
-    assert json.loads(redacted_json(body, ALL)) == {
+    assert json.loads(redact_json(body, ALL)) == {
         "messages": [{"role": "user", "content": "[email]"}],
         "n": 4,
         "[email]": None,
     }
-    assert redacted_json("no json ann@example.org", ALL) == "no json [email]"
+    assert redact_json("no json ann@example.org", ALL) == "no json [email]"
     deep = '{"a":' * 400 + '"ann@example.org"' + "}" * 400
-    assert "ann@" not in redacted_json(deep, ALL)
-    assert "ann@" not in redacted_json("[" * 100_000 + '"ann@example.org"', ALL)
+    assert "ann@" not in redact_json(deep, ALL)
+    assert "ann@" not in redact_json("[" * 100_000 + '"ann@example.org"', ALL)
 
 
 @pytest.mark.parametrize("kind", sorted(ALL), ids=str)
@@ -104,7 +104,7 @@ def test_other_threads_get_their_turn_whatever_is_looked_through(text):
 
     thread = threading.Thread(target=turn)
     thread.start()
-    said = redacted_json(json.dumps({"prompt": text}), ALL, 300_000)
+    said = redact_json(json.dumps({"prompt": text}), ALL, 300_000)
     over.set()
     thread.join()
     assert len(said) <= 300_000 + len(CUT)
@@ -119,20 +119,20 @@ def test_other_threads_get_their_turn_whatever_is_looked_through(text):
 def test_what_lies_across_pieces_is_found(before, secret):
     words = f"{'word ' * (before // 5)}{'x' * (before % 5)}, {secret}, more"
     for text in (words, f"{'x, ' * (before // 3)}{secret} more"):
-        said = redacted(text * 2, ALL)
+        said = redact(text * 2, ALL)
         assert secret not in said
         assert secret[-6:] not in said
 
 
 def test_what_is_cut_is_said_and_cut_into_nothing():
     text = "ann@example.com, " * 5_000
-    assert "ann" not in redacted_json(json.dumps([text]), ALL, 40_000)
-    said = redacted_json(json.dumps({"a": "x, " * 20_000, "b": [1, 2, "ann@example.com"]}), ALL, 1_000)
+    assert "ann" not in redact_json(json.dumps([text]), ALL, 40_000)
+    said = redact_json(json.dumps({"a": "x, " * 20_000, "b": [1, 2, "ann@example.com"]}), ALL, 1_000)
     assert said.endswith(CUT)
     assert len(said) == 1_000 + len(CUT)
-    assert redacted_json("no json " * 1_000, ALL, 100).endswith(CUT)
-    assert redacted_json("[1, 2]", ALL, 6) == "[1, 2]"
+    assert redact_json("no json " * 1_000, ALL, 100).endswith(CUT)
+    assert redact_json("[1, 2]", ALL, 6) == "[1, 2]"
 
 
 def test_a_local_part_of_any_length_goes_whole():
-    assert redacted("to " + "a" * 100 + "@example.com", ALL) == "to [email]"
+    assert redact("to " + "a" * 100 + "@example.com", ALL) == "to [email]"

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from antiphon.errors import ModelFetchError
-from antiphon.weights.cache import Cache, Fetched, default_directory
-from antiphon.weights.reference import Reference
+from antiphon.weights.hub.cache import CachedFile, HubCache, default_directory
+from antiphon.weights.hub.reference import Reference
 
 MODEL = Reference("ada/tiny", "Q4/tiny.gguf")
 COMMIT, NEXT = "a" * 40, "b" * 40
@@ -15,11 +15,11 @@ DIGEST, OTHER = "1" * 64, "2" * 64
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> Cache:
-    return Cache(tmp_path / "models")
+def cache(tmp_path: Path) -> HubCache:
+    return HubCache(tmp_path / "models")
 
 
-def kept(cache: Cache, reference: Reference, commit: str = COMMIT, digest: str = DIGEST) -> Fetched:
+def kept(cache: HubCache, reference: Reference, commit: str = COMMIT, digest: str = DIGEST) -> CachedFile:
     with cache.lock(reference, digest):
         cache.place(reference, digest).write_bytes(b"weights")
         return cache.keep(reference, commit, digest)
@@ -33,7 +33,7 @@ def test_it_lies_in_the_home_that_is_said_or_in_the_platforms_cache():
     assert default_directory({}, home, "darwin") == home / "Library/Caches/antiphon/models"
 
 
-def test_what_is_kept_is_found_by_branch_and_by_commit(cache: Cache):
+def test_what_is_kept_is_found_by_branch_and_by_commit(cache: HubCache):
     fetched = kept(cache, MODEL)
     assert cache.find(MODEL) == fetched
     pinned = cache.find(replace(MODEL, revision=COMMIT))
@@ -42,7 +42,7 @@ def test_what_is_kept_is_found_by_branch_and_by_commit(cache: Cache):
     assert cache.find(replace(MODEL, file="tiny.gguf")) is None
 
 
-def test_a_record_that_is_damaged_or_names_nothing_is_no_find(cache: Cache):
+def test_a_record_that_is_damaged_or_names_nothing_is_no_find(cache: HubCache):
     fetched = kept(cache, MODEL)
     (record,) = cache.root.glob("*/*/refs/main/Q4/*")
     record.write_bytes(b"\xff\xfe")
@@ -54,7 +54,7 @@ def test_a_record_that_is_damaged_or_names_nothing_is_no_find(cache: Cache):
     assert cache.find(MODEL) is None
 
 
-def test_the_list_shows_a_commit_only_where_nothing_else_stands_for_it(cache: Cache):
+def test_the_list_shows_a_commit_only_where_nothing_else_stands_for_it(cache: HubCache):
     kept(cache, MODEL)
     kept(cache, MODEL, NEXT, OTHER)
     assert [(entry.reference.revision, entry.digest) for entry in cache.entries()] == [
@@ -63,7 +63,7 @@ def test_the_list_shows_a_commit_only_where_nothing_else_stands_for_it(cache: Ca
     ]
 
 
-def test_a_file_goes_with_its_last_reference(cache: Cache):
+def test_a_file_goes_with_its_last_reference(cache: HubCache):
     first = kept(cache, MODEL)
     tagged = kept(cache, replace(MODEL, revision="v1"), NEXT)
     cache.remove(first)
@@ -72,7 +72,7 @@ def test_a_file_goes_with_its_last_reference(cache: Cache):
     assert list(cache.root.iterdir()) == []
 
 
-def test_what_is_being_fetched_is_not_cleared(cache: Cache):
+def test_what_is_being_fetched_is_not_cleared(cache: HubCache):
     partial = cache.partial(MODEL, DIGEST)
     with cache.lock(MODEL, DIGEST):
         partial.write_bytes(b"some")
@@ -82,7 +82,7 @@ def test_what_is_being_fetched_is_not_cleared(cache: Cache):
 
 
 @pytest.mark.parametrize("place", ["ada", "ada/tiny/files", f"ada/tiny/files/{DIGEST}", "ada/tiny/refs/main"])
-def test_a_link_out_of_the_cache_is_refused_wherever_it_is(cache: Cache, tmp_path: Path, place: str):
+def test_a_link_out_of_the_cache_is_refused_wherever_it_is(cache: HubCache, tmp_path: Path, place: str):
     outside = tmp_path / "outside"
     link = cache.root / place
     link.parent.mkdir(parents=True)
@@ -93,7 +93,7 @@ def test_a_link_out_of_the_cache_is_refused_wherever_it_is(cache: Cache, tmp_pat
     assert list(outside.iterdir()) == []
 
 
-def test_a_link_in_the_place_of_a_file_is_neither_served_nor_removed_through(cache: Cache, tmp_path: Path):
+def test_a_link_in_the_place_of_a_file_is_neither_served_nor_removed_through(cache: HubCache, tmp_path: Path):
     fetched = kept(cache, MODEL)
     precious = tmp_path / "precious"
     precious.write_text("mine")
@@ -105,7 +105,7 @@ def test_a_link_in_the_place_of_a_file_is_neither_served_nor_removed_through(cac
     assert precious.read_text() == "mine"
 
 
-def test_a_cache_that_cannot_be_read_is_named(cache: Cache):
+def test_a_cache_that_cannot_be_read_is_named(cache: HubCache):
     kept(cache, MODEL)
     (record,) = cache.root.glob("*/*/refs/main/Q4/*")
     folder = record.parent

@@ -17,7 +17,7 @@ from safetensors.numpy import load_file, save_file
 
 from antiphon.errors import ModelFileError
 from antiphon.weights.convert.peft import convert_peft
-from antiphon.weights.gguf import Header, read_any, read_header
+from antiphon.weights.gguf import Header, read_gguf, read_header
 from models.adapters.base import write_base
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "adapters"
@@ -201,4 +201,4 @@ def test_only_the_modules_that_were_trained_are_in_the_file(tmp_path: Path, base
 def test_more_can_be_said_in_the_metadata(tmp_path: Path, bases: dict[str, Header]) -> None:
     target = tmp_path / "adapter.gguf"
     convert_peft(RECORDED / "llama" / "all", bases["llama"], target, said={"general.name": "a style"})
-    assert read_any(target).metadata["general.name"] == "a style"
+    assert read_gguf(target).metadata["general.name"] == "a style"

@@ -42,9 +42,9 @@ from antiphon.errors import (
 from antiphon.http.application import create_app
 from antiphon.http.serve import serve
 from antiphon.http.server_status import list_own_series
-from antiphon.pipeline.adapters import Adapters
-from antiphon.processes.coordinator.assemble import coordinating, open_database
-from antiphon.processes.coordinator.client import joined
+from antiphon.pipeline.adapters import AdapterRegistry
+from antiphon.processes.coordinator.assemble import open_coordinator, open_database
+from antiphon.processes.coordinator.client import connect_coordinator
 from antiphon.processes.ipc.frames import from_line
 from antiphon.services.tenancy import TenancyService
 from antiphon.settings.schema import Settings, decode_settings
@@ -79,11 +79,11 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
         models = build_models(hosts, clock, settings)
         path = runtime.coordinator_path(Path(config.runtime))
         database = open_database(settings)
-        begin = partial(coordinating, settings, path, clock, database)
+        begin = partial(open_coordinator, settings, path, clock, database)
         managed = accounting = None
         try:
             coordinator = await keeping.enter_async_context(
-                joined(path, clock, begin if settings.server.workers == 1 else None)
+                connect_coordinator(path, clock, begin if settings.server.workers == 1 else None)
             )
             if database is not None:
                 managed = build_tenancy(settings, clock, coordinator, database)
@@ -92,7 +92,7 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
                     open_accounting(settings, managed, clock, coordinator)
                 )
             edge = build_app_state(settings, models, clock, managed, accounting, coordinator)
-            coordinator.count(partial(list_own_series, edge))
+            coordinator.set_series(partial(list_own_series, edge))
             adapters = build_adapters(hosts, edge, settings, coordinator)
         except (StartupError, StoreUnavailable) as refused:
             _exit_with(status, refused)
@@ -137,7 +137,7 @@ async def learn_models(hosts: Mapping[str, HostTokenEngine], models: Models) -> 
 
 @asynccontextmanager
 async def report_readiness(
-    status: StatusPipe, hosts: Mapping[str, HostTokenEngine], adapters: Adapters
+    status: StatusPipe, hosts: Mapping[str, HostTokenEngine], adapters: AdapterRegistry
 ) -> AsyncIterator[Callable[[], None]]:
     """Shows the supervisor that the event loop turns, while the context lasts, and once that all is ready.
 
@@ -157,7 +157,7 @@ async def report_readiness(
 async def _report_ready(
     status: StatusPipe,
     hosts: Mapping[str, HostTokenEngine],
-    adapters: Adapters,
+    adapters: AdapterRegistry,
     accepts: asyncio.Event,
 ) -> None:
     """Only now that every engine is reached, and has its adapters, does the panel invite a first request,
@@ -168,11 +168,13 @@ async def _report_ready(
             await host.load(LoadSpec(name))
             await _restore_adapters(host, name, adapters, status)
     with suppress(AntiphonError):  # a full disk: the next process starts as the first did
-        await adapters.settle()
+        await adapters.publish_settings()
     status.ready()
 
 
-async def _restore_adapters(host: HostTokenEngine, name: str, adapters: Adapters, status: StatusPipe) -> None:
+async def _restore_adapters(
+    host: HostTokenEngine, name: str, adapters: AdapterRegistry, status: StatusPipe
+) -> None:
     """Gives an engine the adapters of the settings; ends the server where it refuses one, as a model that it
     cannot load does."""
     while True:

@@ -20,8 +20,8 @@ from antiphon.http.admin.tenants import TenantResource
 from antiphon.http.admin.usage import UsageResource
 from antiphon.http.in_flight import InFlightRegistry
 from antiphon.http.state import AppState
-from antiphon.ledger.base import WatchedLedger
-from antiphon.limits.base import Watched
+from antiphon.ledger.base import MonitoredLedger
+from antiphon.limits.base import MonitoredLimiter
 from antiphon.pipeline.reserve import Accounting
 from antiphon.pipeline.run import Pipeline
 from antiphon.processes.coordinator.client import CoordinatorClient
@@ -56,9 +56,11 @@ def build_app_state(
         verifiers=tuple(verifiers),
         keys_on=managed is not None,
         admin=() if managed is None else list_admin_endpoints(managed, accounting, models, clock),
-        limiter=accounting.limiter if accounting and isinstance(accounting.limiter, Watched) else None,
+        limiter=accounting.limiter
+        if accounting and isinstance(accounting.limiter, MonitoredLimiter)
+        else None,
         limits_open=settings.limits.url is not None and settings.limits.unavailable == "open",
-        ledger=accounting.ledger if accounting and isinstance(accounting.ledger, WatchedLedger) else None,
+        ledger=accounting.ledger if accounting and isinstance(accounting.ledger, MonitoredLedger) else None,
         clock=clock,
         coordinator=coordinator,
         metrics=metrics,
@@ -77,7 +79,7 @@ def list_admin_endpoints(
     managed: TenancyParts, accounting: Accounting | None, models: Models, clock: Clock
 ) -> tuple[Endpoint, ...]:
     """The admin API: each resource has its endpoints in a file of its own."""
-    from antiphon.store.rules import SqlRules
+    from antiphon.store.tenancy import SqlRules
 
     warnings = ModelWarnings(models, managed.pricing)
     endpoints = [

@@ -13,18 +13,18 @@ from antiphon.engines.host.client import HostTokenEngine, host_engine
 from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.errors import ModelFileError
 from antiphon.http.state import AppState
-from antiphon.pipeline.adapters import Adapters, AdapterTarget
+from antiphon.pipeline.adapters import AdapterRegistry, AdapterTarget
 from antiphon.pipeline.deployments import Deployments
 from antiphon.processes.coordinator.client import CoordinatorClient
-from antiphon.rendering.adapted import AdaptedRenderer
+from antiphon.rendering.adapter_renderer import AdapterRenderer
 from antiphon.rendering.renderer import Renderer, RendererOptions
-from antiphon.rendering.sandboxed_template import Helper
-from antiphon.rendering.templates import BY_TEMPLATE, Families
+from antiphon.rendering.template.chat_template import BY_TEMPLATE, NotationFamilies
+from antiphon.rendering.template.request_template import TemplateHelper
 from antiphon.settings.models import LoraSettings
 from antiphon.settings.schema import Settings
-from antiphon.weights.adapter_store import AdapterStore
-from antiphon.weights.adapters import read_kept
-from antiphon.weights.deploying import HubAdapters
+from antiphon.weights.adapters.hub_adapters import HubAdapters
+from antiphon.weights.adapters.import_job import read_kept
+from antiphon.weights.adapters.registry import AdapterStore
 from antiphon.weights.gguf import read_header
 
 
@@ -42,11 +42,11 @@ def build_models(hosts: Mapping[str, HostTokenEngine], clock: Clock, settings: S
     created = int(clock.wall())
     rules = RendererOptions(
         projects_share=settings.engine.prefix_sharing == "server",
-        helper=Helper() if settings.server.request_templates else None,
+        helper=TemplateHelper() if settings.server.request_templates else None,
         most_logprobs=settings.server.max_logprobs,
     )
     families = {
-        model.name: Families(_resolve_family(model.tool_calls), _resolve_family(model.reasoning))
+        model.name: NotationFamilies(_resolve_family(model.tool_calls), _resolve_family(model.reasoning))
         for model in settings.models
     }
     return Models(
@@ -81,7 +81,7 @@ def build_adapters(
     edge: AppState,
     settings: Settings,
     names: CoordinatorClient | None = None,
-) -> Adapters:
+) -> AdapterRegistry:
     """What gives the models adapters; those of the settings have their names already, unless the other
     processes of this server, which share `names`, have gone on from there."""
     lora = settings.lora
@@ -94,15 +94,15 @@ def build_adapters(
             homes[model.name] = AdapterTarget(
                 hosts[model.name],
                 partial(keeper.keep, base=model.path),
-                partial(AdaptedRenderer, base, lacks=hosts[model.name].lacks),
+                partial(AdapterRenderer, base, lacks=hosts[model.name].lacks),
                 hosts[model.name].note_adapters,
                 hosts[model.name].lose,
             )
-    adapters = Adapters(edge.models, homes, edge.clock, edge.metrics, names)
+    adapters = AdapterRegistry(edge.models, homes, edge.clock, edge.metrics, names)
     for adapter in settings.adapters:
         adapters.declare(adapter.name, adapter.model or "", read_kept(Path(adapter.path)))
     if names is not None:
-        names.follow(adapters.learn)
+        names.follow(adapters.update_names)
     return adapters
 
 
@@ -111,7 +111,7 @@ def allows_loading(lora: LoraSettings) -> bool:
     return bool(lora.directories or lora.repositories)
 
 
-def build_deployments(adapters: Adapters, edge: AppState, settings: Settings) -> Deployments:
+def build_deployments(adapters: AdapterRegistry, edge: AppState, settings: Settings) -> Deployments:
     """What deploys adapters from the hub and from the operator's directories."""
     lora, hub = settings.lora, settings.hub
     fetching = HubAdapters(

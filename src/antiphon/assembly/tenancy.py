@@ -16,10 +16,10 @@ from antiphon.errors import SettingsError, StartupError
 from antiphon.ledger.recorder import StoreRecorder
 from antiphon.ledger.spool import Spool
 from antiphon.limits.base import Limiter
-from antiphon.limits.seeding import LedgerSeeds
+from antiphon.limits.seeding import LedgerSeeder
 from antiphon.pipeline.reserve import Accounting
 from antiphon.pipeline.rules import LimitIndex
-from antiphon.processes.coordinator.assemble import ENDING_S, seeding
+from antiphon.processes.coordinator.assemble import ENDING_S, open_seeds
 from antiphon.processes.coordinator.client import CoordinatorClient
 from antiphon.services.changes import DirectoryChanges
 from antiphon.services.prices import PriceService
@@ -63,11 +63,10 @@ def build_tenancy(
     settings: Settings, clock: Clock, coordinator: CoordinatorClient, database: "Database"
 ) -> TenancyParts:
     """Nothing is read yet: `tenants.load` does."""
-    from antiphon.store.feed import SqlFeed
-    from antiphon.store.records import SqlRecords
-    from antiphon.store.rules import SqlRules
-    from antiphon.store.tenancy import SqlTenancy
-    from antiphon.store.usage import SqlUsage
+    from antiphon.store.changes import SqlFeed
+    from antiphon.store.ledger import SqlUsage
+    from antiphon.store.request_log import SqlRecords
+    from antiphon.store.tenancy import SqlRules, SqlTenancy
 
     tenancy = SqlTenancy(database)
     pepper = parse_pepper(settings.keys.pepper or "")
@@ -79,11 +78,11 @@ def build_tenancy(
 
     def learn(directory: Directory) -> None:
         keyring.learn(directory)
-        rulebook.learn(directory.limits, directory.prices, directory.families())
-        recorder.learn(directory)
+        rulebook.update(directory.limits, directory.prices, directory.families())
+        recorder.update_projects(directory)
         for watcher in watchers:
             watcher()
-        coordinator.know(directory.revision)
+        coordinator.report_revision(directory.revision)
 
     feed = SqlFeed(database, coordinator.wait)
     changes = DirectoryChanges(tenancy, [learn], clock.wall, feed, coordinator.announce)
@@ -94,7 +93,7 @@ def build_tenancy(
 
 
 if TYPE_CHECKING:
-    from antiphon.limits.redis import RedisLimiter
+    from antiphon.limits.redis.limiter import RedisLimiter
 
 
 @asynccontextmanager
@@ -102,7 +101,7 @@ async def open_accounting(
     settings: Settings, managed: TenancyParts, clock: Clock, coordinator: CoordinatorClient
 ) -> AsyncIterator[Accounting]:
     """Writes down and counts while the context lasts. Raises StartupError where the spool cannot be used."""
-    from antiphon.store.entries import SqlEntries
+    from antiphon.store.ledger import SqlEntries
     from antiphon.store.tenancy import SqlTenancy
 
     spool = Spool(
@@ -114,7 +113,7 @@ async def open_accounting(
         if settings.limits.url is not None:
             entries, tenancy = SqlEntries(managed.database), SqlTenancy(managed.database)
             drain = None if coordinator.coordinator is None else coordinator.coordinator.drain
-            seeds = await stack.enter_async_context(seeding(entries, tenancy, drain, clock))
+            seeds = await stack.enter_async_context(open_seeds(entries, tenancy, drain, clock))
             limiter = await stack.enter_async_context(
                 _connect_redis(settings, settings.limits.url, seeds, clock)
             )
@@ -126,12 +125,12 @@ async def open_accounting(
 
 @asynccontextmanager
 async def _connect_redis(
-    settings: Settings, url: str, seeds: LedgerSeeds, clock: Clock
+    settings: Settings, url: str, seeds: LedgerSeeder, clock: Clock
 ) -> "AsyncIterator[RedisLimiter]":
     """The limits in Redis, connected while the context lasts. Its library is imported only here. Raises
     SettingsError."""
     try:
-        from antiphon.limits.redis import RedisLimiter
+        from antiphon.limits.redis.limiter import RedisLimiter
     except ModuleNotFoundError:
         raise SettingsError("limits.url needs the client of Redis: pip install 'antiphon[redis]'") from None
     opens = settings.limits.unavailable == "open"

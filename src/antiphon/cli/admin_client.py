@@ -66,7 +66,7 @@ class Admin:
 
     def parts(self, *path: str, **query: str) -> Iterator[bytes]:
         """An answer that may be long, part by part, as it comes."""
-        return self._client.parts(_path(path, query))
+        return self._client.stream_parts(_join_path(path, query))
 
     def send(self, method: str, *path: str, **body: object) -> Card:
         """Sends the fields that are not None; the object that is answered."""
@@ -78,13 +78,13 @@ class Admin:
 
     def delete(self, *path: str) -> Card:
         """Removes one, or ends one that stays and is answered."""
-        answer = self._client.call("DELETE", _path(path, {}))
+        answer = self._client.call("DELETE", _join_path(path, {}))
         return answer if isinstance(answer, dict) else {}
 
     def _call(
         self, method: str, path: tuple[str, ...], query: Mapping[str, str], body: Card | None = None
     ) -> Card:
-        answer = self._client.call(method, _path(path, query), body)
+        answer = self._client.call(method, _join_path(path, query), body)
         if not isinstance(answer, dict):
             raise self._build_failure()
         return answer
@@ -94,7 +94,7 @@ class Admin:
 
 
 @contextmanager
-def admin_api(url: str | None) -> Iterator[Admin]:
+def connect_admin(url: str | None) -> Iterator[Admin]:
     """The admin API of the server at an address, or of the one that the settings here describe. Ends the
     command where a call fails."""
     key: str | None = None
@@ -114,11 +114,11 @@ def find_server(url: str | None, operator: bool = False) -> tuple[str, str | Non
     else:
         from antiphon.cli.serve_options import ServeOptions
 
-        server = ServeOptions().settings().server
+        server = ServeOptions().load_settings().server
         host = EVERYWHERE.get(server.host, server.host)
         bracketed = f"[{host}]" if ":" in host and not host.startswith("[") else host
         address, key = f"http://{bracketed}:{server.port}", server.api_key
-    return address, key or (operator_key() if operator and _is_local(address) else None)
+    return address, key or (read_operator_key() if operator and _is_local(address) else None)
 
 
 def _is_local(address: str) -> bool:
@@ -133,9 +133,9 @@ def _is_local(address: str) -> bool:
 def _advise(problem: Problem, key: str | None) -> str:
     """`key`: which the server was asked with."""
     status, code = (problem.status, problem.code) if isinstance(problem, CallFailed) else (0, "")
-    if status == UNAUTHORIZED and key is not None and key == operator_key():
+    if status == UNAUTHORIZED and key is not None and key == read_operator_key():
         return (
-            f"The key in {operator_file()} has ended, or is of another server; say one that may in "
+            f"The key in {find_operator_file()} has ended, or is of another server; say one that may in "
             f"{KEY_VARIABLE}, or have antiphon store admin-key --out FILE make another"
         )
     if status in (UNAUTHORIZED, FORBIDDEN):
@@ -148,7 +148,7 @@ def _advise(problem: Problem, key: str | None) -> str:
     return ""
 
 
-def _path(parts: tuple[str, ...], query: Mapping[str, str]) -> str:
+def _join_path(parts: tuple[str, ...], query: Mapping[str, str]) -> str:
     """Below the root; a part is one step, whatever is in it."""
     for part in parts:
         if not part.strip("."):
@@ -164,17 +164,17 @@ def note_warnings(card: Card) -> None:
         note(str(warning))
 
 
-def operator_file() -> Path:
+def find_operator_file() -> Path:
     """Where the operator's key of this machine is, if there is one."""
-    from antiphon.cli.serve_options import home_of
+    from antiphon.cli.serve_options import find_home
 
-    return home_of(os.environ, Path.home()) / ADMIN_FILE
+    return find_home(os.environ, Path.home()) / ADMIN_FILE
 
 
-def operator_key() -> str | None:
+def read_operator_key() -> str | None:
     """The operator's key of this machine; None where none can be read."""
     try:
-        return operator_file().read_text(encoding="ascii").strip() or None
+        return find_operator_file().read_text(encoding="ascii").strip() or None
     except (OSError, ValueError):
         return None
 
@@ -183,7 +183,7 @@ def is_operator_key(card: Card) -> bool:
     """Whether a key that the server shows is the operator's of this machine."""
     from antiphon.auth.secrets import KEY, extract_prefix
 
-    kept = operator_key()
+    kept = read_operator_key()
     return kept is not None and KEY.fullmatch(kept) is not None and card.get("prefix") == extract_prefix(kept)
 
 
@@ -192,7 +192,7 @@ def keep_operator_key(secret: str) -> str:
     finishes what is cut in between."""
     from antiphon.auth.secrets import write_secret
 
-    path = operator_file()
+    path = find_operator_file()
     partial = path.with_name(f"{path.name}.new")
     try:
         partial.unlink(missing_ok=True)
@@ -205,7 +205,7 @@ def keep_operator_key(secret: str) -> str:
 
 def set_operator_key_aside() -> str:
     """Moves away a key that has ended; returns a sentence."""
-    path = operator_file()
+    path = find_operator_file()
     ended = path.with_name(f"{path.name}.ended")
     try:
         path.replace(ended)

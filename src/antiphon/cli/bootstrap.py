@@ -17,11 +17,11 @@ from antiphon.auth.secrets import (
     write_secret,
 )
 from antiphon.cli.admin_client import ADMIN_FILE
-from antiphon.cli.serve_options import home_of
+from antiphon.cli.serve_options import find_home
 from antiphon.domain.tenancy import Key, KeyKind
 from antiphon.errors import Conflict, StoreRefused
 from antiphon.settings.schema import Settings, with_keys
-from antiphon.store.base import By, KeptKey, Tenancy
+from antiphon.store.base import ChangeAuthor, KeptKey, TenancyStore
 from antiphon.store.database import Database
 from antiphon.store.tenancy import SqlTenancy
 
@@ -32,7 +32,7 @@ BOOT = "antiphon serve"
 """Who the audit says made the first key."""
 
 
-def store_url(said: str | None, home: Path) -> str:
+def find_store_url(said: str | None, home: Path) -> str:
     """The database of the settings, or the one that lies in the home, whatever that is called: in an address
     `%` and `?` mean something."""
     path = str((home / STORE_FILE).absolute()).replace("%", "%25").replace("?", "%3F")
@@ -42,22 +42,22 @@ def store_url(said: str | None, home: Path) -> str:
 def bootstrap_store(settings: Settings, environ: Mapping[str, str], user_home: Path) -> Settings:
     """The settings with the database's address, the pepper and the spool in them. Raises StoreRefused and
     StoreUnavailable."""
-    home = home_of(environ, user_home)
-    url = store_url(settings.keys.store, home)
+    home = find_home(environ, user_home)
+    url = find_store_url(settings.keys.store, home)
     with make_home(home), closing(SqlTenancy(open_database(url))) as tenancy:
-        pepper = pepper_of(settings, home, tenancy)
+        pepper = find_pepper(settings, home, tenancy)
         keys = [kept.key for kept in tenancy.directory().keys if kept.key.kind is KeyKind.ADMIN]
         path = home / ADMIN_FILE
-        _finish(path, tenancy, pepper)
+        _settle_pending_key(path, tenancy, pepper)
         if not any(is_valid(key, time.time()) for key in keys):
             if keys and path.exists():
                 path.replace(path.with_name(f"{ADMIN_FILE}.ended"))
             make_admin(tenancy, pepper, path)
         said = settings.keys.pepper or (home / PEPPER_FILE).read_text(encoding="ascii").strip()
-    return with_keys(settings, url, said, spool_of(settings.ledger.spool, home))
+    return with_keys(settings, url, said, find_spool(settings.ledger.spool, home))
 
 
-def spool_of(said: str | None, home: Path) -> str:
+def find_spool(said: str | None, home: Path) -> str:
     """The spool of the settings, or the one that lies in the home."""
     return str(Path(said or home / SPOOL).absolute())
 
@@ -65,7 +65,7 @@ def spool_of(said: str | None, home: Path) -> str:
 def open_database(url: str) -> Database:
     """The database, with its tables. Raises StoreRefused and StoreUnavailable."""
     database = Database(url)
-    database.ready()
+    database.prepare()
     return database
 
 
@@ -85,7 +85,7 @@ def is_valid(key: Key, now: float) -> bool:
     return key.revoked is None and (key.expires is None or key.expires > now)
 
 
-def pepper_of(settings: Settings, home: Path, tenancy: Tenancy) -> Pepper:
+def find_pepper(settings: Settings, home: Path, tenancy: TenancyStore) -> Pepper:
     """The one of the settings, or that lies in the home; it has to be the database's."""
     mark, said = tenancy.mark(MARK), settings.keys.pepper
     pepper = parse_pepper(said) if said else load_pepper(home, make=mark is None)
@@ -93,7 +93,7 @@ def pepper_of(settings: Settings, home: Path, tenancy: Tenancy) -> Pepper:
     return pepper
 
 
-def _require_mark(tenancy: Tenancy, pepper: Pepper, mark: str | None) -> None:
+def _require_mark(tenancy: TenancyStore, pepper: Pepper, mark: str | None) -> None:
     """The database knows whose pepper its keys are made with; a new one is told."""
     if mark is None:
         try:
@@ -107,7 +107,7 @@ def _require_mark(tenancy: Tenancy, pepper: Pepper, mark: str | None) -> None:
         )
 
 
-def make_admin(tenancy: Tenancy, pepper: Pepper, path: Path, by: str = BOOT) -> None:
+def make_admin(tenancy: TenancyStore, pepper: Pepper, path: Path, by: str = BOOT) -> None:
     """Writes an operator's key into a file, and says where; never the key. A start that is cut in between is
     finished by the next. `by`: who the audit says made it."""
     if path.exists():
@@ -117,12 +117,12 @@ def make_admin(tenancy: Tenancy, pepper: Pepper, path: Path, by: str = BOOT) -> 
     begun.unlink(missing_ok=True)
     write_secret(begun, secret)
     key = Key(f"key_{extract_prefix(secret)[3:]}", KeyKind.ADMIN, extract_prefix(secret), now, by)
-    tenancy.add_key(KeptKey(key, pepper.digest(secret)), By(by, now))
-    _finish(path, tenancy, pepper)
+    tenancy.add_key(KeptKey(key, pepper.digest(secret)), ChangeAuthor(by, now))
+    _settle_pending_key(path, tenancy, pepper)
     print(f"antiphon: the operator's key was made; it is in {path}", file=sys.stderr)
 
 
-def _finish(path: Path, tenancy: Tenancy, pepper: Pepper) -> None:
+def _settle_pending_key(path: Path, tenancy: TenancyStore, pepper: Pepper) -> None:
     """Gives a key that was begun its place if the database knows it, else forgets it."""
     begun = path.with_name(f"{path.name}.new")
     if not begun.exists():

@@ -112,24 +112,24 @@ class Client:
             trust_env=False,
         )
 
-    def models(self) -> list[str]:
+    def list_models(self) -> list[str]:
         """The names of the models that this caller may use. Raises CallFailed."""
-        return [row.id for row in self.model_rows()]
+        return [row.id for row in self.list_model_rows()]
 
-    def model_rows(self) -> list[ModelRow]:
+    def list_model_rows(self) -> list[ModelRow]:
         """The models that this caller may use. Raises CallFailed."""
         with self._open("GET", "/v1/models") as response:
             return self._decode(Models, response.read()).data
 
-    def first_generating(self) -> str:
+    def find_generating(self) -> str:
         """The first model that generates. A server that describes no models is believed to have such. Raises
         CallFailed."""
-        names = self.models()
+        names = self.list_models()
         if not names:
             raise CallFailed(f"{self.url} has no model")
         for name in names:
             try:
-                if not self._embeds(name):
+                if not self._is_embedding(name):
                     return name
             except CallFailed as problem:
                 if problem.status:  # it describes no models, in whatever words
@@ -139,14 +139,14 @@ class Client:
 
     def require_generating(self, name: str) -> str:
         """The name, where it or the model of this alias generates. Raises CallFailed."""
-        embeds = self._embeds(name)
+        embeds = self._is_embedding(name)
         if embeds:
             raise CallFailed(f"{name} makes vectors of texts and cannot chat; name a model that generates")
-        if embeds is None and name not in (names := self.models()):
+        if embeds is None and name not in (names := self.list_models()):
             raise CallFailed(f"there is no model {name!r}; the server has: {', '.join(names) or 'none'}")
         return name
 
-    def _embeds(self, name: str) -> bool | None:
+    def _is_embedding(self, name: str) -> bool | None:
         """Whether a model makes vectors and no text; None where the server does not describe it."""
         path = quote(name, safe="/:@", errors="replace")  # no name contains what is no character
         try:
@@ -161,19 +161,19 @@ class Client:
     def call(self, method: str, path: str, body: object = None) -> object:
         """The JSON value of the answer; None where it is no JSON. Raises CallFailed."""
         with self._open(method, path, body) as response:
-            return _json(response.read())
+            return _parse_json(response.read())
 
-    def parts(self, path: str) -> Iterator[bytes]:
+    def stream_parts(self, path: str) -> Iterator[bytes]:
         """The answer part by part, however long it is. Raises CallFailed, also for an answer that breaks
         off."""
         with self._open("GET", path) as response:
             yield from response.iter_bytes()
 
-    def text(self, path: str) -> str:
+    def get_text(self, path: str) -> str:
         """The answer as text. Raises CallFailed."""
-        return b"".join(self.parts(path)).decode("utf-8", "replace")
+        return b"".join(self.stream_parts(path)).decode("utf-8", "replace")
 
-    def chat(self, body: dict[str, object]) -> Generator[Chunk]:
+    def stream_chat(self, body: dict[str, object]) -> Generator[Chunk]:
         """The chunks of a streamed chat completion, until its end.
 
         Raises CallFailed, also for a stream that breaks off or carries an error. Close it to end early.
@@ -190,7 +190,7 @@ class Client:
     def _chunk(self, data: str) -> Chunk:
         chunk = self._decode(Chunk, data.encode())
         if chunk.error:
-            raise _refusal({"error": chunk.error}, 0, "the server ended the stream with an error")
+            raise _parse_refusal({"error": chunk.error}, 0, "the server ended the stream with an error")
         return chunk
 
     def _decode(self, shape: type[Shape], data: bytes) -> Shape:
@@ -208,17 +208,17 @@ class Client:
             with self._http.stream(method, self.url + path, content=content) as response:
                 if not response.is_success:
                     otherwise = f"the server answered {response.status_code} {response.reason_phrase}"
-                    raise _refusal(_json(response.read()), response.status_code, otherwise)
+                    raise _parse_refusal(_parse_json(response.read()), response.status_code, otherwise)
                 yield response
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as problem:
             raise self._explain_unreachable(problem) from None
         except httpx2.SSEError as problem:
             raise CallFailed(f"{self.url} sent no readable stream of events: {problem}") from None
         except httpx2.TransportError as problem:
-            raise CallFailed(f"the connection to {self.url} broke ({_reason(problem)})") from None
+            raise CallFailed(f"the connection to {self.url} broke ({_explain_reason(problem)})") from None
 
     def _explain_unreachable(self, problem: httpx2.TransportError) -> CallFailed:
-        cause = _system_error(problem)
+        cause = _find_system_error(problem)
         if isinstance(cause, ssl.SSLCertVerificationError):
             said = cause.verify_message.rstrip(".")
             return CallFailed(f"the certificate of {self.url} is not trusted ({said})")
@@ -228,12 +228,12 @@ class Client:
                 f"what answers at {self.url} speaks no TLS; a server without a proxy before it is {plain}"
             )
         return NobodyThere(
-            f"nothing answers at {self.url} ({_reason(problem)}); start a server there with antiphon serve, "
-            "or name another with --url"
+            f"nothing answers at {self.url} ({_explain_reason(problem)}); start a server there with "
+            "antiphon serve, or name another with --url"
         )
 
 
-def _refusal(answer: object, status: int, otherwise: str) -> CallFailed:
+def _parse_refusal(answer: object, status: int, otherwise: str) -> CallFailed:
     """The error that an OpenAI-shaped body carries, or that a flat one is."""
     error = answer.get("error", answer) if isinstance(answer, dict) else None
     if isinstance(error, str):
@@ -243,7 +243,7 @@ def _refusal(answer: object, status: int, otherwise: str) -> CallFailed:
     return CallFailed(str(message or otherwise), status=status, code=str(code or ""))
 
 
-def _json(data: bytes) -> object:
+def _parse_json(data: bytes) -> object:
     """The JSON value; None for what is no JSON."""
     try:
         value: object = msgspec.json.decode(data)
@@ -252,15 +252,15 @@ def _json(data: bytes) -> object:
     return value
 
 
-def _system_error(problem: BaseException | None) -> OSError | None:
+def _find_system_error(problem: BaseException | None) -> OSError | None:
     """The system's error behind one of the library's."""
     while problem is not None and not isinstance(problem, OSError):
         problem = problem.__cause__ or problem.__context__
     return problem
 
 
-def _reason(problem: httpx2.TransportError) -> str:
-    cause, said = _system_error(problem), str(problem)
+def _explain_reason(problem: httpx2.TransportError) -> str:
+    cause, said = _find_system_error(problem), str(problem)
     if isinstance(cause, ConnectionError) and not isinstance(problem, httpx2.ConnectError):
         said = "closed connection"
     if "closed connection" in said or "disconnected" in said:

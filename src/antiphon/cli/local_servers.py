@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from antiphon.cli.output import CallFailed, note, report_errors
-from antiphon.cli.serve_options import home_of
+from antiphon.cli.serve_options import find_home
 
 if TYPE_CHECKING:
     import psutil
@@ -107,15 +107,15 @@ def publish_notice(home: Path) -> Iterator[Notice]:
         os.close(descriptor)
 
 
-def running_of(home: Path) -> dict[Path, Running]:
+def list_running(home: Path) -> dict[Path, Running]:
     """The servers of a home that serve now on this machine, by their files."""
-    found = ((path, running_at(path)) for path in _files(home))
+    found = ((path, read_running(path)) for path in _list_files(home))
     return {path: running for path, running in found if running is not None}
 
 
-def running_at(path: Path) -> Running | None:
+def read_running(path: Path) -> Running | None:
     """That of a file; None where it does not serve, yet or any longer."""
-    if _holder(path) is None:
+    if _find_holder(path) is None:
         return None
     try:
         said = json.loads(path.read_bytes())
@@ -124,16 +124,16 @@ def running_at(path: Path) -> Running | None:
         return None
 
 
-def _files(home: Path) -> list[Path]:
+def _list_files(home: Path) -> list[Path]:
     return sorted(home.glob(f"{PREFIX}*{SUFFIX}"))
 
 
 def _sweep(home: Path) -> None:
     """Removes what servers left that were killed: nobody has their number, or this process has it now."""
-    for path in _files(home):
+    for path in _list_files(home):
         try:
-            if pid_of(path) != os.getpid():
-                os.kill(pid_of(path), 0)
+            if parse_pid(path) != os.getpid():
+                os.kill(parse_pid(path), 0)
                 continue
         except ProcessLookupError:
             pass
@@ -142,17 +142,17 @@ def _sweep(home: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def pid_of(file: Path) -> int:
+def parse_pid(file: Path) -> int:
     """The process that made a server's file."""
     return int(file.name.removeprefix(PREFIX).partition("-")[0])
 
 
 def restart(pid: int | None) -> None:
     """Has a server replace its processes, and waits until it has. `pid`: which of several servers."""
-    home = home_of(os.environ, Path.home())
+    home = find_home(os.environ, Path.home())
     with report_errors():
-        file, server = _choose(running_of(home), home, pid)
-        _tell(file)
+        file, server = _choose(list_running(home), home, pid)
+        _send_signal(file)
         processes = "the HTTP process" if server.workers == 1 else f"{server.workers} HTTP processes"
         note(f"replacing {processes} of {server.url}")
         _wait(file, server)
@@ -165,8 +165,8 @@ def _choose(found: Mapping[Path, Running], home: Path, pid: int | None) -> tuple
             f"no server of {home} is running here as this user: ANTIPHON_HOME names another home, and a "
             "server in another container or on another machine is told there"
         )
-    listed = ", ".join(f"{pid_of(path)} ({each.url})" for path, each in found.items())
-    named = [(path, each) for path, each in found.items() if pid in (None, pid_of(path))]
+    listed = ", ".join(f"{parse_pid(path)} ({each.url})" for path, each in found.items())
+    named = [(path, each) for path, each in found.items() if pid in (None, parse_pid(path))]
     if not named:
         raise CallFailed(f"the server {pid} is not of {home}; there are {listed}")
     if len(named) > 1:
@@ -174,26 +174,26 @@ def _choose(found: Mapping[Path, Running], home: Path, pid: int | None) -> tuple
     return named[0]
 
 
-def _holder(file: Path) -> "psutil.Process | None":
+def _find_holder(file: Path) -> "psutil.Process | None":
     """The process that made a server's file, where it is proved to be the one: it holds the file open. The
     same number is another process in another container, on another machine and later."""
     import psutil
 
     try:
-        process = psutil.Process(pid_of(file))
+        process = psutil.Process(parse_pid(file))
         opened = {Path(each.path) for each in process.open_files()}
     except (psutil.Error, ValueError):
         return None
     return process if file.resolve() in opened else None
 
 
-def _tell(file: Path) -> None:
+def _send_signal(file: Path) -> None:
     """Sends the signal to the server of a file, and to no other process. Raises CallFailed."""
     import psutil
 
-    process = _holder(file)
+    process = _find_holder(file)
     if process is None:
-        raise CallFailed(f"the server {pid_of(file)} ended meanwhile; its log says why")
+        raise CallFailed(f"the server {parse_pid(file)} ended meanwhile; its log says why")
     try:
         process.send_signal(SIGNAL)
     except psutil.Error as problem:
@@ -202,10 +202,10 @@ def _tell(file: Path) -> None:
 
 def _wait(file: Path, server: Running) -> None:
     """Raises CallFailed where not every process was replaced."""
-    pid = pid_of(file)
+    pid = parse_pid(file)
     end = time.monotonic() + PATIENCE_S * server.workers
     while time.monotonic() < end:
-        now = running_at(file)
+        now = read_running(file)
         if now is None:
             raise CallFailed(f"the server {pid} ended meanwhile; its log says why")
         if now.rounds > server.rounds:
@@ -217,7 +217,7 @@ def _wait(file: Path, server: Running) -> None:
 
 
 @contextmanager
-def own_server(arguments: Sequence[str] = ()) -> Iterator[str]:
+def start_server(arguments: Sequence[str] = ()) -> Iterator[str]:
     """The address of a server that is ready. Raises CallFailed with the server's own reason.
 
     The child is in a session of its own, so that Ctrl-C in the terminal is not for it, and holds the end of a
@@ -244,12 +244,12 @@ def own_server(arguments: Sequence[str] = ()) -> Iterator[str]:
         )
         try:
             if process.stdout is not None:
-                yield _address(process.stdout, log)
+                yield _read_address(process.stdout, log)
         finally:
             _end(process)
 
 
-def _address(panel: IO[str], log: IO[str]) -> str:
+def _read_address(panel: IO[str], log: IO[str]) -> str:
     """Where it listens, read from its panel; the rest of the panel is read away."""
     for line in panel:
         if found := LISTENS.search(line):

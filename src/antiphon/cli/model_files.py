@@ -10,31 +10,31 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from antiphon.cli.serve_options import ServeOptions, named_model
+from antiphon.cli.serve_options import ServeOptions, parse_model
 from antiphon.errors import ModelFileError, SettingsError
 from antiphon.settings.models import AdapterSettings, HubSettings, ModelSettings
 from antiphon.settings.schema import Settings, change_model, with_assigned_models, with_lora
-from antiphon.weights.adapter_store import default_registry, share
-from antiphon.weights.adapters import AdapterFile, keep_adapter
-from antiphon.weights.cache import Cache, default_directory
+from antiphon.weights.adapters.import_job import AdapterFile, keep_adapter
+from antiphon.weights.adapters.registry import default_registry, share
 from antiphon.weights.gguf import read_header
-from antiphon.weights.hub import Hub, Progress, Stage, Tell
-from antiphon.weights.reference import is_reference, parse
+from antiphon.weights.hub.cache import HubCache, default_directory
+from antiphon.weights.hub.download import FetchProgress, Hub, Stage, Tell
+from antiphon.weights.hub.reference import is_reference, parse
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
 
-def cache_of(settings: HubSettings) -> Cache:
+def find_cache(settings: HubSettings) -> HubCache:
     """Where fetched models lie."""
     if settings.cache:
-        return Cache(Path(settings.cache).expanduser().absolute())
-    return Cache(default_directory(os.environ, Path.home(), sys.platform).absolute())
+        return HubCache(Path(settings.cache).expanduser().absolute())
+    return HubCache(default_directory(os.environ, Path.home(), sys.platform).absolute())
 
 
-def hub_of(settings: HubSettings) -> Hub:
+def open_hub(settings: HubSettings) -> Hub:
     """The hub, with that cache."""
-    return Hub(cache_of(settings), endpoint=settings.endpoint, offline=settings.offline)
+    return Hub(find_cache(settings), endpoint=settings.endpoint, offline=settings.offline)
 
 
 def fetch(model: ModelSettings, settings: HubSettings) -> ModelSettings:
@@ -44,15 +44,15 @@ def fetch(model: ModelSettings, settings: HubSettings) -> ModelSettings:
         return model
     reference = parse(model.path)
     with show_progress(sys.stderr) as tell:
-        return change_model(model, path=str(hub_of(settings).local(reference, tell).path))
+        return change_model(model, path=str(open_hub(settings).local(reference, tell).path))
 
 
 def fetch_named(text: str) -> None:
     """Fetches what `--model TEXT` names on the hub, if it is not here, and shows how far that is: a server
     that is started then finds it. Raises StartupError."""
-    if not is_reference(str(named_model(text)["path"])):
+    if not is_reference(str(parse_model(text)["path"])):
         return
-    settings = ServeOptions(models=[text]).settings()
+    settings = ServeOptions(models=[text]).load_settings()
     for model in settings.models:
         fetch(model, settings.hub)
 
@@ -64,7 +64,7 @@ def show_progress(stream: TextIO) -> Iterator[Tell]:
     if not stream.isatty():
         begun: set[Stage] = set()
 
-        def tell_line(progress: Progress) -> None:
+        def tell_line(progress: FetchProgress) -> None:
             if progress.stage not in begun:
                 begun.add(progress.stage)
                 size = f"{progress.size / 1e6:.1f} MB"
@@ -80,7 +80,7 @@ def show_progress(stream: TextIO) -> Iterator[Tell]:
     with Bars(*columns, TimeRemainingColumn(), console=Console(file=stream)) as bars:
         tasks: dict[Stage, TaskID] = {}
 
-        def tell(progress: Progress) -> None:
+        def tell(progress: FetchProgress) -> None:
             if progress.stage not in tasks:
                 tasks[progress.stage] = bars.add_task(f"{progress.stage} {progress.name}")
             bars.update(tasks[progress.stage], completed=progress.done, total=progress.size)
@@ -94,7 +94,7 @@ def keep_adapters(settings: Settings) -> Settings:
     settings = assign_adapters(settings)
     said = settings.lora.registry or default_registry(os.environ, Path.home())
     registry = Path(said).expanduser().absolute()
-    directories = [directory(said) for said in settings.lora.directories]
+    directories = [require_directory(said) for said in settings.lora.directories]
     paths = {}
     for adapter in settings.adapters:
         (base,) = (model.path for model in settings.models if model.name == adapter.model)
@@ -133,7 +133,7 @@ def check_adapter(adapter: AdapterSettings, base: str, registry: Path) -> Adapte
         ) from None
 
 
-def directory(said: str) -> str:
+def require_directory(said: str) -> str:
     """A directory that callers may load from. Raises SettingsError for one that cannot be."""
     path = Path(said).expanduser().absolute()
     if not path.is_dir():

@@ -14,7 +14,7 @@ import typer
 from antiphon.errors import SettingsError
 
 
-def group(name: str, summary: str) -> typer.Typer:
+def make_group(name: str, summary: str) -> typer.Typer:
     """A command that has commands."""
     return typer.Typer(name=name, help=summary, no_args_is_help=True, rich_markup_mode=None)
 
@@ -93,9 +93,9 @@ def with_serving_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def run(**values: object) -> None:
-        from antiphon.cli.serve_options import asked_of
+        from antiphon.cli.serve_options import build_serve_options
 
-        command(asked_of({name: values.pop(name) for name in SERVING}), **values)
+        command(build_serve_options({name: values.pop(name) for name in SERVING}), **values)
 
     run.__signature__ = Signature([*shared, *own])  # type: ignore[attr-defined]
     run.__annotations__ = {each.name: each.annotation for each in (*shared, *own)}
@@ -113,7 +113,7 @@ def now() -> int:
 
 def parse_duration(text: str) -> int:
     """Seconds of `30d`, `12h`, `15m`, `90s`, `2w`. Raises SettingsError."""
-    seconds = _seconds(text)
+    seconds = _parse_seconds(text)
     if seconds is None:
         raise SettingsError(f"{text!r} is no duration; write it as 90s, 15m, 12h, 30d or 2w")
     return seconds
@@ -122,14 +122,14 @@ def parse_duration(text: str) -> int:
 def parse_past(text: str) -> int:
     """The Unix second that was a duration ago, or in which a date begins, as `parse_time` reads it. Raises
     SettingsError."""
-    seconds = _seconds(text)
+    seconds = _parse_seconds(text)
     return parse_time(text) if seconds is None else now() - seconds
 
 
 def parse_time(text: str) -> int:
     """The Unix second in which a duration from now ends, or a date begins, in UTC unless it says another
     zone. Raises SettingsError."""
-    seconds = _seconds(text)
+    seconds = _parse_seconds(text)
     if seconds is not None:
         return now() + seconds
     try:
@@ -141,6 +141,6 @@ def parse_time(text: str) -> int:
     return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp())
 
 
-def _seconds(text: str) -> int | None:
+def _parse_seconds(text: str) -> int | None:
     found = DURATION.fullmatch(text)
     return int(found[1]) * UNITS[found[2]] if found else None

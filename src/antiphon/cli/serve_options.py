@@ -11,9 +11,9 @@ from antiphon.errors import SettingsError
 from antiphon.settings.loading import build_model, load_settings
 from antiphon.settings.models import ModelSettings, require_aliases
 from antiphon.settings.schema import Settings, change_model, dump_model, with_assigned_models, with_models
-from antiphon.weights.adapter_store import default_registry
-from antiphon.weights.parts import without_part
-from antiphon.weights.reference import is_reference, parse
+from antiphon.weights.adapters.registry import default_registry
+from antiphon.weights.gguf import without_part
+from antiphon.weights.hub.reference import is_reference, parse
 
 SETTINGS_FILE = "antiphon.toml"
 HOME_VARIABLE = "ANTIPHON_HOME"
@@ -53,38 +53,38 @@ class ServeOptions:
     aliases: Sequence[str] = ()
     """Each as NAME=MODEL."""
 
-    def settings(self) -> Settings:
+    def load_settings(self) -> Settings:
         """The settings as said, with the demo model if no other is. Raises SettingsError."""
-        named = [named_model(text) for text in self.models]
-        adapters = [named_adapter(text) for text in self.said_adapters()]
+        named = [parse_model(text) for text in self.models]
+        adapters = [parse_adapter(text) for text in self.list_adapters()]
         settings = load_settings(
-            *self.sources(), named, adapters, [named_alias(text) for text in self.said_aliases()]
+            *self.list_sources(), named, adapters, [parse_alias(text) for text in self.list_aliases()]
         )
         if not settings.models:
             settings = with_models(settings, [build_model(DEMO_MODEL)])
-        settings = with_models(settings, map(_bundled_path, settings.models))
+        settings = with_models(settings, map(_set_bundled_path, settings.models))
         served = [model.name for model in settings.models]
         served += [adapter.name for adapter in settings.adapters]
         may_come = settings.lora.directories or settings.lora.repositories
         require_aliases(settings.aliases, served, is_fixed=not may_come)
         return with_assigned_models(
-            with_models(settings, map(self._shared_over, settings.models)), embedding=None
+            with_models(settings, map(self._override_model, settings.models)), embedding=None
         )
 
-    def said_adapters(self) -> list[str]:
+    def list_adapters(self) -> list[str]:
         """Those of the flags, or else of the variable; the file's are the file's to say."""
-        return list(self.adapters) or _variable(ADAPTERS_VARIABLE)
+        return list(self.adapters) or _split_variable(ADAPTERS_VARIABLE)
 
-    def said_aliases(self) -> list[str]:
+    def list_aliases(self) -> list[str]:
         """Those of the flags, or else of the variable; the file's are the file's to say."""
-        return list(self.aliases) or _variable(ALIASES_VARIABLE)
+        return list(self.aliases) or _split_variable(ALIASES_VARIABLE)
 
-    def sources(self) -> tuple[Mapping[str, Mapping[str, object]], dict[str, str], Path | None]:
+    def list_sources(self) -> tuple[Mapping[str, Mapping[str, object]], dict[str, str], Path | None]:
         """Flags, variables and file: the first arguments of `settings.load`."""
         environ = {name: value for name, value in os.environ.items() if name not in OWN_VARIABLES}
-        return self.flags, environ, self.file()
+        return self.flags, environ, self.find_file()
 
-    def file(self) -> Path | None:
+    def find_file(self) -> Path | None:
         """The settings file: the one named, or the one that lies here, or else in ANTIPHON_HOME."""
         if self.config:
             return self.config
@@ -92,17 +92,17 @@ class ServeOptions:
         places = [Path(SETTINGS_FILE)] + ([Path(home) / SETTINGS_FILE] if home else [])
         return next((place for place in places if place.is_file()), None)
 
-    def _shared_over(self, found: ModelSettings) -> ModelSettings:
+    def _override_model(self, found: ModelSettings) -> ModelSettings:
         """A flag beats what the file says of a model."""
         return build_model({**dump_model(found), **self.shared}) if self.shared else found
 
 
-def home_of(environ: Mapping[str, str], home: Path) -> Path:
+def find_home(environ: Mapping[str, str], home: Path) -> Path:
     """Where a server keeps what is its own: ANTIPHON_HOME, or the platform's directory for data."""
     return default_registry(environ, home).parent
 
 
-def _variable(name: str) -> list[str]:
+def _split_variable(name: str) -> list[str]:
     """What a variable lists, with commas between."""
     return [text.strip() for text in os.environ.get(name, "").split(",") if text.strip()]
 
@@ -112,12 +112,12 @@ def is_bundled(path: str) -> bool:
     return path == DEMO_MODEL["name"] and not Path(path).is_file()
 
 
-def _bundled_path(found: ModelSettings) -> ModelSettings:
+def _set_bundled_path(found: ModelSettings) -> ModelSettings:
     """The model, with the path of the demo model's file where the settings file names that model."""
     return change_model(found, path=DEMO_MODEL["path"]) if is_bundled(found.path) else found
 
 
-def named_model(text: str) -> dict[str, object]:
+def parse_model(text: str) -> dict[str, object]:
     """`NAME=PATH`, or a path or reference whose file name without its ending is the name; in the place of a
     path, the demo model's name."""
     name, equals, path = text.partition("=")
@@ -130,7 +130,7 @@ def named_model(text: str) -> dict[str, object]:
     return {"name": without_part(Path(text).name), "path": text}
 
 
-def named_adapter(text: str, bundled: Path = BUNDLED_ADAPTERS) -> dict[str, object]:
+def parse_adapter(text: str, bundled: Path = BUNDLED_ADAPTERS) -> dict[str, object]:
     """`NAME=PATH`, or the name of an adapter that ships with the demo model. Raises SettingsError."""
     name, equals, path = text.partition("=")
     ours = {file.stem: str(file) for file in sorted(bundled.glob("*.gguf"))}
@@ -142,7 +142,7 @@ def named_adapter(text: str, bundled: Path = BUNDLED_ADAPTERS) -> dict[str, obje
     return {"name": name, "path": path}
 
 
-def named_alias(text: str) -> dict[str, object]:
+def parse_alias(text: str) -> dict[str, object]:
     """`NAME=MODEL`. Raises SettingsError."""
     name, _, target = text.partition("=")
     if not (name and target):
@@ -150,7 +150,7 @@ def named_alias(text: str) -> dict[str, object]:
     return {"name": name, "model": target}
 
 
-def asked_of(values: Mapping[str, object]) -> ServeOptions:
+def build_serve_options(values: Mapping[str, object]) -> ServeOptions:
     """What the options of `serve` say, by parameter; None for what was not said."""
 
     def pick_given(**names: str) -> dict[str, object]:

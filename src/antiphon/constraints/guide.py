@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from antiphon.constraints.grammar import Grammar
 from antiphon.constraints.matching import DEAD_END, Matcher, Vocabulary
 from antiphon.errors import AntiphonError, EngineError
-from antiphon.telemetry.places import frames
+from antiphon.telemetry.logs import describe_exception
 
 log = logging.getLogger(__name__)
 
@@ -185,7 +185,7 @@ class Guide:
         except AntiphonError as error:
             self.error = error
         except BaseException as defect:  # noqa: BLE001 - native code panics with what is no Exception
-            place = frames(defect)
+            place = describe_exception(defect)
             log.error("a constraint could not be followed: %s", place)  # noqa: TRY400 - without the message
             self.error = EngineError("the constraint could not be followed: its matcher failed", cause=place)
         finally:

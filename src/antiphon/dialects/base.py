@@ -295,7 +295,7 @@ class DeploymentService(Protocol):
     def find(self, name: str, actor: Actor) -> Deployed:
         """One adapter. Raises ModelNotFound."""
 
-    def listed(self, actor: Actor) -> Iterable[Deployed]:
+    def list_deployed(self, actor: Actor) -> Iterable[Deployed]:
         """All adapters that the actor may use."""
 
     def base(self, name: str, actor: Actor) -> DeployedBase:

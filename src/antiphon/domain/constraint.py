@@ -21,7 +21,7 @@ class ConstraintKind(StrEnum):
     GBNF = "gbnf"
     """The same in llama.cpp's notation."""
     CALLS = "calls"
-    """Calls of functions, perhaps in free text; the source is what `constraints.groups` reads."""
+    """Calls of functions, perhaps in free text; the source is what `constraints.grammar` reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,5 +36,5 @@ class Constraint:
     field: str = field(default="response_format", compare=False)
     """What the caller calls it; errors name it."""
     prelude: str = ""
-    """What stands before it, as `constraints.groups.Prelude` writes it: a model's reasoning. Made by the
+    """What stands before it, as `constraints.grammar.Prelude` writes it: a model's reasoning. Made by the
     renderer, never by a caller; empty is nothing."""

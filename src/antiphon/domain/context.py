@@ -80,7 +80,7 @@ class Progress:
     """What becomes known of a request on its way; written by the pipeline and engines, read by whoever
     answers."""
 
-    __slots__ = ("account", "attempts", "body", "embedded", "is_ended", "model", "standings", "unread")
+    __slots__ = ("account", "attempts", "body", "embedded", "is_ended", "limit_statuses", "model", "unread")
 
     def __init__(self) -> None:
         self.account: Mapping[str, object] = {}
@@ -95,7 +95,7 @@ class Progress:
         """Whether the edge has ended it, with an error that it answers and logs."""
         self.model = ""
         """The own name of its model, once that is found."""
-        self.standings: tuple[LimitStatus, ...] = ()
+        self.limit_statuses: tuple[LimitStatus, ...] = ()
         """How the limits that are for it stand, as they were last told."""
         self.unread: tuple[str, ...] = ()
         """Fields of its messages that the chat template does not read."""

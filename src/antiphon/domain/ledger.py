@@ -1,4 +1,5 @@
-"""What the ledger keeps: one entry for each generation, whole, cancelled, failed or cut by a crash."""
+"""The ledger's entry: one for each generation, whether it was complete, cancelled, failed, or cut by a
+crash."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,72 +10,72 @@ from antiphon.domain.usage import UsageSource
 from antiphon.domain.values import Value
 
 OK = "ok"
-"""Status of a generation that ended by itself."""
+"""Status of a generation that was complete."""
 CANCELLED = "cancelled"
-"""Status of one that its caller left."""
+"""Status of a generation whose caller left."""
 ABORTED = "aborted"
-"""Status of a generation whose process ended before it."""
+"""Status of a generation whose process died."""
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class Entry(Value, frozen=True, omit_defaults=True):
-    """One generation. As an intent it is what stands in the ledger if nothing more is heard of it."""
+    """One generation. An intent is the entry that remains if the process dies."""
 
     id: str
-    """Nobody else has it; the server's own, while callers may choose `request_id`."""
+    """Unique, and made by the server. Callers can choose `request_id`."""
     request_id: str
     at: int
-    """Unix milliseconds when it began."""
+    """Unix milliseconds of the beginning."""
     project: str
     key: str
-    """Id of the actor: a key's, or what a verifier names its caller."""
+    """Id of the actor: of a key, or of the user that a token names."""
     user: str | None
     dialect: str
     operation: str
-    """Path that was asked."""
+    """Path of the request."""
     asked: str
-    """Model, as the caller spelt it."""
+    """The model name in the request."""
     model: str
-    """Name of the one that served."""
+    """Name of the model that served it."""
     adapter: str | None = None
-    """Content digest of the adapter that spoke."""
+    """Content digest of the adapter."""
     engine: str = ""
-    """Kind of engine: `llama`, a vendor."""
+    """Kind of engine: `llama`, or a vendor."""
     attempts: int = 1
-    """How often it was tried."""
+    """How often an engine was tried."""
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
     reasoning_tokens: int = 0
     source: UsageSource = UsageSource.ESTIMATED
-    """Where the counts come from."""
+    """Who counted the tokens."""
     price: str | None = None
-    """Id of the price that it was reckoned by."""
+    """Id of the price that the cost was computed with."""
     cost: int = 0
     """Nano-units of the currency."""
     currency: str = ""
     status: str = ABORTED
     """`ok`, `cancelled`, `aborted`, or the code of the error that ended it."""
     queue_ms: int | None = None
-    """Until it was in the engine's batch."""
+    """Milliseconds until the request joined the engine's batch."""
     ttft_ms: int | None = None
-    """Until the first token."""
+    """Milliseconds until the first token."""
     total_ms: int | None = None
     end_user: str | None = None
-    """For whom the caller says that it asks: OpenAI's `user` or `safety_identifier`."""
+    """The caller's end user: OpenAI's `user` or `safety_identifier`."""
     parent: str | None = None
-    """Id of the entry whose request made this one."""
+    """Id of the entry of the request that caused this one."""
     tags: Mapping[str, str] = NOTHING
-    """The caller's own: OpenAI's `metadata`."""
+    """The caller's tags: OpenAI's `metadata`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """What entries of one key, user, project and model took together."""
+    """What the entries of one key, user, project and model used together."""
 
     at: int
-    """Unix milliseconds of the latest of them."""
+    """Unix milliseconds of the latest entry."""
     key: str
     user: str | None
     project: str

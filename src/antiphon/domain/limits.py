@@ -1,4 +1,4 @@
-"""What may be used up of the models in which time, and by whom. Values only."""
+"""Limits of usage, and the amounts that they count. Values only."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,21 +7,21 @@ from antiphon.domain.identity import matches
 from antiphon.domain.money import NANO
 from antiphon.domain.values import Value
 
-MOST = 2**53
-"""Of what is counted in whole numbers: what JSON's numbers hold exactly for everybody."""
-MOST_UNITS = 9_000_000_000
-"""Of cost, in units of the currency. Nano-units end at 2**63 in databases and in Redis; the rest is for what
-counts beyond a limit."""
+MAX_COUNT = 2**53
+"""The largest amount that every JSON parser reads exactly. For all measures but cost."""
+MAX_COST_UNITS = 9_000_000_000
+"""The largest cost, in units of the currency. Databases and Redis hold nano-units below 2**63; the rest is
+room to count beyond a limit."""
 
 
 class Subject(StrEnum):
-    """Of what a limit is."""
+    """Whose usage a limit counts."""
 
     KEY = "key"
     USER = "user"
     PROJECT = "project"
     MODEL = "model"
-    """Of a model, whoever uses it."""
+    """All requests to one model, from all callers."""
 
 
 class Measure(StrEnum):
@@ -31,74 +31,73 @@ class Measure(StrEnum):
     INPUT_TOKENS = "input_tokens"
     OUTPUT_TOKENS = "output_tokens"
     TOKENS = "tokens"
-    """Of input and output together."""
+    """Input and output together."""
     COST = "cost"
-    """In nano-units of the currency of the price list."""
+    """In nano-units of the price list's currency."""
     CONCURRENT = "concurrent"
-    """Requests at once."""
+    """Requests that run at the same time."""
 
 
 class Window(StrEnum):
-    """In which time."""
+    """The time in which a limit counts."""
 
     MINUTE = "minute"
-    """The last 60 seconds, whenever they are looked at: it slides."""
+    """The last 60 seconds; it slides."""
     DAY = "day"
-    """Of UTC, like the others."""
+    """A calendar day of UTC; weeks and months are of UTC too."""
     WEEK = "week"
-    """From Monday."""
+    """Starts on Monday."""
     MONTH = "month"
 
 
-def beyond(measure: Measure, amount: int) -> str | None:
-    """Why a limit cannot be of so much; None where it can."""
+def explain_too_large(measure: Measure, amount: int) -> str | None:
+    """Why an amount is too large for a limit; None if it is not."""
     if measure is not Measure.COST:
-        return None if amount <= MOST else f"a limit of {measure} is of at most {MOST}"
-    if amount <= MOST_UNITS * NANO:
+        return None if amount <= MAX_COUNT else f"a limit of {measure} is of at most {MAX_COUNT}"
+    if amount <= MAX_COST_UNITS * NANO:
         return None
-    return (
-        f"a limit of cost is of at most {MOST_UNITS} units of the currency ({MOST_UNITS * NANO} billionths)"
-    )
+    most = f"{MAX_COST_UNITS} units of the currency ({MAX_COST_UNITS * NANO} billionths)"
+    return f"a limit of cost is of at most {most}"
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """So much of a measure in a window, for one subject. Every limit that is for a request must have room for
-    it."""
+    """A maximum amount of one measure in a window, for one subject. A request needs room in every limit that
+    applies to it."""
 
     id: str
     subject: Subject
     target: str
-    """Id of the key, user or project; name of the model."""
+    """Id of the key, user or project, or name of the model."""
     measure: Measure
     amount: int
     created: int
     """Unix seconds."""
     window: Window | None = None
-    """None for what is counted at once."""
+    """None for concurrent requests."""
     models: str | None = None
-    """Pattern of the names of the models whose requests count; None is every model."""
+    """Pattern of model names whose requests count; None is every model."""
     note: str = ""
 
-    def is_for(self, model: str) -> bool:
-        """Whether requests to a model count, of whomever it is."""
+    def applies_to(self, model: str) -> bool:
+        """Whether requests to a model can count against this limit."""
         if self.subject is Subject.MODEL and self.target != model:
             return False
         return self.models is None or matches((self.models,), model)
 
     @property
     def is_budget(self) -> bool:
-        """Whether waiting a moment does not help: the window is a day or longer."""
+        """Whether the window is a day or longer, so that a short wait does not help."""
         return self.window not in (None, Window.MINUTE)
 
 
 _REQUESTS, _TOKENS, _COST = Measure.REQUESTS, Measure.TOKENS, Measure.COST
 _INPUT, _OUTPUT = Measure.INPUT_TOKENS, Measure.OUTPUT_TOKENS
-"""Looking a member up in its class takes longer than comparing it."""
+"""Looking up an enum member by attribute takes longer than comparing it."""
 
 
 class Amounts(Value, frozen=True):
-    """What a request takes, or may take, of every measure but of the requests at once."""
+    """What a request uses, or can use, of every measure except concurrent requests."""
 
     requests: int = 0
     input_tokens: int = 0
@@ -106,8 +105,8 @@ class Amounts(Value, frozen=True):
     cost: int = 0
     """Nano-units."""
 
-    def of(self, measure: Measure) -> int:
-        """How much of one measure; of what is counted at once nothing."""
+    def amount_of(self, measure: Measure) -> int:
+        """The amount of one measure; 0 for concurrent requests."""
         if measure is _REQUESTS:
             return self.requests
         if measure is _TOKENS:
@@ -120,10 +119,10 @@ class Amounts(Value, frozen=True):
 
 
 class LimitStatus(Value, frozen=True):
-    """How a limit stands."""
+    """How much of a limit is left."""
 
     limit: Limit
     remaining: int
     reset: float
-    """Seconds until all of it is there again: of a window that slides until what was used last leaves it, of
-    others until they end."""
+    """Seconds until the whole limit is available again. In a sliding window, this is when the newest usage
+    leaves it. In other windows, it is the end of the window."""

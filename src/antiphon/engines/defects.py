@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 from antiphon.errors import AntiphonError, EngineError, InternalError
-from antiphon.telemetry.places import frames
+from antiphon.telemetry.logs import describe_exception
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ def guard(work: Callable[Given, Result], *given: Given.args, **named: Given.kwar
     except AntiphonError as error:
         return error
     except Exception as defect:  # noqa: BLE001 - it ends one sequence, and the engine goes on
-        place = frames(defect)
+        place = describe_exception(defect)
         log.error("a sequence is ended by a defect: %s", place)  # noqa: TRY400 - without the message
         return InternalError(place)
 
@@ -38,4 +38,4 @@ def failed_batch(status: int) -> EngineError:
 
 def end_of_thread(what: str, defect: Exception) -> None:
     """Logs what ended a thread that works for everybody: type and place, as above."""
-    log.error("%s failed: %s", what, frames(defect))
+    log.error("%s failed: %s", what, describe_exception(defect))

@@ -132,7 +132,7 @@ class Application:
         else:
             answer = await endpoint.handler(request, self._services)
         if isinstance(answer, Response):
-            await send_response(send, answer, build_limit_headers(request.progress.standings))
+            await send_response(send, answer, build_limit_headers(request.progress.limit_statuses))
         elif isinstance(answer, EventStream):
             await self._stream(answer, request, connection, send)
         else:
@@ -144,7 +144,7 @@ class Application:
         """Writes events as they come, and how the stream ended. Raises what fails before the first."""
 
         def headers() -> list[tuple[bytes, bytes]]:
-            return [*stream.headers(), *build_limit_headers(request.progress.standings)]
+            return [*stream.headers(), *build_limit_headers(request.progress.limit_statuses)]
 
         writer = EventWriter(send, connection, self._pace, headers)
         last = None
@@ -176,7 +176,7 @@ class Application:
         dialect = self._edge.get_dialect(request.path)
         record_refusal(error, dialect.status(error), request, raw_path, self._edge)
         if not state.begun:
-            await send_error(send, dialect, error, build_limit_headers(request.progress.standings))
+            await send_error(send, dialect, error, build_limit_headers(request.progress.limit_statuses))
 
     def _attended(self, request: Request, connection: Connection) -> AbstractContextManager[object]:
         """Work that ends when the caller leaves, when time is up, or when its key is ended."""

@@ -24,9 +24,7 @@ from antiphon.errors import (
 )
 from antiphon.http.authenticate import CHOICES
 from antiphon.http.state import AppState
-from antiphon.telemetry.fields import known_path
-from antiphon.telemetry.logs import record
-from antiphon.telemetry.places import frames
+from antiphon.telemetry.logs import cut_unknown_path, describe_exception, record
 
 DEFAULT_RETRY = 1.0
 """Seconds for Retry-After where the error names none: an engine is back within a few."""
@@ -105,7 +103,7 @@ def to_api_error(problem: Exception, request_id: str) -> AntiphonError:
         return build_internal_error(request_id)
     if isinstance(problem, AntiphonError):
         return problem
-    record("internal_error", logging.ERROR, request_id=request_id, problem=frames(problem))
+    record("internal_error", logging.ERROR, request_id=request_id, problem=describe_exception(problem))
     return build_internal_error(request_id)
 
 
@@ -135,7 +133,7 @@ def record_failure(
         request_id=request.id,
         code=error.code,
         cause=describe_cause(error),
-        param=known_path(error.param, _list_known_fields(edge.dialects, edge.admin)),
+        param=cut_unknown_path(error.param, _list_known_fields(edge.dialects, edge.admin)),
         model=request.progress.model or None,
         **(more or {}),
         **request.progress.account,

@@ -19,10 +19,9 @@ from antiphon.errors import AntiphonError
 from antiphon.http.errors import DEFAULT_RETRY
 from antiphon.http.state import AppState
 from antiphon.ledger.base import LedgerState
-from antiphon.telemetry import engines
-from antiphon.telemetry.exposition import CONTENT_TYPE, Series, exposition
+from antiphon.telemetry import engine_metrics
+from antiphon.telemetry.exposition import CONTENT_TYPE, Series, Totals, render_page, sum_series
 from antiphon.telemetry.metrics import BODY_BYTES, BUILD, LEDGER, PROCESSES, RUNNING
-from antiphon.telemetry.totals import Totals, summed
 
 PATIENCE = 1.0
 """Seconds that one scrape waits for engines. One answers within a millisecond or two, unless it is stuck."""
@@ -65,7 +64,7 @@ def declare_metrics(edge: AppState) -> Endpoint:
     async def show(_request: Request, _services: Services) -> Response:
         seen = await observe_engines(edge.models)
         others = await _collect(edge)
-        page = await asyncio.to_thread(exposition, list(_list_series(edge, seen, *others)))
+        page = await asyncio.to_thread(render_page, list(_list_series(edge, seen, *others)))
         return Response(page.encode(), media_type=CONTENT_TYPE)
 
     return Endpoint(
@@ -81,7 +80,7 @@ def declare_metrics(edge: AppState) -> Endpoint:
 
 async def _collect(edge: AppState) -> tuple[int, Totals]:
     """How many other processes there are, and what they count."""
-    return (0, Totals()) if edge.coordinator is None else await edge.coordinator.collect()
+    return (0, Totals()) if edge.coordinator is None else await edge.coordinator.collect_totals()
 
 
 def _list_series(
@@ -89,15 +88,15 @@ def _list_series(
 ) -> Iterator[Series]:
     yield BUILD, {(__version__,): 1}
     yield PROCESSES, {(): 1 + processes}
-    yield from summed(list_own_series(edge), others, edge.models.__contains__)
+    yield from sum_series(list_own_series(edge), others, edge.models.__contains__)
     loads = {model: each.load for model, each in seen.items()}
-    yield from engines.series(loads, {model: each.up for model, each in seen.items()})
+    yield from engine_metrics.list_series(loads, {model: each.up for model, each in seen.items()})
 
 
 async def count_running_generations(edge: AppState) -> int:
     """Generations that run or wait now, in all HTTP processes."""
     _, others = await _collect(edge)
-    counted = summed(edge.metrics.series(), others, edge.models.__contains__)
+    counted = sum_series(edge.metrics.series(), others, edge.models.__contains__)
     running = (values.values() for family, values in counted if family is RUNNING)
     return sum(int(value) for values in running for value in values if isinstance(value, int | float))
 
@@ -144,7 +143,7 @@ def declare_health(edge: AppState) -> tuple[Endpoint, Endpoint]:
         missing."""
         states = {model.name: model.engine.state() for model in edge.models.bases()}
         missing = {name: str(state) for name, state in states.items() if state is not EngineState.READY}
-        silent = edge.coordinator is not None and not await edge.coordinator.responds()
+        silent = edge.coordinator is not None and not await edge.coordinator.ping()
         away = edge.limiter is not None and not edge.limiter.available
         ledger = LedgerState.WELL if edge.ledger is None else edge.ledger.state
         said: dict[str, object] = {} if ledger is LedgerState.WELL else {"ledger": str(ledger)}

@@ -34,10 +34,9 @@ from antiphon.errors import (
     UnsupportedParameter,
 )
 from antiphon.http.state import AppState
-from antiphon.pipeline.adapters import AdapterRequest, Adapters
-from antiphon.pipeline.authorize import authorize_name
+from antiphon.pipeline.adapters import AdapterRegistry, AdapterRequest
 from antiphon.pipeline.deployments import Deployments
-from antiphon.pipeline.resolve import resolve
+from antiphon.pipeline.resolve import authorize_name, resolve
 from antiphon.settings.server import is_loopback
 
 T = TypeVar("T")
@@ -148,7 +147,7 @@ class ServerServices:
                 "send it"
             )
 
-    def _adapters(self) -> Adapters:
+    def _adapters(self) -> AdapterRegistry:
         if self._edge.adapters is None:
             raise PermissionDenied(REMEDY)
         return self._edge.adapters

@@ -16,13 +16,13 @@ from antiphon.domain.request import GenerationRequest
 from antiphon.engines.registry import Models
 from antiphon.http.body_budget import BodyBudget
 from antiphon.http.in_flight import InFlightRegistry
-from antiphon.ledger.base import WatchedLedger
-from antiphon.limits.base import Watched
-from antiphon.pipeline.adapters import Adapters
+from antiphon.ledger.base import MonitoredLedger
+from antiphon.limits.base import MonitoredLimiter
+from antiphon.pipeline.adapters import AdapterRegistry
 from antiphon.pipeline.deployments import Deployments
 from antiphon.settings.server import ServerSettings
+from antiphon.telemetry.exposition import Totals
 from antiphon.telemetry.metrics import Metrics
-from antiphon.telemetry.totals import Totals
 
 
 class Runner(Protocol):
@@ -44,10 +44,10 @@ class Runner(Protocol):
 class Coordination(Protocol):
     """The coordinator, as far as the edge knows it."""
 
-    async def responds(self) -> bool:
+    async def ping(self) -> bool:
         """Whether it is there and answers."""
 
-    async def collect(self) -> tuple[int, Totals]:
+    async def collect_totals(self) -> tuple[int, Totals]:
         """How many other HTTP processes there are, and what they count, those that ended included."""
 
 
@@ -67,17 +67,17 @@ class AppState:
     """The generations that run now; shutdown ends them."""
     metrics: Metrics = field(default_factory=Metrics)
     """Shared with the pipeline, which counts generations."""
-    limiter: Watched | None = None
+    limiter: MonitoredLimiter | None = None
     """Who counts limits, where that is another process, which may be away."""
     limits_open: bool = False
     """Whether requests pass whose limits nobody can count."""
-    ledger: WatchedLedger | None = None
+    ledger: MonitoredLedger | None = None
     """Where generations are written down; None, where keys are off."""
     coordinator: Coordination | None = None
     """What the HTTP processes of the server share; None, where there is no other."""
     bodies: BodyBudget = field(default_factory=BodyBudget)
     """What all request bodies together hold."""
-    adapters: Adapters | None = None
+    adapters: AdapterRegistry | None = None
     """What loads and unloads them; None, where the operator does not let callers do so."""
     deployments: Deployments | None = None
     """What deploys adapters by the names of repositories; None, where callers may not."""

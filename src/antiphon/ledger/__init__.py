@@ -1,1 +1,2 @@
-"""The ledger: what is written of each generation, and how it comes into the database exactly once."""
+"""The ledger: one entry per generation, written to local files first and then to the database, exactly
+once."""

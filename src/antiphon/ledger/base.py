@@ -1,4 +1,4 @@
-"""The seam of the ledger: the two moments at which a generation is written down."""
+"""The interface of the ledger: a generation is written when it begins and when it ends."""
 
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
@@ -7,46 +7,47 @@ from antiphon.domain.ledger import Entry
 
 
 class Ledger(Protocol):
-    """Keeps one entry of each generation, whatever happens to this process afterwards.
+    """Keeps one entry of each generation, even if this process dies.
 
-    Both methods return when the kernel has the record, so that a process that is killed loses nothing; they
-    wait for no disk and no database.
+    Both methods return once the kernel has the record. So a killed process loses nothing, and no method waits
+    for a disk or a database.
     """
 
     def begin(self, intent: Entry) -> None:
-        """Before the engine is asked. The entry is what the ledger holds if nothing more is heard. Room for
-        its end is set aside now. Raises LedgerFull where there is none, and InvalidValue for tags and names
-        that are longer than a record may be."""
+        """Writes the intent before the engine is called. If the process dies, the intent becomes the entry.
+        Reserves the space of the completion. Raises LedgerFull if there is none, and InvalidValue if tags and
+        names are too long for a record."""
 
     def complete(self, entry: Entry) -> None:
-        """How it ended; once for each intent, by its id, before the last bytes go to the caller. Raises
-        LedgerFull where it cannot be written."""
+        """Writes how a generation ended: once for each intent, by its id, before the last bytes go to the
+        caller. Raises LedgerFull if it cannot be written."""
 
 
 class LedgerState(StrEnum):
-    """How a ledger stands."""
+    """Whether the ledger takes entries."""
 
     WELL = "well"
     WAITING = "waiting"
-    """The database takes nothing now; what ends is written down and waits."""
+    """The database is unavailable. Entries wait in local files."""
     FULL = "full"
-    """Nothing can be begun until the database, or the disk, takes something again."""
+    """Nothing can begin until the database or the disk takes entries again."""
 
 
 @runtime_checkable
-class WatchedLedger(Protocol):
-    """A ledger that says how it stands."""
+class MonitoredLedger(Protocol):
+    """A ledger that reports its state."""
 
     @property
     def state(self) -> LedgerState:
-        """As of now."""
+        """The current state."""
 
 
 class Recorder(Protocol):
-    """Keeps the words of requests, of projects that want it. No request waits or fails for it."""
+    """Keeps the texts of requests and answers, for projects that turned it on. It never delays or fails a
+    request."""
 
     def wants(self, project: str) -> bool:
         """Whether a project keeps its requests."""
 
     def keep(self, id_: str, project: str, at: int, request: str, answer: str) -> None:
-        """Takes a request with its answer. `id_`: of its entry; `at`: Unix milliseconds."""
+        """Takes a request and its answer. `id_`: id of its ledger entry. `at`: Unix milliseconds."""

@@ -1,7 +1,7 @@
-"""What brings the spool into the database: one thread of one process of a node.
+"""Moves entries from the spool into the database. One thread of one process on each node does this.
 
-All that it must not forget lies in the spool: a file is deleted when every entry in it is in the database,
-and what is read twice, after a restart, changes nothing there.
+The spool holds everything that must not be lost. A file is deleted once all its entries are in the database.
+EntryStore that are read twice, after a restart, are inserted once.
 """
 
 import logging
@@ -15,101 +15,100 @@ from pathlib import Path
 
 from antiphon.domain.ledger import Entry
 from antiphon.errors import InvalidValue, StartupError, StoreUnavailable
-from antiphon.ledger.reading import SegmentReader
-from antiphon.ledger.records import encoded
-from antiphon.ledger.segments import UNFINISHED, segments_of, take_lock
-from antiphon.ledger.spool import AWAY, ready
-from antiphon.store.base import Entries
-from antiphon.telemetry.logs import record
-from antiphon.telemetry.places import frames
+from antiphon.ledger.records import encode_entry
+from antiphon.ledger.segments import UNFINISHED, SegmentReader, list_segments, try_lock
+from antiphon.ledger.spool import AWAY_FILE, prepare_directory
+from antiphon.store.base import EntryStore
+from antiphon.telemetry.logs import describe_exception, record
 
-LOCK = "drain.lock"
-REFUSED = "refused.jsonl"
-"""Entries that the database refuses, a line of JSON each. None is known: the store replaces what it cannot
-hold."""
+LOCK_FILE = "drain.lock"
+REFUSED_FILE = "refused.jsonl"
+"""EntryStore that the database refuses, one JSON object per line. No such entry is known: the store replaces
+values that it cannot hold."""
 
 PAUSE_S = 0.25
-"""Seconds between two looks: an entry is in the database about so long after its end."""
+"""Seconds between two rounds. An entry reaches the database about this long after its end."""
 
-MOST_PAUSE_S = 5.0
-"""Seconds between two tries of a database that is away."""
+MAX_PAUSE_S = 5.0
+"""Longest pause in seconds between two tries while the database is unavailable."""
 
 DRAIN_S = 5.0
-"""Seconds for which the database is waited for where nobody says how long."""
+"""Default seconds that `drain_now` waits for the database."""
 
-ELSEWHERE_S = 1.0
-"""Seconds for which another process that drains is given time to bring in what ended by now. It tells nobody,
-and needs a pause and a transaction."""
+OTHER_DRAIN_S = 1.0
+"""Seconds that `drain_now` waits if another process drains. That process needs one pause and one transaction,
+and reports nothing."""
 
 BATCH = 500
-"""Entries of one transaction."""
+"""EntryStore per transaction."""
 
 STALE_S = 60.0
-"""Age of a file that nobody finished making."""
+"""Age in seconds of an unfinished file that is deleted."""
 
 
 @dataclass(frozen=True, slots=True)
-class DrainStanding:
-    """How the way into the database stands."""
+class DrainStatus:
+    """The state of the drain."""
 
     drains: bool
-    """Whether this is the node's drain; else another process is, and this one waits to take its place."""
+    """Whether this process drains the spool. Otherwise another process does, and this one waits to take
+    over."""
     away: str = ""
-    """Why the database takes nothing now; empty where it does."""
+    """Why the database is unavailable; empty if it is available."""
     waiting: int = 0
-    """Entries that were read and are not in the database; more may lie in the spool."""
-    elsewhere: bool = False
-    """Whether another process was seen to be the node's drain."""
+    """EntryStore that were read but are not in the database. The spool can hold more."""
+    another_drains: bool = False
+    """Whether another process drains the spool."""
 
 
 class Drain:
-    """Reads a spool's files as they grow, and inserts what ended."""
+    """Reads the spool's files as they grow, and inserts the entries of ended generations."""
 
-    def __init__(self, directory: Path, entries: Entries) -> None:
+    def __init__(self, directory: Path, entries: EntryStore) -> None:
         self._directory = directory
         self._entries = entries
         self._readers: dict[Path, SegmentReader] = {}
         self._unreadable: set[Path] = set()
-        self._found: list[Entry] = []
+        self._entries_read: list[Entry] = []
         self._drains = False
-        self._elsewhere = False
+        self._another_drains = False
         self._away = ""
         self._pause = PAUSE_S
         self._stopping = False
         self._awake = threading.Event()
         self._progress = threading.Condition()
-        self._rounds = 0
-        self._clean = 0
-        self._wanted = 0
+        self._round_number = 0
+        self._clean_round = 0
+        self._requested_round = 0
         self._thread = threading.Thread(target=self._run, name="antiphon-drain", daemon=True)
 
     @property
-    def standing(self) -> DrainStanding:
-        """As of now; may be asked from any thread."""
-        return DrainStanding(self._drains, self._away, len(self._found), self._elsewhere)
+    def status(self) -> DrainStatus:
+        """The current state. Any thread can ask."""
+        return DrainStatus(self._drains, self._away, len(self._entries_read), self._another_drains)
 
     def start(self) -> None:
-        """Begins; returns at once. Raises StartupError where files cannot be locked there."""
-        ready(self._directory)
-        _require_locks(self._directory / LOCK)
+        """Starts the thread. Raises StartupError if files cannot be locked in the directory."""
+        prepare_directory(self._directory)
+        _require_locks(self._directory / LOCK_FILE)
         self._thread.start()
 
     def drain_now(self, within: float = DRAIN_S) -> bool:
-        """Blocks until everything that ended by now is in the database; false where it is not in so many
-        seconds. Where another process drains, nobody knows; it is given `ELSEWHERE_S`, and the answer is
-        false unless it left meanwhile."""
+        """Blocks until everything that has ended is in the database. Returns False if this takes longer than
+        `within` seconds. If another process drains, waits OTHER_DRAIN_S for it, then returns False unless
+        this process has taken over."""
         with self._progress:
-            wanted = self._wanted = self._rounds + 1
+            wanted = self._requested_round = self._round_number + 1
             self._awake.set()
-            if self._progress.wait_for(lambda: self._clean >= wanted, min(within, ELSEWHERE_S)):
+            if self._progress.wait_for(lambda: self._clean_round >= wanted, min(within, OTHER_DRAIN_S)):
                 return True
-            if self._elsewhere:
+            if self._another_drains:
                 return False
-            return self._progress.wait_for(lambda: self._clean >= wanted, within - ELSEWHERE_S)
+            return self._progress.wait_for(lambda: self._clean_round >= wanted, within - OTHER_DRAIN_S)
 
     def stop(self, within: float) -> bool:
-        """Inserts what is there, and ends; blocks. False where it is not done in so many seconds: the spool
-        keeps the rest."""
+        """Inserts the rest and ends the thread; blocks. Returns False if this takes longer than `within`
+        seconds. The spool keeps the rest."""
         self._stopping = True
         self._awake.set()
         self._thread.join(within)
@@ -118,92 +117,93 @@ class Drain:
     # --- the thread -----------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        lock = os.open(self._directory / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        lock = os.open(self._directory / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            while not take_lock(lock):
-                self._waits()
-                self._rest()
+            while not try_lock(lock):
+                self._note_other_drain()
+                self._pause_or_wake()
                 if self._stopping:
                     return
-            if self._elsewhere:
+            if self._another_drains:
                 record("ledger_drained_here", logging.INFO)
-            self._drains, self._elsewhere = True, False
-            self._signal(away=False)
+            self._drains, self._another_drains = True, False
+            self._signal_away(away=False)
             self._drain()
         finally:
             self._drains = False
             os.close(lock)
 
-    def _waits(self) -> None:
-        """Says once that another process is the node's drain."""
-        if not self._elsewhere:
+    def _note_other_drain(self) -> None:
+        """Logs once that another process drains the spool."""
+        if not self._another_drains:
             record("ledger_drained_elsewhere", logging.INFO, directory=str(self._directory))
-        self._elsewhere = True
+        self._another_drains = True
 
     def _drain(self) -> None:
-        """Until it is told to stop, and what had ended by then is in the database, or cannot get there."""
+        """Runs rounds until the drain is stopped and everything is inserted, or the database is
+        unavailable."""
         while True:
             last = self._stopping
             with self._progress:
-                self._rounds += 1
-            caught_up = self._guarded_round()
+                self._round_number += 1
+            caught_up = self._try_round()
             if caught_up:
                 with self._progress:
-                    self._clean = self._rounds
+                    self._clean_round = self._round_number
                     self._progress.notify_all()
             if last and (caught_up or self._away):
                 break
-            if self._away or (caught_up and self._wanted <= self._clean):
-                self._rest()
-        self._forget()
+            if self._away or (caught_up and self._requested_round <= self._clean_round):
+                self._pause_or_wake()
+        self._reset_readers()
 
-    def _rest(self) -> None:
-        """Until somebody wants something, or so long."""
+    def _pause_or_wake(self) -> None:
+        """Waits until it is woken, or for the pause."""
         self._awake.wait(self._pause)
         if not self._stopping:
             self._awake.clear()
 
-    def _guarded_round(self) -> bool:
-        """As `_round`. The thread outlives whatever comes: it begins again with all that lies in the spool,
+    def _try_round(self) -> bool:
+        """Like `_run_round`, but catches every error. After an unknown error it reads the whole spool again,
         as after a restart."""
         try:
-            return self._round()
+            return self._run_round()
         except StoreUnavailable as problem:
-            self._fails(problem.message)
+            self._note_failure(problem.message)
         except Exception as problem:  # noqa: BLE001 - a border: the spool keeps what was not inserted
-            self._fails(frames(problem))
-            self._forget()
+            self._note_failure(describe_exception(problem))
+            self._reset_readers()
         return False
 
-    def _forget(self) -> None:
-        self._found = []
+    def _reset_readers(self) -> None:
+        self._entries_read = []
         for reader in self._readers.values():
             reader.close()
         self._readers.clear()
 
-    def _round(self) -> bool:
-        """Reads and inserts once; whether all that had ended when it began is in the database now."""
+    def _run_round(self) -> bool:
+        """Reads and inserts once. Returns whether everything that had ended before is in the database."""
         caught_up = False
-        if not self._found:  # else the database did not take what the last round read
+        if not self._entries_read:  # otherwise the database did not take the last batch
             self._open_new()
             self._read_all()
-            caught_up = len(self._found) < BATCH
-        if self._found:
-            self._add(self._found)
+            caught_up = len(self._entries_read) < BATCH
+        if self._entries_read:
+            self._insert(self._entries_read)
         if self._away:
             record("ledger_store_back", logging.WARNING)
-            self._signal(away=False)
+            self._signal_away(away=False)
         self._away, self._pause = "", PAUSE_S
-        self._found = []
+        self._entries_read = []
         self._delete_done()
         return caught_up
 
     def _open_new(self) -> None:
         try:
             _remove_stale(self._directory)
-            paths = segments_of(self._directory)
+            paths = list_segments(self._directory)
         except OSError as problem:
-            self._unread(self._directory, problem)
+            self._note_unreadable(self._directory, problem)
             paths = []
         for path in paths:
             if path not in self._readers:
@@ -213,66 +213,67 @@ class Drain:
         try:
             self._readers[path] = SegmentReader(path)
         except OSError as problem:
-            self._unread(path, problem)
+            self._note_unreadable(path, problem)
 
     def _read_all(self) -> None:
         for path, reader in self._readers.items():
             try:
-                self._found += reader.read(BATCH - len(self._found))
+                self._entries_read += reader.read(BATCH - len(self._entries_read))
             except OSError as problem:
-                self._unread(path, problem)
-            if len(self._found) >= BATCH:
+                self._note_unreadable(path, problem)
+            if len(self._entries_read) >= BATCH:
                 return
 
-    def _unread(self, path: Path, problem: OSError) -> None:
-        """Says once what cannot be read; it is tried again."""
+    def _note_unreadable(self, path: Path, problem: OSError) -> None:
+        """Logs a file or directory that cannot be read, once. The next round tries again."""
         if path not in self._unreadable:
             self._unreadable.add(path)
             said = os.strerror(problem.errno or 0)
             record("spool_unreadable", logging.ERROR, segment=path.name, problem=said)
 
-    def _fails(self, problem: str) -> None:
+    def _note_failure(self, problem: str) -> None:
         if not self._away:
             record("ledger_store_away", logging.ERROR, problem=problem, directory=str(self._directory))
-            self._signal(away=True)
+            self._signal_away(away=True)
         self._away = problem
-        self._pause = min(2 * self._pause, MOST_PAUSE_S)
+        self._pause = min(2 * self._pause, MAX_PAUSE_S)
 
-    def _signal(self, away: bool) -> None:
-        """Tells those that are asked how the ledger stands; where even that cannot be written, they learn it
-        when the spool is full."""
-        flag = self._directory / AWAY
+    def _signal_away(self, away: bool) -> None:
+        """Tells the processes of the node, by a file, whether the database is unavailable. If the file cannot
+        be written, they find out when the spool is full."""
+        flag = self._directory / AWAY_FILE
         with suppress(OSError):
             if away:
                 flag.touch(mode=0o600)
             else:
                 flag.unlink(missing_ok=True)
 
-    def _add(self, entries: Sequence[Entry]) -> None:
-        """Inserts all; where the database can hold one of them in no form, the others."""
+    def _insert(self, entries: Sequence[Entry]) -> None:
+        """Inserts all entries. If the database refuses some, inserts the others and saves the refused ones in
+        a file."""
         try:
             self._entries.add(entries)
         except (InvalidValue, OverflowError):
             if len(entries) == 1:
-                return self._refuse(entries[0])
+                return self._save_refused(entries[0])
             middle = len(entries) // 2
-            self._add(entries[:middle])
-            self._add(entries[middle:])
+            self._insert(entries[:middle])
+            self._insert(entries[middle:])
 
-    def _refuse(self, entry: Entry) -> None:
+    def _save_refused(self, entry: Entry) -> None:
         record("ledger_entry_refused", logging.ERROR, entry=entry.id, request_id=entry.request_id)
-        path = self._directory / REFUSED
+        path = self._directory / REFUSED_FILE
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
-            file.write(encoded(entry) + b"\n")
+            file.write(encode_entry(entry) + b"\n")
 
     def _delete_done(self) -> None:
-        """Everything that was read is in the database: files in which nothing can come are of no more use."""
+        """Deletes the files that are complete and fully inserted."""
         for path, reader in list(self._readers.items()):
             if reader.is_done:
                 try:
                     path.unlink(missing_ok=True)
                 except OSError as problem:
-                    self._unread(path, problem)
+                    self._note_unreadable(path, problem)
                     continue
                 reader.close()
                 del self._readers[path]
@@ -280,19 +281,19 @@ class Drain:
 
 
 def _remove_stale(directory: Path) -> None:
-    """Deletes what somebody began to make and was killed at. Raises OSError."""
+    """Deletes files whose creator was killed before they were complete. Raises OSError."""
     for path in directory.iterdir():
-        with suppress(FileNotFoundError):  # it was finished just now
+        with suppress(FileNotFoundError):  # its creator has just renamed it
             if path.suffix == UNFINISHED and time.time() - path.stat().st_mtime > STALE_S:
                 path.unlink()
 
 
 def _require_locks(path: Path) -> None:
-    """Raises StartupError where a file's lock does not keep a second descriptor out: writers that live would
-    be taken for dead, and two drains would work at once."""
+    """Raises StartupError if a file lock does not exclude a second descriptor. Without locks, living writers
+    would look dead, and two drains would run at once."""
     first, second = (os.open(path, os.O_RDWR | os.O_CREAT, 0o600) for _ in range(2))
     try:
-        holds = not take_lock(first) or not take_lock(second)  # the first fails where a drain is at work
+        holds = not try_lock(first) or not try_lock(second)  # the first fails while a drain runs
     except OSError:
         holds = False
     finally:

@@ -1,7 +1,8 @@
-"""Brings requests and answers of projects that keep them into the store, behind the requests.
+"""Stores the requests and answers of projects that keep them, in the background.
 
-What it holds is bounded: where the store is away for long, later ones are dropped and counted, and no request
-waits or fails for that. They are no account; the ledger is.
+The queue is bounded. If the store is unavailable for long, new records are dropped and counted. Requests
+never wait for the store and never fail because of it. These records are not used for accounting; the ledger
+is.
 """
 
 import logging
@@ -13,41 +14,41 @@ from dataclasses import replace
 
 from antiphon.domain.recording import Record, Recording
 from antiphon.errors import StoreUnavailable
-from antiphon.store.base import Directory, Records
+from antiphon.store.base import Directory, RecordStore
 from antiphon.telemetry.logs import record as log
-from antiphon.telemetry.redaction import redacted_json
+from antiphon.telemetry.redaction import redact_json
 
-MOST_BYTES = 32 << 20
-"""Of texts that wait to be kept."""
-LONGEST = 256 << 10
+MAX_QUEUED = 32 << 20
+"""Characters that can wait for the store."""
+MAX_TEXT = 256 << 10
 """Characters of each text that are kept."""
 BATCH = 50
 PAUSE_S = 0.5
-"""Seconds between two looks."""
+"""Seconds between two rounds."""
 EXPIRY_S = 60.0
-"""Seconds between two times that what has expired is removed."""
+"""Seconds between two deletions of expired records."""
 RETRY_S = 2.0
 DAY_S = 86_400
 
 
 class StoreRecorder:
-    """`ledger.base.Recorder` over the store, with a thread of its own."""
+    """A `Recorder` with a thread that writes to the store."""
 
-    def __init__(self, store: Records, wall: Callable[[], float]) -> None:
-        """`wall`: Unix seconds."""
+    def __init__(self, store: RecordStore, wall: Callable[[], float]) -> None:
+        """`wall`: returns Unix seconds."""
         self._store = store
         self._wall = wall
         self._projects: dict[str, Recording] = {}
-        self._waiting: deque[tuple[Record, Recording]] = deque()
-        self._bytes = 0
+        self._queue: deque[tuple[Record, Recording]] = deque()
+        self._queued_length = 0
         self._lock = threading.Lock()
-        self._over = threading.Event()
+        self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="antiphon-recorder", daemon=True)
         self.dropped = 0
-        """Records for which there was no room."""
+        """RecordStore that were dropped because the queue was full."""
 
-    def learn(self, directory: Directory) -> None:
-        """From now on these projects keep their requests."""
+    def update_projects(self, directory: Directory) -> None:
+        """Replaces the set of projects that keep their requests."""
         self._projects = {
             project.id: project.recording for project in directory.projects if project.recording is not None
         }
@@ -57,69 +58,70 @@ class StoreRecorder:
         return project in self._projects
 
     def keep(self, id_: str, project: str, at: int, request: str, answer: str) -> None:
-        """Takes a request with its answer; waits for nothing. `at`: Unix milliseconds."""
+        """Queues a request and its answer, without waiting. `at`: Unix milliseconds."""
         recording = self._projects.get(project)
         if recording is None:
             return
         expires = at // 1000 + recording.days * DAY_S
         kept = Record(id_, project, at, expires, request, answer)
         with self._lock:
-            if self._bytes + size(kept) > MOST_BYTES:
+            if self._queued_length + text_length(kept) > MAX_QUEUED:
                 self.dropped += 1
-                if self.dropped.bit_count() == 1:  # the first, the second, the fourth: no log is flooded
+                if self.dropped.bit_count() == 1:  # logs the 1st, 2nd, 4th, 8th, ...: the log stays short
                     log("record_dropped", logging.WARNING, dropped=self.dropped)
                 return
-            self._bytes += size(kept)
-            self._waiting.append((kept, recording))
+            self._queued_length += text_length(kept)
+            self._queue.append((kept, recording))
 
     def start(self) -> None:
-        """Begins to bring records into the store."""
+        """Starts the thread."""
         self._thread.start()
 
     def stop(self, within: float) -> None:
-        """Keeps what still waits, for so many seconds, and ends."""
-        self._over.set()
+        """Stores what is queued, for at most `within` seconds, and ends the thread."""
+        self._stopping.set()
         self._thread.join(within)
 
     def _run(self) -> None:
         expiry = 0.0
         while True:
-            over = self._over.is_set()
+            over = self._stopping.is_set()
             try:
                 if time.monotonic() >= expiry:
                     expiry = time.monotonic() + EXPIRY_S
                     self._store.expire(int(self._wall()))
-                while self._bring():
+                while self._store_batch():
                     pass
             except StoreUnavailable:
-                self._over.wait(RETRY_S)
+                self._stopping.wait(RETRY_S)
             if over:
                 return
-            self._over.wait(PAUSE_S)
+            self._stopping.wait(PAUSE_S)
 
-    def _bring(self) -> bool:
-        """Brings the first of what waits; whether there was something."""
+    def _store_batch(self) -> bool:
+        """Stores the oldest queued records. Returns whether there were any."""
         with self._lock:
-            batch = [self._waiting[at] for at in range(min(BATCH, len(self._waiting)))]
+            batch = [self._queue[at] for at in range(min(BATCH, len(self._queue)))]
         if not batch:
             return False
-        self._store.add([_cleaned(record, recording) for record, recording in batch])
+        self._store.add([_redact_record(record, recording) for record, recording in batch])
         with self._lock:
             for record, _ in batch:
-                self._waiting.popleft()
-                self._bytes -= size(record)
+                self._queue.popleft()
+                self._queued_length -= text_length(record)
         return True
 
 
-def size(record: Record) -> int:
-    """Characters that a record holds."""
+def text_length(record: Record) -> int:
+    """Characters of the request and the answer."""
     return len(record.request) + len(record.answer)
 
 
-def _cleaned(record: Record, recording: Recording) -> Record:
-    """As it is kept: cut where nothing is cut into that is no longer found then."""
+def _redact_record(record: Record, recording: Recording) -> Record:
+    """The record with its texts redacted and cut. The cut never splits a text that redaction would otherwise
+    find."""
     return replace(
         record,
-        request=redacted_json(record.request, recording.redact, LONGEST),
-        answer=redacted_json(record.answer, recording.redact, LONGEST),
+        request=redact_json(record.request, recording.redact, MAX_TEXT),
+        answer=redact_json(record.answer, recording.redact, MAX_TEXT),
     )

@@ -1,11 +1,10 @@
-"""How an entry stands in a file: a header, a checksum, and the entry as compact JSON.
+"""The format of a spool record: a header, a checksum, and the entry as compact JSON.
 
     FF A7 4C 31 | kind, 1 byte | number, 4 | length, 4 | CRC-32 of all that and the payload, 4 | payload
 
-Numbers are big-endian. Every record begins with the byte FF, which no JSON holds, as it is UTF-8: nothing
-that a caller sends can look like a record, and the next whole record is found behind a damaged one. No
-payload holds a zero byte either, so the zeros of a file made ahead are what was not written yet. This module
-does no input or output.
+Numbers are big-endian. Every record begins with the byte FF, which UTF-8 and therefore JSON never contain. So
+nothing that a caller sends looks like a record, and a reader finds the next record after a damaged one. No
+payload contains a zero byte, so zeros mark the unwritten rest of a file. This module does no I/O.
 """
 
 import json
@@ -20,7 +19,7 @@ import msgspec
 from antiphon.domain.ledger import Entry
 
 MARK = b"\xff\xa7L1"
-"""How every record begins; its last digit is raised whenever the format changes."""
+"""The first bytes of every record. The last digit increases when the format changes."""
 
 _HEAD = struct.Struct(">4sBII")
 _CHECK = struct.Struct(">I")
@@ -28,73 +27,73 @@ _CHECK = struct.Struct(">I")
 HEADER = _HEAD.size + _CHECK.size
 """Bytes before each payload."""
 
-MOST = 64 * 1024
-"""Bytes of the largest payload: sixteen tags of OpenAI's largest size, however they are escaped."""
+MAX_PAYLOAD = 64 * 1024
+"""Bytes of the largest payload: enough for 16 tags of OpenAI's maximum size, however they are escaped."""
 
 
-class Kind(IntEnum):
-    """What a record says of a generation."""
+class RecordKind(IntEnum):
+    """Which of a generation's two records this is."""
 
     INTENT = 1
-    """It is about to begin."""
+    """The generation is about to begin."""
     COMPLETION = 2
-    """It ended."""
+    """The generation has ended."""
 
 
-class Record(NamedTuple):
-    """One record as it was read."""
+class SpoolRecord(NamedTuple):
+    """A record as it was read."""
 
     kind: int
     number: int
-    """Within its file the same for the two records of a generation."""
+    """Equal for the two records of a generation, and unique in the file otherwise."""
     payload: bytes
     size: int
-    """Bytes of all of it."""
+    """Bytes of the whole record."""
 
 
-def framed(kind: Kind, number: int, payload: bytes) -> bytes:
+def frame_record(kind: RecordKind, number: int, payload: bytes) -> bytes:
     """The bytes of a record."""
     head = _HEAD.pack(MARK, kind, number, len(payload))
     return head + _CHECK.pack(crc32(payload, crc32(head))) + payload
 
 
-def record_at(data: bytes, at: int) -> Record | None:
-    """The whole record that begins there; None where there is none, or not all of it."""
+def parse_record(data: bytes, at: int) -> SpoolRecord | None:
+    """The complete record at an offset, or None."""
     if len(data) - at < HEADER:
         return None
     mark, kind, number, length = _HEAD.unpack_from(data, at)
     begin = at + HEADER
-    if mark != MARK or length > MOST or begin + length > len(data):
+    if mark != MARK or length > MAX_PAYLOAD or begin + length > len(data):
         return None
     payload = data[begin : begin + length]
     (check,) = _CHECK.unpack_from(data, at + _HEAD.size)
     if check != crc32(payload, crc32(data[at : at + _HEAD.size])):
         return None
-    return Record(kind, number, payload, HEADER + length)
+    return SpoolRecord(kind, number, payload, HEADER + length)
 
 
-def next_record(data: bytes, at: int) -> int | None:
-    """Where the first whole record begins, there or later."""
+def find_record(data: bytes, at: int) -> int | None:
+    """The offset of the first complete record at or after an offset, or None."""
     while (at := data.find(MARK, at)) >= 0:
-        if record_at(data, at) is not None:
+        if parse_record(data, at) is not None:
             return at
         at += 1
     return None
 
 
-def _plain(value: object) -> object:
-    """What the encoder does not know by itself."""
+def _encode_mapping(value: object) -> object:
+    """Encodes read-only mappings, which the encoder does not know."""
     if isinstance(value, MappingProxyType):
         return dict(value)
     raise NotImplementedError
 
 
-_ENCODER = msgspec.json.Encoder(enc_hook=_plain)
+_ENCODER = msgspec.json.Encoder(enc_hook=_encode_mapping)
 _DECODER = msgspec.json.Decoder(Entry)
 
 
-def encoded(entry: Entry) -> bytes:
-    """The payload. Half a character of UTF-16, which is no text, is written as a question mark."""
+def encode_entry(entry: Entry) -> bytes:
+    """The payload of an entry. A lone surrogate, which UTF-8 cannot hold, becomes a question mark."""
     try:
         return _ENCODER.encode(entry)
     except UnicodeEncodeError:
@@ -102,8 +101,8 @@ def encoded(entry: Entry) -> bytes:
         return json.dumps(values, default=dict, ensure_ascii=False).encode("utf-8", "replace")
 
 
-def decoded(payload: bytes) -> Entry | None:
-    """The entry of a payload; None for what this version cannot read."""
+def decode_entry(payload: bytes) -> Entry | None:
+    """The entry of a payload, or None if this version cannot read it."""
     try:
         return _DECODER.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError):

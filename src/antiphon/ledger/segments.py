@@ -1,35 +1,53 @@
-"""One file of the spool as its writer sees it: made ahead at its full size, written by `pwrite`, locked while
-somebody writes.
+"""One file of the spool, as its writer and as the drain see it.
 
-Both records of a generation stand in the same file, and the first sets room aside for the second, so a file
-is complete by itself. The lock (flock) goes when the writer closes the file, or dies: whoever gets it then
-knows that nothing will be added.
+A file is created at its full size and written by `pwrite`. Both records of a generation are in the same file:
+the intent reserves the space of the completion. The writer holds a lock (flock) that ends when it closes the
+file or dies. Whoever gets the lock then knows that the file is final.
+
+The drain reads files while they grow. A record that cannot be read is read again later, because it may be
+half written. It counts as damaged if a complete record follows it, or if the writer is gone. Damaged bytes
+are skipped and logged; everything around them is kept.
 """
 
 import errno
 import fcntl
+import logging
 import os
 import secrets
 import time
 from pathlib import Path
 
-from antiphon.ledger.records import HEADER, Kind, framed
+from antiphon.domain.ledger import ABORTED, Entry
+from antiphon.domain.usage import UsageSource
+from antiphon.domain.values import changed
+from antiphon.ledger.records import (
+    HEADER,
+    MAX_PAYLOAD,
+    RecordKind,
+    SpoolRecord,
+    decode_entry,
+    find_record,
+    frame_record,
+    parse_record,
+)
+from antiphon.telemetry.logs import record
 
 SIZE = 1024 * 1024
 """Bytes of a file."""
 
 SUFFIX = ".seg"
 UNFINISHED = ".new"
-"""Of a file that is being made; it has no lock for a moment, so it has no name either that a drain reads."""
+"""Suffix of a file that is being created. Such a file has no lock for a moment, so the drain must not read
+it."""
 
 
-class Segment:
-    """A file that this process writes. One thread writes; another syncs and closes."""
+class SegmentWriter:
+    """A file that this process writes. One thread writes; another one syncs and closes."""
 
     def __init__(self, descriptor: int, path: Path) -> None:
         self.path = path
         self.unsynced = False
-        """Whether something was written that may not be on the disk."""
+        """Whether bytes were written that may not be on disk."""
         self._descriptor = descriptor
         self._position = 0
         self._reserved = 0
@@ -38,16 +56,17 @@ class Segment:
 
     @property
     def is_settled(self) -> bool:
-        """Whether every intent in it has its completion."""
+        """Whether every intent has its completion."""
         return self._pending == 0
 
     def has_room(self, size: int) -> bool:
-        """Whether so many bytes can be taken beyond what is set aside."""
+        """Whether `size` more bytes fit, besides the reserved ones."""
         return self._position + self._reserved + size <= SIZE
 
     def begin(self, payload: bytes, room: int) -> int:
-        """Writes an intent and sets `room` bytes aside for its end; returns its number. Raises OSError."""
-        self._write(framed(Kind.INTENT, self._number, payload))
+        """Writes an intent, reserves `room` bytes for its completion, and returns its number. Raises
+        OSError."""
+        self._write(frame_record(RecordKind.INTENT, self._number, payload))
         number = self._number
         self._number += 1
         self._reserved += room
@@ -55,43 +74,43 @@ class Segment:
         return number
 
     def complete(self, number: int, payload: bytes, room: int) -> None:
-        """Writes the completion of an intent and frees what was set aside for it, also where it raises
-        OSError."""
+        """Writes the completion of an intent and releases its reservation, even if it raises OSError."""
         self._reserved -= room
         self._pending -= 1
-        self._write(framed(Kind.COMPLETION, number, payload))
+        self._write(frame_record(RecordKind.COMPLETION, number, payload))
 
     def _write(self, record: bytes) -> None:
         written = os.pwrite(self._descriptor, record, self._position)
-        if written != len(record):  # the next record is written over what came of this one
+        if written != len(record):  # the next record overwrites the partial one
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._position += written
 
     def sync(self) -> None:
-        """Waits until the disk has what was written, if the file is not closed. Raises OSError."""
+        """Waits until the disk has all written bytes, unless the file is closed. Raises OSError."""
         self.unsynced = False
         if self._descriptor >= 0:
             _sync(self._descriptor)
 
     def close(self) -> None:
-        """Ends the writing: a drain may have the file now."""
+        """Ends the writing. The drain can lock the file now."""
         descriptor, self._descriptor = self._descriptor, -1
         os.close(descriptor)
 
 
-def framed_size(payload: int) -> int:
-    """Bytes of the record that holds so many of payload."""
+def frame_size(payload: int) -> int:
+    """Bytes of a record with a payload of this size."""
     return HEADER + payload
 
 
-def made(directory: Path) -> Segment:
-    """A new file, locked and at its full size. Raises OSError, with nothing left behind."""
+def create_segment(directory: Path) -> SegmentWriter:
+    """Creates a file, locks it and allocates its full size. Raises OSError, and leaves nothing behind
+    then."""
     path = directory / f"{time.time_ns():020d}-{secrets.token_hex(4)}{SUFFIX}"
     unfinished = path.with_suffix(UNFINISHED)
     descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        _fill(descriptor)
+        _allocate(descriptor)
         os.fsync(descriptor)
         unfinished.rename(path)
         sync_directory(directory)
@@ -99,11 +118,11 @@ def made(directory: Path) -> Segment:
         unfinished.unlink(missing_ok=True)
         os.close(descriptor)
         raise
-    return Segment(descriptor, path)
+    return SegmentWriter(descriptor, path)
 
 
-def _fill(descriptor: int) -> None:
-    """Takes the file's space from the disk now, so that no later write can want for it."""
+def _allocate(descriptor: int) -> None:
+    """Allocates the disk space now, so that no later write can lack it."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(descriptor, 0, SIZE)
         return
@@ -120,7 +139,7 @@ def _sync(descriptor: int) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Waits until the disk has the directory's names. Raises OSError."""
+    """Waits until the disk has the directory's entries. Raises OSError."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -128,8 +147,8 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def take_lock(descriptor: int) -> bool:
-    """Whether the file's lock is this descriptor's now; it is nobody else's then."""
+def try_lock(descriptor: int) -> bool:
+    """Takes the lock if nobody holds it. Returns whether it did."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -137,6 +156,115 @@ def take_lock(descriptor: int) -> bool:
     return True
 
 
-def segments_of(directory: Path) -> list[Path]:
+def list_segments(directory: Path) -> list[Path]:
     """The spool's files, the oldest first. Raises OSError."""
     return sorted(path for path in directory.iterdir() if path.suffix == SUFFIX)
+
+
+INTENT = int(RecordKind.INTENT)
+
+CHUNK = 4 * (HEADER + MAX_PAYLOAD)
+"""Bytes per read: several of the largest records."""
+
+
+class SegmentReader:
+    """The drain's position in one file, and the intents without completion."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises OSError."""
+        self.path = path
+        self.is_done = False
+        """Whether the file is final and was read to its end."""
+        self._descriptor = os.open(path, os.O_RDONLY)
+        self._at = 0
+        self._intents: dict[int, bytes] = {}
+        self._abandoned = False
+
+    def read(self, most: int) -> list[Entry]:
+        """Returns about `most` entries that ended since the last call. Raises OSError."""
+        found: list[Entry] = []
+        if self.is_done:
+            return found
+        # Try the lock before reading: then the read sees everything that a dead writer wrote.
+        self._abandoned = self._abandoned or try_lock(self._descriptor)
+        while len(found) < most:
+            if self._read_chunk(found):
+                continue
+            if self._skip_damage():
+                continue
+            if self._abandoned:
+                found.extend(self._build_aborted())
+                self.is_done = True
+            break
+        return found
+
+    def close(self) -> None:
+        """Closes the file."""
+        os.close(self._descriptor)
+
+    def _read_chunk(self, found: list[Entry]) -> bool:
+        """Reads the complete records at the position. Returns whether there were any."""
+        data = os.pread(self._descriptor, CHUNK, self._at)
+        at = 0
+        while (read := parse_record(data, at)) is not None:
+            at += read.size
+            if read.kind == INTENT:
+                self._intents[read.number] = read.payload
+            elif (entry := self._decode_completion(read)) is not None:
+                found.append(entry)
+        self._at += at
+        return at > 0
+
+    def _decode_completion(self, read: SpoolRecord) -> Entry | None:
+        """The entry of a completion, or None if it cannot be read."""
+        entry = decode_entry(read.payload)
+        if entry is None:
+            self._log_damage("a record is of another version", read.size)
+        else:
+            self._intents.pop(read.number, None)
+        return entry
+
+    def _build_aborted(self) -> list[Entry]:
+        """Entries for the intents of a dead writer."""
+        found = []
+        for payload in self._intents.values():
+            entry = decode_entry(payload)
+            if entry is None:
+                self._log_damage("a record is of another version", len(payload))
+            else:
+                found.append(changed(entry, status=ABORTED, source=UsageSource.ESTIMATED))
+        self._intents.clear()
+        return found
+
+    def _skip_damage(self) -> bool:
+        """Moves to the next complete record after bytes that cannot be read. Returns whether it moved."""
+        if not self._abandoned and os.pread(self._descriptor, 1, self._at) in (b"", b"\0"):
+            return False  # not written yet
+        rest = self._read_rest()
+        behind = find_record(rest, 0)
+        if behind is None:
+            cut = len(rest.rstrip(b"\0"))
+            if self._abandoned and cut:
+                self._log_damage("its writer was cut", cut)
+            return False
+        # A reader can see a record half written and the next one complete. Only a second look proves the
+        # damage.
+        if parse_record(self._read_rest(), 0) is None:
+            self._log_damage("a record is damaged", behind)
+            self._at += behind
+        return True
+
+    def _read_rest(self) -> bytes:
+        """Everything after the position."""
+        size = os.fstat(self._descriptor).st_size
+        return os.pread(self._descriptor, max(0, size - self._at), self._at)
+
+    def _log_damage(self, problem: str, size: int) -> None:
+        record(
+            "spool_damaged",
+            logging.WARNING,
+            segment=self.path.name,
+            at=self._at,
+            bytes=size,
+            problem=problem,
+        )

@@ -1,9 +1,8 @@
-"""The ledger on disk, as a process writes it: records go into files that were made ahead, and a drain brings
-them into the database.
+"""The ledger's files, as a process writes them. A drain moves their entries into the database.
 
-`begin` and `complete` belong to one thread, the event loop's. They write into the page cache, which outlives
-the process, and wait for no disk: a thread makes the next files, syncs what was written several times a
-second, and closes files that are done.
+Only the event loop's thread calls `begin` and `complete`. They write into the page cache, which survives the
+process, and wait for no disk. A second thread creates files ahead, syncs several times per second, and closes
+finished files.
 """
 
 import logging
@@ -17,79 +16,80 @@ from antiphon.domain.ledger import Entry
 from antiphon.domain.values import changed
 from antiphon.errors import InternalError, InvalidValue, LedgerFull, StartupError
 from antiphon.ledger.base import LedgerState
-from antiphon.ledger.records import MOST, encoded
-from antiphon.ledger.segments import SIZE, Segment, framed_size, made, segments_of
+from antiphon.ledger.records import MAX_PAYLOAD, encode_entry
+from antiphon.ledger.segments import SIZE, SegmentWriter, create_segment, frame_size, list_segments
 from antiphon.telemetry.logs import record
 
-GROWTH = 1024
-"""Bytes by which a completion may be longer than its intent: its counts and times, the names of what
-served."""
+COMPLETION_ROOM = 1024
+"""Bytes by which a completion can be longer than its intent: counts, times and names."""
 
 SPARES = 2
-"""Files that are made ahead. The second is for requests whose tags are so large that few fill a file."""
+"""Files that are created ahead. The second one is for large tags, which fill a file with few requests."""
 
-AWAY = "away"
-"""File by which a drain tells the processes of its node that the database takes nothing."""
+AWAY_FILE = "away"
+"""The drain creates this file while the database is unavailable, to tell the processes of its node."""
 
-STATUS = 64
-"""Characters of a status, where a completion has to be shortened."""
+MAX_STATUS = 64
+"""Characters of the status in a shortened completion."""
 
 TOO_LARGE = "the spool is as large as it may be, which happens when the database is away"
 
 RETRY_S = 1.0
-"""When a request that found no room may try again: the drain is faster, unless the database is away."""
+"""Seconds until a refused request should be sent again. The drain frees space faster unless the database is
+unavailable."""
 
 
-class _Open(NamedTuple):
+class _OpenEntry(NamedTuple):
     """An intent without completion."""
 
     intent: Entry
-    segment: Segment
+    segment: SegmentWriter
     number: int
     room: int
 
 
 class Spool:
-    """A Ledger. `most_bytes` bounds the files of all processes together; beyond it `begin` raises LedgerFull
-    until a drain has deleted some."""
+    """A `Ledger` in files. `most_bytes` limits the files of all processes together. Beyond it, `begin` raises
+    LedgerFull until a drain has deleted some."""
 
     def __init__(self, directory: Path, most_bytes: int, sync_interval: float) -> None:
-        """`sync_interval`: seconds between two syncs; what a power failure may take."""
+        """`sync_interval`: seconds between two syncs, and so the time that a power failure can cost."""
         self._directory = directory
         self._most = max(1, most_bytes // SIZE)
         self._interval = sync_interval
-        self._open: dict[str, _Open] = {}
-        self._current: Segment | None = None
-        self._retired: list[Segment] = []
-        self._spares: deque[Segment] = deque()
-        self._unsynced: deque[Segment] = deque()
-        self._finished: deque[Segment] = deque()
+        self._open: dict[str, _OpenEntry] = {}
+        self._current: SegmentWriter | None = None
+        self._retired: list[SegmentWriter] = []
+        self._spares: deque[SegmentWriter] = deque()
+        self._unsynced: deque[SegmentWriter] = deque()
+        self._finished: deque[SegmentWriter] = deque()
         self._wake = threading.Event()
         self._stopping = False
         self._problem = ""
-        self._thread = threading.Thread(target=self._keep, name="antiphon-spool", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="antiphon-spool", daemon=True)
 
     @property
     def problem(self) -> str:
-        """Why no more files can be made now; empty where they can."""
+        """Why no file can be created; empty if files can be created."""
         return self._problem
 
     @property
     def state(self) -> LedgerState:
-        """As of now; one look into the directory."""
+        """The current state. Looks into the directory once."""
         if self._problem and not self._spares:
             return LedgerState.FULL
-        return LedgerState.WAITING if (self._directory / AWAY).exists() else LedgerState.WELL
+        return LedgerState.WAITING if (self._directory / AWAY_FILE).exists() else LedgerState.WELL
 
     def start(self) -> None:
-        """Makes the first files; blocks. A spool that is full takes nothing until it is drained. Raises
-        StartupError where the directory cannot be used."""
-        ready(self._directory)
+        """Creates the first files; blocks. A full spool starts too, and takes entries once it is drained.
+        Raises StartupError if the directory cannot be used."""
+        prepare_directory(self._directory)
         self._make_spares()
         self._thread.start()
 
     def close(self) -> None:
-        """Ends the writing; blocks until all is on disk. What is not complete becomes `aborted`."""
+        """Ends the writing; blocks until everything is on disk. Intents without completion become
+        `aborted`."""
         self._stopping = True
         self._wake.set()
         self._thread.join()
@@ -102,43 +102,43 @@ class Spool:
     # --- the event loop -------------------------------------------------------------------------------------
 
     def begin(self, intent: Entry) -> None:
-        """See Ledger."""
-        payload = encoded(intent)
+        """See `Ledger.begin`."""
+        payload = encode_entry(intent)
         size = len(payload)
-        if size > MOST - GROWTH:
+        if size > (most := MAX_PAYLOAD - COMPLETION_ROOM):
             raise InvalidValue(
-                f"what the ledger keeps of this request takes {size} bytes, and {MOST - GROWTH} are the "
-                "most: send fewer or shorter tags",
+                f"what the ledger keeps of this request takes {size} bytes, and {most} are the most: send "
+                "fewer or shorter tags",
                 param="metadata" if intent.tags else None,
             )
-        room = framed_size(size + GROWTH)
-        segment = self._with_room(framed_size(size) + room)
+        room = frame_size(size + COMPLETION_ROOM)
+        segment = self._pick_segment(frame_size(size) + room)
         try:
             number = segment.begin(payload, room)
         except OSError as problem:
             self._retire(segment)
-            raise _full(os.strerror(problem.errno or 0)) from None
-        self._open[intent.id] = _Open(intent, segment, number, room)
-        self._written(segment)
+            raise _build_full_error(os.strerror(problem.errno or 0)) from None
+        self._open[intent.id] = _OpenEntry(intent, segment, number, room)
+        self._mark_unsynced(segment)
 
     def complete(self, entry: Entry) -> None:
-        """See Ledger."""
+        """See `Ledger.complete`."""
         place = self._open.pop(entry.id, None)
         if place is None:
             raise InternalError("a generation ended in the ledger that had not begun there")
-        payload = encoded(entry)
-        if framed_size(len(payload)) > place.room:
-            payload = encoded(_shortened(entry, place.intent))
+        payload = encode_entry(entry)
+        if frame_size(len(payload)) > place.room:
+            payload = encode_entry(_shorten_entry(entry, place.intent))
             record("ledger_entry_cut", logging.WARNING, entry=entry.id, request_id=entry.request_id)
         try:
             place.segment.complete(place.number, payload, place.room)
         except OSError as problem:
-            raise _full(os.strerror(problem.errno or 0)) from None
+            raise _build_full_error(os.strerror(problem.errno or 0)) from None
         finally:
-            self._written(place.segment)
+            self._mark_unsynced(place.segment)
             self._finish(place.segment)
 
-    def _with_room(self, size: int) -> Segment:
+    def _pick_segment(self, size: int) -> SegmentWriter:
         current = self._current
         if current is not None:
             if current.has_room(size):
@@ -147,31 +147,31 @@ class Spool:
         try:
             self._current = self._spares.popleft()
         except IndexError:
-            raise _full(self._problem or "the next file is being made") from None
+            raise _build_full_error(self._problem or "the next file is being made") from None
         finally:
             self._wake.set()
         return self._current
 
-    def _retire(self, segment: Segment) -> None:
-        """No intent is written into it any more."""
+    def _retire(self, segment: SegmentWriter) -> None:
+        """Writes no more intents into a file."""
         self._current = None
         self._retired.append(segment)
         self._finish(segment)
 
-    def _finish(self, segment: Segment) -> None:
-        """Hands a file that nothing more will be written into to the thread."""
+    def _finish(self, segment: SegmentWriter) -> None:
+        """Hands a file to the thread once nothing more will be written into it."""
         if segment is not self._current and segment.is_settled and segment in self._retired:
             self._retired.remove(segment)
             self._finished.append(segment)
 
-    def _written(self, segment: Segment) -> None:
+    def _mark_unsynced(self, segment: SegmentWriter) -> None:
         if not segment.unsynced:
             segment.unsynced = True
             self._unsynced.append(segment)
 
     # --- the thread -----------------------------------------------------------------------------------------
 
-    def _keep(self) -> None:
+    def _run(self) -> None:
         while not self._stopping:
             self._wake.wait(self._interval)
             self._wake.clear()
@@ -181,18 +181,18 @@ class Spool:
 
     def _make_spares(self) -> None:
         try:
-            while len(self._spares) < SPARES and self._may_grow():
-                self._spares.append(made(self._directory))
+            while len(self._spares) < SPARES and self._has_room():
+                self._spares.append(create_segment(self._directory))
             problem = "" if len(self._spares) == SPARES else TOO_LARGE
         except OSError as refused:
             problem = os.strerror(refused.errno or 0)
-        self._troubled(problem)
+        self._set_problem(problem)
 
-    def _may_grow(self) -> bool:
-        return len(segments_of(self._directory)) < self._most
+    def _has_room(self) -> bool:
+        return len(list_segments(self._directory)) < self._most
 
-    def _troubled(self, problem: str) -> None:
-        """Says once that no file can be made, and once that they can again."""
+    def _set_problem(self, problem: str) -> None:
+        """Logs once that no file can be created, and once that files can be created again."""
         if problem != self._problem:
             level = logging.ERROR if problem else logging.WARNING
             event = "spool_full" if problem else "spool_has_room"
@@ -201,17 +201,17 @@ class Spool:
 
     def _sync(self) -> None:
         while self._unsynced:
-            _synced(self._unsynced.popleft())
+            _sync_segment(self._unsynced.popleft())
 
     def _close_finished(self) -> None:
         while self._finished:
             segment = self._finished.popleft()
-            if segment.unsynced:  # written since the last round
-                _synced(segment)
+            if segment.unsynced:  # written since the last sync
+                _sync_segment(segment)
             segment.close()
 
 
-def _synced(segment: Segment) -> None:
+def _sync_segment(segment: SegmentWriter) -> None:
     try:
         segment.sync()
     except OSError as problem:
@@ -219,8 +219,8 @@ def _synced(segment: Segment) -> None:
         record("spool_sync_failed", logging.ERROR, segment=segment.path.name, problem=said)
 
 
-def ready(directory: Path) -> None:
-    """Makes the directory, its owner's alone. Raises StartupError."""
+def prepare_directory(directory: Path) -> None:
+    """Creates the directory for the owner alone. Raises StartupError."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         directory.chmod(0o700)
@@ -229,12 +229,13 @@ def ready(directory: Path) -> None:
         raise StartupError(f"the ledger's spool {directory} cannot be written: {said}") from None
 
 
-def _full(problem: str) -> LedgerFull:
+def _build_full_error(problem: str) -> LedgerFull:
     return LedgerFull(f"there is no room to write down what this takes: {problem}", retry_after=RETRY_S)
 
 
-def _shortened(entry: Entry, intent: Entry) -> Entry:
-    """A completion that fits: its counts and how it ended, with the names that the intent had."""
+def _shorten_entry(entry: Entry, intent: Entry) -> Entry:
+    """A completion that fits its reservation: the counts and the status of `entry`, with the names of
+    `intent`."""
     return changed(
         intent,
         attempts=entry.attempts,
@@ -244,7 +245,7 @@ def _shortened(entry: Entry, intent: Entry) -> Entry:
         reasoning_tokens=entry.reasoning_tokens,
         source=entry.source,
         cost=entry.cost,
-        status=entry.status[:STATUS],
+        status=entry.status[:MAX_STATUS],
         queue_ms=entry.queue_ms,
         ttft_ms=entry.ttft_ms,
         total_ms=entry.total_ms,

@@ -1,4 +1,4 @@
-"""The seam of limits: who counts what is used up, for all processes that must agree on it."""
+"""The interface of limiters. A limiter counts usage for all processes that must agree on it."""
 
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
@@ -7,42 +7,43 @@ from antiphon.domain.limits import Amounts, Limit, LimitStatus
 
 
 class Limiter(Protocol):
-    """Admits requests within their limits, exactly: what is reserved counts as used until it is settled.
+    """Admits requests within their limits, exactly. A reserved amount counts as used until the request is
+    settled.
 
-    A request's amounts count from the moment at which each of them was reserved. In no 60 seconds is more
-    counted than a limit of a minute allows, and in no day, week or month more than a budget allows.
+    Each amount counts from the moment it was reserved. No 60 seconds ever count more than a limit per minute
+    allows. No day, week or month counts more than a budget allows.
     """
 
     async def reserve(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[LimitStatus, ...]:
-        """Takes the amounts out of every limit, and one of each that counts requests at once; of all or of
-        none. Says how each stands then, in their order. `claim` is an id that nobody else has.
+        """Takes the amounts out of every limit, and one request out of each limit of concurrent requests. It
+        takes all of them or none. `claim` is an id that nobody else uses. Returns the status of each limit,
+        in their order.
 
-        Raises RateLimited or BudgetExceeded, with the limit that says no, and LimitsUnavailable where nobody
-        can say.
+        Raises RateLimited or BudgetExceeded, with the limit that has no room, or LimitsUnavailable if nobody
+        can tell.
         """
 
     async def extend(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[LimitStatus, ...]:
-        """Takes more for a reservation that stands. `limits`: those it was reserved of that still hold, in
-        their order and as they are now; one that was removed refuses nothing. Says how they stand then.
-        Raises as `reserve` does; nothing has changed then."""
+        """Takes more for a claim that is open. `limits` are the limits of the claim that still exist, as they
+        are now; a removed limit refuses nothing. Returns their status, in their order. Raises as `reserve`
+        does, and then changes nothing."""
 
     def settle(self, claim: str, amounts: Amounts, at: int | None = None) -> None:
-        """Ends a reservation: what was really used counts, what was reserved beyond it is there again at
-        once, and what was used beyond the reservation counts too. Waits for nothing; of an unknown claim it
-        does nothing. `at`: when it ended as the ledger has it, in Unix milliseconds; None where the ledger
-        has no entry."""
+        """Ends a claim and returns at once. The amounts that were really used count, whether they are less or
+        more than what was reserved. An unknown claim is ignored. `at` is the end of the request in the
+        ledger, in Unix milliseconds, or None if the ledger has no entry."""
 
-    async def standing(self, limits: Sequence[Limit]) -> tuple[LimitStatus, ...]:
-        """How limits stand, in their order; takes nothing. Raises LimitsUnavailable."""
+    async def read_status(self, limits: Sequence[Limit]) -> tuple[LimitStatus, ...]:
+        """The status of each limit, in their order. Takes nothing. Raises LimitsUnavailable."""
 
     async def aclose(self) -> None:
-        """Lets go of everything; what is settled is told before."""
+        """Releases all resources, after it has sent what was settled."""
 
 
 @runtime_checkable
-class Watched(Protocol):
-    """A limiter that asks somebody else, who may be away."""
+class MonitoredLimiter(Protocol):
+    """A limiter that depends on another process, which can be unavailable."""
 
     @property
     def available(self) -> bool:
-        """Whether it can be asked now."""
+        """Whether the other process answers now."""

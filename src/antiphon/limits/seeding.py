@@ -1,4 +1,5 @@
-"""What the ledger knows of limits whose counters are not there: after a start, and for a new limit."""
+"""Reads past usage from the ledger, for limits that have no counter yet: after a start, and for a new
+limit."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -9,42 +10,42 @@ from antiphon.domain.identity import matches
 from antiphon.domain.ledger import Used
 from antiphon.domain.limits import Limit, Measure, Subject, Window
 from antiphon.errors import LimitsUnavailable, StoreUnavailable
-from antiphon.limits.periods import period
-from antiphon.limits.windows import BUCKETS, WINDOW
-from antiphon.store.base import Entries
+from antiphon.limits.windows import BUCKETS, WINDOW, find_period
+from antiphon.store.base import EntryStore
 
 SECOND = 1_000
 """Milliseconds."""
 HOUR = 3600 * SECOND
-"""Grain of periods of the calendar, which all begin with one."""
+"""Milliseconds. Sums for calendar periods are by the hour, because every period begins with one."""
 MINUTE = WINDOW // 1_000_000 * (BUCKETS + 1) // BUCKETS
-"""Milliseconds that a window which slides may reach back."""
-TOLD = 10 * SECOND
-"""Milliseconds in which every process has told a coordinator that began what ran and what ended since."""
-PATIENCE_S = 1.0
-"""Seconds in which a ledger that did not answer is not asked again."""
+"""Milliseconds of the sliding window, including its last bucket."""
+GRACE_MS = 10 * SECOND
+"""Milliseconds after the start of a coordinator in which every process has reported its running and ended
+requests."""
+RETRY_PAUSE_S = 1.0
+"""Seconds before a ledger that failed is asked again."""
 
-Taken = Mapping[str, Sequence[tuple[float, int]]]
-"""By the id of a limit: moments in Unix seconds, and how much was taken of it then."""
-Seeds = Callable[[Sequence[Limit]], Awaitable[Taken]]
-"""What was taken of limits up to now, in the window that holds now. Raises StoreUnavailable."""
+SeedAmounts = Mapping[str, Sequence[tuple[float, int]]]
+"""By limit id: times in Unix seconds and the amounts used then."""
+Seeder = Callable[[Sequence[Limit]], Awaitable[SeedAmounts]]
+"""Reads what was used of limits in their current window. Raises StoreUnavailable."""
 
 
-class Asking:
-    """Asks for what was taken, but not at once again where nobody could say."""
+class SeedReader:
+    """Reads past usage, and pauses after a failure."""
 
-    def __init__(self, seeds: Seeds | None, clock: Clock, opens: bool) -> None:
-        """`seeds`: None knows of nothing. `opens`: whether nothing counts as taken where nobody can say."""
+    def __init__(self, seeds: Seeder | None, clock: Clock, opens: bool) -> None:
+        """`seeds`: None if there is no past usage. `opens`: if reading fails, nothing counts as used."""
         self._seeds = seeds
         self._clock = clock
         self._opens = opens
         self._failed: float | None = None
 
-    async def taken(self, limits: Sequence[Limit]) -> Taken:
-        """What was taken of these limits. Raises LimitsUnavailable."""
+    async def read(self, limits: Sequence[Limit]) -> SeedAmounts:
+        """The past usage of these limits. Raises LimitsUnavailable."""
         if self._seeds is None:
             return {}
-        if self._failed is None or self._clock.monotonic() - self._failed > PATIENCE_S:
+        if self._failed is None or self._clock.monotonic() - self._failed > RETRY_PAUSE_S:
             try:
                 return await self._seeds(limits)
             except StoreUnavailable:
@@ -56,86 +57,86 @@ class Asking:
         )
 
 
-class LedgerSeeds:
-    """`Seeds` over the ledger's rows, which are read in a thread of its own."""
+class LedgerSeeder:
+    """A `Seeder` that reads the ledger's rows in a thread."""
 
     def __init__(
         self,
-        entries: Entries,
+        entries: EntryStore,
         clock: Callable[[], float],
-        drained: Callable[[], object] | None = None,
+        drain: Callable[[], object] | None = None,
         families: Callable[[], Mapping[str, str]] = dict,
-        began: int | None = None,
+        started_at: int | None = None,
     ) -> None:
-        """`clock`: Unix seconds. `drained` puts what is written down and not in the ledger yet into it.
-        `families` gives, by the id of each key that succeeds another, the id of the first. Both block, and
-        raise StoreUnavailable. `began`: Unix milliseconds when counting began; what ended later is told by
-        the processes in which it ran, and is not read."""
+        """`clock`: Unix seconds. `drain` writes all spooled entries into the ledger. `families` maps the id
+        of each successor key to the id of its first key. Both block, and raise StoreUnavailable.
+        `started_at`: Unix milliseconds when counting began; processes report later requests themselves, so
+        these are not read."""
         self._entries = entries
         self._clock = clock
-        self._drained = drained
+        self._drain = drain
         self._families = families
-        self._began = began
+        self._started_at = started_at
         self._thread = ThreadPoolExecutor(1, "antiphon-seeds")
 
-    async def __call__(self, limits: Sequence[Limit]) -> Taken:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._taken, limits)
+    async def __call__(self, limits: Sequence[Limit]) -> SeedAmounts:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._read_amounts, limits)
 
     def close(self) -> None:
-        """Waits for what is being read."""
+        """Waits for the reads that run."""
         self._thread.shutdown()
 
-    def _taken(self, limits: Sequence[Limit]) -> Taken:
+    def _read_amounts(self, limits: Sequence[Limit]) -> SeedAmounts:
         counting = [limit for limit in limits if limit.measure is not Measure.CONCURRENT]
         if not counting:
             return {}
-        if self._drained is not None:
-            self._drained()
+        if self._drain is not None:
+            self._drain()
         taken: dict[str, list[tuple[float, int]]] = {}
         families = self._families()
         now = self._clock()
         queries: dict[tuple[Window | None, int | None], list[Limit]] = {}
         for limit in counting:
-            queries.setdefault((limit.window, self._before(limit, now)), []).append(limit)
+            queries.setdefault((limit.window, self._upper_bound(limit, now)), []).append(limit)
         for (window, before), concerned in queries.items():
-            rows = self._entries.used(*_reach(window, now), before)
-            for id_, at, amount in _found(rows, concerned, families):
+            rows = self._entries.sum_usage(*_find_start(window, now), before)
+            for id_, at, amount in _match_rows(rows, concerned, families):
                 taken.setdefault(id_, []).append((at, amount))
         return taken
 
-    def _before(self, limit: Limit, now: float) -> int | None:
-        """The moment from which on requests with a limit are told and not read. Nobody tells of requests that
-        began before there was the limit; and later, what was told has a counter."""
-        began = self._began
-        if began is None or now * SECOND >= began + TOLD or limit.created >= began // SECOND:
+    def _upper_bound(self, limit: Limit, now: float) -> int | None:
+        """Unix milliseconds from which processes report the requests of a limit, so that the ledger is not
+        read. None reads all: for limits newer than this coordinator, and after the grace period."""
+        began = self._started_at
+        if began is None or now * SECOND >= began + GRACE_MS or limit.created >= began // SECOND:
             return None
         return began
 
 
-def _reach(window: Window | None, now: float) -> tuple[int, int]:
-    """Unix milliseconds from which on a window counts, and the grain of the sums that it needs."""
+def _find_start(window: Window | None, now: float) -> tuple[int, int]:
+    """Start of the window in Unix milliseconds, and the grain of the sums."""
     if window in (None, Window.MINUTE):
         return int(now * SECOND) - MINUTE, 1
-    return period(window, now)[0] * SECOND, HOUR
+    return find_period(window, now)[0] * SECOND, HOUR
 
 
-def _found(
+def _match_rows(
     rows: Iterable[Used], limits: Sequence[Limit], families: Mapping[str, str]
 ) -> Iterable[tuple[str, float, int]]:
-    """What rows took of which limit, and when."""
+    """Limit id, Unix seconds and amount for each row that a limit applies to."""
     by_target: dict[tuple[Subject, str | None], list[Limit]] = {}
     for limit in limits:
         of_key = limit.subject is Subject.KEY
         target = families.get(limit.target, limit.target) if of_key else limit.target
         by_target.setdefault((limit.subject, target), []).append(limit)
     for row in rows:
-        concerned = (limit for target in _targets(row, families) for limit in by_target.get(target, ()))
+        concerned = (limit for target in _list_targets(row, families) for limit in by_target.get(target, ()))
         for limit in concerned:
             if limit.models is None or matches((limit.models,), row.model):
-                yield limit.id, row.at / SECOND, row.amounts.of(limit.measure)
+                yield limit.id, row.at / SECOND, row.amounts.amount_of(limit.measure)
 
 
-def _targets(row: Used, families: Mapping[str, str]) -> Iterable[tuple[Subject, str | None]]:
+def _list_targets(row: Used, families: Mapping[str, str]) -> Iterable[tuple[Subject, str | None]]:
     yield Subject.KEY, families.get(row.key, row.key)
     yield Subject.USER, row.user
     yield Subject.PROJECT, row.project

@@ -1,4 +1,4 @@
-"""A limiter's counters and claims as values, and the file in which they outlive the process that counts."""
+"""A limiter's counters and claims as values, and the file that carries them over a restart."""
 
 import os
 from collections.abc import Mapping
@@ -7,24 +7,24 @@ from pathlib import Path
 
 import antiphon
 from antiphon.domain.limits import Limit
-from antiphon.limits.windows import SECOND, Moment
+from antiphon.limits.windows import SECOND, ClockReading
 from antiphon.processes.ipc.frames import FrameError, from_line, to_line
 
-LONGEST_S = 60.0
-"""Age at which a file is stale: the windows that slide are over, and the ledger knows the rest."""
+MAX_AGE_S = 60.0
+"""Age at which the file is stale. The sliding windows have passed by then, and the ledger knows the rest."""
 
-MOST_DRIFT_S = 1.0
-"""Seconds by which the clocks may have moved apart: more is another start of the machine, or a clock that was
-set."""
+MAX_DRIFT_S = 1.0
+"""Seconds by which the two clocks can differ since the file was written. More means that the machine was
+restarted or its clock was set."""
 
 
 @dataclass(frozen=True, slots=True)
 class CounterState:
-    """A limit with what its counter holds."""
+    """A limit and the amounts of its counter."""
 
     limit: Limit
     places: Mapping[int, int]
-    """Amounts by their places, as of `limits.windows`."""
+    """Amounts by place; see `limits.windows`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class PartState:
     """What a claim took of one limit."""
 
     limit: str
-    """Its id."""
+    """Id of the limit."""
     parts: tuple[tuple[int, int], ...]
     """Places and amounts, the oldest first."""
     is_sized: bool
@@ -40,7 +40,7 @@ class PartState:
 
 @dataclass(frozen=True, slots=True)
 class ClaimState:
-    """A claim that stands."""
+    """An open claim."""
 
     id: str
     held: tuple[PartState, ...]
@@ -48,25 +48,25 @@ class ClaimState:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All that a limiter counted, at one moment."""
+    """Everything that a limiter counted, at one moment."""
 
-    at: Moment
+    at: ClockReading
     counters: tuple[CounterState, ...] = ()
     claims: tuple[ClaimState, ...] = ()
     release: str = antiphon.__version__
 
 
-def save(path: Path, snapshot: Snapshot) -> None:
-    """Writes a file that only this user may read. Raises OSError."""
+def save_snapshot(path: Path, snapshot: Snapshot) -> None:
+    """Writes a file that only this user can read. Raises OSError."""
     new = path.with_suffix(".new")
     with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         file.write(to_line(snapshot))
     new.replace(path)
 
 
-def take(path: Path, now: Moment) -> Snapshot | None:
-    """Reads the file and removes it. None where there is none, or where it is stale or cannot be read: then
-    counters begin with the ledger."""
+def pop_snapshot(path: Path, now: ClockReading) -> Snapshot | None:
+    """Reads the file and deletes it. None if the file is missing, stale or damaged: counters then start from
+    the ledger."""
     try:
         content = path.read_bytes()
         path.unlink()
@@ -74,5 +74,5 @@ def take(path: Path, now: Moment) -> Snapshot | None:
     except (OSError, FrameError):
         return None
     age, ticked = now.wall - snapshot.at.wall, (now.monotonic - snapshot.at.monotonic) / SECOND
-    usable = 0 <= age <= LONGEST_S and abs(age - ticked) <= MOST_DRIFT_S
+    usable = 0 <= age <= MAX_AGE_S and abs(age - ticked) <= MAX_DRIFT_S
     return snapshot if usable and snapshot.release == antiphon.__version__ else None

@@ -1,30 +1,31 @@
-"""Counters, one for each limit: what was taken in the last 60 seconds, in a period of the calendar, or is
-taken at once.
+"""Counters of usage, one for each limit: of the last 60 seconds, of a calendar period, or of running
+requests.
 
-They count and refuse nobody. A place is where an amount was counted, so that it can be given back there.
+A counter refuses nothing. `add` returns a place: the bucket or period in which the amount was counted.
+`subtract` gives an amount back at that place.
 """
 
 from collections import OrderedDict
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 from antiphon.domain.limits import Limit, Measure, Window
 from antiphon.domain.values import Value
-from antiphon.limits.periods import period
 
 WINDOW = 60_000_000_000
-"""Nanoseconds of the window that slides."""
+"""Nanoseconds of the sliding window."""
 BUCKETS = 1_000
-"""Of one window. An amount counts as taken at the end of its bucket, so no 60 seconds hold more than the
-limit, and it is missed for at most a thousandth of the window longer than it must be."""
+"""Buckets of one window. An amount counts as if taken at the end of its bucket. So no 60 seconds exceed the
+limit, and an amount counts at most a thousandth of the window too long."""
 BUCKET = WINDOW // BUCKETS
 SECOND = 1_000_000_000
-AGAIN = 1.0
-"""Seconds after which to ask again for what frees itself when another request ends."""
+CONCURRENT_RETRY_S = 1.0
+"""Seconds until a client should retry when too many requests run."""
 
 
-class Moment(Value, frozen=True):
-    """Now, on both clocks."""
+class ClockReading(Value, frozen=True):
+    """The current time on both clocks."""
 
     monotonic: int
     """Nanoseconds."""
@@ -32,48 +33,48 @@ class Moment(Value, frozen=True):
     """Unix seconds."""
 
 
-class Counter(Protocol):
-    """What one limit has counted."""
+class UsageCounter(Protocol):
+    """Counts the usage of one limit."""
 
-    def used(self, now: Moment) -> int:
-        """How much counts now."""
+    def total(self, now: ClockReading) -> int:
+        """The amount that counts now."""
 
-    def take(self, now: Moment, amount: int) -> int:
-        """Counts more from now on. Gives the place."""
+    def add(self, now: ClockReading, amount: int) -> int:
+        """Counts an amount from now on, and returns its place."""
 
-    def give(self, place: int, amount: int) -> None:
-        """Counts less of what was taken at a place; what no longer counts changes nothing."""
+    def subtract(self, place: int, amount: int) -> None:
+        """Removes an amount from a place. A place that no longer counts is ignored."""
 
-    def holds(self, now: Moment, place: int) -> bool:
-        """Whether what was taken at a place counts now."""
+    def is_current(self, now: ClockReading, place: int) -> bool:
+        """Whether a place still counts."""
 
-    def remember(self, now: Moment, at: float, amount: int) -> None:
-        """Counts what was taken at an earlier moment, in Unix seconds."""
+    def add_past(self, now: ClockReading, at: float, amount: int) -> None:
+        """Counts an amount that was used at an earlier time, in Unix seconds."""
 
-    def wait(self, now: Moment, excess: int) -> float:
-        """Seconds until so much less counts, if nothing more is taken."""
+    def seconds_until_room(self, now: ClockReading, excess: int) -> float:
+        """Seconds until the total has fallen by `excess`, if nothing more is added."""
 
-    def reset(self, now: Moment) -> float:
-        """Seconds until nothing of what counts now counts any more."""
+    def seconds_until_reset(self, now: ClockReading) -> float:
+        """Seconds until the total is 0, if nothing more is added."""
 
-    def places(self) -> dict[int, int]:
-        """Amounts by their places."""
+    def export_amounts(self) -> dict[int, int]:
+        """The amounts by place."""
 
-    def put(self, places: Mapping[int, int]) -> None:
-        """Counts what another counter of the kind held, and nothing else."""
+    def import_amounts(self, places: Mapping[int, int]) -> None:
+        """Replaces everything by the amounts of another counter of the same kind."""
 
 
-class Sliding:
-    """Of the last 60 seconds, in buckets by time."""
+class SlidingWindow:
+    """Counts the last 60 seconds in buckets."""
 
     def __init__(self) -> None:
         self._buckets: OrderedDict[int, int] = OrderedDict()
-        """Amounts by the number of the bucket, the oldest first."""
+        """Amounts by bucket number, the oldest first."""
         self._total = 0
         self._looked = 0
-        """Number of the bucket in which what had passed was last taken out."""
+        """The bucket at which expired amounts were last removed."""
 
-    def used(self, now: Moment) -> int:
+    def total(self, now: ClockReading) -> int:
         current = now.monotonic // BUCKET
         if current != self._looked:
             self._looked = current
@@ -82,142 +83,171 @@ class Sliding:
                 self._total -= buckets.pop(bucket)
         return self._total
 
-    def take(self, now: Moment, amount: int) -> int:
+    def add(self, now: ClockReading, amount: int) -> int:
         bucket = now.monotonic // BUCKET
         self._buckets[bucket] = self._buckets.get(bucket, 0) + amount
         self._total += amount
         return bucket
 
-    def give(self, place: int, amount: int) -> None:
+    def subtract(self, place: int, amount: int) -> None:
         if place in self._buckets:
             self._buckets[place] -= amount
             self._total -= amount
             if self._buckets[place] <= 0:
                 del self._buckets[place]
 
-    def holds(self, now: Moment, place: int) -> bool:
+    def is_current(self, now: ClockReading, place: int) -> bool:
         return place >= now.monotonic // BUCKET - BUCKETS
 
-    def remember(self, now: Moment, at: float, amount: int) -> None:
+    def add_past(self, now: ClockReading, at: float, amount: int) -> None:
         ago = max(0, int((now.wall - at) * SECOND))
         bucket = (now.monotonic - ago) // BUCKET
         known = {**self._buckets, bucket: self._buckets.get(bucket, 0) + amount}
         self._buckets = OrderedDict(sorted(known.items()))
         self._total += amount
-        self._looked = 0  # it may have passed already
+        self._looked = 0  # it may have expired already
 
-    def wait(self, now: Moment, excess: int) -> float:
+    def seconds_until_room(self, now: ClockReading, excess: int) -> float:
         freed = 0
         for bucket, amount in self._buckets.items():
             freed += amount
             if freed >= excess:
-                return self._left(now, bucket)
+                return self._seconds_left(now, bucket)
         return WINDOW / SECOND
 
-    def reset(self, now: Moment) -> float:
-        return self._left(now, next(reversed(self._buckets))) if self._buckets else 0.0
+    def seconds_until_reset(self, now: ClockReading) -> float:
+        return self._seconds_left(now, next(reversed(self._buckets))) if self._buckets else 0.0
 
-    def places(self) -> dict[int, int]:
+    def export_amounts(self) -> dict[int, int]:
         return dict(self._buckets)
 
-    def put(self, places: Mapping[int, int]) -> None:
+    def import_amounts(self, places: Mapping[int, int]) -> None:
         self._buckets = OrderedDict(sorted(places.items()))
         self._total, self._looked = sum(places.values()), 0
 
     @staticmethod
-    def _left(now: Moment, bucket: int) -> float:
+    def _seconds_left(now: ClockReading, bucket: int) -> float:
         """Seconds until a bucket leaves the window."""
         return max(0, (bucket + BUCKETS + 1) * BUCKET - now.monotonic) / SECOND
 
 
-class Calendar:
-    """Of a day, week or month of UTC."""
+class CalendarWindow:
+    """Counts a day, week or month of UTC."""
 
     def __init__(self, window: Window) -> None:
         self._window = window
         self._periods: OrderedDict[int, int] = OrderedDict()
-        """Amounts by the beginning of the period: of two, so that a clock that is set back finds its own."""
+        """Amounts by the beginning of the period. Two periods are kept in case the clock is set back."""
         self._now = (0, 0)
-        """Beginning and end of the period that was looked at last."""
+        """Beginning and end of the period that was last looked up."""
 
-    def used(self, now: Moment) -> int:
-        return self._periods.get(self._begin(now.wall), 0)
+    def total(self, now: ClockReading) -> int:
+        return self._periods.get(self._find_begin(now.wall), 0)
 
-    def take(self, now: Moment, amount: int) -> int:
-        begin, periods = self._begin(now.wall), self._periods
+    def add(self, now: ClockReading, amount: int) -> int:
+        begin, periods = self._find_begin(now.wall), self._periods
         periods[begin] = periods.get(begin, 0) + amount
         periods.move_to_end(begin)
         while len(periods) > 2:
             periods.popitem(last=False)
         return begin
 
-    def give(self, place: int, amount: int) -> None:
+    def subtract(self, place: int, amount: int) -> None:
         if place in self._periods:
             self._periods[place] -= amount
 
-    def holds(self, now: Moment, place: int) -> bool:
-        return place == self._begin(now.wall)
+    def is_current(self, now: ClockReading, place: int) -> bool:
+        return place == self._find_begin(now.wall)
 
-    def remember(self, now: Moment, at: float, amount: int) -> None:
-        if period(self._window, at)[0] == self._begin(now.wall):
-            self.take(now, amount)
+    def add_past(self, now: ClockReading, at: float, amount: int) -> None:
+        if find_period(self._window, at)[0] == self._find_begin(now.wall):
+            self.add(now, amount)
 
-    def wait(self, now: Moment, excess: int) -> float:
-        return self.reset(now)
+    def seconds_until_room(self, now: ClockReading, excess: int) -> float:
+        return self.seconds_until_reset(now)
 
-    def reset(self, now: Moment) -> float:
-        self._begin(now.wall)
+    def seconds_until_reset(self, now: ClockReading) -> float:
+        self._find_begin(now.wall)
         return self._now[1] - now.wall
 
-    def places(self) -> dict[int, int]:
+    def export_amounts(self) -> dict[int, int]:
         return dict(self._periods)
 
-    def put(self, places: Mapping[int, int]) -> None:
+    def import_amounts(self, places: Mapping[int, int]) -> None:
         self._periods = OrderedDict(places)
 
-    def _begin(self, wall: float) -> int:
+    def _find_begin(self, wall: float) -> int:
         if not self._now[0] <= wall < self._now[1]:
-            self._now = period(self._window, wall)
+            self._now = find_period(self._window, wall)
         return self._now[0]
 
 
-class AtOnce:
-    """Of requests that are running."""
+class ConcurrencyCounter:
+    """Counts the requests that run now."""
 
     def __init__(self) -> None:
         self._running = 0
 
-    def used(self, now: Moment) -> int:
+    def total(self, now: ClockReading) -> int:
         return self._running
 
-    def take(self, now: Moment, amount: int) -> int:
+    def add(self, now: ClockReading, amount: int) -> int:
         self._running += amount
         return 0
 
-    def give(self, place: int, amount: int) -> None:
+    def subtract(self, place: int, amount: int) -> None:
         self._running -= amount
 
-    def holds(self, now: Moment, place: int) -> bool:
+    def is_current(self, now: ClockReading, place: int) -> bool:
         return True
 
-    def remember(self, now: Moment, at: float, amount: int) -> None:
-        """What has ended does not run."""
+    def add_past(self, now: ClockReading, at: float, amount: int) -> None:
+        """Does nothing: a past request does not run."""
 
-    def wait(self, now: Moment, excess: int) -> float:
-        return AGAIN
+    def seconds_until_room(self, now: ClockReading, excess: int) -> float:
+        return CONCURRENT_RETRY_S
 
-    def reset(self, now: Moment) -> float:
+    def seconds_until_reset(self, now: ClockReading) -> float:
         return 0.0
 
-    def places(self) -> dict[int, int]:
+    def export_amounts(self) -> dict[int, int]:
         return {0: self._running}
 
-    def put(self, places: Mapping[int, int]) -> None:
+    def import_amounts(self, places: Mapping[int, int]) -> None:
         self._running = places.get(0, 0)
 
 
-def counter_of(limit: Limit) -> Counter:
-    """A new counter of what a limit limits."""
+def make_counter(limit: Limit) -> UsageCounter:
+    """A new counter of the kind that a limit needs."""
     if limit.measure is Measure.CONCURRENT or limit.window is None:
-        return AtOnce()
-    return Sliding() if limit.window is Window.MINUTE else Calendar(limit.window)
+        return ConcurrencyCounter()
+    return SlidingWindow() if limit.window is Window.MINUTE else CalendarWindow(limit.window)
+
+
+SKEW_S = 3600.0
+"""Seconds by which another machine's clock can be behind ours."""
+
+DAYS = {Window.DAY: 1, Window.WEEK: 7}
+
+
+def find_period(window: Window, at: float) -> tuple[int, int]:
+    """Beginning and end, in Unix seconds, of the day, week (from Monday) or month that contains `at`. Raises
+    ValueError for the sliding window."""
+    day = datetime.fromtimestamp(at, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    match window:
+        case Window.DAY | Window.WEEK:
+            begin = day if window is Window.DAY else day - timedelta(days=day.weekday())
+            end = begin + timedelta(days=DAYS[window])
+        case Window.MONTH:
+            begin = day.replace(day=1)
+            end = (begin + timedelta(days=31)).replace(day=1)
+        case Window.MINUTE:
+            raise ValueError("a window that slides has no beginning")
+    return int(begin.timestamp()), int(end.timestamp())
+
+
+def find_period_bounds(window: Window, at: float) -> tuple[int, int, int]:
+    """Beginning of a period, its end, and the end of the next period. A clock that differs from `at` by at
+    most SKEW_S is in one of the two."""
+    begin, end = find_period(window, at - SKEW_S)
+    return begin, end, find_period(window, end)[1]

@@ -1,1 +1,1 @@
-"""Policy: what happens to a generation request between the edge and an engine."""
+"""Policy: what happens to a request between the HTTP edge and an engine."""

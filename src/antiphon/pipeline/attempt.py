@@ -1,8 +1,8 @@
-"""Starts a request on the first of a model's routes that begins, and again while nothing was begun.
+"""Starts a request on the first route of a model that works, and retries until the first event.
 
-An engine that restarts refuses with a retryable error. The request waits for it, up to a patience and its own
-deadline, so that the death of an engine's process costs those who were queued nothing but time. While another
-route is ready, nobody waits. After the first event nothing is tried again.
+A restarting engine refuses with a retryable error. The request waits for it, within its patience and its
+deadline. So the death of an engine's process costs queued requests only time. If another route is ready, no
+request waits. Nothing is retried after the first event.
 """
 
 import asyncio
@@ -22,25 +22,25 @@ from antiphon.errors import EngineLost, EngineUnavailable
 
 T = TypeVar("T")
 
-FIRST_PAUSE = 0.05
-"""Seconds before the first retry; an engine's process takes at least this long to come back."""
+FIRST_PAUSE_S = 0.05
+"""Seconds before the first retry. An engine's process needs at least this long to come back."""
 
-MOST_LOSSES = 1
-"""Engine processes that may end while one request waits; at the second it may be what ends them."""
+MAX_LOSSES = 1
+"""Deaths of engine processes that one request survives. The request itself may cause the second."""
 
-LONGEST_PAUSE = 0.5
-"""Seconds between later retries: short beside a model's loading time, long beside the cost of asking."""
+MAX_PAUSE_S = 0.5
+"""Longest pause in seconds: short beside the loading of a model, long beside the cost of asking."""
 
 Reserve = Callable[[ModelRoute, RequestSize], Awaitable[None]]
-"""Takes a request of this size out of its limits. Raises what refuses it."""
+"""Reserves a request of this size in its limits. Raises the refusal."""
 
 
 async def pass_unlimited(route: ModelRoute, size: RequestSize) -> None:
-    """`Reserve` where nothing is limited."""
+    """A `Reserve` without limits."""
 
 
-class Begun:
-    """A stream that has begun, as a context that closes it."""
+class StartedStream:
+    """A stream whose first event has arrived, as a context that closes it."""
 
     __slots__ = ("_stream", "events", "first")
 
@@ -53,9 +53,9 @@ class Begun:
         self._stream = stream
         self.first = first
         self.events = events
-        """Those after the first."""
+        """The events after the first."""
 
-    async def __aenter__(self) -> "Begun":
+    async def __aenter__(self) -> "StartedStream":
         return self
 
     def __aexit__(
@@ -70,24 +70,24 @@ def attempt(
     context: Context,
     patience: float,
     reserve: Reserve,
-) -> Awaitable[Begun]:
-    """The stream of the first route that begins. Raises what the last try raised."""
-    start = partial(_start, request=request, context=context, reserve=reserve)
-    return first_that_begins(routes, start, context, patience)
+) -> Awaitable[StartedStream]:
+    """The stream of the first route that works. Raises the error of the last try."""
+    start = partial(_start_route, request=request, context=context, reserve=reserve)
+    return try_routes(routes, start, context, patience)
 
 
-async def first_that_begins(
+async def try_routes(
     routes: tuple[ModelRoute, ...],
     start: Callable[[ModelRoute], Awaitable[T]],
     context: Context,
     patience: float,
 ) -> T:
-    """What `start` gives for the first route that begins, within `patience` seconds and the request's own
-    deadline. Raises what the last try raised."""
+    """The result of `start` for the first route that works, within `patience` seconds and the request's
+    deadline. Raises the error of the last try."""
     give_up = context.clock.monotonic() + patience
     if context.deadline is not None:
         give_up = min(give_up, context.deadline)
-    pause, losses = FIRST_PAUSE, 0
+    pause, losses = FIRST_PAUSE_S, 0
     for route in cycle(routes):
         try:
             return await start(route)
@@ -95,11 +95,11 @@ async def first_that_begins(
             losses += isinstance(error, EngineLost)
             if route is not routes[-1]:
                 continue
-            given_up = losses > MOST_LOSSES or all(map(_has_failed, routes))
+            given_up = losses > MAX_LOSSES or all(map(_has_failed, routes))
             if given_up or context.clock.monotonic() + pause >= give_up:
                 raise
         await asyncio.sleep(pause)
-        pause = min(pause * 2, LONGEST_PAUSE)
+        pause = min(pause * 2, MAX_PAUSE_S)
     raise ValueError("a model has at least one route")
 
 
@@ -107,17 +107,17 @@ def _has_failed(route: ModelRoute) -> bool:
     return route.engine.state() is EngineState.FAILED
 
 
-async def _start(
+async def _start_route(
     route: ModelRoute, *, request: GenerationRequest, context: Context, reserve: Reserve
-) -> Begun:
-    """One try. Closed again when it has no first event."""
+) -> StartedStream:
+    """Tries one route. Closes the stream if it fails before its first event."""
     prepared = await route.engine.prepare(request, context)
     await reserve(route, prepared.size)
     context.progress.attempts += 1
     stream = prepared.stream(context)
     events = await stream.__aenter__()
     try:
-        return Begun(stream, await anext(events), events)
+        return StartedStream(stream, await anext(events), events)
     except BaseException as error:
         await stream.__aexit__(type(error), error, error.__traceback__)
         raise

@@ -1,8 +1,8 @@
 """Adapters that callers deploy, from the hub or from the operator's directories: who deployed what, and when.
-Files are fetched by whoever is handed in; names and engines are the business of `pipeline.adapters`.
+`weights` fetches the files, and `pipeline.adapters` serves the names.
 
-What is deployed under a name takes the place of what was deployed there before, and of nothing else: a name
-that the operator gave, or that was loaded by its path, is refused.
+A deployment replaces an earlier deployment of the same name, and nothing else. It cannot take the name of an
+adapter that the operator named or that was loaded by its path.
 """
 
 import asyncio
@@ -16,18 +16,18 @@ from antiphon.domain.deployment import Delivered, Deployed, DeployedBase, Deploy
 from antiphon.domain.identity import Actor
 from antiphon.engines.registry import Model, Models
 from antiphon.errors import InvalidValue, ModelNotFound, Overloaded, PermissionDenied, RequestError
-from antiphon.pipeline.adapters import AdapterRequest, Adapters
-from antiphon.pipeline.authorize import authorize_name
+from antiphon.pipeline.adapters import AdapterRegistry, AdapterRequest
+from antiphon.pipeline.resolve import authorize_name
 from antiphon.telemetry.logs import record
 
-AT_ONCE = 2
-"""Adapters that arrive at once: each takes a process, and the network of the others."""
+MAX_FETCHING = 2
+"""Adapters that are fetched at once. Each takes a process and a share of the network."""
 
-MOST_WAITING = 16
-"""Deployments from the hub that wait for their turn."""
+MAX_WAITING = 16
+"""Deployments from the hub that can wait."""
 
 NAMES = {"lora_path": "model_name", "lora_name": "name"}
-"""What those who deploy call the fields that loading names."""
+"""Fields of loading an adapter, and their names in a deployment."""
 
 REMEDY = (
     "adapters are deployed only where the operator allows it: set lora.repositories "
@@ -36,15 +36,15 @@ REMEDY = (
 )
 
 
-class Fetching(Protocol):
-    """Where adapters of the hub come from."""
+class AdapterSource(Protocol):
+    """Fetches adapters from the hub."""
 
     def require_allowed(self, wanted: Deployment) -> None:
-        """Raises PermissionDenied, or InvalidValue for what is no name."""
+        """Raises PermissionDenied, or InvalidValue for an invalid repository name."""
 
-    def fetched(self, wanted: Deployment) -> AbstractAsyncContextManager[Delivered]:
-        """The adapter, while the context lasts. Raises a RequestError, an EngineError or
-        HubUnavailable."""
+    def fetch(self, wanted: Deployment) -> AbstractAsyncContextManager[Delivered]:
+        """The files of the adapter, which exist while the context is open. Raises a RequestError, an
+        EngineError or HubUnavailable."""
 
 
 class Deployments:
@@ -53,21 +53,21 @@ class Deployments:
     def __init__(
         self,
         models: Models,
-        adapters: Adapters | None = None,
-        fetching: Fetching | None = None,
+        adapters: AdapterRegistry | None = None,
+        fetching: AdapterSource | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """`adapters`: None, where callers may not deploy at all."""
+        """`adapters`: None if callers cannot deploy."""
         self._models = models
         self._adapters = adapters
         self._fetching = fetching
         self._clock = clock or SystemClock()
-        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._turns = asyncio.Semaphore(MAX_FETCHING)
         self._waiting = 0
 
     async def deploy(self, wanted: Deployment, actor: Actor) -> Deployed:
-        """Makes an adapter a model. Raises a RequestError that names the field at fault, an EngineError or
-        HubUnavailable; then nothing has changed and nothing is left."""
+        """Makes an adapter a model. Raises a RequestError that names the wrong field, an EngineError or
+        HubUnavailable. On failure nothing changes and no file is left."""
         adapters = self._require_adapters()
         with _rename_fields():
             authorize_name(actor, wanted.name, "name")
@@ -81,9 +81,9 @@ class Deployments:
             if self._fetching is None:
                 raise PermissionDenied(REMEDY)
             self._fetching.require_allowed(wanted)
-            async with self._turn(), self._fetching.fetched(wanted) as found:
+            async with self._take_turn(), self._fetching.fetch(wanted) as found:
                 self._require_free(wanted.name, adapters)
-                base = wanted.base or self._base(adapters, found)
+                base = wanted.base or self._guess_base(adapters, found)
                 path, directory = found.path, found.directory
                 noted = self._prepare_record(wanted, found.commit, actor)
                 await adapters.load(
@@ -92,21 +92,21 @@ class Deployments:
                 return self._report_deployed(wanted.name)
 
     async def remove(self, name: str, actor: Actor) -> None:
-        """Takes a name away at once; what runs with it ends. Raises ModelNotFound."""
+        """Removes a name at once. Running requests finish. Raises ModelNotFound."""
         adapters = self._require_adapters()
         self.find(name, actor)
         with _rename_fields():
             await adapters.unload(name)
 
     def find(self, name: str, actor: Actor) -> Deployed:
-        """The adapter of that name, if the actor's key is for it. Raises ModelNotFound."""
+        """The adapter of a name that the actor's key allows. Raises ModelNotFound."""
         model = self._models.get(name) if name in self._models and actor.may_use(name) else None
         if model is None or model.parent is None:
             raise ModelNotFound(f"the LoRA {name[:100]!r} does not exist", param="name")
         return self._redact_creator(model, actor)
 
-    def listed(self, actor: Actor) -> Iterator[Deployed]:
-        """All adapters that the actor's key is for, those too that nobody deployed."""
+    def list_deployed(self, actor: Actor) -> Iterator[Deployed]:
+        """All adapters that the actor's key allows, including those that nobody deployed."""
         return (
             self._redact_creator(model, actor)
             for model in self._models.adapters()
@@ -114,24 +114,24 @@ class Deployments:
         )
 
     def base(self, name: str, actor: Actor) -> DeployedBase:
-        """The base model of that name, if the actor's key is for it. Raises ModelNotFound."""
+        """The base model of a name that the actor's key allows. Raises ModelNotFound."""
         for model in self.bases(actor):
             if model.name == name:
                 return model
         raise ModelNotFound(f"the base model {name[:100]!r} does not exist", param="name")
 
     def bases(self, actor: Actor) -> Iterator[DeployedBase]:
-        """All base models that the actor's key is for."""
+        """All base models that the actor's key allows."""
         bases = (model for model in self._models.bases() if actor.may_use(model.name))
         return (DeployedBase(model.name, model.created) for model in bases)
 
-    def _require_adapters(self) -> Adapters:
+    def _require_adapters(self) -> AdapterRegistry:
         if self._adapters is None:
             raise PermissionDenied(REMEDY)
         return self._adapters
 
-    def _require_free(self, name: str, adapters: Adapters) -> None:
-        """Raises InvalidValue for a name that is not a deployment's."""
+    def _require_free(self, name: str, adapters: AdapterRegistry) -> None:
+        """Raises InvalidValue if anything but a deployment has the name."""
         if name not in self._models:
             adapters.require_no_alias(name)
             return
@@ -143,9 +143,9 @@ class Deployments:
         raise InvalidValue(f"{name!r} is the name of {whose}; choose another", param="name")
 
     @asynccontextmanager
-    async def _turn(self) -> AsyncIterator[None]:
-        if self._waiting >= MOST_WAITING:
-            raise Overloaded(f"{MOST_WAITING} deployments wait already; try again later")
+    async def _take_turn(self) -> AsyncIterator[None]:
+        if self._waiting >= MAX_WAITING:
+            raise Overloaded(f"{MAX_WAITING} deployments wait already; try again later")
         self._waiting += 1
         try:
             await self._turns.acquire()
@@ -156,8 +156,8 @@ class Deployments:
         finally:
             self._turns.release()
 
-    def _base(self, adapters: Adapters, found: Delivered) -> str | None:
-        """The only base model, or the one that the adapter itself names; None where that is neither."""
+    def _guess_base(self, adapters: AdapterRegistry, found: Delivered) -> str | None:
+        """The base model that the adapter names. None if there is only one model, or no match."""
         if len(adapters.bases) == 1 or found.base is None:
             return None
         said = {found.base.casefold(), found.base.rpartition("/")[2].casefold()}
@@ -167,7 +167,7 @@ class Deployments:
     def _prepare_record(
         self, wanted: Deployment, commit: str | None, actor: Actor
     ) -> Callable[[str], Deployed]:
-        """What is remembered of a deployment, by the base model's name."""
+        """Makes the record of a deployment from the base model's name."""
 
         def build_record(base: str) -> Deployed:
             now = int(self._clock.wall())
@@ -176,7 +176,7 @@ class Deployments:
         return build_record
 
     def _report_deployed(self, name: str) -> Deployed:
-        """What was deployed just now."""
+        """Logs and returns the new deployment."""
         deployed = self._models.get(name).deployed
         if deployed is None:
             raise ModelNotFound(f"the LoRA {name[:100]!r} does not exist any more", param="name")
@@ -190,7 +190,7 @@ class Deployments:
         return deployed
 
     def _redact_creator(self, model: Model, actor: Actor) -> Deployed:
-        """Who deployed it is told in the project that it was deployed in, and to the operator."""
+        """The record without its creator, unless the actor is the operator or in the creator's project."""
         deployed = model.deployed
         if deployed is not None:
             creator = deployed.creator
@@ -201,7 +201,8 @@ class Deployments:
 
 
 def _require_relative(wanted: Deployment) -> str:
-    """A path below the operator's directories: what is shown of it tells nothing of the server."""
+    """A path relative to the operator's directories. Absolute paths are refused: the answer would show
+    them."""
     if wanted.model_name.startswith("/"):
         raise InvalidValue(
             "model_name must be a path below one of the directories that the operator allows, not an "
@@ -213,7 +214,7 @@ def _require_relative(wanted: Deployment) -> str:
 
 @contextmanager
 def _rename_fields() -> Iterator[None]:
-    """Errors of loading name the fields of a deployment."""
+    """Renames the field of an error from loading to deploying."""
     try:
         yield
     except RequestError as refused:

@@ -1,6 +1,5 @@
-"""What becomes of a request for vectors, told once: resolve → authorize → reserve → attempt → meter, as in
-`run`. No stage is another's: what is tried again, and how a request ended, is said where generations have it
-said."""
+"""One embedding request: resolve → authorize → reserve → attempt → meter. It uses the same stages as
+`run`."""
 
 import logging
 import sys
@@ -14,9 +13,9 @@ from antiphon.domain.values import changed
 from antiphon.engines.base import TextEmbedding
 from antiphon.engines.registry import ModelRoute, Models
 from antiphon.errors import UnsupportedParameter
-from antiphon.pipeline.account import Ending, RequestMeter
-from antiphon.pipeline.attempt import Reserve, first_that_begins, pass_unlimited
-from antiphon.pipeline.meter import OK, ending, is_answered
+from antiphon.pipeline.attempt import Reserve, pass_unlimited, try_routes
+from antiphon.pipeline.meter import OK, find_status, is_logged_by_edge
+from antiphon.pipeline.request_meter import RequestMeter, RequestOutcome
 from antiphon.pipeline.reserve import Accounting
 from antiphon.pipeline.resolve import resolve
 from antiphon.telemetry.logs import record
@@ -31,10 +30,10 @@ async def embed(
     patience: float,
     accounting: Accounting | None = None,
 ) -> Embeddings:
-    """The vectors; tried again while nothing was begun and the failure allows it. Cancelling ends the work.
+    """The vectors. Retries until an engine has begun, if the error allows it. Cancelling ends the work.
 
-    Raises ModelNotFound, PermissionDenied for a model that the caller's key is not for,
-    UnsupportedParameter for one that makes none, and LedgerFull where it cannot be written down.
+    Raises ModelNotFound, PermissionDenied if the caller's key does not allow the model, UnsupportedParameter
+    for a model that makes no vectors, and LedgerFull if the request cannot be written down.
     """
     asked = request.model
     model = resolve(models, asked, context.actor)
@@ -49,30 +48,30 @@ async def embed(
     try:
         if account is not None:
             await account.open()
-        start = partial(_start, request=request, context=context, reserve=reserve)
-        found = await first_that_begins(model.routes, start, context, patience)
+        start = partial(_attempt, request=request, context=context, reserve=reserve)
+        found = await try_routes(model.routes, start, context, patience)
     except BaseException as error:
-        status = ending(error, context)
+        status = find_status(error, context)
         raise
     finally:
         tokens = context.progress.embedded if found is None else found.prompt_tokens
-        ended = Ending(status, Usage(tokens, 0), context.clock.monotonic() - began)
+        ended = RequestOutcome(status, Usage(tokens, 0), context.clock.monotonic() - began)
         lost = None if account is None else account.close(ended)
-        answered = lost is not None or is_answered(sys.exception(), context)
+        answered = lost is not None or is_logged_by_edge(sys.exception(), context)
         ended = ended if lost is None else changed(ended, status=lost.code)
-        _settle(ended, request, context, metrics, answered)
+        _report(ended, request, context, metrics, answered)
     try:
         if lost is not None:
             raise lost
     finally:
-        del lost  # an error that its own traceback leads to keeps the whole request
+        del lost  # the error's own traceback would keep the whole request in memory
     return found
 
 
-async def _start(
+async def _attempt(
     route: ModelRoute, *, request: EmbeddingRequest, context: Context, reserve: Reserve
 ) -> Embeddings:
-    """One try."""
+    """Tries one route."""
     engine = route.engine
     if not isinstance(engine, TextEmbedding):
         raise UnsupportedParameter(
@@ -84,8 +83,8 @@ async def _start(
     return await prepared.embed(context)
 
 
-def _settle(
-    ended: Ending, request: EmbeddingRequest, context: Context, metrics: Metrics, answered: bool
+def _report(
+    ended: RequestOutcome, request: EmbeddingRequest, context: Context, metrics: Metrics, answered: bool
 ) -> None:
     tokens = ended.usage.prompt_tokens
     metrics.embedded(request.model, ended.status, tokens, ended.total)

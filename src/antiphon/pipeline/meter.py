@@ -1,8 +1,8 @@
-"""Says of every generation what it took and how it ended: one log record, the counters, and where keys are on
-its account, once, whatever happens. The record of one that ends with an error is the edge's, which gets the
-numbers.
+"""Counts the tokens of each generation. When it ends, for any reason, reports once: a log record, the
+metrics, and with keys on the ledger entry and the limits. If it ends with an error, the HTTP edge writes the
+log record with these numbers.
 
-A generation that is cut short counts the tokens that were made. Holds no limits and no prices.
+A generation that is cut short counts the tokens that were made. This module holds no limits and no prices.
 """
 
 import asyncio
@@ -26,8 +26,8 @@ from antiphon.domain.request import GenerationRequest
 from antiphon.domain.usage import Usage, UsageSource
 from antiphon.domain.values import changed
 from antiphon.errors import AntiphonError, DeadlineExceeded, InternalError
-from antiphon.pipeline.account import Ending, RequestMeter
-from antiphon.pipeline.attempt import Begun
+from antiphon.pipeline.attempt import StartedStream
+from antiphon.pipeline.request_meter import RequestMeter, RequestOutcome
 from antiphon.telemetry.logs import record
 from antiphon.telemetry.metrics import Generation, Metrics
 
@@ -36,10 +36,10 @@ CANCELLED = "cancelled"
 
 
 @dataclass(slots=True)
-class Tally:
-    """What is known of one generation so far."""
+class GenerationTally:
+    """The counts of one generation so far."""
 
-    began: float
+    started_at: float
     """Monotonic seconds."""
     first_token: float | None = None
     queued: float | None = None
@@ -49,11 +49,11 @@ class Tally:
     reasoning_tokens: int = 0
     source: UsageSource = UsageSource.ENGINE
     finish_reasons: list[str] = field(default_factory=list)
-    whole: bool = False
+    is_whole: bool = False
     """Whether the stream came to its end."""
 
     def add(self, event: Event, clock: Clock) -> None:
-        """The commonest event first: a stream is nearly all deltas."""
+        """Tests for the most frequent event first: nearly all events of a stream are text deltas."""
         if isinstance(event, TextDelta):
             self.completion_tokens += event.tokens
         elif isinstance(event, Finished):
@@ -72,10 +72,10 @@ class Tally:
             self.prompt_tokens, self.cached_tokens = event.prompt_tokens, event.cached_tokens
             self.completion_tokens = event.completion_tokens
             self.reasoning_tokens, self.source = event.reasoning_tokens, event.source
-            self.whole = True
+            self.is_whole = True
 
-    def ending(self, status: str, now: float) -> Ending:
-        """How it ended. `now`: monotonic seconds."""
+    def build_outcome(self, status: str, now: float) -> RequestOutcome:
+        """The outcome. `now`: monotonic seconds."""
         usage = Usage(
             self.prompt_tokens,
             self.completion_tokens,
@@ -83,18 +83,18 @@ class Tally:
             self.reasoning_tokens,
             self.source,
         )
-        first = None if self.first_token is None else self.first_token - self.began
-        return Ending(status, usage, now - self.began, self.queued, first)
+        first = None if self.first_token is None else self.first_token - self.started_at
+        return RequestOutcome(status, usage, now - self.started_at, self.queued, first)
 
 
 class Settlement:
-    """A context that settles a generation when it ends, for whatever reason."""
+    """A context that settles a generation when it ends, for any reason."""
 
     __slots__ = ("_account", "_context", "_metrics", "_request", "_tally")
 
     def __init__(
         self,
-        tally: Tally,
+        tally: GenerationTally,
         request: GenerationRequest,
         context: Context,
         metrics: Metrics,
@@ -112,38 +112,39 @@ class Settlement:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Raises LedgerFull where a generation that is whole cannot be written down."""
+        """Raises LedgerFull if the end of a complete generation cannot be written."""
         tally, context = self._tally, self._context
-        whole = tally.whole and not isinstance(error, AntiphonError)
-        ended = tally.ending(OK if whole else ending(error, context), context.clock.monotonic())
+        whole = tally.is_whole and not isinstance(error, AntiphonError)
+        ended = tally.build_outcome(OK if whole else find_status(error, context), context.clock.monotonic())
         lost = None if self._account is None else self._account.close(ended)
         if lost is not None:
             ended = changed(ended, status=lost.code)
-        answered = lost is not None or is_answered(error, context)
-        _settle(ended, tally.finish_reasons, self._request, context, self._metrics, answered)
+        answered = lost is not None or is_logged_by_edge(error, context)
+        _report(ended, tally.finish_reasons, self._request, context, self._metrics, answered)
         try:
             if lost is not None and error is None:
                 raise lost
         finally:
-            del lost  # an error that its own traceback leads to keeps the whole request
+            del lost  # the error's own traceback would keep the whole request in memory
 
 
 async def meter_stream(
-    begin: Callable[[], Awaitable[Begun]],
+    begin: Callable[[], Awaitable[StartedStream]],
     request: GenerationRequest,
     context: Context,
     metrics: Metrics,
     account: RequestMeter | None = None,
 ) -> AsyncGenerator[Event, None]:
-    """The events of a stream that is begun here, while the account has room for them; settles when they end,
-    for whatever reason.
+    """Starts a stream and gives its events. Asks for more tokens when the granted ones are used. Settles at
+    the end, for any reason.
 
-    Raises LedgerFull where a generation that is whole cannot be written down: so its last bytes are not sent.
+    Raises LedgerFull if the end of a complete generation cannot be written, so that its last bytes are not
+    sent.
     """
     clock = context.clock
-    tally = Tally(clock.monotonic())
+    tally = GenerationTally(clock.monotonic())
     settlement = Settlement(tally, request, context, metrics, account)
-    async with settlement, await _open(begin, account) as begun:
+    async with settlement, await _start_metered(begin, account) as begun:
         event: Event | None = begun.first
         while event is not None:
             tally.add(event, clock)
@@ -153,15 +154,17 @@ async def meter_stream(
             event = await anext(begun.events, None)
 
 
-async def _open(begin: Callable[[], Awaitable[Begun]], account: RequestMeter | None) -> Begun:
+async def _start_metered(
+    begin: Callable[[], Awaitable[StartedStream]], account: RequestMeter | None
+) -> StartedStream:
     if account is not None:
         await account.open()
     return await begin()
 
 
-def ending(error: BaseException | None, context: Context) -> str:
-    """How a request ended that is not whole: its error's code, or cancelled when the caller left. The edge
-    cancels it at the deadline too, where it does not end by itself first."""
+def find_status(error: BaseException | None, context: Context) -> str:
+    """Status of a generation that is not complete: the code of its error, or `cancelled` if the caller left.
+    The edge also cancels a request at its deadline."""
     if isinstance(error, AntiphonError):
         return error.code
     left = error is None or isinstance(error, GeneratorExit | asyncio.CancelledError)
@@ -170,8 +173,8 @@ def ending(error: BaseException | None, context: Context) -> str:
     return DeadlineExceeded.code if context.remaining() == 0 else CANCELLED
 
 
-def _settle(
-    ended: Ending,
+def _report(
+    ended: RequestOutcome,
     reasons: Sequence[str],
     request: GenerationRequest,
     context: Context,
@@ -206,8 +209,8 @@ def _settle(
         record("generation", logging.INFO, **named, **values)
 
 
-def is_answered(error: BaseException | None, context: Context) -> bool:
-    """Whether the edge answers the end of a request with an error: then its one log record is the edge's."""
+def is_logged_by_edge(error: BaseException | None, context: Context) -> bool:
+    """Whether the edge answers with an error. The edge then writes the only log record."""
     return context.progress.is_ended or (
         isinstance(error, AntiphonError) and not isinstance(error, InternalError)
     )

@@ -1,4 +1,4 @@
-"""Hands the words of a request and of its answer to whoever keeps them, where the project wants that."""
+"""Records the text of a request and its answer, for projects that turned it on."""
 
 import json
 from collections.abc import AsyncGenerator
@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from antiphon.domain.context import Context
 from antiphon.domain.events import Event, Finished, ReasoningDelta, TextDelta, ToolCallBegun, ToolCallDelta
 from antiphon.ledger.base import Recorder
-from antiphon.pipeline.account import RequestMeter
+from antiphon.pipeline.request_meter import RequestMeter
 
 
 async def record_stream(
     events: AsyncGenerator[Event, None], account: RequestMeter, context: Context, recorder: Recorder
 ) -> AsyncGenerator[Event, None]:
-    """The same events; when they end, for whatever reason, what was said is handed on, unless the request was
-    refused before anything was made."""
-    heard = Heard()
+    """Gives the same events. At the end, for any reason, records the answer, unless the request was refused
+    before it ran."""
+    heard = RecordedAnswer()
     try:
         async with aclosing(events):
             async for event in events:
@@ -25,12 +25,12 @@ async def record_stream(
     finally:
         if account.is_admitted:
             said = context.progress.body.decode("utf-8", "replace")
-            recorder.keep(account.id, context.actor.project, account.at, said, heard.answer())
+            recorder.keep(account.id, context.actor.project, account.at, said, heard.to_json())
 
 
 @dataclass(slots=True)
-class HeardCall:
-    """A tool call, as far as it was said."""
+class RecordedCall:
+    """The recorded part of a tool call."""
 
     id: str
     name: str
@@ -38,16 +38,16 @@ class HeardCall:
 
 
 @dataclass(slots=True)
-class HeardChoice:
-    """What one choice has said so far."""
+class RecordedChoice:
+    """The recorded part of one choice."""
 
     text: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
-    calls: dict[int, HeardCall] = field(default_factory=dict)
+    calls: dict[int, RecordedCall] = field(default_factory=dict)
     reason: str | None = None
 
     def to_dict(self, index: int) -> dict[str, object]:
-        """As it is kept."""
+        """The JSON form that is stored."""
         shown: dict[str, object] = {
             "index": index,
             "text": "".join(self.text),
@@ -63,29 +63,29 @@ class HeardChoice:
         return shown
 
 
-class Heard:
-    """What the choices of one answer have said so far."""
+class RecordedAnswer:
+    """The recorded part of all choices."""
 
     def __init__(self) -> None:
-        self._choices: dict[int, HeardChoice] = {}
+        self._choices: dict[int, RecordedChoice] = {}
 
     def add(self, event: Event) -> None:
-        """Takes an event of the stream, whatever it is."""
+        """Records an event of the stream."""
         if isinstance(event, TextDelta):
-            self._of(event.choice).text.append(event.text)
+            self._choice(event.choice).text.append(event.text)
         elif isinstance(event, ReasoningDelta):
-            self._of(event.choice).reasoning.append(event.text)
+            self._choice(event.choice).reasoning.append(event.text)
         elif isinstance(event, ToolCallBegun):
-            self._of(event.choice).calls[event.index] = HeardCall(event.id, event.name)
+            self._choice(event.choice).calls[event.index] = RecordedCall(event.id, event.name)
         elif isinstance(event, ToolCallDelta):
-            self._of(event.choice).calls[event.index].arguments.append(event.arguments)
+            self._choice(event.choice).calls[event.index].arguments.append(event.arguments)
         elif isinstance(event, Finished):
-            self._of(event.choice).reason = event.reason
+            self._choice(event.choice).reason = event.reason
 
-    def answer(self) -> str:
-        """All choices as JSON; one that was cut has no finish reason."""
+    def to_json(self) -> str:
+        """All choices as JSON. A choice that was cut has no finish reason."""
         choices = [choice.to_dict(index) for index, choice in sorted(self._choices.items())]
         return json.dumps({"choices": choices}, ensure_ascii=False)
 
-    def _of(self, choice: int) -> HeardChoice:
-        return self._choices.setdefault(choice, HeardChoice())
+    def _choice(self, choice: int) -> RecordedChoice:
+        return self._choices.setdefault(choice, RecordedChoice())

@@ -1,7 +1,7 @@
-"""Takes what a request may use out of its limits before it is begun, takes more while it runs, and gives back
-what it did not use.
+"""Reserves the usage of a request in its limits before it starts, extends it while it runs, and returns the
+rest.
 
-A request for which there is no limit costs nothing here: nobody is asked.
+A request without limits costs nothing here.
 """
 
 import sys
@@ -17,40 +17,42 @@ from antiphon.limits.base import Limiter
 from antiphon.pipeline.rules import LimitIndex
 from antiphon.telemetry.metrics import Metrics
 
-FIRST = Amounts(requests=1, input_tokens=1)
-"""What every request takes at least; its prompt is not counted yet."""
+MINIMUM = Amounts(requests=1, input_tokens=1)
+"""What every request takes at least, before its prompt is counted."""
 
 NOTHING = Amounts()
 
-BOUNDLESS = sys.maxsize
+UNLIMITED = sys.maxsize
 
-LATELY = 60.0
-"""Seconds."""
+EXHAUSTED_S = 60.0
+"""Seconds for which a limit counts as exhausted lately."""
 
 Refusal = RateLimited | BudgetExceeded | LargerThanLimit
 REFUSALS = (RateLimited, BudgetExceeded, LargerThanLimit)
 
 
 class ExhaustedLimits:
-    """Limits that had no room lately. Only says for whom it is worth asking twice; it refuses nobody."""
+    """Limits that recently had no room. Their requests are checked early; nothing is refused here."""
 
     def __init__(self) -> None:
         self._until: dict[str, float] = {}
-        """By the limit's id, the first to end first; monotonic seconds."""
+        """By limit id, monotonic seconds at which it is forgotten. The first to be forgotten comes first."""
 
     def __len__(self) -> int:
-        """How many are remembered."""
+        """Number of remembered limits."""
         return len(self._until)
 
     def add(self, limit: Limit, now: float) -> None:
-        """It has had none just now. `now`: monotonic seconds."""
+        """Remembers a limit that has no room. `now`: monotonic seconds."""
         self._until.pop(limit.id, None)
-        self._until[limit.id] = now + LATELY
-        while self._until[first := next(iter(self._until))] <= now:  # of limits that nobody asks for any more
+        self._until[limit.id] = now + EXHAUSTED_S
+        while (
+            self._until[first := next(iter(self._until))] <= now
+        ):  # forgets limits that no request asks for any more
             del self._until[first]
 
-    def any_of(self, limits: tuple[Limit, ...], now: float) -> bool:
-        """Whether one of them is among these; forgets it where that was long ago."""
+    def includes_any(self, limits: tuple[Limit, ...], now: float) -> bool:
+        """Whether one of these limits was exhausted lately. Forgets those that were not."""
         for id_ in [limit.id for limit in limits if limit.id in self._until]:
             if self._until[id_] > now:
                 return True
@@ -60,38 +62,37 @@ class ExhaustedLimits:
 
 @dataclass(frozen=True, slots=True)
 class Accounting:
-    """Who keeps account of requests, where keys are on."""
+    """Limiter, ledger and prices, where keys are on."""
 
     limiter: Limiter
     ledger: Ledger
-    rulebook: LimitIndex
+    limit_index: LimitIndex
     reserve_tokens: int
-    """Output tokens that a request reserves which does not say how many it wants, and by how many it then
-    goes on."""
+    """Output tokens that a request without a maximum reserves, at first and with each extension."""
     recorder: Recorder | None = None
-    """Who keeps requests word by word, of projects that want it."""
-    scarce: ExhaustedLimits = field(default_factory=ExhaustedLimits)
+    """Keeps the texts of requests, for projects that turned it on."""
+    exhausted: ExhaustedLimits = field(default_factory=ExhaustedLimits)
 
 
 class Reservation:
-    """What one request has taken of its limits. Settled once, whatever happens."""
+    """What one request has taken of its limits. It is settled once."""
 
     __slots__ = (
         "_actor",
         "_claim",
         "_clock",
+        "_exhausted",
         "_is_open",
+        "_limit_index",
         "_limiter",
         "_limits",
+        "_max_output",
         "_metrics",
         "_model",
-        "_most",
         "_price",
         "_progress",
         "_prompt",
-        "_rulebook",
         "_rules",
-        "_scarce",
         "_step",
         "_taken",
         "granted",
@@ -105,40 +106,40 @@ class Reservation:
         context: Context,
         metrics: Metrics,
     ) -> None:
-        """`claim`: an id that nobody else has. `model`: its own name."""
+        """`claim`: a unique id. `model`: the model's own name."""
         self._limiter = accounting.limiter
         self._step = accounting.reserve_tokens
         self._claim = claim
-        self._rulebook, self._rules = accounting.rulebook, accounting.rulebook.rules
+        self._limit_index, self._rules = accounting.limit_index, accounting.limit_index.rules
         self._actor, self._model = context.actor, model
-        self._limits = self._rules.limits_of(context.actor, model)
+        self._limits = self._rules.find_limits(context.actor, model)
         self._price: Price | None = None
         self._progress, self._clock = context.progress, context.clock
         self._metrics = metrics
-        self._scarce = accounting.scarce
+        self._exhausted = accounting.exhausted
         self._taken = NOTHING
         self._is_open = False
-        self._prompt = self._most = 0
-        self.granted = 0 if self._limits else BOUNDLESS
-        """Output tokens that may be made before more is asked for."""
+        self._prompt = self._max_output = 0
+        self.granted = 0 if self._limits else UNLIMITED
+        """Output tokens that can be made before more must be reserved."""
 
     async def open(self) -> None:
-        """Takes the request itself where a limit of its had no room lately: so that whoever goes on asking
-        costs no template and no tokenizer. Else all is taken at once when its size is known. Raises
-        RateLimited, BudgetExceeded or LimitsUnavailable."""
-        if self._limits and self._scarce.any_of(self._limits, self._clock.monotonic()):
+        """Reserves the request early if one of its limits was exhausted lately. So a flood of refused
+        requests costs no template and no tokenizing. Other requests are reserved once their size is known.
+        Raises RateLimited, BudgetExceeded or LimitsUnavailable."""
+        if self._limits and self._exhausted.includes_any(self._limits, self._clock.monotonic()):
             try:
-                await self._take(FIRST)
+                await self._take(MINIMUM)
             except REFUSALS as refusal:
                 self._count_refusal(refusal)
                 raise
 
     async def take(self, size: RequestSize, price: Price | None, is_bounded: bool) -> None:
-        """Takes the prompt and the output, and what both cost. `is_bounded`: whether the caller said how much
-        output there may be; else it takes a step of it, or as much of one as a limit can ever give."""
-        if self.granted == BOUNDLESS:
+        """Reserves the prompt, the output and their cost. `is_bounded`: the caller limited the output, and
+        all of it is reserved. Otherwise one step is reserved, or as much of it as the limits allow."""
+        if self.granted == UNLIMITED:
             return None
-        self._prompt, self._most, self._price = size.prompt_tokens, size.output_tokens, price
+        self._prompt, self._max_output, self._price = size.prompt_tokens, size.output_tokens, price
         output = size.output_tokens if is_bounded else min(size.output_tokens, self._step)
         while True:
             try:
@@ -150,10 +151,10 @@ class Reservation:
             output //= 2
 
     async def grow(self, made: int) -> None:
-        """Takes more output, now that more was made than is granted: a step, or as much of one as there is.
-        Raises RateLimited or BudgetExceeded where there is no room even for what was made."""
+        """Reserves another step of output, or as much of it as there is. Raises RateLimited or BudgetExceeded
+        if there is no room for what was already made."""
         needed = made - self.granted
-        step = max(needed, min(self._step, self._most - self.granted))
+        step = max(needed, min(self._step, self._max_output - self.granted))
         while True:
             try:
                 return await self._extend(self.granted + step)
@@ -164,14 +165,14 @@ class Reservation:
             step = max(needed, step // 2)
 
     def settle(self, used: Amounts, at: int | None = None) -> None:
-        """Ends it; what was really used counts. `at`: when it ended as the ledger has it, in Unix
+        """Ends the reservation with what was really used. `at`: end of the request in the ledger, in Unix
         milliseconds."""
         if self._is_open:
             self._is_open = False
             self._limiter.settle(self._claim, used, at)
 
     async def _extend(self, output: int) -> None:
-        """Takes what is missing until so much output is granted."""
+        """Reserves what is missing for so many output tokens."""
         taken, cost = self._taken, 0
         if self._price is not None:
             cost = self._price.most(self._prompt, output)
@@ -179,11 +180,11 @@ class Reservation:
         self.granted = output
 
     async def _take(self, wanted: Amounts) -> None:
-        """Takes what is missing until so much is taken."""
+        """Reserves what is missing for these amounts."""
         taken = self._taken
         if taken is NOTHING:
-            self._is_open = True  # there is something to settle from now on, whether the answer comes or not
-            self._progress.standings = await self._limiter.reserve(
+            self._is_open = True  # from now on there is something to settle, even if no answer comes
+            self._progress.limit_statuses = await self._limiter.reserve(
                 self._claim, self._refresh_limits(), wanted
             )
         elif wanted != taken:
@@ -193,25 +194,27 @@ class Reservation:
                 wanted.output_tokens - taken.output_tokens,
                 wanted.cost - taken.cost,
             )
-            self._progress.standings = await self._limiter.extend(self._claim, self._refresh_limits(), more)
+            self._progress.limit_statuses = await self._limiter.extend(
+                self._claim, self._refresh_limits(), more
+            )
         self._taken = wanted
 
     def _refresh_limits(self) -> tuple[Limit, ...]:
-        """Those of its limits that still hold, as they are now. One that was added meanwhile is for requests
-        that begin later."""
-        rules = self._rulebook.rules
+        """The request's limits as they are now, without removed ones. A new limit applies to requests that
+        start after it was added."""
+        rules = self._limit_index.rules
         if rules is not self._rules:
-            now = {limit.id: limit for limit in rules.limits_of(self._actor, self._model)}
+            now = {limit.id: limit for limit in rules.find_limits(self._actor, self._model)}
             self._limits = tuple(now[limit.id] for limit in self._limits if limit.id in now)
             self._rules = rules
         return self._limits
 
     def _count_refusal(self, refusal: Refusal) -> None:
-        """Counts a refusal by the kind of its limit, and learns how all of them stand."""
+        """Counts a refusal in the metrics, and remembers the exhausted limit."""
         for limit in self._limits:
             if limit.id == refusal.limit:
                 self._metrics.limited(limit.subject, limit.measure, limit.window)
                 if not isinstance(refusal, LargerThanLimit):
-                    self._scarce.add(limit, self._clock.monotonic())
+                    self._exhausted.add(limit, self._clock.monotonic())
         told = tuple(each for each in refusal.standings if isinstance(each, LimitStatus))
-        self._progress.standings = told or self._progress.standings
+        self._progress.limit_statuses = told or self._progress.limit_statuses

@@ -1,13 +1,27 @@
-"""From the name that a caller used to the model that serves it."""
+"""From a model name in a request to the model, if the actor can use it."""
 
 from antiphon.domain.identity import Actor
 from antiphon.engines.registry import Model, Models
-from antiphon.pipeline.authorize import authorize
+from antiphon.errors import PermissionDenied
 
 
 def resolve(models: Models, name: str, actor: Actor) -> Model:
-    """The model of that name, also under an alias. Raises ModelNotFound, and PermissionDenied for a model
-    that the actor's key is not for."""
+    """The model of a name or alias. Raises ModelNotFound, and PermissionDenied if the actor's key does not
+    allow the model."""
     model = models.get(name, actor.may_use)
     authorize(actor, model, name)
     return model
+
+
+def authorize(actor: Actor, model: Model, name: str) -> None:
+    """Raises PermissionDenied if the actor's key does not allow the model. The error repeats only the
+    caller's `name`."""
+    if not actor.may_use(model.name):
+        raise PermissionDenied(f"this key is not for the model {name}", param="model")
+
+
+def authorize_name(actor: Actor, name: str, param: str) -> None:
+    """Raises PermissionDenied if the actor's key does not allow this name, whether the model exists or
+    not."""
+    if not actor.may_use(name):
+        raise PermissionDenied(f"this key is not for the model {name}", param=param)

@@ -1,4 +1,4 @@
-"""Which limits and which price hold for a request, as the store last said: answered from memory."""
+"""The limits and prices that apply to a request. Everything is answered from memory."""
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -7,12 +7,12 @@ from antiphon.domain.identity import Actor, matches
 from antiphon.domain.limits import Limit, Subject
 from antiphon.domain.prices import Price, currency_of
 
-MOST_KEPT = 10_000
-"""Answers that are kept; callers choose some of what is asked by."""
+MAX_CACHED = 10_000
+"""Cached answers. Callers choose part of the cache key, so the cache is bounded."""
 
 
-class Rules:
-    """All limits and prices at one moment. Never changed: whoever learns new ones makes new rules."""
+class RuleSet:
+    """All limits and prices at one moment. It never changes; a change makes a new one."""
 
     def __init__(
         self,
@@ -20,36 +20,36 @@ class Rules:
         prices: tuple[Price, ...] = (),
         families: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """`families`: by the id of each key that succeeds another the id of the first. A limit of one of them
-        is of all."""
+        """`families`: maps the id of each successor key to the id of its first key. A limit of one key
+        applies to its whole family."""
         self._prices = sorted(
             prices, key=lambda price: (len(price.models), price.since, price.id), reverse=True
         )
         self.currency = currency_of(prices)
-        """Of all costs."""
-        self._prices_of: dict[str, tuple[Price, ...]] = {}
+        """Currency of all costs."""
+        self._prices_by_model: dict[str, tuple[Price, ...]] = {}
         self._by_target: dict[tuple[Subject, str], list[Limit]] = {}
         self._families = families
         for limit in limits:
             of_key = limit.subject is Subject.KEY
             target = families.get(limit.target, limit.target) if of_key else limit.target
             self._by_target.setdefault((limit.subject, target), []).append(limit)
-        self._answers: dict[tuple[str, str | None, str, str], tuple[Limit, ...]] = {}
+        self._limits_by_request: dict[tuple[str, str | None, str, str], tuple[Limit, ...]] = {}
 
-    def limits_of(self, actor: Actor, model: str) -> tuple[Limit, ...]:
-        """Every limit that must have room for a request of this actor to this model."""
+    def find_limits(self, actor: Actor, model: str) -> tuple[Limit, ...]:
+        """Every limit that applies to requests of this actor to this model."""
         if not self._by_target:
             return ()
         asked = (actor.id, actor.user, actor.project, model)
-        found = self._answers.get(asked)
+        found = self._limits_by_request.get(asked)
         if found is None:
-            found = tuple(self._find_limits(actor, model))
-            if len(self._answers) >= MOST_KEPT:
-                self._answers.clear()
-            self._answers[asked] = found
+            found = tuple(self._match_limits(actor, model))
+            if len(self._limits_by_request) >= MAX_CACHED:
+                self._limits_by_request.clear()
+            self._limits_by_request[asked] = found
         return found
 
-    def _find_limits(self, actor: Actor, model: str) -> Iterable[Limit]:
+    def _match_limits(self, actor: Actor, model: str) -> Iterable[Limit]:
         key = self._families.get(actor.id, actor.id)
         targets = [(Subject.KEY, key), (Subject.PROJECT, actor.project), (Subject.MODEL, model)]
         if actor.user is not None:
@@ -59,15 +59,15 @@ class Rules:
                 if limit.models is None or matches((limit.models,), model):
                     yield limit
 
-    def price_of(self, model: str, at: int) -> Price | None:
-        """The price that holds at a moment (Unix seconds): of several the one whose pattern is the longest,
-        and of these the latest."""
-        found = self._prices_of.get(model)
+    def find_price(self, model: str, at: int) -> Price | None:
+        """The price at a time (Unix seconds): the one with the longest matching pattern, and of these the
+        latest."""
+        found = self._prices_by_model.get(model)
         if found is None:
             found = tuple(price for price in self._prices if matches((price.models,), model))
-            if len(self._prices_of) >= MOST_KEPT:
-                self._prices_of.clear()
-            self._prices_of[model] = found
+            if len(self._prices_by_model) >= MAX_CACHED:
+                self._prices_by_model.clear()
+            self._prices_by_model[model] = found
         for price in found:
             if price.holds(at):
                 return price
@@ -75,16 +75,16 @@ class Rules:
 
 
 class LimitIndex:
-    """The rules as of now."""
+    """Holds the current rule set."""
 
     def __init__(self) -> None:
-        self.rules = Rules()
+        self.rules = RuleSet()
 
-    def learn(
+    def update(
         self,
         limits: tuple[Limit, ...],
         prices: tuple[Price, ...],
         families: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """From now on these hold."""
-        self.rules = Rules(limits, prices, families)
+        """Replaces the rule set."""
+        self.rules = RuleSet(limits, prices, families)

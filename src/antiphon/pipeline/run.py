@@ -1,7 +1,7 @@
-"""One request, told once: resolve → authorize → reserve → attempt → meter. The only thing that the edge
-calls.
+"""One request from start to end: resolve → authorize → reserve → attempt → meter. The edge calls only this
+module.
 
-Holds no stage's logic. What a stage adds is in the module of its name.
+Each stage is in the module of its name; this module holds no logic of its own.
 """
 
 from collections.abc import AsyncIterator
@@ -15,11 +15,11 @@ from antiphon.domain.events import Event
 from antiphon.domain.request import GenerationRequest
 from antiphon.domain.values import changed
 from antiphon.engines.registry import Models
-from antiphon.pipeline.account import RequestMeter
 from antiphon.pipeline.attempt import attempt, pass_unlimited
 from antiphon.pipeline.embedding import embed
 from antiphon.pipeline.meter import meter_stream
 from antiphon.pipeline.recording import record_stream
+from antiphon.pipeline.request_meter import RequestMeter
 from antiphon.pipeline.reserve import Accounting
 from antiphon.pipeline.resolve import resolve
 from antiphon.telemetry.metrics import Metrics
@@ -27,27 +27,28 @@ from antiphon.telemetry.metrics import Metrics
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """The stages with what they need, made once."""
+    """The stages and what they need, built once."""
 
     models: Models
     metrics: Metrics
     restart_patience: float
-    """Seconds that a request waits for an engine that is starting again."""
+    """Seconds that a request waits for a restarting engine."""
     accounting: Accounting | None = None
-    """Who keeps limits and ledger; None, where keys are off."""
+    """Limiter and ledger; None if keys are off."""
 
     @property
     def keeps_records(self) -> bool:
-        """Whether each request's usage is written down."""
+        """Whether the usage of each request is written down."""
         return self.accounting is not None
 
     def run(
         self, request: GenerationRequest, context: Context
     ) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
-        """Entering is cheap; the work runs as the iterator is read; leaving ends it, wherever it stands.
+        """The events of a generation. The work starts when the iterator is read. Leaving the context ends it
+        at any point.
 
-        Raises ModelNotFound, and PermissionDenied for a model that the caller's key is not for, or that has
-        no price where a limit of cost holds.
+        Raises ModelNotFound. Raises PermissionDenied if the caller's key does not allow the model, or if a
+        cost limit applies and the model has no price.
         """
         asked = request.model
         model = resolve(self.models, asked, context.actor)
@@ -67,7 +68,7 @@ class Pipeline:
         return aclosing(events)
 
     async def embed(self, request: EmbeddingRequest, context: Context) -> Embeddings:
-        """Vectors of texts; cancelling ends the work. Raises ModelNotFound."""
+        """Vectors of texts. Cancelling ends the work. Raises ModelNotFound."""
         return await embed(
             self.models, request, context, self.metrics, self.restart_patience, self.accounting
         )

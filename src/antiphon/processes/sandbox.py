@@ -90,7 +90,7 @@ class JobStopped(Exception):
         super().__init__(message)
         self.stop = stop
 
-    def require_worked(self) -> None:
+    def raise_if_waited(self) -> None:
         """Raises ServerBusy where the machine kept a job that asks nobody from its end, and its data did
         not."""
         if self.stop is Stop.WAIT:
@@ -118,7 +118,7 @@ async def run_job(
         answer = await _converse(process, json.dumps({"target": target, "payload": payload}).encode(), limits)
     finally:
         code = await _finish(process)
-    return _outcome(answer, code)
+    return _parse_answer(answer, code)
 
 
 def was_ended(code: int | None) -> bool:
@@ -192,7 +192,7 @@ async def _read_bounded(stream: "StreamReader", most: int) -> bytes:
     return bytes(answer)
 
 
-def _outcome(answer: bytes, code: int) -> object:
+def _parse_answer(answer: bytes, code: int) -> object:
     import signal
 
     if code in (-signal.SIGPROF, -signal.SIGXCPU):
@@ -228,11 +228,11 @@ def main() -> None:
     _confine(limits)
     os.environ.update(ONE_THREAD)
     job = json.loads(sys.stdin.buffer.read())
-    function = _function(job["target"])
+    function = _load_function(job["target"])
     sys.stdout.buffer.write(b"\n")
     sys.stdout.buffer.flush()
-    _alarm(limits)
-    sys.stdout.buffer.write(_answer(function, job["payload"]))
+    _set_timers(limits)
+    sys.stdout.buffer.write(_run_function(function, job["payload"]))
     sys.stdout.buffer.flush()
 
 
@@ -252,7 +252,7 @@ def _confine(limits: Limits) -> None:
         resource.setrlimit(kind, (most, most))
 
 
-def _alarm(limits: Limits) -> None:
+def _set_timers(limits: Limits) -> None:
     """Ends this process when its time is up, also when its parent is no longer there to do so."""
     import signal
 
@@ -260,7 +260,7 @@ def _alarm(limits: Limits) -> None:
     signal.setitimer(signal.ITIMER_REAL, limits.patience + 1)
 
 
-def _function(target: str) -> Callable[[Mapping[str, object]], object]:
+def _load_function(target: str) -> Callable[[Mapping[str, object]], object]:
     module, _, name = target.partition(":")
     if not module.startswith(PACKAGE):
         raise ValueError(f"{target} is not a function of this package")
@@ -268,7 +268,7 @@ def _function(target: str) -> Callable[[Mapping[str, object]], object]:
     return function
 
 
-def _answer(function: Callable[[Mapping[str, object]], object], payload: Mapping[str, object]) -> bytes:
+def _run_function(function: Callable[[Mapping[str, object]], object], payload: Mapping[str, object]) -> bytes:
     """What it returns or refuses. Any other error ends the helper, and that too is an answer."""
     try:
         return json.dumps({"result": function(payload)}).encode()

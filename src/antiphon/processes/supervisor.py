@@ -31,7 +31,7 @@ from antiphon.engines.host.runtime import coordinator_path, runtime_directory, s
 from antiphon.errors import AddressUnavailable, AntiphonError
 from antiphon.processes.ipc.frames import to_line
 from antiphon.processes.sandbox import INTERPRETER_VARIABLES
-from antiphon.processes.workers import MARGIN, RETIRE, Workers
+from antiphon.processes.workers import MARGIN, RETIRE_SIGNAL, Workers
 from antiphon.settings.models import ModelSettings
 from antiphon.settings.schema import Settings, choose_interpreter, encode_settings
 from antiphon.telemetry.logs import record
@@ -42,7 +42,7 @@ BACKLOG = 2048
 HOST_DEADLINE = 5.0
 """Seconds that an engine host gets to end by itself, and the coordinator."""
 
-STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 MALLOC = "GLIBC_TUNABLES"
 LARGE_PAGES = "glibc.malloc.hugetlb=1"
@@ -80,7 +80,7 @@ class Programs:
 
 
 @dataclass(frozen=True, slots=True)
-class Serving:
+class ServingInfo:
     """Everything is up."""
 
     url: str
@@ -90,21 +90,21 @@ class Serving:
 
 def supervise(
     settings: Settings,
-    serving: Callable[[Serving], None],
+    on_serving: Callable[[ServingInfo], None],
     programs: Programs = Programs(),
-    replaced: Callable[[str | None], None] = lambda _: None,
+    on_replaced: Callable[[str | None], None] = lambda _: None,
 ) -> int:
     """Serves until SIGTERM, SIGINT or SIGHUP; `serving` is told once, when every process is ready, `replaced`
     of the end of each rolling restart, with why it failed where it did.
 
     Returns the exit status. Raises a StartupError when the server cannot start or cannot go on.
     """
-    _no_core_dumps()
-    signal.signal(RETIRE, signal.SIG_IGN)  # until there is something to replace
+    _disable_core_dumps()
+    signal.signal(RETIRE_SIGNAL, signal.SIG_IGN)  # until there is something to replace
     if settings.engine.user is not None:
         other_user(settings.engine.user)  # refused before anything is started
     with bind(settings.server.host, settings.server.port) as listener, runtime_directory() as runtime:
-        return asyncio.run(_Supervisor(settings, listener, runtime, programs, replaced).run(serving))
+        return asyncio.run(_Supervisor(settings, listener, runtime, programs, on_replaced).run(on_serving))
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -142,13 +142,13 @@ def _explain_bind_error(problem: OSError, host: str, port: int) -> str:
             return f"cannot listen on port {port} of {host}: {os.strerror(code or 0)}"
 
 
-def url_of(listener: socket.socket) -> str:
+def format_url(listener: socket.socket) -> str:
     """Where the socket is reached; with the port that was really bound."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def host_environment(environ: Mapping[str, str], wait_policy: str) -> dict[str, str]:
+def filter_host_environment(environ: Mapping[str, str], wait_policy: str) -> dict[str, str]:
     """What an engine host gets of an environment; what the user said to OpenMP or glibc stands."""
     kept = {
         name: value
@@ -158,7 +158,7 @@ def host_environment(environ: Mapping[str, str], wait_policy: str) -> dict[str, 
     return {"OMP_WAIT_POLICY": wait_policy, MALLOC: LARGE_PAGES} | kept
 
 
-def http_environment(environ: Mapping[str, str]) -> dict[str, str]:
+def filter_http_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """What an HTTP process and the coordinator get of an environment."""
     return {
         name: value
@@ -167,7 +167,7 @@ def http_environment(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _no_core_dumps() -> None:
+def _disable_core_dumps() -> None:
     """Children inherit it: neither a key nor a prompt shall lie in a file because a process crashed."""
     _, hard = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
@@ -191,7 +191,7 @@ class _Supervisor:
         self._sockets = {
             model.name: socket_path(runtime, index) for index, model in enumerate(settings.models)
         }
-        self._hosts = [self._host_watch(model) for model in settings.models]
+        self._hosts = [self._make_host_watch(model) for model in settings.models]
         self._workers = Workers(
             settings.server.workers,
             settings.server.retire_timeout,
@@ -208,15 +208,15 @@ class _Supervisor:
         self._stop = asyncio.Event()
         self._failure: AntiphonError | None = None
 
-    async def run(self, serving: Callable[[Serving], None]) -> int:
+    async def run(self, serving: Callable[[ServingInfo], None]) -> int:
         """Everything from the first start to the last end."""
-        for number in STOPPING:
+        for number in STOP_SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup means it
-                asyncio.get_running_loop().add_signal_handler(number, self._asked_to_stop)
-        asyncio.get_running_loop().add_signal_handler(RETIRE, self._workers.replace)
+                asyncio.get_running_loop().add_signal_handler(number, self._request_stop)
+        asyncio.get_running_loop().add_signal_handler(RETIRE_SIGNAL, self._workers.replace)
         async with asyncio.TaskGroup() as group:
             announcing = group.create_task(self._announce(serving))
-            for watch in self._watches():
+            for watch in self._list_watches():
                 group.create_task(self._guard(watch))
             group.create_task(self._workers.keep())
             await self._stop.wait()
@@ -226,12 +226,12 @@ class _Supervisor:
             raise self._failure
         return 0
 
-    async def _announce(self, serving: Callable[[Serving], None]) -> None:
+    async def _announce(self, serving: Callable[[ServingInfo], None]) -> None:
         await self._up.wait()
         with suppress(OSError):  # nobody may be there to read the panel
-            serving(Serving(url_of(self._listener), self._infos))
+            serving(ServingInfo(format_url(self._listener), self._infos))
 
-    def _watches(self) -> list[Watch]:
+    def _list_watches(self) -> list[Watch]:
         """Of all but the HTTP processes."""
         return [*self._hosts, self._coordinator] if self._has_coordinator else self._hosts
 
@@ -246,12 +246,12 @@ class _Supervisor:
         self._failure = self._failure or error
         self._stop.set()
 
-    def _asked_to_stop(self) -> None:
+    def _request_stop(self) -> None:
         """The first signal ends the server in order, the second at once."""
         record("asked_to_stop")
         if self._stop.is_set():
             self._workers.kill()
-            for watch in self._watches():
+            for watch in self._list_watches():
                 watch.kill()
         self._stop.set()
 
@@ -261,16 +261,16 @@ class _Supervisor:
         self._listener.close()
         await self._workers.stop(self._settings.server.drain_timeout + MARGIN)
         async with asyncio.TaskGroup() as group:
-            for watch in self._watches():
+            for watch in self._list_watches():
                 group.create_task(watch.stop(HOST_DEADLINE))
 
     # --- engine hosts ---------------------------------------------------------------------------------------
 
-    def _host_watch(self, model: ModelSettings) -> Watch:
+    def _make_host_watch(self, model: ModelSettings) -> Watch:
         return Watch(
             f"the engine of {model.name}",
             lambda: self._start_host(model),
-            lambda state, info: self._host_changed(model.name, state, info),
+            lambda state, info: self._update_host(model.name, state, info),
         )
 
     async def _start_host(self, model: ModelSettings) -> Child:
@@ -281,7 +281,7 @@ class _Supervisor:
                 HostConfig(
                     name=model.name,
                     factory=self._programs.engine,
-                    load=load_spec(model, settings),
+                    load=build_load_spec(model, settings),
                     socket=self._sockets[model.name],
                     status_fd=status_fd,
                     log_level=settings.log.level,
@@ -292,10 +292,10 @@ class _Supervisor:
 
         command = [choose_interpreter(settings), "-P", "-m", "antiphon.engines.host"]
         return await start_child(
-            command, configuration, host_environment(os.environ, settings.engine.wait_policy)
+            command, configuration, filter_host_environment(os.environ, settings.engine.wait_policy)
         )
 
-    def _host_changed(self, name: str, state: EngineState, info: EngineInfo | None) -> None:
+    def _update_host(self, name: str, state: EngineState, info: EngineInfo | None) -> None:
         failed = f"the engine of {name} died {DEATHS} times within {WINDOW:g} s and was given up"
         news = EngineNews(name, state, failed if state is EngineState.FAILED else "")
         self._news[name] = news
@@ -315,7 +315,7 @@ class _Supervisor:
             return encode_settings(self._settings) + b"\n" + to_line(wiring) + news
 
         command = [sys.executable, "-P", "-m", self._programs.http]
-        return await start_child(command, configuration, http_environment(os.environ), [listen_fd])
+        return await start_child(command, configuration, filter_http_environment(os.environ), [listen_fd])
 
     async def _start_coordinator(self) -> Child:
         def configuration(status_fd: int) -> bytes:
@@ -323,14 +323,14 @@ class _Supervisor:
             return encode_settings(self._settings) + b"\n" + to_line(wiring)
 
         command = [sys.executable, "-P", "-m", self._programs.coordinator]
-        return await start_child(command, configuration, http_environment(os.environ))
+        return await start_child(command, configuration, filter_http_environment(os.environ))
 
     def _note_progress(self) -> None:
         if self._workers.are_ready and len(self._infos) == len(self._settings.models):
             self._up.set()
 
 
-def load_spec(model: ModelSettings, settings: Settings) -> LoadSpec:
+def build_load_spec(model: ModelSettings, settings: Settings) -> LoadSpec:
     """What the host of this model is told to load."""
     return LoadSpec(
         model=model.path,

@@ -16,7 +16,7 @@ from antiphon.engines.host.child import DEATHS, WINDOW, Child, Watch
 from antiphon.errors import AntiphonError, StartupError
 from antiphon.telemetry.logs import record
 
-RETIRE = signal.SIGUSR2
+RETIRE_SIGNAL = signal.SIGUSR2
 """What has an HTTP process take no more connections and end when what it does is done."""
 
 READY_DEADLINE = 60.0
@@ -44,9 +44,9 @@ class Workers:
         count: int,
         patience: float,
         start: Callable[[], Awaitable[Child]],
-        changed: Callable[[], None],
-        failed: Callable[[AntiphonError], None],
-        replaced: Callable[[str | None], None],
+        on_change: Callable[[], None],
+        on_failure: Callable[[AntiphonError], None],
+        on_replaced: Callable[[str | None], None],
     ) -> None:
         """`patience`: seconds that one which is replaced gets. `changed` is called when one is ready or no
         more; `failed` with what ends the server; `replaced` when all were replaced, or with why one was
@@ -54,9 +54,9 @@ class Workers:
         self._count = count
         self._patience = patience + MARGIN
         self._start = start
-        self._changed = changed
-        self._failed = failed
-        self._replaced = replaced
+        self._on_change = on_change
+        self._on_failure = on_failure
+        self._on_replaced = on_replaced
         self._serving: list[Worker] = []
         self._leaving: set[Worker] = set()
         self._stopping = asyncio.Event()
@@ -69,11 +69,11 @@ class Workers:
 
     def tell(self, line: bytes) -> None:
         """Sends news to each."""
-        for worker in self._all():
+        for worker in self._list_all():
             worker.watch.tell(line)
 
     def kill(self) -> None:
-        for worker in self._all():
+        for worker in self._list_all():
             worker.watch.kill()
 
     def replace(self) -> None:
@@ -88,7 +88,7 @@ class Workers:
             for number in range(self._count):
                 worker = self._make_worker(number)
                 self._serving.append(worker)
-                group.create_task(self._guard(worker, self._failed))
+                group.create_task(self._guard(worker, self._on_failure))
             replacing = group.create_task(self._keep_replacing(group))
             await self._stopping.wait()
             replacing.cancel()
@@ -96,15 +96,15 @@ class Workers:
     async def stop(self, seconds: float) -> None:
         """Ends all of them, each by force after so many seconds."""
         self._stopping.set()
-        for worker in self._all():
+        for worker in self._list_all():
             worker.watch.forbid()
         async with asyncio.TaskGroup() as group:
-            for worker in self._all():
+            for worker in self._list_all():
                 group.create_task(worker.watch.stop(seconds))
 
     # --- one of them ----------------------------------------------------------------------------------------
 
-    def _all(self) -> tuple[Worker, ...]:
+    def _list_all(self) -> tuple[Worker, ...]:
         return (*self._serving, *self._leaving)
 
     def _make_worker(self, number: int) -> Worker:
@@ -120,19 +120,19 @@ class Workers:
         if worker.is_ready:
             worker.settled.set()
         if state is EngineState.FAILED:
-            self._failed(
+            self._on_failure(
                 StartupError(
                     f"{worker.watch.name} died {DEATHS} times within {WINDOW:g} s; see the log above"
                 )
             )
-        self._changed()
+        self._on_change()
 
-    async def _guard(self, worker: Worker, failed: Callable[[AntiphonError], None]) -> None:
+    async def _guard(self, worker: Worker, on_failure: Callable[[AntiphonError], None]) -> None:
         """Keeps one; `failed` hears why, where it was never ready."""
         try:
             await worker.watch.keep()
         except AntiphonError as error:
-            failed(error)
+            on_failure(error)
         finally:
             worker.settled.set()
             self._leaving.discard(worker)
@@ -150,7 +150,7 @@ class Workers:
             self._replacing.clear()
             if problem is None:
                 record("workers_replaced", workers=self._count)
-            self._replaced(problem)
+            self._on_replaced(problem)
 
     async def _replace(self, number: int, group: asyncio.TaskGroup) -> str | None:
         """Starts another and has the old one leave once that is ready; else says why it was not."""
@@ -169,5 +169,5 @@ class Workers:
         self._leaving.discard(new)
         self._serving[number] = new
         self._leaving.add(old)
-        group.create_task(old.watch.stop(self._patience, RETIRE))
+        group.create_task(old.watch.stop(self._patience, RETIRE_SIGNAL))
         return None

@@ -1,8 +1,8 @@
-"""The prompt said again at the beginning of its choices (`echo`), with its tokens' scores when they are asked
-for.
+"""The prompt repeated at the beginning of its choices (`echo`), with its log-probabilities where they are
+asked for.
 
-The engine scores a prompt once, for the first of its choices; the others wait for that. What it says is in
-`sheet`.
+The engine scores a prompt once, for the first of its choices; the other choices wait for that
+(`PromptLogprobs`).
 """
 
 import asyncio
@@ -17,38 +17,38 @@ from antiphon.domain.request import RawPrompt
 from antiphon.domain.scores import Scores, joined
 from antiphon.domain.values import changed
 from antiphon.engines.base import Counts, SequenceFinished, StopCause, TokenEvent
-from antiphon.rendering.choice_decoder import ChoiceDecoder
-from antiphon.rendering.detokenizer import Detokenizer, Pieces
+from antiphon.rendering.decode.choice_decoder import ChoiceDecoder
+from antiphon.rendering.decode.detokenizer import Detokenizer, Pieces
+from antiphon.rendering.logprobs import PromptLogprobs
 from antiphon.rendering.model_info import ModelInfo
-from antiphon.rendering.prompt_logprobs import PromptLogprobs
 
 PART = 256
-"""Tokens in one delta of a scored prompt: writing them with all alternatives takes seven milliseconds; then
-others get their turn."""
+"""Tokens in one delta of a scored prompt. Encoding them with all alternatives takes seven milliseconds; then
+other requests run."""
 
 MANY = 10_000
-"""Tokens above which a thread looks where they stand: about ten milliseconds."""
+"""Tokens above which a thread computes their offsets: about ten milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """Where the tokens of a prompt stand in its text."""
+class PromptLayout:
+    """Where the tokens of a prompt are in its text."""
 
     text: str
     offsets: Sequence[int]
-    """Of each token, the character that holds its first byte."""
+    """For each token, the character that holds its first byte."""
     held: bytes = b""
-    """The beginning of a character that the prompt ends with; the completion may go on with it."""
+    """The first bytes of an incomplete character at the end; the completion may complete it."""
 
 
-async def lay_out(prompt: RawPrompt, tokens: tuple[int, ...], facts: ModelInfo) -> Layout:
-    """The text that a choice begins with: the caller's own, or that of the caller's token ids."""
+async def lay_out(prompt: RawPrompt, tokens: tuple[int, ...], facts: ModelInfo) -> PromptLayout:
+    """Returns the text that a choice begins with: the caller's own, or the text of the caller's token ids."""
     if len(tokens) > MANY:
-        return await asyncio.to_thread(_laid_out, prompt, tokens, facts)
-    return _laid_out(prompt, tokens, facts)
+        return await asyncio.to_thread(_lay_out_now, prompt, tokens, facts)
+    return _lay_out_now(prompt, tokens, facts)
 
 
-def _laid_out(prompt: RawPrompt, tokens: tuple[int, ...], facts: ModelInfo) -> Layout:
+def _lay_out_now(prompt: RawPrompt, tokens: tuple[int, ...], facts: ModelInfo) -> PromptLayout:
     if not prompt.text:
         return _detokenize(tokens, facts.pieces)
     text, table = prompt.text, facts.vocabulary
@@ -59,34 +59,34 @@ def _laid_out(prompt: RawPrompt, tokens: tuple[int, ...], facts: ModelInfo) -> L
     spaces = int(read.text != text and read.text.startswith(f" {text[0]}"))
     offsets = array("q", [0] * added)
     offsets.extend(min(max(offset - spaces, 0), len(text)) for offset in read.offsets)
-    return Layout(text, offsets)
+    return PromptLayout(text, offsets)
 
 
-def _detokenize(tokens: Sequence[int], pieces: Pieces) -> Layout:
+def _detokenize(tokens: Sequence[int], pieces: Pieces) -> PromptLayout:
     detokenizer, parts, offsets, said = Detokenizer(pieces), [], array("q"), 0
     for token in tokens:
-        offsets.append(said + detokenizer.breaks(token))
+        offsets.append(said + detokenizer.breaks_character(token))
         parts.append(text := detokenizer.add(token))
         said += len(text)
-    return Layout("".join(parts), offsets, detokenizer.get_pending())
+    return PromptLayout("".join(parts), offsets, detokenizer.get_pending())
 
 
 class PromptEcho:
-    """One prompt, recited by each of its choices."""
+    """One prompt, repeated by each of its choices."""
 
-    def __init__(self, layout: Layout, sheet: PromptLogprobs | None = None, width: int = 0) -> None:
-        """`sheet`: the scores that are recited too; None recites none. `width`: alternatives of each
+    def __init__(self, layout: PromptLayout, logprobs: PromptLogprobs | None = None, width: int = 0) -> None:
+        """`sheet`: the log-probabilities to repeat; None repeats none. `width`: alternatives of each
         token."""
         self.layout = layout
-        self._sheet = sheet
+        self._logprobs = logprobs
         self._width = width
 
-    def speak(
+    def decode(
         self, voice: ChoiceDecoder, sequence: AsyncGenerator[TokenEvent, None]
     ) -> AsyncGenerator[Event, None]:
-        """The events of a choice, with the prompt before its text."""
-        voice.go_on(self.layout.held)
-        return self._insert_prompt(voice.choice, voice.speak(sequence))
+        """Generates the events of a choice, with the prompt before its text."""
+        voice.resume(self.layout.held)
+        return self._insert_prompt(voice.choice, voice.decode(sequence))
 
     async def _insert_prompt(
         self, choice: int, events: AsyncGenerator[Event, None]
@@ -94,40 +94,40 @@ class PromptEcho:
         carried: list[Scores] = []
         async with aclosing(events):
             async for event in events:
-                if isinstance(event, Started) and self._sheet is not None:
-                    await self._sheet.wait_until_scored()
+                if isinstance(event, Started) and self._logprobs is not None:
+                    await self._logprobs.wait_until_scored()
                 for told in self._expand_event(event, choice, carried):
                     yield told
                     await _let_others_work(told is not event)
 
     def _expand_event(self, event: Event, choice: int, carried: list[Scores]) -> Iterator[Event]:
-        """The event, with the prompt after Started. `carried`: scores that no part of its text goes with, for
-        what comes next."""
+        """Yields the event, with the prompt after Started. `carried`: scores without text, for the next
+        event."""
         if carried and isinstance(event, TextDelta | Finished):
             yield changed(event, scores=joined((*carried, event.scores or ())))
             carried.clear()
         else:
             yield event
         if isinstance(event, Started):
-            for text, scores in self._parts():
+            for text, scores in self._split_parts():
                 if text:
                     yield TextDelta(choice, text, 0, scores)
                 elif scores:
                     carried.append(scores)
 
-    def _parts(self) -> Iterator[tuple[str, Scores]]:
-        """The prompt's text with its scores; at the end, perhaps, scores of tokens that show none."""
-        if self._sheet is None:
+    def _split_parts(self) -> Iterator[tuple[str, Scores]]:
+        """Yields the prompt's text with its scores; the last part may have scores and no text."""
+        if self._logprobs is None:
             yield self.layout.text, ()
             return
         text, offsets = self.layout.text, self.layout.offsets
-        for begin, end in pairwise(self._cuts()):
+        for begin, end in pairwise(self._find_cuts()):
             until = len(text) if end == len(offsets) else offsets[end]
             yield text[offsets[begin] if begin else 0 : until], self._pack_scores(begin, end)
 
-    def _cuts(self) -> Iterator[int]:
-        """Tokens that parts begin with: the first to stand in their character, so that no part is without
-        text but the last."""
+    def _find_cuts(self) -> Iterator[int]:
+        """Yields the tokens that begin a part. Each is the first token in its character, so only the last
+        part may lack text."""
         count, offsets = len(self.layout.offsets), self.layout.offsets
         yield 0
         begin = 0
@@ -138,15 +138,15 @@ class PromptEcho:
         yield count
 
     def _pack_scores(self, begin: int, end: int) -> Scores:
-        if self._sheet is None:
+        if self._logprobs is None:
             return ()
-        return self._sheet.pack_scores(begin, end, self.layout.offsets[begin:end], self._width)
+        return self._logprobs.pack_scores(begin, end, self.layout.offsets[begin:end], self._width)
 
 
 async def repeat_prompt(
     choice: int, text: str, events: AsyncGenerator[Event, None]
 ) -> AsyncGenerator[Event, None]:
-    """The events of a choice, with a text before its own."""
+    """Puts a text before the text of a choice."""
     async with aclosing(events):
         async for event in events:
             yield event
@@ -155,7 +155,7 @@ async def repeat_prompt(
 
 
 async def stay_silent(tokens: int) -> AsyncGenerator[TokenEvent, None]:
-    """The sequence of a choice that only recites: no engine is asked for it."""
+    """The sequence of a choice that only repeats its prompt: no engine is asked."""
     yield SequenceFinished(StopCause.LENGTH, Counts(tokens, 0))
 
 

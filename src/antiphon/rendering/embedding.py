@@ -1,4 +1,4 @@
-"""From texts to vectors over a token engine: tokenizing, what must fit, and gathering what comes. Shortens no
+"""Embeddings over a token engine: tokenizes inputs, checks their lengths, collects vectors. Shortens no
 text."""
 
 import asyncio
@@ -17,18 +17,18 @@ from antiphon.domain.embedding import (
 from antiphon.domain.request import RawPrompt
 from antiphon.engines.base import Embedding, RequestSize, TokenEngine
 from antiphon.errors import ContextLengthExceeded, EngineError, InvalidValue, UnsupportedParameter
-from antiphon.rendering.fair_tokenizer import Tokens
 from antiphon.rendering.model_info import ModelInfo
-from antiphon.rendering.prompts import require_known, tokenize_text
-from antiphon.rendering.streams import late
+from antiphon.rendering.prompt import require_known, tokenize_text
+from antiphon.rendering.streams import deadline_error
+from antiphon.rendering.tokenizer import TextTokenizer
 from antiphon.task_group import task_group
 
 AT_ONCE = 128
-"""Texts that are sent to be tokenized before any answer is awaited: one trip to the engine for so many."""
+"""Texts that one trip to the engine tokenizes."""
 
 
 class TokenizedTexts:
-    """`PreparedEmbedding` of the renderer: texts as token ids that fit."""
+    """The renderer's `PreparedEmbedding`: texts as token ids that fit."""
 
     def __init__(self, engine: Embedding, texts: Sequence[tuple[int, ...]], dimensions: int) -> None:
         self._engine = engine
@@ -37,12 +37,12 @@ class TokenizedTexts:
         self.size = RequestSize(sum(map(len, texts)), 0)
 
     async def embed(self, context: Context) -> Embeddings:
-        """A vector for each text, in order. Raises DeadlineExceeded."""
+        """Returns a vector for each text, in order. Raises DeadlineExceeded."""
         try:
             async with asyncio.timeout(context.remaining()):
                 return await self._embed(context)
         except TimeoutError:
-            raise late() from None
+            raise deadline_error() from None
 
     async def _embed(self, context: Context) -> Embeddings:
         parts: list[bytes] = []
@@ -60,10 +60,10 @@ class TokenizedTexts:
 
 
 async def prepare_embedding(
-    engine: TokenEngine, tokens: Tokens, facts: ModelInfo, request: EmbeddingRequest
+    engine: TokenEngine, tokens: TextTokenizer, facts: ModelInfo, request: EmbeddingRequest
 ) -> TokenizedTexts:
-    """The inputs as token ids. Raises a RequestError that names the input at fault."""
-    makes = _facts(facts, request)
+    """Turns the inputs into token ids. Raises a RequestError that names the input at fault."""
+    makes = _require_embedding_model(facts, request)
     if not isinstance(engine, Embedding):
         raise UnsupportedParameter("this model's engine makes no vectors", param="model")
     if request.dimensions not in (None, makes.dimensions):
@@ -77,7 +77,7 @@ async def prepare_embedding(
     return TokenizedTexts(engine, texts, makes.dimensions)
 
 
-def _facts(facts: ModelInfo, request: EmbeddingRequest) -> EmbeddingFacts:
+def _require_embedding_model(facts: ModelInfo, request: EmbeddingRequest) -> EmbeddingFacts:
     if facts.info.embedding is None:
         raise UnsupportedParameter(
             f"{request.model} generates text and makes no vectors; name an embedding model", param="model"
@@ -86,9 +86,9 @@ def _facts(facts: ModelInfo, request: EmbeddingRequest) -> EmbeddingFacts:
 
 
 async def _tokenize_inputs(
-    tokens: Tokens, facts: ModelInfo, inputs: Sequence[RawPrompt]
+    tokens: TextTokenizer, facts: ModelInfo, inputs: Sequence[RawPrompt]
 ) -> list[tuple[int, ...]]:
-    """The token ids of each input: of a text with what stands around it, else as they are."""
+    """Returns the token ids of each input: texts get their special tokens, token ids stay as they are."""
 
     async def ids(given: RawPrompt) -> tuple[int, ...]:
         return (

@@ -1,5 +1,4 @@
-"""What the renderer has to know of a model, asked once: its table of tokens, its profile and its chat
-template."""
+"""The renderer's knowledge of a model, loaded once: its vocabulary, its profile and its chat template."""
 
 import asyncio
 import logging
@@ -14,30 +13,36 @@ from antiphon.domain.tokenizer import TokenizerInfo
 from antiphon.engines.base import EngineInfo, TokenEngine, TokenKind, Vocabulary
 from antiphon.errors import TemplateRefused, UnsupportedParameter
 from antiphon.processes.sandbox import JobStopped, run_job
-from antiphon.rendering.detokenizer import Pieces
-from antiphon.rendering.reasoning import families as thinking
-from antiphon.rendering.sandboxed_template import FIELD, Helper, OwnTemplate
-from antiphon.rendering.templates import BY_TEMPLATE, ChatTemplate, Families, Special, proof_of
-from antiphon.rendering.toolcalls import families as calling
+from antiphon.rendering.decode.detokenizer import Pieces
+from antiphon.rendering.reasoning.notation import detect_reasoning
+from antiphon.rendering.template.chat_template import (
+    BY_TEMPLATE,
+    ChatTemplate,
+    NotationFamilies,
+    SpecialTokens,
+    build_proof,
+)
+from antiphon.rendering.template.request_template import TEMPLATE_FIELD, RequestTemplate, TemplateHelper
+from antiphon.rendering.tools.call_notation import CALL_SIGNS, detect_calls
 from antiphon.telemetry.logs import record
 
-PROOF = "antiphon.rendering.templates:prove"
+PROOF = "antiphon.rendering.template.chat_template:prove"
 """The sandbox's job that proves a template."""
 
 TRIALS = 2
-"""How often a template may be tried; a good one takes a fiftieth of the time that it is given."""
+"""How often a template may be proved; a good one takes a fiftieth of the allowed time."""
 
 NO_CONVERSATIONS = "an embedding model takes no conversation; send its text as prompt"
-"""Where a conversation would be rendered for one: it generates nowhere, so nothing else takes it either."""
+"""The refusal of a conversation for an embedding model: no endpoint renders one for it."""
 
 NOT_TAKEN = (
-    f"{FIELD} is not supported: this server takes no templates from callers; leave it out, or have its "
-    "operator set ANTIPHON_REQUEST_TEMPLATES=true"
+    f"{TEMPLATE_FIELD} is not supported: this server takes no templates from callers; leave it out, or "
+    "have its operator set ANTIPHON_REQUEST_TEMPLATES=true"
 )
-"""What a request's template is told where nobody decided to take any."""
+"""The refusal of a request's template where the operator does not take any."""
 
 Prove = Callable[[Mapping[str, object]], Awaitable[object]]
-"""Proves a template from the payload of `proof_of`. Raises TemplateRefused."""
+"""Proves a template from the payload of `build_proof`. Raises TemplateRefused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,76 +50,77 @@ class ModelInfo:
     """One model, as long as its engine serves the same weights."""
 
     info: EngineInfo
-    """As it was when it was asked; its load is empty, as that would be old."""
+    """The engine's information when it was loaded, with an empty load."""
     vocabulary: Vocabulary
     pieces: Pieces
     spelt: Pieces
-    """The same, with control tokens as their names."""
+    """The same pieces, with control tokens as their names."""
     ends: frozenset[int]
     """Tokens that end a turn; they show no text."""
     longest_piece: int
-    """Bytes of the longest token, for telling quickly what cannot fit."""
+    """Bytes of the longest token; it tells quickly which text cannot fit."""
     profile: Profile
-    special: Special
-    """What of the vocabulary templates deal with."""
-    families: Families
-    """What is said of the model's notations."""
-    template: ChatTemplate | OwnTemplate | None
+    special: SpecialTokens
+    """The part of the vocabulary that templates need."""
+    families: NotationFamilies
+    """The configured families of the model's notations."""
+    template: ChatTemplate | RequestTemplate | None
     refusal: str
     """Why there is no template."""
     controls: Mapping[str, int]
     """Ids of control tokens by name."""
-    named: dict[frozenset[str], Pieces] = field(default_factory=dict)
-    """Pieces with some control tokens as their names, as they were asked for."""
-    whole: dict[str, int | None] = field(default_factory=dict)
-    """Tokens of texts, as they were asked for."""
+    _shown_pieces: dict[frozenset[str], Pieces] = field(default_factory=dict)
+    """Cache of `pieces_showing`."""
+    _tokens: dict[str, int | None] = field(default_factory=dict)
+    """Cache of the tokens of texts."""
 
-    def hearing(self, marks: Iterable[str]) -> Pieces:
-        """Pieces with those of the marks as their names that are control tokens."""
+    def pieces_showing(self, marks: Iterable[str]) -> Pieces:
+        """Returns pieces that show the control tokens among these marks as their names."""
         marked = frozenset(mark for mark in marks if mark in self.controls)
         if not marked:
             return self.pieces
-        if marked not in self.named:
-            self.named[marked] = self.pieces.with_names({self.controls[mark]: mark for mark in marked})
-        return self.named[marked]
+        if marked not in self._shown_pieces:
+            self._shown_pieces[marked] = self.pieces.with_names(
+                {self.controls[mark]: mark for mark in marked}
+            )
+        return self._shown_pieces[marked]
 
-    def wholes(self, texts: Iterable[str]) -> dict[str, int]:
-        """Those of the texts that are one token each, which is no control token."""
-        return {text: token for text in texts if (token := self._token(text)) is not None}
+    def single_tokens(self, texts: Iterable[str]) -> dict[str, int]:
+        """Returns the texts that are exactly one normal token, with its id."""
+        return {text: token for text in texts if (token := self._find_token(text)) is not None}
 
-    def _token(self, text: str) -> int | None:
-        if text not in self.whole:
+    def _find_token(self, text: str) -> int | None:
+        if text not in self._tokens:
             piece, kinds = text.encode(), self.vocabulary.kinds
             found = (at for at, other in enumerate(self.vocabulary.pieces) if other == piece)
-            self.whole[text] = next((at for at in found if kinds[at] is TokenKind.NORMAL), None)
-        return self.whole[text]
+            self._tokens[text] = next((at for at in found if kinds[at] is TokenKind.NORMAL), None)
+        return self._tokens[text]
 
 
-async def prove_apart(payload: Mapping[str, object]) -> None:
-    """Proves a template in the killable helper, again when it was stopped. Raises TemplateRefused, and
-    ServerBusy where the machine is too busy: then nothing is known of the template, and it is proved again
-    when it is asked for next."""
+async def prove_in_sandbox(payload: Mapping[str, object]) -> None:
+    """Proves a template in the sandbox, and tries again when the job was stopped. Raises TemplateRefused.
+    Raises ServerBusy where the machine is too busy; the next request then proves it again."""
     for trial in range(1, TRIALS + 1):
         try:
             await run_job(PROOF, payload)
             return
         except JobStopped as stopped:
             if trial == TRIALS:
-                stopped.require_worked()
+                stopped.raise_if_waited()
                 raise TemplateRefused(f"the model's chat template failed its trial: {stopped}") from None
 
 
 async def load_info(
-    engine: TokenEngine, prove: Prove, before: ModelInfo | None, families: Families = BY_TEMPLATE
+    engine: TokenEngine, prove: Prove, previous: ModelInfo | None, families: NotationFamilies = BY_TEMPLATE
 ) -> ModelInfo:
-    """Asks the engine. What was known before still holds when the engine says the same of itself."""
+    """Loads the model's facts. Returns `previous` where the engine reports the same."""
     info = replace(await engine.info(), load=Load())
-    if before is not None and info == before.info:
-        return before
+    if previous is not None and info == previous.info:
+        return previous
     vocabulary = await engine.vocabulary()
     pieces = await asyncio.to_thread(Pieces, vocabulary.pieces)
-    special = _special(vocabulary)
-    template, refusal = await _template(info.chat_template, special, prove, families)
+    special = _find_special_tokens(vocabulary)
+    template, refusal = await _load_template(info.chat_template, special, prove, families)
     if template is None and info.embedding is not None:
         refusal = NO_CONVERSATIONS
     controls = {name: token for token, name in vocabulary.names.items()}
@@ -125,7 +131,7 @@ async def load_info(
         spelt=await asyncio.to_thread(pieces.with_names, vocabulary.names),
         ends=frozenset(vocabulary.end_ids),
         longest_piece=max(map(len, vocabulary.pieces), default=1) or 1,
-        profile=_profile(info, template),
+        profile=_build_profile(info, template),
         special=special,
         families=families,
         template=template,
@@ -134,29 +140,28 @@ async def load_info(
     )
 
 
-def with_template(facts: ModelInfo, prompt: Prompt, helper: Helper | None, actor: Actor) -> ModelInfo:
-    """The model as a request sees it: with the template that the request brings, if it does. Raises
-    UnsupportedParameter where no `helper` renders any, TemplateRefused where there is no use for one."""
+def with_template(facts: ModelInfo, prompt: Prompt, helper: TemplateHelper | None, actor: Actor) -> ModelInfo:
+    """Returns the facts with the template that the request brings, if it brings one. Raises
+    UnsupportedParameter where no `helper` renders any, TemplateRefused for an embedding model."""
     if not isinstance(prompt, Conversation) or prompt.template is None:
         return facts
     if helper is None:
-        raise UnsupportedParameter(NOT_TAKEN, param=FIELD)
+        raise UnsupportedParameter(NOT_TAKEN, param=TEMPLATE_FIELD)
     if facts.info.embedding is not None:
-        raise TemplateRefused(NO_CONVERSATIONS, param=FIELD)
+        raise TemplateRefused(NO_CONVERSATIONS, param=TEMPLATE_FIELD)
     source, known = prompt.template, facts.template
-    layout = calling.layout_of(source, facts.families.calls)
-    silent = facts.families.calls is None and not any(sign in source for sign, _ in calling.SIGNS)
+    layout = detect_calls(source, facts.families.calls)
+    silent = facts.families.calls is None and not any(sign in source for sign, _ in CALL_SIGNS)
     if silent and known is not None:
-        layout = known.layout  # the weights know no other
-    notation = thinking.notation_of(source, facts.families.reasoning)
+        layout = known.call_notation  # the weights know no other
+    notation = detect_reasoning(source, facts.families.reasoning)
     if notation is None and known is not None:
-        notation = known.notation
-    own = OwnTemplate(source, facts.special, facts.families, layout, notation, helper, actor.caller)
+        notation = known.reasoning_notation
+    own = RequestTemplate(source, facts.special, facts.families, layout, notation, helper, actor.caller)
     return replace(facts, template=own)
 
 
-def tokenizer_info(facts: ModelInfo) -> TokenizerInfo:
-    """What the model's tokenizer is."""
+def build_tokenizer_info(facts: ModelInfo) -> TokenizerInfo:
     table = facts.vocabulary
     return TokenizerInfo(
         context_length=facts.info.context_length,
@@ -172,18 +177,18 @@ def _spell_token(facts: ModelInfo, token: int | None) -> str | None:
     return None if token is None else facts.spelt.text((token,))
 
 
-def _special(vocabulary: Vocabulary) -> Special:
+def _find_special_tokens(vocabulary: Vocabulary) -> SpecialTokens:
     names = vocabulary.names
     bos, eos = (
         names.get(-1 if index is None else index, "") for index in (vocabulary.bos_id, vocabulary.eos_id)
     )
-    return Special(tuple(names.values()), bos, eos)
+    return SpecialTokens(tuple(names.values()), bos, eos)
 
 
-async def _template(
-    source: str | None, special: Special, prove: Prove, families: Families
+async def _load_template(
+    source: str | None, special: SpecialTokens, prove: Prove, families: NotationFamilies
 ) -> tuple[ChatTemplate | None, str]:
-    """The model's template once it was proved, or the sentence that says why there is none."""
+    """Returns the model's template after its proof, or the sentence that says why there is none."""
     if source is None:
         return (
             None,
@@ -191,7 +196,7 @@ async def _template(
             "them (ANTIPHON_REQUEST_TEMPLATES=true) one as chat_template",
         )
     try:
-        await prove(proof_of(source, special))
+        await prove(build_proof(source, special))
         return await asyncio.to_thread(ChatTemplate, source, special, families), ""
     except TemplateRefused as refused:
         record("chat_template_refused", logging.WARNING, reason=refused.message)
@@ -199,7 +204,7 @@ async def _template(
         return None, f"this model serves no chat, as its template was refused; use /v1/completions ({reason})"
 
 
-def _profile(info: EngineInfo, template: ChatTemplate | None) -> Profile:
+def _build_profile(info: EngineInfo, template: ChatTemplate | None) -> Profile:
     return Profile(
         architecture=info.architecture,
         parameters=info.parameters,
@@ -208,7 +213,7 @@ def _profile(info: EngineInfo, template: ChatTemplate | None) -> Profile:
         context_length=info.context_length,
         vocabulary=info.vocabulary,
         chat=template is not None,
-        reasoning=template is not None and template.notation is not None,
+        reasoning=template is not None and template.reasoning_notation is not None,
         exact=info.exact,
         sequences=info.sequences,
         engine=info.library,

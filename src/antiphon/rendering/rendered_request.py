@@ -1,8 +1,7 @@
-"""A request that the renderer made ready: its prompts are token ids that fit, and its size is known.
+"""A request that the renderer prepared: its prompts are token ids that fit, and its size is known.
 
-Streaming it runs one sequence for each choice, and gives what they make as one stream of events. How tokens
-become text is in `voice` and `scored`, how the prompt is echoed in `recital`, which candidates are the best
-in `candidates`, how several streams become one in `streams`.
+Its stream runs one sequence for each choice and merges their events. `decode` turns tokens into text,
+`logprobs` adds log-probabilities and ranks candidates, `echo` repeats the prompt.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
@@ -15,45 +14,44 @@ from antiphon.domain.request import GenerationRequest
 from antiphon.domain.usage import Usage
 from antiphon.engines.base import RequestSize, TokenEngine, TokenRequest, TokenSegment
 from antiphon.errors import EngineDied, EngineUnavailable
-from antiphon.rendering import prompts
-from antiphon.rendering.candidates import best
-from antiphon.rendering.choice_decoder import ChoiceDecoder, decode_options
+from antiphon.rendering.context_window import FittedPrompt
+from antiphon.rendering.decode.choice_decoder import ChoiceDecoder, decode_options
 from antiphon.rendering.echo import repeat_prompt, stay_silent
+from antiphon.rendering.logprobs import ScoredDecoder, ScoreOptions, choose_best
 from antiphon.rendering.model_info import ModelInfo
-from antiphon.rendering.scored import ScoredVoice, Scoring
+from antiphon.rendering.output_parser import OutputParser
 from antiphon.rendering.streams import enforce_deadline, merge
-from antiphon.rendering.toolcalls.calling import OutputParser
 
 RETRY_AFTER = 1.0
-"""Seconds that callers are told to wait when the engine restarted under a prepared request."""
+"""Seconds that callers wait when the engine restarted under a prepared request."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadyRequest:
-    """A request with all that was made of it."""
+    """A prepared request with everything that was derived from it."""
 
     original: GenerationRequest
-    """As it was asked."""
+    """The request as the caller sent it."""
     request: GenerationRequest
-    """With the constraint that its tools make."""
+    """The request with the constraint that its tools add."""
     facts: ModelInfo
-    fitted: Sequence[prompts.Fitted]
-    one: TokenRequest
-    """What the sequences of all choices have in common."""
+    fitted: Sequence[FittedPrompt]
+    shared: TokenRequest
+    """The part that the sequences of all choices share."""
 
 
 class RenderedRequest:
-    """`PreparedRequest` of the renderer. It holds for one process of the engine."""
+    """The renderer's `PreparedRequest`. It is valid for one process of the engine."""
 
     def __init__(self, engine: TokenEngine, ready: ReadyRequest, is_current: Callable[[], bool]) -> None:
         """`is_current`: whether the engine is still the process that the request was prepared for."""
         self._engine = engine
         self._ready = ready
         self._is_current = is_current
-        self.size = size_of(ready.request, ready.fitted)
+        self.size = request_size(ready.request, ready.fitted)
 
     def stream(self, context: Context) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
-        """The events of all choices. Raises EngineUnavailable where the engine restarted since."""
+        """Streams the events of all choices. Raises EngineUnavailable if the engine has restarted since."""
         return aclosing(self._events(context))
 
     async def _events(self, context: Context) -> AsyncGenerator[Event, None]:
@@ -64,19 +62,19 @@ class RenderedRequest:
         request, fitted = self._ready.request, self._ready.fitted
         listener = OutputParser(self._ready.original, request, self._ready.facts, context.clock)
         cast = build_choices(request, listener.facts, fitted)
-        asked = build_token_request(request, self._ready.one, fitted, context.clock)
+        asked = build_token_requests(request, self._ready.shared, fitted, context.clock)
         spoken = [
-            add_figures(
-                listener.parse(voice, each[0].begin, self._speech(voice, *each)), voice.choice, each[0]
+            add_repeated_message(
+                listener.parse(voice, each[0].begin, self._decode_choice(voice, *each)), voice.choice, each[0]
             )
-            for voice, each in zip(cast.voices, asked, strict=True)
+            for voice, each in zip(cast.decoders, asked, strict=True)
         ]
         ids = tuple(prompt.tokens for prompt in fitted) if request.output.token_ids else ()
-        tally = Tally(tuple(len(prompt.tokens) for prompt in fitted), cast.voices, ids)
+        tally = RequestTally(tuple(len(prompt.tokens) for prompt in fitted), cast.decoders, ids)
         started = False
         async with (
-            map_engine_death(cast.voices),
-            aclosing(cast.chosen(enforce_deadline(merge(spoken), context))) as events,
+            map_engine_death(cast.decoders),
+            aclosing(cast.choose(enforce_deadline(merge(spoken), context))) as events,
         ):
             async for event in events:
                 if not isinstance(event, Started):
@@ -84,34 +82,31 @@ class RenderedRequest:
                 elif not started:
                     started = True
                     yield tally.build_started()
-        yield tally.usage()
+        yield tally.build_usage()
 
-    def _speech(
-        self, voice: ChoiceDecoder, prompt: prompts.Fitted, asked: TokenRequest
+    def _decode_choice(
+        self, voice: ChoiceDecoder, prompt: FittedPrompt, asked: TokenRequest
     ) -> AsyncGenerator[Event, None]:
-        """The events of one choice."""
-        sheet = prompt.sheet if asked.prompt_logprobs is not None else None
+        """Generates the events of one choice."""
+        sheet = prompt.logprobs if asked.prompt_logprobs is not None else None
         works = sheet is not None or asked.max_tokens > 0
         sequence = self._engine.generate(asked) if works else stay_silent(len(prompt.tokens))
         if sheet is not None:
             sequence = sheet.collect_scores(sequence)
-        if prompt.recital is not None:
-            events = prompt.recital.speak(voice, sequence)
-        else:
-            events = voice.speak(sequence)
+        events = prompt.echo.decode(voice, sequence) if prompt.echo is not None else voice.decode(sequence)
         return events if sheet is None else sheet.insert_scores(events)
 
 
-def build_token_request(
-    request: GenerationRequest, one: TokenRequest, fitted: Sequence[prompts.Fitted], clock: Clock
-) -> Iterator[tuple[prompts.Fitted, TokenRequest]]:
-    """The sequences of all choices; those of one prompt are siblings."""
+def build_token_requests(
+    request: GenerationRequest, one: TokenRequest, fitted: Sequence[FittedPrompt], clock: Clock
+) -> Iterator[tuple[FittedPrompt, TokenRequest]]:
+    """Yields one token request for each choice; the choices of one prompt are siblings of a group."""
     candidates = request.output.best_of or request.output.choices
     for prompt in fitted:
         # The caller may have chosen the request's id, so it cannot name the group.
         group = clock.unique() if candidates > 1 else None
         segments = (TokenSegment(prompt.tokens),)
-        scored = prompt.sheet.width if prompt.sheet is not None else None
+        scored = prompt.logprobs.width if prompt.logprobs is not None else None
         for choice in range(candidates):
             yield (
                 prompt,
@@ -127,85 +122,85 @@ def build_token_request(
             )
 
 
-def size_of(request: GenerationRequest, fitted: Sequence[prompts.Fitted]) -> RequestSize:
-    """Tokens of all prompts, each counted once, and the most that all candidates together may make."""
+def request_size(request: GenerationRequest, fitted: Sequence[FittedPrompt]) -> RequestSize:
+    """Returns the tokens of all prompts, each counted once, and the most tokens that all candidates may
+    make."""
     candidates = request.output.best_of or request.output.choices
     most = sum(prompt.max_tokens for prompt in fitted) * candidates
     return RequestSize(sum(len(prompt.tokens) for prompt in fitted), most)
 
 
 @asynccontextmanager
-async def map_engine_death(voices: Sequence[ChoiceDecoder]) -> AsyncIterator[None]:
-    """Makes one of the engine's end: when any choice was in the batch, the request was, and is not tried
-    again."""
+async def map_engine_death(decoders: Sequence[ChoiceDecoder]) -> AsyncIterator[None]:
+    """Maps the engine's death to an error: a request with any running choice is not retried."""
     try:
         yield
     except EngineUnavailable as error:
-        if any(voice.cached is not None for voice in voices):
+        if any(voice.cached is not None for voice in decoders):
             raise EngineDied(error.message, retry_after=error.retry_after, cause=error.cause) from None
         raise
 
 
-def add_figures(
-    events: AsyncGenerator[Event, None], choice: int, prompt: prompts.Fitted
+def add_repeated_message(
+    events: AsyncGenerator[Event, None], choice: int, prompt: FittedPrompt
 ) -> AsyncGenerator[Event, None]:
-    """The events of one choice, with what of a conversation is repeated before them: it was said already, so
-    it is not read for calls or reasoning."""
+    """Puts the repeated message of a conversation before the events of a choice. It is not read for calls or
+    reasoning again."""
     return repeat_prompt(choice, prompt.repeated, events) if prompt.repeated else events
 
 
 @dataclass(frozen=True, slots=True)
 class ChoiceSet:
-    """Who speaks in one request, and which of them are heard."""
+    """The decoders of one request's candidates, and how choices are chosen among them."""
 
-    voices: Sequence[ChoiceDecoder]
-    """Of the candidates, those of the first prompt first."""
-    chosen: Callable[[AsyncGenerator[Event, None]], AsyncGenerator[Event, None]]
-    """From the events of all candidates to those of the choices."""
+    decoders: Sequence[ChoiceDecoder]
+    """One decoder for each candidate; those of the first prompt come first."""
+    choose: Callable[[AsyncGenerator[Event, None]], AsyncGenerator[Event, None]]
+    """Maps the events of all candidates to the events of the choices."""
 
 
-def build_choices(
-    request: GenerationRequest, facts: ModelInfo, fitted: Sequence[prompts.Fitted]
-) -> ChoiceSet:
-    """A voice for each candidate; plain ones where nothing is told of tokens."""
+def build_choices(request: GenerationRequest, facts: ModelInfo, fitted: Sequence[FittedPrompt]) -> ChoiceSet:
+    """Makes a decoder for each candidate: plain ones where nobody asks for token ids or log-probabilities."""
     output, manner = request.output, decode_options(request, facts)
     if output.logprobs is None and output.best_of is None and not output.token_ids:
         plain = [ChoiceDecoder(index, manner) for index in range(len(fitted) * output.choices)]
         return ChoiceSet(plain, lambda events: events)
     candidates = output.best_of or output.choices
-    scored: list[ScoredVoice] = []
+    scored: list[ScoredDecoder] = []
     for prompt in fitted:
-        offset = len(prompt.recital.layout.text) if prompt.recital is not None else 0
+        offset = len(prompt.echo.layout.text) if prompt.echo is not None else 0
         told, wanted = output.logprobs is not None, output.logprob_token_ids
-        scoring = Scoring(told, offset, output.token_ids, wanted)
-        scored += [ScoredVoice(len(scored) + index, manner, facts, scoring) for index in range(candidates)]
+        scoring = ScoreOptions(told, offset, output.token_ids, wanted)
+        scored += [ScoredDecoder(len(scored) + index, manner, facts, scoring) for index in range(candidates)]
     if output.best_of is None:
         return ChoiceSet(scored, lambda events: events)
-    return ChoiceSet(scored, lambda events: best(events, scored, len(fitted), output.choices))
+    return ChoiceSet(scored, lambda events: choose_best(events, scored, len(fitted), output.choices))
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
-    """The counts of one request."""
+class RequestTally:
+    """The token counts of one request."""
 
     prompts: tuple[int, ...]
-    """Tokens of each prompt."""
-    voices: Sequence[ChoiceDecoder]
-    """Of the choices, those of the first prompt first."""
+    """Number of tokens of each prompt."""
+    decoders: Sequence[ChoiceDecoder]
+    """Decoders of the choices; those of the first prompt come first."""
     ids: tuple[tuple[int, ...], ...] = ()
-    """Of each prompt, when they are told."""
+    """Token ids of each prompt, where the caller asked for them."""
 
     def build_started(self) -> Started:
-        waits = [voice.queued for voice in self.voices if voice.queued is not None]
+        waits = [voice.queued for voice in self.decoders if voice.queued is not None]
         return Started(sum(self.prompts), self._count_cached(), self.ids, min(waits, default=None))
 
-    def usage(self) -> Usage:
-        made = sum(voice.completion_tokens for voice in self.voices)
-        thought = sum(voice.thoughts.tokens for voice in self.voices if voice.thoughts is not None)
+    def build_usage(self) -> Usage:
+        made = sum(voice.completion_tokens for voice in self.decoders)
+        thought = sum(
+            voice.reasoning_counter.tokens for voice in self.decoders if voice.reasoning_counter is not None
+        )
         return Usage(sum(self.prompts), made, self._count_cached(), thought)
 
     def _count_cached(self) -> int:
-        """A prompt counts once, so its tokens are cached if none of its choices had to compute them."""
-        each = len(self.voices) // len(self.prompts)
-        groups = (self.voices[begin : begin + each] for begin in range(0, len(self.voices), each))
+        """Counts cached tokens once for each prompt: they are cached if none of its choices computed them."""
+        each = len(self.decoders) // len(self.prompts)
+        groups = (self.decoders[begin : begin + each] for begin in range(0, len(self.decoders), each))
         return sum(min(voice.cached or 0 for voice in group) for group in groups)

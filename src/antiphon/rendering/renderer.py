@@ -1,6 +1,6 @@
-"""The renderer: an `Engine` over any token engine. Text goes in and out here, tokens below.
+"""The renderer: an `Engine` over any token engine. Above it there is text, below it there are tokens.
 
-How a prompt becomes tokens is in `prompts`; what a request that is ready does is in `rendered_request`.
+How a prompt becomes tokens is in `prompt`; what a prepared request does is in `rendered_request`.
 """
 
 import asyncio
@@ -22,26 +22,26 @@ from antiphon.domain.request import Conversation, GenerationRequest, Prompt
 from antiphon.domain.tokenizer import TokenizerInfo
 from antiphon.engines.base import Constrainable, EngineState, TokenEngine, TokenRequest
 from antiphon.errors import UnsupportedParameter
-from antiphon.rendering import prompts
-from antiphon.rendering.banning import tokenize_banned_words
+from antiphon.rendering.context_window import FittedPrompt, fit_prompts
 from antiphon.rendering.embedding import TokenizedTexts, prepare_embedding
-from antiphon.rendering.fair_tokenizer import BOUNDS, FairTokenizer
-from antiphon.rendering.field_usage import watch_fields
+from antiphon.rendering.logprobs import settle_widths
 from antiphon.rendering.model_info import (
     ModelInfo,
     Prove,
+    build_tokenizer_info,
     load_info,
-    prove_apart,
-    tokenizer_info,
+    prove_in_sandbox,
     with_template,
 )
-from antiphon.rendering.reasoning.before import constrain_prompt
+from antiphon.rendering.output_parser import constrain_calls
+from antiphon.rendering.prompt import encode, render_prompt, require_known
+from antiphon.rendering.reasoning.constraint import constrain_prompt
 from antiphon.rendering.rendered_request import ReadyRequest, RenderedRequest
-from antiphon.rendering.sandboxed_template import Helper
-from antiphon.rendering.streams import late
-from antiphon.rendering.templates import BY_TEMPLATE, Families
-from antiphon.rendering.toolcalls.calling import constrain_calls
-from antiphon.rendering.widths import settle_widths
+from antiphon.rendering.streams import deadline_error
+from antiphon.rendering.template.chat_template import BY_TEMPLATE, NotationFamilies
+from antiphon.rendering.template.field_usage import watch_fields
+from antiphon.rendering.template.request_template import TemplateHelper
+from antiphon.rendering.tokenizer import BOUNDS, FairTokenizer, tokenize_banned_words
 
 T = TypeVar("T")
 
@@ -50,22 +50,22 @@ MANY = 10_000
 
 
 CHECKS = Bounds(sys.maxsize, sys.maxsize, queue_per_actor=64, waiting="constraints", at_once_per_actor=2)
-"""Constraints of one actor that are checked at once: an engine checks one after the other as they come, and
-may take seconds for each."""
+"""Bounds for checking constraints. An engine checks them one after the other, and each may take seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class RendererOptions:
-    """What the operator decided of a model's requests."""
+    """The operator's settings for a model's requests."""
 
     projects_share: bool = False
-    """Whether a prefix that one project computed serves another, unless a request has a salt."""
-    families: Families = BY_TEMPLATE
-    """Whose notations the model has."""
-    helper: Helper | None = None
-    """Renders the templates that requests bring; None: they are refused."""
+    """Whether the prefix of one project's request may serve another project. A request with a salt never
+    shares."""
+    families: NotationFamilies = BY_TEMPLATE
+    """The families that the model's notations belong to."""
+    helper: TemplateHelper | None = None
+    """Renders the templates that requests bring; None refuses them."""
     most_logprobs: int = 20
-    """Likeliest tokens that a request may have at each place; -1: the whole vocabulary."""
+    """The most alternatives that a request may ask for at each token; -1 is the whole vocabulary."""
 
 
 class Renderer:
@@ -77,23 +77,23 @@ class Renderer:
         *,
         state: Callable[[], EngineState] = lambda: EngineState.READY,
         generation: Callable[[], int] = lambda: 0,
-        prove: Prove = prove_apart,
+        prove: Prove = prove_in_sandbox,
         rules: RendererOptions = RendererOptions(),
     ) -> None:
-        """`state`: where the engine stands. `generation`: grows when the engine comes back, perhaps with
-        other weights."""
+        """`state`: the state of the engine. `generation`: a number that grows when the engine comes back,
+        perhaps with other weights."""
         self._engine = engine
         self._rules = rules
         self._places = FairSemaphore(BOUNDS)
-        """For long texts that are tokenized."""
+        """Turns of long texts at the tokenizer."""
         self._checks = FairSemaphore(CHECKS)
-        """For constraints that are checked."""
+        """Turns of constraints at the checker."""
         self._state = state
         self._generation = generation
         self._prove = prove
         self._facts: ModelInfo | None = None
-        self._learnt = 0
-        """The generation that the facts are of."""
+        self._info_generation = 0
+        """The generation of the engine that `_facts` describes."""
         self._learning = asyncio.Lock()
 
     # --- Engine ---
@@ -102,9 +102,9 @@ class Renderer:
         return await self.prepare_with(request, context, None)
 
     async def prepare_embedding(self, request: EmbeddingRequest, context: Context) -> TokenizedTexts:
-        tokens = self._tokens(context.actor, context.clock)
-        facts = await self._in_time(self._refresh_info(), context)
-        return await self._in_time(prepare_embedding(self._engine, tokens, facts, request), context)
+        tokens = self._make_tokenizer(context.actor, context.clock)
+        facts = await self._run_in_time(self._refresh_info(), context)
+        return await self._run_in_time(prepare_embedding(self._engine, tokens, facts, request), context)
 
     async def profile(self) -> Profile:
         return (await self._refresh_info()).profile
@@ -124,41 +124,45 @@ class Renderer:
 
     async def encode(self, prompt: Prompt, actor: Actor = LOCAL_ANONYMOUS) -> tuple[int, ...]:
         facts = with_template(await self._refresh_info(), prompt, self._rules.helper, actor)
-        return await prompts.encode(self._tokens(actor, SystemClock()), facts, prompt, SystemClock())
+        return await encode(self._make_tokenizer(actor, SystemClock()), facts, prompt, SystemClock())
 
     async def apply(self, conversation: Conversation, actor: Actor = LOCAL_ANONYMOUS) -> str:
         facts = with_template(await self._refresh_info(), conversation, self._rules.helper, actor)
-        pieces = await prompts.pieces_of(facts, conversation, SystemClock())
+        pieces = await render_prompt(facts, conversation, SystemClock())
         return "".join(piece.text for piece in pieces)
 
     async def decode(self, tokens: Sequence[int]) -> str:
         facts = await self._refresh_info()
-        text = await asyncio.to_thread(_text, tokens, facts) if len(tokens) > MANY else _text(tokens, facts)
+        text = (
+            await asyncio.to_thread(_detokenize, tokens, facts)
+            if len(tokens) > MANY
+            else _detokenize(tokens, facts)
+        )
         return text.removeprefix(" ") if facts.vocabulary.space_prefix else text
 
     async def spell(self, tokens: Sequence[int]) -> tuple[bytes, ...]:
         facts = await self._refresh_info()
-        prompts.require_known(tokens, facts, "tokens")
+        require_known(tokens, facts, "tokens")
         return tuple(facts.spelt.bytes[token] for token in tokens)
 
     async def describe_tokenizer(self) -> TokenizerInfo:
-        return tokenizer_info(await self._refresh_info())
+        return build_tokenizer_info(await self._refresh_info())
 
     # --- one request ---
 
     async def prepare_with(
         self, request: GenerationRequest, context: Context, adapter: str | None
     ) -> RenderedRequest:
-        """The request made ready, to be computed with the adapter of that digest."""
+        """Prepares the request for the adapter with that digest."""
         generation = self._generation()
-        facts = await self._in_time(self._refresh_info(), context)
+        facts = await self._run_in_time(self._refresh_info(), context)
         facts = with_template(facts, request.prompts[0], self._rules.helper, context.actor)
         original = settle_widths(request, facts, self._rules.most_logprobs)
         request = constrain_calls(original, facts)
-        fitted = await self._in_time(self._fit_prompts(request, facts, context), context)
-        one = self._one(request, context, facts, adapter)
+        fitted = await self._run_in_time(self._fit_prompts(request, facts, context), context)
+        one = self._build_shared_request(request, context, facts, adapter)
         if words := request.output.bad_words:
-            found = await self._in_time(tokenize_banned_words(self._engine, facts, words), context)
+            found = await self._run_in_time(tokenize_banned_words(self._engine, facts, words), context)
             one = replace(one, sampling=replace(one.sampling, banned=found))
         is_current = partial(self._is_current, generation)
         ready = ReadyRequest(original, request, facts, fitted, one)
@@ -168,22 +172,22 @@ class Renderer:
         """Whether the engine is still the one of that generation."""
         return self._generation() == generation
 
-    async def _in_time(self, work: Awaitable[T], context: Context) -> T:
-        """What comes before the first token is within the deadline too."""
+    async def _run_in_time(self, work: Awaitable[T], context: Context) -> T:
+        """Applies the deadline also to the work before the first token."""
         try:
             async with asyncio.timeout(context.remaining()):
                 return await work
         except TimeoutError:
-            raise late() from None
+            raise deadline_error() from None
 
     async def _fit_prompts(
         self, request: GenerationRequest, facts: ModelInfo, context: Context
-    ) -> list[prompts.Fitted]:
-        """Every prompt as token ids that fit, with what its choices are held to, before any of them makes a
+    ) -> list[FittedPrompt]:
+        """Turns every prompt into token ids that fit, with its constraint, before any prompt makes a
         token."""
-        tokens = self._tokens(context.actor, context.clock)
+        tokens = self._make_tokenizer(context.actor, context.clock)
         with watch_fields() as watch:
-            fitted = await prompts.fit_prompts(tokens, facts, request, context.clock)
+            fitted = await fit_prompts(tokens, facts, request, context.clock)
         context.progress.unread = watch.unread(
             [
                 each
@@ -199,11 +203,11 @@ class Renderer:
                 await self._require_constrainable(constraint)
         return fitted
 
-    def _tokens(self, actor: Actor, clock: Clock) -> FairTokenizer:
+    def _make_tokenizer(self, actor: Actor, clock: Clock) -> FairTokenizer:
         return FairTokenizer(self._engine, self._places, actor, clock)
 
     async def _require_constrainable(self, constraint: Constraint) -> None:
-        """Raises the RequestError that says why the constraint cannot be kept."""
+        """Raises a RequestError that says why the engine cannot keep the constraint."""
         if not isinstance(self._engine, Constrainable):
             raise UnsupportedParameter(
                 f"{constraint.field}: this model's engine takes no constraints; leave it out",
@@ -211,10 +215,10 @@ class Renderer:
             )
         await self._engine.check(constraint)
 
-    def _one(
+    def _build_shared_request(
         self, request: GenerationRequest, context: Context, facts: ModelInfo, adapter: str | None
     ) -> TokenRequest:
-        """What the sequences of all prompts and choices have in common."""
+        """Builds the part that the sequences of all prompts and choices share."""
         output = request.output
         return TokenRequest(
             segments=(),
@@ -222,34 +226,34 @@ class Renderer:
             sampling=request.sampling.settle(facts.profile.sampling, context.clock.seed()),
             stop_token_ids=output.stop_token_ids,
             logprobs=0 if output.logprobs is None and output.best_of else output.logprobs,
-            cache_salt=self._salt(request, context),
+            cache_salt=self._build_salt(request, context),
             adapter=adapter,
             actor=context.actor.caller,
             priority=request.priority,
             logprob_token_ids=output.logprob_token_ids,
         )
 
-    def _salt(self, request: GenerationRequest, context: Context) -> str:
-        """Whose prefixes a request may share: its project's under its own salt; everybody's, where that is
-        the setting and it has none."""
+    def _build_salt(self, request: GenerationRequest, context: Context) -> str:
+        """Returns the key that separates prefix caches: the project and its own salt, or nothing where all
+        projects share."""
         if self._rules.projects_share and not request.cache_salt:
             return ""
         project = context.actor.project
         return blake2b(f"{len(project)} {project} {request.cache_salt}".encode(), digest_size=16).hexdigest()
 
     async def _refresh_info(self) -> ModelInfo:
-        """What is known of the model, asked again when the engine has come back."""
+        """Returns the model's facts, loaded again after the engine came back."""
         generation = self._generation()
-        if self._facts is None or self._learnt != generation:
+        if self._facts is None or self._info_generation != generation:
             async with self._learning:
-                if self._facts is None or self._learnt != generation:
+                if self._facts is None or self._info_generation != generation:
                     self._facts = await load_info(
                         self._engine, self._prove, self._facts, self._rules.families
                     )
-                    self._learnt = generation
+                    self._info_generation = generation
         return self._facts
 
 
-def _text(tokens: Sequence[int], facts: ModelInfo) -> str:
-    prompts.require_known(tokens, facts, "tokens")
+def _detokenize(tokens: Sequence[int], facts: ModelInfo) -> str:
+    require_known(tokens, facts, "tokens")
     return facts.pieces.text(tokens)

@@ -1,6 +1,6 @@
-"""Several streams as one, and a stream with a deadline. Knows nothing of what flows.
+"""Merging of streams, and streams with a deadline, whatever their items are.
 
-Both end what they read from when they are closed, fail or are cancelled, before they return.
+Both close their sources before they return, also when they fail or are cancelled.
 """
 
 import asyncio
@@ -15,38 +15,38 @@ from antiphon.task_group import task_group
 T = TypeVar("T")
 
 WAITING = 64
-"""Items of all streams together that may wait for a slow reader; then the streams themselves wait."""
+"""Items of all streams that may wait for a slow reader; beyond that the streams wait."""
 
 
 async def enforce_deadline(stream: AsyncGenerator[T, None], context: Context) -> AsyncGenerator[T, None]:
-    """The same items. Raises DeadlineExceeded when the next one does not come before the request's
-    deadline."""
+    """Yields the same items. Raises DeadlineExceeded when the next one misses the request's deadline."""
     async with aclosing(stream):
-        while (item := await _in_time(stream, context)) is not None:
+        while (item := await _next_in_time(stream, context)) is not None:
             yield item
 
 
-async def _in_time(stream: AsyncGenerator[T, None], context: Context) -> T | None:
+async def _next_in_time(stream: AsyncGenerator[T, None], context: Context) -> T | None:
     left = context.remaining()
     if left == 0:
-        raise late()
+        raise deadline_error()
     try:
         async with asyncio.timeout(left):
             return await anext(stream, None)
     except TimeoutError:
-        raise late() from None
+        raise deadline_error() from None
 
 
-def late() -> DeadlineExceeded:
+def deadline_error() -> DeadlineExceeded:
     return DeadlineExceeded(
         "the request's deadline passed before it was finished; ask for less, or allow more time"
     )
 
 
 def merge(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
-    """Items of all streams as they come, each stream's own in order. The first error ends all and is raised.
+    """Yields the items of all streams as they come, each stream's own in order. The first error ends all and
+    is raised.
 
-    One stream needs neither a task nor a queue: it is itself.
+    One stream needs neither a task nor a queue and is returned as it is.
     """
     return streams[0] if len(streams) == 1 else _merge_concurrently(streams)
 
@@ -62,15 +62,15 @@ async def _merge_concurrently(streams: Sequence[AsyncGenerator[T, None]]) -> Asy
             group.create_task(_pump(stream, queue))
         running = len(streams)
         while running:
-            item = await _next(queue)
+            item = await _take_next(queue)
             if item is None:
                 running -= 1
             else:
                 yield item[0]
 
 
-async def _next(queue: asyncio.Queue[Arrival[T]]) -> tuple[T] | None:
-    """The next item, or None where a stream has ended. Raises the error that ended one."""
+async def _take_next(queue: asyncio.Queue[Arrival[T]]) -> tuple[T] | None:
+    """Returns the next item, or None at the end of a stream. Raises the error that ended one."""
     arrived = await queue.get()
     try:
         if isinstance(arrived, AntiphonError):
@@ -81,8 +81,8 @@ async def _next(queue: asyncio.Queue[Arrival[T]]) -> tuple[T] | None:
 
 
 async def _pump(stream: AsyncGenerator[T, None], queue: asyncio.Queue[Arrival[T]]) -> None:
-    """Carries one stream over. Its error goes the same way: raised here, it would cancel whoever reads. And
-    without its traceback, which leads here and to the queue: nobody may come for it."""
+    """Copies one stream to the queue. An error goes through the queue too, since raising it here would cancel
+    the reader. Its traceback is dropped, because it leads to the queue."""
     try:
         async with aclosing(stream):
             async for item in stream:

@@ -18,7 +18,7 @@ from antiphon.auth.secrets import ALPHABET
 from antiphon.domain.identity import Actor
 from antiphon.errors import Conflict
 from antiphon.services.policy import Named, Policy
-from antiphon.store.base import By, Directory, DirectoryMoved, Feed, Tenancy
+from antiphon.store.base import ChangeAuthor, ChangeFeed, Directory, StaleDirectory, TenancyStore
 
 MOMENT_LENGTH = 9
 """Digits of a moment in milliseconds, which ids begin with: what is listed by them comes in order."""
@@ -41,10 +41,10 @@ class DirectoryChanges:
 
     def __init__(
         self,
-        store: Tenancy,
+        store: TenancyStore,
         listeners: Sequence[Callable[[Directory], None]],
         clock: Callable[[], float],
-        feed: Feed | None = None,
+        feed: ChangeFeed | None = None,
         reached: Callable[[int], Awaitable[None]] | None = None,
     ) -> None:
         """`listeners` are told each new directory, in the thread. `clock`: Unix seconds. `feed` tells what
@@ -105,9 +105,9 @@ class DirectoryChanges:
         others now. In the thread, within `apply`."""
         self._set_directory(replace(self.directory, revision=revision, **changes))  # type: ignore[arg-type]
 
-    def attribute_to(self, actor: Actor) -> By:
+    def attribute_to(self, actor: Actor) -> ChangeAuthor:
         """Who changes something now, and what was known then."""
-        return By(actor.id, self.now(), self.directory.revision)
+        return ChangeAuthor(actor.id, self.now(), self.directory.revision)
 
     def make_id(self, noun: str) -> str:
         """An id that nobody has."""
@@ -133,7 +133,7 @@ class DirectoryChanges:
         for _ in range(TRIES):
             try:
                 return work()
-            except DirectoryMoved:
+            except StaleDirectory:
                 self._read()
         raise Conflict("others change something at the same time all the while: try again")
 

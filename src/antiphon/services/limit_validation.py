@@ -4,7 +4,7 @@ rights."""
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from antiphon.domain.limits import Limit, Measure, Subject, Window, beyond
+from antiphon.domain.limits import Limit, Measure, Subject, Window, explain_too_large
 from antiphon.errors import Conflict, InvalidValue, MissingParameter
 
 MOST_LIMITS = 50
@@ -44,7 +44,7 @@ def require_valid(request: LimitRequest, place: str = "") -> None:
 
 def require_countable(measure: Measure, amount: int, place: str = "") -> None:
     """Raises InvalidValue for more than can be counted exactly."""
-    if (problem := beyond(measure, amount)) is not None:
+    if (problem := explain_too_large(measure, amount)) is not None:
         raise InvalidValue(problem, param=f"{place}amount")
 
 

@@ -17,13 +17,13 @@ from antiphon.limits.base import Limiter
 from antiphon.services.changes import DirectoryChanges, replace_by_id
 from antiphon.services.limit_validation import LimitRequest, require_countable, require_unique, require_valid
 from antiphon.services.policy import ONLY_OWNERS_LIMIT, find_by_id, require_admin
-from antiphon.store.base import Rules
+from antiphon.store.base import RuleStore
 
 
 class LimitService:
     """The limits of one server."""
 
-    def __init__(self, changes: DirectoryChanges, rules: Rules, limiter: Limiter) -> None:
+    def __init__(self, changes: DirectoryChanges, rules: RuleStore, limiter: Limiter) -> None:
         self._changes = changes
         self._rules = rules
         self._limiter = limiter
@@ -48,7 +48,7 @@ class LimitService:
 
     async def get_status(self, actor: Actor, id_: str) -> LimitStatus:
         """How one stands now. Raises NotFound and LimitsUnavailable."""
-        (standing,) = await self._limiter.standing([self.get_limit(actor, id_)])
+        (standing,) = await self._limiter.read_status([self.get_limit(actor, id_)])
         return standing
 
     async def add(self, actor: Actor, request: LimitRequest) -> Limit:

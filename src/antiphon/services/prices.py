@@ -12,7 +12,7 @@ from antiphon.domain.prices import Price, unpriced
 from antiphon.errors import InvalidValue
 from antiphon.services.changes import DirectoryChanges, replace_by_id
 from antiphon.services.policy import find_by_id, require_admin
-from antiphon.store.base import Rules
+from antiphon.store.base import RuleStore
 
 SETTLE_S = 10
 """Seconds after which what a price held for is in the ledger."""
@@ -37,7 +37,7 @@ class PriceRequest:
 class PriceService:
     """The prices of one server, all in one currency. For the operator alone."""
 
-    def __init__(self, changes: DirectoryChanges, rules: Rules) -> None:
+    def __init__(self, changes: DirectoryChanges, rules: RuleStore) -> None:
         self._changes = changes
         self._rules = rules
 
@@ -59,7 +59,7 @@ class PriceService:
         limits = self._changes.directory.limits
         counted = [limit for limit in limits if limit.measure is Measure.COST]
         return [
-            model for model in self.find_unpriced(models) if any(limit.is_for(model) for limit in counted)
+            model for model in self.find_unpriced(models) if any(limit.applies_to(model) for limit in counted)
         ]
 
     async def add(self, actor: Actor, request: PriceRequest) -> Price:
@@ -132,7 +132,7 @@ class PriceService:
                     f"this server's prices are in {price.currency}",
                     "as long as nothing was priced, another can be taken when all of them have ended",
                 )
-        if (spent := self._rules.spent(currency)) is not None:
+        if (spent := self._rules.find_other_currency(currency)) is not None:
             raise _make_currency_error(f"this server has costs in {spent}", "it stays so")
         for price in others:
             if not price.never_held and now < (settled := (price.until or now) + SETTLE_S):

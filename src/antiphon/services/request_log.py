@@ -9,13 +9,13 @@ from antiphon.domain.tenancy import Project
 from antiphon.errors import NotFound, PermissionDenied
 from antiphon.services.changes import DirectoryChanges, replace_by_id
 from antiphon.services.policy import find_by_id
-from antiphon.store.base import Records, Tenancy
+from antiphon.store.base import RecordStore, TenancyStore
 
 
 class RequestLog:
     """The kept requests of one server's projects."""
 
-    def __init__(self, changes: DirectoryChanges, tenancy: Tenancy, records: Records) -> None:
+    def __init__(self, changes: DirectoryChanges, tenancy: TenancyStore, records: RecordStore) -> None:
         self._changes = changes
         self._tenancy = tenancy
         self._records = records

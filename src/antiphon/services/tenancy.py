@@ -16,7 +16,7 @@ from antiphon.domain.tenancy import AuditEntry, Key, Membership, Project, Role, 
 from antiphon.errors import InvalidValue
 from antiphon.services.changes import DirectoryChanges, replace_by_id
 from antiphon.services.policy import KeyRequest, find_by_id, require_admin
-from antiphon.store.base import KeptKey, Tenancy
+from antiphon.store.base import KeptKey, TenancyStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class IssuedKey:
 class TenancyService:
     """Projects, users, memberships and keys of one server."""
 
-    def __init__(self, changes: DirectoryChanges, tenancy: Tenancy, pepper: Pepper) -> None:
+    def __init__(self, changes: DirectoryChanges, tenancy: TenancyStore, pepper: Pepper) -> None:
         self._changes = changes
         self._tenancy = tenancy
         self._pepper = pepper

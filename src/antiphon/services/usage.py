@@ -18,7 +18,7 @@ from antiphon.domain.tenancy import Role
 from antiphon.errors import PermissionDenied
 from antiphon.services.changes import DirectoryChanges
 from antiphon.services.policy import find_by_id
-from antiphon.store.base import Usage
+from antiphon.store.base import UsageStore
 
 THREADS = 2
 """Reads at once: one long sum must not make everybody wait, and many must not take every connection of the
@@ -33,7 +33,7 @@ T = TypeVar("T")
 class UsageService:
     """The ledger of one server, as its callers may read it."""
 
-    def __init__(self, changes: DirectoryChanges, usage: Usage) -> None:
+    def __init__(self, changes: DirectoryChanges, usage: UsageStore) -> None:
         self._changes = changes
         self._usage = usage
         self._threads = ThreadPoolExecutor(THREADS, "antiphon-usage")

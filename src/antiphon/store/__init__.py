@@ -1,1 +1,1 @@
-"""What outlives the process, in SQLite or PostgreSQL."""
+"""The database: everything that outlives the process, in SQLite or PostgreSQL."""

@@ -1,4 +1,4 @@
-"""The seam of the store: what the rest of the server asks of it. No table, no SQL, no driver."""
+"""The interface of the store for the rest of the server. It names no table, no SQL and no driver."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from antiphon.domain.tenancy import AuditEntry, Key, Membership, Project, User
 
 @dataclass(frozen=True, slots=True)
 class KeptKey:
-    """A key with the digest by which it is found."""
+    """A key with the digest that finds it."""
 
     key: Key
     digest: bytes
@@ -23,7 +23,7 @@ class KeptKey:
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """Everybody and every key, limit and price at one moment: requests are answered from it, and from no
+    """All projects, users, keys, limits and prices at one moment. Requests are answered from it, never from a
     database."""
 
     projects: tuple[Project, ...] = ()
@@ -33,166 +33,165 @@ class Directory:
     limits: tuple[Limit, ...] = ()
     prices: tuple[Price, ...] = ()
     revision: int = 0
-    """Number of the change that was the last."""
+    """The number of the last change."""
 
     def families(self) -> dict[str, str]:
-        """By the id of each key that succeeds another the id of the first."""
+        """Returns the id of the first key for each key that succeeds another."""
         return {kept.key.id: kept.key.family for kept in self.keys if kept.key.family is not None}
 
 
 @dataclass(frozen=True, slots=True)
-class By:
-    """Who changes something, and when."""
+class ChangeAuthor:
+    """The actor and the time of a change."""
 
     actor: str
     at: int
     """Unix seconds."""
     known: int | None = None
-    """Revision of the directory that the change was checked against; None changes whatever is there."""
+    """The directory's revision that the change was checked against; None applies it to any revision."""
 
 
-class DirectoryMoved(Exception):
-    """Another process changed the directory after a change was checked: nothing was written. Never leaves
-    `services.changes`."""
+class StaleDirectory(Exception):
+    """Another process changed the directory after a change was checked, so nothing was written. It never
+    leaves `services.changes`."""
 
 
-class Tenancy(Protocol):
-    """Projects, users, memberships and keys. Each change is one transaction with its entry in the audit, and
-    returns the directory's revision from then on.
+class TenancyStore(Protocol):
+    """Projects, users, memberships and keys. Each change is one transaction with its audit entry, and returns
+    the directory's new revision.
 
-    Every method blocks, and belongs into a thread. Unknown ids raise NotFound; what exists already, Conflict;
-    a change of a directory that is not at the revision `by.known` any more, DirectoryMoved.
+    Every method blocks, so call it in a thread. An unknown id raises NotFound; a duplicate, Conflict; a
+    change of a directory that is no longer at the revision `by.known`, StaleDirectory.
     """
 
     def directory(self, known: Directory | None = None) -> Directory:
-        """All of it, archived and revoked too, with limits and prices. `known`: an earlier one, so that only
-        what changed since has to be read."""
+        """Reads the directory, archived and revoked entries included. `known`: an earlier one, so that only
+        later changes are read."""
 
     def revision(self) -> int:
-        """The number of the last change of the directory."""
+        """Reads the number of the directory's last change."""
 
-    def add_project(self, project: Project, by: By) -> int:
+    def add_project(self, project: Project, by: ChangeAuthor) -> int:
         """Raises Conflict where its name is taken."""
 
-    def change_project(self, project: Project, by: By) -> int:
-        """Puts a project in the place of the one of its id."""
+    def change_project(self, project: Project, by: ChangeAuthor) -> int:
+        """Replaces the project with that id."""
 
-    def add_user(self, user: User, by: By) -> int:
+    def add_user(self, user: User, by: ChangeAuthor) -> int:
         """Raises Conflict where the email address is taken."""
 
-    def change_user(self, user: User, by: By) -> int:
-        """Puts a user in the place of the one of its id."""
+    def change_user(self, user: User, by: ChangeAuthor) -> int:
+        """Replaces the user with that id."""
 
-    def put_membership(self, membership: Membership, by: By) -> int:
+    def put_membership(self, membership: Membership, by: ChangeAuthor) -> int:
         """Adds a membership, or changes its role."""
 
-    def remove_membership(self, project: str, user: str, by: By) -> int:
+    def remove_membership(self, project: str, user: str, by: ChangeAuthor) -> int:
         """Ends a membership."""
 
-    def add_key(self, kept: KeptKey, by: By, limits: Sequence[Limit] = ()) -> int:
-        """Keeps a new key with its limits, at once."""
+    def add_key(self, kept: KeptKey, by: ChangeAuthor, limits: Sequence[Limit] = ()) -> int:
+        """Adds a key with its limits in one transaction."""
 
-    def change_key(self, key: Key, by: By) -> int:
-        """Puts a key in the place of the one of its id; what it is found by stays."""
+    def change_key(self, key: Key, by: ChangeAuthor) -> int:
+        """Replaces the key with that id; its digest stays."""
 
-    def rotate_key(self, old: Key, new: KeptKey, limits: Sequence[Limit], by: By) -> int:
-        """Keeps a new key, changes the old one, and puts its limits in the place of those of their ids, at
-        once."""
+    def rotate_key(self, old: Key, new: KeptKey, limits: Sequence[Limit], by: ChangeAuthor) -> int:
+        """Adds a new key, changes the old one, and replaces these limits, in one transaction."""
 
     def families(self) -> Mapping[str, str]:
-        """By the id of each key that succeeds another the id of the first."""
+        """Returns the id of the first key for each key that succeeds another."""
 
     def audit(self, limit: int, before: int | None = None, target: str | None = None) -> Sequence[AuditEntry]:
-        """The latest entries first, at most `limit`; those before an id, of one target."""
+        """Returns at most `limit` entries, the latest first; only those before an id and of one target, where
+        given."""
 
     def mark(self, name: str) -> str | None:
-        """A short text that belongs to the whole database."""
+        """Returns a short text that belongs to the whole database."""
 
     def set_mark(self, name: str, value: str) -> None:
-        """Sets it where it is not set yet. Raises Conflict where it is."""
+        """Sets a mark. Raises Conflict where it is already set."""
 
     def close(self) -> None:
-        """Lets go of the database."""
+        """Closes the database."""
 
 
-class Rules(Protocol):
-    """Limits and prices. Changes are as in `Tenancy`."""
+class RuleStore(Protocol):
+    """Limits and prices. Changes work as in `TenancyStore`."""
 
-    def add_limit(self, limit: Limit, by: By) -> int:
+    def add_limit(self, limit: Limit, by: ChangeAuthor) -> int:
         """Keeps a new limit."""
 
-    def change_limit(self, limit: Limit, by: By) -> int:
-        """Puts a limit in the place of the one of its id."""
+    def change_limit(self, limit: Limit, by: ChangeAuthor) -> int:
+        """Replaces the limit with that id."""
 
-    def remove_limit(self, id_: str, by: By) -> int:
+    def remove_limit(self, id_: str, by: ChangeAuthor) -> int:
         """Ends a limit."""
 
-    def add_price(self, price: Price, by: By) -> int:
+    def add_price(self, price: Price, by: ChangeAuthor) -> int:
         """Keeps a new price."""
 
-    def change_price(self, price: Price, by: By) -> int:
-        """Puts a price in the place of the one of its id; `until` ends it. None is removed: entries of the
-        ledger name it."""
+    def change_price(self, price: Price, by: ChangeAuthor) -> int:
+        """Replaces the price with that id; `until` ends it. No price is removed, since the ledger's entries
+        name it."""
 
-    def spent(self, but: str) -> str | None:
-        """A currency of the ledger that is not this one; None where it has no other. Raises StoreUnavailable,
-        and DeadlineExceeded where looking takes too long."""
+    def find_other_currency(self, but: str) -> str | None:
+        """Returns a currency of the ledger that is not this one; None where it has no other. Raises
+        StoreUnavailable, and DeadlineExceeded where the search takes too long."""
 
 
-class Feed(Protocol):
-    """Tells what changes of the directory, whichever process or node changes it."""
+class ChangeFeed(Protocol):
+    """Reports changes of the directory, whichever process or node makes them."""
 
-    def start(self, told: Callable[[int], None]) -> None:
-        """From now on tells each new revision, in a thread of its own, within a second; first the one that it
-        begins with. What `told` raises as StoreUnavailable is told again a little later."""
+    def start(self, on_change: Callable[[int], None]) -> None:
+        """Reports each new revision within a second, in a thread of its own, beginning with the current one.
+        Where `on_change` raises StoreUnavailable, it is called again a little later."""
 
     def close(self) -> None:
-        """Tells nothing any more."""
+        """Stops the reports."""
 
 
-class Records(Protocol):
-    """Requests that projects keep word by word. Every method blocks, and belongs into a thread."""
+class RecordStore(Protocol):
+    """Requests that projects keep word by word. Every method blocks, so call it in a thread."""
 
     def add(self, records: Sequence[Record]) -> None:
-        """Keeps them, but for those that began before their project's last erasure, however long they have
-        waited; those whose id is there already change nothing. Raises StoreUnavailable."""
+        """Adds records, except those that began before their project's last erasure. An id that is there
+        already changes nothing. Raises StoreUnavailable."""
 
     def page(self, project: str, most: int, before: tuple[int, str] | None = None) -> Sequence[Record]:
-        """The latest of a project first, those before a moment (Unix milliseconds) and an id."""
+        """Returns a project's latest records first, those before a time (Unix milliseconds) and an id."""
 
     def one(self, id_: str) -> Record | None:
-        """That of an id."""
+        """Returns the record with that id."""
 
     def expire(self, now: int) -> int:
-        """Removes what has expired by now (Unix seconds); how much it was."""
+        """Removes the records that have expired by now (Unix seconds). Returns their number."""
 
-    def erase(self, project: str, until: int, by: By) -> tuple[int, int]:
-        """Removes all of a project, and whatever is added later but began until then (Unix milliseconds): a
-        change as in `Tenancy`. Returns how much was removed, and the directory's revision. Raises NotFound.
-        """
+    def erase(self, project: str, until: int, by: ChangeAuthor) -> tuple[int, int]:
+        """Removes all records of a project, and refuses later ones that began before `until` (Unix
+        milliseconds). It is a change as in `TenancyStore`. Returns the number of removed records and the
+        directory's revision. Raises NotFound."""
 
 
-class Entries(Protocol):
-    """The ledger's rows. Every method blocks, and belongs into a thread."""
+class EntryStore(Protocol):
+    """The ledger's rows. Every method blocks, so call it in a thread."""
 
     def add(self, entries: Sequence[Entry]) -> None:
-        """Keeps them in one transaction; those whose id is there already change nothing. Raises
+        """Adds entries in one transaction. An id that is there already changes nothing. Raises
         StoreUnavailable."""
 
-    def used(self, since: int, grain: int, before: int | None = None) -> Iterator[Used]:
-        """What entries took that began at `since` (Unix milliseconds) or later, in sums over `grain`
-        milliseconds of time, counted from 1970; 1 gives every moment of its own. `before`: only of those that
-        ended earlier; one that was cut ended as it began."""
+    def sum_usage(self, since: int, grain: int, before: int | None = None) -> Iterator[Used]:
+        """Sums the entries that began at `since` (Unix milliseconds) or later, for each `grain` milliseconds
+        since 1970. `before`: only entries that ended earlier; an aborted entry ended as it began."""
 
 
-class Usage(Protocol):
-    """What the ledger says. Every method blocks, and belongs into a thread; each reads one moment. Raises
-    StoreUnavailable, and DeadlineExceeded for what would take too long."""
+class UsageStore(Protocol):
+    """Reports over the ledger. Every method blocks, so call it in a thread, and each reads one moment. Raises
+    StoreUnavailable, and DeadlineExceeded for a report that takes too long."""
 
     def report(self, chosen: Selection, by: Sequence[Dimension], most: int) -> Report:
-        """Totals of a selection and, where dimensions are named, of its groups: at most so many of them, the
-        earliest bucket first, then those with the most requests."""
+        """Returns the totals of a selection, and at most `most` of its groups where dimensions are named: the
+        earliest bucket first, then the groups with the most requests."""
 
     def entries(self, chosen: Selection, most: int, after: Place | None = None) -> Sequence[Entry]:
-        """At most so many, by the time of their beginning and then by id, from a place on. A long list is
-        read by calling it again with the place of the last."""
+        """Returns at most `most` entries by their start and then by id, from a place on. To read on, call it
+        with the place of the last entry."""

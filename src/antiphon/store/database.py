@@ -1,13 +1,15 @@
-"""A database: opened, brought to the schema that this version knows, or refused in one sentence.
+"""A database: opened, migrated to this version's schema, or refused in one sentence.
 
-SQLite runs in WAL mode with full synchronisation, so that what was answered outlives a power failure.
-PostgreSQL has a small pool.
+SQLite runs in WAL mode with full synchronisation, so that answered changes survive a power failure.
+PostgreSQL has a small pool. Statements can have a time limit, so no caller holds a connection and a thread
+for ever.
 """
 
 import logging
 import re
 import shutil
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -22,22 +24,21 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from antiphon.errors import InvalidValue, StoreRefused, StoreUnavailable
-from antiphon.store.bounds import bounded
+from antiphon.errors import DeadlineExceeded, InvalidValue, StoreRefused, StoreUnavailable
 from antiphon.telemetry.logs import record
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 UPGRADE = "antiphon store upgrade"
-"""The command that brings a database to the schema of this version."""
+"""The command that migrates a database to this version's schema."""
 
 BUSY_MS = 10_000
-"""Milliseconds for which SQLite waits for another process's write."""
+"""Milliseconds that SQLite waits for another process's write."""
 
 POOL = 4
 """Connections to PostgreSQL; requests are not answered from the database, so few are needed."""
 
 CONNECT_S = 10
-"""Seconds for which a connection to PostgreSQL is tried."""
+"""Seconds for one attempt to connect to PostgreSQL."""
 
 PATIENCE: dict[str, str | int] = {
     "connect_timeout": CONNECT_S,
@@ -46,33 +47,33 @@ PATIENCE: dict[str, str | int] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 10_000,
 }
-"""How long a PostgreSQL that says nothing more is waited for: a cut network is known within some ten seconds.
-What the address says of these counts before."""
+"""How long a silent PostgreSQL is waited for: a cut network is noticed within about ten seconds. The address
+may set other values."""
 
 WRITES = "antiphon_writes"
-"""Execution option of connections that change something."""
+"""Execution option of connections that write."""
 
-ALONE = "antiphon_alone"
+AUTOCOMMIT = "antiphon_alone"
 """Execution option of connections whose statements are transactions of their own."""
 
 LOCK = 0x616E7469
-"""Number of the lock under which PostgreSQL's tables are changed: two servers may start at once."""
+"""Number of the lock for changing PostgreSQL's tables: two servers may start at once."""
 
 UNCHANGED = "nothing was changed"
 UNCERTAIN = "ask what holds before you repeat the change: it may have been made"
-"""Where the connection ends while a change is being kept, only the database knows."""
+"""Where the connection ends during a commit, only the database knows the result."""
 
 SECRET = re.compile(r"(?<=:)/*.*@")
-"""Name and password in an address, whether or not it is well-formed."""
+"""Name and password in an address, well-formed or not."""
 QUERY_SECRETS = ("password", "sslpassword", "passfile")
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """Where a database stands against this version."""
+class SchemaState:
+    """The database's schema compared with this version."""
 
     found: str | None
-    """Its revision; None is an empty database."""
+    """Its revision; None for an empty database."""
     wanted: str
     pending: tuple[str, ...]
     """Revisions that are not applied yet, the next first, each with its first line."""
@@ -83,61 +84,62 @@ class Standing:
 class Database:
     """One database. Every method blocks."""
 
-    def __init__(self, url: str, told: bool = True, connect_s: int | None = None) -> None:
-        """`url`: `sqlite:///PATH`, or `postgresql://...`. `told`: whether errors say where it is and what it
-        said, as the operator needs it; else the log does, as callers read errors. `connect_s`: seconds for
-        which a connection is tried, whatever the address says. Connects to nothing yet. Raises
-        StoreRefused."""
-        self._told = told
+    def __init__(self, url: str, show_details: bool = True, connect_s: int | None = None) -> None:
+        """`url`: `sqlite:///PATH`, or `postgresql://...`. `show_details`: whether errors name the database
+        and its own message, for the operator; otherwise only the log does, since callers read errors.
+        `connect_s`: seconds for one attempt to connect, whatever the address says. Connects to nothing yet.
+        Raises StoreRefused."""
+        self._show_details = show_details
         try:
             self._url = sa.make_url(url)
         except (sa.exc.ArgumentError, ValueError):
             raise StoreRefused(
-                f"{_masked(url.partition('?')[0])} is no address of a database; say sqlite:///PATH"
+                f"{_mask(url.partition('?')[0])} is no address of a database; say sqlite:///PATH"
             ) from None
-        self.shown = _shown(self._url, url)
+        self.shown = _hide_secrets(self._url, url)
         """The address without name and password."""
-        engine = _engine(self._url, self.shown, connect_s)
-        self._opened: tuple[int, int] | None = None
-        """Device and inode of SQLite's file, as it was met first."""
-        self._makes = told
-        """Whether a file that is not there may be made: not by a process that only serves."""
-        self._moved = False
-        """Whether the log has it that the file is not there now."""
+        engine = _make_engine(self._url, self.shown, connect_s)
+        self._opened_file: tuple[int, int] | None = None
+        """Device and inode of SQLite's file when it was first opened."""
+        self._may_create = show_details
+        """Whether a missing file may be created: not by a process that only serves."""
+        self._is_missing = False
+        """Whether the log already reports that the file is missing."""
         self._driver_error: type[Exception] = engine.dialect.loaded_dbapi.Error
         self._writer = engine.execution_options(**{WRITES: True})
-        # All reads of a transaction are of one moment; SQLite's are anyway.
+        # All reads of a transaction see one moment; SQLite's always do.
         sqlite = self._url.get_backend_name() == "sqlite"
         moment = {} if sqlite else {"isolation_level": "REPEATABLE READ"}
         self._engine = engine.execution_options(**moment)
-        self._alone = engine.execution_options(
-            **({ALONE: True} if sqlite else {"isolation_level": "AUTOCOMMIT"})
+        self._autocommit = engine.execution_options(
+            **({AUTOCOMMIT: True} if sqlite else {"isolation_level": "AUTOCOMMIT"})
         )
 
     @property
     def file(self) -> Path | None:
-        """SQLite's file; None where there is none."""
+        """SQLite's file; None for PostgreSQL."""
         return Path(str(self._url.database)) if self._url.get_backend_name() == "sqlite" else None
 
-    def ready(self) -> None:
-        """Makes the tables of an empty database; refuses one of another version. Raises StoreRefused."""
-        self._makes = True
-        standing = self.standing()
-        if standing.newer:
+    def prepare(self) -> None:
+        """Creates the tables of an empty database; refuses one of another version. Raises StoreRefused."""
+        self._may_create = True
+        state = self.schema_state()
+        if state.newer:
             raise StoreRefused(
                 f"the database {self.shown} was made by a later version of Antiphon (revision "
-                f"{standing.found}, this one knows {standing.wanted}): run that version, or another database"
+                f"{state.found}, this one knows {state.wanted}): run that version, or another database"
             )
-        if standing.found is None:
+        if state.found is None:
             self._upgrade()
-        elif standing.pending:
+        elif state.pending:
             raise StoreRefused(
-                f"the database {self.shown} is of an earlier version (revision {standing.found}, wanted "
-                f"{standing.wanted}): run `{UPGRADE}`, which keeps every row"
+                f"the database {self.shown} is of an earlier version (revision {state.found}, wanted "
+                f"{state.wanted}): run `{UPGRADE}`, which keeps every row"
             )
 
-    def standing(self) -> Standing:
-        """Raises StoreUnavailable where the database does not answer, StoreRefused where it is not ours."""
+    def schema_state(self) -> SchemaState:
+        """Raises StoreUnavailable where the database does not answer, StoreRefused where it is not
+        Antiphon's."""
         script = ScriptDirectory(str(MIGRATIONS))
         wanted = script.get_current_head() or ""
         with self.reading() as connection:
@@ -146,22 +148,22 @@ class Database:
                 raise StoreRefused(f"the database {self.shown} holds tables that are not Antiphon's")
         known = [each.revision for each in script.walk_revisions()]
         newer = found is not None and found not in known
-        pending = () if newer else tuple(_pending(script, found))
-        return Standing(found, wanted, pending, newer)
+        pending = () if newer else tuple(_list_pending(script, found))
+        return SchemaState(found, wanted, pending, newer)
 
     def upgrade(self, backup: Path | None = None) -> Path | None:
-        """Applies what is pending; all of it, or nothing. A SQLite file is copied first, beside itself or to
-        `backup`; returns the copy. Raises StoreRefused, also for a `backup` of what is no file."""
-        standing = self.standing()
-        if standing.newer:
-            self.ready()
+        """Applies all pending migrations, or none. It first copies a SQLite file beside itself or to
+        `backup`, and returns the copy. Raises StoreRefused, also for a `backup` of PostgreSQL."""
+        state = self.schema_state()
+        if state.newer:
+            self.prepare()
         if backup and not self.file:
             raise StoreRefused(
                 f"{self.shown} is no file, so it cannot be copied: use pg_dump, without --backup"
             )
-        if not standing.pending:
+        if not state.pending:
             return None
-        copy = self._copied(backup, standing.found) if self.file and standing.found else None
+        copy = self._copy_file(backup, state.found) if self.file and state.found else None
         self._upgrade()
         return copy
 
@@ -175,30 +177,30 @@ class Database:
             command.upgrade(config, "head")
 
     def require_file(self) -> None:
-        """A new file is its owner's alone; what SQLite puts beside it gets the same rights. Raises
-        StoreUnavailable for one that took the place of the file that is open, or where that was removed: what
-        is written into it nobody would find again. Says so once in the log, and when it is back."""
+        """Creates a missing file for its owner alone. Raises StoreUnavailable where the open file was removed
+        or replaced, since nobody would find later writes. It logs that once, and again when the file is
+        back."""
         if self.file is None:
             return
-        found = _identity(self.file)
-        if found is None and self._opened is None and self._makes:
-            if self.file.parent.is_dir():  # else SQLite says what is wrong
+        found = _file_identity(self.file)
+        if found is None and self._opened_file is None and self._may_create:
+            if self.file.parent.is_dir():  # otherwise SQLite names the fault
                 self.file.touch(mode=0o600)
-            found = _identity(self.file)
-        elif found is None or self._opened not in (None, found):
-            if not self._moved:
+            found = _file_identity(self.file)
+        elif found is None or self._opened_file not in (None, found):
+            if not self._is_missing:
                 record("store_moved", logging.ERROR, database=self.shown)
-            self._moved = True
+            self._is_missing = True
             raise StoreUnavailable(
                 "the file of the database was removed or replaced while it was in use; put it back, or start "
                 f"the server again: {UNCHANGED}"
             )
-        elif self._moved:
+        elif self._is_missing:
             record("store_back", logging.INFO, database=self.shown)
-            self._moved = False
-        self._opened = found
+            self._is_missing = False
+        self._opened_file = found
 
-    def _copied(self, backup: Path | None, revision: str | None) -> Path:
+    def _copy_file(self, backup: Path | None, revision: str | None) -> Path:
         source = self.file
         if source is None:
             raise StoreRefused(f"the database {self.shown} is no file, so it cannot be copied")
@@ -215,44 +217,48 @@ class Database:
 
     @contextmanager
     def reading(self, within: float | None = None) -> Iterator[Connection]:
-        """A connection for one consistent read. `within`: seconds that a statement may take. Raises
-        StoreUnavailable, and DeadlineExceeded for one that takes longer."""
+        """A connection for one consistent read. `within`: seconds for each statement. Raises
+        StoreUnavailable, and DeadlineExceeded for a slower statement."""
         with (
-            self._spoken(),
+            self._translate_errors(),
             self._engine.connect() as connection,
-            nullcontext() if within is None else bounded(connection, within),
+            nullcontext() if within is None else limit_time(connection, within),
         ):
             yield connection
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """One transaction: kept when the block ends, undone when it raises. Raises StoreUnavailable."""
-        with self._spoken(), self._writer.connect() as connection, connection.begin() as transaction:
+        """One transaction: committed when the block ends, undone when it raises. Raises StoreUnavailable."""
+        with (
+            self._translate_errors(),
+            self._writer.connect() as connection,
+            connection.begin() as transaction,
+        ):
             yield connection
-            with self._spoken(UNCERTAIN):
+            with self._translate_errors(UNCERTAIN):
                 transaction.commit()
 
     @contextmanager
-    def alone(self) -> Iterator[Connection]:
-        """A connection that is nobody else's, in which every statement is a transaction of its own. Raises
+    def autocommit(self) -> Iterator[Connection]:
+        """A private connection in which every statement is a transaction of its own. Raises
         StoreUnavailable."""
-        with self._spoken(), self._alone.connect() as connection:
+        with self._translate_errors(), self._autocommit.connect() as connection:
             connection.detach()
             yield connection
 
     @contextmanager
     def _altering(self) -> Iterator[Connection]:
-        """One transaction in which tables may be made anew. Raises StoreUnavailable and StoreRefused."""
-        with self._spoken(), self._writer.connect() as connection:
+        """One transaction that may rebuild tables. Raises StoreUnavailable and StoreRefused."""
+        with self._translate_errors(), self._writer.connect() as connection:
             sqlite = connection.dialect.name == "sqlite"
-            with _keys_resting(connection) if sqlite else nullcontext(), connection.begin():
+            with _without_foreign_keys(connection) if sqlite else nullcontext(), connection.begin():
                 yield connection
                 if sqlite and connection.exec_driver_sql("PRAGMA foreign_key_check").first():
                     raise StoreRefused(f"rows of {self.shown} name others that are not there")
 
     @contextmanager
-    def _spoken(self, consequence: str = UNCHANGED) -> Iterator[None]:
-        """The driver's failures in one sentence, without what was sent."""
+    def _translate_errors(self, consequence: str = UNCHANGED) -> Iterator[None]:
+        """Translates the driver's errors to one sentence, without the sent values."""
         try:
             self.require_file()
             yield
@@ -265,7 +271,7 @@ class Database:
         except (sa.exc.SQLAlchemyError, self._driver_error) as problem:
             driver = problem if isinstance(problem, self._driver_error) else getattr(problem, "orig", None)
             said = str(driver or type(problem).__name__).strip().split("\n")[0]
-            if self._told:
+            if self._show_details:
                 raise StoreUnavailable(f"the database {self.shown} failed: {said}") from None
             record("store_failed", logging.ERROR, database=self.shown, problem=said)
             raise StoreUnavailable(f"the database does not answer; {consequence}") from None
@@ -275,7 +281,7 @@ class Database:
         self._engine.dispose()
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
+def _file_identity(path: Path) -> tuple[int, int] | None:
     try:
         found = path.stat()
     except OSError:
@@ -283,7 +289,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def _engine(url: sa.URL, shown: str, connect_s: int | None) -> Engine:
+def _make_engine(url: sa.URL, shown: str, connect_s: int | None) -> Engine:
     backend = url.get_backend_name()
     try:
         if backend == "sqlite":
@@ -295,15 +301,15 @@ def _engine(url: sa.URL, shown: str, connect_s: int | None) -> Engine:
     raise StoreRefused(f"{shown} is a database that is not supported; say sqlite:///PATH or postgresql://...")
 
 
-def _shown(url: sa.URL, said: str) -> str:
+def _hide_secrets(url: sa.URL, said: str) -> str:
     if url.get_backend_name() == "sqlite":
         return said
     plain = url.difference_update_query(QUERY_SECRETS).render_as_string(hide_password=True)
     address, mark, query = plain.partition("?")
-    return _masked(address) + mark + query
+    return _mask(address) + mark + query
 
 
-def _masked(address: str) -> str:
+def _mask(address: str) -> str:
     return SECRET.sub("//***@", address)
 
 
@@ -324,11 +330,11 @@ def _postgresql(url: sa.URL, shown: str, connect_s: int | None) -> Engine:
 
 
 def _require_file(url: sa.URL, shown: str) -> None:
-    """Raises StoreRefused for an address of SQLite that says anything but a file: other processes would find
+    """Raises StoreRefused for an address of SQLite that is not a plain file: other processes would find
     nothing there, or another file."""
     said = shown.partition("?")[0]
     if url.host or url.username or url.drivername not in ("sqlite", "sqlite+pysqlite"):
-        raise StoreRefused(f"{_masked(said)} is no address of a SQLite file; say sqlite:///PATH")
+        raise StoreRefused(f"{_mask(said)} is no address of a SQLite file; say sqlite:///PATH")
     if url.database in (None, "", ":memory:"):
         raise StoreRefused(
             f"{said} is a database in memory, which no other process sees and which ends with its own; say "
@@ -357,7 +363,7 @@ def _sqlite(url: sa.URL, shown: str) -> Engine:
     @sa.event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
         options = connection.get_execution_options()
-        if options.get(ALONE, False):
+        if options.get(AUTOCOMMIT, False):
             return
         # At once for writing: a reader that becomes a writer cannot wait for another, and fails.
         writes = options.get(WRITES, False)
@@ -367,9 +373,9 @@ def _sqlite(url: sa.URL, shown: str) -> Engine:
 
 
 @contextmanager
-def _keys_resting(connection: Connection) -> Iterator[None]:
-    """SQLite drops no table that others name, so its foreign keys rest while tables are made anew. Outside
-    transactions: inside, SQLite ignores the switch."""
+def _without_foreign_keys(connection: Connection) -> Iterator[None]:
+    """Turns SQLite's foreign keys off while tables are rebuilt, since it drops no referenced table. It runs
+    outside transactions, where alone SQLite obeys the switch."""
     with closing(connection.connection.cursor()) as switch:
         switch.execute("PRAGMA foreign_keys=OFF")
         try:
@@ -378,7 +384,53 @@ def _keys_resting(connection: Connection) -> Iterator[None]:
             switch.execute("PRAGMA foreign_keys=ON")
 
 
-def _pending(script: ScriptDirectory, found: str | None) -> Iterator[str]:
+def _list_pending(script: ScriptDirectory, found: str | None) -> Iterator[str]:
     steps = list(script.iterate_revisions("head", found or "base"))
     for each in reversed(steps):
         yield f"{each.revision} {(each.doc or '').splitlines()[0]}"
+
+
+STEPS = 50_000
+"""Instructions of SQLite's machine between two checks of the clock: some milliseconds."""
+
+CANCELLED = "57014"
+"""PostgreSQL's code for a statement that exceeded its time."""
+
+
+@contextmanager
+def limit_time(connection: Connection, within: float) -> Iterator[None]:
+    """Ends slow work after so many seconds: on PostgreSQL each statement, on SQLite the block. Raises
+    DeadlineExceeded."""
+    try:
+        if connection.dialect.name == "postgresql":
+            local = sa.text(f"SET LOCAL statement_timeout = {max(1, round(within * 1_000))}")
+            connection.execute(local)
+            yield
+        else:
+            with _interrupt_after(connection, time.monotonic() + within):
+                yield
+    except sa.exc.DBAPIError as problem:
+        if _is_timeout(problem.orig):
+            raise DeadlineExceeded(
+                f"this takes the database longer than {within:g} s: ask for a shorter time (since, until), "
+                "or for fewer dimensions"
+            ) from None
+        raise
+
+
+@contextmanager
+def _interrupt_after(connection: Connection, end: float) -> Iterator[None]:
+    raw = connection.connection.driver_connection
+    if not isinstance(raw, sqlite3.Connection):
+        raise TypeError(f"{type(raw)} is no connection to SQLite")
+    raw.set_progress_handler(lambda: time.monotonic() > end, STEPS)
+    try:
+        yield
+    finally:
+        raw.set_progress_handler(None, STEPS)
+
+
+def _is_timeout(problem: BaseException | None) -> bool:
+    if isinstance(problem, sqlite3.Error):
+        return problem.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT
+    return getattr(problem, "sqlstate", None) == CANCELLED

@@ -1,4 +1,4 @@
-"""Reads the directory: all of it, or of one that is known only what changed since, as the audit tells."""
+"""Reads the directory: all of it, or only the changes since a known one, which the audit lists."""
 
 import json
 from collections import defaultdict
@@ -17,59 +17,62 @@ from antiphon.domain.recording import Recording, Redaction
 from antiphon.domain.tenancy import Grant, Key, KeyKind, Membership, Project, Role, User
 from antiphon.store import schema
 from antiphon.store.base import Directory, KeptKey
-from antiphon.store.changing import revision_of
+from antiphon.store.changes import read_revision
 
 PAGE = 500
-"""Rows that are fetched at once: the driver lets no other thread compute meanwhile."""
+"""Rows of one fetch: the driver blocks other threads meanwhile."""
 MOST = 200
-"""Changes beyond which all is read: so many are made by a script, or while a server was away."""
+"""Changes above which everything is read: a script makes that many, or a server was away."""
 T = TypeVar("T")
 
 
-def read(connection: Connection) -> Directory:
-    """All of it. Raises ValueError for rows of a later version."""
+def read_directory(connection: Connection) -> Directory:
+    """Reads all of it. Raises ValueError for rows of a later version."""
     return Directory(
-        _all(connection, schema.projects, _project),
-        _all(connection, schema.users, _user),
-        _all(connection, schema.memberships, _membership, "project"),
-        _all(connection, schema.keys, _kept),
-        _all(connection, schema.limits, _limit),
-        _all(connection, schema.prices, _price),
-        revision_of(connection),
+        _load_all(connection, schema.projects, _to_project),
+        _load_all(connection, schema.users, _to_user),
+        _load_all(connection, schema.memberships, _to_membership, "project"),
+        _load_all(connection, schema.keys, _to_kept_key),
+        _load_all(connection, schema.limits, _to_limit),
+        _load_all(connection, schema.prices, _to_price),
+        read_revision(connection),
     )
 
 
-def read_since(connection: Connection, known: Directory) -> Directory:
-    """The same, in the time that the changes since take; what did not change is taken from `known`."""
-    now, entry = revision_of(connection), schema.audit.c
+def read_changes(connection: Connection, known: Directory) -> Directory:
+    """Reads the directory in the time that the changes take; unchanged parts come from `known`."""
+    now, entry = read_revision(connection), schema.audit.c
     later = sa.select(entry.action, entry.target, entry.detail).where(entry.revision > known.revision)
     changes = [
         (str(each[0]), str(each[1]), str(each[2])) for each in connection.execute(later.limit(MOST + 1))
     ]
     if len(changes) > MOST or len(changes) != now - known.revision:
-        return read(connection)
-    ids = _touched(changes)
+        return read_directory(connection)
+    ids = _collect_changed_ids(changes)
 
     def put(
         things: tuple[T, ...], table: sa.Table, noun: str, of: Callable[[Row], T], id_: Callable[[T], str]
     ) -> tuple[T, ...]:
-        return _merged(things, ids[noun], _all(connection, table, of, only=ids[noun]), id_)
+        return _merge(things, ids[noun], _load_all(connection, table, of, only=ids[noun]), id_)
 
-    joined = _all(connection, schema.memberships, _membership, "project", ids["membership"])
+    current = _load_all(connection, schema.memberships, _to_membership, "project", ids["membership"])
     return replace(
         known,
-        projects=put(known.projects, schema.projects, "project", _project, lambda each: each.id),
-        users=put(known.users, schema.users, "user", _user, lambda each: each.id),
-        memberships=(*(each for each in known.memberships if each.project not in ids["membership"]), *joined),
-        keys=put(known.keys, schema.keys, "key", _kept, lambda each: each.key.id),
-        limits=put(known.limits, schema.limits, "limit", _limit, lambda each: each.id),
-        prices=put(known.prices, schema.prices, "price", _price, lambda each: each.id),
+        projects=put(known.projects, schema.projects, "project", _to_project, lambda each: each.id),
+        users=put(known.users, schema.users, "user", _to_user, lambda each: each.id),
+        memberships=(
+            *(each for each in known.memberships if each.project not in ids["membership"]),
+            *current,
+        ),
+        keys=put(known.keys, schema.keys, "key", _to_kept_key, lambda each: each.key.id),
+        limits=put(known.limits, schema.limits, "limit", _to_limit, lambda each: each.id),
+        prices=put(known.prices, schema.prices, "price", _to_price, lambda each: each.id),
         revision=now,
     )
 
 
-def _touched(changes: Sequence[tuple[str, str, str]]) -> dict[str, set[str]]:
-    """By noun the ids of what was changed; a membership's is its project's."""
+def _collect_changed_ids(changes: Sequence[tuple[str, str, str]]) -> dict[str, set[str]]:
+    """Returns the ids of changed things by noun; for a membership, its project's."""
     ids: dict[str, set[str]] = defaultdict(set)
     for action, target, detail in changes:
         ids[action.partition(".")[0]].add(target)
@@ -82,10 +85,10 @@ def _touched(changes: Sequence[tuple[str, str, str]]) -> dict[str, set[str]]:
     return ids
 
 
-def _merged(
+def _merge(
     known: Iterable[T], ids: Collection[str], found: Iterable[T], id_: Callable[[T], str]
 ) -> tuple[T, ...]:
-    """What is known, with what was found in the place of the ids; those that were not found are gone."""
+    """Replaces the things with these ids by the found ones; ids that were not found are gone."""
     if not ids:
         return tuple(known)
     new = {id_(each): each for each in found}
@@ -93,15 +96,15 @@ def _merged(
     return (*(each for each in kept if each is not None), *new.values())
 
 
-def _all(
+def _load_all(
     connection: Connection,
     table: sa.Table,
     of: Callable[[Row], T],
     column: str = "id",
     only: Collection[str] | None = None,
 ) -> tuple[T, ...]:
-    """The rows of a table as `of` makes things of them, the oldest first; `only` those of which a column is
-    one of these."""
+    """Loads the rows of a table, the oldest first, each converted by `of`. `only`: the values of `column` to
+    load."""
     if only is not None and not only:
         return ()
     found = sa.select(table).order_by(table.c.created, table.c[column])
@@ -111,43 +114,44 @@ def _all(
         return tuple(map(of, rows.mappings()))
 
 
-def _project(row: Row) -> Project:
+def _to_project(row: Row) -> Project:
     said = row["logging"] and json.loads(row["logging"])
     recording = Recording(said["days"], tuple(map(Redaction, said["redact"]))) if said else None
     return Project(row["id"], row["name"], row["created"], row["archived"], row["note"], recording)
 
 
-def _user(row: Row) -> User:
+def _to_user(row: Row) -> User:
     return User(**row)
 
 
-def _membership(row: Row) -> Membership:
+def _to_membership(row: Row) -> Membership:
     return Membership(row["project"], row["user"], Role(row["role"]), row["created"])
 
 
-def _kept(row: Row) -> KeptKey:
+def _to_kept_key(row: Row) -> KeptKey:
     values = dict(row)
     digest, kind = bytes(values.pop("digest")), KeyKind(values.pop("kind"))
-    grant = _grant(values.pop("models"), values.pop("endpoints"))
+    grant = _to_grant(values.pop("models"), values.pop("endpoints"))
     return KeptKey(Key(kind=kind, grant=grant, **values), digest)
 
 
 @lru_cache(1024)
-def _grant(models: str | None, endpoints: str | None) -> Grant:
-    """Keys that may the same share one: tens of thousands would hold up whoever collects garbage."""
-    return Grant(_patterns(models), _patterns(endpoints))
+def _to_grant(models: str | None, endpoints: str | None) -> Grant:
+    """Keys with equal permissions share one grant: tens of thousands of objects would slow the garbage
+    collector."""
+    return Grant(_to_patterns(models), _to_patterns(endpoints))
 
 
-def _patterns(text: str | None) -> tuple[str, ...] | None:
+def _to_patterns(text: str | None) -> tuple[str, ...] | None:
     return None if text is None else tuple(json.loads(text))
 
 
-def _limit(row: Row) -> Limit:
+def _to_limit(row: Row) -> Limit:
     values = dict(row)
     subject, measure = Subject(values.pop("subject")), Measure(values.pop("measure"))
     window = None if (said := values.pop("window")) is None else Window(said)
     return Limit(subject=subject, measure=measure, window=window, **values)
 
 
-def _price(row: Row) -> Price:
+def _to_price(row: Row) -> Price:
     return Price(**row)

@@ -1,4 +1,4 @@
-"""Projects, users, memberships and keys in a database."""
+"""Projects, users, memberships, keys, limits and prices in a database."""
 
 import json
 import logging
@@ -8,18 +8,19 @@ from dataclasses import asdict, fields
 import sqlalchemy as sa
 
 from antiphon.domain.limits import Limit
+from antiphon.domain.prices import Price
 from antiphon.domain.tenancy import AuditEntry, Key, Membership, Project, User
 from antiphon.errors import Conflict, NotFound, StoreUnavailable
 from antiphon.store import schema
-from antiphon.store.base import By, Directory, KeptKey
-from antiphon.store.changing import changing, noted, revision_of
+from antiphon.store.base import ChangeAuthor, Directory, KeptKey
+from antiphon.store.changes import change_directory, describe_row, read_revision
 from antiphon.store.database import Database
-from antiphon.store.directory import read, read_since
+from antiphon.store.directory import read_changes, read_directory
 from antiphon.telemetry.logs import record
 
 
 class SqlTenancy:
-    """`store.base.Tenancy` over a database."""
+    """`store.base.TenancyStore` over a database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -27,7 +28,7 @@ class SqlTenancy:
     def directory(self, known: Directory | None = None) -> Directory:
         try:
             with self._database.reading() as connection:
-                return read(connection) if known is None else read_since(connection, known)
+                return read_directory(connection) if known is None else read_changes(connection, known)
         except ValueError as problem:
             record("store_not_understood", logging.ERROR, problem=str(problem))
             raise StoreUnavailable(
@@ -36,38 +37,38 @@ class SqlTenancy:
 
     def revision(self) -> int:
         with self._database.reading() as connection:
-            return revision_of(connection)
+            return read_revision(connection)
 
-    def add_project(self, project: Project, by: By) -> int:
-        with changing(self._database, by, f"a project is named {project.name!r} already") as change:
-            change.insert(schema.projects, _project_row(project))
+    def add_project(self, project: Project, by: ChangeAuthor) -> int:
+        with change_directory(self._database, by, f"a project is named {project.name!r} already") as change:
+            change.insert(schema.projects, _build_project_row(project))
             change.note("project.create", project.id, {"name": project.name})
         return change.revision
 
-    def change_project(self, project: Project, by: By) -> int:
-        with changing(self._database, by, f"a project is named {project.name!r} already") as change:
-            changes = change.put(schema.projects, _project_row(project), "project")
+    def change_project(self, project: Project, by: ChangeAuthor) -> int:
+        with change_directory(self._database, by, f"a project is named {project.name!r} already") as change:
+            changes = change.put(schema.projects, _build_project_row(project), "project")
             change.note("project.change", project.id, changes)
         return change.revision
 
-    def add_user(self, user: User, by: By) -> int:
-        with changing(self._database, by, "a user has that email address already") as change:
+    def add_user(self, user: User, by: ChangeAuthor) -> int:
+        with change_directory(self._database, by, "a user has that email address already") as change:
             change.insert(schema.users, asdict(user))
             change.note("user.create", user.id, {"name": user.name, "email": user.email})
         return change.revision
 
-    def change_user(self, user: User, by: By) -> int:
-        with changing(self._database, by, "a user has that email address already") as change:
+    def change_user(self, user: User, by: ChangeAuthor) -> int:
+        with change_directory(self._database, by, "a user has that email address already") as change:
             changes = change.put(schema.users, asdict(user), "user")
             change.note("user.change", user.id, changes)
         return change.revision
 
-    def put_membership(self, membership: Membership, by: By) -> int:
+    def put_membership(self, membership: Membership, by: ChangeAuthor) -> int:
         project, user = membership.project, membership.user
-        with changing(self._database, by, f"{user} cannot become a member of {project}") as change:
+        with change_directory(self._database, by, f"{user} cannot become a member of {project}") as change:
             change.require(schema.projects, project, "project")
             change.require(schema.users, user, "user")
-            there = _is(schema.memberships, project, user)
+            there = _is_membership(schema.memberships, project, user)
             values = asdict(membership)
             changed = change.connection.execute(
                 schema.memberships.update().where(there).values(role=membership.role)
@@ -78,37 +79,41 @@ class SqlTenancy:
             change.note("membership.put", project, detail)
         return change.revision
 
-    def remove_membership(self, project: str, user: str, by: By) -> int:
-        with changing(self._database, by, f"{user} cannot leave {project}") as change:
+    def remove_membership(self, project: str, user: str, by: ChangeAuthor) -> int:
+        with change_directory(self._database, by, f"{user} cannot leave {project}") as change:
             gone = change.connection.execute(
-                schema.memberships.delete().where(_is(schema.memberships, project, user))
+                schema.memberships.delete().where(_is_membership(schema.memberships, project, user))
             )
             if not gone.rowcount:
                 raise NotFound(f"{user} is no member of {project}")
             change.note("membership.remove", project, {"user": user})
         return change.revision
 
-    def add_key(self, kept: KeptKey, by: By, limits: Sequence[Limit] = ()) -> int:
-        with changing(self._database, by, "the key belongs to a project or user that is not there") as change:
-            change.insert(schema.keys, _new(kept))
+    def add_key(self, kept: KeptKey, by: ChangeAuthor, limits: Sequence[Limit] = ()) -> int:
+        with change_directory(
+            self._database, by, "the key belongs to a project or user that is not there"
+        ) as change:
+            change.insert(schema.keys, _build_new_key_row(kept))
             for limit in limits:
                 change.insert(schema.limits, asdict(limit))
             said = (
-                {"limits": [{"id": limit.id, **noted(asdict(limit))} for limit in limits]} if limits else {}
+                {"limits": [{"id": limit.id, **describe_row(asdict(limit))} for limit in limits]}
+                if limits
+                else {}
             )
-            change.note("key.create", kept.key.id, noted(_row(kept.key)) | said)
+            change.note("key.create", kept.key.id, describe_row(_build_key_row(kept.key)) | said)
         return change.revision
 
-    def change_key(self, key: Key, by: By) -> int:
-        with changing(self._database, by, "the key cannot be changed so") as change:
-            changes = change.put(schema.keys, _row(key), "key")
+    def change_key(self, key: Key, by: ChangeAuthor) -> int:
+        with change_directory(self._database, by, "the key cannot be changed so") as change:
+            changes = change.put(schema.keys, _build_key_row(key), "key")
             change.note("key.change", key.id, changes)
         return change.revision
 
-    def rotate_key(self, old: Key, new: KeptKey, limits: Sequence[Limit], by: By) -> int:
-        with changing(self._database, by, "the key cannot be changed so") as change:
-            changes = change.put(schema.keys, _row(old), "key")
-            change.insert(schema.keys, _new(new))
+    def rotate_key(self, old: Key, new: KeptKey, limits: Sequence[Limit], by: ChangeAuthor) -> int:
+        with change_directory(self._database, by, "the key cannot be changed so") as change:
+            changes = change.put(schema.keys, _build_key_row(old), "key")
+            change.insert(schema.keys, _build_new_key_row(new))
             for limit in limits:
                 change.put(schema.limits, asdict(limit), "limit")
             made = {"successor": new.key.id, "limits": [limit.id for limit in limits]}
@@ -123,7 +128,7 @@ class SqlTenancy:
 
     def audit(self, limit: int, before: int | None = None, target: str | None = None) -> Sequence[AuditEntry]:
         if target is not None and "\0" in target:
-            return []  # nothing is called so, and PostgreSQL refuses to look
+            return []  # no target has such a name, and PostgreSQL refuses to look
         row = schema.audit.c
         said = (row[each.name] for each in fields(AuditEntry))
         found = sa.select(*said).order_by(row.id.desc()).limit(limit)
@@ -150,22 +155,68 @@ class SqlTenancy:
         self._database.close()
 
 
-def _is(table: sa.Table, project: str, user: str) -> sa.ColumnElement[bool]:
+def _is_membership(table: sa.Table, project: str, user: str) -> sa.ColumnElement[bool]:
     return sa.and_(table.c.project == project, table.c.user == user)
 
 
-def _new(kept: KeptKey) -> dict[str, object]:
-    return {**_row(kept.key), "digest": kept.digest}
+def _build_new_key_row(kept: KeptKey) -> dict[str, object]:
+    return {**_build_key_row(kept.key), "digest": kept.digest}
 
 
-def _project_row(project: Project) -> dict[str, object]:
+def _build_project_row(project: Project) -> dict[str, object]:
     values = asdict(project)
     kept = values.pop("recording")
     return values | {"logging": kept and json.dumps(kept)}
 
 
-def _row(key: Key) -> dict[str, object]:
-    """A key's columns but for the digest."""
+def _build_key_row(key: Key) -> dict[str, object]:
+    """Builds a key's columns except the digest."""
     values = asdict(key)
     grant = values.pop("grant")
     return values | {name: None if each is None else json.dumps(each) for name, each in grant.items()}
+
+
+WITHIN_S = 30.0
+"""Seconds that a search of the whole ledger may take."""
+
+
+class SqlRules:
+    """`store.base.RuleStore` over a database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def add_limit(self, limit: Limit, by: ChangeAuthor) -> int:
+        with change_directory(self._database, by, "the limit is there already") as change:
+            change.insert(schema.limits, asdict(limit))
+            change.note("limit.create", limit.id, describe_row(asdict(limit)))
+        return change.revision
+
+    def change_limit(self, limit: Limit, by: ChangeAuthor) -> int:
+        with change_directory(self._database, by, "the limit cannot be changed so") as change:
+            change.note("limit.change", limit.id, change.put(schema.limits, asdict(limit), "limit"))
+        return change.revision
+
+    def remove_limit(self, id_: str, by: ChangeAuthor) -> int:
+        with change_directory(self._database, by, "the limit cannot be removed") as change:
+            gone = describe_row(dict(change.require(schema.limits, id_, "limit")))
+            change.connection.execute(schema.limits.delete().where(schema.limits.c.id == id_))
+            change.note("limit.remove", id_, gone)
+        return change.revision
+
+    def add_price(self, price: Price, by: ChangeAuthor) -> int:
+        with change_directory(self._database, by, "the price is there already") as change:
+            change.insert(schema.prices, asdict(price))
+            change.note("price.create", price.id, describe_row(asdict(price)))
+        return change.revision
+
+    def change_price(self, price: Price, by: ChangeAuthor) -> int:
+        with change_directory(self._database, by, "the price cannot be changed so") as change:
+            change.note("price.change", price.id, change.put(schema.prices, asdict(price), "price"))
+        return change.revision
+
+    def find_other_currency(self, but: str) -> str | None:
+        currency = schema.ledger.c.currency
+        found = sa.select(currency).where(currency.not_in(("", but))).limit(1)
+        with self._database.reading(WITHIN_S) as connection:
+            return connection.execute(found).scalar()

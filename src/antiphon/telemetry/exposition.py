@@ -4,8 +4,8 @@ prometheus-client writes the text, in version 0.0.4 of the format, which every s
 are not used. A family says once what its numbers mean, so that the documentation is made from the same value.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -36,7 +36,7 @@ class Family:
 
     name: str
     kind: Kind
-    says: str
+    description: str
     """One line: what is counted, in which unit."""
     labels: tuple[str, ...] = ()
 
@@ -47,11 +47,11 @@ Series = tuple[Family, Mapping[tuple[str, ...], Value]]
 """A family with its values, each under the values of the family's labels."""
 
 
-def exposition(series: Iterable[Series]) -> str:
+def render_page(series: Iterable[Series]) -> str:
     """The whole page. A family without values is left out."""
     import prometheus_client  # late: it brings a web server of its own, which takes 80 ms
 
-    metrics = [_metric(prometheus_client.Metric, *each) for each in series if each[1]]
+    metrics = [_build_metric(prometheus_client.Metric, *each) for each in series if each[1]]
     return prometheus_client.generate_latest(_Page(metrics)).decode()
 
 
@@ -65,8 +65,8 @@ class _Page:
         return self.metrics
 
 
-def _metric(kind: "type[Metric]", family: Family, values: Mapping[tuple[str, ...], Value]) -> "Metric":
-    metric = kind(family.name.removesuffix("_total"), family.says, family.kind)
+def _build_metric(kind: "type[Metric]", family: Family, values: Mapping[tuple[str, ...], Value]) -> "Metric":
+    metric = kind(family.name.removesuffix("_total"), family.description, family.kind)
     for labelled, value in values.items():
         labels = dict(zip(family.labels, labelled, strict=True))
         if isinstance(value, Histogram):
@@ -78,3 +78,67 @@ def _metric(kind: "type[Metric]", family: Family, values: Mapping[tuple[str, ...
         else:
             metric.add_sample(family.name, labels, value)
     return metric
+
+
+MODEL = "model"
+"""The label by which a series is of a model."""
+
+Number = int | float | Histogram
+
+Sums = dict[str, dict[tuple[str, ...], Number]]
+"""Value of each series by its labels, by the name of its family."""
+
+
+@dataclass(slots=True)
+class Totals:
+    """What one process counts, or several together."""
+
+    counts: Sums = field(default_factory=dict)
+    """Only grow."""
+    gauges: Sums = field(default_factory=dict)
+    """Hold while their process lives."""
+
+    @staticmethod
+    def of(series: Iterable[Series]) -> "Totals":
+        """What a process counts."""
+        totals = Totals()
+        for family, values in series:
+            sums = totals.gauges if family.kind is Kind.GAUGE else totals.counts
+            sums[family.name] = dict(values)
+        return totals
+
+    def add(self, more: "Totals", lives: bool = True) -> None:
+        """Adds what a process counts. `lives`: whether its gauges hold."""
+        _add(self.counts, more.counts)
+        if lives:
+            _add(self.gauges, more.gauges)
+
+
+def sum_series(own: Iterable[Series], others: Totals, is_served: Callable[[str], bool]) -> Iterator[Series]:
+    """This process's numbers and those of others; of others only models that are served."""
+    for family, values in own:
+        more = others.gauges if family.kind is Kind.GAUGE else others.counts
+        place = family.labels.index(MODEL) if MODEL in family.labels else None
+        served = {
+            labels: value
+            for labels, value in more.get(family.name, {}).items()
+            if place is None or is_served(labels[place])
+        }
+        sums: Sums = {family.name: dict(values)}
+        _add(sums, {family.name: served})
+        yield family, sums[family.name]
+
+
+def _add(sums: Sums, more: Sums) -> None:
+    for family, series in more.items():
+        held = sums.setdefault(family, {})
+        for labels, value in series.items():
+            held[labels] = _add_values(held[labels], value) if labels in held else value
+
+
+def _add_values(one: Number, other: Number) -> Number:
+    if isinstance(one, Histogram) and isinstance(other, Histogram):
+        return Histogram(tuple(map(int.__add__, one.counts, other.counts)), one.total + other.total)
+    if isinstance(one, Histogram) or isinstance(other, Histogram):
+        raise TypeError("a histogram and a number have no sum")
+    return one + other

@@ -8,13 +8,13 @@ answers and credentials are never handed to it.
 import asyncio
 import json
 import logging
+import re
 import sys
 import time
-from collections.abc import Mapping
+import traceback
+from collections.abc import Iterable, Mapping, Set
 from functools import lru_cache
 from typing import Literal
-
-from antiphon.telemetry.places import frames
 
 LOGGER = logging.getLogger("antiphon")
 
@@ -40,7 +40,7 @@ def record(event: str, level: int = logging.INFO, **values: object) -> None:
 def record_loop_failure(_: asyncio.AbstractEventLoop, failure: Mapping[str, object]) -> None:
     """An event loop's handler of what nobody else handles: records type and place."""
     problem = failure.get("exception")
-    place = frames(problem) if isinstance(problem, BaseException) else None
+    place = describe_exception(problem) if isinstance(problem, BaseException) else None
     record("event_loop_failure", logging.ERROR, reason=failure.get("message"), problem=place)
 
 
@@ -50,7 +50,7 @@ class PlaceFormatter(logging.Formatter):
     def formatException(  # noqa: N802 - the name is the standard library's
         self, ei: tuple[type[BaseException], BaseException, object] | tuple[None, None, None]
     ) -> str:
-        return "" if ei[1] is None else frames(ei[1])
+        return "" if ei[1] is None else describe_exception(ei[1])
 
 
 class JsonFormatter(PlaceFormatter):
@@ -119,3 +119,33 @@ def configure(level: str, form: Literal["text", "json"]) -> None:
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
     LOGGER.setLevel(level.upper())
+
+
+STEP = re.compile(r"([\w-]+)(?:\[\d{1,5}\])*", re.ASCII)
+"""A name with the indices behind it."""
+
+UNKNOWN = "(unknown)"
+
+
+def cut_unknown_path(path: str | None, names: Iterable[Set[str]]) -> str | None:
+    """As much of a path as consists of known names, from its beginning; None of none."""
+    if path is None:
+        return None
+    known, found = tuple(names), []
+    for step in path.split("."):
+        match = STEP.fullmatch(step)
+        if match is None or not any(match[1] in each for each in known):
+            break
+        found.append(step)
+    return ".".join(found) or UNKNOWN
+
+
+def describe_exception(problem: BaseException) -> str:
+    """Type and place of an exception without its message, which may hold a prompt."""
+    stack = traceback.extract_tb(problem.__traceback__)
+    places = " < ".join(f"{_short(frame.filename)}:{frame.lineno} {frame.name}" for frame in reversed(stack))
+    return f"{type(problem).__name__} at {places}"
+
+
+def _short(filename: str) -> str:
+    return re.sub(r"^.*/(?:site-packages|src)/", "", filename)

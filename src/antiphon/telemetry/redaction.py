@@ -43,7 +43,7 @@ PATTERNS: Mapping[Redaction, re.Pattern[str]] = {
 """In the order in which they are looked for."""
 
 
-def redacted(text: str, kinds: Collection[Redaction], most: int = sys.maxsize) -> str:
+def redact(text: str, kinds: Collection[Redaction], most: int = sys.maxsize) -> str:
     """The text with `[email]` and the like in the place of what was found; of a longer one about so many
     characters, cut where nothing is cut into."""
     done: list[str] = []
@@ -63,13 +63,13 @@ def _redacted_piece(text: str, kinds: Collection[Redaction]) -> str:
     return text
 
 
-def redacted_json(text: str, kinds: Collection[Redaction], most: int = sys.maxsize) -> str:
+def redact_json(text: str, kinds: Collection[Redaction], most: int = sys.maxsize) -> str:
     """JSON in which every string, names of fields too, is redacted; of what is no JSON, the whole text. No
     more than `most` characters, and the mark of a cut."""
     try:
         said = json.loads(text)
     except (ValueError, RecursionError):
-        return _cut([redacted(text, kinds, most)], most)
+        return _cut([redact(text, kinds, most)], most)
     kept = Redacting(kinds, most).within(said, MAX_DEPTH)
     return _cut(json.JSONEncoder(ensure_ascii=False).iterencode(kept), most)
 
@@ -99,7 +99,7 @@ class Redacting:
     def _text(self, text: str) -> str:
         if self._left < 0:
             return CUT
-        kept = redacted(text, self._kinds, self._left)
+        kept = redact(text, self._kinds, self._left)
         self._left -= len(text)
         return kept
 

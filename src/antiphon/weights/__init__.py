@@ -1,1 +1,1 @@
-"""Where models come from: their files, what these say of themselves, and what fits the memory."""
+"""Where models come from: files, their headers, the hub, adapters, and what fits the memory."""

@@ -1,9 +1,9 @@
-"""The header of a GGUF file, read and checked before native code sees the file.
+"""Reads and checks the header of a GGUF file before native code sees the file, for all parts of a split
+model.
 
 The format: magic, version, counts, then metadata (key, type, value), then tensor descriptions (name,
 dimensions, type, offset), then the tensors' data. Everything that native code would trust is compared with
-the file's real size, and so it is for each part of a model that was split over several files. No weights are
-read, and no value of an array is kept.
+the file's real size. No weights are read, and no value of an array is kept.
 """
 
 import math
@@ -11,27 +11,25 @@ import mmap
 import os
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from antiphon.errors import ModelFileError
-from antiphon.weights.gguf_types import TENSOR_TYPES
-from antiphon.weights.parts import other_parts, place_of
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
-"""Version 1 had 32-bit counts and is long gone."""
+"""Version 1 had 32-bit counts and is obsolete."""
 
 MOST_ENTRIES = 1 << 20
-"""Metadata keys or tensors; the largest models have some thousands."""
+"""Most metadata keys or tensors; the largest models have some thousands."""
 
 LONGEST_NAME = 1 << 16
-"""Bytes of a key or a tensor's name, by the format's own limit."""
+"""Bytes of a key or a tensor's name, by the format's limit."""
 
 MOST_DIMENSIONS = 4
 MOST_WEIGHTS = 2**63 - 1
-"""Of one tensor: native code counts them in 64 bits with a sign."""
+"""Most weights of one tensor: native code counts them in signed 64 bits."""
 
 DEFAULT_ALIGNMENT = 32
 
@@ -40,30 +38,30 @@ SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "
 
 STRING, ARRAY = 8, 9
 
-NORMS = re.compile(r"\.(?:attention\.\w*epsilon|rope\.freq_base)$")
-"""Numbers that are divided by: native code ends its process where they are not above 0."""
+DIVISORS = re.compile(r"\.(?:attention\.\w*epsilon|rope\.freq_base)$")
+"""Numbers that native code divides by: its process ends where they are not above 0."""
 
-Value = int | float | bool | str
+GgufValue = int | float | bool | str
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What the header says, and what follows from it."""
+    """The header's data, and values derived from it."""
 
     path: Path
     size: int
     """Bytes of the file, or of all parts."""
     architecture: str
-    metadata: dict[str, Value]
-    """Scalars and strings; arrays are left out."""
+    metadata: dict[str, GgufValue]
+    """Scalars and strings, without arrays."""
     tensors: int
     parameters: int
     """Number of weights."""
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict, repr=False)
-    """Of each tensor, as ggml counts: the innermost dimension first, so inputs before outputs."""
+    """The shape of each tensor, as ggml counts: the innermost dimension first, so inputs before outputs."""
 
     def number(self, key: str) -> int:
-        """An integer under the architecture's prefix; 0 when there is none."""
+        """Returns an integer under the architecture's prefix; 0 when there is none."""
         value = self.metadata.get(f"{self.architecture}.{key}", 0)
         return value if isinstance(value, int) else 0
 
@@ -81,23 +79,23 @@ class Header:
 
     @property
     def key_heads(self) -> int:
-        """Heads of keys and values; all of them when the file gives a list or nothing, which is the most it
-        can be."""
+        """Heads of keys and values. Where the file gives a list or nothing it is all heads, the upper
+        bound."""
         return self.number("attention.head_count_kv") or self.heads
 
     @property
     def key_width(self) -> int:
-        """Numbers that the keys of one token take in one layer."""
+        """Numbers in the keys of one token in one layer."""
         return self.key_heads * (self.number("attention.key_length") or self._head_width())
 
     @property
     def value_width(self) -> int:
-        """Numbers that the values of one token take in one layer."""
+        """Numbers in the values of one token in one layer."""
         return self.key_heads * (self.number("attention.value_length") or self._head_width())
 
     @property
     def embeds(self) -> bool:
-        """Whether it says how it pools a text's rows: then it makes vectors, and no tokens."""
+        """Whether it makes vectors instead of tokens: its metadata then names a pooling."""
         return self.number("pooling_type") > 0
 
     def _head_width(self) -> int:
@@ -105,8 +103,8 @@ class Header:
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
-    """Where one tensor lies in the data, and what it is."""
+class TensorExtent:
+    """The position and type of one tensor in the data."""
 
     name: str
     shape: tuple[int, ...]
@@ -119,19 +117,19 @@ class Extent:
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
-    """What one file holds."""
+class _FileContent:
+    """The content of one file."""
 
     size: int
-    metadata: dict[str, Value]
-    extents: list[Extent]
+    metadata: dict[str, GgufValue]
+    extents: list[TensorExtent]
     start: int
-    """Where the data begins that the extents lie in."""
+    """Where the data of the extents begins."""
 
 
 def read_header(path: Path) -> Header:
-    """Reads and checks a model's. Raises ModelFileError with the file's name and what is wrong."""
-    header = read_any(path)
+    """Reads and checks a model's header. Raises ModelFileError with the file's name and what is wrong."""
+    header = read_gguf(path)
     if header.metadata.get("general.type") == "adapter":
         raise ModelFileError(
             f"{path.name} is a LoRA adapter; serve the model that it was made for, and add it to that"
@@ -140,16 +138,16 @@ def read_header(path: Path) -> Header:
         raise ModelFileError(f"{path.name} has no layers")
     for key, value in header.metadata.items():
         if key.startswith(f"{header.architecture}.") and isinstance(value, float):
-            _check_number(path, key, value)
+            _require_number(path, key, value)
     return header
 
 
-def read_any(path: Path) -> Header:
-    """The same of any GGUF file, an adapter's too, with all its parts if it is the first of several."""
-    first = _read(path)
-    files = [first, *(_read(part) for part in other_parts(path, first.metadata))]
+def read_gguf(path: Path) -> Header:
+    """Reads the header of any GGUF file, also an adapter's, with all parts of a split model."""
+    first = _read_file(path)
+    files = [first, *(_read_file(part) for part in find_other_parts(path, first.metadata))]
     for number, file in enumerate(files):
-        if place_of(file.metadata) != (number, len(files)):
+        if read_part_number(file.metadata) != (number, len(files)):
             raise ModelFileError(f"the parts of {path.name} do not belong together; fetch all of them again")
     architecture = first.metadata.get("general.architecture")
     if not isinstance(architecture, str):
@@ -161,13 +159,13 @@ def read_any(path: Path) -> Header:
     return Header(path, size, architecture, first.metadata, len(extents), parameters, shapes)
 
 
-def read_extents(path: Path) -> list[Extent]:
-    """Where the tensors of a file by itself lie, from the file's beginning. Raises ModelFileError."""
-    file = _read(path)
+def read_extents(path: Path) -> list[TensorExtent]:
+    """Returns where a single file's tensors are, from the file's beginning. Raises ModelFileError."""
+    file = _read_file(path)
     return [replace(extent, offset=file.start + extent.offset) for extent in file.extents]
 
 
-def _read(path: Path) -> _File:
+def _read_file(path: Path) -> _FileContent:
     try:
         if path.exists() and not path.is_file():
             what = "a directory; name the GGUF file in it" if path.is_dir() else "not a regular file"
@@ -177,15 +175,15 @@ def _read(path: Path) -> _File:
             if size < len(MAGIC):
                 raise ModelFileError(f"{path.name} is empty or cut short ({size} bytes); fetch it again")
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                return _Reader(data, path).file()
+                return _HeaderReader(data, path).file()
     except FileNotFoundError:
         raise ModelFileError(f"there is no file {path}; check the path given to --model") from None
     except OSError as problem:
         raise ModelFileError(f"cannot read {path}: {os.strerror(problem.errno or 0)}") from None
 
 
-def _check_number(path: Path, key: str, value: float) -> None:
-    divides = NORMS.search(key)
+def _require_number(path: Path, key: str, value: float) -> None:
+    divides = DIVISORS.search(key)
     if math.isnan(value) or (divides and not 0 < value < math.inf):
         wanted = "a finite number above 0" if divides else "a number"
         raise ModelFileError(
@@ -194,8 +192,8 @@ def _check_number(path: Path, key: str, value: float) -> None:
         )
 
 
-class _Reader:
-    """A place in the file that only moves forward, and never past its end."""
+class _HeaderReader:
+    """A position in the file that only moves forward, and never past its end."""
 
     def __init__(self, data: mmap.mmap, path: Path) -> None:
         self._data = data
@@ -203,10 +201,10 @@ class _Reader:
         self._path = path
         self._at = 0
 
-    def file(self) -> _File:
+    def file(self) -> _FileContent:
         self._preamble()
         tensors, entries = self._count("tensors"), self._count("metadata keys")
-        metadata: dict[str, Value] = {}
+        metadata: dict[str, GgufValue] = {}
         for _ in range(entries):
             key = self._string(LONGEST_NAME)
             value = self._value(self._scalar("I"))
@@ -214,7 +212,7 @@ class _Reader:
                 metadata[key] = value
         extents = [self._tensor() for _ in range(tensors)]
         start = self._check_extents(extents, metadata)
-        return _File(self._size, metadata, extents, start)
+        return _FileContent(self._size, metadata, extents, start)
 
     def _preamble(self) -> None:
         if self._data[: len(MAGIC)] != MAGIC:
@@ -224,14 +222,14 @@ class _Reader:
         self._at = len(MAGIC)
         version = self._scalar("I")
         if version not in VERSIONS:
-            raise self._broken(
+            raise self._file_error(
                 f"has GGUF version {version}; this server reads {' and '.join(map(str, VERSIONS))}"
             )
 
     def _count(self, what: str) -> int:
         count = self._scalar("Q")
         if count > MOST_ENTRIES:
-            raise self._broken(f"claims {count} {what}")
+            raise self._file_error(f"claims {count} {what}")
         return count
 
     def _scalar(self, letter: str) -> int:
@@ -242,78 +240,168 @@ class _Reader:
         """Moves on and returns where it was."""
         start = self._at
         if count > self._size - start:
-            raise self._broken("ends before its header does; it was cut short, fetch it again")
+            raise self._file_error("ends before its header does; it was cut short, fetch it again")
         self._at = start + count
         return start
 
     def _string(self, longest: int) -> str:
         length = self._scalar("Q")
         if length > longest:
-            raise self._broken(f"holds a name of {length} bytes")
+            raise self._file_error(f"holds a name of {length} bytes")
         start = self._advance(length)
         return self._data[start : start + length].decode("utf-8", "replace")
 
-    def _value(self, kind: int) -> Value | None:
-        """A scalar or a string; None for an array, which is only walked over."""
+    def _value(self, kind: int) -> GgufValue | None:
+        """Reads a scalar or a string; skips an array and returns None."""
         if kind == STRING:
             return self._string(self._size)
         if kind == ARRAY:
             self._skip_array()
             return None
-        letter = self._letter(kind)
+        letter = self._find_format(kind)
         (value,) = struct.unpack_from(f"<{letter}", self._data, self._advance(struct.calcsize(f"<{letter}")))
-        known: Value = value
+        known: GgufValue = value
         return known
 
-    def _letter(self, kind: int) -> str:
+    def _find_format(self, kind: int) -> str:
         if kind not in SCALARS:
-            raise self._broken(f"holds a value of unknown type {kind}")
+            raise self._file_error(f"holds a value of unknown type {kind}")
         return SCALARS[kind]
 
     def _skip_array(self) -> None:
         kind, count = self._scalar("I"), self._scalar("Q")
         if kind == ARRAY:
-            raise self._broken("holds an array of arrays")
+            raise self._file_error("holds an array of arrays")
         if kind != STRING:
-            self._advance(count * struct.calcsize(f"<{self._letter(kind)}"))
+            self._advance(count * struct.calcsize(f"<{self._find_format(kind)}"))
             return
         if count > self._size:
-            raise self._broken(f"claims {count} strings")
+            raise self._file_error(f"claims {count} strings")
         length_of: Callable[..., tuple[int]] = struct.Struct("<Q").unpack_from
         for _ in range(count):
             self._advance(length_of(self._data, self._advance(8))[0])
 
-    def _tensor(self) -> Extent:
+    def _tensor(self) -> TensorExtent:
         name = self._string(LONGEST_NAME)
         dimensions = self._scalar("I")
         if not 1 <= dimensions <= MOST_DIMENSIONS:
-            raise self._broken(f"gives the tensor {name[:80]!r} {dimensions} dimensions")
+            raise self._file_error(f"gives the tensor {name[:80]!r} {dimensions} dimensions")
         shape = tuple(self._scalar("Q") for _ in range(dimensions))
         kind, offset = self._scalar("I"), self._scalar("Q")
         known = TENSOR_TYPES.get(kind)
         if known is None:
-            raise self._broken(f"holds weights of the unknown type {kind}; use another quantization")
+            raise self._file_error(f"holds weights of the unknown type {kind}; use another quantization")
         weights = math.prod(shape)
         if not 0 < weights <= MOST_WEIGHTS or shape[0] % known.block:
-            raise self._broken(
+            raise self._file_error(
                 f"gives the {known.name} tensor {name[:80]!r} the impossible shape {list(shape)}"
             )
-        return Extent(name, shape, offset, weights, weights // known.block * known.size, known.name)
+        return TensorExtent(name, shape, offset, weights, weights // known.block * known.size, known.name)
 
-    def _check_extents(self, extents: list[Extent], metadata: dict[str, Value]) -> int:
-        """Where the data begins."""
+    def _check_extents(self, extents: list[TensorExtent], metadata: dict[str, GgufValue]) -> int:
+        """Checks the extents. Returns where the data begins."""
         alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
         if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
-            raise self._broken(f"has the alignment {alignment}, which is no power of two")
+            raise self._file_error(f"has the alignment {alignment}, which is no power of two")
         if any(extent.offset % alignment for extent in extents):
-            raise self._broken(f"has a tensor that does not lie at a multiple of {alignment}")
+            raise self._file_error(f"has a tensor that does not lie at a multiple of {alignment}")
         start = -(-self._at // alignment) * alignment
         end = max((start + extent.offset + extent.size for extent in extents), default=0)
         if end > self._size:
-            raise self._broken(
+            raise self._file_error(
                 f"ends before its weights do ({self._size} of {end} bytes); it was cut short, fetch it again"
             )
         return start
 
-    def _broken(self, how: str) -> ModelFileError:
+    def _file_error(self, how: str) -> ModelFileError:
         return ModelFileError(f"{self._path.name} {how}")
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """ggml's tensor type: its name and block size."""
+
+    name: str
+    block: int
+    """Elements of one block; the first dimension is a multiple of it."""
+    size: int
+    """Bytes of one block."""
+
+
+TENSOR_TYPES: dict[int, TensorType] = {
+    0: TensorType("F32", 1, 4),
+    1: TensorType("F16", 1, 2),
+    2: TensorType("Q4_0", 32, 18),
+    3: TensorType("Q4_1", 32, 20),
+    6: TensorType("Q5_0", 32, 22),
+    7: TensorType("Q5_1", 32, 24),
+    8: TensorType("Q8_0", 32, 34),
+    9: TensorType("Q8_1", 32, 36),
+    10: TensorType("Q2_K", 256, 84),
+    11: TensorType("Q3_K", 256, 110),
+    12: TensorType("Q4_K", 256, 144),
+    13: TensorType("Q5_K", 256, 176),
+    14: TensorType("Q6_K", 256, 210),
+    15: TensorType("Q8_K", 256, 292),
+    16: TensorType("IQ2_XXS", 256, 66),
+    17: TensorType("IQ2_XS", 256, 74),
+    18: TensorType("IQ3_XXS", 256, 98),
+    19: TensorType("IQ1_S", 256, 50),
+    20: TensorType("IQ4_NL", 32, 18),
+    21: TensorType("IQ3_S", 256, 110),
+    22: TensorType("IQ2_S", 256, 82),
+    23: TensorType("IQ4_XS", 256, 136),
+    24: TensorType("I8", 1, 1),
+    25: TensorType("I16", 1, 2),
+    26: TensorType("I32", 1, 4),
+    27: TensorType("I64", 1, 8),
+    28: TensorType("F64", 1, 8),
+    29: TensorType("IQ1_M", 256, 56),
+    30: TensorType("BF16", 1, 2),
+    34: TensorType("TQ1_0", 256, 54),
+    35: TensorType("TQ2_0", 256, 66),
+    39: TensorType("MXFP4", 32, 17),
+    40: TensorType("NVFP4", 64, 36),
+    41: TensorType("Q1_0", 128, 18),
+    42: TensorType("Q2_0", 64, 18),
+}
+
+
+PART_NAME = re.compile(r"^(.+)-(\d{5})-of-(\d{5})\.gguf$", re.IGNORECASE)
+
+MOST_PARTS = 1000
+
+
+def without_part(name: str) -> str:
+    """Returns a file's name without its ending, and without its part number."""
+    match = PART_NAME.match(name)
+    return match[1] if match else Path(name).stem
+
+
+def read_part_number(metadata: Mapping[str, object]) -> tuple[int, int]:
+    """Returns which part a file is, from 0, and of how many."""
+    number, count = metadata.get("split.no", 0), metadata.get("split.count", 1)
+    if not isinstance(number, int) or not isinstance(count, int):
+        return 0, 1
+    return number, max(1, count)
+
+
+def find_other_parts(path: Path, metadata: Mapping[str, object]) -> Iterator[Path]:
+    """Yields the other files of a first part, in order; none of a whole model. The library finds them by the
+    same names. Raises ModelFileError for another part, and where one is missing."""
+    number, count = read_part_number(metadata)
+    if count == 1:
+        return
+    which = f"{path.name} is part {number + 1} of {count} of a split model"
+    match = PART_NAME.match(path.name)
+    if count > MOST_PARTS or match is None or (int(match[2]), int(match[3])) != (number + 1, count):
+        raise ModelFileError(f"{which}, and its name does not say so; give all parts the names that they had")
+    if number:
+        raise ModelFileError(f"{which}; name the first, {match[1]}-00001-of-{count:05}.gguf")
+    for each in range(2, count + 1):
+        part = path.with_name(f"{match[1]}-{each:05}-of-{count:05}.gguf")
+        if not part.exists():
+            raise ModelFileError(
+                f"{which}, and {part.name} is not beside it; fetch all parts into one directory"
+            )
+        yield part

@@ -1,30 +1,38 @@
 """Makes calls with fireworks-ai, unchanged, in an environment of its own, and prints what it gives back.
 
-Standard input: {"base_url", "line", "calls": [{"call", "with": {...}, "leave_after"?}]}, and the line is
+Each line of standard input:
+{"base_url", "line", "calls": [{"call", "with": {...}, "leave_after"?}]}, and the line is
 
 - `client`, which has fireworks.client: `Completion.create`, `ChatCompletion.acreate`, `Model.list`,
   `Fireworks.completions.create`;
 - `sdk`: `Fireworks.completions.create`, `AsyncFireworks.chat.completions.create`.
 
-Standard output: a list with the `answer`, the `chunks` or the `error` of each call.
+The line of standard output that begins with RESULT:
+a list with the `answer`, the `chunks` or the `error` of each call.
 """
 
 import asyncio
 import inspect
 import json
 import sys
-from functools import reduce
+from functools import cache, reduce
 from typing import Any
 
 KEY = "none"
 
 
-async def main() -> None:
-    """Reads what to call, and calls it, in one loop: the clients keep their connections."""
-    told = json.load(sys.stdin)
+def main() -> None:
+    """Reads what to call, and calls it."""
+    with asyncio.Runner() as runner:
+        for line in sys.stdin:
+            results = runner.run(results_of(json.loads(line)))
+            sys.stdout.write(f"\nRESULT {json.dumps(results)}\n")
+            sys.stdout.flush()
+
+
+async def results_of(told: dict[str, Any]) -> list[dict[str, Any]]:
     names = {"client": client_line, "sdk": sdk_line}[told["line"]](told["base_url"])
-    results = [await result_of(names, call) for call in told["calls"]]
-    json.dump(results, sys.stdout)
+    return [await result_of(names, call) for call in told["calls"]]
 
 
 def client_line(base_url: str) -> dict[str, Any]:
@@ -32,20 +40,22 @@ def client_line(base_url: str) -> dict[str, Any]:
     from fireworks import client
 
     client.api_key, client.base_url = KEY, base_url
-    made = client.Fireworks(api_key=KEY, base_url=base_url)
-    return {name: getattr(client, name) for name in ("Completion", "ChatCompletion", "Model")} | {
-        "Fireworks": made,
-        "AsyncFireworks": client.AsyncFireworks(api_key=KEY, base_url=base_url),
-    }
+    names = {name: getattr(client, name) for name in ("Completion", "ChatCompletion", "Model")}
+    return names | make_clients(client, base_url)
 
 
 def sdk_line(base_url: str) -> dict[str, Any]:
     """The two clients of the current fireworks-ai; answers that are not of its types are errors."""
     import fireworks
 
-    options: dict[str, Any] = {"base_url": base_url, "api_key": KEY, "max_retries": 0, "timeout": 50}
-    options["_strict_response_validation"] = True
-    return {name: getattr(fireworks, name)(**options) for name in ("Fireworks", "AsyncFireworks")}
+    return make_clients(fireworks, base_url, max_retries=0, timeout=50, _strict_response_validation=True)
+
+
+@cache
+def make_clients(module: Any, base_url: str, **options: Any) -> dict[str, Any]:
+    """Clients that keep their connections."""
+    names = ("Fireworks", "AsyncFireworks")
+    return {name: getattr(module, name)(api_key=KEY, base_url=base_url, **options) for name in names}
 
 
 async def result_of(names: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:
@@ -100,4 +110,4 @@ def _error(error: Exception) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()

@@ -1,10 +1,10 @@
 // Makes calls with npm's openai, unchanged, and prints what it gives back, as JSON.
 //
-// Standard input: {"base_url", "calls": [{"call": "chat.completions.create", "with": [...], "leave_after"?, "signal_ms"?}]}.
-// Standard output: a list with {"answer"}, {"chunks"} and {"error"} of each call, in order. "leave_after" leaves a stream
+// Each line of standard input: {"base_url", "calls": [{"call": "chat.completions.create", "with": [...], "leave_after"?, "signal_ms"?}]}.
+// A line of standard output: a list with {"answer"}, {"chunks"} and {"error"} of each call, in order. "leave_after" leaves a stream
 // after so many chunks; "signal_ms" gives the call an AbortSignal that fires after so many milliseconds.
-import { text } from "node:stream/consumers";
 import OpenAI from "openai";
+import { respondToLines } from "./lines.mjs";
 
 const told = (error) => ({
   class: error.constructor.name,
@@ -53,8 +53,9 @@ const make = async (client, { call, with: given, leave_after: leaveAfter, signal
   }
 };
 
-const { base_url: baseURL, calls } = JSON.parse(await text(process.stdin));
-const client = new OpenAI({ baseURL, apiKey: "none", maxRetries: 0, timeout: 50_000, logLevel: "off" });
-const results = [];
-for (const call of calls) results.push(await make(client, call));
-process.stdout.write(JSON.stringify(results));
+await respondToLines(async ({ base_url: baseURL, calls }) => {
+  const client = new OpenAI({ baseURL, apiKey: "none", maxRetries: 0, timeout: 50_000, logLevel: "off" });
+  const results = [];
+  for (const call of calls) results.push(await make(client, call));
+  return results;
+});

@@ -1,8 +1,8 @@
 // Runs the scenarios of tests/contract/sdks with the AI SDK, over both of its providers, and with npm's openai.
 //
-// Standard input: {"base_url", "model", "runs": [[client, scenario], ...]}, and the client is `ai_sdk_compatible`,
-// `ai_sdk_openai` or `npm_openai`. Standard output: a list with the `result` or the `error` of each run.
-import { text } from "node:stream/consumers";
+// Each line of standard input: {"base_url", "model", "runs": [[client, scenario], ...]}, and the client is `ai_sdk_compatible`,
+// `ai_sdk_openai` or `npm_openai`. A line of standard output: a list with the `result` or the `error` of each run.
+import { respondToLines } from "./lines.mjs";
 
 const QUESTIONS = ["Who are you?", "What can you do?"];
 const WEATHER_QUESTION = "What is the weather in Berlin?";
@@ -161,7 +161,8 @@ const run = async (told, client, scenario) => {
   }
 };
 
-const told = JSON.parse(await text(process.stdin));
-const results = [];
-for (const [client, scenario] of told.runs) results.push(await run(told, client, scenario));
-process.stdout.write(JSON.stringify(results));
+await respondToLines(async (told) => {
+  const results = [];
+  for (const [client, scenario] of told.runs) results.push(await run(told, client, scenario));
+  return results;
+});

@@ -1,8 +1,9 @@
 """Runs scenarios with clients, unchanged, in an environment of theirs, and prints what they give back.
 
-Standard input: {"base_url", "model", "runs": [[client, scenario], ...], "code": {client: text}}. A client is
+Each line of standard input:
+{"base_url", "model", "runs": [[client, scenario], ...], "code": {client: text}}. A client is
 a module here, a scenario a function of it; `print_code` runs the client's code and gives what it prints. The
-last line of standard output: a list with the `result` or the `error` of each run.
+line of standard output that begins with RESULT: a list with the `result` or the `error` of each run.
 """
 
 import contextlib
@@ -18,10 +19,12 @@ from tests.contract.sdks.scenario import Endpoint
 
 def main() -> None:
     """Reads what to run, and runs it. Clients are imported when their first run comes."""
-    told = json.load(sys.stdin)
-    endpoint = Endpoint(told["base_url"], told["model"])
-    results = [run(endpoint, client, scenario, told["code"]) for client, scenario in told["runs"]]
-    sys.stdout.write("\n" + json.dumps(results))
+    for line in sys.stdin:
+        told = json.loads(line)
+        endpoint = Endpoint(told["base_url"], told["model"])
+        results = [run(endpoint, client, scenario, told["code"]) for client, scenario in told["runs"]]
+        sys.stdout.write(f"\nRESULT {json.dumps(results)}\n")
+        sys.stdout.flush()
 
 
 def run(endpoint: Endpoint, client: str, scenario: str, code: dict[str, str]) -> dict[str, Any]:

@@ -34,7 +34,7 @@ class Peer:
         self.writer.write(self.frame(*messages))
 
     def frame(self, *messages: Message) -> bytes:
-        return self.frames.frame([self.frames.message(message) for message in messages])
+        return self.frames.encode_frame([self.frames.encode_message(message) for message in messages])
 
     def stop_reading(self) -> None:
         assert isinstance(self.writer.transport, Pausable)

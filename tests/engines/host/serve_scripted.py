@@ -8,7 +8,7 @@ import json
 import sys
 
 from antiphon.errors import AntiphonError
-from antiphon.processes.supervisor import Programs, Serving, supervise
+from antiphon.processes.supervisor import Programs, ServingInfo, supervise
 from antiphon.settings.models import AdapterSettings, ModelSettings
 from antiphon.settings.schema import EngineSettings, Settings
 from antiphon.settings.server import LogSettings, ServerSettings
@@ -44,7 +44,7 @@ def main() -> int:
         return 1
 
 
-def announce(serving: Serving) -> None:
+def announce(serving: ServingInfo) -> None:
     sys.stdout.write(json.dumps({"url": serving.url, "engines": sorted(serving.engines)}) + "\n")
     sys.stdout.flush()
 

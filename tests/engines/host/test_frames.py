@@ -66,7 +66,7 @@ PER_EVENT = 10e-6
 
 def frames(*groups: list[Message]) -> list[bytes]:
     writer = FrameWriter()
-    return [writer.frame([writer.message(message) for message in group]) for group in groups]
+    return [writer.encode_frame([writer.encode_message(message) for message in group]) for group in groups]
 
 
 def gateway() -> FrameReader[ToGateway]:
@@ -122,8 +122,8 @@ def test_a_frame_over_the_limit_is_refused_before_it_is_there() -> None:
 def test_a_message_that_no_frame_can_hold_is_refused_and_the_rest_goes_on() -> None:
     writer = FrameWriter()
     with pytest.raises(FrameError, match="over the limit"):
-        writer.message(Tokenize(1, (TextPiece("x" * MAX_MESSAGE),), False))
-    assert list(host().feed(writer.frame([writer.message(Cancel(1))]))) == [Cancel(1)]
+        writer.encode_message(Tokenize(1, (TextPiece("x" * MAX_MESSAGE),), False))
+    assert list(host().feed(writer.encode_frame([writer.encode_message(Cancel(1))]))) == [Cancel(1)]
 
 
 def test_the_largest_message_fits_a_frame() -> None:
@@ -166,7 +166,9 @@ def test_an_event_costs_microseconds() -> None:
     messages: list[Message] = [Stepped(number, Steps((number,), (-0.5,))) for number in range(batch)]
     writer, reader = FrameWriter(), gateway()
     begun = time.process_time()
-    sent = [writer.frame([writer.message(message) for message in messages]) for _ in range(count)]
+    sent = [
+        writer.encode_frame([writer.encode_message(message) for message in messages]) for _ in range(count)
+    ]
     encoded = time.process_time()
     for frame in sent:
         list(reader.feed(frame))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from antiphon.engines.llama.libllama.context import ContextShape, Decoded, NativeContext
 from antiphon.engines.llama.libllama.library import Library, find_library
 from antiphon.engines.llama.libllama.model import NativeAdapter, NativeModel, switch
-from antiphon.weights.adapters import read_adapter
+from antiphon.weights.adapters.import_job import read_adapter
 from antiphon.weights.convert.peft import STRAIGHT, TURNED, convert_peft
 from antiphon.weights.gguf import Header, read_header
 from models.adapters.base import write_base

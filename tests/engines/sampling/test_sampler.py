@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.domain.sampling import Mirostat, Sampling
@@ -72,7 +72,6 @@ def history(one: Drawing, output: list[int]) -> Drawing:
 
 
 @given(rows, samplings, tokens, tokens)
-@settings(max_examples=40)
 def test_what_is_drawn_is_what_masks_penalties_and_filters_leave(row, asked, prompt, output):
     expected = reference.changed(row, asked, prompt, output)
     block = np.tile(row, (COPIES, 1))

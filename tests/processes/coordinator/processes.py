@@ -8,10 +8,10 @@ from pathlib import Path
 
 from antiphon.domain.context import SystemClock
 from antiphon.limits.local import LocalLimiter
-from antiphon.limits.seeding import Seeds
-from antiphon.limits.snapshot import take
-from antiphon.processes.coordinator.client import CoordinatorClient, joined
-from antiphon.processes.coordinator.coordinator import Coordinator, listening
+from antiphon.limits.seeding import Seeder
+from antiphon.limits.snapshot import pop_snapshot
+from antiphon.processes.coordinator.client import CoordinatorClient, connect_coordinator
+from antiphon.processes.coordinator.coordinator import Coordinator, serve_coordinator
 
 PATIENCE = 30.0
 KEPT = "limits.json"
@@ -19,7 +19,7 @@ KEPT = "limits.json"
 
 @asynccontextmanager
 async def coordinating(
-    path: str, seeds: Seeds | None = None, began: int | None = None, limiter: LocalLimiter | None = None
+    path: str, seeds: Seeder | None = None, began: int | None = None, limiter: LocalLimiter | None = None
 ) -> AsyncIterator[Coordinator]:
     """A coordinator without a database. `began`: Unix milliseconds."""
     clock, directory = SystemClock(), Path(path).parent
@@ -28,19 +28,19 @@ async def coordinating(
         at = int(clock.wall() * 1_000) if began is None else began
         counting = limiter or LocalLimiter(clock, seeds)
         coordinator = Coordinator(tasks, directory, at, counting, kept=directory / KEPT)
-        if (snapshot := take(directory / KEPT, counting.now())) is not None:
+        if (snapshot := pop_snapshot(directory / KEPT, counting.now())) is not None:
             coordinator.load(snapshot)
         return coordinator
 
-    async with listening(path, make) as coordinator:
+    async with serve_coordinator(path, make) as coordinator:
         yield coordinator
 
 
 @asynccontextmanager
 async def connected(path: str) -> AsyncIterator[CoordinatorClient]:
     """The end of an HTTP process beside which the coordinator runs in another."""
-    async with joined(path, SystemClock()) as client:
-        await client.joined()
+    async with connect_coordinator(path, SystemClock()) as client:
+        await client.wait_connected()
         yield client
 
 
@@ -51,10 +51,10 @@ class Processes:
         self._path, self._stack = path, stack
         self._ends: dict[CoordinatorClient, Callable[[], Awaitable[None]]] = {}
 
-    async def begin(self, seeds: Seeds | None = None) -> CoordinatorClient:
+    async def begin(self, seeds: Seeder | None = None) -> CoordinatorClient:
         own = await self._stack.enter_async_context(AsyncExitStack())
         begin = partial(coordinating, self._path, seeds)
-        client = await own.enter_async_context(joined(self._path, SystemClock(), begin))
+        client = await own.enter_async_context(connect_coordinator(self._path, SystemClock(), begin))
         self._ends[client] = own.aclose
         return client
 

@@ -9,11 +9,11 @@ from antiphon.domain.context import SystemClock
 from antiphon.domain.limits import Measure, Window
 from antiphon.errors import StoreUnavailable
 from antiphon.ledger.spool import Spool
-from antiphon.processes.coordinator.assemble import draining, seeding
+from antiphon.processes.coordinator.assemble import open_drain, open_seeds
 from antiphon.settings.schema import Settings
 from antiphon.settings.tenancy import LedgerSettings
 from antiphon.store.database import Database
-from antiphon.store.entries import SqlEntries
+from antiphon.store.ledger import SqlEntries
 from antiphon.store.tenancy import SqlTenancy
 from tests.support.ledger_doubles import Kept, completion, intent
 from tests.support.limits import limit
@@ -30,7 +30,7 @@ def settings(tmp_path):
 @pytest.fixture
 def entries(tmp_path):
     database = Database(f"sqlite:///{tmp_path}/ledger.db")
-    database.ready()
+    database.prepare()
     yield SqlEntries(database)
     database.close()
 
@@ -44,8 +44,8 @@ def tenancy(entries, tmp_path):
 @asynccontextmanager
 async def drained(settings, entries):
     """A drain that has found out whether it is the node's."""
-    async with draining(settings, entries) as drain, asyncio.timeout(PATIENCE):
-        while not (drain.standing.drains or drain.standing.elsewhere):
+    async with open_drain(settings, entries) as drain, asyncio.timeout(PATIENCE):
+        while not (drain.status.drains or drain.status.another_drains):
             await asyncio.sleep(0.005)
         yield drain
 
@@ -55,12 +55,12 @@ async def test_beside_the_drain_of_another_the_ledger_is_read_as_it_is(settings,
     clock = SystemClock()
     spool = Spool(tmp_path / "spool", 8 << 20, 0.2)
     async with drained(settings, entries), drained(settings, entries) as second:
-        assert second.standing.elsewhere
+        assert second.status.another_drains
         await asyncio.to_thread(spool.start)
         used = intent(at=int(clock.wall() * 1_000))
         spool.begin(used)
         spool.complete(completion(used, output_tokens=7))
-        async with seeding(entries, tenancy, second, clock) as seeds:
+        async with open_seeds(entries, tenancy, second, clock) as seeds:
             taken = await seeds([BUDGET])
         assert [amount for _, amount in taken[BUDGET.id]] == [7]
         await asyncio.to_thread(spool.close)
@@ -73,7 +73,7 @@ async def test_the_nodes_own_drain_is_waited_for(settings, entries, tenancy, tmp
     await asyncio.to_thread(spool.start)
     spool.begin(intent())
     spool.complete(completion(intent()))
-    async with drained(settings, kept) as drain, seeding(entries, tenancy, drain, SystemClock()) as seeds:
+    async with drained(settings, kept) as drain, open_seeds(entries, tenancy, drain, SystemClock()) as seeds:
         with pytest.raises(StoreUnavailable, match="not in the database yet"):
             await seeds([BUDGET])
     await asyncio.to_thread(spool.close)

@@ -14,14 +14,14 @@ from antiphon.domain.ledger import Entry
 from antiphon.domain.limits import Amounts, Limit, LimitStatus, Measure, Window
 from antiphon.errors import BudgetExceeded, LargerThanLimit, LimitsUnavailable, RateLimited
 from antiphon.limits.local import LocalLimiter
-from antiphon.limits.seeding import LedgerSeeds, Taken
+from antiphon.limits.seeding import LedgerSeeder, SeedAmounts
 from antiphon.processes.coordinator.client import CoordinatorClient
 from antiphon.processes.coordinator.frames import TO_PROCESS, Welcome
 from antiphon.processes.coordinator.limiter import SharedLimiter
 from antiphon.processes.ipc.channel import Channel
 from antiphon.processes.ipc.frames import FrameReader
 from antiphon.store.database import Database
-from antiphon.store.entries import SqlEntries
+from antiphon.store.ledger import SqlEntries
 from antiphon.testing.clock import FakeClock
 from tests.processes.coordinator.processes import PATIENCE, connected, coordinating
 from tests.support.host_link import short_directory
@@ -67,7 +67,7 @@ async def test_two_workers_share_a_limit_and_a_refusal_says_all_that_is_known(pa
     (_, standing) = await other.extend("2", [requests, few], tokens(40))
     assert standing.remaining == 60
     other.settle("2", tokens(10))
-    (asked,) = await other.standing([few])
+    (asked,) = await other.read_status([few])
     assert asked.remaining == 90, "what is settled is told before what is asked later"
 
 
@@ -82,7 +82,7 @@ async def test_a_budget_that_is_gone_stays_a_budget(pair) -> None:
 async def test_claims_of_one_tick_travel_in_one_frame_each_way(path: str) -> None:
     async with coordinating(path), connected(path) as client:
         limits = [limit(10)]
-        await client.limits.standing(limits)
+        await client.limits.read_status(limits)
         assert client._channel is not None
         frames = (client._channel._writer, client._channel._reader)
         before = [each._sequence for each in frames]
@@ -97,15 +97,15 @@ async def test_the_end_of_a_worker_ends_its_claims_and_no_others(path: str) -> N
         await worker.reserve("1", [at_once, used], tokens(10))
         async with connected(path) as leaving:
             await leaving.limits.reserve("2", [at_once, used], tokens(20))
-            assert [each.remaining for each in await worker.standing([at_once, used])] == [0, 70]
+            assert [each.remaining for each in await worker.read_status([at_once, used])] == [0, 70]
         async with asyncio.timeout(PATIENCE):
-            while (await worker.standing([at_once]))[0].remaining == 0:
+            while (await worker.read_status([at_once]))[0].remaining == 0:
                 await asyncio.sleep(0.01)
-        assert [each.remaining for each in await worker.standing([at_once, used])] == [1, 70], (
+        assert [each.remaining for each in await worker.read_status([at_once, used])] == [1, 70], (
             "what it had reserved counts as used"
         )
         worker.settle("1", NOTHING)
-        assert [each.remaining for each in await worker.standing([at_once, used])] == [2, 80]
+        assert [each.remaining for each in await worker.read_status([at_once, used])] == [2, 80]
 
 
 async def test_who_leaves_while_asking_has_reserved_nothing(pair) -> None:
@@ -146,7 +146,7 @@ async def test_what_a_coordinator_did_not_hear_before_it_died_is_told_to_the_nex
         await first.aclose()
         await stack.enter_async_context(coordinating(path))
         await await_until(lambda: client.limits.available)
-        (standing,) = await client.limits.standing([limit(10)])
+        (standing,) = await client.limits.read_status([limit(10)])
         assert standing.remaining == 9
 
 
@@ -174,7 +174,7 @@ async def test_a_welcome_that_comes_with_the_greeting_is_answered(path: str, mon
         monkeypatch.setattr(Channel, "data_received", receive_together)
         await stack.enter_async_context(coordinating(path))
         await await_until(lambda: client.limits.available)
-        (standing,) = await client.limits.standing([limit(10)])
+        (standing,) = await client.limits.read_status([limit(10)])
         assert standing.remaining == 9
 
 
@@ -185,11 +185,11 @@ def holds_welcome(data: bytes) -> bool:
 class SlowLedger:
     """What is asked of it is read at once, and answered when that is released."""
 
-    def __init__(self, seeds: LedgerSeeds) -> None:
+    def __init__(self, seeds: LedgerSeeder) -> None:
         self._seeds = seeds
         self.read, self.released = asyncio.Event(), asyncio.Event()
 
-    async def __call__(self, limits: Sequence[Limit]) -> Taken:
+    async def __call__(self, limits: Sequence[Limit]) -> SeedAmounts:
         taken = await self._seeds(limits)
         self.read.set()
         await self.released.wait()
@@ -205,9 +205,9 @@ async def test_what_ends_around_the_beginning_of_a_coordinator_counts_once(
     budget, clock = limit(10, window=Window.DAY), SystemClock()
     began = int(clock.wall() * 1_000)
     database = Database(f"sqlite:///{tmp_path}/ledger.db")
-    database.ready()
+    database.prepare()
     entries = SqlEntries(database)
-    ledger = SlowLedger(LedgerSeeds(entries, clock.wall, began=began))
+    ledger = SlowLedger(LedgerSeeder(entries, clock.wall, started_at=began))
     async with AsyncExitStack() as stack:
         first = await stack.enter_async_context(AsyncExitStack())
         await first.enter_async_context(coordinating(path))
@@ -220,7 +220,7 @@ async def test_what_ends_around_the_beginning_of_a_coordinator_counts_once(
             one.limits.settle("ends", ONE, began + ended)
         await stack.enter_async_context(coordinating(path, ledger, began))
         async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
-            group.create_task(other.limits.standing([budget]))
+            group.create_task(other.limits.read_status([budget]))
             await ledger.read.wait()
             await await_until(lambda: one.limits.available)
             if reads_first and ended >= 0:
@@ -229,9 +229,9 @@ async def test_what_ends_around_the_beginning_of_a_coordinator_counts_once(
                 one.limits.settle("ends", NOTHING)  # what ended earlier was told to nobody any more
             ledger.released.set()
         async with asyncio.timeout(PATIENCE):
-            while (await other.limits.standing([budget]))[0].remaining != 9:
+            while (await other.limits.read_status([budget]))[0].remaining != 9:
                 await asyncio.sleep(0.002)
-        assert (await one.limits.standing([budget]))[0].remaining == 9
+        assert (await one.limits.read_status([budget]))[0].remaining == 9
     database.close()
 
 
@@ -245,10 +245,10 @@ async def test_a_limit_that_is_newer_than_the_coordinator_begins_with_all_rows(t
     clock = SystemClock()
     began = int(clock.wall() * 1_000)
     database = Database(f"sqlite:///{tmp_path}/ledger.db")
-    database.ready()
+    database.prepare()
     entries = SqlEntries(database)
     entries.add([row("a", began - 10, 5), row("b", began - 10, 30), row("c", began - 10, None)])
-    seeds = LedgerSeeds(entries, clock.wall, began=began)
+    seeds = LedgerSeeder(entries, clock.wall, started_at=began)
     old, new = limit(9), Limit(
         "limit_new", limit(9).subject, "key_1", Measure.REQUESTS, 9, began // 1_000, Window.MINUTE
     )  # fmt: skip
@@ -257,7 +257,7 @@ async def test_a_limit_that_is_newer_than_the_coordinator_begins_with_all_rows(t
         old.id: 2,
         new.id: 3,
     }
-    later = LedgerSeeds(entries, lambda: clock.wall() + 30.0, began=began)
+    later = LedgerSeeder(entries, lambda: clock.wall() + 30.0, started_at=began)
     assert sum(amount for _, amount in (await later([old]))[old.id]) == 3, "all that is told has a counter"
     seeds.close()
     later.close()

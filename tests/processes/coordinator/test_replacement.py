@@ -14,9 +14,9 @@ import pytest
 from antiphon.domain.limits import Amounts, Limit, Measure, Window
 from antiphon.errors import BudgetExceeded, RateLimited, StoreUnavailable
 from antiphon.limits.local import LocalLimiter
-from antiphon.limits.seeding import Taken
-from antiphon.limits.snapshot import save, take
-from antiphon.limits.windows import SECOND, Moment
+from antiphon.limits.seeding import SeedAmounts
+from antiphon.limits.snapshot import pop_snapshot, save_snapshot
+from antiphon.limits.windows import SECOND, ClockReading
 from antiphon.processes.coordinator import coordinator as module
 from antiphon.processes.coordinator.client import CoordinatorClient
 from antiphon.testing.clock import FakeClock
@@ -49,7 +49,7 @@ def counts(client: CoordinatorClient) -> bool:
 
 
 async def left(client: CoordinatorClient) -> list[int]:
-    return [each.remaining for each in await client.limits.standing(ALL)]
+    return [each.remaining for each in await client.limits.read_status(ALL)]
 
 
 async def test_the_new_one_asks_the_old_one_until_that_leaves_and_then_is_asked(processes):
@@ -103,7 +103,7 @@ async def test_what_is_asked_and_settled_at_the_handover_itself_counts_once(proc
         old.leave()
     await await_until(lambda: counts(new))
     async with asyncio.timeout(PATIENCE):
-        while [each.remaining for each in await new.limits.standing([many, AT_ONCE])] != [10**6 - 900, 3]:
+        while [each.remaining for each in await new.limits.read_status([many, AT_ONCE])] != [10**6 - 900, 3]:
             await asyncio.sleep(0.002)
 
 
@@ -157,7 +157,7 @@ class Ledger:
     def __init__(self) -> None:
         self.asked, self.released = asyncio.Event(), asyncio.Event()
 
-    async def __call__(self, limits: Sequence[Limit]) -> Taken:
+    async def __call__(self, limits: Sequence[Limit]) -> SeedAmounts:
         self.asked.set()
         await self.released.wait()
         return {}
@@ -186,7 +186,7 @@ async def test_nothing_is_admitted_before_everything_counts_that_stands(processe
 async def test_while_the_ledger_cannot_be_read_nothing_begins_at_nothing(processes):
     reads = 0
 
-    async def seeds(limits: Sequence[Limit]) -> Taken:
+    async def seeds(limits: Sequence[Limit]) -> SeedAmounts:
         nonlocal reads
         reads += 1
         if reads == 1:
@@ -200,7 +200,7 @@ async def test_while_the_ledger_cannot_be_read_nothing_begins_at_nothing(process
     async with asyncio.timeout(PATIENCE):
         while not counts(new):
             await asyncio.sleep(0.002)
-    assert [each.remaining for each in await new.limits.standing([DAY])] == [30]
+    assert [each.remaining for each in await new.limits.read_status([DAY])] == [30]
 
 
 async def test_a_new_one_that_never_serves_changes_nothing(processes):
@@ -235,7 +235,7 @@ async def test_what_was_counted_outlives_a_stop_and_a_start_in_a_file(path, proc
     assert await left(third) == [100, 100, 3], "after a death there is the ledger alone"
 
 
-NOW = Moment(50_000 * SECOND, 1_800_000_000.0)
+NOW = ClockReading(50_000 * SECOND, 1_800_000_000.0)
 
 
 @pytest.mark.parametrize(
@@ -252,9 +252,9 @@ NOW = Moment(50_000 * SECOND, 1_800_000_000.0)
 def test_a_file_is_used_while_its_places_mean_the_same(tmp_path, wall, monotonic, is_used):
     """Not an old one, nor where a clock was set, nor after another start of the machine."""
     clock, path = FakeClock(NOW.monotonic / SECOND, NOW.wall), tmp_path / KEPT
-    save(path, LocalLimiter(clock).snapshot())
-    now = Moment(NOW.monotonic + int(monotonic * SECOND), NOW.wall + wall)
-    assert (take(path, now) is not None) is is_used
+    save_snapshot(path, LocalLimiter(clock).snapshot())
+    now = ClockReading(NOW.monotonic + int(monotonic * SECOND), NOW.wall + wall)
+    assert (pop_snapshot(path, now) is not None) is is_used
     assert not path.exists()
 
 
@@ -262,11 +262,11 @@ def test_a_file_is_used_while_its_places_mean_the_same(tmp_path, wall, monotonic
 def test_a_file_that_cannot_be_read_is_none(tmp_path, content):
     path = tmp_path / KEPT
     path.write_bytes(content)
-    assert take(path, NOW) is None and not path.exists()
+    assert pop_snapshot(path, NOW) is None and not path.exists()
 
 
 def test_a_file_of_another_release_is_none(tmp_path):
     path = tmp_path / KEPT
-    save(path, LocalLimiter(FakeClock(NOW.monotonic / SECOND, NOW.wall)).snapshot())
+    save_snapshot(path, LocalLimiter(FakeClock(NOW.monotonic / SECOND, NOW.wall)).snapshot())
     path.write_text(json.dumps(json.loads(path.read_text()) | {"release": "0"}))
-    assert take(path, NOW) is None
+    assert pop_snapshot(path, NOW) is None

@@ -13,8 +13,7 @@ from antiphon.errors import EngineError
 from antiphon.processes.coordinator import coordinator as module
 from antiphon.processes.coordinator.client import CoordinatorClient
 from antiphon.processes.coordinator.frames import Ping
-from antiphon.telemetry.exposition import Family, Kind
-from antiphon.telemetry.totals import Totals, summed
+from antiphon.telemetry.exposition import Family, Kind, Totals, sum_series
 from tests.processes.coordinator.processes import PATIENCE, Processes, connected, coordinating
 from tests.support.host_link import short_directory
 from tests.support.waiting import await_until
@@ -75,7 +74,7 @@ async def test_a_process_that_starts_later_has_the_names_also_after_the_coordina
     got: list[bytes] = []
     later.follow(got.append)
     await await_until(lambda: got == [b"names\nof two lines"])
-    await client.joined()
+    await client.wait_connected()
     assert await client.publish(1, b"more")
 
 
@@ -119,24 +118,24 @@ async def test_names_cannot_be_changed_while_the_coordinator_is_away(path, monke
 async def test_a_revision_is_announced_until_every_process_knows_it(path, stack):
     one, other, starting = await three(path, stack)
     for client in (one, other):
-        client.know(4)
+        client.report_revision(4)
     await await_until(lambda: len(one._known) == len(other._known) == 2)
     async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
         woken = group.create_task(asyncio.to_thread(other.wait, PATIENCE))
-        one.know(5)
+        one.report_revision(5)
         announcing = group.create_task(one.announce(5))
         await woken
         assert not announcing.done()
-        other.know(5)
+        other.report_revision(5)
     assert not starting._known.keys() & {"directory"}, "one that has read nothing yet is not waited for"
 
 
 async def test_a_process_that_hangs_is_waited_for_no_longer_than_a_moment(path, stack, monkeypatch, caplog):
     monkeypatch.setattr(module, "MOST_S", 0.1)
     one, other, _ = await three(path, stack)
-    other.know(4)
+    other.report_revision(4)
     await other.call(Ping)
-    one.know(5)
+    one.report_revision(5)
     async with asyncio.timeout(PATIENCE):
         await one.announce(5)
     assert "processes_late" in caplog.messages
@@ -164,7 +163,7 @@ class Numbers:
         self.count, self.held = count, held
         self.times = Histogram((1,) * BUCKETS, seconds)
         self.client = client
-        client.count(self.series)
+        client.set_series(self.series)
 
     def series(self):
         yield COUNT, {("m",): self.count}
@@ -173,9 +172,9 @@ class Numbers:
 
     async def sums(self, served: str = "m") -> tuple[float, float, float, int]:
         """Count of a model, gauge, seconds of all times, and processes."""
-        processes, others = await self.client.collect()
+        processes, others = await self.client.collect_totals()
         found = {
-            family.name: values for family, values in summed(self.series(), others, {served}.__contains__)
+            family.name: values for family, values in sum_series(self.series(), others, {served}.__contains__)
         }
         times = found["times"][()]
         count, gauge = found["count"][("m",)], found["gauge"][()]
@@ -245,12 +244,12 @@ def test_totals_of_one_process_are_its_series():
 async def test_a_coordinator_responds_unless_it_is_away_or_silent(path, stack, monkeypatch):
     monkeypatch.setattr("antiphon.processes.coordinator.client.PING_S", 0.05)
     client = CoordinatorClient(path, SystemClock())
-    assert not await client.responds()
+    assert not await client.ping()
     async with coordinating(path), connected(path) as there:
-        assert await there.responds()
+        assert await there.ping()
         send = there._send
         there._send = lambda _: None  # as one that stands still
-        assert not await there.responds() and not there.limits.available
+        assert not await there.ping() and not there.limits.available
         there._send = send
-        assert await there.responds() and there.limits.available
-    assert not await there.responds()
+        assert await there.ping() and there.limits.available
+    assert not await there.ping()

@@ -113,7 +113,7 @@ def run(url: str | None, model: str | None, plan: Plan, as_json: bool) -> int:
     """Measures and prints; 1 when a request failed."""
     with report_errors():
         client = Client(*find_server(url))
-        asked = model or client.first_generating()
+        asked = model or client.find_generating()
         with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bars:
             task = bars.add_task("requests", total=plan.requests)
             results = generate_load(client, asked, plan, lambda _: bars.advance(task))
@@ -129,7 +129,7 @@ def run(url: str | None, model: str | None, plan: Plan, as_json: bool) -> int:
 def measure(results: Sequence[Timed]) -> Figures:
     """The figures of at least one request; failed ones count only as failed."""
     good = [result for result in results if not result.problem]
-    prompts = spread([float(result.usage.prompt_tokens) for result in good if result.usage])
+    prompts = compute_spread([float(result.usage.prompt_tokens) for result in good if result.usage])
     return Figures(
         answered=len(good),
         failed=len(results) - len(good),
@@ -137,23 +137,23 @@ def measure(results: Sequence[Timed]) -> Figures:
         prompt_tokens=prompts.median if prompts else None,
         tokens=sum(each.usage.completion_tokens if each.usage else len(each.arrivals) for each in good),
         counted=all(result.usage for result in good),
-        ttft=spread(waits(good)),
-        inter_token=spread(gaps(good)),
+        ttft=compute_spread(list_waits(good)),
+        inter_token=compute_spread(list_gaps(good)),
         problems=dict(Counter(result.problem for result in results if result.problem)),
     )
 
 
-def waits(results: Sequence[Timed]) -> list[float]:
+def list_waits(results: Sequence[Timed]) -> list[float]:
     """Seconds to the first text of each request that had one."""
     return [result.arrivals[0] - result.began for result in results if result.arrivals]
 
 
-def gaps(results: Sequence[Timed]) -> list[float]:
+def list_gaps(results: Sequence[Timed]) -> list[float]:
     """Seconds between neighbouring pieces of text, over all requests."""
     return [later - earlier for result in results for earlier, later in pairwise(result.arrivals)]
 
 
-def spread(values: list[float]) -> Spread | None:
+def compute_spread(values: list[float]) -> Spread | None:
     """None of no values."""
     if not values:
         return None
@@ -172,11 +172,11 @@ def show(title: str, plan: Plan, found: Figures, results: Sequence[Timed]) -> No
     if found.answered:
         console.print(f"tokens/s, all together: {found.tokens_per_second:.1f}")
         console.print(f"requests/s: {found.requests_per_second:.2f}\n")
-        console.print(_latencies(found))
+        console.print(_format_latencies(found))
     good = [result for result in results if not result.problem]
-    for heading, values in (("time to first token", waits(good)), ("between tokens", gaps(good))):
+    for heading, values in (("time to first token", list_waits(good)), ("between tokens", list_gaps(good))):
         if values:
-            console.print(f"\n{heading}", plot(values), sep="\n")
+            console.print(f"\n{heading}", plot_histogram(values), sep="\n")
     if found.answered and not found.counted:
         console.print("\nThe server does not count tokens: pieces of text were counted.")
     for problem, count in list(found.problems.items())[:SHOWN_PROBLEMS]:
@@ -185,7 +185,7 @@ def show(title: str, plan: Plan, found: Figures, results: Sequence[Timed]) -> No
         console.print(f"and {len(found.problems) - SHOWN_PROBLEMS} other reasons; --json shows them all")
 
 
-def _latencies(found: Figures) -> Table:
+def _format_latencies(found: Figures) -> Table:
     """Percentiles in milliseconds, one below the other: narrow terminals hold them too."""
     table = Table("", box=None, pad_edge=False, header_style="bold")
     table.add_column("time to first token, ms", justify="right")
@@ -197,10 +197,10 @@ def _latencies(found: Figures) -> Table:
     return table
 
 
-def plot(values: list[float]) -> Table:
+def plot_histogram(values: list[float]) -> Table:
     """A line for each range of values: its lower end, a bar, how many. The last range also holds what is
     beyond the 99th percentile, so that one straggler does not flatten the rest."""
-    low, found = min(values), spread(values)
+    low, found = min(values), compute_spread(values)
     step = ((found.p99 if found else low) - low) / BINS or 1e-9
     counts = Counter(min(BINS - 1, int((value - low) / step)) for value in values)
     most = max(counts.values())
@@ -213,15 +213,15 @@ def plot(values: list[float]) -> Table:
 
 def generate_load(client: Client, model: str, plan: Plan, done: Callable[[Timed], None]) -> list[Timed]:
     """Sends the plan's requests and tells each that is done. Raises CallFailed when the probes fail."""
-    words = words_for(plan.prompt_tokens, lambda count: _prompt_tokens(client, model, count))
+    words = estimate_words(plan.prompt_tokens, lambda count: _measure_prompt(client, model, count))
     waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
     for _ in range(plan.requests):
-        waiting.put(prompt_of(words))
+        waiting.put(make_prompt(words))
     finished: queue.SimpleQueue[Timed] = queue.SimpleQueue()
     for _ in range(min(plan.concurrency, plan.requests)):
         # A daemon: Ctrl-C ends the process, and with it the connections.
         threading.Thread(
-            target=_work, args=(client, model, plan.max_tokens, waiting, finished), daemon=True
+            target=_run_client, args=(client, model, plan.max_tokens, waiting, finished), daemon=True
         ).start()
     results = []
     for _ in range(plan.requests):
@@ -230,7 +230,7 @@ def generate_load(client: Client, model: str, plan: Plan, done: Callable[[Timed]
     return results
 
 
-def words_for(tokens: int, prompt_tokens: Callable[[int], int | None]) -> int:
+def estimate_words(tokens: int, prompt_tokens: Callable[[int], int | None]) -> int:
     """How many words make a prompt of so many tokens, from what two prompts really took: a template takes
     some, and each word some. Servers that do not count are believed to take one token a word."""
     few, many = prompt_tokens(1), prompt_tokens(PROBE_WORDS)
@@ -240,17 +240,19 @@ def words_for(tokens: int, prompt_tokens: Callable[[int], int | None]) -> int:
     return max(1, 1 + round((tokens - few) / per_word))
 
 
-def prompt_of(words: int) -> str:
+def make_prompt(words: int) -> str:
     """Random words, so that no prompt begins like an earlier one and none is found in a prefix cache."""
     return " ".join(random.choices(WORDS, k=words))  # noqa: S311 - nothing secret
 
 
-def _prompt_tokens(client: Client, model: str, words: int) -> int | None:
-    usages = [piece.usage for piece in client.chat(_body(model, prompt_of(words), 1)) if piece.usage]
+def _measure_prompt(client: Client, model: str, words: int) -> int | None:
+    usages = [
+        piece.usage for piece in client.stream_chat(_build_body(model, make_prompt(words), 1)) if piece.usage
+    ]
     return usages[-1].prompt_tokens if usages else None
 
 
-def _work(
+def _run_client(
     client: Client,
     model: str,
     max_tokens: int,
@@ -258,17 +260,17 @@ def _work(
     finished: "queue.SimpleQueue[Timed]",
 ) -> None:
     """One client: request after request until none is left."""
-    for prompt in _until_empty(waiting):
+    for prompt in _drain_plan(waiting):
         timed = Timed(began=time.monotonic())
         try:
-            _receive(client, _body(model, prompt, max_tokens), timed)
+            _receive(client, _build_body(model, prompt, max_tokens), timed)
         except CallFailed as problem:
             timed.problem = problem.message
         timed.ended = time.monotonic()
         finished.put(timed)
 
 
-def _until_empty(waiting: "queue.SimpleQueue[str]") -> Iterator[str]:
+def _drain_plan(waiting: "queue.SimpleQueue[str]") -> Iterator[str]:
     while True:
         try:
             yield waiting.get_nowait()
@@ -277,12 +279,12 @@ def _until_empty(waiting: "queue.SimpleQueue[str]") -> Iterator[str]:
 
 
 def _receive(client: Client, body: dict[str, object], timed: Timed) -> None:
-    with closing(client.chat(body)) as pieces:
+    with closing(client.stream_chat(body)) as pieces:
         for piece in pieces:
             if piece.text or piece.reasoning:
                 timed.arrivals.append(time.monotonic())
             timed.usage = piece.usage or timed.usage
 
 
-def _body(model: str, prompt: str, max_tokens: int) -> dict[str, object]:
+def _build_body(model: str, prompt: str, max_tokens: int) -> dict[str, object]:
     return {"model": model, "messages": [{"role": "user", "content": prompt}], "max_tokens": max_tokens}

@@ -14,9 +14,9 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from antiphon.cli.admin_client import find_server, operator_file, operator_key
+from antiphon.cli.admin_client import find_operator_file, find_server, read_operator_key
 from antiphon.cli.client import Client, Usage
-from antiphon.cli.local_servers import own_server
+from antiphon.cli.local_servers import start_server
 from antiphon.cli.model_files import fetch_named
 from antiphon.cli.output import (
     FAILED,
@@ -29,7 +29,7 @@ from antiphon.cli.output import (
     report_errors,
 )
 from antiphon.errors import SettingsError
-from antiphon.rendering.characters import escape_surrogates, is_whole
+from antiphon.rendering.template.shield import escape_surrogates, is_whole
 
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """Control characters but tab and newline: in an answer they could move the cursor or set the clipboard."""
@@ -57,7 +57,7 @@ def run(url: str | None, model: str | None, system: str | None, max_tokens: int 
         if system and not is_whole(system):
             raise SettingsError("--system is not UTF-8")
         client, name = _connect(url, model, terminal, stack)
-        asked = client.require_generating(name) if name else client.first_generating()
+        asked = client.require_generating(name) if name else client.find_generating()
         terminal.note(f"{asked} at {client.url}; /help lists the commands")
         return Chat(client, Conversation(asked, system or "", max_tokens), terminal).talk()
 
@@ -70,7 +70,7 @@ def _connect(
     address, key = find_server(url)
     client = Client(address, key)
     try:
-        client.models()
+        client.list_models()
     except NobodyThere:
         if url:
             raise
@@ -79,15 +79,15 @@ def _connect(
     terminal.note(f"nothing answers at {client.url}: starting a server for this chat")
     if model:
         fetch_named(model)
-    own = stack.enter_context(own_server(["--model", model] if model else []))
+    own = stack.enter_context(start_server(["--model", model] if model else []))
     # Where keys are on, the start of that server has left the operator's on this machine.
-    return Client(own, key or operator_key()), None
+    return Client(own, key or read_operator_key()), None
 
 
 def _advise(problem: Problem) -> str:
     """What to do about it where that is known."""
     if isinstance(problem, CallFailed) and problem.status == UNAUTHORIZED:
-        where = f"; the operator's is in {operator_file()}" if operator_key() else ""
+        where = f"; the operator's is in {find_operator_file()}" if read_operator_key() else ""
         return f"Set {KEY_VARIABLE} to a key of the server{where}."
     is_long = isinstance(problem, CallFailed) and problem.code == "context_length_exceeded"
     return "/new starts over." if is_long else ""
@@ -267,7 +267,7 @@ class Chat:
         self._terminal.note(answer.figures())
 
     def _receive(self, body: dict[str, object], answer: Answer) -> None:
-        with closing(self._client.chat(body)) as pieces:
+        with closing(self._client.stream_chat(body)) as pieces:
             for piece in pieces:
                 if (piece.text or piece.reasoning) and not answer.first:
                     answer.first = time.monotonic()
@@ -287,7 +287,7 @@ class Chat:
         try:
             if name:
                 self.conversation.model = self._client.require_generating(name)
-            asked, names = self.conversation.model, self._client.models()
+            asked, names = self.conversation.model, self._client.list_models()
             for each in names if asked in names else [*names, asked]:  # an alias is not listed
                 self._terminal.write(f"{each} (asked now)\n" if each == asked else f"{each}\n")
         except CallFailed as problem:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 
-from antiphon.cli.commands.serve import refusals
+from antiphon.cli.commands.serve import find_refusals
 from antiphon.cli.output import FAILED, note, print_json, print_table, report_errors
 from antiphon.cli.serve_options import (
     ADAPTERS_VARIABLE,
@@ -31,10 +31,10 @@ Row = tuple[str, object, Source]
 def run(asked: ServeOptions, as_json: bool) -> int:
     """Prints them, and what `serve` refuses of them; returns the process's exit status."""
     with report_errors():
-        settings = asked.settings()
+        settings = asked.load_settings()
         rows = [
-            *_sections(settings, asked),
-            *_models(settings, asked),
+            *_list_sections(settings, asked),
+            *_list_models(settings, asked),
             *_list_adapters_and_aliases(settings, asked),
         ]
     if as_json:
@@ -45,10 +45,10 @@ def run(asked: ServeOptions, as_json: bool) -> int:
             for key, value, (kind, at) in rows
         ]
         print_table(cells, "")
-        file = asked.file()
+        file = asked.find_file()
         where = file.absolute() if file else f"none; {SETTINGS_FILE} here would be read"
         print(f"\nsettings file: {where}")
-    refused = list(refusals(settings))
+    refused = list(find_refusals(settings))
     for error in refused:
         note(f"serve refuses this: {error.message}")
     return FAILED if refused else 0
@@ -58,16 +58,16 @@ def _format_value(value: object) -> str:
     return "none" if value is None or value == () else json.dumps(value)
 
 
-def _sections(settings: Settings, asked: ServeOptions) -> Iterator[Row]:
+def _list_sections(settings: Settings, asked: ServeOptions) -> Iterator[Row]:
     """The settings of every section, in the order of the documentation."""
-    sources = read_layers(*asked.sources())
+    sources = read_layers(*asked.list_sources())
     for section in SECTIONS:
         for name, variable, _, _ in list_settings(section):
             value = getattr(getattr(settings, section), name)
             secret = name in SECRET_SETTINGS or (name == "store" and not str(value).startswith("sqlite:"))
             kinds = [kind for kind, layer in sources if name in layer.get(section, ())]
             places = {
-                SourceKind.FILE: str(asked.file()),
+                SourceKind.FILE: str(asked.find_file()),
                 SourceKind.VARIABLE: variable,
                 SourceKind.FLAG: format_flag(section, name),
             }
@@ -75,14 +75,14 @@ def _sections(settings: Settings, asked: ServeOptions) -> Iterator[Row]:
             yield f"{section}.{name}", MASK if secret and value else value, source
 
 
-def _models(settings: Settings, asked: ServeOptions) -> Iterator[Row]:
+def _list_models(settings: Settings, asked: ServeOptions) -> Iterator[Row]:
     """The settings of each model: all of them come from the flags, or all from the file, or it is the
     demo."""
-    in_file = [] if asked.models else read_layers(*asked.sources())[0][1].get("models", [])
+    in_file = [] if asked.models else read_layers(*asked.list_sources())[0][1].get("models", [])
     for index, model in enumerate(settings.models):
         said: dict[str, Source] = {}
         if in_file:
-            said = dict.fromkeys(in_file[index], (SourceKind.FILE, str(asked.file())))
+            said = dict.fromkeys(in_file[index], (SourceKind.FILE, str(asked.find_file())))
         elif model.path == DEMO_MODEL["path"]:
             said = dict.fromkeys(DEMO_MODEL, DEMO)
         if asked.models:
@@ -98,12 +98,12 @@ def _list_adapters_and_aliases(settings: Settings, asked: ServeOptions) -> Itera
     def source(flags: object, option: str, said: object, variable: str) -> Source:
         if flags:
             return SourceKind.FLAG, option
-        return (SourceKind.VARIABLE, variable) if said else (SourceKind.FILE, str(asked.file()))
+        return (SourceKind.VARIABLE, variable) if said else (SourceKind.FILE, str(asked.find_file()))
 
-    of_adapters = source(asked.adapters, "--lora", asked.said_adapters(), ADAPTERS_VARIABLE)
+    of_adapters = source(asked.adapters, "--lora", asked.list_adapters(), ADAPTERS_VARIABLE)
     for adapter in settings.adapters:
         yield f"adapters.{adapter.name}.path", adapter.path, of_adapters
         yield f"adapters.{adapter.name}.model", adapter.model, of_adapters
-    of_aliases = source(asked.aliases, "--alias", asked.said_aliases(), ALIASES_VARIABLE)
+    of_aliases = source(asked.aliases, "--alias", asked.list_aliases(), ALIASES_VARIABLE)
     for alias in settings.aliases:
         yield f"aliases.{alias.name}", alias.model, of_aliases

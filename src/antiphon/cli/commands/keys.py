@@ -7,11 +7,11 @@ import typer
 from antiphon.cli import options
 from antiphon.cli.admin_client import (
     Admin,
-    admin_api,
+    connect_admin,
     is_operator_key,
     keep_operator_key,
     note_warnings,
-    operator_key,
+    read_operator_key,
     set_operator_key_aside,
 )
 from antiphon.cli.commands.limits import describe_limits, parse_limit
@@ -30,7 +30,7 @@ from antiphon.cli.output import note as say
 from antiphon.domain.tenancy import KeyKind
 from antiphon.errors import SettingsError
 
-app = options.group("keys", "Keys of a running server.")
+app = options.make_group("keys", "Keys of a running server.")
 
 Key = Annotated[str, typer.Argument(help="Its id, as `keys list` shows it; not the key itself.")]
 NONE = "there is no key that you may see; antiphon keys create makes one"
@@ -44,13 +44,13 @@ def list_keys(
     as_json: options.Json = False,
 ) -> None:
     """List keys, also those that ended."""
-    with admin_api(url) as server:
+    with connect_admin(url) as server:
         found = [
             card
             for card in server.list("keys")
             if project in (None, card.get("project")) and user in (None, card.get("user"))
         ]
-        print_list("keys", found, _row, NONE, as_json)
+        print_list("keys", found, _format_row, NONE, as_json)
 
 
 @app.command()
@@ -83,7 +83,7 @@ def create(
     as_json: options.Json = False,
 ) -> None:
     """Make a key, and print it this once: KEY=$(antiphon keys create service --project default)."""
-    with admin_api(url) as server:
+    with connect_admin(url) as server:
         card = server.send(
             "POST",
             "keys",
@@ -102,7 +102,7 @@ def create(
 @app.command()
 def show(key: Key, url: options.ServerUrl = None, as_json: options.Json = False) -> None:
     """Show what a key may, and until when."""
-    with admin_api(url) as server:
+    with connect_admin(url) as server:
         _print_key(server.get("keys", key), as_json)
 
 
@@ -132,7 +132,7 @@ def update(
     as_json: options.Json = False,
 ) -> None:
     """Change what a key is for, what it may, or when it ends; what is not named stays."""
-    with admin_api(url) as server:
+    with connect_admin(url) as server:
         if (model and all_models) or (endpoint and all_endpoints):
             raise SettingsError("a key is for some or for all, not both")
         if expires is not None and never_expires:
@@ -158,9 +158,9 @@ def rotate(
     as_json: options.Json = False,
 ) -> None:
     """Make a key that may what the old one may, and print it this once; the old one ends."""
-    with admin_api(url) as server:
+    with connect_admin(url) as server:
         seconds = parse_duration(overlap)
-        is_kept = operator_key() is not None and _is_kept(server, key)
+        is_kept = read_operator_key() is not None and _is_kept(server, key)
         card = server.send("POST", "keys", key, "rotate", overlap=seconds)
         kept = keep_operator_key(str(card.get("secret"))) if is_kept else ""
         _show_once(card, as_json)
@@ -172,7 +172,7 @@ def rotate(
 @app.command()
 def revoke(key: Key, url: options.ServerUrl = None) -> None:
     """End a key now."""
-    with admin_api(url) as server:
+    with connect_admin(url) as server:
         is_kept = is_operator_key(server.send("POST", "keys", key, "revoke"))
         say(f"revoked {key}{f'; {set_operator_key_aside()}' if is_kept else ''}")
 
@@ -184,9 +184,9 @@ def audit(
     as_json: options.Json = False,
 ) -> None:
     """List who changed what of projects, users and keys."""
-    with admin_api(url) as server:
+    with connect_admin(url) as server:
         found = server.list("audit", most=most, query={"target": target} if target else None)
-        print_list("audit", found, _audit_row, "nothing was changed", as_json)
+        print_list("audit", found, _format_audit_row, "nothing was changed", as_json)
 
 
 def _show_once(card: Card, as_json: bool) -> None:
@@ -215,7 +215,7 @@ def _print_key(card: Card, as_json: bool) -> None:
         print_card({**fields, "limits": describe_limits(card.get("limits")) or None})
 
 
-def _audit_row(card: Card) -> dict[str, str]:
+def _format_audit_row(card: Card) -> dict[str, str]:
     detail = card.get("detail")
     fields = detail.items() if isinstance(detail, dict) else ()
     return {
@@ -224,13 +224,13 @@ def _audit_row(card: Card) -> dict[str, str]:
     }
 
 
-def _row(card: Card) -> dict[str, str]:
+def _format_row(card: Card) -> dict[str, str]:
     models = {"models": "all"} if card.get("models") is None else pick(card, "models")
     fields = pick(card, "id", "kind", "prefix", "project", "user")
-    return {**fields, **models, "state": _state(card), **pick(card, "note")}
+    return {**fields, **models, "state": _describe_state(card), **pick(card, "note")}
 
 
-def _state(card: Card) -> str:
+def _describe_state(card: Card) -> str:
     if card.get("revoked_at") is not None:
         return f"revoked {pick(card, 'revoked_at')['revoked_at']}"
     ends = card.get("expires_at")

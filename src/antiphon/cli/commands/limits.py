@@ -5,14 +5,14 @@ from typing import Annotated
 import typer
 
 from antiphon.cli import options
-from antiphon.cli.admin_client import admin_api, note_warnings
+from antiphon.cli.admin_client import connect_admin, note_warnings
 from antiphon.cli.output import CallFailed, Card, pick, print_id, print_list, print_one
 from antiphon.cli.output import note as say
-from antiphon.domain.limits import Measure, Subject, Window, beyond
+from antiphon.domain.limits import Measure, Subject, Window, explain_too_large
 from antiphon.domain.money import decimal, nanos
 from antiphon.errors import SettingsError
 
-app = options.group("limits", "Limits and budgets of a running server.")
+app = options.make_group("limits", "Limits and budgets of a running server.")
 
 LONGEST = 300
 """Digits of a number."""
@@ -33,8 +33,8 @@ def list_limits(
     """List limits, without how they stand."""
     chosen: dict[str, str] = {"subject": subject} if subject else {}
     chosen |= {"target": target} if target else {}
-    with admin_api(url) as server:
-        print_list("limits", server.list("limits", query=chosen), _row, NONE, as_json)
+    with connect_admin(url) as server:
+        print_list("limits", server.list("limits", query=chosen), _format_row, NONE, as_json)
 
 
 @app.command("set")
@@ -55,7 +55,7 @@ def set_limit(
     as_json: options.Json = False,
 ) -> None:
     """Set a limit, or another amount where there is such a limit; prints its id."""
-    with admin_api(url) as server:
+    with connect_admin(url) as server:
         _require_window(measure, window, "--per ")
         fields: dict[str, object] = {"measure": measure, "window": window, "models": models}
         known = server.list("limits", query={"subject": subject, "target": target})
@@ -75,21 +75,21 @@ def set_limit(
 @app.command()
 def show(limit: Limit, url: options.ServerUrl = None, as_json: options.Json = False) -> None:
     """Show a limit, what is left of it, and in how many seconds all of it is there again."""
-    with admin_api(url) as server:
+    with connect_admin(url) as server:
         card = server.get("limits", limit)
-        amounts = {} if as_json else {name: _amount_of(card, name) for name in ("amount", "remaining")}
+        amounts = {} if as_json else {name: _get_amount(card, name) for name in ("amount", "remaining")}
         print_one({**card, **amounts}, as_json)
 
 
 @app.command()
 def remove(limit: Limit, url: options.ServerUrl = None) -> None:
     """Remove a limit; nothing is refused for it any more."""
-    with admin_api(url) as server:
+    with connect_admin(url) as server:
         server.delete("limits", limit)
         say(f"removed {limit}")
 
 
-def _row(card: Card) -> dict[str, str]:
+def _format_row(card: Card) -> dict[str, str]:
     models = {"models": "all"} if card.get("models") is None else pick(card, "models")
     return {**pick(card, "id", "subject", "target"), "limit": _describe(card), **models, **pick(card, "note")}
 
@@ -128,12 +128,12 @@ def _parse_amount(measure: Measure, amount: str) -> int:
     if counted is None:
         taken = "a decimal, at most nine digits behind the point, as 12.50" if of_cost else "an integer"
         raise CallFailed(f"{amount} is no amount of {measure}: it must be {taken}")
-    if (problem := beyond(measure, counted)) is not None:
+    if (problem := explain_too_large(measure, counted)) is not None:
         raise CallFailed(problem)
     return counted
 
 
-def _amount_of(card: Card, name: str) -> str:
+def _get_amount(card: Card, name: str) -> str:
     """A field of a limit's card."""
     amount = card.get(name)
     if not isinstance(amount, int):
@@ -146,7 +146,7 @@ def _describe(card: Card) -> str:
     window = card.get("window")
     often = "at once" if window is None else f"per {window}"
     noun = "requests" if card.get("measure") == Measure.CONCURRENT else str(card.get("measure"))
-    return f"{_amount_of(card, 'amount')} {noun.replace('_', ' ')} {often}"
+    return f"{_get_amount(card, 'amount')} {noun.replace('_', ' ')} {often}"
 
 
 def describe_limits(cards: object) -> str:

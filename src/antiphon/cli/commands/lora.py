@@ -14,7 +14,7 @@ from antiphon.cli.output import print_json, print_table, report_errors
 if TYPE_CHECKING:
     from antiphon.cli.client import Client
 
-app = options.group("lora", "Load, list and unload LoRA adapters of a running server.")
+app = options.make_group("lora", "Load, list and unload LoRA adapters of a running server.")
 
 LOAD, UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
 DEPLOY = "/empower/api/v1/lora"
@@ -44,14 +44,14 @@ def add(
     url: options.ServerUrl = None,
 ) -> None:
     """Make an adapter a model of the server, from now until it stops."""
-    with _client(url) as client:
-        from antiphon.cli.serve_options import named_adapter
+    with _make_client(url) as client:
+        from antiphon.cli.serve_options import parse_adapter
 
-        named = named_adapter(adapter)
+        named = parse_adapter(adapter)
         name, path = str(named["name"]), str(named["path"])
         base: dict[str, object] = {"base_model_name": model} if model else {}
         if path.startswith(HUB):
-            client.call("POST", DEPLOY, {"name": name} | _deployment(path) | base)
+            client.call("POST", DEPLOY, {"name": name} | _parse_deployment(path) | base)
         else:
             body: dict[str, object] = {"lora_name": name, "lora_path": _to_absolute(path)}
             body |= {"load_inplace": True} if replace else {}
@@ -62,8 +62,8 @@ def add(
 @app.command("list")
 def list_adapters(url: options.ServerUrl = None, as_json: options.Json = False) -> None:
     """List the server's adapters, with the models that they adapt."""
-    with _client(url) as client:
-        found = [row for row in client.model_rows() if row.parent]
+    with _make_client(url) as client:
+        found = [row for row in client.list_model_rows() if row.parent]
         if as_json:
             rows = [{"name": row.id, "model": row.parent, "root": row.root or ""} for row in found]
             print_json({"adapters": rows})
@@ -80,13 +80,13 @@ def remove(
     name: Annotated[str, typer.Argument(help="As `list` shows it.")], url: options.ServerUrl = None
 ) -> None:
     """Unload an adapter. Answers that are being made end; its file stays in the registry."""
-    with _client(url) as client:
+    with _make_client(url) as client:
         client.call("POST", UNLOAD, {"lora_name": name})
         print(f"unloaded {name}")
 
 
 @contextmanager
-def _client(url: str | None) -> Iterator["Client"]:
+def _make_client(url: str | None) -> Iterator["Client"]:
     """A client of the server; an error ends the command."""
     with report_errors():
         from antiphon.cli.client import Client
@@ -94,7 +94,7 @@ def _client(url: str | None) -> Iterator["Client"]:
         yield Client(*find_server(url))
 
 
-def _deployment(path: str) -> dict[str, object]:
+def _parse_deployment(path: str) -> dict[str, object]:
     """`hf:OWNER/REPO[@REVISION][:FILE.gguf]` as a deployment asks for it; the server checks it."""
     place, colon, file = path.removeprefix(HUB).partition(":")
     repository, _, revision = place.partition("@")

@@ -17,9 +17,9 @@ from antiphon.errors import ModelFileError, SettingsError
 
 if TYPE_CHECKING:
     from antiphon.settings.models import HubSettings
-    from antiphon.weights.cache import Cache, Fetched, Leftover
+    from antiphon.weights.hub.cache import CachedFile, HubCache, Leftover
 
-app = options.group("models", "Fetch, convert, list and remove model files.")
+app = options.make_group("models", "Fetch, convert, list and remove model files.")
 
 
 class Kind(StrEnum):
@@ -38,12 +38,12 @@ def pull(
     config: options.Config = None,
 ) -> None:
     """Fetch a file as the hub has it now, check it, and print its path."""
-    with _hub_settings(config) as settings:
-        from antiphon.cli.model_files import hub_of, show_progress
-        from antiphon.weights.reference import parse
+    with _load_hub_settings(config) as settings:
+        from antiphon.cli.model_files import open_hub, show_progress
+        from antiphon.weights.hub.reference import parse
 
         with show_progress(sys.stderr) as tell:
-            fetched = hub_of(settings).pull(parse(reference), tell)
+            fetched = open_hub(settings).pull(parse(reference), tell)
         print(fetched.path)
 
 
@@ -65,7 +65,7 @@ def convert(
 def list_models(config: options.Config = None, as_json: options.Json = False) -> None:
     """List what was fetched, with its size and what names it."""
 
-    with _cache(config) as cache:
+    with _find_cache(config) as cache:
         entries, leftovers = cache.entries(), cache.leftovers()
         if as_json:
             print_json(_as_object(cache, entries, leftovers))
@@ -85,27 +85,27 @@ def remove(
 ) -> None:
     """Remove a fetched file. Files that --model names by a path are never touched."""
 
-    with _cache(config) as cache:
+    with _find_cache(config) as cache:
         for line in _remove(cache, name):
             print(line)
 
 
 @contextmanager
-def _hub_settings(config: options.Config) -> "Iterator[HubSettings]":
+def _load_hub_settings(config: options.Config) -> "Iterator[HubSettings]":
     """The settings of the hub; an error ends the command."""
     with report_errors(when_interrupted="stopped; the same command goes on from what has arrived"):
         from antiphon.cli.serve_options import ServeOptions
 
-        yield ServeOptions(config=config).settings().hub
+        yield ServeOptions(config=config).load_settings().hub
 
 
 @contextmanager
-def _cache(config: options.Config) -> "Iterator[Cache]":
+def _find_cache(config: options.Config) -> "Iterator[HubCache]":
     """Where fetched models are; an error ends the command."""
-    with _hub_settings(config) as settings:
-        from antiphon.cli.model_files import cache_of
+    with _load_hub_settings(config) as settings:
+        from antiphon.cli.model_files import find_cache
 
-        yield cache_of(settings)
+        yield find_cache(settings)
 
 
 def _convert(source: Path, out: Path, kind: str) -> Path:
@@ -126,7 +126,7 @@ def _convert(source: Path, out: Path, kind: str) -> Path:
     return out.absolute()
 
 
-def _remove(cache: "Cache", text: str) -> list[str]:
+def _remove(cache: "HubCache", text: str) -> list[str]:
     """Removes what the text names; a line for each. Raises SettingsError where it names nothing or two."""
     entries = cache.entries()
     repository = text.removeprefix("hf:")
@@ -134,7 +134,7 @@ def _remove(cache: "Cache", text: str) -> list[str]:
         found = [entry for entry in entries if entry.reference.repository == repository]
         lines = [_remove_entry(cache, entry) for entry in found]
         if freed := cache.clear(repository):
-            lines.append(f"removed unfinished files of hf:{repository}, {_size(freed)}")
+            lines.append(f"removed unfinished files of hf:{repository}, {_format_size(freed)}")
         if lines:
             return lines
     found = [entry for entry in entries if text in (str(entry.reference), entry.reference.name)]
@@ -148,12 +148,14 @@ def _remove(cache: "Cache", text: str) -> list[str]:
     return [_remove_entry(cache, found[0])]
 
 
-def _remove_entry(cache: "Cache", entry: "Fetched") -> str:
+def _remove_entry(cache: "HubCache", entry: "CachedFile") -> str:
     cache.remove(entry)
-    return f"removed {entry.reference}, {_size(entry.size)}"
+    return f"removed {entry.reference}, {_format_size(entry.size)}"
 
 
-def _as_object(cache: "Cache", entries: "list[Fetched]", leftovers: "list[Leftover]") -> dict[str, object]:
+def _as_object(
+    cache: "HubCache", entries: "list[CachedFile]", leftovers: "list[Leftover]"
+) -> dict[str, object]:
     rows = [
         {
             "name": entry.reference.name,
@@ -169,14 +171,15 @@ def _as_object(cache: "Cache", entries: "list[Fetched]", leftovers: "list[Leftov
     return {"directory": str(cache.root), "models": rows, "unfinished": rest}
 
 
-def _print_table(cache: "Cache", entries: "list[Fetched]", leftovers: "list[Leftover]") -> None:
+def _print_table(cache: "HubCache", entries: "list[CachedFile]", leftovers: "list[Leftover]") -> None:
     cells = [
-        (entry.reference.name, _size(entry.size), entry.commit[:8], str(entry.reference)) for entry in entries
+        (entry.reference.name, _format_size(entry.size), entry.commit[:8], str(entry.reference))
+        for entry in entries
     ]
-    cells += [("(unfinished)", _size(left.size), "", f"hf:{left.repository}") for left in leftovers]
+    cells += [("(unfinished)", _format_size(left.size), "", f"hf:{left.repository}") for left in leftovers]
     rows = [dict(zip(("name", "size", "commit", "reference"), each, strict=True)) for each in cells]
     print_table(rows, f"no model was fetched yet; {cache.root} is where they will lie")
 
 
-def _size(count: int) -> str:
+def _format_size(count: int) -> str:
     return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"

@@ -5,13 +5,13 @@ from typing import Annotated
 import typer
 
 from antiphon.cli import options
-from antiphon.cli.admin_client import admin_api, note_warnings
+from antiphon.cli.admin_client import connect_admin, note_warnings
 from antiphon.cli.options import now, parse_time
 from antiphon.cli.output import Card, pick, print_id, print_list
 from antiphon.cli.output import note as say
 from antiphon.errors import SettingsError
 
-app = options.group("prices", "What tokens cost: the price list of a running server.")
+app = options.make_group("prices", "What tokens cost: the price list of a running server.")
 
 NONE = (
     "there is no price, so costs are not known; antiphon prices add MODELS --input 0.15 --output 0.6 "
@@ -22,8 +22,8 @@ NONE = (
 @app.command("list")
 def list_prices(url: options.ServerUrl = None, as_json: options.Json = False) -> None:
     """List prices, also those that ended; amounts for a million tokens."""
-    with admin_api(url) as server:
-        print_list("prices", server.list("prices"), _row, NONE, as_json)
+    with connect_admin(url) as server:
+        print_list("prices", server.list("prices"), _format_row, NONE, as_json)
 
 
 @app.command()
@@ -48,7 +48,7 @@ def add(
     as_json: options.Json = False,
 ) -> None:
     """Add a price; prints its id. Of several the longest pattern holds, and of these the latest."""
-    with admin_api(url) as server:
+    with connect_admin(url) as server:
         known = [str(card.get("currency")) for card in server.list("prices")][-1:]
         if not (currency or known):
             raise SettingsError("the server has no price yet, so no currency: name it, as in --currency USD")
@@ -80,7 +80,7 @@ def end(
     url: options.ServerUrl = None,
 ) -> None:
     """End a price; what began before keeps its cost. To change a price, end it and add another."""
-    with admin_api(url) as server:
+    with connect_admin(url) as server:
         if at is None:
             card = server.delete("prices", price)
             say(f"{price} holds no more")
@@ -90,12 +90,12 @@ def end(
         note_warnings(card)
 
 
-def _row(card: Card) -> dict[str, str]:
+def _format_row(card: Card) -> dict[str, str]:
     fields = pick(card, "id", "models", "currency", "input", "cached", "output", "request", "since")
-    return {**fields, "state": _state(card), **pick(card, "note")}
+    return {**fields, "state": _describe_state(card), **pick(card, "note")}
 
 
-def _state(card: Card) -> str:
+def _describe_state(card: Card) -> str:
     since, until = card.get("since"), card.get("until")
     if isinstance(until, int):
         return f"{'ended' if until <= now() else 'ends'} {pick(card, 'until')['until']}"

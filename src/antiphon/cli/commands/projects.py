@@ -5,13 +5,13 @@ from typing import Annotated
 import typer
 
 from antiphon.cli import options
-from antiphon.cli.admin_client import admin_api
+from antiphon.cli.admin_client import connect_admin
 from antiphon.cli.output import Card, format_field, note, pick, print_id, print_list, print_one
 from antiphon.domain.tenancy import Role
 from antiphon.errors import SettingsError
 
-app = options.group("projects", "Projects of a running server, and who is in them.")
-users_app = options.group("users", "Users of a running server.")
+app = options.make_group("projects", "Projects of a running server, and who is in them.")
+users_app = options.make_group("users", "Users of a running server.")
 
 Project = Annotated[str, typer.Argument(help="Its id, as `projects list` shows it.")]
 Member = Annotated[str, typer.Argument(help="Id of a user, as `users list` shows it.")]
@@ -21,8 +21,8 @@ User = Annotated[str, typer.Argument(help="Its id, as `users list` shows it.")]
 @app.command("list")
 def list_projects(url: options.ServerUrl = None, as_json: options.Json = False) -> None:
     """List projects."""
-    with admin_api(url) as server:
-        print_list("projects", server.list("projects"), _project_row, "there is no project", as_json)
+    with connect_admin(url) as server:
+        print_list("projects", server.list("projects"), _format_project, "there is no project", as_json)
 
 
 @app.command()
@@ -33,7 +33,7 @@ def create(
     as_json: options.Json = False,
 ) -> None:
     """Make a project; prints its id."""
-    with admin_api(url) as server:
+    with connect_admin(url) as server:
         _print_made(server.send("POST", "projects", name=name, note=note), f"project {name}", as_json)
 
 
@@ -63,9 +63,9 @@ def restore(project: Project, url: options.ServerUrl = None) -> None:
 def members(project: Project, url: options.ServerUrl = None, as_json: options.Json = False) -> None:
     """List who is what in a project."""
     otherwise = f"nobody is in {project}; antiphon projects add-member {project} USER adds somebody"
-    with admin_api(url) as server:
+    with connect_admin(url) as server:
         found = server.list("projects", project, "members")
-        print_list("members", found, _member_row, otherwise, as_json)
+        print_list("members", found, _format_member, otherwise, as_json)
 
 
 @app.command()
@@ -76,7 +76,7 @@ def add_member(
     url: options.ServerUrl = None,
 ) -> None:
     """Make a user a member of a project, or change the role."""
-    with admin_api(url) as server:
+    with connect_admin(url) as server:
         server.send("PUT", "projects", project, "members", user, role=role)
         note(f"{user} is {role} of {project}")
 
@@ -84,7 +84,7 @@ def add_member(
 @app.command()
 def remove_member(project: Project, user: Member, url: options.ServerUrl = None) -> None:
     """End a membership."""
-    with admin_api(url) as server:
+    with connect_admin(url) as server:
         server.delete("projects", project, "members", user)
         note(f"{user} is no member of {project} any more")
 
@@ -93,8 +93,8 @@ def remove_member(project: Project, user: Member, url: options.ServerUrl = None)
 def list_users(url: options.ServerUrl = None, as_json: options.Json = False) -> None:
     """List users."""
     otherwise = "there is no user; antiphon users create NAME makes one"
-    with admin_api(url) as server:
-        print_list("users", server.list("users"), _user_row, otherwise, as_json)
+    with connect_admin(url) as server:
+        print_list("users", server.list("users"), _format_user, otherwise, as_json)
 
 
 @users_app.command("create")
@@ -106,7 +106,7 @@ def create_user(
     as_json: options.Json = False,
 ) -> None:
     """Make a user; prints its id."""
-    with admin_api(url) as server:
+    with connect_admin(url) as server:
         card = server.send("POST", "users", name=name, email=email, note=note)
         _print_made(card, f"user {name}", as_json)
 
@@ -124,7 +124,7 @@ def update_user(
     as_json: options.Json = False,
 ) -> None:
     """Change a user's name, address or note; what is not named stays."""
-    with admin_api(url) as server:
+    with connect_admin(url) as server:
         if email is not None and no_email:
             raise SettingsError(
                 "--email gives a user an address and --no-email takes it off: say one of them"
@@ -155,33 +155,33 @@ def _print_made(card: Card, what: str, as_json: bool) -> None:
 
 
 def _change(noun: str, id_: str, url: str | None, done: str, **fields: object) -> None:
-    with admin_api(url) as server:
+    with connect_admin(url) as server:
         server.send("PATCH", noun, id_, **fields)
         note(done)
 
 
-def _project_row(card: Card) -> dict[str, str]:
+def _format_project(card: Card) -> dict[str, str]:
     return {
         **pick(card, "id", "name"),
         "created": format_field("created_at", card.get("created_at")),
-        "state": _state(card, "archived"),
+        "state": _describe_state(card, "archived"),
         **pick(card, "note"),
     }
 
 
-def _member_row(card: Card) -> dict[str, str]:
+def _format_member(card: Card) -> dict[str, str]:
     return {**pick(card, "user", "role"), "since": format_field("created_at", card.get("created_at"))}
 
 
-def _user_row(card: Card) -> dict[str, str]:
+def _format_user(card: Card) -> dict[str, str]:
     return {
         **pick(card, "id", "name", "email"),
         "created": format_field("created_at", card.get("created_at")),
-        "state": _state(card, "disabled"),
+        "state": _describe_state(card, "disabled"),
         **pick(card, "note"),
     }
 
 
-def _state(card: Card, ended: str) -> str:
+def _describe_state(card: Card, ended: str) -> str:
     at = card.get(f"{ended}_at")
     return f"{ended} {format_field(f'{ended}_at', at)}" if at else "active"

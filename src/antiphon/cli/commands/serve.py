@@ -14,17 +14,16 @@ from pathlib import Path
 from antiphon.cli.local_servers import publish_notice
 from antiphon.cli.model_files import fetch, keep_adapters
 from antiphon.cli.output import escape_unprintable
-from antiphon.cli.serve_options import ServeOptions, home_of
+from antiphon.cli.serve_options import ServeOptions, find_home
 from antiphon.engines.base import EngineInfo
 from antiphon.errors import AntiphonError, SettingsError
-from antiphon.processes.supervisor import Serving, supervise
+from antiphon.processes.supervisor import ServingInfo, supervise
 from antiphon.settings.fields import MIB
 from antiphon.settings.models import MODEL_DEFAULTS, ModelSettings
 from antiphon.settings.schema import Settings, change_model, list_settings, with_models
 from antiphon.telemetry.logs import configure
 from antiphon.weights.gguf import read_header
-from antiphon.weights.sizing import Asked as CacheAsked
-from antiphon.weights.sizing import available_memory, fitting, text_length
+from antiphon.weights.kv_cache_size import CacheOptions, available_memory, fit_cache, fit_text_length
 
 GENERATING = ("cells", "layout", "step_latency", "keep_prefixes", "tool_calls", "reasoning")
 """Settings of a model that are about making tokens."""
@@ -42,13 +41,13 @@ def run(asked: ServeOptions) -> int:
     try:
         settings = prepare_settings(asked)
         configure(settings.log.level, settings.log.format)
-        with publish_notice(home_of(os.environ, Path.home())) as notice:
+        with publish_notice(find_home(os.environ, Path.home())) as notice:
 
-            def serving(said: Serving) -> None:
+            def serving(said: ServingInfo) -> None:
                 notice.serves(said.url, settings.server.workers)
-                print(panel(settings, said), flush=True)
+                print(format_panel(settings, said), flush=True)
 
-            return supervise(settings, serving, replaced=notice.record_restart)
+            return supervise(settings, serving, on_replaced=notice.record_restart)
     except AntiphonError as error:
         print(f"antiphon: {escape_unprintable(error.message)}", file=sys.stderr)
         return 1
@@ -57,7 +56,7 @@ def run(asked: ServeOptions) -> int:
 def prepare_settings(asked: ServeOptions) -> Settings:
     """The settings with every model fetched, checked and sized, and every adapter kept. Raises a
     StartupError."""
-    settings = asked.settings()
+    settings = asked.load_settings()
     require_keys(settings)
     models = place_weights(
         [size_model(fetch(model, settings.hub)) for model in settings.models], available_memory()
@@ -100,7 +99,7 @@ def require_spool(settings: Settings) -> None:
         )
 
 
-def refusals(settings: Settings) -> Iterator[SettingsError]:
+def find_refusals(settings: Settings) -> Iterator[SettingsError]:
     """What a start refuses though each setting by itself can be taken, in its order."""
     for rule in (require_keys, require_spool) if settings.keys.enabled else (require_keys,):
         try:
@@ -128,8 +127,10 @@ def size_model(model: ModelSettings) -> ModelSettings:
         )
     if header.embeds:
         _require_embedding(model)
-        return change_model(model, path=str(path), context_length=text_length(header, model.context_length))
-    size = fitting(header, asked_of(model))
+        return change_model(
+            model, path=str(path), context_length=fit_text_length(header, model.context_length)
+        )
+    size = fit_cache(header, read_cache_options(model))
     whole = size.cells >= size.context_length * model.sequences
     return change_model(
         model, path=str(path), context_length=size.context_length, cells=None if whole else size.cells
@@ -145,19 +146,19 @@ def _require_embedding(model: ModelSettings) -> None:
             )
 
 
-def asked_of(model: ModelSettings) -> CacheAsked:
+def read_cache_options(model: ModelSettings) -> CacheOptions:
     """What the settings say of the model's KV cache."""
     pool = model.layout == "pool" and not model.exact
-    return CacheAsked(model.sequences, model.context_length, model.cells, model.kv_type, pool)
+    return CacheOptions(model.sequences, model.context_length, model.cells, model.kv_type, pool)
 
 
-def room_of(model: ModelSettings) -> str:
+def describe_room(model: ModelSettings) -> str:
     """How many tokens a sized model holds, for people."""
     said = f"{model.sequences} x {model.context_length} tokens"
     return f"{said}, {model.cells} in all" if model.cells else said
 
 
-def example(model: str, info: EngineInfo) -> tuple[str, dict[str, object]]:
+def make_example(model: str, info: EngineInfo) -> tuple[str, dict[str, object]]:
     """A first request: its path and body."""
     question = "What is Antiphon?"
     if info.embedding is not None:
@@ -166,7 +167,7 @@ def example(model: str, info: EngineInfo) -> tuple[str, dict[str, object]]:
     return "/v1/chat/completions", {"model": model, "messages": messages}
 
 
-def panel(settings: Settings, serving: Serving) -> str:
+def format_panel(settings: Settings, serving: ServingInfo) -> str:
     """What a newcomer needs to see: where, which models, which library, and a first request to copy."""
     first = settings.models[0].name
     lines = ["", f"  Antiphon listens on {serving.url}", ""]
@@ -176,14 +177,14 @@ def panel(settings: Settings, serving: Serving) -> str:
         mode = ", exact" if info.exact else ""
         if info.embedding is not None:
             mode += f", vectors of {info.embedding.dimensions} dimensions ({info.embedding.pooling} pooling)"
-        lines.append(f"  model    {escape_unprintable(model.name)}: {size}, {room_of(model)}{mode}")
+        lines.append(f"  model    {escape_unprintable(model.name)}: {size}, {describe_room(model)}{mode}")
         if adapters := [adapter.name for adapter in settings.adapters if adapter.model == model.name]:
             lines.append(f"  lora     {', '.join(adapters)}")
     if settings.server.workers > 1:
         lines.append(f"  workers  {settings.server.workers} HTTP processes")
     info = serving.engines[first]
     lines.append(f"  library  {info.library}, {info.threads} threads, {' '.join(info.cpu_features)}")
-    path, body = example(first, info)
+    path, body = make_example(first, info)
     key = (
         '  -H "Authorization: Bearer $ANTIPHON_API_KEY" \\\n'
         if settings.server.api_key or settings.keys.enabled

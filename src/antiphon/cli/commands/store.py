@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 MAKER = "antiphon store admin-key"
 """Who the audit says made a key on the machine itself."""
 
-app = options.group("store", "The database of projects, users and keys.")
+app = options.make_group("store", "The database of projects, users and keys.")
 
 
 @app.command()
 def status(config: options.Config = None) -> None:
     """Say where the database stands, and what an upgrade would do."""
-    with _database(config) as database:
+    with _open_database(config) as database:
         if not _print_status(database):
             raise typer.Exit(FAILED)
 
@@ -39,14 +39,14 @@ def upgrade(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
 ) -> None:
     """Bring the database up to this version; every row is kept."""
-    with _database(config) as database:
+    with _open_database(config) as database:
         if dry_run:
             _print_status(database)
             return
         copy = database.upgrade(backup)
         if copy is not None:
             print(f"a copy of what was is in {copy}")
-        print(f"the database is at revision {database.standing().found}")
+        print(f"the database is at revision {database.schema_state().found}")
 
 
 @app.command("admin-key")
@@ -58,41 +58,41 @@ def admin_key(
 ) -> None:
     """Make another operator's key, where the others are lost; servers that run accept it at once."""
     with report_errors():
-        from antiphon.cli.bootstrap import make_admin, make_home, open_database, pepper_of, store_url
-        from antiphon.cli.serve_options import ServeOptions, home_of
+        from antiphon.cli.bootstrap import find_pepper, find_store_url, make_admin, make_home, open_database
+        from antiphon.cli.serve_options import ServeOptions, find_home
         from antiphon.store.tenancy import SqlTenancy
 
-        settings = ServeOptions(config=config).settings()
-        home = home_of(os.environ, Path.home())
+        settings = ServeOptions(config=config).load_settings()
+        home = find_home(os.environ, Path.home())
         with (
             make_home(home),
-            closing(SqlTenancy(open_database(store_url(settings.keys.store, home)))) as tenancy,
+            closing(SqlTenancy(open_database(find_store_url(settings.keys.store, home)))) as tenancy,
         ):
             path = out or home / ADMIN_FILE
             if path.exists():
                 raise StoreRefused(f"{path} is there already: move it away, or say another with --out")
-            make_admin(tenancy, pepper_of(settings, home, tenancy), path, by=MAKER)
+            make_admin(tenancy, find_pepper(settings, home, tenancy), path, by=MAKER)
 
 
 @contextmanager
-def _database(config: Path | None) -> "Iterator[Database]":
+def _open_database(config: Path | None) -> "Iterator[Database]":
     """The database of the settings; an error ends the command."""
     with report_errors():
-        from antiphon.cli.bootstrap import store_url
-        from antiphon.cli.serve_options import ServeOptions, home_of
+        from antiphon.cli.bootstrap import find_store_url
+        from antiphon.cli.serve_options import ServeOptions, find_home
         from antiphon.store.database import Database
 
-        home = home_of(os.environ, Path.home())
+        home = find_home(os.environ, Path.home())
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         with closing(
-            Database(store_url(ServeOptions(config=config).settings().keys.store, home))
+            Database(find_store_url(ServeOptions(config=config).load_settings().keys.store, home))
         ) as database:
             yield database
 
 
 def _print_status(database: "Database") -> bool:
     """Whether nothing is to be done."""
-    standing = database.standing()
+    standing = database.schema_state()
     print(f"database: {database.shown}")
     print(f"revision: {standing.found or 'none, it is empty'} (this version wants {standing.wanted})")
     for step in standing.pending:

@@ -165,7 +165,7 @@ class Top:
     def look(self) -> None:
         """Reads the page once more. Raises CallFailed."""
         try:
-            reading = read(self._client.text("/metrics"), time.monotonic())
+            reading = parse_page(self._client.get_text("/metrics"), time.monotonic())
         except CallFailed as problem:
             if problem.status != NOT_FOUND:
                 raise
@@ -200,7 +200,7 @@ class Top:
             self._problem = problem.message
 
     def models(self) -> tuple[ModelRates, ...]:
-        return rates(self._readings[0], self._readings[-1])
+        return compute_rates(self._readings[0], self._readings[-1])
 
     def page(self) -> RenderableType:
         """What is drawn."""
@@ -212,7 +212,7 @@ class Top:
             if self._problem
             else ""
         )
-        return Group(head, Text(away), *tables(self.models()))
+        return Group(head, Text(away), *build_tables(self.models()))
 
     def as_object(self) -> dict[str, object]:
         """Times in seconds, rates per second."""
@@ -223,22 +223,22 @@ class Top:
         return self._readings[-1].labels("antiphon_build_info", "version")[0]
 
 
-def tables(models: Iterable[ModelRates]) -> list[RenderableType]:
+def build_tables(models: Iterable[ModelRates]) -> list[RenderableType]:
     """Load and latencies of each model, its cells, and its adapters."""
-    loads = _table("model", "wait", "run", "prompt\ntok/s", "cached\ntok/s", "made\ntok/s")
+    loads = _build_table("model", "wait", "run", "prompt\ntok/s", "cached\ntok/s", "made\ntok/s")
     for heading in ("first token\np50/p95 ms", "per token\np50/p95 ms"):
         loads.add_column(heading, justify="right", no_wrap=True)
-    cells = _table("model", "cells", "used", "kept", "prefix hits", "preempted", "refused")
+    cells = _build_table("model", "cells", "used", "kept", "prefix hits", "preempted", "refused")
     cells.add_column("")
-    adapters = _table("model", "wait", "run", "made\ntok/s")
+    adapters = _build_table("model", "wait", "run", "made\ntok/s")
     adapters.add_column("adapter")
     for model in models:
         name = Text(escape_unprintable(model.model))
         if not model.up:
             loads.add_row(name, Text("down"))
             continue
-        figures = (_rate(rate) for rate in (model.computed, model.cached, model.made))
-        times = (_latency(latency) for latency in (model.first_token, model.inter_token))
+        figures = (_format_rate(rate) for rate in (model.computed, model.cached, model.made))
+        times = (_format_latency(latency) for latency in (model.first_token, model.inter_token))
         loads.add_row(name, str(model.queued), str(model.running), *figures, *times)
         if model.cells:
             shares = (f"{part / model.cells:.0%}" for part in (model.cells_used, model.cells_cached))
@@ -247,12 +247,12 @@ def tables(models: Iterable[ModelRates]) -> list[RenderableType]:
             bar = Bar(model.cells, 0, model.cells_used, width=BAR)
             cells.add_row(name, f"{model.cells:,}", *shares, hits, *counts, bar)
         for each in model.adapters:
-            figure = (str(each.queued), str(each.running), _rate(each.made))
+            figure = (str(each.queued), str(each.running), _format_rate(each.made))
             adapters.add_row(name, *figure, Text(escape_unprintable(each.adapter[:DIGEST])))
     return [loads, *(each for table in (cells, adapters) if table.rows for each in (Text(), table))]
 
 
-def _table(first: str, *figures: str) -> Table:
+def _build_table(first: str, *figures: str) -> Table:
     """Names to the left, figures to the right."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column(first, no_wrap=True, max_width=NAME)
@@ -261,30 +261,30 @@ def _table(first: str, *figures: str) -> Table:
     return table
 
 
-def _rate(value: float | None) -> str:
+def _format_rate(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
 
 
-def _latency(value: Latency | None) -> str:
-    return "-" if value is None else f"{_milliseconds(value.p50)}/{_milliseconds(value.p95)}"
+def _format_latency(value: Latency | None) -> str:
+    return "-" if value is None else f"{_format_milliseconds(value.p50)}/{_format_milliseconds(value.p95)}"
 
 
-def _milliseconds(seconds: float) -> str:
+def _format_milliseconds(seconds: float) -> str:
     if seconds >= LONG:
         return f"{seconds:.0f}s"
     return f"{seconds * 1000:.0f}" if seconds >= 0.01 else f"{seconds * 1000:.1f}"
 
 
-def read(page: str, when: float) -> Reading:
+def parse_page(page: str, when: float) -> Reading:
     """Raises ValueError for what is no such page."""
     families = text_string_to_metric_families(page)
     samples = (sample for family in families for sample in family.samples)
     return Reading(when, {(each.name, frozenset(each.labels.items())): each.value for each in samples})
 
 
-def rates(earlier: Reading, later: Reading) -> tuple[ModelRates, ...]:
+def compute_rates(earlier: Reading, later: Reading) -> tuple[ModelRates, ...]:
     """Every model of the server, in its order."""
     models = later.labels(f"{ENGINE}up", "model")
     return tuple(_Pair(earlier, later, model).rates() for model in models)
@@ -351,10 +351,10 @@ class _Pair:
         grown = {bound: count - before.get(bound, 0.0) for bound, count in now.items()}
         if not grown or min(grown.values()) < 0 or max(grown.values()) == 0:
             return None
-        return Latency(quantile(grown, 0.5), quantile(grown, 0.95))
+        return Latency(estimate_quantile(grown, 0.5), estimate_quantile(grown, 0.95))
 
 
-def quantile(at_most: Mapping[float, float], share: float) -> float:
+def estimate_quantile(at_most: Mapping[float, float], share: float) -> float:
     """Where so great a share of the values lies below, taken to lie evenly within a bucket; what lies above
     the last bound counts as that bound. `at_most` is cumulative, and holds at least one value."""
     wanted = share * max(at_most.values())

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from antiphon.cli import options
-from antiphon.cli.admin_client import admin_api
+from antiphon.cli.admin_client import connect_admin
 from antiphon.cli.options import now, parse_past
 from antiphon.domain.reports import TAG, Bucket, Field, dimension
 from antiphon.errors import SettingsError
@@ -56,10 +56,10 @@ def usage(
     """Show what was used, what it cost, and how it went over time."""
     from antiphon.cli.commands.usage_report import ROWS, Selection, print_report
 
-    with admin_api(url) as server:
+    with connect_admin(url) as server:
         form = _parse_form(shape, entries)
         if entries:
-            _refuse_sums(by, most)
+            _require_no_sums(by, most)
         chosen = _parse_conditions(project, only or [])
         selection = Selection("model" if by is None else by, *_parse_stretch(since, until), chosen)
         if form == "table":
@@ -90,7 +90,7 @@ def _parse_form(shape: str | None, entries: bool) -> str:
     return LINES if entries and shape == "json" else shape or "table"
 
 
-def _refuse_sums(by: str | None, most: int | None) -> None:
+def _require_no_sums(by: str | None, most: int | None) -> None:
     """Raises SettingsError for what says how sums are made, where there are none."""
     if by is not None:
         raise SettingsError(

@@ -52,13 +52,13 @@ def print_report(server: Admin, selection: Selection, most: int) -> None:
     report = server.get("usage", **selection.query(by=selection.by, limit=str(most)))
     by = [each for each in selection.by.split(",") if each]
     parts: list[RenderableType] = [f"{format_time(selection.since)} to {format_time(selection.until)} UTC"]
-    parts += [] if set(by) & set(BUCKETS) else [_chart(server, selection)]
-    parts += [_table(report, by, _names(server, by)), *_notes(report, most)]
+    parts += [] if set(by) & set(BUCKETS) else [_build_chart(server, selection)]
+    parts += [_build_table(report, by, _fetch_names(server, by)), *_list_notes(report, most)]
     width = None if sys.stdout.isatty() else PIPE
     Console(highlight=False, markup=False, width=width).print(*parts, sep="\n")
 
 
-def _chart(server: Admin, selection: Selection) -> Table:
+def _build_chart(server: Admin, selection: Selection) -> Table:
     """A bar for each hour, day, week or month in which something was used."""
     length = selection.until - selection.since
     bucket = BUCKETS[sum(length > most for most in LONGEST)]
@@ -72,7 +72,7 @@ def _chart(server: Admin, selection: Selection) -> Table:
     return chart
 
 
-def _names(server: Admin, by: Sequence[str]) -> dict[tuple[str, str], str]:
+def _fetch_names(server: Admin, by: Sequence[str]) -> dict[tuple[str, str], str]:
     """What people call projects, users and keys, by dimension and id; nothing of what the caller may not
     list."""
     names: dict[tuple[str, str], str] = {}
@@ -84,7 +84,7 @@ def _names(server: Admin, by: Sequence[str]) -> dict[tuple[str, str], str]:
     return names
 
 
-def _table(report: Card, by: Sequence[str], names: Mapping[tuple[str, str], str]) -> Table:
+def _build_table(report: Card, by: Sequence[str], names: Mapping[tuple[str, str], str]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for dimension in by or [""]:
         table.add_column(escape_unprintable(dimension).upper())
@@ -94,12 +94,14 @@ def _table(report: Card, by: Sequence[str], names: Mapping[tuple[str, str], str]
         table.add_column(heading, justify="right")
     for card in _rows(report):
         group = _object(card.get("by"))
-        table.add_row(*(Text(_name(each, group.get(each), names)) for each in by), *_figures(card))
-    table.add_row("all", *[""] * (len(by) - 1), *_figures(_object(report.get("total"))), style="bold")
+        table.add_row(
+            *(Text(_format_name(each, group.get(each), names)) for each in by), *_format_figures(card)
+        )
+    table.add_row("all", *[""] * (len(by) - 1), *_format_figures(_object(report.get("total"))), style="bold")
     return table
 
 
-def _name(dimension: str, value: object, names: Mapping[tuple[str, str], str]) -> str:
+def _format_name(dimension: str, value: object, names: Mapping[tuple[str, str], str]) -> str:
     if value is None or value == "":
         return "-"
     if dimension in BUCKETS and isinstance(value, int):
@@ -107,14 +109,14 @@ def _name(dimension: str, value: object, names: Mapping[tuple[str, str], str]) -
     return escape_unprintable(names.get((dimension, str(value)), str(value)))
 
 
-def _figures(card: Card) -> list[str]:
+def _format_figures(card: Card) -> list[str]:
     counts = [f"{_int(card[name]):,}" for name in FIGURES]
     means = [f"{mean:,.0f}" if isinstance(mean := card[name], int | float) else "-" for name in MEANS]
     is_unknown = card["unpriced"] == card["requests"] and card["requests"]
     return [*counts, "-" if is_unknown else escape_unprintable(str(card["cost"])), *means]
 
 
-def _notes(report: Card, most: int) -> list[str]:
+def _list_notes(report: Card, most: int) -> list[str]:
     total = _object(report.get("total"))
     notes = [] if total["requests"] else ["nothing was used in this time"]
     if report.get("more"):

@@ -15,23 +15,23 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from antiphon.cli.commands.serve import room_of, size_model
+from antiphon.cli.commands.serve import describe_room, size_model
 from antiphon.cli.doctor.findings import Finding, Standing, report_ok, report_problem, to_finding
-from antiphon.cli.model_files import assign_adapters, cache_of, check_adapter, directory
+from antiphon.cli.model_files import assign_adapters, check_adapter, find_cache, require_directory
 from antiphon.cli.output import CallFailed
 from antiphon.cli.serve_options import DEMO_MODEL, ServeOptions
 from antiphon.engines.base import LoadSpec
 from antiphon.engines.host.confine import other_user
 from antiphon.engines.host.runtime import runtime_directory
 from antiphon.errors import AddressUnavailable, AntiphonError, LoadError, ModelFileError, SettingsError
-from antiphon.processes.supervisor import bind, host_environment
+from antiphon.processes.supervisor import bind, filter_host_environment
 from antiphon.settings.loading import build_model
 from antiphon.settings.models import AdapterSettings, ModelSettings
 from antiphon.settings.schema import Settings, change_model, choose_interpreter, with_models
 from antiphon.settings.server import ServerSettings
 from antiphon.weights.gguf import read_header
-from antiphon.weights.reference import is_reference, parse
-from antiphon.weights.sizing import available_memory, kv_bytes_per_cell, text_bytes_per_token
+from antiphon.weights.hub.reference import is_reference, parse
+from antiphon.weights.kv_cache_size import available_memory, kv_bytes_per_cell, text_bytes_per_token
 
 QUICK = 1.0
 """Seconds for a neighbour on the port to say who it is."""
@@ -56,10 +56,10 @@ class Sized:
 def check_settings(asked: ServeOptions) -> tuple[Settings, Finding]:
     """The settings, or the defaults where they are broken."""
     try:
-        settings = asked.settings()
+        settings = asked.load_settings()
     except SettingsError as error:
         return with_models(Settings(), [build_model(DEMO_MODEL)]), to_finding("settings-invalid", error)
-    file = asked.file()
+    file = asked.find_file()
     return settings, report_ok(
         "settings", f"{file} and the environment" if file else "the environment; no file"
     )
@@ -83,7 +83,7 @@ def check_models(settings: Settings) -> tuple[list[Sized], list[Finding]]:
         except SettingsError as error:
             findings.append(to_finding("settings-invalid", error))
         except (AntiphonError, OSError) as error:
-            findings.append(_bad_model(each, error))
+            findings.append(_report_bad_model(each, error))
         else:
             here.append(one)
             findings.append(report_ok("model", _describe(one)))
@@ -94,7 +94,7 @@ def _resolve_local(each: ModelSettings, settings: Settings) -> ModelSettings | N
     """The model with the path of its file on this machine; None when it was not fetched."""
     if not is_reference(each.path):
         return each
-    entry = cache_of(settings.hub).find(parse(each.path))
+    entry = find_cache(settings.hub).find(parse(each.path))
     return change_model(each, path=str(entry.path)) if entry else None
 
 
@@ -107,7 +107,7 @@ def _size_model(each: ModelSettings) -> Sized:
     return Sized(known, header.size + cells * kv_bytes_per_cell(header, known.kv_type))
 
 
-def _bad_model(each: ModelSettings, error: AntiphonError | OSError) -> Finding:
+def _report_bad_model(each: ModelSettings, error: AntiphonError | OSError) -> Finding:
     if isinstance(error, AntiphonError):
         return to_finding("model-invalid", error)
     return report_problem("model-invalid", f"cannot read {each.path}: {error.strerror}")
@@ -115,19 +115,19 @@ def _bad_model(each: ModelSettings, error: AntiphonError | OSError) -> Finding:
 
 def _describe(one: Sized) -> str:
     known = one.model
-    return f"{known.name}, {known.path}: {room_of(known)} in {one.bytes / GIGABYTE:.2f} GB"
+    return f"{known.name}, {known.path}: {describe_room(known)} in {one.bytes / GIGABYTE:.2f} GB"
 
 
 def check_memory(models: list[Sized]) -> list[Finding]:
     """Weights and KV caches of all models against what can be had."""
     if not models:
         return []
-    needed, room = sum(one.bytes for one in models), memory_room()
+    needed, room = sum(one.bytes for one in models), measure_free_memory()
     said = f"weights and context need {needed / GIGABYTE:.2f} GB; {room / GIGABYTE:.2f} GB can be had"
     return [report_problem("memory-short", said) if needed > room else report_ok("memory", said)]
 
 
-def memory_room() -> int:
+def measure_free_memory() -> int:
     """Bytes that a process of this user can have now."""
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     room = available_memory()
@@ -139,7 +139,7 @@ def check_adapters(settings: Settings, models: list[Sized]) -> Iterator[Finding]
     paths = {one.model.name: one.model.path for one in models}
     for said in settings.lora.directories:
         try:
-            yield report_ok("adapters", f"callers may load from {directory(said)}")
+            yield report_ok("adapters", f"callers may load from {require_directory(said)}")
         except SettingsError as error:
             yield to_finding("settings-invalid", error)
     if len(models) == len(settings.models):  # else some are not here, and that was said
@@ -150,10 +150,10 @@ def check_adapters(settings: Settings, models: list[Sized]) -> Iterator[Finding]
             return
     for adapter in settings.adapters:
         if base := paths.get(adapter.model or ""):  # else what is wrong with the model was said
-            yield _adapter_checked(adapter, base)
+            yield _check_adapter(adapter, base)
 
 
-def _adapter_checked(adapter: AdapterSettings, base: str) -> Finding:
+def _check_adapter(adapter: AdapterSettings, base: str) -> Finding:
     with TemporaryDirectory(prefix="antiphon-doctor-") as place:
         try:
             known = check_adapter(adapter, base, Path(place))
@@ -190,7 +190,7 @@ def _is_antiphon(server: ServerSettings) -> bool:
 
 def check_cache(settings: Settings) -> Finding:
     """Where fetched models are kept: what is there can be read, and more can be written."""
-    cache = cache_of(settings.hub)
+    cache = find_cache(settings.hub)
     place = next(place for place in (cache.root, *cache.root.parents) if os.path.lexists(place))
     try:
         os.listdir(place)
@@ -239,7 +239,7 @@ def check_engine(settings: Settings, models: Sequence[LoadSpec]) -> Iterator[Fin
         done = subprocess.run(
             [python, "-P", "-m", "antiphon.cli.doctor.probe"],
             input=json.dumps(order).encode() + b"\n",
-            env=host_environment(os.environ, engine.wait_policy),
+            env=filter_host_environment(os.environ, engine.wait_policy),
             capture_output=True,
             timeout=DEADLINE,
             check=False,

@@ -62,18 +62,18 @@ def main() -> None:
     order = json.loads(sys.stdin.readline())
     logging.disable()  # what is passed over is told, not logged
     prepare_environment()
-    tell(report_ok("python", f"Python {platform.python_version()}, {sys.executable}"))
+    print_finding(report_ok("python", f"Python {platform.python_version()}, {sys.executable}"))
     features = open_library(order["library"])
     if features is not None:
-        tell(check_processor(features, processor_features()))
+        print_finding(check_processor(features, read_processor_features()))
     threads = [each or best_threads() for each in order["threads"]]
-    tell(check_threads(max(threads, default=best_threads()), len(usable_cpus())))
+    print_finding(check_threads(max(threads, default=best_threads()), len(usable_cpus())))
     if features is not None:
         for values in order["models"]:
             load(LoadSpec(**values))
 
 
-def tell(finding: Finding) -> None:
+def print_finding(finding: Finding) -> None:
     """A line about what was found."""
     _write(asdict(finding))
 
@@ -86,7 +86,7 @@ def _write(line: dict[str, object]) -> None:
 def open_library(explicit: str | None) -> tuple[str, ...] | None:
     """Opens the first library that can be used, as the engine does; the features that it uses, or None."""
     passed: list[tuple[Place, str]] = []
-    for place in candidates(explicit):
+    for place in list_candidates(explicit):
         _write({"step": "opening", "what": f"{place.origin}, {place.path}"})
         try:
             library, _ = find_library(explicit, iter([place]))
@@ -95,21 +95,21 @@ def open_library(explicit: str | None) -> tuple[str, ...] | None:
             continue
         for other, why in passed:
             said = f"{other.origin}, {other.path} comes first and is passed over: {why}"
-            tell(report_problem("library-passed-over", said, Standing.ADVICE))
+            print_finding(report_problem("library-passed-over", said, Standing.ADVICE))
         why = "the first that can be used" if passed else "the first that was found"
         why = "the setting names it" if explicit else why
         where = f"{place.origin}, {place.path} ({why})"
         said = f"{library.version()}, from {where}; its binary interface is known"
-        tell(report_ok("library", said))
+        print_finding(report_ok("library", said))
         return tuple(library.cpu_features())
     if passed:
-        tell(to_finding("library-unusable", LibraryError(passed[-1][1])))
+        print_finding(to_finding("library-unusable", LibraryError(passed[-1][1])))
     else:
-        tell(report_problem("library-missing", "no llama.cpp library is installed"))
+        print_finding(report_problem("library-missing", "no llama.cpp library is installed"))
     return None
 
 
-def candidates(explicit: str | None) -> Iterator[Place]:
+def list_candidates(explicit: str | None) -> Iterator[Place]:
     """What the engine would try, in its order."""
     if explicit:
         yield Place(Path(explicit), "the library setting")
@@ -143,12 +143,12 @@ def load(spec: LoadSpec) -> None:
     try:
         load_any(spec).close()
     except AntiphonError as error:
-        tell(to_finding("model-not-loadable", error))
+        print_finding(to_finding("model-not-loadable", error))
         return
-    tell(report_ok("loading", f"{Path(spec.model).name} loads"))
+    print_finding(report_ok("loading", f"{Path(spec.model).name} loads"))
 
 
-def processor_features(cpuinfo: Path = CPUINFO) -> tuple[str, ...]:
+def read_processor_features(cpuinfo: Path = CPUINFO) -> tuple[str, ...]:
     """What the processor has of what a library can use, in the table's order; nothing where the system does
     not say."""
     try:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from antiphon.cli.commands.serve import refusals
+from antiphon.cli.commands.serve import find_refusals
 from antiphon.cli.doctor.checks import (
     check_adapters,
     check_cache,
@@ -23,7 +23,7 @@ from antiphon.cli.doctor.checks import (
 )
 from antiphon.cli.doctor.findings import Finding, Standing, to_finding
 from antiphon.cli.serve_options import ServeOptions
-from antiphon.processes.supervisor import load_spec
+from antiphon.processes.supervisor import build_load_spec
 
 MARKS = {Standing.OK: "ok", Standing.ADVICE: "advice", Standing.BROKEN: "BROKEN"}
 INDENT = 8
@@ -35,7 +35,7 @@ def run(asked: ServeOptions, load: bool, as_json: bool) -> int:
     """Prints the findings; 1 when something is broken."""
     findings = list(examine(asked, load))
     broken = sum(finding.standing is Standing.BROKEN for finding in findings)
-    print(as_object(findings, broken) if as_json else as_text(findings, broken))
+    print(to_object(findings, broken) if as_json else format_text(findings, broken))
     return 1 if broken else 0
 
 
@@ -43,9 +43,11 @@ def examine(asked: ServeOptions, load: bool) -> Iterator[Finding]:
     """Every finding, in the order in which a server would meet them."""
     settings, finding = check_settings(asked)
     yield finding
-    yield from (to_finding("settings-refused", error, ": ") for error in refusals(settings))
+    yield from (to_finding("settings-refused", error, ": ") for error in find_refusals(settings))
     models, of_models = check_models(settings)
-    yield from check_engine(settings, [load_spec(one.model, settings) for one in models] if load else [])
+    yield from check_engine(
+        settings, [build_load_spec(one.model, settings) for one in models] if load else []
+    )
     yield from of_models
     yield from check_adapters(settings, models)
     yield check_port(settings.server)
@@ -58,19 +60,19 @@ def examine(asked: ServeOptions, load: bool) -> Iterator[Finding]:
         yield from check_keyed(settings, os.environ, Path.home())
 
 
-def as_object(findings: list[Finding], broken: int) -> str:
+def to_object(findings: list[Finding], broken: int) -> str:
     """One JSON object."""
     return json.dumps({"broken": broken, "findings": [asdict(finding) for finding in findings]}, indent=2)
 
 
-def as_text(findings: list[Finding], broken: int) -> str:
+def format_text(findings: list[Finding], broken: int) -> str:
     """A paragraph for each finding, its remedy below it, and the sum."""
     width = min(WIDEST, max(NARROWEST, shutil.get_terminal_size().columns))
-    lines = [line for finding in findings for line in _paragraph(finding, width)]
-    return "\n".join([*lines, "", _sum(findings, broken)])
+    lines = [line for finding in findings for line in _format_paragraph(finding, width)]
+    return "\n".join([*lines, "", _format_summary(findings, broken)])
 
 
-def _paragraph(finding: Finding, width: int) -> list[str]:
+def _format_paragraph(finding: Finding, width: int) -> list[str]:
     """Lines that wrap between words only, so that paths and commands can be copied."""
     parts = [(f"{MARKS[finding.standing]:{INDENT}}", f"{finding.id}: {finding.said}")]
     if finding.remedy:
@@ -89,7 +91,7 @@ def _paragraph(finding: Finding, width: int) -> list[str]:
     ]
 
 
-def _sum(findings: list[Finding], broken: int) -> str:
+def _format_summary(findings: list[Finding], broken: int) -> str:
     advice = sum(finding.standing is Standing.ADVICE for finding in findings)
     said = f"{broken} things are broken" if broken else "Nothing is broken"
     said = "1 thing is broken" if broken == 1 else said

@@ -11,9 +11,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from antiphon.auth.secrets import PEPPER_FILE, load_pepper, parse_pepper
-from antiphon.cli.bootstrap import MARK, spool_of, store_url
+from antiphon.cli.bootstrap import MARK, find_spool, find_store_url
 from antiphon.cli.doctor.findings import Finding, Standing, report_ok, report_problem, to_finding
-from antiphon.cli.serve_options import home_of
+from antiphon.cli.serve_options import find_home
 from antiphon.errors import LimitsUnavailable, SettingsError, StoreRefused, StoreUnavailable
 from antiphon.settings.schema import Settings
 from antiphon.settings.tenancy import LimitsSettings
@@ -27,13 +27,13 @@ REACHED_S = 2
 
 def check_keyed(settings: Settings, environ: Mapping[str, str], user_home: Path) -> Iterator[Finding]:
     """The database, the pepper where there is a database, the spool, and what else the settings name."""
-    home = home_of(environ, user_home)
+    home = find_home(environ, user_home)
     try:
-        with closing(Database(store_url(settings.keys.store, home), connect_s=REACHED_S)) as database:
+        with closing(Database(find_store_url(settings.keys.store, home), connect_s=REACHED_S)) as database:
             yield from _check_store(database, settings, home)
     except (StoreRefused, StoreUnavailable) as error:
         yield to_finding("store-unusable", error)
-    yield _check_spool(Path(spool_of(settings.ledger.spool, home)), settings.ledger.spool_bytes)
+    yield _check_spool(Path(find_spool(settings.ledger.spool, home)), settings.ledger.spool_bytes)
     if settings.limits.url is not None:
         yield _check_limits(settings.limits, settings.limits.url)
     if settings.oidc.issuer is not None and find_spec("jwt") is None:
@@ -51,7 +51,7 @@ def _check_store(database: Database, settings: Settings, home: Path) -> Iterator
         else:
             yield report_ok("store", f"{file} is not there yet; the first start makes it")
         return
-    standing = database.standing()
+    standing = database.schema_state()
     if standing.newer:
         yield report_problem("store-newer", f"{database.shown} was made by a later version of Antiphon")
     elif standing.found is None:
@@ -94,14 +94,14 @@ def _check_spool(spool: Path, most: int) -> Finding:
 def _check_limits(limits: LimitsSettings, url: str) -> Finding:
     """Whether the Redis answers that counts for several servers."""
     try:
-        from antiphon.limits.reaching import reached
+        from antiphon.limits.redis.check import check_redis
     except ModuleNotFoundError:
         missing = SettingsError(
             "limits.url needs the client of Redis; install it: pip install 'antiphon[redis]'"
         )
         return to_finding("limits-unusable", missing)
     try:
-        return report_ok("limits", reached(url, REACHED_S))
+        return report_ok("limits", check_redis(url, REACHED_S))
     except SettingsError as error:
         return to_finding("limits-unusable", error)
     except LimitsUnavailable as error:

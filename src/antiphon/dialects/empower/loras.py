@@ -167,7 +167,7 @@ async def show_lora(request: Request, services: Services) -> Answer:
 
 async def list_loras(request: Request, services: Services) -> Answer:
     """Lists the LoRAs."""
-    return _show(list(map(_build_lora, services.deployments.listed(request.actor))))
+    return _show(list(map(_build_lora, services.deployments.list_deployed(request.actor))))
 
 
 async def show_base(request: Request, services: Services) -> Answer:

@@ -24,7 +24,7 @@ from antiphon.engines.host.control import HostConfig, Lifeline, StatusPipe
 from antiphon.engines.host.runtime import leave
 from antiphon.engines.host.server import listening
 from antiphon.errors import AntiphonError, LoadError
-from antiphon.processes.ipc.channel import bind_private, remove
+from antiphon.processes.ipc.channel import bind_private, remove_socket
 from antiphon.processes.ipc.frames import FrameError, from_line
 from antiphon.telemetry.logs import LOGGER, configure, record, record_loop_failure
 
@@ -115,7 +115,7 @@ def _create_engine(factory: str) -> TokenEngine:
 def _abandon(path: str) -> None:
     """Leaves nothing behind, and does not wait for the engine."""
     with suppress(OSError):
-        remove(path)
+        remove_socket(path)
         leave(Path(path).parent)
     os._exit(ORPHANED)
 

@@ -245,10 +245,10 @@ class HostTokenEngine:
             raise self._absence()
         number, call = next(self._numbers), call or Call()
         try:
-            encoded = channel.encoded(asking(number))
+            encoded = channel.encode(asking(number))
         except FrameError:
             raise InvalidValue(f"the prompt is too large to hand to the engine of {self._name}") from None
-        require_room(self._name, channel.unsent, channel.unsent_of(caller), len(encoded))
+        require_room(self._name, channel.unsent, channel.count_unsent(caller), len(encoded))
         channel.put_encoded(encoded, caller)
         self._calls[number] = call
         return number, call

@@ -36,11 +36,10 @@ from antiphon.engines.host.frames import (
     event_reply,
 )
 from antiphon.errors import AntiphonError, EngineError, ErrorReport, InvalidValue, UnsupportedParameter
-from antiphon.processes.ipc.channel import Channel, bind_private, remove
+from antiphon.processes.ipc.channel import Channel, bind_private, remove_socket
 from antiphon.processes.ipc.frames import FrameError, FrameReader, Hello
 from antiphon.task_group import task_group
-from antiphon.telemetry.logs import record
-from antiphon.telemetry.places import frames
+from antiphon.telemetry.logs import describe_exception, record
 
 BACKLOG = 64
 """Connections that may wait to be accepted; a gateway opens one."""
@@ -103,7 +102,7 @@ class Session:
         except FrameError as problem:
             self._fail(asking.call, f"the engine's answer is too large: {problem}")
         except Exception as defect:  # noqa: BLE001 - the border around an engine: one call fails, the host goes on
-            place = frames(defect)
+            place = describe_exception(defect)
             record("engine_call_failed", logging.ERROR, call=type(asking).__name__, problem=place)
             self._fail(asking.call, "the engine failed at this request; the server's log says why", place)
 
@@ -214,4 +213,4 @@ async def listening(
         finally:
             server.close()
             await host.drain(0)
-            remove(path)
+            remove_socket(path)

@@ -7,7 +7,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from antiphon.dialects.base import Endpoint, Request, Response
 from antiphon.domain.identity import Actor
-from antiphon.domain.limits import MOST_UNITS, Limit, LimitStatus, Measure, Subject, Window
+from antiphon.domain.limits import MAX_COST_UNITS, Limit, LimitStatus, Measure, Subject, Window
 from antiphon.domain.money import NANO
 from antiphon.engines.registry import Models
 from antiphon.errors import InvalidValue, ModelNotFound
@@ -30,7 +30,7 @@ from antiphon.http.admin.resource import (
 from antiphon.services.limit_validation import LimitRequest
 from antiphon.services.limits import LimitService
 
-Amount = Annotated[int, Meta(ge=0, extra_json_schema={"maximum": MOST_UNITS * NANO})]
+Amount = Annotated[int, Meta(ge=0, extra_json_schema={"maximum": MAX_COST_UNITS * NANO})]
 """How much is too much depends on the measure."""
 
 

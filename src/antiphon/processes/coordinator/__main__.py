@@ -16,7 +16,7 @@ from antiphon.domain.context import SystemClock
 from antiphon.engines.host.control import CoordinatorConfig, Lifeline, StatusPipe
 from antiphon.engines.host.runtime import leave
 from antiphon.errors import AntiphonError
-from antiphon.processes.coordinator.assemble import coordinating, open_database
+from antiphon.processes.coordinator.assemble import open_coordinator, open_database
 from antiphon.processes.ipc.frames import from_line
 from antiphon.settings.schema import Settings, decode_settings
 from antiphon.telemetry.logs import configure
@@ -31,10 +31,10 @@ async def run(settings: Settings, config: CoordinatorConfig) -> None:
     database, clock = open_database(settings), SystemClock()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     try:
-        async with coordinating(settings, config.socket, clock, database) as coordinator:
+        async with open_coordinator(settings, config.socket, clock, database) as coordinator:
             status.ready()
             await status.pulse(stop)
-            coordinator.save()
+            coordinator.save_snapshot()
     except AntiphonError as error:
         status.failed(error)
         sys.exit(1)

@@ -10,11 +10,11 @@ from antiphon.domain.context import Clock
 from antiphon.errors import StoreUnavailable
 from antiphon.ledger.drain import Drain
 from antiphon.limits.local import LocalLimiter
-from antiphon.limits.seeding import SECOND, LedgerSeeds
-from antiphon.limits.snapshot import take
-from antiphon.processes.coordinator.coordinator import Coordinator, listening
+from antiphon.limits.seeding import SECOND, LedgerSeeder
+from antiphon.limits.snapshot import pop_snapshot
+from antiphon.processes.coordinator.coordinator import Coordinator, serve_coordinator
 from antiphon.settings.schema import Settings
-from antiphon.store.base import Entries, Tenancy
+from antiphon.store.base import EntryStore, TenancyStore
 
 if TYPE_CHECKING:
     from antiphon.store.database import Database
@@ -27,7 +27,7 @@ LIMITS = "limits.json"
 
 
 @asynccontextmanager
-async def coordinating(
+async def open_coordinator(
     settings: Settings, path: str, clock: Clock, database: "Database | None" = None
 ) -> AsyncIterator[Coordinator]:
     """A coordinator that listens at the path while the context lasts. With keys it has a database, drains the
@@ -36,26 +36,26 @@ async def coordinating(
         runtime, began = Path(path).parent, int(clock.wall() * SECOND)
         drain = limiter = kept = None
         if database is not None:
-            from antiphon.store.entries import SqlEntries
+            from antiphon.store.ledger import SqlEntries
             from antiphon.store.tenancy import SqlTenancy
 
             entries = SqlEntries(database)
-            drain = await stack.enter_async_context(draining(settings, entries))
+            drain = await stack.enter_async_context(open_drain(settings, entries))
             if settings.limits.url is None:
                 tenancy = SqlTenancy(database)
-                seeds = await stack.enter_async_context(seeding(entries, tenancy, drain, clock, began))
+                seeds = await stack.enter_async_context(open_seeds(entries, tenancy, drain, clock, began))
                 limiter = LocalLimiter(clock, seeds, opens=settings.limits.unavailable == "open")
                 kept = Path(settings.ledger.spool or "") / LIMITS
 
         def make(tasks: asyncio.TaskGroup) -> Coordinator:
             coordinator = Coordinator(tasks, runtime, began, limiter, drain, kept)
             if kept is not None and limiter is not None:
-                snapshot = take(kept, limiter.now())
+                snapshot = pop_snapshot(kept, limiter.now())
                 if snapshot is not None:
                     coordinator.load(snapshot)
             return coordinator
 
-        yield await stack.enter_async_context(listening(path, make))
+        yield await stack.enter_async_context(serve_coordinator(path, make))
 
 
 def open_database(settings: Settings) -> "Database | None":
@@ -64,11 +64,11 @@ def open_database(settings: Settings) -> "Database | None":
         return None
     from antiphon.store.database import Database
 
-    return Database(settings.keys.store or "", told=False)
+    return Database(settings.keys.store or "", show_details=False)
 
 
 @asynccontextmanager
-async def draining(settings: Settings, entries: Entries) -> AsyncIterator[Drain]:
+async def open_drain(settings: Settings, entries: EntryStore) -> AsyncIterator[Drain]:
     """Brings the spool into the database while the context lasts. Raises StartupError where it cannot be
     used."""
     drain = Drain(Path(settings.ledger.spool or ""), entries)
@@ -80,18 +80,18 @@ async def draining(settings: Settings, entries: Entries) -> AsyncIterator[Drain]
 
 
 @asynccontextmanager
-async def seeding(
-    entries: Entries, tenancy: Tenancy, drain: Drain | None, clock: Clock, began: int | None = None
-) -> AsyncIterator[LedgerSeeds]:
+async def open_seeds(
+    entries: EntryStore, tenancy: TenancyStore, drain: Drain | None, clock: Clock, began: int | None = None
+) -> AsyncIterator[LedgerSeeder]:
     """Asks the ledger what is used of limits while the context lasts; after what `drain` has to bring into
     it, where it runs in this process. Where another process drains, as with two servers of one directory,
-    that one has had a moment for it, and the ledger is taken as it is. `began`: as of LedgerSeeds."""
+    that one has had a moment for it, and the ledger is taken as it is. `began`: as of LedgerSeeder."""
 
     def drained() -> None:
-        if drain is not None and not drain.drain_now() and not drain.standing.elsewhere:
+        if drain is not None and not drain.drain_now() and not drain.status.another_drains:
             raise StoreUnavailable("what was written down is not in the database yet")
 
-    seeds = LedgerSeeds(entries, clock.wall, drained, tenancy.families, began)
+    seeds = LedgerSeeder(entries, clock.wall, drained, tenancy.families, began)
     try:
         yield seeds
     finally:

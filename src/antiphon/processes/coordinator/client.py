@@ -15,27 +15,27 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 
 from antiphon.domain.context import Clock
 from antiphon.errors import EngineError
-from antiphon.ledger.segments import take_lock
+from antiphon.ledger.segments import try_lock
 from antiphon.processes.coordinator.coordinator import Coordinator
 from antiphon.processes.coordinator.frames import (
     TO_PROCESS,
     Announce,
-    Asking,
     AskTotals,
+    DirectoryNews,
     Done,
-    Know,
-    Look,
+    KnownRevision,
+    LimitsReply,
     Names,
-    Others,
     Ping,
     Publish,
+    Question,
     Refused,
     Reply,
     Report,
-    Stand,
     ToCoordinator,
     Topic,
     ToProcess,
+    TotalsReply,
     Welcome,
 )
 from antiphon.processes.coordinator.limiter import SharedLimiter
@@ -43,9 +43,8 @@ from antiphon.processes.coordinator.session import Session
 from antiphon.processes.ipc.channel import Channel
 from antiphon.processes.ipc.frames import FrameError, FrameReader, Incompatible, Message
 from antiphon.task_group import task_group
-from antiphon.telemetry.exposition import Series
+from antiphon.telemetry.exposition import Series, Totals
 from antiphon.telemetry.logs import record
-from antiphon.telemetry.totals import Totals
 
 JOIN_S = 10.0
 """Seconds that a process waits for the coordinator before it serves."""
@@ -120,7 +119,7 @@ class CoordinatorClient:
         """Of processes that ended while this one coordinated."""
         self._reported = Totals()
 
-    async def joined(self, within: float | None = None) -> None:
+    async def wait_connected(self, within: float | None = None) -> None:
         """Waits until there is a coordinator, for so many seconds at most."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within):
@@ -131,7 +130,7 @@ class CoordinatorClient:
         """Whether the coordinator can be asked now, as far as it is known."""
         return self._there.is_set() and not self._is_silent
 
-    async def responds(self) -> bool:
+    async def ping(self) -> bool:
         """Whether the coordinator is there and answers within a moment."""
         try:
             async with asyncio.timeout(PING_S):
@@ -145,7 +144,7 @@ class CoordinatorClient:
         if self._send is not None:
             self._send(message)
 
-    async def call(self, make: Callable[[int], Asking]) -> Reply:
+    async def call(self, make: Callable[[int], Question]) -> Reply:
         """What a coordinator answers that does not go away meanwhile."""
         while True:
             await self._there.wait()
@@ -191,9 +190,9 @@ class CoordinatorClient:
         if self._look.wait(seconds):
             self._look.clear()
 
-    def know(self, revision: int) -> None:
+    def report_revision(self, revision: int) -> None:
         """This process answers by that revision from now on. To be called in any thread."""
-        self._loop.call_soon_threadsafe(self._know, Topic.DIRECTORY, revision)
+        self._loop.call_soon_threadsafe(self._report_known, Topic.DIRECTORY, revision)
 
     async def announce(self, revision: int) -> None:
         """Waits until every process that can be reached knows the revision."""
@@ -201,24 +200,24 @@ class CoordinatorClient:
             async with asyncio.timeout(PATIENCE_S):
                 await self.call(lambda call: Announce(call, revision))
 
-    def _know(self, topic: Topic, revision: int) -> None:
+    def _report_known(self, topic: Topic, revision: int) -> None:
         self._known[topic] = revision
-        self.send(Know(topic, revision))
+        self.send(KnownRevision(topic, revision))
 
     # --- metrics --------------------------------------------------------------------------------------------
 
-    def count(self, series: Callable[[], Iterable[Series]]) -> None:
+    def set_series(self, series: Callable[[], Iterable[Series]]) -> None:
         """Reports these numbers from now on."""
         self._series = series
 
-    async def collect(self) -> tuple[int, Totals]:
+    async def collect_totals(self) -> tuple[int, Totals]:
         """How many other processes there are, and what they count. A coordinator that is away is waited for a
         moment; then nothing is known of others."""
         processes, totals = 0, Totals()
         with suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE_S):
                 reply = await self.call(AskTotals)
-                if isinstance(reply, Others):
+                if isinstance(reply, TotalsReply):
                     processes, totals = reply.processes, reply.totals
         totals.add(self._inherited)
         return processes, totals
@@ -242,10 +241,10 @@ class CoordinatorClient:
 
     async def keep_connected(self) -> None:
         """Asks a coordinator, or runs it, until closed."""
-        with _opened(f"{self._path}{LOCK_SUFFIX}") as lock:
+        with _open_lock(f"{self._path}{LOCK_SUFFIX}") as lock:
             async with task_group() as group:
                 while not self._closed:
-                    await self._try(lock, group)
+                    await self._connect_or_coordinate(lock, group)
                     await asyncio.sleep(PAUSE_S)
 
     def leave(self) -> None:
@@ -270,35 +269,35 @@ class CoordinatorClient:
             coordinator.join(session)
             try:
                 await self._there.wait()
-                await session.restored()
-                if coordinator.counts:
+                await session.wait_restored()
+                if coordinator.counts_limits:
                     self.limits.local = coordinator.limiter
                 await self._leaving.wait()
             finally:
                 self.coordinator = None
-                self._drop()
+                self._lose_coordinator()
                 self._inherited.add(coordinator.ended)
-                coordinator.save()
+                coordinator.save_snapshot()
                 if lock is not None:
                     fcntl.flock(lock, fcntl.LOCK_UN)
                 released.set()
 
-    async def _try(self, lock: int | None, group: asyncio.TaskGroup) -> None:
+    async def _connect_or_coordinate(self, lock: int | None, group: asyncio.TaskGroup) -> None:
         """Runs the coordinator where nobody else does; else asks the one that is there."""
-        if self._begin is not None and not self._leaving.is_set() and _taken(lock):
+        if self._begin is not None and not self._leaving.is_set() and _can_coordinate(lock):
             released = asyncio.Event()
             group.create_task(self._coordinate(self._begin, lock, released))
             await released.wait()
             return
         try:
-            await self._connection()
+            await self._run_connection()
         except Incompatible as problem:
             record("coordinator_incompatible", logging.ERROR, reason=str(problem))
             self._closed = True
         except (OSError, TimeoutError):
             pass
 
-    async def _connection(self) -> None:
+    async def _run_connection(self) -> None:
         """One connection from greeting to end. Raises OSError, TimeoutError or Incompatible when there is
         none."""
         over = asyncio.Event()
@@ -309,7 +308,7 @@ class CoordinatorClient:
                 self._channel = None
                 level = logging.DEBUG if self._closed else logging.WARNING
                 record("coordinator_lost", level, reason=reason)
-                self._drop()
+                self._lose_coordinator()
 
         def receive(message: ToProcess) -> None:
             if isinstance(message, Welcome):  # not later: it is answered by what is restated
@@ -321,12 +320,12 @@ class CoordinatorClient:
         try:
             async with asyncio.timeout(GREETING_S):
                 await channel.greeted
-                await self.joined()
+                await self.wait_connected()
             await self._keep_reporting(over)
         finally:
             channel.cut("this side closed")
 
-    def _drop(self) -> None:
+    def _lose_coordinator(self) -> None:
         """There is no coordinator: what was asked of it is asked again of the next."""
         self._send = None
         self._there.clear()
@@ -342,14 +341,14 @@ class CoordinatorClient:
                 for each in self.limits.restate(began):
                     self.send(each)
                 for topic, revision in self._known.items():
-                    self.send(Know(topic, revision))
+                    self.send(KnownRevision(topic, revision))
                 self._is_silent = False
                 self._there.set()
             case Names():
                 self._learn(message)
-            case Look():
+            case DirectoryNews():
                 self._look.set()
-            case Stand(call) | Refused(call) | Others(call) | Done(call):
+            case LimitsReply(call) | Refused(call) | TotalsReply(call) | Done(call):
                 self._is_silent = False
                 if (answer := self._calls.get(call)) is not None and not answer.done():
                     answer.set_result(message)
@@ -361,11 +360,11 @@ class CoordinatorClient:
             self._names = names
             if names.revision:  # else the coordinator has lost them, and hears them with the next change
                 self._follow(names.names)
-        self._know(Topic.ADAPTERS, names.revision)
+        self._report_known(Topic.ADAPTERS, names.revision)
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[int | None]:
+def _open_lock(path: str) -> Iterator[int | None]:
     """A file whose lock may be taken, and is let go of at the end; None where it cannot be made, as on a full
     disk."""
     try:
@@ -380,19 +379,21 @@ def _opened(path: str) -> Iterator[int | None]:
         os.close(lock)
 
 
-def _taken(lock: int | None) -> bool:
+def _can_coordinate(lock: int | None) -> bool:
     """Whether this process may coordinate now."""
-    return lock is None or take_lock(lock)
+    return lock is None or try_lock(lock)
 
 
 @asynccontextmanager
-async def joined(path: str, clock: Clock, begin: Begin | None = None) -> AsyncIterator[CoordinatorClient]:
+async def connect_coordinator(
+    path: str, clock: Clock, begin: Begin | None = None
+) -> AsyncIterator[CoordinatorClient]:
     """The coordinator, kept connected while the context lasts. Raises what `begin` raises."""
     client = CoordinatorClient(path, clock, begin)
     async with task_group() as group:
         connecting = group.create_task(client.keep_connected())
         try:
-            await client.joined(JOIN_S)
+            await client.wait_connected(JOIN_S)
             yield client
         finally:
             client.close()

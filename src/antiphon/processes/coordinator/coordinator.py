@@ -11,14 +11,21 @@ from pathlib import Path
 from antiphon.errors import EngineError, LimitsUnavailable
 from antiphon.ledger.drain import Drain
 from antiphon.limits.local import LocalLimiter
-from antiphon.limits.snapshot import Snapshot, save
-from antiphon.processes.coordinator.frames import TO_COORDINATOR, Look, Names, ToCoordinator, Topic, Welcome
+from antiphon.limits.snapshot import Snapshot, save_snapshot
+from antiphon.processes.coordinator.frames import (
+    TO_COORDINATOR,
+    DirectoryNews,
+    Names,
+    ToCoordinator,
+    Topic,
+    Welcome,
+)
 from antiphon.processes.coordinator.session import Session
-from antiphon.processes.ipc.channel import Channel, bind_private, remove
+from antiphon.processes.ipc.channel import Channel, bind_private, remove_socket
 from antiphon.processes.ipc.frames import FrameReader
 from antiphon.task_group import task_group
+from antiphon.telemetry.exposition import Totals
 from antiphon.telemetry.logs import record
-from antiphon.telemetry.totals import Totals
 
 BACKLOG = 64
 """Connections that may wait to be accepted; an HTTP process opens one."""
@@ -61,7 +68,7 @@ class Coordinator:
         self._limiter = limiter
         self._kept = kept
         self._path = runtime / ADAPTERS
-        self._names = _read(self._path)
+        self._names = _read_names(self._path)
         self._sessions: dict[Session, None] = {}
         self.ended = Totals()
         """Of processes that are gone."""
@@ -75,15 +82,15 @@ class Coordinator:
         return self._limiter
 
     @property
-    def counts(self) -> bool:
+    def counts_limits(self) -> bool:
         """Whether limits are counted here."""
         return self._limiter is not None
 
-    def save(self) -> None:
+    def save_snapshot(self) -> None:
         """Leaves what is counted now to the next coordinator."""
         if self._limiter is not None and self._kept is not None:
             try:
-                save(self._kept, self._limiter.snapshot())
+                save_snapshot(self._kept, self._limiter.snapshot())
             except OSError as problem:
                 record("limits_not_saved", logging.WARNING, problem=os.strerror(problem.errno or 0))
 
@@ -117,7 +124,7 @@ class Coordinator:
         if session in self._sessions:
             del self._sessions[session]
             self.ended.add(session.totals, lives=False)
-        self.note()
+        self.note_change()
 
     def close(self) -> None:
         """Ends every connection."""
@@ -145,28 +152,28 @@ class Coordinator:
             return False
         written = (revision + 1, names)
         try:
-            _write(self._path, *written)
+            _write_names(self._path, *written)
         except OSError as problem:
             said = os.strerror(problem.errno or 0)
             raise EngineError(f"the adapters cannot be changed: the runtime directory: {said}") from None
         self._names = written
         for session in self._sessions:
             session.link.put(Names(*written))
-        await self._known(Topic.ADAPTERS, revision + 1)
+        await self._wait_until_known(Topic.ADAPTERS, revision + 1)
         return True
 
     async def announce(self, revision: int, by: Session) -> None:
         """Has every process read the directory, and waits until it knows the revision."""
         for session in self._sessions:
             if session is not by:
-                session.link.put(Look())
-        await self._known(Topic.DIRECTORY, revision)
+                session.link.put(DirectoryNews())
+        await self._wait_until_known(Topic.DIRECTORY, revision)
 
-    def note(self) -> None:
+    def note_change(self) -> None:
         """A process knows more, or is gone."""
         self._noted.set()
 
-    async def _known(self, topic: Topic, revision: int) -> None:
+    async def _wait_until_known(self, topic: Topic, revision: int) -> None:
         """Waits until every process knows a revision of which it has read one, `MOST_S` at most."""
 
         def late() -> int:
@@ -180,7 +187,7 @@ class Coordinator:
         if late():
             record("processes_late", logging.WARNING, topic=topic, processes=late())
 
-    def others(self, session: Session) -> tuple[int, Totals]:
+    def sum_others(self, session: Session) -> tuple[int, Totals]:
         """How many other processes there are, and what they and those that ended count."""
         totals = Totals()
         totals.add(self.ended)
@@ -191,7 +198,7 @@ class Coordinator:
 
 
 @asynccontextmanager
-async def listening(
+async def serve_coordinator(
     path: str, make: Callable[[asyncio.TaskGroup], Coordinator]
 ) -> AsyncIterator[Coordinator]:
     """Offers a coordinator on a socket that only this user may open. Where there can be none, as on a full
@@ -215,10 +222,10 @@ def _remove_own(path: str, own: os.stat_result) -> None:
     """Takes the socket's path away, unless another process listens there by now."""
     with suppress(FileNotFoundError):
         if os.path.samestat(own, os.stat(path)):
-            remove(path)
+            remove_socket(path)
 
 
-def _read(path: Path) -> tuple[int, bytes]:
+def _read_names(path: Path) -> tuple[int, bytes]:
     """The names as they were written last, and their revision; 0 is never."""
     try:
         revision, names = path.read_bytes().split(b"\n", 1)
@@ -227,7 +234,7 @@ def _read(path: Path) -> tuple[int, bytes]:
         return 0, b""
 
 
-def _write(path: Path, revision: int, names: bytes) -> None:
+def _write_names(path: Path, revision: int, names: bytes) -> None:
     new = path.with_suffix(".new")
     new.write_bytes(b"%d\n%b" % (revision, names))
     new.replace(path)

@@ -10,7 +10,7 @@ import msgspec
 from antiphon.domain.limits import Amounts, Limit, LimitStatus
 from antiphon.errors import ErrorReport
 from antiphon.processes.ipc.frames import Hello, Message
-from antiphon.telemetry.totals import Totals
+from antiphon.telemetry.exposition import Totals
 
 
 class Topic(StrEnum):
@@ -103,7 +103,7 @@ class Announce(Message, tag=10):
     revision: int
 
 
-class Know(Message, tag=11):
+class KnownRevision(Message, tag=11):
     """The process answers by this revision from now on. Answered by nothing."""
 
     topic: Topic
@@ -126,7 +126,7 @@ class Welcome(Message, tag=1):
     """Unix milliseconds; no other coordinator of the server has the same."""
 
 
-class Stand(Message, tag=2):
+class LimitsReply(Message, tag=2):
     """What was asked for is done, and this is how its limits stand."""
 
     call: int
@@ -142,7 +142,7 @@ class Refused(Message, tag=3):
     standings: tuple[LimitStatus, ...] = ()
 
 
-class Others(Message, tag=4):
+class TotalsReply(Message, tag=4):
     """What all other processes count, those that ended included."""
 
     call: int
@@ -165,14 +165,14 @@ class Names(Message, tag=6):
     names: bytes
 
 
-class Look(Message, tag=7):
+class DirectoryNews(Message, tag=7):
     """There is a new revision of the directory. Answered by Know."""
 
 
-Asking = Reserve | Extend | AskLimits | AskTotals | Publish | Announce | Ping
-ToCoordinator = Hello | Asking | Settle | Restore | Ended | Report | Know
-Reply = Stand | Refused | Others | Done
-ToProcess = Hello | Welcome | Reply | Names | Look
+Question = Reserve | Extend | AskLimits | AskTotals | Publish | Announce | Ping
+ToCoordinator = Hello | Question | Settle | Restore | Ended | Report | KnownRevision
+Reply = LimitsReply | Refused | TotalsReply | Done
+ToProcess = Hello | Welcome | Reply | Names | DirectoryNews
 
 TO_COORDINATOR = msgspec.msgpack.Decoder(tuple[int, list[ToCoordinator]])
 TO_PROCESS = msgspec.msgpack.Decoder(tuple[int, list[ToProcess]])

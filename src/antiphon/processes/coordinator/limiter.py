@@ -15,16 +15,16 @@ from antiphon.domain.limits import Amounts, Limit, LimitStatus
 from antiphon.errors import AntiphonError, BudgetExceeded, LargerThanLimit, LimitsUnavailable, RateLimited
 from antiphon.limits.local import LocalLimiter
 from antiphon.processes.coordinator.frames import (
-    Asking,
     AskLimits,
     Ended,
     Extend,
+    LimitsReply,
+    Question,
     Refused,
     Reply,
     Reserve,
     Restore,
     Settle,
-    Stand,
     ToCoordinator,
 )
 
@@ -74,7 +74,7 @@ class Caller(Protocol):
     @property
     def is_reachable(self) -> bool: ...
     def send(self, message: ToCoordinator) -> None: ...
-    async def call(self, make: Callable[[int], Asking]) -> Reply: ...
+    async def call(self, make: Callable[[int], Question]) -> Reply: ...
 
 
 class SharedLimiter:
@@ -146,14 +146,14 @@ class SharedLimiter:
         while self._told is not None and self._ended[0].settled < now - RECENT_S:
             self._ended.popleft()
 
-    async def standing(self, limits: Sequence[Limit]) -> tuple[LimitStatus, ...]:
+    async def read_status(self, limits: Sequence[Limit]) -> tuple[LimitStatus, ...]:
         asked = tuple(limits)
         return await self._ask(lambda call: AskLimits(call, asked))
 
     async def aclose(self) -> None:
         """The connection is the caller's."""
 
-    async def _ask(self, make: Callable[[int], Asking]) -> tuple[LimitStatus, ...]:
+    async def _ask(self, make: Callable[[int], Question]) -> tuple[LimitStatus, ...]:
         """Asks until there is an answer, or patience is over. What was asked of a coordinator that went away
         is asked again: it took what it counted with it."""
         try:
@@ -164,13 +164,13 @@ class SharedLimiter:
                 "the process that keeps the limits is away; try again", retry_after=RETRY_AFTER
             ) from None
         if isinstance(reply, Refused):
-            raise _error(reply)
-        if not isinstance(reply, Stand):
+            raise _to_error(reply)
+        if not isinstance(reply, LimitsReply):
             raise LimitsUnavailable("the coordinator answered out of turn")
         return reply.standings
 
 
-def _error(refused: Refused) -> AntiphonError:
+def _to_error(refused: Refused) -> AntiphonError:
     """The error as the coordinator raised it."""
     error = refused.error.to_exception()
     if isinstance(error, RateLimited | BudgetExceeded | LargerThanLimit):

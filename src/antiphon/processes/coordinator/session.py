@@ -25,8 +25,8 @@ from antiphon.processes.coordinator.frames import (
     Done,
     Ended,
     Extend,
-    Know,
-    Others,
+    KnownRevision,
+    LimitsReply,
     Ping,
     Publish,
     Refused,
@@ -35,13 +35,13 @@ from antiphon.processes.coordinator.frames import (
     Reserve,
     Restore,
     Settle,
-    Stand,
     ToCoordinator,
     Topic,
+    TotalsReply,
 )
 from antiphon.processes.ipc.frames import FrameError, Hello, Message
+from antiphon.telemetry.exposition import Totals
 from antiphon.telemetry.logs import record
-from antiphon.telemetry.totals import Totals
 
 MAX_UNSENT = 16 * 1024 * 1024
 """Bytes that may wait for an HTTP process to read; one that is this far behind has stood still for long."""
@@ -77,8 +77,8 @@ class Owner(Protocol):
 
     async def publish(self, revision: int, names: bytes) -> bool: ...
     async def announce(self, revision: int, by: "Session") -> None: ...
-    def others(self, session: "Session") -> tuple[int, Totals]: ...
-    def note(self) -> None: ...
+    def sum_others(self, session: "Session") -> tuple[int, Totals]: ...
+    def note_change(self) -> None: ...
     def forget(self, session: "Session") -> None: ...
 
 
@@ -99,7 +99,7 @@ class Session:
         """Claims that count before anything else is asked."""
         self.is_over = False
 
-    async def restored(self) -> None:
+    async def wait_restored(self) -> None:
         """Waits until everything counts that was restated so far."""
         while self._restoring:
             await asyncio.wait(tuple(self._restoring))
@@ -119,19 +119,19 @@ class Session:
             case _:
                 self._receive_other(message)
 
-    def _receive_other(self, message: Know | Report | AskTotals | Ping | Publish | Announce) -> None:
+    def _receive_other(self, message: KnownRevision | Report | AskTotals | Ping | Publish | Announce) -> None:
         match message:
-            case Know(topic, revision):
+            case KnownRevision(topic, revision):
                 self.known[topic] = revision
-                self._owner.note()
+                self._owner.note_change()
             case Report(totals):
                 self.totals = totals
             case AskTotals(call):
-                self._reply(Others(call, *self._owner.others(self)))
+                self._reply(TotalsReply(call, *self._owner.sum_others(self)))
             case Ping(call):
                 self._reply(Done(call))
             case Publish() | Announce():
-                self._owner.tasks.create_task(self._spread(message))
+                self._owner.tasks.create_task(self._inform_processes(message))
 
     def lose(self, reason: str) -> None:
         """The process is gone: what it reserved and cannot settle any more counts as used."""
@@ -150,7 +150,7 @@ class Session:
             limiter, waits = self._owner.limiter, bool(self._restoring) or claim in self._pending
             seeded = not waits and limiter.is_seeded(asking.limits)
         except AntiphonError as error:
-            self._reply(refused(asking.call, error))
+            self._reply(make_refusal(asking.call, error))
             return
         if seeded:
             self._answer(asking)
@@ -158,26 +158,26 @@ class Session:
             self._pend(claim, self._owner.tasks.create_task(self._seed(asking, self._pending.get(claim))))
 
     async def _seed(self, asking: AskingLimits, before: asyncio.Task[None] | None) -> None:
-        await _over(before)
-        await self.restored()
+        await _wait_done(before)
+        await self.wait_restored()
         try:
             await self._owner.limiter.seed(asking.limits)
         except AntiphonError as error:
-            self._reply(refused(asking.call, error))
+            self._reply(make_refusal(asking.call, error))
         else:
             self._answer(asking)
 
     def _answer(self, asking: AskingLimits) -> None:
         try:
-            self._reply(Stand(asking.call, self._ask(asking)))
+            self._reply(LimitsReply(asking.call, self._ask(asking)))
         except AntiphonError as error:
-            self._reply(refused(asking.call, error))
+            self._reply(make_refusal(asking.call, error))
 
     def _ask(self, asking: AskingLimits) -> tuple[LimitStatus, ...]:
         limiter = self._owner.limiter
         match asking:
             case AskLimits(_, limits):
-                return limiter.standing_seeded(limits)
+                return limiter.read_status_seeded(limits)
             case Extend(_, claim, limits, amounts):
                 return limiter.extend_seeded(claim, limits, amounts)
             case Reserve(_, claim, limits, amounts):
@@ -195,7 +195,7 @@ class Session:
         self._pend(message.claim, task)
 
     async def _restate(self, message: Restore | Ended, before: asyncio.Task[None] | None) -> None:
-        await _over(before)
+        await _wait_done(before)
         self._owner.unclaimed.discard(message.claim)
         while not self.is_over:
             try:
@@ -230,9 +230,9 @@ class Session:
         """What else is asked of the claim waits for the task."""
         if claim:
             self._pending[claim] = task
-            task.add_done_callback(lambda _: self._done(claim, task))
+            task.add_done_callback(lambda _: self._finish_task(claim, task))
 
-    def _done(self, claim: str, task: asyncio.Task[None]) -> None:
+    def _finish_task(self, claim: str, task: asyncio.Task[None]) -> None:
         if self._pending.get(claim) is task:
             del self._pending[claim]
         if self.is_over:
@@ -240,7 +240,7 @@ class Session:
 
     # --- what is the same in all processes ------------------------------------------------------------------
 
-    async def _spread(self, message: Publish | Announce) -> None:
+    async def _inform_processes(self, message: Publish | Announce) -> None:
         try:
             if isinstance(message, Publish):
                 self._reply(Done(message.call, await self._owner.publish(message.revision, message.names)))
@@ -248,7 +248,7 @@ class Session:
                 await self._owner.announce(message.revision, self)
                 self._reply(Done(message.call))
         except AntiphonError as error:
-            self._reply(refused(message.call, error))
+            self._reply(make_refusal(message.call, error))
 
     def _reply(self, reply: Reply) -> None:
         if self.link.unsent > MAX_UNSENT:
@@ -257,13 +257,13 @@ class Session:
             self.link.put(reply)
 
 
-async def _over(task: asyncio.Task[None] | None) -> None:
+async def _wait_done(task: asyncio.Task[None] | None) -> None:
     """Waits until a task is done, however it ends."""
     if task is not None:
         await asyncio.wait([task])
 
 
-def refused(call: int, error: AntiphonError) -> Refused:
+def make_refusal(call: int, error: AntiphonError) -> Refused:
     """The error with what it says of limits."""
     report = ErrorReport.of(error)
     if not isinstance(error, RateLimited | BudgetExceeded | LargerThanLimit):

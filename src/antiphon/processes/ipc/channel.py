@@ -68,13 +68,13 @@ class Channel(asyncio.Protocol, Generic[M]):
         Raises FrameError for a message that no frame can hold; the connection is unharmed.
         """
         if self._transport is not None and not self._transport.is_closing():
-            self.put_encoded(self.encoded(message))
+            self.put_encoded(self.encode(message))
 
-    def encoded(self, message: Message) -> bytes:
+    def encode(self, message: Message) -> bytes:
         """The message as it travels. Raises FrameError for one that no frame can hold."""
-        return self._writer.message(message)
+        return self._writer.encode_message(message)
 
-    def unsent_of(self, owner: str) -> int:
+    def count_unsent(self, owner: str) -> int:
         """Bytes of `unsent` that are this owner's."""
         return self._unsent_of[owner]
 
@@ -111,7 +111,7 @@ class Channel(asyncio.Protocol, Generic[M]):
             and self._transport is not None
             and not self._transport.is_closing()
         ):
-            self._transport.write(self._writer.frame(self._take_frame()))
+            self._transport.write(self._writer.encode_frame(self._take_frame()))
 
     def _take_frame(self) -> list[bytes]:
         """Waiting messages for one frame, at least one."""
@@ -122,11 +122,11 @@ class Channel(asyncio.Protocol, Generic[M]):
             taken.append(encoded)
             size += len(encoded)
             if owner:
-                self._sent(owner, len(encoded))
+                self._note_sent(owner, len(encoded))
         self.unsent -= size
         return taken
 
-    def _sent(self, owner: str, size: int) -> None:
+    def _note_sent(self, owner: str, size: int) -> None:
         self._unsent_of[owner] -= size
         if not self._unsent_of[owner]:
             del self._unsent_of[owner]
@@ -180,7 +180,7 @@ class Channel(asyncio.Protocol, Generic[M]):
 
 def bind_private(path: str) -> socket.socket:
     """A socket at the path, mode 0600 before anybody can connect; what lay there before is replaced."""
-    remove(path)
+    remove_socket(path)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.bind(path)
@@ -191,7 +191,7 @@ def bind_private(path: str) -> socket.socket:
     return sock
 
 
-def remove(path: str) -> None:
+def remove_socket(path: str) -> None:
     """Takes a socket's path away, if it is there. Who gave up the right to leaves it to the
     supervisor."""
     with suppress(PermissionError):

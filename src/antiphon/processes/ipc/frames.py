@@ -56,14 +56,14 @@ class FrameWriter:
         self._encoder = msgspec.msgpack.Encoder()
         self._sequence = 0
 
-    def message(self, message: Message) -> bytes:
+    def encode_message(self, message: Message) -> bytes:
         """One message, ready for a frame. Raises FrameError when no frame can hold it."""
         encoded = self._encoder.encode(message)
         if len(encoded) > MAX_MESSAGE:
             raise FrameError(f"a message of {len(encoded)} bytes is over the limit of {MAX_MESSAGE}")
         return encoded
 
-    def frame(self, encoded: Sequence[bytes]) -> bytes:
+    def encode_frame(self, encoded: Sequence[bytes]) -> bytes:
         """The next frame, of messages that together stay under MAX_FRAME."""
         body = self._encoder.encode((self._sequence, [msgspec.Raw(message) for message in encoded]))
         self._sequence += 1
@@ -84,12 +84,12 @@ class FrameReader(Generic[M]):
         the messages before it; then the reader is of no more use."""
         self._pending += data
         start = 0
-        while (end := self._end_of_frame(start)) is not None:
-            yield from self._decoded(self._pending[start + HEADER : end])
+        while (end := self._find_frame_end(start)) is not None:
+            yield from self._decode(self._pending[start + HEADER : end])
             start = end
         del self._pending[:start]
 
-    def _end_of_frame(self, start: int) -> int | None:
+    def _find_frame_end(self, start: int) -> int | None:
         """Where the frame that begins at `start` ends; None while it is not all there."""
         if len(self._pending) < start + HEADER:
             return None
@@ -99,7 +99,7 @@ class FrameReader(Generic[M]):
         end = start + HEADER + length
         return end if len(self._pending) >= end else None
 
-    def _decoded(self, body: bytearray) -> list[M]:
+    def _decode(self, body: bytearray) -> list[M]:
         try:
             sequence, messages = self._decoder.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:

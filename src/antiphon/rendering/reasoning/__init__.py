@@ -1,3 +1,2 @@
-"""Reasoning as models write it: which notation a model has (`families`), telling it from the answer as it
-comes (`thinking`), counting its tokens (`counting`), what a caller may ask of it (`effort`), and what a
-constraint has to let pass before the answer (`before`)."""
+"""Reasoning as models write it: its notation and what a caller may ask of it (`notation`), telling it from
+the answer (`reader`), and what a constraint lets pass before the answer (`constraint`)."""

@@ -1,22 +1,30 @@
-"""How a family of models marks what it thinks before it answers."""
+"""How families of models mark their reasoning, and how a caller's reasoning effort reaches their templates.
 
+A field that the model cannot follow is refused by name.
+"""
+
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
+
+from antiphon.domain.request import Reasoning
+from antiphon.errors import UnsupportedParameter
 
 
 class Begin(StrEnum):
     """Where a choice's text begins."""
 
     FREE = "free"
-    """Before any reasoning: the model may begin it."""
+    """Before any reasoning; the model may begin it."""
     INSIDE = "inside"
     """In reasoning: the prompt ends with the mark that begins it."""
     AFTER = "after"
-    """In the answer: the prompt holds reasoning that has ended, or a mark that there is none."""
+    """In the answer: the prompt holds complete reasoning, or a mark that there is none."""
 
 
 @dataclass(frozen=True, slots=True)
-class Notation:
+class ReasoningNotation:
     """One family's notation: `open`, the reasoning, `close`, `gap`, the answer."""
 
     open: tuple[str, ...]
@@ -24,26 +32,26 @@ class Notation:
     close: str
     """A text, or the name of a control token."""
     gap: tuple[str, ...] = ()
-    """What the model writes between the mark that ends reasoning and its answer."""
+    """Texts between the mark that ends reasoning and the answer."""
     channels: bool = False
-    """Whether reasoning is a channel of harmony's; its reader is then that of calls."""
+    """Whether reasoning is a channel of harmony's; the reader of calls then reads it."""
     efforts: tuple[str, ...] | None = None
-    """The efforts that the model was taught; None is what its template makes of them."""
+    """The efforts that the model was trained for; None if its template decides."""
 
     @property
     def opening(self) -> str:
-        """`open` as it reads."""
+        """`open` as one text."""
         return "".join(self.open)
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """What a reader has to see."""
+        """The marks that a reader must see."""
         return (*self.open, self.close)
 
-    def begin(self, end: str, said: str = "", is_text: bool = True) -> Begin:
-        """Where a choice begins. `end`: the end of the prompt, with control tokens as their names. `said`:
-        the beginning of the answer that the prompt already holds. `is_text`: whether the marks are text, so
-        that it may hold them."""
+    def find_begin(self, end: str, said: str = "", is_text: bool = True) -> Begin:
+        """Returns where a choice begins. `end`: the end of the prompt, with control tokens as their names.
+        `said`: the beginning of the answer that the prompt holds. `is_text`: whether the marks are text, so
+        that `said` may hold them."""
         if said and (self.channels or not is_text):
             return Begin.AFTER
         if self.channels:
@@ -54,3 +62,154 @@ class Notation:
         if tail.endswith(self.opening.rstrip()):
             return Begin.INSIDE
         return Begin.AFTER if tail.endswith(self.close.rstrip()) or said else Begin.FREE
+
+
+LINES = "\n\n"
+"""The lines that most models write between reasoning and answer."""
+
+
+def think(source: str) -> ReasoningNotation:
+    """`<think>...</think>`: DeepSeek, Qwen 3, QwQ, GLM, SmolLM 3, MiniMax, Kimi and most others. DeepSeek's
+    newer templates write the answer at once after the mark."""
+    return ReasoningNotation(
+        ("<think>",), "</think>", () if "<｜Assistant｜></think>" in source else (LINES,)
+    )
+
+
+def seed(_source: str) -> ReasoningNotation:
+    """`<seed:think>...</seed:think>`: Seed-OSS."""
+    return ReasoningNotation(("<seed:think>",), "</seed:think>")
+
+
+def mistral(_source: str) -> ReasoningNotation:
+    """`[THINK]...[/THINK]`: Magistral and the models after it."""
+    return ReasoningNotation(("[THINK]",), "[/THINK]")
+
+
+def cohere(source: str) -> ReasoningNotation:
+    """`<|START_THINKING|>...<|END_THINKING|>`, then the response in marks of its own: Command R7B and A."""
+    response = "<|START_RESPONSE|>"
+    return ReasoningNotation(
+        ("<|START_THINKING|>",), "<|END_THINKING|>", (response,) if response in source else ()
+    )
+
+
+def gemma(_source: str) -> ReasoningNotation:
+    """`<|channel>thought`, a line break, the reasoning, `<channel|>`: Gemma 4."""
+    return ReasoningNotation(("<|channel>", "thought\n"), "<channel|>")
+
+
+def granite(_source: str) -> ReasoningNotation:
+    """Two sentences, which are plain text: Granite 3.2."""
+    return ReasoningNotation(("Here is my thought process:",), "Here is my response:", (LINES,))
+
+
+def harmony(_source: str) -> ReasoningNotation:
+    """gpt-oss: the channel `analysis`."""
+    efforts = ("low", "medium", "high")
+    return ReasoningNotation(
+        ("<|channel|>", "analysis", "<|message|>"), "<|end|>", channels=True, efforts=efforts
+    )
+
+
+Family = Callable[[str], ReasoningNotation]
+
+REASONING_FAMILIES: Mapping[str, Family] = MappingProxyType(
+    {
+        "cohere": cohere,
+        "gemma": gemma,
+        "granite": granite,
+        "harmony": harmony,
+        "mistral": mistral,
+        "seed": seed,
+        "think": think,
+    }
+)
+"""The families by the name in a model's settings."""
+
+NO_REASONING = "none"
+"""The name in the settings for a model that does not reason, whatever its template holds."""
+
+REASONING_SIGNS: tuple[tuple[str, Family], ...] = (
+    ("[/THINK]", mistral),
+    ("<|END_THINKING|>", cohere),
+    ("<|channel|>analysis", harmony),
+    ("<|channel>thought", gemma),
+    ("</seed:think>", seed),
+    ("</think>", think),
+    ("Here is my thought process:", granite),
+)
+"""Texts that tell the family from a template, the surest first."""
+
+
+def detect_reasoning(source: str, family: str | None = None) -> ReasoningNotation | None:
+    """Returns the notation of the named family, or the one that the template shows; None for none."""
+    if family is not None:
+        return None if family == NO_REASONING else REASONING_FAMILIES[family](source)
+    return next((family(source) for sign, family in REASONING_SIGNS if sign in source), None)
+
+
+EFFORT_VARIABLE = "reasoning_effort"
+"""The template variable for the effort."""
+
+SWITCH_VARIABLES = ("enable_thinking", "thinking")
+"""Template variables that switch reasoning on or off."""
+
+NO_EFFORT, ORDINARY_EFFORT = "none", "medium"
+"""The effort that switches reasoning off, and the effort of a model that knows no other."""
+
+
+def effort_variables(
+    reasoning: Reasoning, reads: frozenset[str], notation: ReasoningNotation | None
+) -> Mapping[str, object]:
+    """Returns the template variables for the requested effort. `reads`: the variables that the template
+    reads. Raises UnsupportedParameter."""
+    effort, terms = reasoning.effort, reasoning.terms
+    if effort is None:
+        return {}
+    if notation is None:
+        if effort == NO_EFFORT:
+            return {}
+        raise _to_refusal(reasoning, f"this model does not reason; leave it out, or send {terms.off}")
+    switches = [name for name in SWITCH_VARIABLES if name in reads]
+    if switches and effort == NO_EFFORT:
+        return dict.fromkeys(switches, False)
+    if EFFORT_VARIABLE in reads:
+        if notation.efforts is not None and effort not in notation.efforts:
+            known = ", ".join(notation.efforts)
+            says = "send one of them, or leave it out" if terms.off == NO_EFFORT else "leave it out"
+            raise _to_refusal(reasoning, f"this model was taught {known}; {says}")
+        return {EFFORT_VARIABLE: effort} | dict.fromkeys(switches, True)
+    if effort == ORDINARY_EFFORT:
+        return dict.fromkeys(switches, True)
+    budget = "a number of tokens" if terms.budget == terms.effort else terms.budget
+    if switches:
+        raise _to_refusal(
+            reasoning,
+            f"this model's reasoning is on or off; send {terms.on} or {terms.off}, or {budget} for less",
+        )
+    less = (
+        f"{budget}: 0 for no reasoning" if effort == NO_EFFORT and not terms.least else f"{budget} for less"
+    )
+    always = "always reasons" if effort == NO_EFFORT else "reasons"
+    raise _to_refusal(reasoning, f"this model {always} in its own way; send {terms.on}, or {less}")
+
+
+def require_reasoning(reasoning: Reasoning, notation: ReasoningNotation | None) -> None:
+    """Raises UnsupportedParameter for fields that only a model that reasons supports."""
+    if notation is not None:
+        return
+    if reasoning.wanted:
+        raise _to_refusal(reasoning, "this model does not reason; leave it out")
+    if reasoning.budget:
+        field = reasoning.terms.budget
+        raise UnsupportedParameter(
+            f"{field} is not supported: this model does not reason; leave it out", param=field
+        )
+
+
+def _to_refusal(reasoning: Reasoning, why: str) -> UnsupportedParameter:
+    effort, terms = reasoning.effort, reasoning.terms
+    value = {NO_EFFORT: terms.off, ORDINARY_EFFORT: terms.on}.get(effort or "", effort)
+    shown = "" if value is None or reasoning.wanted else f" {value[:32]}"
+    return UnsupportedParameter(f"{terms.effort}{shown} is not supported: {why}", param=terms.effort)

@@ -1,1 +1,1 @@
-"""How the tables came to be: one revision a file, forward only."""
+"""The history of the tables: one revision a file, forward only."""

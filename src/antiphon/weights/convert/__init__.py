@@ -1,2 +1,2 @@
-"""From other formats to GGUF: adapters in PEFT's, encoders in transformers'. Reads safetensors only, never a
-pickle, and runs no code that came with the weights."""
+"""Converts other formats to GGUF: PEFT adapters and transformers' encoders. It reads safetensors only, never
+a pickle, and runs no code that came with the weights."""

@@ -16,7 +16,7 @@ import gguf
 import numpy as np
 
 from antiphon.errors import ModelFileError
-from antiphon.weights.convert.saved import Tensor, read_json, read_list, read_tensors, read_text
+from antiphon.weights.convert.tensors import Tensor, read_json, read_list, read_tensors, read_text
 
 KINDS = ("F32", "F16", "Q8_0")
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from antiphon.errors import ModelFileError
-from antiphon.weights.convert.saved import Tensor, read_json, read_tensors
+from antiphon.weights.convert.tensors import Tensor, read_json, read_tensors
 from antiphon.weights.gguf import Header
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"

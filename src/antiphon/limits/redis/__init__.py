@@ -1,0 +1,1 @@
+"""Limits that several nodes count in one Redis or Valkey."""

@@ -1,0 +1,280 @@
+"""The limiter of several nodes. The counters are in Redis or Valkey, and each call is one round trip.
+
+A script can be sent again if its answer was lost: it takes nothing twice. Running requests are counted by
+leases, which are renewed while their claims are open. So the leases of a dead node expire. Its other reserved
+amounts stay counted.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.commands.core import AsyncScript
+from redis.exceptions import RedisError
+
+from antiphon.domain.context import Clock
+from antiphon.domain.limits import Amounts, Limit, LimitStatus
+from antiphon.errors import LimitsUnavailable, SettingsError
+from antiphon.limits.local import LocalLimiter, claim_amount
+from antiphon.limits.redis.messages import (
+    CONCURRENT_KIND,
+    Argument,
+    ScriptAnswer,
+    counter_kind,
+    encode_claim,
+    encode_limits,
+    encode_seed,
+)
+from antiphon.limits.redis.scripts import Scripts, build_scripts
+from antiphon.limits.seeding import Seeder, SeedReader
+from antiphon.telemetry.logs import record
+
+CONNECTIONS = 32
+TIMEOUT_S = 1.0
+"""Seconds after which Redis counts as unavailable."""
+POLL_S = 1.0
+"""Seconds between two checks whether Redis is available."""
+RETRY_PAUSE_S = 0.25
+"""Seconds after a failure in which Redis is not asked again."""
+LEASE_S = 30.0
+RENEWAL_S = 10.0
+BATCH = 500
+"""Claims per call."""
+MAX_UNCERTAIN = 10_000
+"""Most claims with an unknown state that are ended in Redis later. Beyond this number they stay counted."""
+FAILURES = (RedisError, OSError, TimeoutError)
+
+
+@dataclass(slots=True)
+class RedisClaim:
+    """An open claim in Redis."""
+
+    limits: tuple[Limit, ...]
+    step: int = 0
+    """How often the claim took more, or tried to."""
+    is_uncertain: bool = False
+    """Whether the result of an extension is unknown. Redis can still receive it after the claim has ended."""
+
+
+class RedisLimiter:
+    """A `Limiter` for all processes and nodes that use the same Redis and prefix. `keep_connected` must run
+    beside it."""
+
+    def __init__(
+        self,
+        url: str,
+        clock: Clock,
+        seeds: Seeder | None = None,
+        opens: bool = False,
+        prefix: str = "antiphon",
+        custom_scripts: Scripts | None = None,
+    ) -> None:
+        """Does not connect yet. `opens`: while Redis is unavailable, this process counts alone. Otherwise
+        nothing passes. `custom_scripts`: replaces the usual scripts. Raises SettingsError for an invalid
+        address."""
+        try:
+            pool = BlockingConnectionPool.from_url(
+                url,
+                max_connections=CONNECTIONS,
+                timeout=TIMEOUT_S,
+                socket_timeout=TIMEOUT_S,
+                socket_connect_timeout=TIMEOUT_S,
+                retry=Retry(NoBackoff(), 1),
+                decode_responses=True,
+            )
+        except ValueError:
+            raise SettingsError(
+                "limits.url is no address of Redis; say redis://HOST:PORT/DB, rediss://... or unix:///PATH"
+            ) from None
+        self._redis = Redis.from_pool(pool)
+        self._clock = clock
+        self._seed_reader = SeedReader(seeds, clock, opens)
+        self._fallback = LocalLimiter(clock, seeds, opens=True) if opens else None
+        self._keys = [f"{{{prefix}}}:limits"]
+        """All keys share one cluster slot, because every script uses many keys."""
+        texts, registered = custom_scripts or build_scripts(), self._redis.register_script
+        self._take_script, self._read_script = registered(texts.take), registered(texts.read_status)
+        self._settle_script, self._renew_script = registered(texts.settle), registered(texts.renew)
+        self._seed_script = registered(texts.seed)
+        self._claims: dict[str, RedisClaim] = {}
+        self._settled: deque[tuple[str, Amounts]] = deque()
+        """Ended claims that Redis does not know of yet, with what they used."""
+        self._has_settled = asyncio.Event()
+        self._sending = asyncio.Lock()
+        """Held while claims are sent. Only the sender removes what it has sent."""
+        self._failed_at: float | None = None
+        """Monotonic seconds of the last failure; None if the last call was answered."""
+
+    @property
+    def available(self) -> bool:
+        """Whether Redis answered the last call."""
+        return self._failed_at is None
+
+    async def reserve(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[LimitStatus, ...]:
+        held = RedisClaim(tuple(limits))
+        asked = [claim_amount(limit, amounts) for limit in limits]
+        try:
+            standings = await self._take_amounts(claim, held.step, limits, asked)
+        except asyncio.CancelledError:
+            self._settle_uncertain(claim)
+            raise
+        except LimitsUnavailable:
+            self._settle_uncertain(claim)
+            if self._fallback is None:
+                raise
+            return await self._fallback.reserve(claim, limits, amounts)
+        self._claims[claim] = held
+        return standings
+
+    async def extend(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[LimitStatus, ...]:
+        held = self._claims.get(claim)
+        if held is None:
+            return () if self._fallback is None else await self._fallback.extend(claim, limits, amounts)
+        held.step += (
+            1  # also without an answer: Redis may have taken this step, and the next one needs another number
+        )
+        try:
+            return await self._take_amounts(
+                claim, held.step, limits, [amounts.amount_of(each.measure) for each in limits]
+            )
+        except asyncio.CancelledError:
+            held.is_uncertain = True
+            raise
+        except LimitsUnavailable:
+            held.is_uncertain = True
+            if self._fallback is None:
+                raise
+            return ()
+
+    def settle(self, claim: str, amounts: Amounts, at: int | None = None) -> None:
+        if (held := self._claims.pop(claim, None)) is not None:
+            self._settled.append((claim, amounts))
+            self._has_settled.set()
+            if held.is_uncertain:
+                self._settle_uncertain(claim)
+        elif self._fallback is not None:
+            self._fallback.settle(claim, amounts)
+
+    async def read_status(self, limits: Sequence[Limit]) -> tuple[LimitStatus, ...]:
+        try:
+            answer = await self._call_seeded(
+                limits, self._read_script, self._encode_limits(limits, [0] * len(limits))
+            )
+        except LimitsUnavailable:
+            if self._fallback is None:
+                raise
+            return await self._fallback.read_status(limits)
+        return answer.build_statuses(limits)
+
+    async def aclose(self) -> None:
+        with suppress(LimitsUnavailable):
+            await self._send_settled()
+        await self._redis.aclose()
+
+    async def keep_connected(self) -> None:
+        """Sends settled claims, renews leases, and checks whether Redis is available, until cancelled."""
+        renewed = self._clock.monotonic()
+        while True:
+            with suppress(LimitsUnavailable):
+                await self._send_settled()
+                if self._clock.monotonic() - renewed >= RENEWAL_S:
+                    renewed = self._clock.monotonic()
+                    await self._renew_leases()
+            await self._wait_for_work()
+
+    # --- how it is done ---
+
+    def _settle_uncertain(self, claim: str) -> None:
+        """Ends a claim that Redis may or may not know of."""
+        if len(self._settled) < MAX_UNCERTAIN:
+            self._settled.append((claim, Amounts()))
+            self._has_settled.set()
+
+    async def _wait_for_work(self) -> None:
+        """Waits for settled claims, at most POLL_S, then checks whether Redis is available. While Redis is
+        unavailable, it waits POLL_S."""
+        try:
+            async with asyncio.timeout(POLL_S):
+                await (self._has_settled if self.available else asyncio.Event()).wait()
+        except TimeoutError:
+            with suppress(LimitsUnavailable):
+                await self._call(self._renew_script, [0])
+
+    async def _send_settled(self) -> None:
+        self._has_settled.clear()
+        async with self._sending:
+            while self._settled:
+                batch = list(islice(self._settled, BATCH))
+                await self._call(
+                    self._settle_script, [each for ended in batch for each in encode_claim(*ended)]
+                )
+                for _ in batch:
+                    self._settled.popleft()
+
+    async def _renew_leases(self) -> None:
+        claims = [
+            claim
+            for claim, held in self._claims.items()
+            if any(counter_kind(limit) == CONCURRENT_KIND for limit in held.limits)
+        ]
+        for at in range(0, len(claims), BATCH):
+            await self._call(self._renew_script, [int(LEASE_S * 1_000), *claims[at : at + BATCH]])
+
+    async def _take_amounts(
+        self, claim: str, step: int, limits: Sequence[Limit], asked: Sequence[int]
+    ) -> tuple[LimitStatus, ...]:
+        arguments = [claim, step, int(LEASE_S * 1_000), *self._encode_limits(limits, asked)]
+        answer = await self._call_seeded(limits, self._take_script, arguments)
+        return answer.build_statuses(limits, asked)
+
+    def _encode_limits(self, limits: Sequence[Limit], asked: Sequence[int]) -> list[Argument]:
+        return encode_limits(limits, asked, self._clock.wall())
+
+    async def _call_seeded(
+        self, limits: Sequence[Limit], script: AsyncScript, arguments: Sequence[Argument]
+    ) -> ScriptAnswer:
+        """The answer of a script. Creates missing counters first, and then calls the script again."""
+        if self._failed_at is not None and self._clock.monotonic() - self._failed_at < RETRY_PAUSE_S:
+            raise self._build_unavailable()
+        answer = ScriptAnswer.parse(await self._call(script, arguments))
+        if answer.status == "unknown":
+            await self._seed_counters([limits[place] for place in answer.numbers])
+            answer = ScriptAnswer.parse(await self._call(script, arguments))
+        if answer.status == "unknown":
+            raise self._build_unavailable()
+        return answer
+
+    async def _seed_counters(self, limits: Sequence[Limit]) -> None:
+        """Creates counters from the ledger. Raises LimitsUnavailable."""
+        taken = await self._seed_reader.read(limits)
+        for limit in limits:
+            said = encode_seed(limit, taken.get(limit.id, ()), self._clock.wall())
+            await self._call(self._seed_script, said)
+
+    async def _call(self, script: AsyncScript, arguments: Sequence[Argument]) -> object:
+        """The answer of Redis. Raises LimitsUnavailable."""
+        try:
+            said: object = await script(keys=self._keys, args=arguments)
+        except FAILURES as problem:
+            if self._failed_at is None:
+                record("limits_unavailable", logging.ERROR, problem=type(problem).__name__)
+            self._failed_at = self._clock.monotonic()
+            raise self._build_unavailable() from None
+        if self._failed_at is not None:
+            self._failed_at = None
+            record("limits_available", logging.WARNING)
+        return said
+
+    @staticmethod
+    def _build_unavailable() -> LimitsUnavailable:
+        return LimitsUnavailable(
+            "what is used of the limits is counted in Redis, which does not answer; try again",
+            retry_after=1.0,
+        )

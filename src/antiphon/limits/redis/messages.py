@@ -1,0 +1,108 @@
+"""Arguments and answers of the scripts in `limits.redis.scripts`. Does no I/O."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from antiphon.domain.limits import Amounts, Limit, LimitStatus, Measure, Window
+from antiphon.errors import LimitsUnavailable
+from antiphon.limits.refusals import build_refusal, pick_worst
+from antiphon.limits.windows import find_period, find_period_bounds
+
+MICRO = 1_000_000
+INTEGERS_END = 2**63
+"""Redis' integers are smaller."""
+CONCURRENT_KIND = "running"
+"""The counter kind of running requests."""
+Argument = str | int
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptAnswer:
+    """An answer of READ_STATUS or TAKE."""
+
+    status: str
+    """`stands`, `refused` or `unknown`."""
+    rows: Sequence[Sequence[int]] = ()
+    """For each limit the amount used, and microseconds until it is 0."""
+    numbers: Sequence[int] = ()
+    """Indexes of limits without a counter."""
+    refusals: Sequence[Sequence[int]] = ()
+    """For each limit without room: its index, microseconds until there is room, and what this claim took
+    before its size was known."""
+    at: int = 0
+    """Unix milliseconds."""
+
+    @staticmethod
+    def parse(said: object) -> "ScriptAnswer":
+        """Raises LimitsUnavailable for an answer of an unknown form."""
+        match said:
+            case ["stands", [*rows]]:
+                return ScriptAnswer("stands", [_parse_integers(row) for row in rows])
+            case ["unknown", [*numbers]]:
+                return ScriptAnswer("unknown", numbers=[number - 1 for number in _parse_integers(numbers)])
+            case ["refused", [*rows], [*refusals], int(at)]:
+                refused = [(number - 1, *said) for number, *said in map(_parse_integers, refusals)]
+                return ScriptAnswer(
+                    "refused", [_parse_integers(row) for row in rows], refusals=refused, at=at
+                )
+        raise LimitsUnavailable("Redis answers what it was not asked", retry_after=1.0)
+
+    def build_statuses(self, limits: Sequence[Limit], asked: Sequence[int] = ()) -> tuple[LimitStatus, ...]:
+        """The status of each limit. Raises the worst refusal if there is any."""
+        standings = tuple(
+            LimitStatus(limit, max(0, limit.amount - used), reset / MICRO)
+            for limit, (used, reset) in zip(limits, self.rows, strict=True)
+        )
+        if not self.refusals:
+            return standings
+        refusals = (
+            (build_refusal(limits[place], asked[place], own, wait / MICRO, self.at / 1_000), place)
+            for place, wait, own in self.refusals
+        )
+        raise pick_worst(refusals, standings)
+
+
+def counter_kind(limit: Limit) -> str:
+    """The scripts' name for the kind of counter."""
+    if limit.measure is Measure.CONCURRENT or limit.window is None:
+        return CONCURRENT_KIND
+    return str(limit.window)
+
+
+def encode_limits(limits: Sequence[Limit], asked: Sequence[int], now: float) -> list[Argument]:
+    """Limits with the amount asked of each. `now`: Unix seconds."""
+    said: list[Argument] = []
+    for limit, amount in zip(limits, asked, strict=True):
+        said += [limit.id, counter_kind(limit), str(limit.measure), limit.amount, amount]
+        said += (
+            find_period_bounds(limit.window, now) if limit.window not in (None, Window.MINUTE) else (0, 0, 0)
+        )
+    return said
+
+
+def encode_claim(claim: str, amounts: Amounts) -> list[Argument]:
+    """A claim with what it really used."""
+    return [claim, amounts.requests, amounts.input_tokens, amounts.output_tokens, amounts.cost]
+
+
+def encode_seed(limit: Limit, taken: Sequence[tuple[float, int]], now: float) -> list[Argument]:
+    """Past usage of a new counter; for a calendar period, the sum. `now`: Unix seconds."""
+    said: list[Argument] = [limit.id, counter_kind(limit)]
+    if limit.window is None:
+        return said
+    if limit.window is not Window.MINUTE:
+        begin = find_period(limit.window, now)[0]
+        return [*said, begin, min(sum(amount for at, amount in taken if at >= begin), INTEGERS_END - 1)]
+    for at, amount in sorted(taken):
+        said += [int(at * MICRO), amount]
+    return said
+
+
+def _parse_integers(row: object) -> list[int]:
+    """A row of integers. Redis sends large ones as text."""
+    try:
+        if isinstance(row, list):
+            return [each if isinstance(each, int) else int(str(each)) for each in row]
+    except ValueError:
+        pass
+    raise LimitsUnavailable("Redis answers what it was not asked", retry_after=1.0)

@@ -1,0 +1,356 @@
+"""Lua scripts for Redis: the counters of `limits.windows`, kept in Redis and timed by its clock.
+
+Each script runs as one atomic step. Each can be sent again if its answer was lost: it does nothing twice. All
+keys have one prefix and expire:
+
+    w:ID  hash   sliding window: amounts by bucket, `t` their sum, `s` set once the ledger was read
+    q:ID  list   the bucket numbers of w:ID, the oldest first
+    p:ID  hash   calendar periods: amounts by beginning, and `s`
+    r:ID  set    running claims by the end of their lease (milliseconds)
+    k:ID  text   a claim: its step number, and what it took of which limit at which place (MessagePack)
+
+A counter's kind is `minute`, `day`, `week`, `month` or `running`. The amounts of one request are below 2^53,
+which Lua holds exactly. Totals and limits can reach 2^63, which Redis holds: Lua keeps these as text and
+compares them in two halves.
+"""
+
+from dataclasses import dataclass
+
+from antiphon.limits.windows import BUCKET, BUCKETS
+
+MICROSECOND = 1_000
+"""Nanoseconds."""
+DAY_S = 24 * 3600
+"""Seconds after which an unused key expires; keys of calendar periods after 40 times as long. The ledger
+still knows their usage."""
+LATE_S = 60
+"""Seconds in which a late call of an ended claim can still arrive."""
+TIME = "redis.call('TIME')"
+"""Lua expression for the current time: seconds and microseconds."""
+
+SHARED = """
+local BUCKET, BUCKETS, AGAIN = %BUCKET%, %BUCKETS%, 1000000
+local KEPT = {minute = %DAY%, period = 40 * %DAY%}
+local CLAIM, RUNNING = %DAY%, %DAY%
+local OVER, LATE = 2 ^ 53, %LATE%
+local prefix = KEYS[1]
+local time = %TIME%
+local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
+local function text(number)
+  return type(number) == 'string' and number or string.format('%.0f', number)
+end
+local function minus(text) return string.sub(text, 1, 1) == '-' and string.sub(text, 2) or '-' .. text end
+local function key(kind, id) return prefix .. ':' .. kind .. ':' .. id end
+local function hashed(kind, id) return key(kind == 'minute' and 'w' or 'p', id) end
+
+-- Beginning and end of the period that is now, in seconds: of the two that a limit comes with.
+local function period(limit)
+  local first, second, last = unpack(limit.bounds)
+  if now < second * 1000000 then return first, second end
+  return second, last
+end
+
+-- Billions, and what is left of them.
+local function halves(text)
+  local sign = string.sub(text, 1, 1) == '-' and -1 or 1
+  local digits = string.match(text, '%d+')
+  return sign * (tonumber(string.sub(digits, 1, -10)) or 0), sign * tonumber(string.sub(digits, -9))
+end
+
+-- By how much what counts and what is asked are more than a limit: exact but where it is far from it.
+local function excess_of(counted, asked, limit)
+  local counted_high, counted_low = halves(counted)
+  local limit_high, limit_low = halves(limit)
+  return (counted_high - limit_high) * 1000000000 + (counted_low - limit_low + asked)
+end
+
+-- What counts now, as text.
+local function used(limit)
+  local kind, id = limit.kind, limit.id
+  if kind == 'running' then
+    redis.call('ZREMRANGEBYSCORE', key('r', id), '-inf', text(math.floor(now / 1000)))
+    return text(redis.call('ZCARD', key('r', id)))
+  end
+  if kind ~= 'minute' then
+    return redis.call('HGET', key('p', id), text((period(limit)))) or '0'
+  end
+  local hash, queue = key('w', id), key('q', id)
+  local oldest = math.floor(now / BUCKET) - BUCKETS
+  local bucket = redis.call('LINDEX', queue, 0)
+  while bucket and tonumber(bucket) < oldest do
+    local amount = redis.call('HGET', hash, bucket)
+    if amount then
+      redis.call('HINCRBY', hash, 't', minus(amount))
+      redis.call('HDEL', hash, bucket)
+    end
+    redis.call('LPOP', queue)
+    bucket = redis.call('LINDEX', queue, 0)
+  end
+  return redis.call('HGET', hash, 't') or '0'
+end
+
+-- Whether what was taken at a place counts now.
+local function holds(limit, place)
+  if limit.kind == 'minute' then return place >= math.floor(now / BUCKET) - BUCKETS end
+  return place == period(limit)
+end
+
+-- Counts more, and says where.
+local function take(limit, amount)
+  local id = limit.id
+  if limit.kind == 'minute' then
+    local hash, queue = key('w', id), key('q', id)
+    local bucket = math.floor(now / BUCKET)
+    local newest = tonumber(redis.call('LINDEX', queue, -1) or -1)
+    if bucket <= newest then
+      bucket = newest  -- also where the clock was set back: they stay in order
+    else
+      redis.call('RPUSH', queue, text(bucket))
+      redis.call('EXPIRE', queue, KEPT.minute)
+    end
+    redis.call('HINCRBY', hash, text(bucket), text(amount))
+    redis.call('HINCRBY', hash, 't', text(amount))
+    redis.call('EXPIRE', hash, KEPT.minute)
+    return bucket
+  end
+  local begin = period(limit)
+  redis.call('HINCRBY', key('p', id), text(begin), text(amount))
+  redis.call('EXPIRE', key('p', id), KEPT.period)
+  return begin
+end
+
+-- Counts less of what was taken at a place, where it still counts.
+local function give(limit, place, amount)
+  local hash = hashed(limit.kind, limit.id)
+  if redis.call('HEXISTS', hash, text(place)) == 0 then return end
+  local stays = redis.call('HINCRBY', hash, text(place), text(-amount))
+  if limit.kind ~= 'minute' then return end
+  redis.call('HINCRBY', hash, 't', text(-amount))
+  if stays <= 0 then
+    redis.call('HDEL', hash, text(place))
+    redis.call('LREM', key('q', limit.id), -1, text(place))
+  end
+end
+
+-- Microseconds until a bucket leaves the window.
+local function left(bucket) return math.max(0, (bucket + BUCKETS + 1) * BUCKET - now) end
+
+-- Microseconds until nothing of what counts now counts any more.
+local function reset(limit)
+  if limit.kind == 'running' then return 0 end
+  if limit.kind == 'minute' then
+    local newest = redis.call('LINDEX', key('q', limit.id), -1)
+    return newest and left(tonumber(newest)) or 0
+  end
+  local _, finish = period(limit)
+  return math.max(0, finish * 1000000 - now)
+end
+
+-- Microseconds until so much less counts.
+local function wait(limit, excess)
+  if limit.kind == 'running' then return AGAIN end
+  if limit.kind ~= 'minute' then return reset(limit) end
+  local freed = 0
+  for from = 0, BUCKETS, 20 do
+    for _, bucket in ipairs(redis.call('LRANGE', key('q', limit.id), from, from + 19)) do
+      freed = freed + tonumber(redis.call('HGET', key('w', limit.id), bucket) or 0)
+      if freed >= excess then return left(tonumber(bucket)) end
+    end
+  end
+  return BUCKETS * BUCKET
+end
+
+local function claim_of(id)
+  local packed = redis.call('GET', key('k', id))
+  return packed and cmsgpack.unpack(packed) or nil
+end
+
+local function keep(id, claim)
+  redis.call('SET', key('k', id), cmsgpack.pack(claim), 'EX', CLAIM)
+end
+
+-- The limits that ARGV names from a place on, each in eight: id, kind, measure, limit, what is asked, and the
+-- beginning of a period, its end, and the end of the next.
+local function limits_from(place)
+  local limits = {}
+  for at = place, #ARGV, 8 do
+    limits[#limits + 1] = {
+      id = ARGV[at], kind = ARGV[at + 1], measure = ARGV[at + 2],
+      amount = ARGV[at + 3], asked = tonumber(ARGV[at + 4]),
+      bounds = {tonumber(ARGV[at + 5]), tonumber(ARGV[at + 6]), tonumber(ARGV[at + 7])},
+    }
+  end
+  return limits
+end
+
+-- The numbers of those whose counters have to be made from the ledger first.
+local function unknown(limits)
+  local numbers = {}
+  for number, limit in ipairs(limits) do
+    if limit.kind ~= 'running' and redis.call('HEXISTS', hashed(limit.kind, limit.id), 's') == 0 then
+      numbers[#numbers + 1] = number
+    end
+  end
+  return numbers
+end
+
+local function standings(limits)
+  local stand = {}
+  for number, limit in ipairs(limits) do
+    stand[number] = {used(limit), reset(limit)}
+  end
+  return stand
+end
+"""
+
+READ_STATUS = """
+local limits = limits_from(1)
+local numbers = unknown(limits)
+if #numbers > 0 then return {'unknown', numbers} end
+return {'stands', standings(limits)}
+"""
+"""Arguments: limits. Answers the status of each (used, microseconds until reset), or which have no
+counter."""
+
+TAKE = """
+local id, step, lease = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local limits = limits_from(4)
+local numbers = unknown(limits)
+if #numbers > 0 then return {'unknown', numbers} end
+local claim = claim_of(id)
+if claim and claim.step >= step then return {'stands', standings(limits)} end
+local parts = {}
+for _, held in ipairs(claim and claim.held or {}) do parts[held.id] = held.parts end
+local refusals = {}
+for number, limit in ipairs(limits) do
+  local excess = excess_of(used(limit), limit.asked, limit.amount)
+  if limit.asked > 0 and excess > 0 then
+    local own = 0
+    for _, part in ipairs(step == 1 and parts[limit.id] or {}) do
+      if holds(limit, part[1]) then own = own + part[2] end
+    end
+    refusals[#refusals + 1] = {number, wait(limit, excess), own}
+  end
+end
+if #refusals > 0 then return {'refused', standings(limits), refusals, math.floor(now / 1000)} end
+if not claim then
+  claim = {held = {}}
+  for number, limit in ipairs(limits) do
+    parts[limit.id] = {}
+    claim.held[number] = {
+      id = limit.id, kind = limit.kind, measure = limit.measure, parts = parts[limit.id],
+      bounds = limit.bounds,
+    }
+  end
+end
+claim.step = step
+for _, limit in ipairs(limits) do
+  if limit.kind == 'running' then
+    if limit.asked > 0 then
+      redis.call('ZADD', key('r', limit.id), text(math.floor(now / 1000) + lease), id)
+      redis.call('EXPIRE', key('r', limit.id), RUNNING)
+    end
+  elseif limit.asked > 0 then
+    local taken = parts[limit.id]
+    taken[#taken + 1] = {take(limit, limit.asked), limit.asked}
+  end
+end
+keep(id, claim)
+return {'stands', standings(limits)}
+"""
+"""Arguments: claim, step number, lease in milliseconds, and limits. For an open claim these are its limits
+that still exist. Answers as READ_STATUS does. Or it answers which limits have no room, for how long, what the
+claim took of them before its size was known, and the time in Unix milliseconds."""
+
+SETTLE = """
+for at = 1, #ARGV, 5 do
+  local id = ARGV[at]
+  local claim = claim_of(id)
+  local amounts = {
+    requests = tonumber(ARGV[at + 1]), input_tokens = tonumber(ARGV[at + 2]),
+    output_tokens = tonumber(ARGV[at + 3]), cost = tonumber(ARGV[at + 4]),
+  }
+  amounts.tokens = amounts.input_tokens + amounts.output_tokens
+  for _, held in ipairs(claim and claim.held or {}) do
+    if held.kind == 'running' then
+      redis.call('ZREM', key('r', held.id), id)
+    else
+      local excess = -amounts[held.measure]
+      for _, part in ipairs(held.parts) do excess = excess + part[2] end
+      if excess < 0 then take(held, -excess) end
+      for number = #held.parts, 1, -1 do
+        local less = math.min(excess, held.parts[number][2])
+        if less > 0 then
+          give(held, held.parts[number][1], less)
+          excess = excess - less
+        end
+      end
+    end
+  end
+  if claim and claim.step < OVER then
+    redis.call('DEL', key('k', id))
+  else
+    redis.call('SET', key('k', id), cmsgpack.pack({step = OVER, held = {}}), 'EX', LATE)
+  end
+end
+return 'settled'
+"""
+"""Arguments: claims, each with the requests, input tokens, output tokens and cost that it used. A claim that
+is not known is marked as ended, because its TAKE can still arrive on another connection."""
+
+RENEW = """
+for at = 2, #ARGV do
+  local claim = claim_of(ARGV[at])
+  for _, held in ipairs(claim and claim.held or {}) do
+    if held.kind == 'running' then
+      redis.call('ZADD', key('r', held.id), text(math.floor(now / 1000) + tonumber(ARGV[1])), ARGV[at])
+      redis.call('EXPIRE', key('r', held.id), RUNNING)
+    end
+  end
+  redis.call('EXPIRE', key('k', ARGV[at]), CLAIM)
+end
+return 'renewed'
+"""
+"""Arguments: lease in milliseconds, and the open claims."""
+
+SEED = """
+local id, kind = ARGV[1], ARGV[2]
+if redis.call('HSETNX', hashed(kind, id), 's', '1') == 0 then return 'known' end
+redis.call('EXPIRE', hashed(kind, id), KEPT[kind] or KEPT.period)
+for at = 3, #ARGV, 2 do
+  if kind ~= 'minute' then
+    redis.call('HINCRBY', key('p', id), ARGV[at], ARGV[at + 1])
+  else
+    local bucket = text(math.floor(tonumber(ARGV[at]) / BUCKET))
+    if redis.call('HEXISTS', key('w', id), bucket) == 0 then
+      redis.call('RPUSH', key('q', id), bucket)
+      redis.call('EXPIRE', key('q', id), KEPT.minute)
+    end
+    redis.call('HINCRBY', key('w', id), bucket, ARGV[at + 1])
+    redis.call('HINCRBY', key('w', id), 't', ARGV[at + 1])
+  end
+end
+return 'seeded'
+"""
+"""Arguments: a limit, its kind, and pairs of time and amount. The time is in Unix microseconds, earliest
+first, or the beginning of a period. The first caller creates the counter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scripts:
+    """The text of every script."""
+
+    take: str
+    read_status: str
+    settle: str
+    renew: str
+    seed: str
+
+
+def build_scripts(time: str = TIME) -> Scripts:
+    """The scripts, with a Lua expression for the time."""
+    said = {"BUCKETS": BUCKETS, "BUCKET": BUCKET // MICROSECOND, "DAY": DAY_S, "LATE": LATE_S, "TIME": time}
+    shared = SHARED
+    for name, value in said.items():
+        shared = shared.replace(f"%{name}%", str(value))
+    return Scripts(*(shared + each for each in (TAKE, READ_STATUS, SETTLE, RENEW, SEED)))

@@ -1,0 +1,85 @@
+"""Error messages for limits: which limit it is, and why a request does not fit."""
+
+import math
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from types import MappingProxyType
+
+from antiphon.domain.limits import Limit, LimitStatus, Measure
+from antiphon.domain.money import decimal
+from antiphon.errors import BudgetExceeded, LargerThanLimit, RateLimited
+
+NOUNS: Mapping[Measure, tuple[str, str]] = MappingProxyType(
+    {
+        Measure.REQUESTS: ("request", "requests"),
+        Measure.INPUT_TOKENS: ("input token", "input tokens"),
+        Measure.OUTPUT_TOKENS: ("output token", "output tokens"),
+        Measure.TOKENS: ("token", "tokens"),
+        Measure.COST: ("in cost", "in cost"),
+        Measure.CONCURRENT: ("request", "requests"),
+    }
+)
+"""Singular and plural."""
+
+Refusal = RateLimited | BudgetExceeded | LargerThanLimit
+
+
+def describe_limit(limit: Limit) -> str:
+    """For example `600 requests per minute for the key key_1`."""
+    return f"{_describe_amount(limit)} for the {limit.subject} {limit.target}"
+
+
+def _describe_amount(limit: Limit) -> str:
+    often = "at once" if limit.window is None else f"per {limit.window}"
+    models = "" if limit.models is None else f" to models {limit.models}"
+    return f"{format_amount(limit.measure, limit.amount)} {often}{models}"
+
+
+def format_amount(measure: Measure, amount: int) -> str:
+    """An amount in words, for example `600 requests`."""
+    one, several = NOUNS[measure]
+    if measure is Measure.COST:
+        return f"{decimal(amount)} {one}"
+    return f"{amount:,} {one if amount == 1 else several}"
+
+
+def build_refusal(limit: Limit, asked: int, own: int, wait: float, wall: float) -> Refusal:
+    """The error for a limit that has no room for `asked` more. `own`: what this request took before its size
+    was known. `wait`: seconds until there is room. `wall`: Unix seconds.
+
+    RateLimited and BudgetExceeded begin with OpenAI's words, because clients look for them. LargerThanLimit
+    must not contain these words: clients would send the request again.
+    """
+    name = describe_limit(limit)
+    if own + asked > limit.amount:
+        return LargerThanLimit(
+            f"this request alone takes {format_amount(limit.measure, own + asked)}, which is larger than the "
+            f"limit of {name}: ask for less"
+        )
+    if limit.is_budget:
+        ends = datetime.fromtimestamp(math.ceil(wall + wait), UTC)
+        return BudgetExceeded(
+            f"You exceeded your current quota: the budget of {name} has no room for "
+            f"{format_amount(limit.measure, asked)} more. It resets at {ends:%Y-%m-%d %H:%M:%S} UTC.",
+            retry_after=wait,
+        )
+    return RateLimited(
+        f"Rate limit reached for the {limit.subject} {limit.target}: the limit of {_describe_amount(limit)} "
+        f"has no room for {format_amount(limit.measure, asked)} more. "
+        f"Please try again in {math.ceil(wait)}s.",
+        retry_after=wait,
+    )
+
+
+def pick_worst(refusals: Iterable[tuple[Refusal, int]], standings: tuple[LimitStatus, ...]) -> Refusal:
+    """Picks the refusal that lasts longest: too large for ever, then a budget, then the longest wait. Each
+    refusal comes with the index of its limit. The result carries all statuses, its own first.
+
+    The refusals are an iterator so that no frame of the caller holds the raised error. Such a cycle would
+    keep the whole request in memory.
+    """
+    kinds = (RateLimited, BudgetExceeded, LargerThanLimit)
+    error, first = max(refusals, key=lambda each: (kinds.index(type(each[0])), each[0].retry_after or 0.0))
+    error.limit = standings[first].limit.id
+    error.standings = (standings[first], *standings[:first], *standings[first + 1 :])
+    return error

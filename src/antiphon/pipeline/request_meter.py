@@ -1,0 +1,198 @@
+"""What one request reserves, and its ledger entry. Used where keys are on.
+
+The entry is written twice: as an intent before the engine starts, and as a completion at the end. A request
+that is refused earlier leaves no entry, and its limits get everything back.
+"""
+
+import logging
+
+from antiphon.domain.context import Context
+from antiphon.domain.identity import Actor
+from antiphon.domain.ledger import ABORTED, Entry
+from antiphon.domain.limits import Amounts, Measure
+from antiphon.domain.money import decimal
+from antiphon.domain.prices import Price
+from antiphon.domain.usage import Usage, UsageSource
+from antiphon.domain.values import Value
+from antiphon.engines.base import RequestSize
+from antiphon.engines.registry import Model, ModelRoute
+from antiphon.errors import LedgerFull, PermissionDenied
+from antiphon.pipeline.reserve import NOTHING, Accounting, Reservation
+from antiphon.pipeline.rules import RuleSet
+from antiphon.telemetry.logs import record
+from antiphon.telemetry.metrics import Metrics
+
+MILLISECONDS = 1000
+
+NUL, UNKNOWN = "\0", "\ufffd"
+"""NUL, which no database stores in a text, and its replacement."""
+
+
+class RequestOutcome(Value, frozen=True):
+    """How a request ended. Times are in seconds since it began."""
+
+    status: str
+    usage: Usage
+    """The tokens that were really computed and made."""
+    total: float
+    queued: float | None = None
+    first_token: float | None = None
+
+
+class RequestMeter:
+    """The reservation and the ledger entry of one request."""
+
+    __slots__ = (
+        "_accounting",
+        "_context",
+        "_is_bounded",
+        "_metrics",
+        "_model",
+        "_price",
+        "_requested_name",
+        "_reservation",
+        "_route",
+        "at",
+        "granted",
+        "id",
+        "is_admitted",
+    )
+
+    def __init__(
+        self,
+        accounting: Accounting,
+        model: Model,
+        requested_name: str,
+        is_bounded: bool,
+        context: Context,
+        metrics: Metrics,
+    ) -> None:
+        """`requested_name`: the model as the caller wrote it. `is_bounded`: whether the caller limited the
+        output. Raises PermissionDenied if a cost limit applies and the model has no price."""
+        self._accounting = accounting
+        self._model = model
+        self._requested_name = requested_name
+        self._is_bounded = is_bounded
+        self._context = context
+        self._metrics = metrics
+        self.id = context.clock.unique()
+        """Id of the ledger entry."""
+        self.at = int(context.clock.wall() * MILLISECONDS)
+        """Unix milliseconds of the beginning."""
+        self.is_admitted = False
+        """Whether an intent was written."""
+        self._route = model.routes[0]
+        self._price: Price | None = None
+        self._set_price()
+        self.granted = 0
+        """Output tokens that are granted. Call `grow` before more are made."""
+        self._reservation = Reservation(accounting, self.id, model.name, context, metrics)
+
+    async def open(self) -> None:
+        """Reserves the request itself if a limit was exhausted lately. Raises the refusal."""
+        await self._reservation.open()
+
+    async def reserve(self, route: ModelRoute, size: RequestSize) -> None:
+        """Reserves what the request needs on a route, and writes the intent. A later route reserves only what
+        is missing. Raises the refusal."""
+        if route is not self._route:
+            self._route = route
+            self._set_price()
+        await self._reservation.take(size, self._price, self._is_bounded)
+        if not self.is_admitted:
+            told = Usage(size.prompt_tokens, 0, source=UsageSource.ESTIMATED)
+            self._accounting.ledger.begin(self._build_entry(told, self._compute_cost(told)))
+            self.is_admitted = True
+        self.granted = self._reservation.granted
+
+    async def grow(self, made: int) -> None:
+        """Gets more output granted. Raises the refusal."""
+        await self._reservation.grow(made)
+        self.granted = self._reservation.granted
+
+    def _set_price(self) -> None:
+        """Sets the price of the route. Raises PermissionDenied if a cost limit applies and the route has no
+        price."""
+        name, rules = self._route.price or self._model.name, self._accounting.limit_index.rules
+        self._price = rules.find_price(name, self.at // MILLISECONDS)
+        if self._price is None:
+            _require_countable(rules, self._context.actor, self._model.name)
+
+    def close(self, ending: RequestOutcome) -> LedgerFull | None:
+        """Writes the completion, and settles the limits. Returns the error if it cannot be written; the
+        intent then remains as the entry."""
+        if not self.is_admitted:
+            self._reservation.settle(NOTHING)
+            return None
+        if self._price is not None and self._price.currency != self._accounting.limit_index.rules.currency:
+            self._price = None  # the currency was changed meanwhile, and sums have one currency
+        usage = ending.usage
+        cost = self._compute_cost(usage) if usage.total_tokens else 0
+        if self._price is not None:
+            self._metrics.spent(self._model.name, self._price.currency, cost)
+        try:
+            self._accounting.ledger.complete(self._build_entry(usage, cost, ending))
+        except LedgerFull as full:
+            record("completion_lost", logging.ERROR, request_id=self._context.request_id, entry=self.id)
+            return full
+        finally:
+            used = Amounts(1, usage.prompt_tokens, usage.completion_tokens, cost)
+            self._reservation.settle(used, self.at + round(ending.total * MILLISECONDS))
+        return None
+
+    def _compute_cost(self, usage: Usage) -> int:
+        if self._price is None:
+            return 0
+        return self._price.cost(usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens)
+
+    def _build_entry(self, usage: Usage, cost: int, ending: RequestOutcome | None = None) -> Entry:
+        """The ledger entry; without an outcome, the intent. Building both is faster than copying the
+        intent."""
+        context, model, price = self._context, self._model, self._price
+        actor, origin = context.actor, context.origin
+        return Entry(
+            id=self.id,
+            request_id=context.request_id,
+            at=self.at,
+            project=actor.project,
+            key=actor.id,
+            user=actor.user,
+            dialect=origin.dialect,
+            operation=origin.operation,
+            asked=self._requested_name.replace(NUL, UNKNOWN),
+            model=model.name,
+            adapter=None if model.adapter is None else model.adapter.digest,
+            engine=self._route.kind,
+            attempts=context.progress.attempts,
+            prompt_tokens=usage.prompt_tokens,
+            cached_tokens=usage.cached_tokens,
+            output_tokens=usage.completion_tokens,
+            reasoning_tokens=usage.reasoning_tokens,
+            source=usage.source,
+            price=None if price is None else price.id,
+            cost=cost,
+            currency="" if price is None else price.currency,
+            status=ABORTED if ending is None else ending.status,
+            queue_ms=None if ending is None else _to_milliseconds(ending.queued),
+            ttft_ms=None if ending is None else _to_milliseconds(ending.first_token),
+            total_ms=None if ending is None else _to_milliseconds(ending.total),
+            end_user=origin.end_user,
+            tags=origin.tags,
+        )
+
+
+def _require_countable(rules: RuleSet, actor: Actor, model: str) -> None:
+    """Raises PermissionDenied if a cost limit applies to a model without a price. The limit could not count
+    it."""
+    for limit in rules.find_limits(actor, model):
+        if limit.measure is Measure.COST:
+            raise PermissionDenied(
+                f"the model {model} has no price here, and a limit in cost holds, which could not count it: "
+                f"{decimal(limit.amount)} per {limit.window} for the {limit.subject} {limit.target}; the "
+                "operator adds a price, 0 where it is free (antiphon prices add)",
+                param="model",
+            )
+
+
+def _to_milliseconds(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * MILLISECONDS)

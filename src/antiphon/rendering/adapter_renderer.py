@@ -1,0 +1,110 @@
+"""A base model's renderer with one adapter: an `Engine` and `Tokenizing` that shares vocabulary, templates
+and profile with the base.
+
+It is not `Observable`: the base model reports the engine's load.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing
+from functools import partial
+
+from antiphon.domain.context import Context
+from antiphon.domain.events import Event
+from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor
+from antiphon.domain.profile import Profile
+from antiphon.domain.request import Conversation, GenerationRequest, Prompt
+from antiphon.domain.tokenizer import TokenizerInfo
+from antiphon.engines.base import EngineState
+from antiphon.errors import AntiphonError, EngineUnavailable, InvalidValue, ModelNotFound
+from antiphon.rendering.rendered_request import RenderedRequest
+from antiphon.rendering.renderer import Renderer
+
+ADAPTER = "adapter"
+"""The `param` of an engine's refusal of an unknown digest."""
+
+RETRY_AFTER = 1.0
+"""Seconds that a restarted engine needs to load small adapters again."""
+
+LACKING_RETRY_AFTER = 15.0
+"""Seconds until an engine that could not load an adapter tries again."""
+
+
+class AdapterRenderer:
+    """Renders for the adapter of one digest. Closing it means that the adapter's name is gone."""
+
+    def __init__(self, base: Renderer, digest: str, lacks: Callable[[str], bool] = lambda _: False) -> None:
+        """`lacks`: whether the restarted engine could not load the adapter of a digest again."""
+        self._base = base
+        self._digest = digest
+        self._lacks = lacks
+        self._closed = False
+
+    async def prepare(self, request: GenerationRequest, context: Context) -> "AdapterRequest":
+        """Prepares as the base model does, with the adapter."""
+        prepared = await self._base.prepare_with(request, context, self._digest)
+        return AdapterRequest(prepared, partial(self._missing, request.model))
+
+    async def profile(self) -> Profile:
+        return await self._base.profile()
+
+    def state(self) -> EngineState:
+        """Returns the state of the base model's engine, or FAILED if it could not load the adapter again."""
+        return EngineState.FAILED if self._lacks(self._digest) else self._base.state()
+
+    async def aclose(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Lets running requests end, and tells later ones that the model is gone."""
+        self._closed = True
+
+    async def encode(self, prompt: Prompt, actor: Actor = LOCAL_ANONYMOUS) -> tuple[int, ...]:
+        return await self._base.encode(prompt, actor)
+
+    async def apply(self, conversation: Conversation, actor: Actor = LOCAL_ANONYMOUS) -> str:
+        return await self._base.apply(conversation, actor)
+
+    async def decode(self, tokens: Sequence[int]) -> str:
+        return await self._base.decode(tokens)
+
+    async def spell(self, tokens: Sequence[int]) -> tuple[bytes, ...]:
+        return await self._base.spell(tokens)
+
+    async def describe_tokenizer(self) -> TokenizerInfo:
+        return await self._base.describe_tokenizer()
+
+    def _missing(self, name: str) -> AntiphonError:
+        if self._closed:
+            return ModelNotFound(f"the adapter {name!r} was unloaded", param="model")
+        if self._lacks(self._digest):
+            return EngineUnavailable(
+                f"the engine of {name} started again and could not load its adapter; the log says why. It is "
+                "tried again; POST /v1/load_lora_adapter tries at once",
+                retry_after=LACKING_RETRY_AFTER,
+            )
+        return EngineUnavailable(
+            f"the engine of {name} has not loaded its adapter yet; try again shortly", retry_after=RETRY_AFTER
+        )
+
+
+class AdapterRequest:
+    """A `PreparedRequest` that reports a refused adapter as an error of the model."""
+
+    def __init__(self, prepared: RenderedRequest, missing: Callable[[], AntiphonError]) -> None:
+        """`missing`: makes the error for an adapter that the engine does not know."""
+        self._prepared = prepared
+        self._missing = missing
+        self.size = prepared.size
+
+    def stream(self, context: Context) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
+        return aclosing(self._events(context))
+
+    async def _events(self, context: Context) -> AsyncGenerator[Event, None]:
+        try:
+            async with self._prepared.stream(context) as events:
+                async for event in events:
+                    yield event
+        except InvalidValue as refused:
+            if refused.param != ADAPTER:
+                raise
+            raise self._missing() from None

@@ -1,0 +1,223 @@
+"""Prompts that fit the context window, or the error that says why one does not. Generates no token."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from antiphon.domain.constraint import Constraint
+from antiphon.domain.context import Clock
+from antiphon.domain.messages import Role
+from antiphon.domain.request import (
+    Conversation,
+    GenerationRequest,
+    Output,
+    Overflow,
+    Prompt,
+    RawPrompt,
+    Truncation,
+)
+from antiphon.domain.sampling import AskedSampling
+from antiphon.errors import ContextLengthExceeded, InvalidValue, UnsupportedParameter
+from antiphon.rendering.echo import PromptEcho, lay_out
+from antiphon.rendering.logprobs import PromptLogprobs
+from antiphon.rendering.model_info import ModelInfo
+from antiphon.rendering.prompt import blame_field, context_sentence, describe_prompt, encode, require_known
+from antiphon.rendering.reasoning.notation import Begin
+from antiphon.rendering.tokenizer import TextTokenizer
+
+MOST_SCORES = 1 << 20
+"""The most log-probabilities of one answer, alternatives included: about 30 megabytes of JSON. 50,000 tokens
+with 20 alternatives each are within it."""
+
+USUAL_WIDTH = 20
+"""Alternatives up to which a request without `max_tokens` counts its prompt only: few answers fill the
+context."""
+
+
+@dataclass(frozen=True, slots=True)
+class FittedPrompt:
+    """A prompt that fits the context window."""
+
+    tokens: tuple[int, ...]
+    max_tokens: int
+    """The most completion tokens of each choice."""
+    echo: PromptEcho | None = None
+    """What each choice repeats first, with `echo`."""
+    repeated: str = ""
+    """The last message of a conversation, with `echo`."""
+    begin: Begin | None = None
+    """Where its choices begin, for a model that reasons."""
+    constraint: Constraint | None = None
+    """The constraint of its choices."""
+    logprobs: PromptLogprobs | None = None
+    """Log-probabilities of its tokens, where the caller wants any."""
+
+
+async def fit_prompts(
+    tokens: TextTokenizer, facts: ModelInfo, request: GenerationRequest, clock: Clock
+) -> list[FittedPrompt]:
+    """Fits every prompt of a request before any of them makes a token. Raises a RequestError."""
+    require_generating(facts, request.model)
+    _require_tokens(request, facts)
+    found: list[FittedPrompt] = []
+    for prompt in request.prompts:
+        _require_continuable(prompt, facts)
+        is_cut = request.output.truncate_prompt is not None
+        ids = truncate_tokens(await encode(tokens, facts, prompt, clock, is_cut), request.output, facts)
+        fits = fit(prompt, ids, request.output, facts)
+        fits = _add_logprobs(len(found), prompt, fits, request.output, facts)
+        found.append(await _add_echo(prompt, fits, request, facts))
+    _require_writable(request, found)
+    least, room = request.sampling.min_tokens or 0, min(fits.max_tokens for fits in found)
+    if least > room:
+        part = describe_prompt(request.prompts[0])
+        raise ContextLengthExceeded(
+            f"{context_sentence(facts)} However, min_tokens is {least}, and only {room} tokens may follow "
+            f"this prompt. Please reduce the length of the {part}, or min_tokens.",
+            param="min_tokens",
+        )
+    return found
+
+
+def _require_continuable(prompt: Prompt, facts: ModelInfo) -> None:
+    """Raises UnsupportedParameter for an open message and tools on a model with channels: calls have a
+    channel of their own."""
+    if not isinstance(prompt, Conversation) or not prompt.continues or prompt.tools is None:
+        return
+    if facts.template is not None and facts.template.call_notation.channels:
+        raise UnsupportedParameter(
+            "continue_final_message is not supported with tools on this model: it calls in a channel of its "
+            "own, and the message that is left open is in another; leave one of them out",
+            param="continue_final_message",
+        )
+
+
+def require_generating(facts: ModelInfo, model: str) -> None:
+    """Raises UnsupportedParameter for an embedding model."""
+    if facts.info.embedding is not None:
+        raise UnsupportedParameter(
+            f"{model} is an embedding model: it makes vectors of texts and generates none; ask for "
+            "embeddings, or name a model that generates",
+            param="model",
+        )
+
+
+def _require_writable(request: GenerationRequest, found: Sequence[FittedPrompt]) -> None:
+    """Refuses an answer whose log-probabilities would fill the memory."""
+    output, numbers = request.output, 0
+    prompts = sum(len(fits.tokens) for fits in found)
+    if output.logprobs is not None:
+        width = max(output.logprobs, len(output.logprob_token_ids))
+        is_bounded = output.max_tokens is not None or width > USUAL_WIDTH
+        made = sum(fits.max_tokens for fits in found) if is_bounded else 0
+        candidates = output.best_of or output.choices
+        numbers += (prompts * output.echo + made) * candidates * (1 + width)
+    if output.prompt_logprobs is not None:
+        shown = 1 if isinstance(request.prompts[0], Conversation) else output.choices
+        numbers += prompts * shown * (1 + output.prompt_logprobs)
+    if numbers > MOST_SCORES:
+        raise InvalidValue(
+            f"this may make {numbers:,} log-probabilities, and {MOST_SCORES:,} are the most of one request: "
+            "ask for fewer alternatives, choices or tokens (max_tokens), or send fewer prompts at once",
+            param="prompt_logprobs" if output.logprobs is None else "logprobs",
+        )
+
+
+def _require_tokens(request: GenerationRequest, facts: ModelInfo) -> None:
+    """Raises InvalidValue where a field names a token that the model does not have."""
+    asked: AskedSampling = request.sampling
+    require_known(request.output.stop_token_ids, facts, "stop_token_ids")
+    require_known(request.output.logprob_token_ids, facts, "logprob_token_ids")
+    require_known(asked.allowed_token_ids or (), facts, "allowed_token_ids")
+    require_known([token for token, _ in asked.logit_bias or ()], facts, "logit_bias")
+
+
+def _add_logprobs(
+    index: int, prompt: Prompt, fits: FittedPrompt, output: Output, facts: ModelInfo
+) -> FittedPrompt:
+    """Adds room for the prompt's log-probabilities, as wide as the widest reader needs."""
+    recites = output.echo and isinstance(prompt, RawPrompt)
+    wanted = (output.logprobs if recites else None, output.prompt_logprobs)
+    widths = [width for width in wanted if width is not None]
+    if not widths:
+        return fits
+    sheet = PromptLogprobs(index, fits.tokens, facts.spelt.bytes, max(widths), output.prompt_logprobs)
+    return replace(fits, logprobs=sheet)
+
+
+async def _add_echo(
+    prompt: Prompt, fits: FittedPrompt, request: GenerationRequest, facts: ModelInfo
+) -> FittedPrompt:
+    if not request.output.echo:
+        return fits
+    if isinstance(prompt, Conversation):
+        return replace(fits, repeated=_last_message_text(prompt))
+    if request.output.truncate_prompt is not None:
+        prompt = RawPrompt(tokens=fits.tokens)
+    layout = await lay_out(prompt, fits.tokens, facts)
+    logprobs = request.output.logprobs
+    return replace(fits, echo=PromptEcho(layout, None if logprobs is None else fits.logprobs, logprobs or 0))
+
+
+def _last_message_text(prompt: Conversation) -> str:
+    """Returns the last message, which must be the assistant's. Raises UnsupportedParameter."""
+    last = prompt.messages[-1]
+    if last.role is not Role.ASSISTANT:
+        raise UnsupportedParameter(
+            f"echo repeats the last message where it is the assistant's, and here it is the {last.role}'s: "
+            "leave it out",
+            param="echo",
+        )
+    return last.text
+
+
+def truncate_tokens(tokens: tuple[int, ...], output: Output, facts: ModelInfo) -> tuple[int, ...]:
+    """Returns the tokens that a prompt keeps after truncation, or all of them."""
+    count = output.truncate_prompt
+    if count is None:
+        return tokens
+    if count < 0:
+        wanted = 1 if output.max_tokens is None else output.max_tokens
+        count = max(facts.info.context_length - wanted, 1)
+    return tokens[-count:] if output.truncation is Truncation.LEFT else tokens[:count]
+
+
+def fit(prompt: Prompt, tokens: tuple[int, ...], output: Output, facts: ModelInfo) -> FittedPrompt:
+    """Checks the prompt's length and sets the completion's limit. Raises ContextLengthExceeded, which names
+    the numbers."""
+    context, count, wanted = facts.info.context_length, len(tokens), output.max_tokens
+    left, part = context - count, describe_prompt(prompt)
+    if not count:
+        raise InvalidValue(_explain_no_token(prompt), param=blame_field(prompt, ()))
+    if wanted is not None and wanted < (0 if output.echo else 1):
+        raise InvalidValue("max_tokens must be at least 1; 0 is taken with echo", param="max_tokens")
+    if left < (0 if wanted == 0 else 1):
+        most = f"{context}." if wanted == 0 else f"{context - 1}, so that one can be generated."
+        raise ContextLengthExceeded(
+            f"{context_sentence(facts)} However, your {part} resulted in {count} tokens. "
+            f"Please reduce the length of the {part} to at most {most}",
+            param=blame_field(prompt, _lengths(tokens, facts)),
+        )
+    if wanted is not None and wanted > left and output.overflow is Overflow.SHORTEN:
+        wanted = left
+    if wanted is not None and wanted > left:
+        raise ContextLengthExceeded(
+            f"{context_sentence(facts)} However, you requested {count + wanted} tokens ({count} in the "
+            f"{part}, {wanted} in the completion). Please reduce the length of the {part} or completion. "
+            f"The completion may have at most {left} tokens.",
+            param=blame_field(prompt, _lengths(tokens, facts)),
+        )
+    return FittedPrompt(tokens, left if wanted is None else wanted)
+
+
+def _explain_no_token(prompt: Prompt) -> str:
+    """Explains why a prompt without tokens is refused."""
+    if isinstance(prompt, RawPrompt) and prompt.text == "" and prompt.add_special:
+        return (
+            "an empty prompt means the model's start token, and this model has neither a begin nor an end "
+            "token; send a prompt"
+        )
+    return "the prompt holds no token; send at least one"
+
+
+def _lengths(tokens: Sequence[int], facts: ModelInfo) -> Iterator[int]:
+    return (len(facts.vocabulary.pieces[token]) for token in tokens)

@@ -1,0 +1,1 @@
+"""From the tokens of one choice to its text: detokenizing, stop strings, counts."""

@@ -1,0 +1,146 @@
+"""Decodes one choice: from the tokens of its sequence to its text, its end and its counts."""
+
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from antiphon.domain.events import Event, Finished, FinishReason, Started, TextDelta
+from antiphon.domain.request import GenerationRequest
+from antiphon.engines.base import SequenceFinished, SequenceStarted, Steps, StopCause, TokenEvent
+from antiphon.rendering.decode.detokenizer import Detokenizer, Pieces
+from antiphon.rendering.decode.stop_strings import NO_STOP_STRINGS, StopFilter, StopStrings
+from antiphon.rendering.model_info import ModelInfo
+from antiphon.rendering.reasoning.reader import ReasoningCounter
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeOptions:
+    """How the tokens of all choices of a request become text."""
+
+    pieces: Pieces
+    silent: frozenset[int]
+    """Tokens that show no text, whatever their piece."""
+    stops: StopStrings
+    min_tokens: int = 0
+    """Number of tokens before stop strings are looked for."""
+
+
+def decode_options(request: GenerationRequest, facts: ModelInfo) -> DecodeOptions:
+    """Builds the options for a request. The token that ends a choice shows nothing, unless the caller keeps
+    it: then it shows its text, or its name where names are shown."""
+    output, sampling = request.output, request.sampling
+    asked = frozenset(() if output.include_stop else output.stop_token_ids)
+    named = output.show_special and (output.include_stop or bool(sampling.ignore_eos))
+    return DecodeOptions(
+        pieces=facts.spelt if output.show_special else facts.pieces,
+        silent=asked if named else facts.ends | asked,
+        stops=StopStrings(output.stop, output.include_stop) if output.stop else NO_STOP_STRINGS,
+        min_tokens=sampling.min_tokens or 0,
+    )
+
+
+class ChoiceDecoder:
+    """The decoding state of one choice."""
+
+    __slots__ = (
+        "_detokenizer",
+        "_filter",
+        "_min_tokens",
+        "_reason",
+        "_silent",
+        "_unreported",
+        "cached",
+        "choice",
+        "completion_tokens",
+        "queued",
+        "reasoning_counter",
+    )
+
+    def __init__(self, choice: int, options: DecodeOptions) -> None:
+        self.choice = choice
+        self.completion_tokens = 0
+        """Tokens up to and including the one that completes a stop string."""
+        self.cached: int | None = None
+        """Prompt tokens that were not computed for it; None before it is admitted."""
+        self.queued: float | None = None
+        """Seconds that it waited for admission."""
+        self.reasoning_counter: ReasoningCounter | None = None
+        """Counts the tokens of reasoning, where the model may reason."""
+        self._min_tokens = options.min_tokens
+        self._silent = options.silent
+        self._detokenizer = Detokenizer(options.pieces)
+        self._filter = StopFilter(options.stops)
+        self._reason = FinishReason.STOP
+        self._unreported = 0
+
+    async def decode(self, sequence: AsyncGenerator[TokenEvent, None]) -> AsyncGenerator[Event, None]:
+        """Generates the events of this choice: Started with its first token, deltas, Finished. Closes the
+        sequence at once when it stops."""
+        async with aclosing(sequence) as events:
+            async for event in events:
+                for told in self._convert_event(event):
+                    yield told
+                if self._filter.stopped:
+                    break
+        for told in self._end_events():
+            yield told
+
+    def _convert_event(self, event: TokenEvent) -> Iterator[Event]:
+        """Converts an event of the sequence to events of the choice."""
+        if isinstance(event, Steps):
+            first = not self.completion_tokens
+            text = self._decode_steps(event)
+            if first:
+                yield Started(0)
+            if text:
+                yield self._build_delta(text)
+        elif isinstance(event, SequenceStarted):
+            self.cached, self.queued = event.cached_tokens, event.queued
+        elif isinstance(event, SequenceFinished):
+            if event.cause is StopCause.LENGTH:
+                self._reason = FinishReason.LENGTH
+            if not self.completion_tokens:
+                yield Started(0)
+
+    def resume(self, held: bytes) -> None:
+        """Starts with the first bytes of a character that the prompt left incomplete."""
+        self._detokenizer.resume(held)
+
+    def _end_events(self) -> Iterator[Event]:
+        if not self._filter.stopped:
+            rest = self._take_rest()
+            if rest:
+                yield self._build_delta(rest)
+        reason = FinishReason.STOP if self._filter.stopped else self._reason
+        yield self._build_finished(reason)
+
+    def _decode_steps(self, steps: Steps) -> str:
+        """Returns the text that these tokens make certain. Tokens after a stop string are neither shown nor
+        counted."""
+        text = ""
+        for token in steps.tokens:
+            self.completion_tokens += 1
+            self._unreported += 1
+            said = "" if token in self._silent else self._detokenizer.add(token)
+            if self.reasoning_counter is not None:
+                self.reasoning_counter.note(len(said))
+            if said:
+                text += self._filter.add(said) if self.completion_tokens > self._min_tokens else said
+                if self._filter.stopped:
+                    break
+        return text
+
+    def _take_rest(self) -> str:
+        """Returns the text that was held back when no more tokens come."""
+        shown = self._filter.add(self._detokenizer.end())
+        return shown if self._filter.stopped else shown + self._filter.end()
+
+    def _build_delta(self, text: str) -> TextDelta:
+        return TextDelta(self.choice, text, self._take_unreported())
+
+    def _build_finished(self, reason: FinishReason) -> Finished:
+        return Finished(self.choice, reason, self._take_unreported())
+
+    def _take_unreported(self) -> int:
+        tokens, self._unreported = self._unreported, 0
+        return tokens

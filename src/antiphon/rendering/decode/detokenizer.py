@@ -1,0 +1,89 @@
+"""From token ids to text as they come: whole characters only, wherever the tokens cut them.
+
+It knows bytes and UTF-8. Stop strings, leading spaces and end tokens are decided elsewhere.
+"""
+
+import codecs
+from collections.abc import Iterable, Mapping
+
+REPLACEMENT = "\ufffd"
+"""Replaces bytes that are no character."""
+
+_utf8 = codecs.getincrementaldecoder("utf-8")
+
+
+class Pieces:
+    """A model's vocabulary as bytes and texts."""
+
+    __slots__ = ("bytes", "texts")
+
+    def __init__(self, pieces: tuple[bytes, ...], texts: tuple[str | None, ...] | None = None) -> None:
+        self.bytes = pieces
+        self.texts = tuple(map(_decode_whole, pieces)) if texts is None else texts
+        """The piece as text where it holds whole characters, otherwise None."""
+
+    def with_names(self, names: Mapping[int, str]) -> "Pieces":
+        """Returns the same pieces with these tokens shown as their names."""
+        pieces, texts = list(self.bytes), list(self.texts)
+        for token, name in names.items():
+            pieces[token], texts[token] = name.encode(), name
+        return Pieces(tuple(pieces), tuple(texts))
+
+    def text(self, tokens: Iterable[int]) -> str:
+        """Decodes a whole text at once."""
+        return b"".join(self.bytes[token] for token in tokens).decode(errors="replace")
+
+
+def _decode_whole(piece: bytes) -> str | None:
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+class Detokenizer:
+    """Decodes one text token by token. The joined results of `add` and `end` equal `Pieces.text`."""
+
+    __slots__ = ("_bytes", "_decoder", "_pending", "_texts")
+
+    def __init__(self, pieces: Pieces) -> None:
+        self._texts = pieces.texts
+        self._bytes = pieces.bytes
+        self._decoder = _utf8(errors="replace")
+        self._pending = False
+        """Whether the decoder holds the first bytes of a character."""
+
+    def add(self, token: int) -> str:
+        """Returns the text that is certain now; empty while a character is incomplete."""
+        whole = self._texts[token]
+        if whole is not None and not (self._pending and whole):
+            return whole
+        text = self._decoder.decode(self._bytes[token])
+        self._pending = bool(self._decoder.getstate()[0])
+        return text
+
+    def resume(self, held: bytes) -> None:
+        """Starts with the first bytes of a character that the prompt left incomplete."""
+        self._decoder.decode(held)
+        self._pending = bool(held)
+
+    def breaks_character(self, token: int) -> bool:
+        """Whether the token leaves the pending character incomplete, which then becomes one U+FFFD before the
+        token's text."""
+        piece = self._bytes[token]
+        if not (self._pending and piece):
+            return False
+        try:
+            _utf8("strict").decode(self.get_pending() + piece[:1])
+        except UnicodeDecodeError:
+            return True
+        return False
+
+    def get_pending(self) -> bytes:
+        """Returns the bytes of the incomplete character."""
+        return self._decoder.getstate()[0] if self._pending else b""
+
+    def end(self) -> str:
+        """Returns the rest: one U+FFFD for an incomplete character."""
+        self._pending = False
+        return self._decoder.decode(b"", final=True)

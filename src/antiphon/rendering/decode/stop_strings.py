@@ -1,0 +1,119 @@
+"""Stop strings in a text that comes in parts, found wherever the parts are cut. No part of a stop string is
+shown, unless the caller wants it kept whole.
+
+The match that ends first wins; of matches that end together the longest wins. So the result does not depend
+on how the text is cut. The matcher is Aho and Corasick's automaton (1975), which looks at each character
+once.
+"""
+
+import re
+from collections import deque
+from collections.abc import Sequence
+
+from antiphon.errors import InvalidValue
+
+MOST_CHARACTERS = 10_000
+"""Characters of all stop strings of a request together; each costs memory in the automaton."""
+
+
+class _State:
+    """A text that begins some stop string."""
+
+    __slots__ = ("ends", "length", "longest", "next")
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.next: dict[str, _State] = {}
+        self.longest: _State = self
+        """The longest proper ending of this text that also begins a stop string; the root's is itself."""
+        self.ends = 0
+        """Length of the longest stop string that this text ends with; 0 for none."""
+
+
+class StopStrings:
+    """The automaton of a request's stop strings, shared by its choices. Raises InvalidValue."""
+
+    def __init__(self, stops: Sequence[str], kept: bool = False) -> None:
+        """`kept`: whether the stop string that ends a text stays in it; then nothing is held back."""
+        self.kept = kept
+        if sum(map(len, stops)) > MOST_CHARACTERS:
+            raise InvalidValue(f"stop strings together may have {MOST_CHARACTERS} characters", param="stop")
+        self.root = _State(0)
+        wanted = [stop for stop in stops if stop]
+        for stop in wanted:
+            self._insert(stop)
+        self._link()
+        firsts = "".join(map(re.escape, sorted({stop[0] for stop in wanted})))
+        self.first = re.compile(f"[{firsts}]" if firsts else r"(?!)")
+        """Finds where a stop string can begin."""
+
+    def _insert(self, stop: str) -> None:
+        state = self.root
+        for length, character in enumerate(stop, start=1):
+            state = state.next.setdefault(character, _State(length))
+        state.ends = len(stop)
+
+    def _link(self) -> None:
+        """Links breadth first, since the longest proper ending of a text is shorter than the text."""
+        pending = deque(self.root.next.values())
+        for state in pending:
+            state.longest = self.root
+        while pending:
+            state = pending.popleft()
+            for character, following in state.next.items():
+                following.longest = find_next_state(state.longest, character, self.root)
+                following.ends = following.ends or following.longest.ends
+                pending.append(following)
+
+
+NO_STOP_STRINGS = StopStrings(())
+"""The automaton of requests without stop strings."""
+
+
+def find_next_state(state: _State, character: str, root: _State) -> _State:
+    """Returns the next state for a character."""
+    while character not in state.next:
+        if state is root:
+            return root
+        state = state.longest
+    return state.next[character]
+
+
+class StopFilter:
+    """Cuts one text at a stop string; `stopped` tells whether it found one."""
+
+    __slots__ = ("_held", "_state", "_stops", "stopped")
+
+    def __init__(self, stops: StopStrings) -> None:
+        self._stops = stops
+        self._state = stops.root
+        self._held = ""
+        """The end of the text that may begin a stop string."""
+        self.stopped = False
+
+    def add(self, text: str) -> str:
+        """Returns the text that can be shown now; nothing after the stop string."""
+        root, state = self._stops.root, self._state
+        at = 0
+        if state is root:
+            found = self._stops.first.search(text)
+            if found is None:
+                return text
+            at = found.start()
+        known = len(self._held)
+        whole = self._held + text
+        for place in range(at, len(text)):
+            state = find_next_state(state, text[place], root)
+            if state.ends:
+                self.stopped = True
+                self._held, self._state = "", root
+                return whole[: known + place + 1 - (0 if self._stops.kept else state.ends)]
+        self._state = state
+        shown = len(whole) - (0 if self._stops.kept else state.length)
+        self._held = whole[shown:]
+        return whole[:shown]
+
+    def end(self) -> str:
+        """Returns the text that was held back when the text ends without a stop string."""
+        held, self._held, self._state = self._held, "", self._stops.root
+        return held

@@ -1,0 +1,285 @@
+"""Log-probabilities: how many a request may have, those of prompts, those of choices, and the ranking of
+candidates (`best_of`) by them."""
+
+import asyncio
+import sys
+from array import array
+from collections import deque
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from antiphon.domain.events import (
+    Delta,
+    DiscardedTokens,
+    Event,
+    Finished,
+    FinishReason,
+    PromptScored,
+    Started,
+    TextDelta,
+)
+from antiphon.domain.request import Conversation, GenerationRequest
+from antiphon.domain.scores import PackedScores, TokenScore
+from antiphon.domain.values import changed
+from antiphon.engines.base import PromptScores, SequenceFinished, Steps, TokenEvent
+from antiphon.errors import EngineError, InvalidValue
+from antiphon.rendering.decode.choice_decoder import ChoiceDecoder, DecodeOptions
+from antiphon.rendering.model_info import ModelInfo
+
+
+class PromptLogprobs:
+    """The log-probabilities of one prompt, packed. The sequence of the prompt's first choice writes them, and
+    any choice reads them."""
+
+    def __init__(
+        self,
+        prompt: int,
+        tokens: tuple[int, ...],
+        pieces: Sequence[bytes],
+        width: int,
+        shown_width: int | None,
+    ) -> None:
+        """`prompt`: its index in the request. `pieces`: bytes of every id. `width`: alternatives of each
+        token. `given`: alternatives that the caller gets apart from any choice; None gives nothing."""
+        self.width = width
+        self._prompt = prompt
+        self._shown_width = shown_width
+        self._tokens = tokens
+        self._pieces = pieces
+        self._logprobs = array("f", [float("nan")])
+        self._ids = array("i", [0] * width)
+        self._values = array("f", [0.0] * width)
+        self._ranks = array("i", [0])
+        self._whole = asyncio.Event()
+
+    async def wait_until_scored(self) -> None:
+        await self._whole.wait()
+
+    async def collect_scores(
+        self, sequence: AsyncGenerator[TokenEvent, None]
+    ) -> AsyncGenerator[TokenEvent, None]:
+        """Passes on the sequence that scores the prompt. Raises EngineError when the scores are
+        incomplete."""
+        async with aclosing(sequence) as events:
+            async for event in events:
+                if isinstance(event, PromptScores):
+                    self._add(event)
+                elif isinstance(event, Steps | SequenceFinished) and not self._whole.is_set():
+                    self._complete()
+                yield event
+
+    async def insert_scores(self, events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
+        """Passes on the events of the choice that scores the prompt, with the scores after Started."""
+        async with aclosing(events):
+            async for event in events:
+                yield event
+                if isinstance(event, Started) and self._shown_width is not None:
+                    count = len(self._tokens)
+                    scores = self.pack_scores(0, count, bytes(count), self._shown_width, ranked=True)
+                    yield PromptScored(self._prompt, scores)
+
+    def pack_scores(
+        self, begin: int, end: int, offsets: Sequence[int], width: int, *, ranked: bool = False
+    ) -> PackedScores:
+        """Returns the scores of some of the tokens. `offsets`: the position of each. `width`: alternatives,
+        at most as many as there are."""
+        wide = slice(begin * self.width, end * self.width)
+        return PackedScores(
+            self._tokens[begin:end],
+            offsets,
+            self._logprobs[begin:end],
+            self._pieces,
+            width,
+            self._ids[wide],
+            self._values[wide],
+            self.width,
+            self._ranks[begin:end] if ranked else None,
+        )
+
+    def _add(self, scores: PromptScores) -> None:
+        if scores.start != len(self._logprobs):
+            raise EngineError("the engine's scores of the prompt do not follow on each other")
+        _unpack(self._logprobs, scores.logprobs)
+        _unpack(self._ids, scores.alternative_ids)
+        _unpack(self._values, scores.alternative_logprobs)
+        _unpack(self._ranks, scores.ranks)
+
+    def _complete(self) -> None:
+        count = len(self._tokens)
+        found = (len(self._logprobs), len(self._ids), len(self._values), len(self._ranks))
+        if found != (count, count * self.width, count * self.width, count):
+            raise EngineError("the engine did not score the whole prompt")
+        self._whole.set()
+
+
+def _unpack(held: "array[int] | array[float]", chunk: bytes) -> None:
+    """Appends packed numbers, which are little-endian on every machine."""
+    if sys.byteorder == "big":
+        swapped = array(held.typecode, chunk)
+        swapped.byteswap()
+        chunk = swapped.tobytes()
+    held.frombytes(chunk)
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreOptions:
+    """Which data of its tokens a choice reports."""
+
+    logprobs: bool
+    """Whether it reports log-probabilities."""
+    offset: int = 0
+    """Characters of the choice's text before the first token's."""
+    ids: bool = False
+    """Whether it reports token ids."""
+    selected: tuple[int, ...] = ()
+    """Tokens whose log-probabilities replace the likeliest alternatives."""
+
+
+class PendingToken(NamedTuple):
+    """A token whose text is not shown yet."""
+
+    token: int
+    offset: int
+    """The character of the choice that holds its first byte."""
+    shows: bool
+    """Whether it adds to the text."""
+    score: TokenScore | None
+
+
+class ScoredDecoder(ChoiceDecoder):
+    """A choice decoder that reports tokens with their log-probabilities or ids, each with the text that it
+    belongs to.
+
+    The stop filter holds back the tokens of the text that it holds back, and drops the tokens that lie wholly
+    in the text that it cuts. So a choice has as many scores as ids, for the same tokens.
+    """
+
+    __slots__ = ("_pending", "_pieces", "_said", "_scoring", "_shown", "_spelt", "_total")
+
+    def __init__(
+        self,
+        choice: int,
+        options: DecodeOptions,
+        facts: ModelInfo,
+        scoring: ScoreOptions = ScoreOptions(True),
+    ) -> None:
+        super().__init__(choice, options)
+        self._scoring = scoring
+        self._pieces, self._spelt = options.pieces.bytes, facts.spelt.bytes
+        self._total = 0.0
+        self._said = scoring.offset
+        """Characters that tokens have made certain; the stop filter may hold some of them back."""
+        self._shown = scoring.offset
+        self._pending: deque[PendingToken] = deque()
+
+    def mean_logprob(self) -> float:
+        """Returns the mean log-probability of the tokens that usage counts; 0 for none."""
+        return self._total / self.completion_tokens if self.completion_tokens else 0.0
+
+    def _decode_steps(self, steps: Steps) -> str:
+        text = ""
+        for index, token in enumerate(steps.tokens):
+            self.completion_tokens += 1
+            self._unreported += 1
+            if steps.logprobs:
+                self._total += steps.logprobs[index]
+            said = self._decode_token(token, steps, index)
+            text += self._filter.add(said) if self.completion_tokens > self._min_tokens else said
+            if self._filter.stopped:
+                break
+        return text
+
+    def _decode_token(self, token: int, steps: Steps, index: int) -> str:
+        """Returns the text that a token makes certain; the token waits until that text is shown."""
+        silent = token in self._silent
+        offset = self._said + (not silent and self._detokenizer.breaks_character(token))
+        score = self._score(token, steps, index, offset) if self._scoring.logprobs else None
+        self._pending.append(PendingToken(token, offset, not silent and bool(self._pieces[token]), score))
+        text = "" if silent else self._detokenizer.add(token)
+        self._said += len(text)
+        if self.reasoning_counter is not None:
+            self.reasoning_counter.note(len(text))
+        return text
+
+    def _score(self, token: int, steps: Steps, index: int, offset: int) -> TokenScore:
+        row = steps.alternatives[index] if steps.alternatives else ()
+        if self._scoring.selected:
+            row = ((token, steps.logprobs[index]), *(pair for pair in row if pair[0] != token))
+        alternatives = tuple((other, self._spelt[other], value) for other, value in row)
+        return TokenScore(token, self._spelt[token], steps.logprobs[index], alternatives, offset)
+
+    def _build_delta(self, text: str) -> TextDelta:
+        self._shown += len(text)
+        scores, ids = self._collect_scores(list(self._take_due()))
+        return TextDelta(self.choice, text, self._take_unreported(), scores, ids)
+
+    def _take_due(self) -> Iterator[PendingToken]:
+        while self._pending and self._pending[0].offset < self._shown:
+            yield self._pending.popleft()
+
+    def _build_finished(self, reason: FinishReason) -> Finished:
+        """Adds the tokens at the end that show nothing, as the end of the turn. Cut tokens are dropped."""
+        left = [token for token in self._pending if not token.shows and token.offset <= self._shown]
+        scores, ids = self._collect_scores(left)
+        return Finished(
+            self.choice, reason, self._take_unreported(), scores if self._scoring.logprobs else None, ids
+        )
+
+    def _collect_scores(self, tokens: list[PendingToken]) -> tuple[tuple[TokenScore, ...], tuple[int, ...]]:
+        """Returns the scores and ids that the caller wants of these tokens."""
+        scores = tuple(each.score for each in tokens if each.score is not None)
+        return scores, tuple(each.token for each in tokens) if self._scoring.ids else ()
+
+
+ALL = -1
+"""Means the whole vocabulary, in requests and in the setting."""
+
+
+def settle_widths(request: GenerationRequest, facts: ModelInfo, most: int) -> GenerationRequest:
+    """Replaces -1 by the size of the vocabulary. Raises InvalidValue where the request asks for more than
+    `most`."""
+    output, size = request.output, facts.info.vocabulary
+    if output.logprobs is None and output.prompt_logprobs is None:
+        return request
+    bound = size if most == ALL else most
+    is_chat = any(isinstance(prompt, Conversation) for prompt in request.prompts)
+    name = "top_logprobs" if is_chat else "logprobs"
+    logprobs = _settle_width(output.logprobs, size, bound, name)
+    scored = _settle_width(output.prompt_logprobs, size, bound, "prompt_logprobs")
+    return changed(request, output=changed(output, logprobs=logprobs, prompt_logprobs=scored))
+
+
+def _settle_width(asked: int | None, size: int, bound: int, field: str) -> int | None:
+    if asked is None:
+        return None
+    wanted = size if asked == ALL else asked
+    if wanted > bound:
+        whole = f"-1 means all {size} tokens of the vocabulary" if asked == ALL else f"got {asked}"
+        raise InvalidValue(
+            f"{field} must be at most {bound} on this server (ANTIPHON_MAX_LOGPROBS); {whole}", param=field
+        )
+    return min(wanted, size)
+
+
+async def choose_best(
+    events: AsyncGenerator[Event, None], voices: Sequence[ScoredDecoder], prompts: int, choices: int
+) -> AsyncGenerator[Event, None]:
+    """Yields the events of the `choices` best candidates of each prompt when all are complete, best first.
+    Ties go by the candidates' own order. Until then their tokens count as DiscardedTokens."""
+    said: list[list[Delta | Finished]] = [[] for _ in voices]
+    async with aclosing(events):
+        async for event in events:
+            if not isinstance(event, Delta | Finished):
+                yield event
+                continue
+            said[event.choice].append(event)
+            if event.tokens:
+                yield DiscardedTokens(event.tokens)
+    each = len(voices) // prompts
+    for prompt in range(prompts):
+        ranked = sorted(voices[prompt * each : (prompt + 1) * each], key=lambda voice: -voice.mean_logprob())
+        for place, voice in enumerate(ranked[:choices], start=prompt * choices):
+            for event in said[voice.choice]:
+                yield changed(event, choice=place, tokens=0)

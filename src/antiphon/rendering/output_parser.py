@@ -1,0 +1,246 @@
+"""How tools and reasoning change a request: the constraint of its choices, and the readers that tell calls
+and reasoning from text."""
+
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from contextlib import aclosing
+from dataclasses import replace
+
+from antiphon.domain.constraint import ConstraintKind
+from antiphon.domain.context import Clock
+from antiphon.domain.events import (
+    Event,
+    Finished,
+    FinishReason,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallBegun,
+    ToolCallDelta,
+)
+from antiphon.domain.request import Conversation, GenerationRequest, Reasoning
+from antiphon.domain.scores import Scores, joined
+from antiphon.domain.tools import ToolChoice, Tools
+from antiphon.domain.values import changed
+from antiphon.rendering.decode.choice_decoder import ChoiceDecoder
+from antiphon.rendering.model_info import ModelInfo
+from antiphon.rendering.reasoning.notation import Begin, require_reasoning
+from antiphon.rendering.reasoning.reader import ReasoningCounter, ReasoningReader
+from antiphon.rendering.template.messages import make_short_id
+from antiphon.rendering.tools.call_notation import CallNotation
+from antiphon.rendering.tools.call_readers import (
+    OutputPart,
+    OutputReader,
+    PlainReader,
+    ReasoningPart,
+    TextPart,
+)
+from antiphon.rendering.tools.json_call import CallName
+
+ID_PREFIX = "call_"
+
+
+def constrain_calls(request: GenerationRequest, facts: ModelInfo) -> GenerationRequest:
+    """Returns the request with the constraint that its tools add. Raises UnsupportedParameter."""
+    tools, constraint = _get_tools(request), request.output.constraint
+    if facts.template is not None:
+        require_reasoning(_get_reasoning(request), facts.template.reasoning_notation)
+    if tools is None or facts.template is None:
+        return request
+    if constraint is not None and tools.choice is ToolChoice.NONE:
+        return request
+    constraint = facts.template.call_notation.build_constraint(tools, facts.controls, constraint)
+    return changed(request, output=changed(request.output, constraint=constraint))
+
+
+def is_calls_or_format(request: GenerationRequest) -> bool:
+    """Whether each choice is either calls or a text of the requested format."""
+    tools = _get_tools(request)
+    is_auto = tools is not None and tools.choice is ToolChoice.AUTO
+    return is_auto and request.output.constraint is not None
+
+
+class OutputParser:
+    """Parses the choices of one request."""
+
+    def __init__(
+        self, original: GenerationRequest, request: GenerationRequest, facts: ModelInfo, clock: Clock
+    ) -> None:
+        """`original`: the request before `constrain_calls`."""
+        self._either = is_calls_or_format(original)
+        self._request = request
+        self._facts = facts
+        self._tools = _get_tools(request)
+        self._clock = clock
+        self._calls = _reads_calls(request, facts)
+
+    @property
+    def facts(self) -> ModelInfo:
+        """The model with pieces that show the control tokens its readers need."""
+        template = self._facts.template
+        if template is None:
+            return self._facts
+        marks = template.call_notation.marks if self._calls or self._in_channels else ()
+        if template.reasoning_notation is not None and _is_chat(self._request):
+            marks += template.reasoning_notation.marks
+        return replace(self._facts, pieces=self._facts.pieces_showing(marks))
+
+    def parse(
+        self, voice: ChoiceDecoder, begin: Begin | None, events: AsyncGenerator[Event, None]
+    ) -> AsyncGenerator[Event, None]:
+        """Yields the events of one choice, with calls and reasoning apart from text. `begin`: where the
+        choice begins; None looks for no reasoning."""
+        reader = self._build_reader(begin)
+        if reader is None or self._facts.template is None:
+            return events
+        if begin is not None:
+            voice.reasoning_counter = ReasoningCounter(reader.spans)
+        required = self._tools is not None and self._tools.choice is ToolChoice.REQUIRED
+        ids = _make_id_source(self._clock, self._facts.template.call_notation.short_ids)
+        shown = _get_reasoning(self._request).shown
+        return ChoiceParser(voice.choice, reader, ids, required, shown).parse(events)
+
+    def _build_reader(self, begin: Begin | None) -> OutputReader | None:
+        template = self._facts.template
+        if template is None:
+            return None
+        inner = self._build_answer_reader(template.call_notation)
+        if begin is None or template.reasoning_notation is None or begin is Begin.AFTER or self._in_channels:
+            return inner if self._calls or self._in_channels else None
+        return ReasoningReader(
+            template.reasoning_notation, begin, inner, kept=self._request.output.constraint is not None
+        )
+
+    def _build_answer_reader(self, layout: CallNotation) -> OutputReader:
+        """Makes the reader of the text after reasoning."""
+        if self._calls and self._either and self._tools is not None:
+            return layout.build_either_reader(self._tools)
+        return layout.build_reader() if self._calls or self._in_channels else PlainReader()
+
+    @property
+    def _in_channels(self) -> bool:
+        """Whether the model writes everything in channels, which must always be read."""
+        template = self._facts.template
+        if template is None or template.reasoning_notation is None or not _is_chat(self._request):
+            return False
+        return template.reasoning_notation.channels
+
+
+def _reads_calls(request: GenerationRequest, facts: ModelInfo) -> bool:
+    """Whether the text is read for calls. A model with channels is read even where it may not call."""
+    tools, constraint = _get_tools(request), request.output.constraint
+    if tools is None or facts.template is None:
+        return False
+    if constraint is None or constraint.kind is not ConstraintKind.CALLS:
+        return False
+    return tools.choice is not ToolChoice.NONE or bool(facts.template.call_notation.channels)
+
+
+def _is_chat(request: GenerationRequest) -> bool:
+    return isinstance(request.prompts[0], Conversation)
+
+
+def _get_tools(request: GenerationRequest) -> Tools | None:
+    """Returns the request's tools, which all its conversations share."""
+    prompt = request.prompts[0]
+    return prompt.tools if isinstance(prompt, Conversation) else None
+
+
+def _get_reasoning(request: GenerationRequest) -> Reasoning:
+    prompt = request.prompts[0]
+    return prompt.reasoning if isinstance(prompt, Conversation) else Reasoning()
+
+
+def _make_id_source(clock: Clock, short: bool) -> Callable[[], str]:
+    return lambda: make_short_id(clock.unique()) if short else ID_PREFIX + clock.unique()
+
+
+class ChoiceParser:
+    """Parses the events of one choice.
+
+    Tokens, ids and scores go with the first part that they make certain. Markup and hidden reasoning show
+    nothing, so their tokens count with the next part.
+    """
+
+    __slots__ = (
+        "_calls",
+        "_choice",
+        "_ids",
+        "_reader",
+        "_required",
+        "_scores",
+        "_shown",
+        "_token_ids",
+        "_tokens",
+    )
+
+    def __init__(
+        self,
+        choice: int,
+        reader: OutputReader,
+        ids: Callable[[], str],
+        required: bool = False,
+        shown: bool = True,
+    ) -> None:
+        """`ids`: makes the id of a call. `required`: the choice is calls without text. `shown`: whether
+        reasoning is shown."""
+        self._choice = choice
+        self._reader = reader
+        self._ids = ids
+        self._required = required
+        self._shown = shown
+        self._calls = 0
+        self._tokens = 0
+        self._scores: list[Scores] = []
+        self._token_ids: tuple[int, ...] = ()
+
+    async def parse(self, events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
+        """Yields the same events, with reasoning and calls instead of their text."""
+        async with aclosing(events):
+            async for event in events:
+                for told in self._parse_event(event):
+                    yield told
+
+    def _parse_event(self, event: Event) -> Iterator[Event]:
+        if isinstance(event, TextDelta):
+            self._note(event)
+            yield from self._convert_parts(self._reader.add(event.text))
+        elif isinstance(event, Finished):
+            yield from self._end_events(event)
+        else:
+            yield event
+
+    def _note(self, event: TextDelta) -> None:
+        self._tokens += event.tokens
+        self._token_ids += event.ids
+        if event.scores:
+            self._scores.append(event.scores)
+
+    def _end_events(self, event: Finished) -> Iterator[Event]:
+        yield from self._convert_parts(self._reader.end(self._required))
+        called = event.reason is FinishReason.STOP and self._reader.is_complete
+        reason = FinishReason.TOOL_CALLS if called else event.reason
+        tokens, scores, ids = self._take_due()
+        left = None if event.scores is None else joined([scores, event.scores])
+        yield Finished(event.choice, reason, tokens + event.tokens, left, ids + event.ids)
+
+    def _convert_parts(self, all_said: Iterable[OutputPart]) -> Iterator[Event]:
+        for said in all_said:
+            if not isinstance(said, ReasoningPart):
+                yield self._convert_part(said)
+            elif self._shown:
+                yield ReasoningDelta(self._choice, said.text, *self._take_due())
+
+    def _convert_part(self, said: OutputPart) -> Event:
+        due = self._take_due()
+        if isinstance(said, TextPart):
+            return TextDelta(self._choice, said.text, *due)
+        if isinstance(said, CallName):
+            self._calls += 1
+            return ToolCallBegun(self._choice, self._calls - 1, self._ids(), said.name, *due)
+        return ToolCallDelta(self._choice, self._calls - 1, said.text, *due)
+
+    def _take_due(self) -> tuple[int, Scores, tuple[int, ...]]:
+        """Returns and clears the count, scores and ids of tokens that no event has carried."""
+        tokens, self._tokens = self._tokens, 0
+        scores, self._scores = joined(self._scores), []
+        ids, self._token_ids = self._token_ids, ()
+        return tokens, scores, ids

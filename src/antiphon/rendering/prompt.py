@@ -1,0 +1,157 @@
+"""From a prompt to its text and its token ids. Generates no token."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+from antiphon.domain.context import Clock
+from antiphon.domain.request import (
+    Conversation,
+    Prompt,
+    RawPrompt,
+)
+from antiphon.engines.base import TextPiece
+from antiphon.errors import ContextLengthExceeded, InvalidValue, TemplateRefused, UnsupportedParameter
+from antiphon.rendering.model_info import ModelInfo
+from antiphon.rendering.template.messages import collect_texts, measure
+from antiphon.rendering.template.request_template import TEMPLATE_FIELD, RequestTemplate
+from antiphon.rendering.template.shield import is_whole
+from antiphon.rendering.tokenizer import TextTokenizer
+
+MOST_CUT = 1 << 20
+"""Characters of a prompt that the caller asked to truncate. The dropped part is tokenized too."""
+
+LARGE_CONVERSATION = 20_000
+"""Characters of a conversation above which its template runs in a thread: about one millisecond. Each message
+counts 200 more."""
+
+
+async def encode(
+    tokens: TextTokenizer, facts: ModelInfo, prompt: Prompt, clock: Clock, is_cut: bool = False
+) -> tuple[int, ...]:
+    """Returns the token ids of a prompt. `is_cut`: whether it is truncated later, so that it may be longer
+    than the context."""
+    if isinstance(prompt, RawPrompt) and prompt.tokens is not None:
+        looked_at = prompt.tokens if is_cut else prompt.tokens[: facts.info.context_length]
+        require_known(looked_at, facts, "prompt")  # more do not fit anyway
+        return prompt.tokens
+    if facts.info.embedding is not None and isinstance(prompt, RawPrompt):
+        return await tokenize_text(tokens, facts, prompt.text or "", prompt.add_special)
+    if isinstance(prompt, RawPrompt) and not prompt.text:
+        return start_of_text(facts) if prompt.add_special else ()
+    wanted = _adds_bos(prompt, facts)
+    pieces = await render_prompt(facts, prompt, clock)
+    _require_possible(pieces, facts, prompt, MOST_CUT if is_cut else 0)
+    bos = facts.vocabulary.names.get(-1 if facts.vocabulary.bos_id is None else facts.vocabulary.bos_id)
+    stands = bool(bos and pieces and pieces[0].control and pieces[0].text.startswith(bos))
+    return await tokens.tokenize(pieces, wanted and not stands)
+
+
+def start_of_text(facts: ModelInfo) -> tuple[int, ...]:
+    """Returns the token that begins a new text: the begin token, or the end token as for OpenAI's
+    `<|endoftext|>`, or none."""
+    table = facts.vocabulary
+    start = table.eos_id if table.bos_id is None else table.bos_id
+    return () if start is None else (start,)
+
+
+def _adds_bos(prompt: Prompt, facts: ModelInfo) -> bool:
+    """Whether the tokenizer adds the begin token. A text gets it by the model's rule unless the caller
+    refuses; a conversation also gets it where only the caller asks."""
+    if prompt.add_special is None or isinstance(prompt, RawPrompt):
+        return facts.vocabulary.add_bos and prompt.add_special is not False
+    if prompt.add_special and facts.vocabulary.bos_id is None:
+        raise UnsupportedParameter(
+            "add_special_tokens is not supported: this model has no begin token; leave it out",
+            param="add_special_tokens",
+        )
+    return prompt.add_special
+
+
+async def tokenize_text(
+    tokens: TextTokenizer, facts: ModelInfo, text: str, special: bool = True
+) -> tuple[int, ...]:
+    """Tokenizes a text for embedding; nothing in it is a control token. `special`: whether to add what the
+    model wants before and after it."""
+    before, after = facts.vocabulary.around if special else ((), ())
+    return (*before, *await tokens.tokenize([TextPiece(text)], False), *after)
+
+
+async def render_prompt(facts: ModelInfo, prompt: Prompt, clock: Clock) -> tuple[TextPiece, ...]:
+    """Renders a prompt to pieces of text, control tokens marked. Raises a RequestError."""
+    if isinstance(prompt, RawPrompt):
+        _require_characters([prompt.text or ""], prompt)
+        return (TextPiece(prompt.text, control=True),) if prompt.text else ()
+    texts, size = measure(prompt)
+    _require_characters(texts, prompt)
+    if facts.template is None:
+        raise TemplateRefused(facts.refusal, param="messages")
+    if isinstance(facts.template, RequestTemplate):
+        return await facts.template.render(prompt, clock)
+    if size > LARGE_CONVERSATION or not _is_plain(prompt):
+        return await asyncio.to_thread(facts.template.render, prompt, clock)
+    return facts.template.render(prompt, clock)
+
+
+def _is_plain(prompt: Conversation) -> bool:
+    """Whether no value can make a template count or walk far: the template was proved without values."""
+    values = prompt.template_values.values()
+    return prompt.documents is None and all(isinstance(value, bool | str) for value in values)
+
+
+def require_known(tokens: Sequence[int], facts: ModelInfo, field: str) -> None:
+    """Raises InvalidValue for an id outside the vocabulary."""
+    size = facts.info.vocabulary
+    if tokens and not (min(tokens) >= 0 and max(tokens) < size):
+        wrong = next(token for token in tokens if not 0 <= token < size)
+        raise InvalidValue(
+            f"{field}: token id {wrong} is not one of this model's {size}, which begin at 0", param=field
+        )
+
+
+def _require_possible(pieces: Sequence[TextPiece], facts: ModelInfo, prompt: Prompt, cut: int) -> None:
+    """Refuses a text that no tokenizer can make fit. `cut`: characters that truncation allows anyway."""
+    size = sum(len(piece.text) for piece in pieces)
+    least = size // facts.longest_piece
+    if size > cut and least > facts.info.context_length:
+        part = describe_prompt(prompt)
+        raise ContextLengthExceeded(
+            f"{context_sentence(facts)} However, your {part} resulted in at least {least} tokens. "
+            f"Please reduce the length of the {part}.",
+            param=blame_field(prompt, (size,)),
+        )
+
+
+def _require_characters(texts: Sequence[str], prompt: Prompt) -> None:
+    """Raises InvalidValue for half a surrogate pair: JSON can hold one, UTF-8 and tokenizers cannot."""
+    if not all(map(is_whole, texts)):
+        raise InvalidValue(
+            "the text holds half of a surrogate pair, which is no character; send valid Unicode",
+            param=_field(prompt),
+        )
+
+
+def context_sentence(facts: ModelInfo) -> str:
+    """The first sentence of a context error, in OpenAI's words: clients look for them."""
+    return f"This model's maximum context length is {facts.info.context_length} tokens."
+
+
+def describe_prompt(prompt: Prompt) -> str:
+    """Names the prompt for an error, with what counts beside the messages."""
+    if not isinstance(prompt, Conversation):
+        return "prompt"
+    written = "prompt that the request's chat template writes" if prompt.template is not None else ""
+    return written or ("messages and tools" if prompt.tools is not None else "messages")
+
+
+def blame_field(prompt: Prompt, lengths: Iterable[int]) -> str:
+    """Returns the field at fault for a long prompt, from the lengths of its parts. It is the request's
+    template where messages and tools make less than half."""
+    if not isinstance(prompt, Conversation) or prompt.template is None:
+        return _field(prompt)
+    said, size = sum(len(text.encode()) for text in collect_texts(prompt)), sum(lengths)
+    return TEMPLATE_FIELD if not size or 2 * said < size else _field(prompt)
+
+
+def _field(prompt: Prompt) -> str:
+    """Returns the dialects' name of the field."""
+    return "messages" if isinstance(prompt, Conversation) else "prompt"

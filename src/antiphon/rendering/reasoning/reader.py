@@ -1,0 +1,153 @@
+"""Tells a choice's reasoning from its answer as the text comes, and counts the tokens of reasoning. However
+the text is cut, the result is the same.
+
+Reasoning is at the beginning only and ends at the first mark that ends it; without that mark all text is
+reasoning. Another reader reads the answer, so a call inside reasoning stays reasoning.
+"""
+
+from array import array
+from collections.abc import Sequence
+
+from antiphon.rendering.reasoning.notation import Begin, ReasoningNotation
+from antiphon.rendering.tools.call_readers import (
+    OutputPart,
+    OutputReader,
+    ReasoningPart,
+    Span,
+    find_partial_mark,
+    is_inside,
+)
+from antiphon.rendering.tools.json_call import SPACE
+
+
+class ReasoningReader:
+    """Reads one choice of a model that reasons."""
+
+    def __init__(
+        self, notation: ReasoningNotation, begin: Begin, inner: OutputReader, kept: bool = False
+    ) -> None:
+        """`inner` reads the answer. `kept`: whether the answer has a constraint, so that only the gap is
+        removed from its beginning and no other whitespace."""
+        self._notation = notation
+        self._begin = begin
+        self._inner = inner
+        self._kept = kept
+        self._gap = "".join(mark for mark in notation.gap if not mark.strip())
+        self._buffer = ""
+        self._taken = 0
+        """Characters of the raw text before the buffer."""
+        self._any = False
+        """Whether any reasoning was shown."""
+        self._space = ""
+        """Whitespace that is shown only if more reasoning follows."""
+        self._closed = False
+        """Whether reasoning has ended and the answer has not begun."""
+        self.spans: list[Span] = [(0, None)] if begin is Begin.INSIDE else []
+
+    @property
+    def is_complete(self) -> bool:
+        return self._inner.is_complete
+
+    def add(self, text: str) -> list[OutputPart]:
+        if self._begin is Begin.AFTER and not self._closed:
+            return self._inner.add(text)
+        self._buffer += text
+        said: list[OutputPart] = []
+        if self._begin is Begin.FREE:
+            self._decide()
+        if self._begin is Begin.INSIDE:
+            said += self._read_reasoning()
+        if self._begin is Begin.AFTER:
+            said += self._read_answer()
+        return said
+
+    def end(self, required: bool = False) -> list[OutputPart]:
+        rest, self._buffer = self._buffer, ""
+        if self._begin is Begin.INSIDE:
+            return [*self._trim_reasoning(rest), *self._inner.end(required)]
+        said = [] if self._closed and not rest.strip() else self._inner.add(rest)
+        return [*said, *self._inner.end(required)]
+
+    # Each step takes the certain part from the buffer.
+
+    def _decide(self) -> None:
+        rest = self._buffer if self._kept else self._buffer.lstrip(SPACE)
+        if rest.startswith(self._notation.opening):
+            self.spans.append((0, None))
+            self._take(len(self._buffer) - len(rest) + len(self._notation.opening))
+            self._begin = Begin.INSIDE
+        elif not self._notation.opening.startswith(rest):
+            self._begin = Begin.AFTER
+
+    def _read_reasoning(self) -> list[OutputPart]:
+        close = self._notation.close
+        at = self._buffer.find(close)
+        if at < 0:
+            return self._trim_reasoning(self._take(find_partial_mark(self._buffer, close)))
+        said = self._trim_reasoning(self._take(at))
+        self._take(len(close))
+        self._begin, self._closed = Begin.AFTER, True
+        return said
+
+    def _read_answer(self) -> list[OutputPart]:
+        """Reads the answer after the gap."""
+        if self._closed:
+            if not self._skip_gap():
+                return []
+            begun, _ = self.spans[-1]
+            self.spans[-1] = (begun, self._taken)
+            self._closed = False
+        return self._inner.add(self._take(len(self._buffer)))
+
+    def _skip_gap(self) -> bool:
+        """Removes the gap before the answer. Returns whether the gap is complete."""
+        if not self._kept:
+            self._take(len(self._buffer) - len(self._buffer.lstrip(SPACE)))
+            return bool(self._buffer)
+        if self._gap != self._buffer and self._gap.startswith(self._buffer):
+            return False
+        if self._buffer.startswith(self._gap):
+            self._take(len(self._gap))
+        return True
+
+    def _take(self, count: int) -> str:
+        taken, self._buffer = self._buffer[:count], self._buffer[count:]
+        self._taken += count
+        return taken
+
+    def _trim_reasoning(self, text: str) -> list[OutputPart]:
+        """Removes the whitespace around reasoning, which belongs to the marks."""
+        text = self._space + text
+        body = text.rstrip(SPACE)
+        self._space = text[len(body) :]
+        if not self._any:
+            body = body.lstrip(SPACE)
+        if not body:
+            self._space = self._space if self._any else ""
+            return []
+        self._any = True
+        return [ReasoningPart(body)]
+
+
+class ReasoningCounter:
+    """Counts the reasoning tokens of one choice: those whose text begins before the answer, marks included.
+    It uses positions in the raw text, so the count does not depend on how tokens arrive."""
+
+    __slots__ = ("_at", "_begins", "_spans")
+
+    def __init__(self, spans: Sequence[Span]) -> None:
+        """`spans`: the reader's spans of reasoning, which grow."""
+        self._spans = spans
+        self._at = 0
+        self._begins = array("I")
+        """For each token, the character where its text begins."""
+
+    def note(self, size: int) -> None:
+        """Notes the next token, which made `size` characters certain."""
+        self._begins.append(self._at)
+        self._at += size
+
+    @property
+    def tokens(self) -> int:
+        """Number of reasoning tokens so far."""
+        return sum(is_inside(self._spans, begin) for begin in self._begins) if self._spans else 0

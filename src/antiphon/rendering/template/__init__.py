@@ -1,0 +1,1 @@
+"""Chat templates: from a conversation to the text of a prompt."""

@@ -1,0 +1,395 @@
+"""A model's chat template: from a conversation to pieces of text, with the model's own control tokens and no
+others.
+
+A template comes with the weights, so it is somebody else's program. `prove` runs it on sample conversations
+in a process that can be killed; a template that passes runs here (`environment`). Nothing here tokenizes.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import NoReturn
+
+import jinja2
+from jinja2 import meta, nodes
+
+from antiphon.domain.context import Clock, SystemClock
+from antiphon.domain.messages import Message, Role
+from antiphon.domain.request import Conversation
+from antiphon.engines.base import TextPiece
+from antiphon.errors import InvalidValue, TemplateRefused, UnsupportedParameter
+from antiphon.rendering.reasoning.notation import ReasoningNotation, detect_reasoning, effort_variables
+from antiphon.rendering.template.environment import BoundedEnvironment, limit_render_time
+from antiphon.rendering.template.field_usage import watch_messages
+from antiphon.rendering.template.messages import (
+    Hide,
+    add_tools_to_system,
+    build_message,
+    build_tools,
+    hide_texts,
+    measure,
+    with_parts,
+    with_reasoning_part,
+)
+from antiphon.rendering.template.shield import (
+    Cover,
+    Shield,
+    TemplateTexts,
+    escape_surrogates,
+    is_whole,
+    use_cover,
+)
+from antiphon.rendering.template.support import (
+    CUT,
+    PROBE,
+    PROBE_CALL,
+    PROBE_CUT_CALL,
+    PROBE_REASONING,
+    PROBE_SYSTEM,
+    PROBE_TEXT,
+    PROBE_TOOLS,
+    RESULT,
+    RoleSupport,
+    TemplateSupport,
+    probe_roles,
+    write_out_tools,
+)
+from antiphon.rendering.tools.call_notation import CallNotation, detect_calls
+
+LONGEST_SOURCE = 500_000
+"""Characters of a template; the longest of the known models has 30,000."""
+
+LONGEST_PROMPT = 4_000_000
+"""Characters that a template may write besides four times those of the conversation."""
+
+LONGEST_DATE = 200
+"""Characters of a date format."""
+
+FAILURES = (
+    jinja2.TemplateError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    RecursionError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
+"""Errors that a template can raise, since it is a program."""
+
+SAMPLES = (
+    Conversation((Message(Role.USER, "Hello there"),)),
+    Conversation((Message(Role.USER, "Hello there"),), generation_prompt=False),
+    Conversation(
+        (
+            Message(Role.SYSTEM, "Be brief."),
+            Message(Role.USER, "Hello <there> & \"you\" | [INST] 'all' {{ x }} {% y %}"),
+            Message(Role.ASSISTANT, "Hi <think>hm</think>\n\n"),
+            Message(Role.USER, " 😀 日本語 "),
+        )
+    ),
+    Conversation(tuple(Message((Role.USER, Role.ASSISTANT)[turn % 2], "word " * 200) for turn in range(101))),
+)
+"""The conversations that `prove` renders. The first must succeed; the template may refuse the others by its
+own sentence."""
+
+AS_IT_IS = TemplateSupport(tools=True, calls=True, results=True)
+"""Support for everything: no tool is written out as text."""
+
+SET_HERE = frozenset(
+    "messages tools documents add_generation_prompt continue_final_message bos_token eos_token "
+    "raise_exception strftime_now dict namespace cycler joiner range "
+    "self super loop caller varargs kwargs".split()
+)
+"""Names whose values a request cannot give: the server's own variables and jinja2's."""
+
+MOST_NAMED = 20
+"""Variables of a template that a refusal lists."""
+
+REASSEMBLING = frozenset(("format", "format_map", "replace"))
+"""Filters and methods that put a text into the middle of another."""
+
+
+class RaisedByTemplate(TemplateRefused):
+    """The template called `raise_exception` to refuse a conversation."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpecialTokens:
+    """The part of the vocabulary that a template needs."""
+
+    names: tuple[str, ...]
+    """Texts of the control tokens."""
+    bos: str = ""
+    eos: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NotationFamilies:
+    """The families of a model's notations; None means the one that its template shows."""
+
+    calls: str | None = None
+    reasoning: str | None = None
+
+
+BY_TEMPLATE = NotationFamilies()
+
+
+class ChatTemplate:
+    """A compiled template. Raises TemplateRefused when it is made and when it renders; safe to use from
+    threads."""
+
+    def __init__(
+        self,
+        source: str,
+        special: SpecialTokens,
+        families: NotationFamilies = BY_TEMPLATE,
+        like: Conversation = SAMPLES[0],
+    ) -> None:
+        """`like`: has the values and documents that the template may need to work at all."""
+        if len(source) > LONGEST_SOURCE:
+            raise TemplateRefused(f"the chat template has more than {LONGEST_SOURCE} characters")
+        self._special = special
+        self._like = like
+        environment = BoundedEnvironment()
+        try:
+            tree = environment.parse(source)
+            self._shield = Shield(special.names, _collect_literals(tree))
+            self._sets = frozenset(node.name for node in tree.find_all(nodes.Name) if node.ctx == "store")
+            # This changes the tree, so it comes last.
+            self.reads = frozenset(meta.find_undeclared_variables(tree))
+            """Variables that the template takes from outside."""
+            self._template = environment.from_string(source)
+        except FAILURES as error:
+            raise _convert_error("cannot be compiled", error) from None
+        self._support = AS_IT_IS
+        self._parts = self._thoughts = False
+        """Whether it wants reasoning as a part of the content."""
+        self._roles = RoleSupport(developer="developer" in source)
+        self.call_notation: CallNotation = detect_calls(source, families.calls)
+        """How the model writes calls."""
+        self.reasoning_notation: ReasoningNotation | None = detect_reasoning(source, families.reasoning)
+        """How it writes reasoning; None if it does not."""
+        self._parts = not self._shows(PROBE_TEXT, RESULT) and self._shows_parts()
+        """Whether it wants content as a list of parts."""
+        self._thoughts = self.reasoning_notation is not None and self._shows_thoughts(self.reasoning_notation)
+        """Whether it wants reasoning as a part of the content."""
+        self._roles = probe_roles(source, self._shows)
+        self._support = self._probe_support()
+
+    def render(self, conversation: Conversation, clock: Clock) -> tuple[TextPiece, ...]:
+        """Renders the prompt with the template's own control tokens. Text of messages stays text."""
+        self._require_read(conversation)
+        loses = self._roles.drops_system(conversation.messages)
+        conversation = replace(conversation, messages=self._roles.adapt(conversation.messages))
+        conversation = write_out_tools(conversation, self._support, self.call_notation)
+        texts, size = measure(conversation)
+        cover = self._shield.cover(texts)
+        variables = self._build_variables(conversation, cover, clock)
+        with limit_render_time(), use_cover(cover):
+            rendered = _require_valid("".join(self._render_pieces(variables, LONGEST_PROMPT + 4 * size)))
+        if loses:
+            raise TemplateRefused(
+                "the chat template shows no system message; say it in the user's", param="messages"
+            )
+        if conversation.continues:
+            rendered = cut_after_message(rendered, conversation.messages[-1].text, cover)
+        return cover.split_pieces(rendered)
+
+    def _require_read(self, conversation: Conversation) -> None:
+        """Refuses values that the server sets, and values that the template does not read."""
+        for name in conversation.template_values:
+            field = f"chat_template_kwargs.{name}"
+            if name in SET_HERE:
+                raise InvalidValue(
+                    f"{field} is set by the server from the request's own fields; leave it out", param=field
+                )
+            if name not in self.reads:
+                known = ", ".join(sorted(self.reads - self._sets - SET_HERE)[:MOST_NAMED]) or "none"
+                raise UnsupportedParameter(
+                    f"{field} is not supported: the chat template reads no such variable; it reads: {known}",
+                    param=field,
+                )
+        if conversation.documents is not None and "documents" not in self.reads:
+            raise UnsupportedParameter(
+                "documents is not supported: the chat template reads none; write them into a message",
+                param="documents",
+            )
+
+    def _build_variables(self, conversation: Conversation, cover: Cover, clock: Clock) -> dict[str, object]:
+        """Builds the template's variables."""
+        messages = [self._build_message(message, cover.hide) for message in conversation.messages]
+        tools = build_tools(conversation.tools.tools, cover.hide) if conversation.tools else None
+        if tools and self.call_notation.in_system:
+            messages = add_tools_to_system(messages, tools)
+        if conversation.continues:
+            messages[-1]["content"] = f"{messages[-1]['content'] or ''}{cover.mark}"
+        documents = conversation.documents
+        return {
+            "messages": watch_messages(
+                [self._shape_content(message) for message in messages], self._thoughts
+            ),
+            "add_generation_prompt": conversation.generation_prompt,
+            "continue_final_message": conversation.continues,
+            "bos_token": self._special.bos,
+            "eos_token": self._special.eos,
+            "raise_exception": _raise_exception(cover.restore),
+            "strftime_now": _strftime_now(clock),
+            "tools": tools,
+            "documents": None if documents is None else hide_texts(list(documents), cover.hide_value),
+        } | {
+            name: hide_texts(value, cover.hide_value)
+            for name, value in self._choose_values(conversation).items()
+        }
+
+    def _choose_values(self, conversation: Conversation) -> Mapping[str, object]:
+        """Returns the request's own variables: for reasoning, and by name. Raises a RequestError."""
+        given, asked = conversation.template_values, conversation.reasoning
+        told = effort_variables(asked, self.reads, self.reasoning_notation)
+        for name in told.keys() & given.keys():
+            if told[name] != given[name]:
+                field = asked.terms.effort
+                raise InvalidValue(
+                    f"{field} and chat_template_kwargs.{name} say different things; send one of them",
+                    param=field,
+                )
+        return {**told, **given}
+
+    def _probe_support(self) -> TemplateSupport:
+        """Finds by trying which parts of tools the template shows; few show any, and none declares it."""
+        as_text = replace(AS_IT_IS, objects=False)
+        calls = self._shows(PROBE_CALL, PROBE.arguments)
+        self._support = AS_IT_IS if calls else as_text
+        calls = calls or self._shows(PROBE_CALL, PROBE.arguments)
+        return TemplateSupport(
+            tools=self._shows(PROBE_TOOLS, PROBE.name),
+            calls=calls,
+            results=calls and self._shows(PROBE_CALL, RESULT),
+            objects=self._support.objects,
+            texts=calls and self._shows(PROBE_CUT_CALL, CUT),
+            system=self._shows(PROBE_SYSTEM, RESULT),
+        )
+
+    def _shape_content(self, message: dict[str, object]) -> dict[str, object]:
+        """Gives a message its content in the form that the template wants."""
+        if self._thoughts and "reasoning" in message:
+            return with_reasoning_part(message)
+        return with_parts(message) if self._parts else message
+
+    def _shows_thoughts(self, notation: ReasoningNotation) -> bool:
+        self._thoughts = True
+        return self._shows(PROBE_REASONING, notation.opening + RESULT)
+
+    def _shows_parts(self) -> bool:
+        self._parts = True
+        return self._shows(PROBE_TEXT, RESULT)
+
+    def _shows(self, conversation: Conversation, text: str) -> bool:
+        given = {name: value for name, value in self._like.template_values.items() if name in self.reads}
+        documents = self._like.documents if "documents" in self.reads else None
+        conversation = replace(conversation, template_values=given, documents=documents)
+        try:
+            pieces = self.render(conversation, SystemClock())
+        except TemplateRefused:
+            return False
+        return text in "".join(piece.text for piece in pieces)
+
+    def _build_message(self, message: Message, hide: Hide) -> dict[str, object]:
+        return build_message(message, message.role, hide, self._support.objects, self.call_notation.short_ids)
+
+    def _render_pieces(self, variables: Mapping[str, object], room: int) -> Iterator[str]:
+        """Yields the template's output piece by piece, up to `room` characters."""
+        try:
+            for piece in self._template.root_render_func(self._template.new_context(dict(variables))):
+                room -= len(piece)
+                if room < 0:
+                    raise TemplateRefused(
+                        "the chat template writes too long a prompt; send fewer or shorter messages"
+                    )
+                yield piece
+        except FAILURES as error:
+            raise _convert_error("failed on these messages", error) from None
+
+
+def cut_after_message(rendered: str, text: str, cover: Cover) -> str:
+    """Cuts the prompt at the end of its last message, whose text is marked there. Raises UnsupportedParameter
+    where the template changes that text or repeats it."""
+    before, mark, after = rendered.partition(cover.mark)
+    said = text.lstrip()
+    if not mark or cover.mark in after or cover.restore(before[len(before) - len(said) :]) != said:
+        raise UnsupportedParameter(
+            "continue_final_message is not supported for this message: the chat template rewrites it, so "
+            "there is no place where the model could go on with it",
+            param="continue_final_message",
+        )
+    return before
+
+
+def prove(payload: Mapping[str, object]) -> None:
+    """The sandbox's job: compiles a template and renders samples with it. Raises TemplateRefused.
+
+    The payload comes from `build_proof`.
+    """
+    names = payload["names"]
+    if not isinstance(names, Sequence):
+        raise TypeError("names is a list of texts")
+    special = SpecialTokens(tuple(map(str, names)), str(payload["bos"]), str(payload["eos"]))
+    template = ChatTemplate(str(payload["template"]), special)
+    for index, sample in enumerate(SAMPLES):
+        try:
+            template.render(sample, SystemClock())
+        except RaisedByTemplate:
+            if index == 0:
+                raise
+
+
+def build_proof(source: str, special: SpecialTokens) -> dict[str, object]:
+    """Builds the payload of `prove`."""
+    return {"template": source, "names": special.names, "bos": special.bos, "eos": special.eos}
+
+
+def _collect_literals(tree: nodes.Template) -> TemplateTexts:
+    """Collects a template's own texts, and whether it joins texts in ways that its literals do not show."""
+    data = tuple(node.data for node in tree.find_all(nodes.TemplateData))
+    constants = tuple(node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str))
+    filters = (node.name for node in tree.find_all(nodes.Filter))
+    methods = (node.attr for node in tree.find_all(nodes.Getattr))
+    cuts = any(isinstance(node.node, nodes.Const) for node in tree.find_all(nodes.Getitem))
+    fills = not REASSEMBLING.isdisjoint(filters) or not REASSEMBLING.isdisjoint(methods)
+    known = frozenset(constants) | {node.attr for node in tree.find_all(nodes.Getattr)}
+    return TemplateTexts(data + constants, constants, cuts or fills, known)
+
+
+# Closures, since a template can inspect what it can call, and a `partial` shows its arguments.
+
+
+def _raise_exception(show: Hide) -> Callable[[object], NoReturn]:
+    def raise_exception(message: object) -> NoReturn:
+        said = escape_surrogates(show(str(message))[:500])
+        raise RaisedByTemplate(f"the chat template refuses these messages: {said}", param="messages")
+
+    return raise_exception
+
+
+def _strftime_now(clock: Clock) -> Callable[[str], str]:
+    def strftime_now(form: str) -> str:
+        """Formats the date in UTC, since the server's own zone is private."""
+        if len(form) > LONGEST_DATE:
+            raise TemplateRefused("the chat template asks for too long a date")
+        return datetime.fromtimestamp(clock.wall(), UTC).strftime(form)
+
+    return strftime_now
+
+
+def _require_valid(text: str) -> str:
+    """Raises TemplateRefused where a template's literals write half a surrogate pair."""
+    if not is_whole(text):
+        raise TemplateRefused("the chat template writes half of a surrogate pair, which is no character")
+    return text
+
+
+def _convert_error(what: str, error: BaseException) -> TemplateRefused:
+    """Converts the template's error. Its text may name Python objects, but holds no address and no path."""
+    said = escape_surrogates(f"{type(error).__name__}: {error}".splitlines()[0][:300])
+    return TemplateRefused(f"the chat template {what} ({said})", param="messages")

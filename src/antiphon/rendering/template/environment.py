@@ -1,0 +1,224 @@
+"""The environment that chat templates run in: jinja2's immutable sandbox with less in it.
+
+The sandbox keeps a template from reaching Python, but not from filling the memory. A model's template was
+proved in a process with hard limits, and a request's template only runs there. This environment limits what a
+proved template can do with a caller's values: `*`, `**` and `%` make nothing large, and no loop runs longer
+than `SECONDS`. It has no filters and methods that chat templates do not need, and refuses a template that
+uses one.
+"""
+
+import json
+import operator
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import MappingProxyType
+
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.filters import FILTERS
+from jinja2.parser import Parser
+from jinja2.runtime import Context, Undefined
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.visitor import NodeTransformer
+
+from antiphon.errors import TemplateRefused
+from antiphon.rendering.template.shield import apply_uncovered
+
+PLAIN_FILTERS = (
+    "abs batch count d default dictsort first float format groupby indent int items join last length list "
+    "map max min reject rejectattr replace reverse round select selectattr slice sort string sum trim "
+    "truncate unique wordcount"
+).split()
+"""The filters of jinja2 that templates may use."""
+
+STRING_METHODS = frozenset(
+    "capitalize casefold count endswith find format index isalnum isalpha isascii isdecimal isdigit islower "
+    "isnumeric isspace istitle isupper join lower lstrip partition removeprefix removesuffix replace rfind "
+    "rindex rpartition rsplit rstrip split splitlines startswith strip swapcase title upper".split()
+)
+"""Methods of texts that a template may call."""
+
+CASES = frozenset("capitalize casefold lower swapcase title upper".split())
+"""Methods of texts, and filters, that change letters."""
+
+SECONDS = 5.0
+"""Time limit of one rendering in this process. The proof takes at most two seconds, so this is for a slow
+machine."""
+
+LONGEST = 4_000_000
+"""Characters, or items, that one operator may make."""
+
+LARGEST_INTEGER = 4096
+"""Bits of the largest integer; printing larger ones is slow."""
+
+LARGE_WIDTH = re.compile(r"\d{3,}|\*")
+"""A format's width or precision of more than two digits, or one taken from an argument."""
+
+NOT_ASCII = re.compile("[^\x00-\x7f\ue000-\uf8ff\U000f0000-\U0010ffff]")
+"""Characters that `ensure_ascii` escapes: not the private-use ones, which may be twins of others."""
+
+SHOWN = (str, bool, int, float, list, tuple, dict, set, range, Undefined, type(None))
+"""Types that have a text of their own."""
+
+
+class GenerationTag(Extension):
+    """`{% generation %}` marks the assistant's text for training; here it does nothing."""
+
+    tags = {"generation"}  # noqa: RUF012 - jinja2's own attribute
+
+    def parse(self, parser: Parser) -> nodes.Node | list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class BoundedEnvironment(ImmutableSandboxedEnvironment):
+    """Compiles and runs templates."""
+
+    intercepted_binops = frozenset(("*", "**", "%"))
+
+    def __init__(self) -> None:
+        super().__init__(
+            trim_blocks=True,
+            lstrip_blocks=True,
+            optimized=False,
+            finalize=require_printable,
+            cache_size=0,
+            extensions=[loopcontrols, GenerationTag],
+        )
+        self.globals = {
+            name: self.globals[name] for name in ("range", "dict", "namespace", "cycler", "joiner")
+        }
+        self.filters = {
+            **{name: FILTERS[name] for name in PLAIN_FILTERS},
+            **{name: _build_case_filter(FILTERS[name]) for name in CASES & set(FILTERS)},
+            "tojson": tojson,
+            "safe": lambda value: value,  # nothing is escaped here
+            TIMED: limit_time,
+        }
+
+    def is_safe_attribute(self, obj: object, attr: str, value: object) -> bool:
+        if isinstance(obj, str):
+            return attr in STRING_METHODS
+        if isinstance(obj, int | float | bytes):
+            return False
+        return super().is_safe_attribute(obj, attr, value)
+
+    def call(self, context: Context, obj: object, /, *args: object, **kwargs: object) -> object:
+        text, name = getattr(obj, "__self__", None), getattr(obj, "__name__", "")
+        if isinstance(text, str) and name in CASES:
+            return apply_uncovered(getattr(str, name), text)
+        return super().call(context, obj, *args, **kwargs)
+
+    def call_binop(self, context: Context, operator: str, left: object, right: object) -> object:
+        return OPERATORS[operator](left, right)
+
+    def _generate(self, source: nodes.Template, *args: object, **kwargs: object) -> str:
+        return super()._generate(LoopTimer().visit(source), *args, **kwargs)  # type: ignore[arg-type]
+
+
+def require_printable(value: object) -> object:
+    """Returns a value that can be printed into the prompt. Raises TemplateRefused for others."""
+    if not isinstance(value, SHOWN):
+        raise TemplateRefused(f"the chat template prints a {type(value).__name__}")
+    return value
+
+
+def tojson(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Writes JSON as the transformers library does for templates; it does not escape HTML."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent, separators=separators, sort_keys=sort_keys)
+    return NOT_ASCII.sub(lambda found: json.dumps(found.group())[1:-1], text) if ensure_ascii else text
+
+
+def _build_case_filter(function: Callable[[str], str]) -> Callable[[object], str]:
+    """Makes a filter that changes letters."""
+    return lambda value: apply_uncovered(function, str(value))
+
+
+# --- loops --------------------------------------------------------------------------------------------------
+
+TIMED = "_timed"
+_until: ContextVar[float] = ContextVar("until")
+
+
+class LoopTimer(NodeTransformer):
+    """Wraps the items of loops in `limit_time`; jinja2 has no hook for loops."""
+
+    def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802 - jinja2's name
+        self.generic_visit(node)
+        if isinstance(node.iter, nodes.Expr):
+            node.iter = nodes.Filter(node.iter, TIMED, [], [], None, None, lineno=node.iter.lineno)
+        return node
+
+
+@contextmanager
+def limit_render_time() -> Iterator[None]:
+    """Sets the time limit for templates that render inside."""
+    token = _until.set(time.monotonic() + SECONDS)
+    try:
+        yield
+    finally:
+        _until.reset(token)
+
+
+def limit_time(items: Iterable[object]) -> Iterator[object]:
+    """Yields the items of a loop while there is time. Raises TemplateRefused."""
+    until = _until.get()
+    for item in items:
+        if time.monotonic() > until:
+            raise TemplateRefused("the chat template takes too much work; send fewer or shorter messages")
+        yield item
+
+
+# --- operators ----------------------------------------------------------------------------------------------
+
+
+def _require_short(length: int) -> None:
+    if length > LONGEST:
+        raise TemplateRefused("the chat template makes too long a text; send fewer or shorter messages")
+
+
+def _require_small(bits: int) -> None:
+    if bits > LARGEST_INTEGER:
+        raise TemplateRefused("the chat template computes with too large a number")
+
+
+def _multiply(left: object, right: object) -> object:
+    for items, times in ((left, right), (right, left)):
+        if isinstance(items, str | list | tuple) and isinstance(times, int):
+            _require_short(len(items) * max(times, 0))
+    if isinstance(left, int) and isinstance(right, int):
+        _require_small(left.bit_length() + right.bit_length())
+    return operator.mul(left, right)
+
+
+def _power(left: object, right: object) -> object:
+    if isinstance(left, int) and isinstance(right, int):
+        _require_small(left.bit_length() * max(right, 0))
+    return operator.pow(left, right)
+
+
+def _modulo(left: object, right: object) -> object:
+    if isinstance(left, str):
+        if LARGE_WIDTH.search(left):
+            raise TemplateRefused("the chat template formats with too large a width")
+        values = (
+            right.values() if isinstance(right, dict) else right if isinstance(right, tuple) else (right,)
+        )
+        _require_short(
+            len(left) + left.count("%") * sum(len(each) for each in values if isinstance(each, str))
+        )
+    return operator.mod(left, right)
+
+
+OPERATORS: Mapping[str, Callable[[object, object], object]] = MappingProxyType(
+    {"*": _multiply, "**": _power, "%": _modulo}
+)

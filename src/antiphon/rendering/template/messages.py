@@ -1,0 +1,208 @@
+"""A conversation as templates read it: plain dictionaries, in which every text of the caller is hidden from
+the names of control tokens. Names of functions and properties are the caller's texts too."""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from hashlib import blake2b
+
+from antiphon.domain.messages import Message, Role
+from antiphon.domain.request import Conversation
+from antiphon.domain.tools import Tool, ToolCall
+from antiphon.rendering.tools.json_call import SPACE
+
+Hide = Callable[[str], str]
+
+EACH = 200
+"""Characters that a message, tool or call counts besides its texts: a template runs a dozen steps for it."""
+
+
+VALUE = 8
+"""Characters that a value of a tool's schema or of a document counts besides its texts."""
+
+SHORT_ID = re.compile("[A-Za-z0-9]{9}")
+
+
+def make_short_id(given: str) -> str:
+    """Makes an id of nine letters and digits from an id; one in that form stays."""
+    if SHORT_ID.fullmatch(given):
+        return given
+    return blake2b(given.encode(), digest_size=5).hexdigest()[:9]
+
+
+def collect_texts(conversation: Conversation) -> list[str]:
+    """Returns every text that the caller wrote."""
+    return _read(conversation)[0]
+
+
+def estimate_size(conversation: Conversation) -> int:
+    """Estimates the characters that a template processes."""
+    return measure(conversation)[1]
+
+
+def measure(conversation: Conversation) -> tuple[list[str], int]:
+    """Returns every text that the caller wrote, and an estimate of the characters that a template
+    processes."""
+    tools = conversation.tools.tools if conversation.tools is not None else ()
+    things = len(tools) + sum(1 + len(message.tool_calls) for message in conversation.messages)
+    texts, values = _read(conversation)
+    return texts, sum(map(len, texts)) + EACH * things + VALUE * values
+
+
+def _read(conversation: Conversation) -> tuple[list[str], int]:
+    """Returns every text that the caller wrote, and the number of other values."""
+    found: list[str] = []
+    for message in conversation.messages:
+        found += (message.text, message.name or "", message.tool_call_id or "", message.reasoning or "")
+        for call in message.tool_calls:
+            found += (call.id, call.name, call.arguments)
+    values = 0
+    for tool in conversation.tools.tools if conversation.tools is not None else ():
+        found += (tool.name, tool.description or "")
+        values += _collect(tool.parameters, found)
+    for value in (conversation.template_values, *(conversation.documents or ())):
+        values += _collect(value, found)
+    return found, values
+
+
+def build_tools(tools: tuple[Tool, ...], hide: Hide) -> list[dict[str, object]]:
+    """Builds tools in OpenAI's form, which templates read."""
+    return [{"type": "function", "function": _build_function(tool, hide)} for tool in tools]
+
+
+def add_tools_to_system(
+    messages: list[dict[str, object]], tools: list[dict[str, object]]
+) -> list[dict[str, object]]:
+    """Adds the functions as text to the system message, where some templates want them."""
+    text = json.dumps([tool["function"] for tool in tools], ensure_ascii=False)
+    if messages and messages[0]["role"] == Role.SYSTEM:
+        return [messages[0] | {"tools": text}, *messages[1:]]
+    return [{"role": str(Role.SYSTEM), "content": "", "tools": text}, *messages]
+
+
+def with_parts(message: dict[str, object]) -> dict[str, object]:
+    """Makes the text a list of parts, as templates of vision models want it."""
+    text = message["content"]
+    return message | {"content": [{"type": "text", "text": text}] if text else []}
+
+
+def with_reasoning_part(message: dict[str, object]) -> dict[str, object]:
+    """Makes reasoning a part of the content, as Mistral's templates want it."""
+    text = message["content"]
+    said = [{"type": "text", "text": text}] if text else []
+    return message | {"content": [{"type": "thinking", "thinking": message["reasoning"]}, *said]}
+
+
+def _build_function(tool: Tool, hide: Hide) -> dict[str, object]:
+    shown: dict[str, object] = {"name": hide(tool.name)}
+    if tool.description is not None:
+        shown["description"] = hide(tool.description)
+    empty = {"type": "object", "properties": {}}
+    shown["parameters"] = hide_texts(empty if tool.parameters is None else tool.parameters, hide)
+    return shown
+
+
+def build_message(
+    message: Message, role: Role, hide: Hide, objects: bool, short_ids: bool = False
+) -> dict[str, object]:
+    """Builds a message. `objects`: whether the template wants arguments as objects; those that are no object
+    stay text. `short_ids`: whether it takes only ids of nine letters and digits."""
+    identify = (lambda given: hide(make_short_id(given))) if short_ids else hide
+    said: dict[str, object] = {"role": str(role), "content": hide(message.text)}
+    if message.name is not None:
+        said["name"] = hide(message.name)
+    if message.tool_call_id is not None:
+        said["tool_call_id"] = identify(message.tool_call_id)
+    if message.tool_calls:
+        said["tool_calls"] = [
+            _build_call(call, hide, objects) | {"id": identify(call.id)} for call in message.tool_calls
+        ]
+        said["content"] = said["content"] or None
+    if message.reasoning is not None:
+        said |= _build_reasoning(message, hide(message.reasoning))
+    return said
+
+
+def _build_reasoning(message: Message, text: str) -> dict[str, object]:
+    """Gives reasoning under the names that templates read; none reads two. gpt-oss's template takes it beside
+    calls only where there is no text."""
+    named: dict[str, object] = {"reasoning_content": text, "reasoning": text}
+    return named if message.tool_calls and message.text else named | {"thinking": text}
+
+
+def _build_call(call: ToolCall, hide: Hide, objects: bool) -> dict[str, object]:
+    read = read_arguments(call.arguments) if objects else None
+    arguments = hide(call.arguments) if read is None else hide_texts(read, hide)
+    function = {"name": hide(call.name), "arguments": arguments}
+    return {"type": "function", "function": function}
+
+
+def hide_texts(value: object, hide: Hide) -> object:
+    """Hides every text in a JSON value."""
+    if isinstance(value, str):
+        return hide(value)
+    if isinstance(value, list):
+        return [hide_texts(each, hide) for each in value]
+    if isinstance(value, Mapping):
+        return {hide(str(name)): hide_texts(each, hide) for name, each in value.items()}
+    return value
+
+
+def _collect(value: object, texts: list[str]) -> int:
+    """Adds the texts of a value in no order, and returns the number of its other values. A schema may hold a
+    hundred thousand, so there is no call for each."""
+    others, left = 0, [value]
+    while left:
+        one = left.pop()
+        if isinstance(one, str):
+            texts.append(one)
+            continue
+        others += 1
+        if isinstance(one, list):
+            left += one
+        elif isinstance(one, dict):
+            texts += map(str, one)
+            left += one.values()
+    return others
+
+
+DEEPEST = 48
+"""Levels of lists and objects; templates print no deeper ones."""
+
+
+def read_arguments(text: str) -> dict[str, object] | None:
+    """Reads a call's arguments as an object; an empty text has none. A model wrote them, so they may be cut
+    or no JSON.
+
+    Returns None for a text that is no JSON object, and for an object that does not print as it was written:
+    with a key twice, an infinite number, half of a surrogate pair, or nested too deep.
+    """
+    if not text.strip(SPACE):
+        return {}
+    try:
+        value = json.loads(text, object_pairs_hook=_read_object)
+        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) and _is_shallow(value) else None
+
+
+def _read_object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("an object has a key twice")
+    return found
+
+
+def _is_shallow(value: object) -> bool:
+    level = [value]
+    for _ in range(DEEPEST):
+        level = [
+            inner
+            for each in level
+            for inner in (each.values() if isinstance(each, dict) else each if isinstance(each, list) else ())
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return True
+    return False

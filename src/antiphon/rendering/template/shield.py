@@ -1,0 +1,258 @@
+"""Keeps the callers' texts from being read as structure: a user's `<|im_end|>` stays ten characters of text.
+
+Before rendering, the characters that make control tokens are replaced in the callers' texts by private-use
+twins, one for one. Lengths, trimming and slicing in a template work as always. So every name of a control
+token in the rendered text comes from the template, and the twins turn back into plain text. Texts that the
+template itself looks for (`'</think>' in content`) stay as they are, if no part of them could help to make a
+name.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from itertools import chain
+
+from antiphon.engines.base import TextPiece
+from antiphon.errors import InvalidValue
+
+PRIVATE = re.compile("[\ue000-\uf8ff\U000f0000-\U000ffffd]")
+PRIVATE_RANGES = (range(0xE000, 0xF900), range(0xF0000, 0xFFFFE))
+JSON_SYNTAX = frozenset('"\\')
+"""Never replaced: a template's JSON filter must see what it has to escape."""
+
+
+SHORT = 64
+"""Characters of a text below which one search for all marks is faster than one for each."""
+
+PIECE = 1 << 16
+"""Characters that are searched without a pause: half a millisecond."""
+
+FILLED_IN = re.compile(r"%[-#0 +]*[\w(.*]")
+"""A place in a literal where the operator `%` inserts something."""
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateTexts:
+    """The texts of a template itself."""
+
+    literals: tuple[str, ...] = ()
+    """Every literal text in it."""
+    sought: tuple[str, ...] = ()
+    """Texts that it may look for in a message."""
+    reassembles: bool = False
+    """Whether it fills texts into others, or cuts its own."""
+    known: frozenset[str] = frozenset()
+    """Words of its own: literals, and names that it looks up."""
+
+
+class Shield:
+    """The names of a model's control tokens, and which characters make them."""
+
+    def __init__(self, names: Iterable[str], written: "TemplateTexts | None" = None) -> None:
+        self._names = frozenset(name for name in names if _collect_letters(name))
+        self._lengths: dict[str, list[int]] = {}
+        for name in self._names:
+            self._lengths.setdefault(name[0], []).append(len(name))
+        for first, lengths in self._lengths.items():
+            self._lengths[first] = sorted(set(lengths), reverse=True)
+        self._starts = _match_characters(self._lengths)
+        template = written or TemplateTexts()
+        self._signs = frozenset(chain.from_iterable(map(_collect_signs, self._names)))
+        self._known = template.known
+        self.marks = tuple(sorted(self._choose_marks(template)))
+        """The characters that are replaced, in a fixed order."""
+        self._marked = _match_characters(self.marks)
+        self._stays = tuple(text for text in template.sought if self._may_stay(text))
+        self._bare = _match_texts(self._stays)
+        self._taken = frozenset(PRIVATE.findall("".join(template.literals)))
+
+    def _choose_marks(self, template: "TemplateTexts") -> frozenset[str]:
+        """Chooses the rare characters of names and their first ones; all letters where the template could
+        frame a text.
+
+        Without its first character no text begins a name. A composed name therefore has its beginning from
+        the template: some literal ends with it, or has it where a text is filled in.
+        """
+        marks = self._signs
+        beginnings = {name.lstrip()[:end] for name in self._names for end in range(1, len(name.lstrip()))}
+        longest = max(map(len, self._names), default=0)
+        for literal in template.literals:
+            ends = (text[-size:] for text in (literal, literal.rstrip()) for size in range(1, longest + 1))
+            filled = template.reassembles or FILLED_IN.search(literal)
+            if not beginnings.isdisjoint(ends) or (filled and self._begins(literal)):
+                return marks | frozenset(chain.from_iterable(map(_collect_letters, self._names)))
+        return marks
+
+    def _begins(self, literal: str) -> bool:
+        """Whether a literal holds the beginning of a name besides whole names."""
+        at, rest = 0, ""
+        for begin, end in self.find_names(literal):
+            rest += literal[at:begin]
+            at = end
+        return any(name.lstrip()[0] in rest + literal[at:] for name in self._names)
+
+    def _may_stay(self, text: str) -> bool:
+        """Whether no part of a text can be a part of a name."""
+        if not any(mark in text for mark in self.marks):
+            return False
+        for name in self._names:
+            overlaps = any(
+                text.endswith(name[:size]) or text.startswith(name[-size:]) for size in range(1, len(name))
+            )
+            if overlaps or name in text or text in name:
+                return False
+        return True
+
+    def cover(self, texts: Sequence[str]) -> "Cover":
+        """Chooses twins that occur neither in these texts nor in the template. Raises InvalidValue."""
+        strange = (text for text in texts if not text.isascii())
+        taken = self._taken.union(*(found[0] for text in strange for found in _find_each(PRIVATE, text)))
+        *twins, mark = map(chr, _find_free_block(len(self.marks) + 1, taken))
+        return Cover(self, tuple(twins), mark)
+
+    def hide(self, text: str, twins: tuple[str, ...]) -> str:
+        if len(text) < SHORT and self._marked is not None and not self._marked.search(text):
+            return text
+        there = any(stays in text for stays in self._stays)  # far sooner told than where
+        parts = self._bare.split(text) if self._bare is not None and there else [text]
+        for index in range(0, len(parts), 2):
+            parts[index] = _replace_all(parts[index], self.marks, twins)
+        return "".join(parts)
+
+    def is_known_word(self, text: str) -> bool:
+        """Whether a text is a word of the template and can make no part of a control token's name."""
+        return text in self._known and self._signs.isdisjoint(text)
+
+    def find_names(self, text: str) -> Iterable[tuple[int, int]]:
+        """Yields where names of control tokens are, from the left, the longest at each place."""
+        if self._starts is None:
+            return
+        end = 0
+        for found in _find_each(self._starts, text):
+            begin = found.start()
+            if begin < end:
+                continue
+            for length in self._lengths[text[begin]]:
+                if text[begin : begin + length] in self._names:
+                    end = begin + length
+                    yield begin, end
+                    break
+
+
+@dataclass(frozen=True, slots=True)
+class Cover:
+    """The twins of one rendering."""
+
+    shield: Shield
+    twins: tuple[str, ...]
+    mark: str
+    """A character that is nowhere else in the texts, to mark a place."""
+
+    def hide(self, text: str) -> str:
+        """Returns the text with twins, as the template sees it."""
+        return self.shield.hide(text, self.twins)
+
+    def hide_value(self, text: str) -> str:
+        """Hides a value that the template reads, unless it is a word of the template."""
+        return text if self.shield.is_known_word(text) else self.hide(text)
+
+    def split_pieces(self, rendered: str) -> tuple[TextPiece, ...]:
+        """Splits the rendered text into the template's control tokens and text."""
+        found: list[TextPiece] = []
+        at = 0
+        for begin, end in self.shield.find_names(rendered):
+            if begin > at:
+                found.append(TextPiece(self.restore(rendered[at:begin])))
+            found.append(TextPiece(rendered[begin:end], control=True))
+            at = end
+        if at < len(rendered):
+            found.append(TextPiece(self.restore(rendered[at:])))
+        return tuple(found)
+
+    def restore(self, text: str) -> str:
+        """Returns a text with twins as it was before."""
+        return _replace_all(text, self.twins, self.shield.marks)
+
+
+_current: ContextVar[Cover] = ContextVar("cover")
+
+
+@contextmanager
+def use_cover(cover: Cover) -> Iterator[None]:
+    """Sets the cover of the texts that a template processes inside."""
+    token = _current.set(cover)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def apply_uncovered(operation: Callable[[str], str], text: str) -> str:
+    """Applies an operation on letters to the text behind the twins, which have no upper case."""
+    cover = _current.get(None)
+    shown = text if cover is None else cover.restore(text)
+    return operation(text) if cover is None or shown == text else cover.hide(operation(shown))
+
+
+def _find_each(character: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
+    """Yields the matches of a pattern of one character. It searches piece by piece, so that other threads run
+    in between."""
+    for begin in range(0, len(text), PIECE):
+        yield from character.finditer(text, begin, begin + PIECE)
+
+
+def _collect_letters(name: str) -> frozenset[str]:
+    """Returns the characters of a name that can be replaced."""
+    return frozenset(letter for letter in name if letter not in JSON_SYNTAX and not letter.isspace())
+
+
+def _collect_signs(name: str) -> frozenset[str]:
+    """Returns the characters of a name that are rare in text, and its first one."""
+    signs = frozenset(letter for letter in _collect_letters(name) if not letter.isalnum())
+    return (signs or _collect_letters(name)) | (_collect_letters(name) & {name.lstrip()[:1]})
+
+
+def _replace_all(text: str, before: Sequence[str], after: Sequence[str]) -> str:
+    """Replaces characters one by one; this is ten times faster than `str.translate`."""
+    for old, new in zip(before, after, strict=True):
+        text = text.replace(old, new)
+    return text
+
+
+def _match_characters(characters: Iterable[str]) -> re.Pattern[str] | None:
+    escaped = "".join(map(re.escape, characters))
+    return re.compile(f"[{escaped}]") if escaped else None
+
+
+def _match_texts(texts: Iterable[str]) -> re.Pattern[str] | None:
+    found = sorted(set(texts), key=len, reverse=True)
+    return re.compile("(" + "|".join(map(re.escape, found)) + ")") if found else None
+
+
+def _find_free_block(size: int, taken: frozenset[str]) -> range:
+    """Returns the first block of private-use characters that holds none of `taken`."""
+    for place in PRIVATE_RANGES:
+        for begin in range(place.start, place.stop - size, max(size, 1)):
+            block = range(begin, begin + size)
+            if taken.isdisjoint(map(chr, block)):
+                return block
+    raise InvalidValue(
+        "the messages use nearly every private-use character; remove some of them", param="messages"
+    )
+
+
+def is_whole(text: str) -> bool:
+    """Whether the text holds no half of a surrogate pair. JSON and templates can write one, UTF-8 and
+    tokenizers cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def escape_surrogates(text: str) -> str:
+    """Returns the text with halves of surrogate pairs escaped, for an error message."""
+    return text.encode(errors="backslashreplace").decode()

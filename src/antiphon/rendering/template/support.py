@@ -1,0 +1,205 @@
+"""What a chat template shows of roles and tools, found by trying, and conversations rewritten for it: a part
+that the template would refuse or drop becomes text. Nothing that a caller wrote is left out."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from antiphon.domain.messages import Message, Role
+from antiphon.domain.request import Conversation
+from antiphon.domain.tools import Tool, ToolCall, Tools
+from antiphon.rendering.template.messages import read_arguments
+from antiphon.rendering.tools.call_notation import CallNotation
+from antiphon.rendering.tools.json_call import SPACE
+
+INSTRUCTING = frozenset((Role.SYSTEM, Role.DEVELOPER))
+"""Roles that instruct the model."""
+
+FIRST, SECOND = "probe_first", "probe_second"
+_USER, _ASSISTANT = Message(Role.USER, "probe"), Message(Role.ASSISTANT, "probe")
+ALONE = Conversation((Message(Role.SYSTEM, FIRST), _USER))
+SEVERAL = Conversation((Message(Role.SYSTEM, FIRST), Message(Role.SYSTEM, SECOND), _USER))
+LATER = Conversation((Message(Role.SYSTEM, FIRST), _USER, _ASSISTANT, Message(Role.SYSTEM, SECOND), _USER))
+FIRST_OF_ALL = Conversation((Message(Role.DEVELOPER, FIRST), _USER))
+BESIDE = (
+    Conversation((Message(Role.SYSTEM, FIRST), Message(Role.DEVELOPER, SECOND), _USER)),
+    Conversation((Message(Role.SYSTEM, FIRST), _USER, _ASSISTANT, Message(Role.DEVELOPER, SECOND), _USER)),
+)
+"""Probes of developer messages beside system messages."""
+
+Shows = Callable[[Conversation, str], bool]
+"""Whether the prompt of a conversation holds a text."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoleSupport:
+    """How a template treats system messages."""
+
+    developer: bool = True
+    """Whether it shows a first developer message under that name; otherwise it becomes the system's."""
+    beside: bool = True
+    """Whether it shows a later developer message under that name."""
+    system: bool = True
+    """Whether it shows a system message at all."""
+    several: bool = True
+    """Whether it shows several at the beginning."""
+    later: bool = True
+    """Whether it shows one after other messages."""
+
+    def adapt(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+        """Rewrites the messages for the template: system messages that it would not show join the first one
+        in order, with an empty line between."""
+        if not any(message.role in INSTRUCTING for message in messages):
+            return messages
+        named = 0 if not self.developer else len(messages) if self.beside else 1
+        messages = (*messages[:named], *map(_make_system, messages[named:]))
+        if not self.system or (self.several and self.later):
+            return messages
+        begin = next((at for at, each in enumerate(messages) if each.role not in INSTRUCTING), len(messages))
+        leading, others = messages[:begin], messages[begin:]
+        if not self.later:
+            leading += tuple(message for message in others if message.role in INSTRUCTING)
+            others = tuple(message for message in others if message.role not in INSTRUCTING)
+        return (*(leading if self.several else _merge_leading(leading)), *others)
+
+    def drops_system(self, messages: tuple[Message, ...]) -> bool:
+        """Whether the template silently drops a system message of these."""
+        return not self.system and any(message.role in INSTRUCTING for message in messages)
+
+
+def probe_roles(source: str, shows: Shows) -> RoleSupport:
+    """Finds the template's support of roles by what it shows."""
+    return RoleSupport(
+        developer="developer" in source and shows(FIRST_OF_ALL, FIRST),
+        beside="developer" in source and all(shows(asked, SECOND) for asked in BESIDE),
+        system=shows(ALONE, FIRST),
+        several=shows(SEVERAL, FIRST) and shows(SEVERAL, SECOND),
+        later=shows(LATER, FIRST) and shows(LATER, SECOND),
+    )
+
+
+def _make_system(message: Message) -> Message:
+    return replace(message, role=Role.SYSTEM) if message.role is Role.DEVELOPER else message
+
+
+def _merge_leading(leading: tuple[Message, ...]) -> tuple[Message, ...]:
+    """Merges messages into one of the first one's role."""
+    if len(leading) < 2:
+        return leading
+    return (Message(leading[0].role, "\n\n".join(message.text for message in leading)),)
+
+
+PROBE = ToolCall("a0b1c2d3e", "probe_function", '{"probe_key": "probe_value"}')
+RESULT = "probe_result"
+_ASKED = Message(Role.USER, "probe")
+PROBE_TOOLS = Conversation(
+    (_ASKED,), tools=Tools((Tool(PROBE.name, "probe", {"type": "object", "properties": {}}),))
+)
+PROBE_CALL = Conversation(
+    (
+        _ASKED,
+        Message(Role.ASSISTANT, "", tool_calls=(PROBE,)),
+        Message(Role.TOOL, RESULT, PROBE.name, tool_call_id=PROBE.id),
+    ),
+    tools=PROBE_TOOLS.tools,
+)
+CUT = "probe_cut"
+PROBE_CUT_CALL = Conversation(
+    (_ASKED, Message(Role.ASSISTANT, "", tool_calls=(replace(PROBE, arguments=f'{{"probe_key": "{CUT}'),))),
+    tools=PROBE_TOOLS.tools,
+)
+PROBE_REASONING = Conversation((_ASKED, Message(Role.ASSISTANT, "probe", reasoning=RESULT), _ASKED))
+PROBE_TEXT = Conversation((Message(Role.USER, RESULT),))
+PROBE_SYSTEM = Conversation((Message(Role.SYSTEM, RESULT), _ASKED))
+
+
+EXPLAINED = (
+    "You can call functions. Their signatures are:\n<tools>\n{tools}\n</tools>\n"
+    "To call one, answer with its name and its arguments as JSON, in this form:\n{call}\n"
+    "The result then comes between <tool_response> and </tool_response>."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateSupport:
+    """What a template shows of tools by itself."""
+
+    tools: bool = False
+    calls: bool = False
+    results: bool = False
+    """Messages of the role tool."""
+    objects: bool = True
+    """Whether it wants a call's arguments as an object instead of text."""
+    texts: bool = True
+    """Whether it shows arguments that are no object."""
+    system: bool = True
+    """Whether it takes a system message."""
+
+
+def write_out_tools(
+    conversation: Conversation, support: TemplateSupport, layout: CallNotation
+) -> Conversation:
+    """Writes the parts of tools that the template does not show as text, in the model's notation."""
+    tools = conversation.tools
+    messages = conversation.messages
+    if not (support.calls and support.results and support.texts):
+        messages = tuple(_join_results(_write_as_text(message, support, layout) for message in messages))
+    if tools is None or support.tools:
+        return replace(conversation, messages=messages)
+    return replace(
+        conversation,
+        messages=_insert_text(messages, _explain_tools(tools.tools, layout), support),
+        tools=None,
+    )
+
+
+def _write_as_text(message: Message, support: TemplateSupport, layout: CallNotation) -> Message:
+    if not all(_is_shown(call, support) for call in message.tool_calls):
+        calls = (
+            layout.write_call(call.name, call.arguments.strip(SPACE) or "{}") for call in message.tool_calls
+        )
+        text = "\n".join((*([message.text] if message.text else []), *calls))
+        return Message(message.role, text, message.name)
+    if message.role is Role.TOOL and not support.results:
+        return Message(Role.USER, f"<tool_response>\n{message.text}\n</tool_response>")
+    return message
+
+
+def _is_shown(call: ToolCall, support: TemplateSupport) -> bool:
+    """Whether the template shows a call by itself."""
+    return support.calls and (support.texts or read_arguments(call.arguments) is not None)
+
+
+def _join_results(messages: Iterator[Message]) -> Iterator[Message]:
+    """Joins the results of several calls into one turn, since templates want turns to alternate."""
+    last: Message | None = None
+    for message in messages:
+        both = last is not None and last.role is message.role is Role.USER
+        if last is not None and both and last.text.endswith("</tool_response>"):
+            last = replace(last, text=f"{last.text}\n{message.text}")
+            continue
+        if last is not None:
+            yield last
+        last = message
+    if last is not None:
+        yield last
+
+
+def _explain_tools(tools: tuple[Tool, ...], layout: CallNotation) -> str:
+    lines = (json.dumps(_build_signature(tool), ensure_ascii=False) for tool in tools)
+    return EXPLAINED.format(tools="\n".join(lines), call=layout.write_call("FUNCTION", '{"NAME": VALUE}'))
+
+
+def _insert_text(messages: tuple[Message, ...], text: str, support: TemplateSupport) -> tuple[Message, ...]:
+    """Puts the text into the system message, or before the first message where the template takes none."""
+    first = messages[0]
+    if support.system and first.role not in (Role.SYSTEM, Role.DEVELOPER):
+        return (Message(Role.SYSTEM, text), *messages)
+    before, after = (first.text, text) if support.system else (text, first.text)
+    return (replace(first, text=f"{before}\n\n{after}" if first.text else text), *messages[1:])
+
+
+def _build_signature(tool: Tool) -> dict[str, object]:
+    named = {"name": tool.name}
+    described = {} if tool.description is None else {"description": tool.description}
+    return {**named, **described, "parameters": dict(tool.parameters or {"type": "object", "properties": {}})}

@@ -1,0 +1,99 @@
+"""Texts to token ids in fair turns, and banned words as token sequences.
+
+A long text keeps an engine's tokenizer busy for up to seconds. Callers take turns for long texts, so one
+caller with many keeps nobody waiting. Short texts pass at once.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+
+from antiphon.domain.context import Clock
+from antiphon.domain.fair_queue import Bounds, FairSemaphore
+from antiphon.domain.identity import Actor
+from antiphon.engines.base import TextPiece, TokenEngine
+from antiphon.errors import InvalidValue
+from antiphon.rendering.model_info import ModelInfo
+
+LONG_TEXT = 8192
+"""Characters above which callers take turns: the worst text of this size takes about twenty milliseconds."""
+
+BOUNDS = Bounds(at_once=1, queue=512, queue_per_actor=256, usual=0.1, waiting="long texts")
+"""As many texts as may wait for the engine itself."""
+
+
+class TextTokenizer(Protocol):
+    """Turns texts into token ids; a `TokenEngine` does."""
+
+    async def tokenize(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:
+        """Token ids of the pieces joined to one text."""
+
+
+class FairTokenizer:
+    """An engine's tokenizer for one request. Its long texts go one after the other, so a request with many
+    waits like a request with one."""
+
+    __slots__ = ("_actor", "_clock", "_engine", "_one", "_places")
+
+    def __init__(self, engine: TokenEngine, places: FairSemaphore, actor: Actor, clock: Clock) -> None:
+        self._engine = engine
+        self._places = places
+        self._actor = actor
+        self._clock = clock
+        self._one = asyncio.Lock()
+
+    async def tokenize(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:
+        """Raises Overloaded or EngineBusy where too many long texts wait."""
+        if sum(len(piece.text) for piece in pieces) <= LONG_TEXT:
+            return await self._engine.tokenize(pieces, add_bos)
+        async with self._one, self._places.taken(self._actor.caller, self._clock):
+            return await self._engine.tokenize(pieces, add_bos)
+
+
+LEADS = ("\n", ".")
+"""Texts that stand before a word without a space, where the tokenizer puts a space before every text. The
+first lead that shares no token with the word is removed again."""
+
+
+async def tokenize_banned_words(
+    engine: TokenEngine, facts: ModelInfo, words: Sequence[str]
+) -> tuple[tuple[int, ...], ...]:
+    """Returns the token sequences of all words, each once: at the start of a text and after a space. Other
+    tokens of the same letters are not found. Raises InvalidValue for a word of spaces alone."""
+    bare = [word.lstrip(" ") for word in words]
+    for place, word in enumerate(bare):
+        if not word:
+            field = f"bad_words[{place}]"
+            raise InvalidValue(f"{field} has nothing but spaces; give a word", param=field)
+    if not bare:
+        return ()
+    prefixed = facts.vocabulary.space_prefix
+    spaced = await _tokenize_each(engine, [word if prefixed else f" {word}" for word in bare])
+    begun = await (_after_leads(engine, bare) if prefixed else _tokenize_each(engine, bare))
+    return tuple(tokens for tokens in dict.fromkeys((*spaced, *begun)) if tokens)
+
+
+async def _after_leads(engine: TokenEngine, words: Sequence[str]) -> list[tuple[int, ...]]:
+    """Returns the tokens of words that no space precedes; none for a word that shares a token with every
+    lead."""
+    leads = await _tokenize_each(engine, LEADS)
+    columns = [await _tokenize_each(engine, [lead + word for word in words]) for lead in LEADS]
+    return [
+        next(
+            (
+                tokens[len(lead) :]
+                for lead, tokens in zip(leads, row, strict=True)
+                if _starts_with(tokens, lead)
+            ),
+            (),
+        )
+        for row in zip(*columns, strict=True)
+    ]
+
+
+def _starts_with(tokens: tuple[int, ...], lead: tuple[int, ...]) -> bool:
+    return tokens[: len(lead)] == lead
+
+
+async def _tokenize_each(engine: TokenEngine, texts: Sequence[str]) -> list[tuple[int, ...]]:
+    return await asyncio.gather(*(engine.tokenize([TextPiece(text)], False) for text in texts))

@@ -1,0 +1,285 @@
+"""Reads a choice's text as it comes: the text to show and the calls. However the text is cut, the result is
+the same.
+
+Text that only looks like a call is shown as text. A call that ends before its function is named is dropped,
+since its notation is no content.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from antiphon.rendering.tools.json_call import SPACE, CallArguments, CallName, JsonCall
+
+
+@dataclass(frozen=True, slots=True)
+class TextPart:
+    """More text to show; never empty."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningPart:
+    """More reasoning; never empty."""
+
+    text: str
+
+
+OutputPart = TextPart | ReasoningPart | CallName | CallArguments
+
+Span = tuple[int, int | None]
+"""The first character of reasoning in the raw text, and the first after it; None while it has not ended."""
+
+
+def is_inside(spans: Sequence[Span], place: int) -> bool:
+    """Whether a character is part of reasoning."""
+    return any(begin <= place and (end is None or place < end) for begin, end in spans)
+
+
+SEPARATORS = SPACE + "[,;]"
+"""Characters between the calls of a group."""
+
+
+class OutputReader(Protocol):
+    """Reads one choice."""
+
+    @property
+    def spans(self) -> Sequence[Span]:
+        """The spans of reasoning in the text so far; none overlap."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether calls were begun and all are complete."""
+
+    def add(self, text: str) -> list[OutputPart]:
+        """Returns the parts that more text makes certain."""
+
+    def end(self, required: bool = False) -> list[OutputPart]:
+        """Returns the parts that were held back when the text ends. `required`: the choice has only calls, so
+        none of the rest is text."""
+
+
+def find_partial_mark(text: str, mark: str) -> int:
+    """Returns the position from which the end of a text may begin a mark."""
+    for at in range(max(0, len(text) - len(mark) + 1), len(text)):
+        if text[at] == mark[0] and mark.startswith(text[at:]):
+            return at
+    return len(text)
+
+
+class VisibleText:
+    """The text beside calls. Whitespace around it belongs to the notation where a call is made."""
+
+    __slots__ = ("_any", "_space", "called")
+
+    def __init__(self) -> None:
+        self._any = False
+        self._space = ""
+        """Whitespace that is shown only if text follows."""
+        self.called = False
+        """Whether a call was made."""
+
+    def note_call(self) -> None:
+        """Notes that a call was made here."""
+        self.called, self._space = True, ""
+
+    def note_cut(self) -> None:
+        """Notes that an incomplete call began here."""
+        self._space = ""
+
+    def add(self, text: str) -> list[OutputPart]:
+        text = self._space + text
+        body = text.rstrip(SPACE)
+        self._space = text[len(body) :]
+        if not body:
+            return []
+        if self.called and not self._any:
+            body = body.lstrip(SPACE)
+        self._any = True
+        return [TextPart(body)]
+
+    def end(self) -> list[OutputPart]:
+        space, self._space = self._space, ""
+        return [TextPart(space)] if space and not self.called else []
+
+
+class PlainReader:
+    """Reads a choice without calls."""
+
+    is_complete = False
+    spans: tuple[Span, ...] = ()
+
+    def add(self, text: str) -> list[OutputPart]:
+        return [TextPart(text)] if text else []
+
+    def end(self, required: bool = False) -> list[OutputPart]:
+        return []
+
+
+class EitherReader:
+    """Reads a choice that is calls from its beginning on, or text to its end."""
+
+    spans: tuple[Span, ...] = ()
+
+    def __init__(self, heads: Sequence[str], calls: OutputReader) -> None:
+        """`heads`: how calls begin, and no text does. `calls` reads them."""
+        self._heads = heads
+        self._calls = calls
+        self._reader: OutputReader | None = None
+        """None until the kind of the choice is known."""
+        self._buffer = ""
+
+    @property
+    def is_complete(self) -> bool:
+        return self._reader is not None and self._reader.is_complete
+
+    def add(self, text: str) -> list[OutputPart]:
+        if self._reader is None:
+            text = self._buffer = self._buffer + text
+            if any(map(text.startswith, self._heads)):
+                self._reader = self._calls
+            elif any(head.startswith(text) for head in self._heads):
+                return []
+            else:
+                self._reader = PlainReader()
+        return self._reader.add(text)
+
+    def end(self, required: bool = False) -> list[OutputPart]:
+        if self._reader is None:
+            return PlainReader().add(self._buffer)
+        return self._reader.end(required)
+
+
+class ObjectReader:
+    """Reads calls as JSON objects in a group: `opening`, an object or a list of them, `closing`."""
+
+    spans: tuple[Span, ...] = ()
+    _name_first = False
+
+    def __init__(self, opening: str, closing: str) -> None:
+        self._open = opening
+        self._close = closing
+        self._buffer = ""
+        """Text without a decision yet."""
+        self._shown = VisibleText()
+        self._said: list[OutputPart] = []
+        self._inside = False
+        self._object: JsonCall | None = None
+        self._raw = ""
+        """The group's text since its last call, in case it is text."""
+
+    @property
+    def is_complete(self) -> bool:
+        return self._shown.called and self._object is None
+
+    def add(self, text: str) -> list[OutputPart]:
+        self._buffer += text
+        while self._buffer and (self._read_inside() if self._inside else self._read_outside()):
+            pass
+        return self._take_said()
+
+    def end(self, required: bool = False) -> list[OutputPart]:
+        if required or (self._inside and self._is_call()):
+            self._shown.note_cut()
+        else:
+            self._said += self._shown.add(self._raw + self._buffer)
+        self._raw = self._buffer = ""
+        self._said += self._shown.end()
+        return self._take_said()
+
+    def _is_call(self) -> bool:
+        """Whether an unfinished group can only be a call."""
+        return True
+
+    def _take_said(self) -> list[OutputPart]:
+        said, self._said = self._said, []
+        return said
+
+    # Each step takes from the buffer, and returns whether another step may follow.
+
+    def _read_outside(self) -> bool:
+        at = self._buffer.find(self._open)
+        found = at >= 0
+        end = at if found else find_partial_mark(self._buffer, self._open)
+        self._said += self._shown.add(self._buffer[:end])
+        self._buffer = self._buffer[end:]
+        if found:
+            self._inside = True
+            self._consume(len(self._open))
+        return found
+
+    def _read_inside(self) -> bool:
+        if self._object is not None:
+            return self._read_object(self._object)
+        rest = self._buffer.lstrip(SEPARATORS)
+        self._consume(len(self._buffer) - len(rest))
+        if rest.startswith("{"):
+            self._object = JsonCall(self._name_first)
+        elif self._close and rest.startswith(self._close):
+            called = not self._raw.startswith(self._open)
+            self._consume(len(self._close))
+            self._raw = "" if called else self._raw
+            self._end_group()
+        elif rest and self._close.startswith(rest):
+            return False
+        elif rest:
+            self._end_group()
+        return True
+
+    def _read_object(self, call: JsonCall) -> bool:
+        self._consume(call.take(self._buffer, 0))
+        if call.parts:
+            self._said += call.parts
+            call.parts = []
+            self._raw = ""
+            self._shown.note_call()
+        if call.done:
+            self._object, self._raw = None, ""
+        elif call.broken:
+            self._end_group()
+        return call.done or call.broken
+
+    def _consume(self, count: int) -> None:
+        self._raw += self._buffer[:count]
+        self._buffer = self._buffer[count:]
+
+    def _end_group(self) -> None:
+        """Ends a group; what was no call in it is text."""
+        raw, self._raw = self._raw, ""
+        self._inside, self._object = False, None
+        if raw.strip(SEPARATORS):
+            self._said += self._shown.add(raw)
+
+
+class FirstReader(ObjectReader):
+    """Reads calls as JSON objects where the text begins with one, perhaps after a mark; any other text is
+    text."""
+
+    _name_first = True
+
+    def __init__(self, mark: str) -> None:
+        super().__init__(mark, "")
+        self._began = False
+        """Whether the kind of the text is known."""
+
+    def _read_outside(self) -> bool:
+        if self._began:
+            self._said += self._shown.add(self._buffer)
+            self._buffer = ""
+            return False
+        rest = self._buffer.lstrip(SPACE)
+        if self._open and rest.startswith(self._open):
+            rest = rest[len(self._open) :].lstrip(SPACE)
+        elif not rest or (self._open and self._open.startswith(rest)):
+            return False
+        if not rest:
+            return False
+        self._began = True
+        if rest.startswith("{"):
+            self._inside = True
+            self._consume(len(self._buffer) - len(rest))
+        return True
+
+    def _is_call(self) -> bool:
+        return self._shown.called or (self._object is not None and self._object.is_call)

@@ -1,0 +1,195 @@
+"""Changes of the directory: a transaction that increments the revision and writes the audit, and the feed
+that reports changes of any process or node.
+
+SQLite has a counter that moves with every change of the file. The feed reads it five times a second, and at
+once when a process of the same server reports a change. PostgreSQL notifies its listeners of a change; the
+feed also reads the revision every second, so a lost notice costs one second.
+"""
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+from sqlalchemy.engine import RowMapping as Row
+
+from antiphon.errors import Conflict, NotFound, StoreUnavailable
+from antiphon.store import schema
+from antiphon.store.base import ChangeAuthor, StaleDirectory
+from antiphon.store.database import Database
+from antiphon.telemetry.logs import record
+
+CHANNEL = "antiphon"
+"""The channel on which PostgreSQL reports each committed revision."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A transaction that has the directory for itself until it ends."""
+
+    connection: Connection
+    by: ChangeAuthor
+    revision: int
+    """The directory's revision after the commit."""
+
+    def insert(self, table: sa.Table, values: Mapping[str, object]) -> None:
+        self.connection.execute(table.insert(), dict(values))
+
+    def put(self, table: sa.Table, values: Mapping[str, object], noun: str) -> dict[str, object]:
+        """Updates the row with that id. Returns the values that differ from before. Raises NotFound."""
+        before = self.require(table, str(values["id"]), noun)
+        self.connection.execute(table.update().where(table.c.id == values["id"]).values(**values))
+        return {name: value for name, value in values.items() if before[name] != value}
+
+    def require(self, table: sa.Table, id_: str, noun: str) -> Row:
+        """Returns the row with that id. Raises NotFound."""
+        row = self.connection.execute(sa.select(table).where(table.c.id == id_)).mappings().first()
+        if row is None:
+            raise NotFound(f"there is no {noun} {id_[:100]}")
+        return row
+
+    def note(self, action: str, target: str, detail: Mapping[str, object]) -> None:
+        """Writes its one audit entry, `NOUN.VERB`. Readers of the audit load the noun with the target's
+        id."""
+        row = {"at": self.by.at, "actor": self.by.actor, "action": action, "target": target}
+        said = {"detail": json.dumps(detail, ensure_ascii=False), "revision": self.revision}
+        self.insert(schema.audit, row | said)
+
+
+@contextmanager
+def change_directory(database: Database, by: ChangeAuthor, taken: str) -> Iterator[Change]:
+    """A change, committed when the block ends. `taken`: the message for a duplicate row or a missing
+    reference. Raises StaleDirectory, Conflict, StoreUnavailable."""
+    try:
+        with database.writing() as connection:
+            change = Change(connection, by, _count_up(connection, by.known))
+            yield change
+            if connection.dialect.name == "postgresql":
+                connection.execute(sa.select(sa.func.pg_notify(CHANNEL, str(change.revision))))
+    except sa.exc.IntegrityError:
+        raise Conflict(taken) from None
+
+
+def read_revision(connection: Connection) -> int:
+    """Reads the number of the last change."""
+    return int(connection.execute(sa.select(schema.revision.c.number)).scalar_one())
+
+
+def _count_up(connection: Connection, known: int | None) -> int:
+    """Increments the revision, which locks it until this transaction ends. Returns the new one."""
+    counted = schema.revision.update().values(number=schema.revision.c.number + 1)
+    if known is not None:
+        counted = counted.where(schema.revision.c.number == known)
+    if not connection.execute(counted).rowcount:
+        raise StaleDirectory
+    return read_revision(connection)
+
+
+def describe_row(values: Mapping[str, object]) -> dict[str, object]:
+    """Describes a new row for the audit: its values except empty ones and the id."""
+    return {name: value for name, value in values.items() if value not in (None, "") and name != "id"}
+
+
+LOOK_S = 0.2
+"""Seconds between two reads of SQLite's counter, and the longest wait for the end of a feed."""
+READ_S = 1.0
+"""Seconds between two reads of PostgreSQL's revision without a notice."""
+SHORTEST_S, LONGEST_S = 0.1, 2.0
+"""Seconds until a database that does not answer is asked again: the first time, and after many failures."""
+CLOSING_S = 2.0
+"""Seconds that `close` waits; a slower connection ends with the process."""
+
+
+class SqlFeed:
+    """The `ChangeFeed` of a database: one thread with its own connection."""
+
+    def __init__(self, database: Database, wait: Callable[[float], object] | None = None) -> None:
+        """`wait` blocks for so many seconds, or until another process reports a change; for SQLite."""
+        self._database = database
+        self._over = threading.Event()
+        self._wait = wait or self._over.wait
+        self._thread: threading.Thread | None = None
+        self._pause = SHORTEST_S
+
+    def start(self, on_change: Callable[[int], None]) -> None:
+        self._thread = threading.Thread(
+            target=self._run, args=(on_change,), name="antiphon-feed", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join(CLOSING_S)
+
+    def _run(self, on_change: Callable[[int], None]) -> None:
+        while not self._over.is_set():
+            try:
+                self._tell(on_change)
+            except StoreUnavailable as problem:
+                self._report_loss(problem)
+
+    def _tell(self, on_change: Callable[[int], None]) -> None:
+        """Reports revisions until the feed is closed. Raises StoreUnavailable."""
+        with closing(self._revisions()) as revisions:
+            for revision in revisions:
+                on_change(revision)
+                if self._pause > SHORTEST_S:
+                    record("feed_resumed", logging.INFO, database=self._database.shown)
+                self._pause = SHORTEST_S
+
+    def _report_loss(self, problem: StoreUnavailable) -> None:
+        """Logs the loss once and waits, longer each time."""
+        if self._pause == SHORTEST_S:
+            record("feed_lost", logging.WARNING, database=self._database.shown, problem=problem.message)
+        self._over.wait(self._pause)
+        self._pause = min(2 * self._pause, LONGEST_S)
+
+    def _revisions(self) -> Generator[int]:
+        """Yields the current revision, and each different one later."""
+        with self._database.autocommit() as connection:
+            postgresql = connection.dialect.name == "postgresql"
+            moves = (
+                _wait_for_notices(connection, self._over)
+                if postgresql
+                else self._wait_for_changes(connection)
+            )
+            known = None
+            for _ in moves:
+                revision = read_revision(connection)
+                if revision != known:
+                    yield revision
+                    known = revision
+
+    def _wait_for_changes(self, connection: Connection) -> Iterator[None]:
+        """Yields at first, and each time that SQLite's counter has moved. Raises StoreUnavailable once the
+        file is gone."""
+        seen = None
+        while not self._over.is_set():
+            self._database.require_file()
+            counter = connection.exec_driver_sql("PRAGMA data_version").scalar()
+            if counter != seen:
+                seen = counter
+                yield
+            self._wait(LOOK_S)
+
+
+def _wait_for_notices(connection: Connection, over: threading.Event) -> Iterator[None]:
+    """Yields at first, on each notice from PostgreSQL, and every second."""
+    import psycopg  # late: SQLite's servers do not need it
+
+    connection.exec_driver_sql(f"LISTEN {CHANNEL}")
+    driver = connection.connection.dbapi_connection
+    if not isinstance(driver, psycopg.Connection):
+        raise StoreUnavailable("PostgreSQL's driver gives no connection that listens")
+    due = 0.0
+    while not over.is_set():
+        heard = list(driver.notifies(timeout=LOOK_S, stop_after=1)) if time.monotonic() < due else []
+        if heard or time.monotonic() >= due:
+            yield
+            due = time.monotonic() + READ_S

@@ -1,0 +1,98 @@
+"""Requests and answers that projects keep, in a database."""
+
+from collections.abc import Iterable, Sequence
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import Connection
+
+from antiphon.domain.recording import Record
+from antiphon.store import schema
+from antiphon.store.base import ChangeAuthor
+from antiphon.store.changes import change_directory
+from antiphon.store.database import Database
+from antiphon.store.ledger import ABSENT
+
+TABLE = schema.requests_logged
+ERASED = "erased "
+"""The prefix of a mark's name, before the project's id. The mark tells until when its requests were erased,
+in Unix milliseconds. It outlives every process, so a record that waited in any of them comes too late."""
+
+
+class SqlRecords:
+    """`store.base.RecordStore` over a database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def add(self, records: Sequence[Record]) -> None:
+        if not records:
+            return
+        with self._database.writing() as connection:
+            erased = _read_erasures(connection, {each.project for each in records})
+            rows = [
+                _build_row(each)
+                for each in sorted(records, key=lambda each: each.id)
+                if each.at > erased.get(each.project, -1)
+            ]
+            if rows:
+                postgres = connection.dialect.name == "postgresql"
+                insert = postgresql.insert(TABLE) if postgres else sqlite.insert(TABLE)
+                connection.execute(insert.on_conflict_do_nothing(), rows)
+
+    def page(self, project: str, most: int, before: tuple[int, str] | None = None) -> Sequence[Record]:
+        row = TABLE.c
+        found = sa.select(TABLE).where(row.project == project)
+        if before is not None:
+            found = found.where(sa.tuple_(row.at, row.id) < sa.tuple_(*before))
+        found = found.order_by(row.at.desc(), row.id.desc()).limit(most)
+        with self._database.reading() as connection:
+            return [Record(**each) for each in connection.execute(found).mappings()]
+
+    def one(self, id_: str) -> Record | None:
+        with self._database.reading() as connection:
+            found = connection.execute(sa.select(TABLE).where(TABLE.c.id == id_)).mappings().first()
+        return None if found is None else Record(**found)
+
+    def expire(self, now: int) -> int:
+        with self._database.writing() as connection:
+            return connection.execute(TABLE.delete().where(TABLE.c.expires <= now)).rowcount
+
+    def erase(self, project: str, until: int, by: ChangeAuthor) -> tuple[int, int]:
+        with change_directory(self._database, by, "the requests cannot be removed") as change:
+            there = sa.select(schema.projects.c.id).where(schema.projects.c.id == project)
+            change.connection.execute(there.with_for_update())  # waits for those who add to it
+            change.require(schema.projects, project, "project")
+            gone = change.connection.execute(TABLE.delete().where(TABLE.c.project == project)).rowcount
+            before = _read_erasures(change.connection, {project}).get(project, until)
+            _set_mark(change.connection, ERASED + project, str(max(until, before)))
+            change.note("project.erase_requests", project, {"removed": gone})
+        return gone, change.revision
+
+
+def _read_erasures(connection: Connection, projects: Iterable[str]) -> dict[str, int]:
+    """Returns until when each project's requests were erased, and blocks erasures until the transaction
+    ends."""
+    names = sorted(projects)
+    rows = sa.select(schema.projects.c.id).where(schema.projects.c.id.in_(names)).order_by("id")
+    connection.execute(rows.with_for_update(read=True))  # SQLite has one writer anyway
+    mark = schema.marks.c
+    found = sa.select(mark.name, mark.value).where(mark.name.in_([ERASED + name for name in names]))
+    return {name.removeprefix(ERASED): int(value) for name, value in connection.execute(found)}
+
+
+def _set_mark(connection: Connection, name: str, value: str) -> None:
+    marked = schema.marks.update().where(schema.marks.c.name == name).values(value=value)
+    if not connection.execute(marked).rowcount:
+        connection.execute(schema.marks.insert(), {"name": name, "value": value})
+
+
+def _build_row(record: Record) -> dict[str, object]:
+    return {
+        "id": record.id,
+        "project": record.project,
+        "at": record.at,
+        "expires": record.expires,
+        "request": record.request.translate(ABSENT),
+        "answer": record.answer.translate(ABSENT),
+    }

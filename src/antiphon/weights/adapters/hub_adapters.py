@@ -1,0 +1,137 @@
+"""Adapters that callers name on the hub: which ones the operator allows, and fetching them in a process that
+can be killed. That process knows the hub (`fetch_job`); this one does not.
+
+Fetched files are in a directory of their own until the registry has kept the adapter.
+"""
+
+import os
+import shutil
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from antiphon.domain.deployment import Delivered, Deployment
+from antiphon.errors import HubUnavailable, InvalidValue, PermissionDenied, SettingsError
+from antiphon.processes.sandbox import JobStopped, Limits, Stop, run_job
+from antiphon.weights.adapters.registry import OWN_MEMORY, staging_directory
+from antiphon.weights.hub.reference import COMMIT, DEFAULT_REVISION, ENDING, PREFIX, Reference, parse
+
+JOB = "antiphon.weights.adapters.fetch_job:fetch_job"
+"""The sandbox's job. It is named, not imported, since a serving process loads no hub library."""
+
+PATIENCE = 1800.0
+"""Seconds that one adapter may take to arrive: a gibibyte at 5 Mbit/s."""
+
+SECONDS = 60.0
+SECONDS_PER_BYTE = 3 / (1 << 26)
+"""CPU seconds: for the start, and for fetching, decrypting, checking and writing at 20 MiB/s."""
+
+NETWORK_VARIABLES = frozenset(
+    "HTTP_PROXY HTTPS_PROXY ALL_PROXY NO_PROXY http_proxy https_proxy all_proxy no_proxy "
+    "SSL_CERT_FILE SSL_CERT_DIR "
+    "HF_ENDPOINT HF_HUB_OFFLINE HF_HUB_ETAG_TIMEOUT HF_HUB_DOWNLOAD_TIMEOUT".split()
+)
+"""Environment variables that a process needs to reach a hub; none is a credential."""
+
+NOBODY = {"HF_HUB_DISABLE_IMPLICIT_TOKEN": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+"""Keeps the library from using the operator's token for callers."""
+
+ANY_FILE = "any" + ENDING
+"""Replaces the file that a caller does not name, while the rest of the name is checked."""
+
+
+@dataclass(frozen=True, slots=True)
+class HubAdapters:
+    """The adapters of a hub that callers may have."""
+
+    repositories: Sequence[str]
+    """`OWNER/REPO`, `OWNER/*` or `*`."""
+    registry: Path
+    most: int
+    """Largest size of one file, in bytes."""
+    endpoint: str | None = None
+    offline: bool = False
+    pauses: tuple[float, ...] = (1.0, 3.0, 10.0)
+    """Seconds before each further try after a fruitless one."""
+
+    def require_allowed(self, wanted: Deployment) -> None:
+        """Raises PermissionDenied for an adapter that the operator does not allow, InvalidValue for a
+        malformed name."""
+        repository = self._reference(wanted).repository
+        if not self.repositories:
+            raise PermissionDenied(
+                "adapters are deployed from the hub only where the operator names the repositories that they "
+                "may come from: set lora.repositories (ANTIPHON_LORA_REPOSITORIES) and restart the server",
+                param="model_name",
+            )
+        if not any(fnmatchcase(repository, allowed) for allowed in self.repositories):
+            raise PermissionDenied(
+                f"{repository} is none of the repositories that adapters may be deployed from; the operator "
+                "may add it to lora.repositories (ANTIPHON_LORA_REPOSITORIES)",
+                param="model_name",
+            )
+        if self.offline:
+            raise PermissionDenied("no hub is asked here: ANTIPHON_HUB_OFFLINE is set", param="model_source")
+
+    @asynccontextmanager
+    async def fetch(self, wanted: Deployment) -> AsyncIterator[Delivered]:
+        """Fetches the adapter; its files exist while the context lasts. Raises a RequestError that names the
+        field at fault, HubUnavailable, and EngineError when the registry cannot be written."""
+        self.require_allowed(wanted)
+        reference = self._reference(wanted)
+        staging = staging_directory(self.registry)
+        try:
+            payload = {
+                "repository": reference.repository,
+                "revision": reference.revision,
+                "file": "" if reference.file == ANY_FILE else reference.file,
+                "token": wanted.token,
+                "endpoint": self.endpoint,
+                "most": self.most,
+                "pauses": list(self.pauses),
+                "into": str(staging),
+            }
+            yield _read_delivery(staging, await run_job(JOB, payload, self._limits(), _network_variables()))
+        except JobStopped as stopped:
+            message = f"{reference.repository} cannot be fetch: {stopped}"
+            if stopped.stop is Stop.WAIT:
+                raise HubUnavailable(message, cause=str(stopped)) from None
+            raise InvalidValue(message, param="model_name") from None
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+
+    def _limits(self) -> Limits:
+        return Limits(SECONDS + self.most * SECONDS_PER_BYTE, PATIENCE, OWN_MEMORY, writes=self.most)
+
+    def _reference(self, wanted: Deployment) -> Reference:
+        """Parses the names. Raises InvalidValue."""
+        name = wanted.model_name if ":" in wanted.model_name else f"{wanted.model_name}:{ANY_FILE}"
+        if "@" in name or not _is_reference(name):
+            raise InvalidValue(
+                "model_name must be a repository of the hub, OWNER/REPO or OWNER/REPO:FILE.gguf",
+                param="model_name",
+            )
+        revision = wanted.revision or DEFAULT_REVISION
+        if not _is_reference(name.replace(":", f"@{revision}:", 1)):
+            raise InvalidValue("hf_revision must be a commit, a tag or a branch", param="hf_revision")
+        return parse(PREFIX + name.replace(":", f"@{revision}:", 1))
+
+
+def _is_reference(text: str) -> bool:
+    try:
+        parse(PREFIX + text)
+    except SettingsError:
+        return False
+    return True
+
+
+def _network_variables() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name in NETWORK_VARIABLES} | NOBODY
+
+
+def _read_delivery(staging: Path, found: object) -> Delivered:
+    if not isinstance(found, dict) or not COMMIT.fullmatch(str(found["commit"])):
+        raise TypeError("the job answered with no commit")
+    return Delivered(found["path"], staging / "arrived", found["commit"], found["base"])

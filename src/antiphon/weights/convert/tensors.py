@@ -1,0 +1,147 @@
+"""Reads tensors as float32 and JSON from directories of saved weights, and checks an adapter's matrices.
+
+Both formats hold values only: nothing of them is executed.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.errors import ModelFileError
+from antiphon.weights.gguf import TensorExtent, read_extents
+
+Tensor = NDArray[np.float32]
+
+FORMATS = {"F32": "<f4", "F16": "<f2", "F64": "<f8"}
+"""safetensors' names of formats that numpy has too. BF16 is the upper half of a float32."""
+
+
+MOST_JSON = 64 << 20
+"""Bytes of one JSON file; a tokenizer.json of 120 thousand pieces has eight million."""
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Reads the object in a file. Raises ModelFileError."""
+    said = _read_value(path)
+    if not isinstance(said, dict):
+        raise ModelFileError(f"{path} is not a JSON object")
+    return said
+
+
+def read_list(path: Path) -> list[Any]:
+    """Reads the list in a file. Raises ModelFileError."""
+    said = _read_value(path)
+    if not isinstance(said, list):
+        raise ModelFileError(f"{path} is not a JSON list")
+    return said
+
+
+def read_text(path: Path) -> str:
+    """Reads the text of a file. Raises ModelFileError."""
+    require_file(path)
+    try:
+        if path.stat().st_size > MOST_JSON:
+            raise ModelFileError(f"{path} is too large to be read")
+        return path.read_text("utf-8")
+    except (OSError, ValueError) as problem:
+        raise ModelFileError(f"{path} cannot be read: {problem}") from None
+
+
+def require_file(path: Path) -> None:
+    """Raises ModelFileError for a pipe or a device, which might never end; a missing file passes."""
+    if path.exists() and not path.is_file():
+        raise ModelFileError(f"{path} is not a file")
+
+
+def _read_value(path: Path) -> object:
+    try:
+        said: object = json.loads(read_text(path))
+    except RecursionError:
+        raise ModelFileError(f"{path} cannot be read: it is nested too deep") from None
+    except ValueError as problem:
+        raise ModelFileError(f"{path} cannot be read: {problem}") from None
+    return said
+
+
+def read_tensors(path: Path, unused: re.Pattern[str] | None = None) -> Iterator[tuple[str, Tensor]]:
+    """Yields names and values one by one, except the names that `unused` matches. Raises ModelFileError."""
+    from safetensors import SafetensorError, deserialize
+
+    require_file(path)
+    try:
+        tensors = deserialize(path.read_bytes())  # type: ignore[no-untyped-call]
+    except FileNotFoundError:
+        raise ModelFileError(
+            f"there is no {path}; PyTorch's .bin files are never read, since they may hold code: save the "
+            "weights as safetensors"
+        ) from None
+    except (SafetensorError, OSError) as problem:
+        raise ModelFileError(f"{path} cannot be read: {problem}") from None
+    for name, tensor in tensors:
+        if unused is not None and unused.fullmatch(name):
+            continue
+        values = _values(tensor["dtype"], bytes(tensor["data"]))
+        if values is None:
+            raise ModelFileError(
+                f"{path} holds {name[:120]} as {tensor['dtype']}, which is not read; "
+                "save it as F32, F16 or BF16"
+            )
+        if not np.isfinite(values).all():
+            raise ModelFileError(f"{path} holds numbers in {name[:120]} that are not finite")
+        yield name, values.reshape(tensor["shape"])
+
+
+def _values(form: str, data: bytes) -> Tensor | None:
+    if form == "BF16":
+        return (np.frombuffer(data, dtype="<u2").astype(np.uint32) << 16).view(np.float32)
+    return np.frombuffer(data, dtype=FORMATS[form]).astype(np.float32) if form in FORMATS else None
+
+
+ADAPTER_TYPES = ("F32", "F16", "BF16", "Q8_0")
+"""Types that llama.cpp's converters write adapters in."""
+
+WINDOW = 1 << 22
+"""Bytes of one read: whole blocks of every type."""
+
+Q8_0_BLOCK = 34
+"""Bytes of a Q8_0 block: the scale of 32 numbers, as F16, then the numbers."""
+
+
+def check_matrices(path: Path, name: str) -> None:
+    """Checks types and finiteness of the matrices: an infinite number would spoil the engine's cache. Raises
+    ModelFileError, which calls the file `name`."""
+    extents = read_extents(path)
+    if odd := next((extent for extent in extents if extent.kind not in ADAPTER_TYPES), None):
+        raise ModelFileError(
+            f"{name} holds {odd.name[:120]} as {odd.kind}; "
+            f"an adapter's matrices must be {', '.join(ADAPTER_TYPES)}"
+        )
+    for extent in extents:
+        if not _is_finite(path, extent):
+            raise ModelFileError(f"{name} holds numbers in {extent.name[:120]} that are not finite")
+
+
+def _is_finite(path: Path, extent: TensorExtent) -> bool:
+    with path.open("rb") as file:
+        file.seek(extent.offset)
+        left = extent.size
+        step = WINDOW - WINDOW % Q8_0_BLOCK if extent.kind == "Q8_0" else WINDOW
+        while left:
+            data = file.read(min(left, step))
+            left -= len(data)
+            if extent.kind == "BF16":  # the upper half of a float32, whose exponent says whether it is one
+                sound = (np.frombuffer(data, "<u2") & 0x7F80 != 0x7F80).all()
+            elif extent.kind == "Q8_0":
+                sound = np.isfinite(
+                    np.frombuffer(data, np.uint8).reshape(-1, Q8_0_BLOCK)[:, :2].copy().view("<f2")
+                ).all()
+            else:
+                sound = np.isfinite(np.frombuffer(data, "<f4" if extent.kind == "F32" else "<f2")).all()
+            if not sound:
+                return False
+    return True

@@ -1,0 +1,2 @@
+"""Model files of a hub: how they are named (`reference`), kept (`cache`), fetched (`download`), and why a
+fetch fails (`errors`)."""

@@ -1,0 +1,148 @@
+"""How much context fits the memory: computes the KV cache's size from the header's figures. Reads no
+weights."""
+
+import os
+from dataclasses import dataclass
+
+from antiphon.errors import LoadError
+from antiphon.weights.gguf import Header
+
+KV_SHARE = 0.5
+"""Part of the memory left after the weights that KV caches may take; the rest is for buffers and the
+system."""
+
+LONGEST_DEFAULT = 8192
+"""Default tokens of one sequence: enough for a chat, and a flag sets more."""
+
+SHORTEST_USEFUL = 256
+"""Tokens below which serving makes no sense."""
+
+SHORTEST_SERVED = 16
+"""Tokens that a context must have; the settings take no shorter one."""
+
+ACTIVATIONS = 32
+"""Rows as wide as an encoder that one token takes on its way through: measured, with head-room."""
+
+BYTES = {"f16": 2, "f32": 4}
+
+
+def kv_bytes_per_cell(header: Header, kv_type: str) -> int:
+    """Returns the bytes of one token's keys and values over all layers."""
+    return header.layers * (header.key_width + header.value_width) * BYTES[kv_type]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheOptions:
+    """The configured options of a model's KV cache; None is not set."""
+
+    sequences: int
+    context_length: int | None = None
+    cells: int | None = None
+    kv_type: str = "f16"
+    pool: bool = True
+    """Whether the sequences share the cells; otherwise each has its own part."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSize:
+    """A KV cache."""
+
+    context_length: int
+    """Tokens of one sequence."""
+    cells: int
+    """Tokens of all sequences together."""
+
+
+def fit_cache(header: Header, asked: CacheOptions, free: int | None = None) -> CacheSize:
+    """Returns the longest context, at most the model's own, and the cells for it.
+
+    When memory is short a pool shrinks first, down to one sequence of full length, and then the context;
+    without a pool every sequence's context shrinks. Configured values stay. Raises LoadError.
+    """
+    own = header.context_length or LONGEST_DEFAULT
+    if own < SHORTEST_SERVED:
+        raise LoadError(f"{header.path.name} was made for {own} tokens; {SHORTEST_SERVED} are the least")
+    shares = 1 if asked.pool else asked.sequences
+    """Sequences that must have cells for a whole context."""
+    fits = asked.cells or _fitting_cells(header, asked.kv_type, free, own * asked.sequences)
+    length = asked.context_length or _fit_length(header, asked, min(own, LONGEST_DEFAULT), fits // shares)
+    if asked.cells is not None:
+        return CacheSize(min(length, asked.cells // shares), asked.cells)
+    wanted = length * asked.sequences
+    return CacheSize(length, max(length, min(wanted, fits)) if asked.pool else wanted)
+
+
+def fit_text_length(header: Header, asked: int | None, free: int | None = None) -> int:
+    """Returns the tokens of one text of an embedding model: at most the model's own, and as many as fit the
+    memory. A configured value stays. Raises LoadError."""
+    own = header.context_length
+    if own < 1:
+        raise LoadError(f"{header.path.name} does not say how long a text it reads")
+    room = ((available_memory() if free is None else free) - header.size) * KV_SHARE
+    longest = min(own, LONGEST_DEFAULT)
+    fits = int(room // text_bytes_per_token(header))
+    if asked or fits >= longest:
+        return asked or longest
+    if fits < SHORTEST_USEFUL:
+        raise LoadError(
+            f"{header.path.name} needs {header.size / 1e9:.1f} GB for its weights, and more for a text of "
+            f"{SHORTEST_USEFUL} tokens than the memory that is free; use a smaller quantization"
+        )
+    return fits // SHORTEST_USEFUL * SHORTEST_USEFUL
+
+
+def text_bytes_per_token(header: Header) -> int:
+    """Returns the bytes that a token of the longest text takes. For an encoder the library keeps an empty row
+    as wide as the vocabulary for each token; a decoder reads a long text in parts, and caches it."""
+    if header.metadata.get(f"{header.architecture}.attention.causal", True):
+        return max(1, kv_bytes_per_cell(header, "f16"))
+    _, vocabulary = header.shapes.get("token_embd.weight", (0, 0))
+    return 4 * (vocabulary + ACTIVATIONS * max(1, header.number("embedding_length")))
+
+
+def _fitting_cells(header: Header, kv_type: str, free: int | None, most: int) -> int:
+    """Returns the cells that fit beside the weights, in steps of SHORTEST_USEFUL where memory is the
+    limit."""
+    room = ((available_memory() if free is None else free) - header.size) * KV_SHARE
+    per_cell = kv_bytes_per_cell(header, kv_type)
+    fits = int(room // per_cell) if per_cell else most
+    return max(0, most if fits >= most else fits // SHORTEST_USEFUL * SHORTEST_USEFUL)
+
+
+def _fit_length(header: Header, asked: CacheOptions, most: int, fits: int) -> int:
+    """Returns the context of one sequence with so many cells."""
+    if fits >= most or asked.cells is not None:
+        return min(most, fits)
+    if fits < SHORTEST_USEFUL:
+        full = 1 if asked.pool else asked.sequences
+        needed = kv_bytes_per_cell(header, asked.kv_type) * SHORTEST_USEFUL * full
+        raise LoadError(
+            f"{header.path.name} needs {header.size / 1e9:.1f} GB for its weights and {needed / 1e6:.0f} MB "
+            f"for {full} x {SHORTEST_USEFUL} tokens, more than the memory that is free; "
+            f"use a smaller quantization{'' if asked.pool else ' or fewer --sequences'}"
+        )
+    return fits // SHORTEST_USEFUL * SHORTEST_USEFUL
+
+
+def available_memory() -> int:
+    """Returns the bytes that are available without swapping, within the control group's limit."""
+    free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        with open("/proc/meminfo", encoding="ascii") as lines:
+            free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
+        pass  # not Linux: all of the memory is the best known bound
+    return min([free, *_control_group_room()])
+
+
+def _control_group_room() -> list[int]:
+    """Returns the memory that the control group (version 2) still allows; nothing without a limit."""
+    try:
+        with (
+            open("/sys/fs/cgroup/memory.max", encoding="ascii") as limit,
+            open("/sys/fs/cgroup/memory.current", encoding="ascii") as used,
+        ):
+            text = limit.read().strip()
+            return [] if text == "max" else [max(0, int(text) - int(used.read()))]
+    except (OSError, ValueError):
+        return []

@@ -1,0 +1,35 @@
+"""A renderer over the scripted token engine, and what it answers."""
+
+from antiphon.domain.collect import collect
+from antiphon.domain.context import Context
+from antiphon.domain.request import GenerationRequest, Output, RawPrompt
+from antiphon.domain.sampling import AskedSampling
+from antiphon.rendering.renderer import Renderer, RendererOptions
+from antiphon.rendering.template.request_template import TemplateHelper
+from antiphon.testing import Script, ScriptedTokenEngine
+from antiphon.testing.rules import open_stream
+from tests.support.chat_templates import prove_here
+
+GREEDY = AskedSampling(temperature=0.0)
+
+
+def renderer(script=None, *, projects_share=False, **changes):
+    """One that takes templates from callers."""
+    engine = ScriptedTokenEngine(script or Script(), **changes)
+    return Renderer(
+        engine, prove=prove_here, rules=RendererOptions(projects_share, helper=TemplateHelper())
+    ), engine
+
+
+def asking(*prompts, sampling=GREEDY, cache_salt="", **output):
+    return GenerationRequest("m", prompts or (RawPrompt("Hello"),), sampling, Output(**output), cache_salt)
+
+
+async def events_of(engine, request, context=None):
+    async with open_stream(engine, request, context or Context("r")) as events:
+        return [event async for event in events]
+
+
+async def answer(engine, request, context=None):
+    async with open_stream(engine, request, context or Context("r")) as events:
+        return await collect(events)

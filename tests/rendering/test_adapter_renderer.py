@@ -1,0 +1,110 @@
+"""A base model's renderer with an adapter: an engine like any other, that shares what the base knows."""
+
+from pathlib import Path
+
+import pytest
+
+from antiphon.domain.context import Context
+from antiphon.domain.events import TextDelta
+from antiphon.domain.request import GenerationRequest, Output, RawPrompt
+from antiphon.domain.sampling import AskedSampling
+from antiphon.engines.base import Engine, EngineState, Observable, Tokenizing
+from antiphon.errors import EngineUnavailable, ModelNotFound
+from antiphon.rendering.adapter_renderer import AdapterRenderer
+from antiphon.rendering.renderer import Renderer
+from antiphon.testing import FakeClock, Script, ScriptedTokenEngine, check_engine, scripted_info
+from antiphon.testing.rules import open_stream
+from tests.support.chat_templates import prove_here
+
+DIGEST = "a" * 64
+
+
+@pytest.fixture
+async def tokens(tmp_path: Path) -> ScriptedTokenEngine:
+    """An engine that has the adapter."""
+    engine = ScriptedTokenEngine()
+    (tmp_path / "a.gguf").touch()
+    await engine.add_adapter(DIGEST, str(tmp_path / "a.gguf"))
+    return engine
+
+
+async def text_of(engine: Engine, choices: int = 1) -> list[str]:
+    request = GenerationRequest(
+        "ada",
+        (RawPrompt("Hello"),),
+        sampling=AskedSampling(temperature=0.0),
+        output=Output(max_tokens=12, choices=choices),
+    )
+    texts = [""] * choices
+    async with open_stream(engine, request, Context("r", clock=FakeClock())) as events:
+        async for event in events:
+            if isinstance(event, TextDelta):
+                texts[event.choice] += event.text
+    return texts
+
+
+async def test_it_keeps_the_contract_of_engines(tmp_path: Path) -> None:
+    tokens = ScriptedTokenEngine(
+        Script(text="Hello there, world!", pace=0.001), info=scripted_info(sequences=2)
+    )
+    (tmp_path / "a.gguf").touch()
+    await tokens.add_adapter(DIGEST, str(tmp_path / "a.gguf"))
+
+    async def make() -> AdapterRenderer:
+        return AdapterRenderer(Renderer(tokens, prove=prove_here), DIGEST)
+
+    async def load():
+        return (await tokens.info()).load
+
+    await check_engine(make, load=load)
+    assert {request.adapter for request in tokens.requests} == {DIGEST}
+    assert not tokens.closed, "the engine is the base model's to close"
+
+
+async def test_every_choice_is_computed_with_the_adapter_and_the_base_without(
+    tokens: ScriptedTokenEngine,
+) -> None:
+    base = Renderer(tokens, prove=prove_here)
+    ada = AdapterRenderer(base, DIGEST)
+    first, second = await text_of(ada, choices=2)
+    assert first == second != (await text_of(base))[0]
+    assert [request.adapter for request in tokens.requests] == [DIGEST, DIGEST, None]
+
+
+async def test_it_shares_what_the_base_model_knows(tokens: ScriptedTokenEngine) -> None:
+    base = Renderer(tokens, prove=prove_here)
+    ada = AdapterRenderer(base, DIGEST)
+    assert await ada.profile() is await base.profile()
+    assert isinstance(ada, Tokenizing) and not isinstance(ada, Observable)
+    ids = await ada.encode(RawPrompt("Hello"))
+    assert (ids, await ada.decode(ids), await ada.spell(ids)) == (
+        await base.encode(RawPrompt("Hello")),
+        await base.decode(ids),
+        await base.spell(ids),
+    )
+
+
+async def test_an_adapter_that_its_engine_does_not_know_is_waited_for_until_its_name_is_gone(
+    tokens: ScriptedTokenEngine,
+) -> None:
+    ada = AdapterRenderer(Renderer(tokens, prove=prove_here), DIGEST)
+    await tokens.remove_adapter(DIGEST)
+    with pytest.raises(EngineUnavailable) as waiting:
+        await text_of(ada)
+    assert waiting.value.retryable
+    await ada.aclose()
+    with pytest.raises(ModelNotFound, match="'ada' was unloaded"):
+        await text_of(ada)
+
+
+async def test_an_adapter_that_its_engine_could_not_load_again_is_failed_and_says_what_to_do(
+    tokens: ScriptedTokenEngine,
+) -> None:
+    lost = {DIGEST}
+    ada = AdapterRenderer(Renderer(tokens, prove=prove_here), DIGEST, lacks=lost.__contains__)
+    await tokens.remove_adapter(DIGEST)
+    assert ada.state() is EngineState.FAILED
+    with pytest.raises(EngineUnavailable, match=r"could not load its adapter; .*load_lora_adapter"):
+        await text_of(ada)
+    lost.clear()
+    assert ada.state() is EngineState.READY

@@ -1,0 +1,363 @@
+"""Calls in the notations of the families: read from texts in their published formats, however they are cut,
+and read back from whatever the constraint allows."""
+
+import json
+from itertools import pairwise
+from random import Random
+from typing import get_args
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from antiphon.constraints.checking_process import any_allowed, checked
+from antiphon.constraints.grammar import load
+from antiphon.constraints.matching import Matcher, Tokens, Vocabulary
+from antiphon.domain.tools import Tool, ToolChoice, Tools
+from antiphon.errors import EngineError, InvalidValue
+from antiphon.rendering.tools.call_notation import CALL_FAMILIES, detect_calls
+from antiphon.rendering.tools.call_readers import TextPart
+from antiphon.rendering.tools.json_call import CallArguments, CallName
+from antiphon.settings.models import ModelSettings
+
+ARGUMENTS = '{"city": "Bern", "days": [1, {"a": "}\\"{"}]}'
+
+# Each written for this test in the format that the model's authors publish: family, text, content, calls,
+# whether the last call is whole.
+READINGS = [
+    ("hermes", "Hello there. ", "Hello there. ", [], False),
+    ("hermes", " \n Hello", " \n Hello", [], False),
+    (
+        "hermes",
+        f'<tool_call>\n{{"name": "f", "arguments": {ARGUMENTS}}}\n</tool_call>',
+        "",
+        [("f", ARGUMENTS)],
+        True,
+    ),
+    ("hermes", '<tool_call>{"name": "f", "arguments": {}}</tool_call>', "", [("f", "{}")], True),
+    (
+        "hermes",
+        'Let me see.\n<tool_call>\n{"arguments": {"a": 1}, "name": "f"}\n</tool_call>\n'
+        '<tool_call>\n{"name": "g", "arguments": {}}\n</tool_call>\nDone.',
+        "Let me see.\nDone.",
+        [("f", '{"a": 1}'), ("g", "{}")],
+        True,
+    ),
+    (
+        "hermes",
+        '<tool_call>{"name": "f", "arguments": "{\\"a\\": 1}"}</tool_call>',
+        "",
+        [("f", '{"a": 1}')],
+        True,
+    ),
+    ("hermes", '<tool_call>{"name": "f", "arguments": {"a": "b', "", [("f", '{"a": "b')], False),
+    ("hermes", '<tool_call>{"name": "f", "arg', "", [("f", "")], False),
+    ("hermes", '<tool_call>{"name": "f', "", [], False),
+    ("hermes", "I look.\n<tool_call>\n", "I look.", [], False),
+    ("hermes", '<tool_call>{"name": "f", "arguments": {}}\n</tool', "", [("f", "{}")], True),
+    ("hermes", "a <tool_call> b </tool_call> c", "a <tool_call> b </tool_call> c", [], False),
+    ("hermes", '<tool_call>{"a": 1}</tool_call> b', '<tool_call>{"a": 1}</tool_call> b', [], False),
+    ("hermes", "1 <tool", "1 <tool", [], False),
+    ("llama", f'{{"name": "f", "parameters": {ARGUMENTS}}}', "", [("f", ARGUMENTS)], True),
+    ("llama", '<|python_tag|>{"name": "f", "parameters": {}}', "", [("f", "{}")], True),
+    (
+        "llama",
+        '{"name": "f", "parameters": {}}; {"name": "g", "parameters": {"a": 1}}',
+        "",
+        [("f", "{}"), ("g", '{"a": 1}')],
+        True,
+    ),
+    ("llama", '{"a": 1, "name": "f"}', '{"a": 1, "name": "f"}', [], False),
+    ("llama", 'I send {"name": "f"}', 'I send {"name": "f"}', [], False),
+    ("llama", "<|python", "<|python", [], False),
+    ("llama", '{"name": "f', "", [], False),
+    ("llama", '{"names', '{"names', [], False),
+    ("llama", '{"name": "f", "parameters": {}}; {"na', "", [("f", "{}")], False),
+    (
+        "mistral",
+        f'[TOOL_CALLS] [{{"name": "f", "arguments": {ARGUMENTS}, "id": "a1b2c3d4e"}}, '
+        '{"name": "g", "arguments": {}, "id": "a1b2c3d4f"}]',
+        "",
+        [("f", ARGUMENTS), ("g", "{}")],
+        True,
+    ),
+    ("mistral", 'Sure.[TOOL_CALLS][{"name": "f", "arguments": {}}]', "Sure.", [("f", "{}")], True),
+    (
+        "mistral-headed",
+        f"Sure.[TOOL_CALLS]f[ARGS]{ARGUMENTS}[TOOL_CALLS]g[CALL_ID]a1b2c3d4e[ARGS]{{}}",
+        "Sure.",
+        [("f", ARGUMENTS), ("g", "{}")],
+        True,
+    ),
+    ("mistral-headed", '[TOOL_CALLS]f[ARGS]{"a', "", [("f", '{"a')], False),
+    ("mistral-headed", "[TOOL_CALLS]f[AR", "", [], False),
+    ("mistral", 'Sure. [TOOL_CALLS] [{"na', "Sure.", [], False),
+    (
+        "deepseek",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{}\n``",
+        "",
+        [("f", "{}")],
+        True,
+    ),
+    ("harmony", "<|channel|>", "", [], False),
+    ("harmony", "<|channel|>commentary to=functions.f <|con", "", [], False),
+    ("harmony", "<|channel|>commentary<|message|>I look.<|end|>", "I look.", [], False),
+    (
+        "deepseek",
+        "I look.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n"
+        f"{ARGUMENTS}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>g\n```json\n{{}}\n```"
+        "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        "I look.",
+        [("f", ARGUMENTS), ("g", "{}")],
+        True,
+    ),
+    (
+        "deepseek",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{}<｜tool▁call▁end｜>"
+        f"<｜tool▁call▁begin｜>g<｜tool▁sep｜>{ARGUMENTS}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        "",
+        [("f", "{}"), ("g", ARGUMENTS)],
+        True,
+    ),
+    ("deepseek", "Code:\n```json\n{}\n```\n", "Code:\n```json\n{}\n```\n", [], False),
+    (
+        "harmony",
+        "<|channel|>analysis<|message|>I need f.<|end|><|start|>assistant<|channel|>commentary "
+        f"to=functions.f <|constrain|>json<|message|>{ARGUMENTS}",
+        "",
+        [("f", ARGUMENTS)],
+        True,
+    ),
+    (
+        "harmony",
+        "<|channel|>analysis<|message|>Easy.<|end|><|start|>assistant<|channel|>final<|message|>Hello.",
+        "Hello.",
+        [],
+        False,
+    ),
+    ("harmony", "<|channel|>final<|message|>Hello <|there.", "Hello <|there.", [], False),
+    (
+        "phi",
+        f'<|tool_call|>[{{"name": "f", "arguments": {ARGUMENTS}}}, '
+        '{"name": "g", "arguments": {}}]<|/tool_call|>',
+        "",
+        [("f", ARGUMENTS), ("g", "{}")],
+        True,
+    ),
+]
+
+
+def read(family, parts, required=False):
+    """Content, calls and whether the last one is whole."""
+    reader = CALL_FAMILIES[family]("").build_reader()
+    said = [each for part in parts for each in reader.add(part)] + reader.end(required)
+    content = "".join(each.text for each in said if isinstance(each, TextPart))
+    calls: list[tuple[str, str]] = []
+    for each in said:
+        if isinstance(each, CallName):
+            calls.append((each.name, ""))
+        elif isinstance(each, CallArguments):
+            calls[-1] = (calls[-1][0], calls[-1][1] + each.text)
+    return content, calls, reader.is_complete
+
+
+@pytest.mark.parametrize("at", range(len(READINGS)))
+def test_a_text_is_read_whole_and_cut_at_every_character(at):
+    family, text, *expected = READINGS[at]
+    wanted = tuple(expected)
+    assert read(family, [text]) == wanted
+    assert read(family, list(text)) == wanted
+    for cut in range(len(text)):
+        assert read(family, [text[:cut], text[cut:]]) == wanted
+
+
+@pytest.mark.parametrize("family", sorted(set(CALL_FAMILIES) - {"harmony"}))
+def test_where_a_call_is_required_none_of_its_notation_is_content_wherever_it_ends(family):
+    text = CALL_FAMILIES[family]("").write_call("weather", ARGUMENTS)
+    for cut in range(len(text) + 1):
+        content, calls, _ = read(family, [text[:cut]], required=True)
+        assert content == ""
+        assert all(name == "weather" and ARGUMENTS.startswith(said) for name, said in calls)
+
+
+@given(st.sampled_from(READINGS), st.lists(st.integers(0, 400)))
+def test_a_text_is_read_wherever_it_is_cut(reading, cuts):
+    family, text, *expected = reading
+    places = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
+    parts = [text[begin:end] for begin, end in pairwise(places)]
+    assert read(family, parts) == tuple(expected)
+
+
+@given(st.sampled_from(sorted(CALL_FAMILIES)), st.lists(st.sampled_from([
+    "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", '{"name": "f"', ', "arguments": ', "{", "}", "[",
+    "]", '"', "\\", "<|channel|>", "final<|message|>", "<", " ", "\n", "text", "```", "<｜tool▁call▁begin｜>",
+    "<|end|>", "commentary to=functions.f", "<｜tool▁sep｜>", "<|tool_call|>", ";",
+]), max_size=12))  # fmt: skip
+def test_the_cut_never_changes_what_is_read(family, parts):
+    text = "".join(parts)
+    assert read(family, parts) == read(family, [text]) == read(family, list(text))
+
+
+def test_a_name_is_whole_in_what_is_said_first_and_arguments_come_as_they_are_written():
+    reader = CALL_FAMILIES["hermes"]("").build_reader()
+    text = '<tool_call>{"name": "weather", "arguments": {"city": "Bern"}}</tool_call>'
+    said = [each for char in text for each in reader.add(char)]
+    assert said[0] == CallName("weather")
+    assert len(said) == 1 + len('{"city": "Bern"}') and all(
+        isinstance(each, CallArguments) for each in said[1:]
+    )
+
+
+# --- what the constraint allows -----------------------------------------------------------------------------
+
+CONTROLS = (
+    "[TOOL_CALLS]", "[ARGS]", "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>",
+    "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>", "<|channel|>", "<|message|>", "<|end|>", "<|start|>",
+    "<|constrain|>", "<|tool_call|>", "<|/tool_call|>", "<|python_tag|>",
+)  # fmt: skip
+END = 256
+IDS = {name: END + 1 + at for at, name in enumerate(CONTROLS)}
+WORDS = [b'{"', b'"}', b'": ', b'{"name": "', b"<tool_call>", b"</tool_call>", b"}}", b"weather"]
+PIECES = (*(bytes([byte]) for byte in range(256)), b"", *(b"" for _ in CONTROLS), *WORDS)
+VOCABULARY = Vocabulary(Tokens(PIECES, (END,)))
+NAMES = {token: name for name, token in IDS.items()}
+
+WEATHER = Tool(
+    "weather",
+    None,
+    {
+        "type": "object",
+        "properties": {
+            "city": {"enum": ["Bern", "Rome"]},
+            "days": {"type": "integer", "maximum": 9, "minimum": 0},
+        },
+        "required": ["city"],
+    },
+)
+NOW = Tool("now")
+SCHEMAS = {tool.name: Draft202012Validator(tool.schema) for tool in (WEATHER, NOW)}
+SOURCES = {"deepseek": ("", "```json"), "hermes": ("", "<tool_call>{"), "mistral": ("", "[TOOL_CALLS] [")}
+NOTATIONS = [(name, source) for name in CALL_FAMILIES for source in SOURCES.get(name, ("",))]
+
+
+def walk(matcher, seed, most=300):
+    """A text that the constraint allows, ended by itself, with control tokens as their names."""
+    chosen, said = Random(seed), b""
+    for _ in range(most):
+        forced = matcher.forced()
+        tokens = [token for token in forced if token != END]
+        if not forced:
+            mask = matcher.mask()
+            if mask[END // 8] >> END % 8 & 1 and chosen.random() < 0.3:
+                return said.decode(errors="replace")
+            tokens = [any_allowed(mask, chosen, VOCABULARY.size, frozenset({END})) or 0]
+        matcher.consume(tokens)
+        said += b"".join(NAMES[token].encode() if token in NAMES else PIECES[token] for token in tokens)
+        if END in forced:
+            return said.decode(errors="replace")
+    return None
+
+
+@pytest.mark.parametrize(("family", "source"), NOTATIONS)
+@pytest.mark.parametrize("parallel", [True, False])
+def test_a_required_call_is_read_back_and_satisfies_its_schema(family, source, parallel):
+    layout = CALL_FAMILIES[family](source)
+    tools = Tools((WEATHER, NOW), ToolChoice.REQUIRED, parallel)
+    grammar = checked(layout.build_constraint(tools, IDS), VOCABULARY)
+    counts = set()
+    for seed in range(40):
+        text = walk(Matcher(grammar, VOCABULARY), seed)
+        if text is None:
+            continue
+        reader = layout.build_reader()
+        said = [*reader.add(text), *reader.end()]
+        assert reader.is_complete, text
+        content, calls, whole = read(family, [text])
+        assert whole and calls and not content.strip(), text
+        assert sum(isinstance(each, CallName) for each in said) == len(calls)
+        counts.add(len(calls))
+        for name, arguments in calls:
+            SCHEMAS[name].validate(json.loads(arguments))
+    assert 1 in counts
+    assert counts == {1} or (parallel and family != "harmony")
+
+
+def written(layout):
+    """One call of `now`, in tokens."""
+    group = load(layout.build_constraint(Tools((NOW,), ToolChoice.REQUIRED, False), IDS).source)
+    (call,) = group.calls
+    marks = (*group.open, *call.begin, "{}", *call.end, *group.close)
+    return [token for mark in marks for token in ([mark] if isinstance(mark, int) else [*str(mark).encode()])]
+
+
+def takes(matcher, tokens):
+    """Whether the constraint allows these next. A mask would not say: where a text is forced it shows only
+    the tokens that the tokenizer would make of it."""
+    try:
+        matcher.consume(tokens)
+    except EngineError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "string", "minLength": 5, "maxLength": 3},
+        {"$ref": "#/$defs/a"},
+    ],
+)
+def test_a_schema_that_cannot_be_followed_is_refused_under_its_own_name(schema):
+    itself = {"type": "object", "properties": {"x": {"$ref": "#/$defs/a"}}, "required": ["x"]}
+    parameters = {"type": "object", "properties": {"x": schema}, "required": ["x"], "$defs": {"a": itself}}
+    where = "tools[1].function.parameters"
+    tools = Tools((NOW, Tool("odd", None, parameters, strict=True, field=where)), ToolChoice.REQUIRED)
+    with pytest.raises(InvalidValue) as caught:
+        checked(CALL_FAMILIES["hermes"]("").build_constraint(tools, IDS), VOCABULARY)
+    assert caught.value.param == where and caught.value.message.startswith(where)
+
+
+@pytest.mark.parametrize(("family", "source"), NOTATIONS)
+def test_where_none_may_be_called_no_call_can_be_written(family, source):
+    layout = CALL_FAMILIES[family](source)
+    none = checked(layout.build_constraint(Tools((WEATHER,), ToolChoice.NONE), IDS), VOCABULARY)
+    assert not takes(Matcher(none, VOCABULARY), written(layout))
+
+
+@pytest.mark.parametrize(("family", "source"), NOTATIONS)
+def test_text_is_free_and_a_call_that_began_in_it_can_only_become_one_of_a_tool(family, source):
+    layout = CALL_FAMILIES[family](source)
+    auto = checked(layout.build_constraint(Tools((NOW,), ToolChoice.AUTO), IDS), VOCABULARY)
+    tokens = written(layout)
+    name = next(at for at in range(len(tokens)) if tokens[at : at + 3] == [*b"now"])
+    matcher = Matcher(auto, VOCABULARY)
+    assert takes(matcher, tokens) and matcher.complete
+    assert not takes(Matcher(auto, VOCABULARY), [*tokens[:name], ord("x")])
+    opening = [IDS["<|channel|>"], *b"final", IDS["<|message|>"]] if layout.channels else []
+    matcher = Matcher(auto, VOCABULARY)
+    assert takes(matcher, [*opening, *b"I know { <that> [x]."]) and matcher.complete
+
+
+def test_a_template_says_its_family():
+    signs = {
+        "hermes": '\'\\n<tool_call>\\n{"name": "\'',
+        "deepseek": "{{'<｜tool▁calls▁begin｜>'}}",
+        "mistral": "[TOOL_CALLS] [",
+        "mistral-headed": "[TOOL_CALLS]{{name}}[ARGS]",
+        "harmony": "<|channel|>analysis<|message|>",
+        "phi": "<|tool|>{{ message['tools'] }}<|/tool|>",
+        "llama": '<|start_header_id|>{"name": "x", "parameters": ',
+    }
+    for name, source in signs.items():
+        assert detect_calls(source).before == CALL_FAMILIES[name](source).before
+        assert detect_calls(source).open == CALL_FAMILIES[name](source).open
+    assert detect_calls("no tools at all").open == ("<tool_call>",)
+    assert detect_calls("<tool_call>", "phi").open == CALL_FAMILIES["phi"]("").open
+
+
+def test_the_settings_name_the_families():
+    (setting,) = (each for each in msgspec.structs.fields(ModelSettings) if each.name == "tool_calls")
+    literal = get_args(setting.type)[0]
+    assert {*get_args(literal)} == {"auto", *CALL_FAMILIES}

@@ -1,0 +1,381 @@
+"""Templates that come with requests: rendered in a process that can be killed, a few at a time, and refused
+by their field's name."""
+
+import asyncio
+import contextlib
+import json
+import os
+import time
+from dataclasses import fields, replace
+
+import pytest
+
+from antiphon.domain.context import Context
+from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor, ActorKind
+from antiphon.domain.messages import Message, Role
+from antiphon.domain.request import Conversation, Reasoning, ReasoningTerms
+from antiphon.domain.tools import Tool, ToolCall, Tools
+from antiphon.errors import (
+    ContextLengthExceeded,
+    EngineBusy,
+    InvalidValue,
+    Overloaded,
+    ServerBusy,
+    TemplateRefused,
+    UnsupportedParameter,
+)
+from antiphon.processes.sandbox import JobStopped, Stop
+from antiphon.rendering.model_info import load_info, with_template
+from antiphon.rendering.renderer import Renderer
+from antiphon.rendering.template.chat_template import ChatTemplate, NotationFamilies
+from antiphon.rendering.template.request_template import (
+    HELPER_BOUNDS,
+    RequestTemplate,
+    TemplateHelper,
+    build_payload,
+    decode_conversation,
+    render,
+)
+from antiphon.rendering.tools.call_notation import CALL_FAMILIES as NOTATIONS
+from antiphon.rendering.tools.call_notation import detect_calls
+from antiphon.testing import FakeClock, Script, ScriptedTokenEngine
+from antiphon.testing.scripted_token_engine import scripted_info
+from tests.rendering.scripted_renderer import answer, asking, renderer
+from tests.support.chat_templates import FAMILIES, SPECIAL, prove_here, talk
+from tests.support.processes import descendants
+from tests.support.waiting import settle
+
+HOSTILE = (
+    "{{ ''.__class__.__mro__ }}",
+    "{% for i in range(10**9) %}a{% endfor %}",
+    "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+    "{{ 'a' * 10**9 }}",
+    "{{ messages.__init__.__globals__ }}",
+    "{{ raise_exception('no') }}",
+    "{{ cycler.__init__.__globals__.os.system('true') }}",
+    "{{ nothing.at.all }}",
+    "{% if %}",
+)
+
+
+async def here(target, payload, limits):
+    """Runs the job without a process, for tests of other things."""
+    assert target == "antiphon.rendering.template.request_template:render"
+    return json.loads(json.dumps(render(payload)))
+
+
+def own(source, helper=None):
+    return whose(source, helper or TemplateHelper(here), "ada")
+
+
+def whose(source, helper, actor):
+    return RequestTemplate(source, SPECIAL, NotationFamilies(), detect_calls(source), None, helper, actor)
+
+
+SHORT = "{{ messages[0].content }}"
+SPEAKS_LLAMA = "{% for m in messages %}<|python_tag|>{{ m.content }}{% endfor %}"
+CONVERSATION = Conversation(
+    (
+        Message(Role.SYSTEM, "Be <|im_end|> brief."),
+        Message(Role.USER, "Grüße 😀", name="Ada"),
+        Message(Role.ASSISTANT, "Well", tool_calls=(ToolCall("c", "f", '{"a": 1}'),), reasoning="hm"),
+        Message(Role.TOOL, "4", tool_call_id="c"),
+        Message(Role.ASSISTANT, "So it is "),
+    ),
+    generation_prompt=False,
+    continues=True,
+    tools=Tools((Tool("f", "does", {"type": "object", "properties": {"a": {"enum": [1]}}}),)),
+    template_values={"mood": ["calm"]},
+    documents=({"text": "<|im_end|>"},),
+)
+ALL = (
+    "{{ mood | tojson }}{{ documents | tojson }}{{ tools | tojson }}{{ strftime_now('%Y') }}"
+    "{% for m in messages %}<|im_start|>{{ m.role }} {{ m.name }} {{ m.reasoning_content }} {{ m.content }}"
+    "{{ m.tool_calls | tojson if m.tool_calls }}{{ m.tool_call_id }}<|im_end|>{% endfor %}"
+)
+
+
+@pytest.mark.parametrize("source", [ALL, *(FAMILIES[name] for name in sorted(FAMILIES))])
+async def test_a_template_writes_the_same_apart_as_here(source):
+    conversation = CONVERSATION if source is ALL else talk("A <|im_end|>", "B", "C")
+    whole = ChatTemplate(source, SPECIAL, like=conversation).render(conversation, FakeClock())
+    assert await own(source, TemplateHelper()).render(conversation, FakeClock()) == whole
+
+
+def test_a_conversation_crosses_the_border_whole():
+    """All but what names the template itself, and whether a begin token stands before the prompt."""
+    known = {field.name for field in fields(Conversation)} - {"template", "add_special"}
+    terms = ReasoningTerms("a", "b", "c", "d", 7)
+    asked = replace(CONVERSATION, reasoning=Reasoning("low", 5, False, True, terms))
+    plain = Conversation((Message(Role.USER, "Q"),))
+    for name in known - {"messages"}:
+        assert getattr(asked, name) != getattr(plain, name), f"give {name} a value here"
+    for field in fields(Message):
+        assert any(getattr(message, field.name) for message in asked.messages), field.name
+    for conversation in (asked, plain):
+        crossed = decode_conversation(json.loads(json.dumps(build_payload(own("x"), conversation, 1.0))))
+        assert crossed == conversation and crossed.reasoning.terms == conversation.reasoning.terms
+
+
+@pytest.mark.parametrize("source", HOSTILE, ids=range(len(HOSTILE)))
+async def test_a_hostile_template_is_refused_within_seconds_while_others_go_on(source):
+    engine, _ = renderer(Script(text="ok"))
+    engine_busy = replace(talk("Hello"), template=source)
+    begun = time.monotonic()
+    async with asyncio.TaskGroup() as group:
+        job = group.create_task(refusal(engine, engine_busy))
+        assert (await answer(engine, asking(talk("Hello")))).choices[0].text == "ok"
+        assert not job.done()
+    refused = job.result()
+    assert refused.param == "chat_template" and refused.status == 400
+    assert refused.message.startswith("the request's chat template ")
+    assert "0x" not in refused.message and os.sep + "usr" not in refused.message
+    assert time.monotonic() - begun < 40
+    assert descendants(os.getpid(), "antiphon.processes.sandbox") == []
+
+
+async def refusal(engine, conversation):
+    with pytest.raises(TemplateRefused) as caught:
+        await answer(engine, asking(conversation))
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("stop", "said"),
+    [
+        (Stop.TIME, "more than 2 seconds"),
+        (Stop.MEMORY, "more than 256 MB"),
+        (Stop.ANSWER, "too long a prompt"),
+        (Stop.CRASH, "broke the process"),
+    ],
+)
+async def test_what_was_stopped_is_told_without_details(stop, said):
+    async def stopped(target, payload, limits):
+        raise JobStopped(stop, "a detail of the helper")
+
+    with pytest.raises(TemplateRefused, match=said) as refused:
+        await own("{{ x }}", TemplateHelper(stopped)).render(talk("Hello"), FakeClock())
+    assert refused.value.param == "chat_template" and "detail" not in refused.value.message
+
+
+@pytest.mark.parametrize("source", ['{{ "\\ud800" }}', '{{ raise_exception("\\ud800") }}', "a\udc00"])
+async def test_half_a_surrogate_pair_of_a_template_reaches_neither_a_tokenizer_nor_an_error(source):
+    engine, tokens = renderer(Script(text="ok"))
+    refused = await refusal(engine, replace(talk("Hello"), template=source))
+    assert refused.param == "chat_template" and not tokens.requests
+    assert refused.message.encode()
+    with pytest.raises(TemplateRefused):
+        ChatTemplate(source, SPECIAL).render(talk("Hello"), FakeClock())
+
+
+async def test_a_prompt_that_is_too_long_names_what_made_it_so():
+    engine, _ = renderer()
+
+    async def named(conversation, **output):
+        with pytest.raises((ContextLengthExceeded, InvalidValue)) as refused:
+            await answer(engine, asking(conversation, **output))
+        return refused.value.param, "the request's chat template" in refused.value.message
+
+    short, long = talk("Hello"), talk("a" * 6000)
+    for least in (100, 100_000):
+        writes = replace(short, template=f"{{{{ 'a b ' * {4096 + least} }}}}")
+        assert await named(writes) == ("chat_template", True)
+    assert await named(replace(long, template=FAMILIES["chatml"])) == ("messages", True)
+    assert await named(long) == ("messages", False)
+    few = replace(short, template="{{ 'a b ' * 99 }}")
+    assert await named(few, max_tokens=100_000) == ("chat_template", True)
+    assert await named(replace(short, template="{{ '' }}", add_special=False)) == ("chat_template", False)
+
+
+async def test_errors_that_name_a_field_keep_it():
+    for conversation, param in (
+        (replace(talk("Q"), template_values={"y": 1}), "chat_template_kwargs.y"),
+        (replace(talk("Q", "A"), generation_prompt=False, continues=True), "continue_final_message"),
+        (replace(talk("Q"), documents=({},)), "documents"),
+    ):
+        with pytest.raises(UnsupportedParameter) as refused:
+            await own("{{ messages[0].content }}", TemplateHelper()).render(conversation, FakeClock())
+        assert refused.value.param == param
+
+
+class Slow:
+    """A helper's process that ends when it is told to; `running` holds what runs, `ended` what is through."""
+
+    def __init__(self):
+        self.running, self.ended = [], []
+
+    async def __call__(self, target, payload, limits):
+        entry = (payload["template"], asyncio.Event())
+        self.running.append(entry)
+        try:
+            await entry[1].wait()
+        finally:
+            self.running.remove(entry)
+        self.ended.append(entry[0])
+        return await here(target, payload, limits)
+
+    async def end(self, name):
+        """Ends the first that runs of that name, and lets the next begin."""
+        next(end for running, end in self.running if running == name).set()
+        await settle()
+
+    async def end_all(self):
+        while self.running:
+            await self.end(self.names[0])
+
+    @property
+    def names(self):
+        return [name for name, _ in self.running]
+
+
+@contextlib.asynccontextmanager
+async def crowd(**bounds):
+    """A helper with a slow process, and a function that has an actor ask it; their templates are their
+    names."""
+    slow = Slow()
+    helper = TemplateHelper(slow, replace(HELPER_BOUNDS, **bounds))
+    async with asyncio.TaskGroup() as group:
+
+        async def ask(actor, clock=None):
+            work = whose(actor, helper, actor).render(talk("Q"), clock or FakeClock())
+            task = group.create_task(work)
+            await settle()
+            return task
+
+        yield slow, ask, helper
+
+
+async def test_so_many_of_one_caller_run_and_wait_and_the_next_is_told_to_come_again():
+    async with crowd(queue=4, queue_per_actor=3) as (slow, ask, helper):
+        jobs = [await ask("ada") for _ in range(HELPER_BOUNDS.at_once + 3)]
+        assert slow.names == ["ada"] * HELPER_BOUNDS.at_once
+        with pytest.raises(Overloaded, match="3 chat templates of yours may wait") as refused:
+            await whose("ada", helper, "ada").render(talk("Q"), FakeClock())
+        assert refused.value.status == 429 and refused.value.retry_after
+        jobs[-1].cancel()
+        jobs[0].cancel()
+        await asyncio.wait([jobs[0], jobs[-1]])
+        await settle()
+        assert len(slow.running) == HELPER_BOUNDS.at_once, (
+            "the place of one that was cancelled is the next one's"
+        )
+        others = [await ask(name) for name in ("bob", "bob", "bob")]
+        with pytest.raises(EngineBusy, match=r"overloaded.* 4 chat templates may wait") as busy:
+            await whose("eve", helper, "eve").render(talk("Q"), FakeClock())
+        assert busy.value.status == 503 and busy.value.retry_after
+        await slow.end_all()
+    assert [job.cancelled() for job in jobs] == [True, False, False, False, True]
+    assert all(job.done() for job in others)
+
+
+async def test_callers_take_turns_however_many_templates_one_of_them_sends():
+    """Whoever comes second waits for one of those that run, not for those that wait."""
+    async with crowd() as (slow, ask, _):
+        for _ in range(12):
+            await ask("ada")
+        for _ in range(2):
+            await ask("bob")
+        await ask("eve")
+        await slow.end("ada")
+        await slow.end("ada")
+        assert slow.names == ["ada", "bob"]
+        await slow.end("ada")
+        assert slow.names == ["bob", "eve"]
+        await slow.end_all()
+    assert slow.ended.count("ada") == 12 and slow.ended.index("bob") == 3
+
+
+async def test_a_caller_that_leaves_as_its_turn_comes_gives_it_to_the_next():
+    async with crowd() as (slow, ask, _):
+        for _ in range(HELPER_BOUNDS.at_once):
+            await ask("ada")
+        leaving = await ask("bob")
+        await ask("eve")
+        slow.running[0][1].set()
+        while not slow.ended:
+            await asyncio.sleep(0)
+        leaving.cancel()
+        await asyncio.wait([leaving])
+        await settle()
+        assert slow.names == ["ada", "eve"]
+        await slow.end_all()
+    assert leaving.cancelled() and "eve" in slow.ended
+
+
+async def test_a_hostile_caller_keeps_its_template_from_none_of_the_others():
+    """With real processes: whoever holds both places holds them for one rendering."""
+    engine, _ = renderer(Script(text="ok"))
+    hostile, honest = replace(talk("Hello"), template=HOSTILE[2]), replace(talk("Hello"), template=SHORT)
+
+    async def ask(actor, conversation):
+        who = Actor(ActorKind.SERVICE_KEY, actor)
+        return await answer(engine, asking(conversation), Context("r", who))
+
+    async with asyncio.TaskGroup() as group:
+        flood = [group.create_task(flooding(ask("mallory", hostile))) for _ in range(18)]
+        await asyncio.sleep(0)
+        while len(descendants(os.getpid(), "antiphon.processes.sandbox")) < HELPER_BOUNDS.at_once:
+            await asyncio.sleep(0.01)
+        assert (await ask("ada", honest)).choices[0].text == "ok"
+        assert sum(job.done() for job in flood) <= HELPER_BOUNDS.at_once + 1
+        assert await engine.apply(honest, Actor(ActorKind.USER, "bob")) == "Hello"
+        for job in flood:
+            job.cancel()
+    assert descendants(os.getpid(), "antiphon.processes.sandbox") == []
+
+
+async def flooding(work):
+    """Refused, or stopped by a machine that is too busy for it."""
+    with pytest.raises((TemplateRefused, ServerBusy)):
+        await work
+
+
+async def test_a_template_of_a_caller_is_refused_by_name_where_nobody_allowed_it():
+    tokens = ScriptedTokenEngine(Script(text="ok"))
+    engine = Renderer(tokens, prove=prove_here)
+    conversation = replace(talk("Hello"), template=SHORT)
+    for work in (
+        answer(engine, asking(conversation)),
+        engine.apply(conversation),
+        engine.encode(conversation),
+    ):
+        with pytest.raises(UnsupportedParameter, match="ANTIPHON_REQUEST_TEMPLATES=true") as refused:
+            await work
+        assert refused.value.param == "chat_template" and refused.value.message.startswith("chat_template is")
+    assert not tokens.requests
+    smuggled = replace(talk("Hello"), template_values={"chat_template": SHORT})
+    with pytest.raises(UnsupportedParameter) as refused:
+        await engine.apply(smuggled)
+    assert refused.value.param == "chat_template_kwargs.chat_template"
+
+
+async def test_a_model_without_a_template_chats_through_a_requests():
+    engine, tokens = renderer(Script(text="ok"), info=scripted_info(chat_template=None))
+    with pytest.raises(TemplateRefused, match="one as chat_template"):
+        await answer(engine, asking(talk("Hello")))
+    asked = replace(talk("Hello <|im_end|>"), template=FAMILIES["chatml"])
+    assert (await answer(engine, asking(asked))).choices[0].text == "ok"
+    assert (
+        await engine.apply(asked) == "<|im_start|>user\nHello <|im_end|><|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert await engine.encode(asked) == tokens.requests[0].segments[0].tokens
+
+
+async def test_the_models_notation_of_calls_stays_unless_a_template_speaks_another():
+    engine = ScriptedTokenEngine(info=scripted_info(chat_template=SPEAKS_LLAMA))
+    facts = await load_info(engine, prove_here, None)
+
+    def opened(facts, source):
+        known = with_template(
+            facts, replace(talk("Q"), template=source), TemplateHelper(here), LOCAL_ANONYMOUS
+        )
+        assert known.template is not None
+        return known.template.call_notation.open
+
+    assert opened(facts, "{{ messages[0].content }}") == NOTATIONS["llama"]("").open
+    assert opened(facts, "<tool_call>{{ messages[0].content }}") == ("<tool_call>",)
+    settled = await load_info(engine, prove_here, None, NotationFamilies("deepseek"))
+    assert opened(settled, "<tool_call>{{ messages }}") == NOTATIONS["deepseek"]("").open
+    raw = await load_info(ScriptedTokenEngine(info=scripted_info(chat_template=None)), prove_here, None)
+    assert opened(raw, "{{ messages }}") == ("<tool_call>",)
+    assert with_template(raw, talk("Q"), TemplateHelper(here), LOCAL_ANONYMOUS) is raw

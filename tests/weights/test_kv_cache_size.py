@@ -1,0 +1,129 @@
+"""How much context fits the memory."""
+
+from pathlib import Path
+
+import pytest
+
+from antiphon.errors import LoadError
+from antiphon.weights.gguf import Header
+from antiphon.weights.kv_cache_size import (
+    LONGEST_DEFAULT,
+    CacheOptions,
+    CacheSize,
+    available_memory,
+    fit_cache,
+    fit_text_length,
+    kv_bytes_per_cell,
+    text_bytes_per_token,
+)
+
+
+def header(
+    context: int = 32768, layers: int = 10, heads: int = 8, kv_heads: int = 2, width: int = 512
+) -> Header:
+    metadata: dict[str, int | float | bool | str] = {
+        "llama.context_length": context,
+        "llama.block_count": layers,
+        "llama.embedding_length": width,
+        "llama.attention.head_count": heads,
+        "llama.attention.head_count_kv": kv_heads,
+    }
+    return Header(Path("m.gguf"), 1_000_000, "llama", metadata, 1, 1)
+
+
+def encoder(context: int = 8192, vocabulary: int = 250_000) -> Header:
+    metadata: dict[str, int | float | bool | str] = {
+        "bert.context_length": context,
+        "bert.embedding_length": 1024,
+        "bert.attention.causal": False,
+        "bert.pooling_type": 2,
+    }
+    shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (1024, vocabulary)}
+    return Header(Path("e.gguf"), 1_000_000, "bert", metadata, 1, 1, shapes)
+
+
+def test_the_longest_text_is_the_models_own_where_memory_allows_it():
+    assert fit_text_length(encoder(512), None, free=10**12) == 512
+    assert fit_text_length(encoder(131072), None, free=10**12) == LONGEST_DEFAULT
+    assert fit_text_length(header(2048), None, free=10**12) == 2048
+
+
+def test_a_large_vocabulary_shortens_the_longest_text_of_an_encoder():
+    """Each token of it takes a row as wide as the vocabulary."""
+    assert text_bytes_per_token(encoder()) > 4 * 250_000
+    scarce = fit_text_length(encoder(), None, free=4 * 10**9)
+    assert scarce % 256 == 0 and scarce * text_bytes_per_token(encoder()) <= 2 * 10**9
+    assert scarce > 1024 < fit_text_length(encoder(vocabulary=30_000), None, free=4 * 10**9)
+    assert fit_text_length(encoder(), 8192, free=4 * 10**9) == 8192, "what was said stands"
+    with pytest.raises(LoadError, match="256 tokens"):
+        fit_text_length(encoder(), None, free=10**8)
+
+
+def test_a_decoder_takes_what_it_keeps_of_a_text():
+    assert text_bytes_per_token(header()) == kv_bytes_per_cell(header(), "f16")
+
+
+def test_a_token_takes_its_keys_and_values_in_every_layer():
+    assert kv_bytes_per_cell(header(), "f16") == 10 * (2 * 64 + 2 * 64) * 2
+    assert kv_bytes_per_cell(header(), "f32") == 2 * kv_bytes_per_cell(header(), "f16")
+
+
+def test_explicit_head_widths_and_missing_groups_count():
+    wide = header()
+    wide.metadata["llama.attention.key_length"] = 128
+    assert (wide.key_width, wide.value_width) == (256, 128)
+    del wide.metadata["llama.attention.head_count_kv"]
+    assert wide.key_width == 1024
+
+
+def test_plenty_of_memory_gives_every_sequence_the_models_own_context_up_to_the_default_most():
+    for pool in (True, False):
+        asked = CacheOptions(8, pool=pool)
+        assert fit_cache(header(context=2048), asked, free=10**12) == CacheSize(2048, 8 * 2048)
+        assert fit_cache(header(context=131072), asked, free=10**12) == CacheSize(
+            LONGEST_DEFAULT, 8 * LONGEST_DEFAULT
+        )
+
+
+def test_cells_fit_half_of_what_is_free_and_a_pool_shrinks_before_the_context():
+    at = header()
+    room = (200_000_000 - at.size) / 2 / kv_bytes_per_cell(at, "f16")
+    shared = fit_cache(at, CacheOptions(8), free=200_000_000)
+    assert shared.context_length == LONGEST_DEFAULT
+    assert shared.cells <= room < shared.cells + 256
+    apart = fit_cache(at, CacheOptions(8, pool=False), free=200_000_000)
+    assert apart.cells == 8 * apart.context_length and apart.context_length % 256 == 0
+    assert apart.cells <= room < apart.cells + 8 * 256
+    scarce = fit_cache(at, CacheOptions(8), free=20_000_000)
+    assert scarce.cells == scarce.context_length < LONGEST_DEFAULT
+
+
+def test_what_was_said_stands():
+    at = header()
+    assert fit_cache(at, CacheOptions(8, context_length=30_000), free=20_000_000) == CacheSize(30_000, 30_000)
+    assert fit_cache(at, CacheOptions(8, context_length=1000), free=10**12) == CacheSize(1000, 8000)
+    assert fit_cache(at, CacheOptions(8, cells=1000), free=20) == CacheSize(1000, 1000)
+    assert fit_cache(at, CacheOptions(8, 500, 1000), free=20) == CacheSize(500, 1000)
+    assert fit_cache(at, CacheOptions(8, cells=1000, pool=False), free=20) == CacheSize(125, 1000)
+
+
+def test_too_little_memory_is_refused_with_what_to_do():
+    with pytest.raises(LoadError, match=r"smaller quantization$"):
+        fit_cache(header(), CacheOptions(8), free=2_000_000)
+    with pytest.raises(LoadError, match=r"8 x 256 tokens.*fewer --sequences"):
+        fit_cache(header(), CacheOptions(8, pool=False), free=2_000_000)
+
+
+def test_a_header_without_figures_gets_the_default_context():
+    assert (
+        fit_cache(header(context=0, layers=0), CacheOptions(8), free=10**9).context_length == LONGEST_DEFAULT
+    )
+
+
+def test_the_machine_has_some_memory():
+    assert available_memory() > 50_000_000
+
+
+def test_a_model_for_fewer_tokens_than_can_be_served_is_refused():
+    with pytest.raises(LoadError, match="made for 1 tokens; 16 are the least"):
+        fit_cache(header(context=1), CacheOptions(1), free=10**9)
