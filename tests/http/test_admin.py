@@ -14,11 +14,12 @@ from antiphon.auth.keyring import Keyring, ServiceKey
 from antiphon.auth.secrets import Pepper, new_key
 from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind
 from antiphon.domain.tenancy import Grant, KeyKind, Role
+from antiphon.http.admin.keys import KeyResource
 from antiphon.http.admin.limits import LimitResource
-from antiphon.http.admin.naming import Naming
+from antiphon.http.admin.model_warnings import ModelWarnings
 from antiphon.http.admin.prices import PriceResource
 from antiphon.http.admin.recording import RecordingResource
-from antiphon.http.admin.tenancy import TenancyResource
+from antiphon.http.admin.tenants import TenantResource
 from antiphon.http.admin.usage import UsageResource
 from antiphon.http.in_flight import InFlightRegistry
 from antiphon.limits.local import LocalLimiter
@@ -97,11 +98,12 @@ async def keyed(folder, engine=None, **how):
             UsageService(changes, SqlUsage(database)),
         )
         recordings = RequestLog(changes, tenancy, SqlRecords(database))
-        naming = Naming(plain.edge.models, pricing)
+        warnings = ModelWarnings(plain.edge.models, pricing)
         resources = (
-            TenancyResource(tenants, naming),
-            LimitResource(limiting, plain.edge.models, naming),
-            PriceResource(pricing, naming),
+            TenantResource(tenants),
+            KeyResource(tenants, warnings),
+            LimitResource(limiting, plain.edge.models, warnings),
+            PriceResource(pricing, warnings),
             RecordingResource(recordings),
             UsageResource(reading, plain.edge.clock),
         )

@@ -15,7 +15,7 @@ from antiphon.auth.base import RequestedScope
 from antiphon.domain.ledger import Entry
 from antiphon.domain.tenancy import KeyKind, Role
 from antiphon.errors import StoreUnavailable
-from antiphon.http.admin.exports import cell
+from antiphon.http.admin.exports import format_cell
 from tests.http.test_admin import OPERATOR, ROOT, keyed
 from tests.support.http_server import KEY, request_bytes
 
@@ -250,7 +250,7 @@ async def test_sums_as_files(server):
     ],
 )
 async def test_no_cell_is_a_formula(server, text):
-    assert cell(text) == "'" + text
+    assert format_cell(text) == "'" + text
     keep(server, replace(PLAIN, end_user=text, request_id=text, tags={text: text}))
     for query in ("", "&since=0"):
         reply = await server.asked(server.admin, f"{ENTRIES}?format=csv{query}")
@@ -258,8 +258,8 @@ async def test_no_cell_is_a_formula(server, text):
         assert row["end_user"][0] == row["request_id"][0] == "'"
         assert row["tags"][0] == "{"
     for harmless in ("a=1", "", "m", "{", "é", "1-2"):
-        assert cell(harmless) == harmless
-    assert (cell(-1), cell(0.5), cell(None)) == ("-1", "0.5", "")
+        assert format_cell(harmless) == harmless
+    assert (format_cell(-1), format_cell(0.5), format_cell(None)) == ("-1", "0.5", "")
 
 
 async def test_more_groups_than_are_given_are_no_file(server, monkeypatch):

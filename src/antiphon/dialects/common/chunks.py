@@ -1,5 +1,8 @@
-"""What the chunks of OpenAI's streams are made of: the parts of a chat, and those of a text completion. Other
-dialects make theirs by the same forms."""
+"""Encodes streams as chunks in OpenAI's shapes. Other dialects bring builders of their own chunks.
+
+Most events are text. So the bytes around a text are made once for each choice. They equal the encoding of the
+wire type, which a test compares.
+"""
 
 from typing import Any, Generic, Protocol, TypeVar
 

@@ -1,4 +1,4 @@
-"""The fields that say what an answer must look like, as one constraint: exactly one of them, or none."""
+"""Builds one constraint from the fields that ask for one (response_format, guided_*, structured_outputs)."""
 
 import json
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,8 @@
-"""From events to OpenAI's answers: buffered as one object, streamed as chunks.
+"""Encodes buffered answers, log-probabilities and errors in OpenAI's shapes.
 
-A chunk of text is the commonest thing that the server writes, so its bytes around the text are made once for
-each choice. They are the bytes that encoding the wire type gives; a test compares them.
+Log-probabilities are lists of entries in a chat and parallel arrays in a text; those of a prompt are as in
+vLLM. Each list is encoded in blocks of some hundred tokens, since objects take several times as much memory
+as JSON.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -1,6 +1,8 @@
-"""A conversation with what is said of its rendering: the assistant's turn opened or the last message left
-open, a template of the request's own, values and documents for it. What of them the model's template can take
-is not known here."""
+"""Reads the conversation of a request: messages, calls and results in them, past reasoning, and how to render
+it.
+
+The model's template decides later which of these it can use.
+"""
 
 import json
 import re

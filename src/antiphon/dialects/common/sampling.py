@@ -1,4 +1,4 @@
-"""The sampling fields of a request, checked where a type alone cannot, as what the caller asked for."""
+"""Reads the sampling fields and the end user and tags of a request, and checks what a type alone cannot."""
 
 from collections.abc import Mapping
 

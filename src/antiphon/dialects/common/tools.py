@@ -1,4 +1,4 @@
-"""Tools of a request, and the calls and results in its messages: checked, and as the domain has them."""
+"""Reads and checks the tools of a request and the choice among them."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence

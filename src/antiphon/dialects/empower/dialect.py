@@ -1,4 +1,4 @@
-"""The dialect as one value: its endpoints, its errors, its description."""
+"""Empower's dialect: its endpoints and its part of the OpenAPI document."""
 
 from collections.abc import Mapping
 from functools import cache

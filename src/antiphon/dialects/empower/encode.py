@@ -1,4 +1,4 @@
-"""From events to Empower's answers: buffered as one object, streamed as chunks of one choice each."""
+"""Encodes answers and errors in Empower's shapes. A chunk belongs to one choice."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""Empower's endpoints of LoRA adapters and base models: what a deployment asks for, and what is shown."""
+"""Empower's endpoints of LoRA adapters and base models."""
 
 import re
 from typing import Literal

@@ -1,4 +1,4 @@
-"""The dialect as one value: its endpoints, its errors, its description."""
+"""Fireworks' dialect: its endpoints, its list of models, and its part of the OpenAPI document."""
 
 from collections.abc import Iterable, Mapping
 from functools import cache

@@ -1,5 +1,8 @@
-"""From events to Fireworks' answers: buffered as one object, streamed as chunks of one choice each, the usage
-of the whole request beside each choice's end."""
+"""Encodes answers, log-probabilities and errors in Fireworks' shapes.
+
+A chunk belongs to one choice; the last chunk of each choice has the usage of the whole request. Fireworks'
+clients take numbers only, so the first token of an echoed prompt has the log-probability 0.
+"""
 
 from collections.abc import Mapping
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""The dialect as one value: its endpoints, its errors, its description."""
+"""OpenAI's dialect: its endpoints, the decoding of completions, and its part of the OpenAPI document."""
 
 from collections.abc import Mapping
 from functools import cache

@@ -1,4 +1,7 @@
-"""The list of models and one model with its profile, in OpenAI's shape; state and profile are our own."""
+"""The list of models in OpenAI's shape, and vLLM's endpoints that load and unload LoRA adapters.
+
+`state` and `profile` of a model are our own.
+"""
 
 from collections.abc import Iterable
 from dataclasses import replace

@@ -1,5 +1,6 @@
-"""The endpoints that show what a request becomes: vLLM's /tokenize, /detokenize and /tokenizer_info, and
-llama.cpp's /apply-template."""
+"""Endpoints that show what a request becomes: vLLM's /tokenize, /detokenize and /tokenizer_info, llama.cpp's
+/apply-template.
+"""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
