@@ -12,6 +12,7 @@ import pytest
 from antiphon.domain.limits import Limit, LimitStatus, Measure, Window
 from antiphon.errors import BudgetExceeded
 from antiphon.http.responses import RATE_LIMIT_HEADERS, build_limit_headers, format_duration
+from antiphon.testing import ScriptedAnswer
 from tests.support.accounting import PRICE, Books, limit
 from tests.support.http_server import CHAT, HELLO, PROMPT, TEXT, Reply, Served, gone, request_bytes, serving
 
