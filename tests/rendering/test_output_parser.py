@@ -7,7 +7,7 @@ import pytest
 
 from antiphon.constraints.grammar import Around, load
 from antiphon.domain.constraint import Constraint, ConstraintKind
-from antiphon.domain.events import Finished, FinishReason, TextDelta, ToolCallBegun, ToolCallDelta
+from antiphon.domain.events import Finished, FinishReason, TextDelta, ToolCallDelta, ToolCallStarted
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation, GenerationRequest, Output
 from antiphon.domain.tools import Tool, ToolCall, ToolChoice, Tools
@@ -59,13 +59,13 @@ async def test_a_call_is_told_apart_and_every_token_is_told_once():
         counted = [
             event
             for event in events
-            if isinstance(event, TextDelta | ToolCallBegun | ToolCallDelta | Finished)
+            if isinstance(event, TextDelta | ToolCallStarted | ToolCallDelta | Finished)
         ]
         assert sum(event.tokens for event in counted) == usage.completion_tokens > 40
         for choice in range(2):
             mine = [event for event in counted if event.choice == choice]
             text = "".join(event.text for event in mine if isinstance(event, TextDelta))
-            (begun,) = (event for event in mine if isinstance(event, ToolCallBegun))
+            (begun,) = (event for event in mine if isinstance(event, ToolCallStarted))
             arguments = "".join(event.arguments for event in mine if isinstance(event, ToolCallDelta))
             assert (text, begun.name, begun.index, arguments) == ("I look.", "weather", 0, '{"city": "Bern"}')
             assert mine[-1] == Finished(choice, FinishReason.TOOL_CALLS, mine[-1].tokens)

@@ -11,7 +11,7 @@ ADAPTER_NAME = re.compile(rf"(?!.*/\.{{0,2}}(?:/|\Z))[A-Za-z0-9][A-Za-z0-9._:/-]
 """Such names can be said in a log, a label, a path of an address and a terminal without being quoted; no
 client or proxy makes another of them on the way, as they do of `a/../b`."""
 
-NAME_RULE = (
+ADAPTER_NAME_RULE = (
     f"at most {LONGEST_NAME} letters, digits and characters of ._:/-, begin with a letter or digit, and hold "
     "no empty, . or .. part between slashes"
 )

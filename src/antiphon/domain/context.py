@@ -76,7 +76,7 @@ class Origin(Value, frozen=True):
 NOWHERE = Origin()
 
 
-class Progress:
+class RequestProgress:
     """What becomes known of a request on its way; written by the pipeline and engines, read by whoever
     answers."""
 
@@ -110,7 +110,7 @@ class Context(Value, frozen=True, gc=True):
     """On the clock's monotonic scale; None is no deadline."""
     clock: Clock = field(default_factory=SystemClock)
     origin: Origin = NOWHERE
-    progress: Progress = field(default_factory=Progress)
+    progress: RequestProgress = field(default_factory=RequestProgress)
 
     def remaining(self) -> float | None:
         """Seconds left until the deadline, at least 0; None without one."""

@@ -1,6 +1,6 @@
 """Currencies that one pays in: the codes of ISO 4217, without those of funds, metals, tests and of none."""
 
-CODES = frozenset(
+CURRENCY_CODES = frozenset(
     """
     AED AFN ALL AMD AOA ARS AUD AWG AZN BAM BBD BDT BGN BHD BIF BMD BND BOB BRL BSD BTN BWP BYN BZD CAD
     CDF CHF CLP CNY COP CRC CUP CVE CZK DJF DKK DOP DZD EGP ERN ETB EUR FJD FKP GBP GEL GHS GIP GMD GNF

@@ -7,7 +7,7 @@ from pathlib import Path
 from antiphon.domain.identity import Actor
 
 
-class Source(StrEnum):
+class AdapterOrigin(StrEnum):
     """Where an adapter comes from."""
 
     HUB = "hub"
@@ -17,14 +17,14 @@ class Source(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Deployment:
+class DeploymentRequest:
     """An adapter that a caller wants deployed."""
 
     name: str
     """What callers send as model."""
     model_name: str
     """Of the hub `OWNER/REPO` or `OWNER/REPO:FILE.gguf`; else a path below an allowed directory."""
-    source: Source
+    source: AdapterOrigin
     revision: str | None = None
     """Of the hub a commit, tag or branch; None is the newest."""
     token: str | None = field(default=None, repr=False)
@@ -34,7 +34,7 @@ class Deployment:
 
 
 @dataclass(frozen=True, slots=True)
-class Delivered:
+class FetchedAdapter:
     """An adapter that has arrived from the hub."""
 
     path: str
@@ -47,14 +47,14 @@ class Delivered:
 
 
 @dataclass(frozen=True, slots=True)
-class Deployed:
+class DeployedAdapter:
     """An adapter that is served."""
 
     name: str
     base: str
     model_name: str
     """What was asked for; of one that nobody deployed the digest of its content."""
-    source: Source
+    source: AdapterOrigin
     created: int
     """Unix time in seconds."""
     revision: str | None = None

@@ -74,7 +74,7 @@ class ReasoningDelta(Value, frozen=True):
     ids: tuple[int, ...] = ()
 
 
-class ToolCallBegun(Value, frozen=True):
+class ToolCallStarted(Value, frozen=True):
     """The next call of one choice; its arguments follow in deltas."""
 
     choice: int
@@ -120,7 +120,7 @@ class DiscardedTokens(Value, frozen=True):
     tokens: int
 
 
-Delta = TextDelta | ReasoningDelta | ToolCallBegun | ToolCallDelta
+Delta = TextDelta | ReasoningDelta | ToolCallStarted | ToolCallDelta
 """What a choice says."""
 
 Event = Started | PromptScored | Delta | Finished | DiscardedTokens | Usage

@@ -140,7 +140,7 @@ class FairQueue(Generic[Q]):
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class QueueLimits:
     """How much is done at once, and how much may wait for it."""
 
     at_once: int
@@ -166,7 +166,7 @@ class _Waiter:
 class FairSemaphore:
     """A few places. Belongs to one event loop."""
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: QueueLimits) -> None:
         self._bounds = bounds
         self._queue: FairQueue[_Waiter] = FairQueue(bounds, bounds.waiting, bounds.usual / bounds.at_once)
         self._running: Counter[str] = Counter()

@@ -104,7 +104,7 @@ def _matches(pieces: list[str], text: str) -> bool:
     return at <= end
 
 
-def within(narrow: Grant, wide: Grant) -> bool:
+def is_within(narrow: Grant, wide: Grant) -> bool:
     """Whether everything that one grant allows the other does too."""
     return _covers(wide.models, narrow.models) and _covers(wide.endpoints, narrow.endpoints)
 

@@ -71,7 +71,7 @@ class Entry(Value, frozen=True, omit_defaults=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Used:
+class UsedAmounts:
     """What the entries of one key, user, project and model used together."""
 
     at: int

@@ -11,7 +11,7 @@ _AMOUNT = re.compile(rf"[0-9]{{1,300}}(\.[0-9]{{1,{DIGITS}}})?")
 """The same of any size that is worth a sentence about its size."""
 
 
-def nanos(text: str) -> int | None:
+def parse_decimal(text: str) -> int | None:
     """The nano-units of a decimal; None for what is none, or has more than nine digits behind the point."""
     if _AMOUNT.fullmatch(text) is None:
         return None
@@ -19,7 +19,7 @@ def nanos(text: str) -> int | None:
     return int(whole) * NANO + int(part.ljust(DIGITS, "0"))
 
 
-def decimal(amount: int) -> str:
+def format_decimal(amount: int) -> str:
     """Nano-units as the shortest decimal that is exactly as much."""
     whole, part = divmod(amount, NANO)
     return f"{whole}.{part:0{DIGITS}}".rstrip("0").rstrip(".")

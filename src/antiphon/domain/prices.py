@@ -61,13 +61,13 @@ class Price:
         return self.request + (2 * millionths + MILLION) // (2 * MILLION)
 
 
-def unpriced(prices: Sequence[Price], models: Sequence[str], at: int) -> list[str]:
+def find_unpriced(prices: Sequence[Price], models: Sequence[str], at: int) -> list[str]:
     """Those of the models that no price holds for at a moment (Unix seconds)."""
     holding = [price.models for price in prices if price.holds(at)]
     return [model for model in models if not matches(holding, model)]
 
 
-def currency_of(prices: Sequence[Price]) -> str | None:
+def find_currency(prices: Sequence[Price]) -> str | None:
     """The currency of all costs: that of the price made last, as another is taken only where nothing was
     priced before. `prices`: in the order in which they were made."""
     return prices[-1].currency if prices else None

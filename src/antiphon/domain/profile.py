@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from antiphon.domain.embedding import EmbeddingFacts
-from antiphon.domain.sampling import AskedSampling
+from antiphon.domain.sampling import SamplingOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Profile:
     """Choices that run at once; more wait."""
     engine: str
     """Which engine serves it, with the library's version."""
-    sampling: AskedSampling = field(default_factory=AskedSampling)
+    sampling: SamplingOptions = field(default_factory=SamplingOptions)
     """Defaults for what a request leaves out."""
     modalities: tuple[str, ...] = ("text",)
     reasoning: bool = False

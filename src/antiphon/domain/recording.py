@@ -18,7 +18,7 @@ class Redaction(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
+class RecordingPolicy:
     """That a project's requests are kept: how long, and without what."""
 
     days: int
@@ -26,7 +26,7 @@ class Recording:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class RecordedRequest:
     """One request with its answer."""
 
     id: str

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from antiphon.domain.ledger import Entry
 
 
-class Field(StrEnum):
+class EntryField(StrEnum):
     """What an entry says of itself; named as in `domain.ledger.Entry`."""
 
     PROJECT = "project"
@@ -53,17 +53,19 @@ class Tag:
         return TAG + self.name
 
 
-Dimension = Field | Bucket | Tag
+Dimension = EntryField | Bucket | Tag
 
 
-def dimension(text: str) -> Dimension | None:
+def parse_dimension(text: str) -> Dimension | None:
     """The one of that name: `model`, `day`, `tag:team`. None where there is none."""
     if text.startswith(TAG):
         return Tag(text.removeprefix(TAG)) if len(text) > len(TAG) else None
     return DIMENSIONS.get(text)
 
 
-DIMENSIONS: Mapping[str, Field | Bucket] = MappingProxyType({each.value: each for each in (*Field, *Bucket)})
+DIMENSIONS: Mapping[str, EntryField | Bucket] = MappingProxyType(
+    {each.value: each for each in (*EntryField, *Bucket)}
+)
 """By name; tags are beside them."""
 
 
@@ -71,12 +73,12 @@ DIMENSIONS: Mapping[str, Field | Bucket] = MappingProxyType({each.value: each fo
 class Condition:
     """That an entry says this; None or empty: that it says nothing."""
 
-    of: Field | Tag
+    of: EntryField | Tag
     value: str | None
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class EntrySelection:
     """Entries that began in a time and satisfy every condition."""
 
     since: int
@@ -103,7 +105,7 @@ class Mean:
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
+class UsageTotals:
     """Sums over entries."""
 
     requests: int = 0
@@ -125,37 +127,37 @@ class Totals:
     ttft_ms: Mean = field(default_factory=Mean)
     total_ms: Mean = field(default_factory=Mean)
 
-    def __add__(self, other: "Totals") -> "Totals":
-        return Totals(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
+    def __add__(self, other: "UsageTotals") -> "UsageTotals":
+        return UsageTotals(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ReportGroup:
     """The totals of the entries that say the same."""
 
     values: tuple[str | int | None, ...]
     """One for each dimension; of a bucket the Unix second in which it begins."""
-    totals: Totals
+    totals: UsageTotals
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class LedgerReport:
     """Totals of a selection, and of its groups: the earliest bucket first, then the most requests."""
 
-    total: Totals
+    total: UsageTotals
     """Of all, also of groups that are not listed."""
-    groups: tuple[Group, ...] = ()
+    groups: tuple[ReportGroup, ...] = ()
     more: bool = False
     """Whether there are groups that are not listed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class EntryPosition:
     """Where a list of entries goes on: after the one that began at this time and has this id."""
 
     at: int
     id: str
 
     @staticmethod
-    def of(entry: Entry) -> "Place":
-        return Place(entry.at, entry.id)
+    def of(entry: Entry) -> "EntryPosition":
+        return EntryPosition(entry.at, entry.id)

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from antiphon.domain.constraint import Constraint
 from antiphon.domain.messages import Message
-from antiphon.domain.sampling import AskedSampling
+from antiphon.domain.sampling import SamplingOptions
 from antiphon.domain.tools import Tools
 from antiphon.domain.values import Value
 
@@ -144,7 +144,7 @@ class GenerationRequest(Value, frozen=True):
 
     model: str
     prompts: tuple[Prompt, ...]
-    sampling: AskedSampling = AskedSampling()
+    sampling: SamplingOptions = SamplingOptions()
     output: Output = Output()
     cache_salt: str = ""
     """Prompts share what is kept of them only under an equal salt, within the caller's project."""

@@ -60,7 +60,7 @@ class Sampling:
     last token cannot be drawn. The prompt is no part of the output."""
 
 
-class AskedSampling(Value, frozen=True):
+class SamplingOptions(Value, frozen=True):
     """What somebody said about sampling, the caller or a model's profile; None is silence."""
 
     temperature: float | None = None
@@ -78,7 +78,7 @@ class AskedSampling(Value, frozen=True):
     ignore_eos: bool | None = None
     allowed_token_ids: tuple[int, ...] | None = None
 
-    def settle(self, defaults: "AskedSampling", seed: int) -> Sampling:
+    def settle(self, defaults: "SamplingOptions", seed: int) -> Sampling:
         """The caller's value, else the profile's, else the dialect-independent default; `seed` when nobody
         said one."""
         said = {

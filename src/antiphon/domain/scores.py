@@ -109,7 +109,7 @@ class JoinedScores(Sequence[TokenScore]):
         return tuple(self)[index]
 
 
-def joined(parts: Sequence[Scores]) -> Scores:
+def join_scores(parts: Sequence[Scores]) -> Scores:
     """All of them as one, without unpacking any."""
     held = tuple(part for part in parts if part)
     if all(isinstance(part, tuple) for part in held):

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from antiphon.domain.recording import Recording
+from antiphon.domain.recording import RecordingPolicy
 
 DEFAULT_PROJECT = "default"
 """Id of the project that is always there."""
 
 
-class Role(StrEnum):
+class ProjectRole(StrEnum):
     """What a user is in a project."""
 
     OWNER = "owner"
@@ -43,7 +43,7 @@ class Project:
     archived: int | None = None
     """Since when none of its keys is accepted."""
     note: str = ""
-    recording: Recording | None = None
+    recording: RecordingPolicy | None = None
     """How its requests are kept word by word; None, where they are not."""
 
 
@@ -67,7 +67,7 @@ class Membership:
 
     project: str
     user: str
-    role: Role
+    role: ProjectRole
     created: int
 
 

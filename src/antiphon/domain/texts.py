@@ -9,12 +9,12 @@ UNSEEN = (
 """Blanks, and what is not drawn: two names that differ in these alone look alike, and one of them alone like
 none."""
 
-END = r"(?![\s\S])"
+END_OF_TEXT = r"(?![\s\S])"
 """`$` would take a line break at the end."""
 
-PLAIN = rf"^[^{CONTROLS}]+{END}"
-NAME = rf"^[^{CONTROLS}]*[^{CONTROLS}{UNSEEN}][^{CONTROLS}]*{END}"
+PLAIN_PATTERN = rf"^[^{CONTROLS}]+{END_OF_TEXT}"
+NAME_PATTERN = rf"^[^{CONTROLS}]*[^{CONTROLS}{UNSEEN}][^{CONTROLS}]*{END_OF_TEXT}"
 """Plain, with something in it that can be seen."""
-NOTE = rf"^[^\x00]*{END}"
+NOTE_PATTERN = rf"^[^\x00]*{END_OF_TEXT}"
 """No database keeps a NUL as every other does."""
-EMAIL = rf"^[^@\s{CONTROLS}]+@[^@\s{CONTROLS}]+{END}"
+EMAIL_PATTERN = rf"^[^@\s{CONTROLS}]+@[^@\s{CONTROLS}]+{END_OF_TEXT}"

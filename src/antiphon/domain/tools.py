@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-OPENING = frozenset(
+OPEN_KEYWORDS = frozenset(
     "additionalProperties patternProperties unevaluatedProperties allOf anyOf oneOf extends if "
     "dependencies dependentSchemas $ref $dynamicRef $recursiveRef".split()
 )
 """Keywords beside `properties` that may speak of others."""
 
-ASKING = frozenset(
+PROPERTY_KEYWORDS = frozenset(
     "required minProperties patternProperties propertyNames unevaluatedProperties dependentRequired "
     "dependentSchemas enum const not if".split()
 )
@@ -40,8 +40,8 @@ class Tool:
             return {"type": "object", "additionalProperties": False}
         said = self.kept if self.kept is not None else self.parameters
         given = self.parameters
-        asks = not given.get("properties") and any(given.get(name) for name in ASKING)
-        closed = given.keys().isdisjoint(OPENING) and not asks
+        asks = not given.get("properties") and any(given.get(name) for name in PROPERTY_KEYWORDS)
+        closed = given.keys().isdisjoint(OPEN_KEYWORDS) and not asks
         return {"type": "object"} | dict(said) | ({"additionalProperties": False} if closed else {})
 
 

@@ -40,7 +40,7 @@ from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor
 from antiphon.domain.load import Load
 from antiphon.domain.profile import Profile
 from antiphon.domain.request import Conversation, GenerationRequest, Prompt
-from antiphon.domain.sampling import AskedSampling, Sampling
+from antiphon.domain.sampling import Sampling, SamplingOptions
 from antiphon.domain.tokenizer import TokenizerInfo
 
 
@@ -365,7 +365,7 @@ class EngineInfo:
     cpu_features: tuple[str, ...]
     """CPU features that the library was built to use and the machine has."""
     chat_template: str | None = None
-    sampling: AskedSampling = field(default_factory=AskedSampling)
+    sampling: SamplingOptions = field(default_factory=SamplingOptions)
     """Sampling defaults that the weights carry."""
     load: Load = field(default_factory=Load)
     embedding: EmbeddingFacts | None = None

@@ -17,7 +17,7 @@ from typing import Protocol, runtime_checkable
 
 from antiphon.domain.adapter import Adapter
 from antiphon.domain.context import Clock
-from antiphon.domain.deployment import Deployed
+from antiphon.domain.deployment import DeployedAdapter
 from antiphon.engines.base import Adapting, Engine
 from antiphon.engines.registry import Model, ModelRoute, Models, absent
 from antiphon.errors import (
@@ -70,7 +70,7 @@ class AdapterRequest:
     """The one allowed directory; None allows the operator's directories."""
     may_use: Callable[[str], bool] = lambda _: True
     """Whether the caller can see a base model."""
-    deployed: Callable[[str], Deployed] | None = None
+    deployed: Callable[[str], DeployedAdapter] | None = None
     """Makes the record of a deployment from the base model's name."""
 
 
@@ -82,7 +82,7 @@ class AdapterName:
     base: str
     adapter: Adapter
     created: int
-    deployed: Deployed | None = None
+    deployed: DeployedAdapter | None = None
 
 
 class SharedNames(Protocol):
@@ -275,7 +275,7 @@ class AdapterRegistry:
         name: str,
         base: str,
         adapter: Adapter,
-        deployed: Deployed | None = None,
+        deployed: DeployedAdapter | None = None,
         created: int | None = None,
     ) -> None:
         kind = self._models.get(base).routes[0].kind

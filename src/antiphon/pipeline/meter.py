@@ -19,8 +19,8 @@ from antiphon.domain.events import (
     ReasoningDelta,
     Started,
     TextDelta,
-    ToolCallBegun,
     ToolCallDelta,
+    ToolCallStarted,
 )
 from antiphon.domain.request import GenerationRequest
 from antiphon.domain.usage import Usage, UsageSource
@@ -66,7 +66,7 @@ class GenerationTally:
         elif isinstance(event, ReasoningDelta):
             self.completion_tokens += event.tokens
             self.reasoning_tokens += event.tokens
-        elif isinstance(event, ToolCallBegun | ToolCallDelta | DiscardedTokens):
+        elif isinstance(event, ToolCallStarted | ToolCallDelta | DiscardedTokens):
             self.completion_tokens += event.tokens
         elif isinstance(event, Usage):
             self.prompt_tokens, self.cached_tokens = event.prompt_tokens, event.cached_tokens

@@ -10,7 +10,7 @@ from antiphon.domain.context import Context
 from antiphon.domain.identity import Actor
 from antiphon.domain.ledger import ABORTED, Entry
 from antiphon.domain.limits import Amounts, Measure
-from antiphon.domain.money import decimal
+from antiphon.domain.money import format_decimal
 from antiphon.domain.prices import Price
 from antiphon.domain.usage import Usage, UsageSource
 from antiphon.domain.values import Value
@@ -188,7 +188,7 @@ def _require_countable(rules: RuleSet, actor: Actor, model: str) -> None:
         if limit.measure is Measure.COST:
             raise PermissionDenied(
                 f"the model {model} has no price here, and a limit in cost holds, which could not count it: "
-                f"{decimal(limit.amount)} per {limit.window} for the {limit.subject} {limit.target}; the "
+                f"{format_decimal(limit.amount)} per {limit.window} for the {limit.subject} {limit.target}; the "
                 "operator adds a price, 0 where it is free (antiphon prices add)",
                 param="model",
             )

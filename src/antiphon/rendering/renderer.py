@@ -14,7 +14,7 @@ from typing import TypeVar
 from antiphon.domain.constraint import Constraint
 from antiphon.domain.context import Clock, Context, SystemClock
 from antiphon.domain.embedding import EmbeddingRequest
-from antiphon.domain.fair_queue import Bounds, FairSemaphore
+from antiphon.domain.fair_queue import FairSemaphore, QueueLimits
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor
 from antiphon.domain.load import Load
 from antiphon.domain.profile import Profile
@@ -49,8 +49,8 @@ MANY = 10_000
 """Tokens to decode above which a thread does it: about two milliseconds."""
 
 
-CHECKS = Bounds(sys.maxsize, sys.maxsize, queue_per_actor=64, waiting="constraints", at_once_per_actor=2)
-"""Bounds for checking constraints. An engine checks them one after the other, and each may take seconds."""
+CHECKS = QueueLimits(sys.maxsize, sys.maxsize, queue_per_actor=64, waiting="constraints", at_once_per_actor=2)
+"""Limits for checking constraints. An engine checks them one after the other, and each may take seconds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ Marks = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Channel:
+class CallChannel:
     """A channel of the model: the marks around its text. The last channel has no `close`."""
 
     open: Marks
@@ -67,7 +67,7 @@ class CallNotation:
     sign: str | None = None
     """For calls without a mark, at the beginning of the text only: a regular expression of how the text then
     begins. `open` is empty."""
-    channels: tuple[Channel, ...] = ()
+    channels: tuple[CallChannel, ...] = ()
     """Channels, for a model that has some."""
     in_system: bool = False
     """Whether the template reads tools from the system message, as text."""
@@ -265,9 +265,9 @@ def harmony(_source: str) -> CallNotation:
         end=(),
         close=(),
         channels=(
-            Channel((channel, "analysis", message), again),
-            Channel((channel, "commentary", message), again),
-            Channel((channel, "final", message)),
+            CallChannel((channel, "analysis", message), again),
+            CallChannel((channel, "commentary", message), again),
+            CallChannel((channel, "final", message)),
         ),
         build_reader=reader,
         build_channel_reader=partial(reader, last=final),
