@@ -17,10 +17,10 @@ from antiphon.domain.events import (
     TextDelta,
     ToolCallDelta,
     ToolCallStarted,
+    Usage,
 )
+from antiphon.domain.messages import ToolCall
 from antiphon.domain.request import Conversation, GenerationRequest, Output
-from antiphon.domain.tools import ToolCall
-from antiphon.domain.usage import Usage
 from antiphon.errors import EngineDied, ModelNotFound
 
 HEAD = ResponseMeta("abc", 7, "ada/pirate")

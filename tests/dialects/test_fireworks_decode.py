@@ -6,10 +6,9 @@ import pytest
 
 from antiphon.dialects.fireworks.decode import FireworksCall
 from antiphon.dialects.fireworks.dialect import FireworksChatCompletions, FireworksCompletions
-from antiphon.domain.constraint import ConstraintKind
-from antiphon.domain.request import Overflow, RawPrompt, Reasoning
+from antiphon.domain.messages import ToolChoice
+from antiphon.domain.request import ConstraintKind, Overflow, RawPrompt, Reasoning
 from antiphon.domain.sampling import Mirostat, SamplingOptions
-from antiphon.domain.tools import ToolChoice
 from antiphon.errors import (
     InvalidValue,
     MalformedBody,

@@ -15,15 +15,22 @@ from antiphon.dialects.fireworks.dialect import (
     FireworksCompletions,
     FireworksModels,
 )
-from antiphon.domain.adapter import Adapter
+from antiphon.domain.adapters import Adapter
 from antiphon.domain.collect import CollectedChoice, CollectedGeneration
 from antiphon.domain.embedding import EmbeddingFacts, Pooling
-from antiphon.domain.events import Finished, FinishReason, Started, TextDelta, ToolCallDelta, ToolCallStarted
+from antiphon.domain.events import (
+    Finished,
+    FinishReason,
+    Started,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallStarted,
+    Usage,
+)
+from antiphon.domain.logprobs import TokenScore
+from antiphon.domain.messages import ToolCall
 from antiphon.domain.profile import Profile
 from antiphon.domain.request import GenerationRequest, Output, RawPrompt
-from antiphon.domain.scores import TokenScore
-from antiphon.domain.tools import ToolCall
-from antiphon.domain.usage import Usage
 from antiphon.errors import (
     AuthenticationFailed,
     BodyTooLarge,

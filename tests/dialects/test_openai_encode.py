@@ -24,10 +24,10 @@ from antiphon.domain.events import (
     ReasoningDelta,
     Started,
     TextDelta,
+    Usage,
 )
+from antiphon.domain.logprobs import PackedScores, TokenScore
 from antiphon.domain.request import GenerationRequest, Output, RawPrompt
-from antiphon.domain.scores import PackedScores, TokenScore
-from antiphon.domain.usage import Usage
 from antiphon.errors import EngineDied, EngineUnavailable, InvalidValue, ModelNotFound, Overloaded
 
 CHAT, TEXT = OpenAIChatCompletions(report=False), OpenAICompletions(report=False)

@@ -6,9 +6,9 @@ from statistics import fmean
 
 from antiphon.domain.collect import CollectedGeneration, collect
 from antiphon.domain.context import Context
+from antiphon.domain.logprobs import Scores
 from antiphon.domain.request import GenerationRequest, Output, RawPrompt
 from antiphon.domain.sampling import SamplingOptions
-from antiphon.domain.scores import Scores
 from antiphon.domain.values import changed
 from antiphon.engines.base import LoadSpec
 from antiphon.engines.llama import LlamaTokenEngine

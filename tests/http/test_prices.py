@@ -3,8 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from antiphon.domain.money import format_decimal, parse_decimal
-from antiphon.domain.prices import Price
+from antiphon.domain.prices import Price, format_decimal, parse_decimal
 from antiphon.domain.tenancy import KeyKind, ProjectRole
 from antiphon.pipeline.rules import RuleSet
 from antiphon.store.base import ChangeAuthor

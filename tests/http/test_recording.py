@@ -3,8 +3,7 @@
 import jsonschema
 import pytest
 
-from antiphon.domain.recording import RecordedRequest
-from antiphon.domain.tenancy import KeyKind, ProjectRole
+from antiphon.domain.tenancy import KeyKind, ProjectRole, RecordedRequest
 from tests.http.test_admin import OPERATOR, ROOT, keyed
 
 PATH = f"{ROOT}/projects/default/recording"

@@ -13,12 +13,20 @@ from msgspec import structs
 from antiphon.domain.collect import CollectedGeneration, collect
 from antiphon.domain.context import Context, Origin
 from antiphon.domain.embedding import EmbeddingRequest, Embeddings
-from antiphon.domain.events import Event, Finished, FinishReason, ReasoningDelta, Started, TextDelta
+from antiphon.domain.events import (
+    Event,
+    Finished,
+    FinishReason,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+    Usage,
+    UsageSource,
+)
 from antiphon.domain.identity import Actor, ActorKind
 from antiphon.domain.ledger import ABORTED
 from antiphon.domain.limits import Amounts, Limit, Measure, Window
 from antiphon.domain.request import GenerationRequest, Output, RawPrompt
-from antiphon.domain.usage import Usage, UsageSource
 from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.errors import (
     AntiphonError,

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.domain.adapter import Adapter
-from antiphon.domain.deployment import AdapterOrigin, DeployedAdapter
+from antiphon.domain.adapters import Adapter, AdapterOrigin, DeployedAdapter
 from antiphon.domain.identity import LOCAL_ANONYMOUS
 from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.errors import EngineError, InvalidValue, ModelNotFound

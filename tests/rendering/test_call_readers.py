@@ -15,7 +15,7 @@ from jsonschema import Draft202012Validator
 from antiphon.constraints.checking_process import any_allowed, checked
 from antiphon.constraints.grammar import load
 from antiphon.constraints.matching import Matcher, Tokens, Vocabulary
-from antiphon.domain.tools import Tool, ToolChoice, Tools
+from antiphon.domain.messages import Tool, ToolChoice, Tools
 from antiphon.errors import EngineError, InvalidValue
 from antiphon.rendering.tools.call_notation import CALL_FAMILIES, detect_calls
 from antiphon.rendering.tools.call_readers import VisiblePart

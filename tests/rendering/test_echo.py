@@ -5,10 +5,9 @@ import asyncio
 import pytest
 
 from antiphon.domain.context import Context
-from antiphon.domain.events import Finished, FinishReason, Started, TextDelta
+from antiphon.domain.events import Finished, FinishReason, Started, TextDelta, Usage
 from antiphon.domain.request import RawPrompt
 from antiphon.domain.sampling import SamplingOptions
-from antiphon.domain.usage import Usage
 from antiphon.engines.base import LoadSpec, PromptScores
 from antiphon.errors import ContextLengthExceeded, EngineError, InvalidValue, UnsupportedParameter
 from antiphon.rendering.renderer import Renderer

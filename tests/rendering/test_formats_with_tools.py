@@ -10,8 +10,8 @@ from jsonschema import Draft202012Validator
 from antiphon.constraints.checking_process import checked
 from antiphon.constraints.grammar import Frame, Prelude, load
 from antiphon.constraints.matching import Matcher
-from antiphon.domain.constraint import Constraint, ConstraintKind
-from antiphon.domain.tools import ToolChoice, Tools
+from antiphon.domain.messages import ToolChoice, Tools
+from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.errors import AntiphonError, InvalidValue, UnsupportedParameter
 from antiphon.rendering.reasoning.notation import Begin, think
 from antiphon.rendering.reasoning.reader import ReasoningReader

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.domain.events import Finished, TextDelta
+from antiphon.domain.logprobs import TokenScore
 from antiphon.domain.request import RawPrompt
 from antiphon.domain.sampling import SamplingOptions
-from antiphon.domain.scores import TokenScore
 from antiphon.domain.values import changed
 from antiphon.errors import ContextLengthExceeded, InvalidValue
 from antiphon.rendering.renderer import Renderer, RendererOptions

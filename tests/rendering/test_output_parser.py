@@ -6,12 +6,9 @@ from dataclasses import replace
 import pytest
 
 from antiphon.constraints.grammar import Around, load
-from antiphon.domain.constraint import Constraint, ConstraintKind
-from antiphon.domain.events import Finished, FinishReason, TextDelta, ToolCallDelta, ToolCallStarted
-from antiphon.domain.messages import Message, Role
-from antiphon.domain.request import Conversation, GenerationRequest, Output
-from antiphon.domain.tools import Tool, ToolCall, ToolChoice, Tools
-from antiphon.domain.usage import Usage
+from antiphon.domain.events import Finished, FinishReason, TextDelta, ToolCallDelta, ToolCallStarted, Usage
+from antiphon.domain.messages import Message, Role, Tool, ToolCall, ToolChoice, Tools
+from antiphon.domain.request import Constraint, ConstraintKind, Conversation, GenerationRequest, Output
 from antiphon.errors import ContextLengthExceeded, UnsupportedParameter
 from antiphon.rendering.renderer import Renderer
 from antiphon.testing import Script, ScriptedTokenEngine, scripted_info

@@ -8,12 +8,10 @@ import pytest
 
 from antiphon.domain.collect import collect
 from antiphon.domain.context import Context
-from antiphon.domain.events import Finished, FinishReason, Started, TextDelta
-from antiphon.domain.messages import Message, Role
+from antiphon.domain.events import Finished, FinishReason, Started, TextDelta, Usage
+from antiphon.domain.messages import Message, Role, Tool, Tools
 from antiphon.domain.request import Conversation, GenerationRequest, Output, RawPrompt
 from antiphon.domain.sampling import SamplingOptions
-from antiphon.domain.tools import Tool, Tools
-from antiphon.domain.usage import Usage
 from antiphon.engines.base import EngineState
 from antiphon.errors import (
     ContextLengthExceeded,

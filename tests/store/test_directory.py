@@ -8,8 +8,16 @@ import sqlalchemy as sa
 
 from antiphon.domain.limits import Limit, Measure, Subject, Window
 from antiphon.domain.prices import Price
-from antiphon.domain.recording import RecordingPolicy
-from antiphon.domain.tenancy import Grant, Key, KeyKind, Membership, Project, ProjectRole, User
+from antiphon.domain.tenancy import (
+    Grant,
+    Key,
+    KeyKind,
+    Membership,
+    Project,
+    ProjectRole,
+    RecordingPolicy,
+    User,
+)
 from antiphon.store import directory as module
 from antiphon.store.base import ChangeAuthor, Directory, KeptKey
 from antiphon.store.tenancy import SqlRules

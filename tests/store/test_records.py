@@ -6,8 +6,7 @@ from contextlib import contextmanager
 import pytest
 import sqlalchemy as sa
 
-from antiphon.domain.recording import RecordedRequest, RecordingPolicy, Redaction
-from antiphon.domain.tenancy import Project
+from antiphon.domain.tenancy import Project, RecordedRequest, RecordingPolicy, Redaction
 from antiphon.errors import NotFound
 from antiphon.store.base import ChangeAuthor
 from antiphon.store.request_log import SqlRecords

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from antiphon.domain.events import UsageSource
 from antiphon.domain.ledger import Entry
 from antiphon.domain.reports import (
     Bucket,
@@ -22,7 +23,6 @@ from antiphon.domain.reports import (
     Tag,
     UsageTotals,
 )
-from antiphon.domain.usage import UsageSource
 from antiphon.domain.values import changed
 from antiphon.store.ledger import SqlEntries, SqlUsage
 

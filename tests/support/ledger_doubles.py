@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
+from antiphon.domain.events import UsageSource
 from antiphon.domain.ledger import Entry, UsedAmounts
-from antiphon.domain.usage import UsageSource
 from antiphon.errors import InvalidValue, StoreUnavailable
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from antiphon.domain.events import DiscardedTokens, Finished, PromptScored, Started, TextDelta
 from antiphon.domain.fair_queue import FairSemaphore, QueueLimits
-from antiphon.domain.scores import TokenScore
+from antiphon.domain.logprobs import TokenScore
 from antiphon.domain.values import changed
 from antiphon.engines.base import LoadSpec, PromptScores, SequenceFinished, Steps, StopCause, TextPiece
 from antiphon.errors import EngineBusy, EngineUnavailable, Overloaded

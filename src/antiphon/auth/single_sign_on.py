@@ -18,8 +18,7 @@ from antiphon.auth.base import REFUSAL, RequestedScope
 from antiphon.auth.keyring import Keyring
 from antiphon.auth.signing_keys import SigningKeys
 from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind
-from antiphon.domain.tenancy import Membership, ProjectRole, User
-from antiphon.domain.texts import NAME_PATTERN
+from antiphon.domain.tenancy import NAME_PATTERN, Membership, ProjectRole, User
 from antiphon.errors import AuthenticationFailed, Conflict, NotFound
 from antiphon.store.base import Directory
 from antiphon.telemetry.logs import record

@@ -11,16 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 from urllib.parse import parse_qsl
 
-from antiphon.domain.adapter import Adapter
+from antiphon.domain.adapters import Adapter, DeployedAdapter, DeployedBase, DeploymentRequest
 from antiphon.domain.context import Context, Origin, RequestProgress
-from antiphon.domain.deployment import DeployedAdapter, DeployedBase, DeploymentRequest
 from antiphon.domain.embedding import EmbeddingRequest, Embeddings
 from antiphon.domain.events import Event
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor, Right
 from antiphon.domain.ledger import NOTHING
-from antiphon.domain.profile import Profile
+from antiphon.domain.profile import Profile, TokenizerInfo
 from antiphon.domain.request import Conversation, GenerationRequest, Prompt
-from antiphon.domain.tokenizer import TokenizerInfo
 from antiphon.errors import AntiphonError
 
 JSON = "application/json"

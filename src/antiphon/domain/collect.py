@@ -1,4 +1,4 @@
-"""A buffered answer is a fold over the events of a stream: there is no second path."""
+"""Collects a stream of events into a buffered answer: there is no second path."""
 
 from collections import defaultdict
 from collections.abc import AsyncIterator
@@ -14,10 +14,10 @@ from antiphon.domain.events import (
     Started,
     TextDelta,
     ToolCallStarted,
+    Usage,
 )
-from antiphon.domain.scores import Scores, join_scores
-from antiphon.domain.tools import ToolCall
-from antiphon.domain.usage import Usage
+from antiphon.domain.logprobs import Scores, join_scores
+from antiphon.domain.messages import ToolCall
 from antiphon.domain.values import Value
 
 
@@ -30,15 +30,15 @@ class CollectedChoice(Value, frozen=True):
     scores: Scores | None = None
     """None when they were not asked for."""
     calls: tuple[ToolCall, ...] = ()
-    """In the order in which they were begun."""
+    """In the order in which they began."""
     reasoning: str = ""
-    """What was thought before the text, where the model says it."""
+    """The reasoning before the text, where the model shows it."""
     ids: tuple[int, ...] = ()
-    """Of its tokens, as many as `scores`, when token ids were asked for."""
+    """Token ids, as many as `scores`, when they were asked for."""
 
 
 class CollectedGeneration(Value, frozen=True):
-    """All that a stream said, once it has ended."""
+    """Everything in a stream that has ended."""
 
     choices: tuple[CollectedChoice, ...]
     usage: Usage
@@ -49,7 +49,7 @@ class CollectedGeneration(Value, frozen=True):
 
 
 class _ChoiceParts:
-    """What one choice has said so far."""
+    """The parts of one choice so far."""
 
     __slots__ = ("arguments", "begun", "end", "ids", "reasoning", "scores", "text")
 
@@ -58,13 +58,13 @@ class _ChoiceParts:
         self.reasoning: list[str] = []
         self.begun: list[ToolCallStarted] = []
         self.arguments: dict[int, list[str]] = {}
-        """Of each call, by its number."""
+        """The parts of each call's arguments, by its number."""
         self.scores: list[Scores] = []
         self.ids: list[int] = []
         self.end: Finished | None = None
 
     def add(self, event: Delta | Finished) -> None:
-        """Takes what it says next."""
+        """Adds the next event."""
         if isinstance(event, TextDelta):
             self.text.append(event.text)
         elif isinstance(event, Finished):
@@ -81,7 +81,7 @@ class _ChoiceParts:
             self.ids.extend(event.ids)
 
     def choice(self, index: int, end: Finished) -> CollectedChoice:
-        """All of it."""
+        """Joins the parts."""
         scores = None if end.scores is None else join_scores(self.scores)
         calls = tuple(
             [ToolCall(call.id, call.name, "".join(self.arguments.get(call.index, ()))) for call in self.begun]
@@ -91,7 +91,7 @@ class _ChoiceParts:
 
 
 async def collect(events: AsyncIterator[Event]) -> CollectedGeneration:
-    """Folds a whole stream. Raises what the stream raises; ValueError when it breaks the order of events."""
+    """Collects a whole stream. Raises the stream's errors; ValueError when it breaks the order of events."""
     choices: defaultdict[int, _ChoiceParts] = defaultdict(_ChoiceParts)
     usage: Usage | None = None
     prompts: tuple[tuple[int, ...], ...] = ()

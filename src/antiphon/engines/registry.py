@@ -8,9 +8,8 @@ engine that it found, so taking a name away ends none.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from antiphon.domain.adapter import Adapter
+from antiphon.domain.adapters import Adapter, DeployedAdapter
 from antiphon.domain.aliases import Aliases
-from antiphon.domain.deployment import DeployedAdapter
 from antiphon.engines.base import Engine
 from antiphon.errors import ModelNotFound
 

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
-from antiphon.domain.recording import RecordedRequest, RecordingPolicy
+from antiphon.domain.tenancy import RecordedRequest, RecordingPolicy
 from antiphon.errors import StoreUnavailable
 from antiphon.store.base import Directory, RecordStore
 from antiphon.telemetry.logs import record as log

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 
 from antiphon.domain.limits import Limit, LimitStatus, Measure
-from antiphon.domain.money import format_decimal
+from antiphon.domain.prices import format_decimal
 from antiphon.errors import BudgetExceeded, LargerThanLimit, RateLimited
 
 NOUNS: Mapping[Measure, tuple[str, str]] = MappingProxyType(

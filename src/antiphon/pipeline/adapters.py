@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from antiphon.domain.adapter import Adapter
+from antiphon.domain.adapters import Adapter, DeployedAdapter
 from antiphon.domain.context import Clock
-from antiphon.domain.deployment import DeployedAdapter
 from antiphon.engines.base import Adapting, Engine
 from antiphon.engines.registry import Model, ModelRoute, Models, absent
 from antiphon.errors import (

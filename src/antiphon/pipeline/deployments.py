@@ -11,14 +11,14 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 from dataclasses import replace
 from typing import Protocol
 
-from antiphon.domain.context import Clock, SystemClock
-from antiphon.domain.deployment import (
+from antiphon.domain.adapters import (
     AdapterOrigin,
     DeployedAdapter,
     DeployedBase,
     DeploymentRequest,
     FetchedAdapter,
 )
+from antiphon.domain.context import Clock, SystemClock
 from antiphon.domain.identity import Actor
 from antiphon.engines.registry import Model, Models
 from antiphon.errors import InvalidValue, ModelNotFound, Overloaded, PermissionDenied, RequestError

@@ -21,9 +21,10 @@ from antiphon.domain.events import (
     TextDelta,
     ToolCallDelta,
     ToolCallStarted,
+    Usage,
+    UsageSource,
 )
 from antiphon.domain.request import GenerationRequest
-from antiphon.domain.usage import Usage, UsageSource
 from antiphon.domain.values import changed
 from antiphon.errors import AntiphonError, DeadlineExceeded, InternalError
 from antiphon.pipeline.attempt import StartedStream

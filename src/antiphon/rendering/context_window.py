@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from antiphon.domain.constraint import Constraint
 from antiphon.domain.context import Clock
 from antiphon.domain.messages import Role
 from antiphon.domain.request import (
+    Constraint,
     Conversation,
     GenerationRequest,
     Output,

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from antiphon.domain.events import Event, Finished, Started, TextDelta
+from antiphon.domain.logprobs import Scores, join_scores
 from antiphon.domain.request import RawPrompt
-from antiphon.domain.scores import Scores, join_scores
 from antiphon.domain.values import changed
 from antiphon.engines.base import Counts, SequenceFinished, StopCause, TokenEvent
 from antiphon.rendering.decode.choice_decoder import ChoiceDecoder

@@ -5,7 +5,6 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing
 from dataclasses import replace
 
-from antiphon.domain.constraint import ConstraintKind
 from antiphon.domain.context import Clock
 from antiphon.domain.events import (
     Event,
@@ -16,9 +15,9 @@ from antiphon.domain.events import (
     ToolCallDelta,
     ToolCallStarted,
 )
-from antiphon.domain.request import Conversation, GenerationRequest, Reasoning
-from antiphon.domain.scores import Scores, join_scores
-from antiphon.domain.tools import ToolChoice, Tools
+from antiphon.domain.logprobs import Scores, join_scores
+from antiphon.domain.messages import ToolChoice, Tools
+from antiphon.domain.request import ConstraintKind, Conversation, GenerationRequest, Reasoning
 from antiphon.domain.values import changed
 from antiphon.rendering.decode.choice_decoder import ChoiceDecoder
 from antiphon.rendering.model_info import ModelInfo

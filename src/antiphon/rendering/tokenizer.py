@@ -46,7 +46,7 @@ class FairTokenizer:
         """Raises Overloaded or EngineBusy where too many long texts wait."""
         if sum(len(piece.text) for piece in pieces) <= LONG_TEXT:
             return await self._engine.tokenize(pieces, add_bos)
-        async with self._one, self._places.taken(self._actor.caller, self._clock):
+        async with self._one, self._places.hold(self._actor.caller, self._clock):
             return await self._engine.tokenize(pieces, add_bos)
 
 

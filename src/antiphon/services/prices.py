@@ -7,10 +7,9 @@ computed again by the price that it names.
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from antiphon.domain.currencies import CURRENCY_CODES
 from antiphon.domain.identity import Actor
 from antiphon.domain.limits import Measure
-from antiphon.domain.prices import Price, find_unpriced
+from antiphon.domain.prices import CURRENCY_CODES, Price, find_unpriced
 from antiphon.errors import InvalidValue
 from antiphon.services.changes import DirectoryChanges, replace_by_id
 from antiphon.services.policy import find_by_id, require_admin

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from antiphon.domain.identity import Actor
-from antiphon.domain.recording import RecordedRequest, RecordingPolicy
-from antiphon.domain.tenancy import Project
+from antiphon.domain.tenancy import Project, RecordedRequest, RecordingPolicy
 from antiphon.errors import NotFound, PermissionDenied
 from antiphon.services.changes import DirectoryChanges, replace_by_id
 from antiphon.services.policy import find_by_id

@@ -7,9 +7,8 @@ from typing import Protocol
 from antiphon.domain.ledger import Entry, UsedAmounts
 from antiphon.domain.limits import Limit
 from antiphon.domain.prices import Price
-from antiphon.domain.recording import RecordedRequest
 from antiphon.domain.reports import Dimension, EntryPosition, EntrySelection, LedgerReport
-from antiphon.domain.tenancy import AuditEntry, Key, Membership, Project, User
+from antiphon.domain.tenancy import AuditEntry, Key, Membership, Project, RecordedRequest, User
 
 
 @dataclass(frozen=True, slots=True)

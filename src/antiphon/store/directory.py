@@ -13,8 +13,17 @@ from sqlalchemy.engine import RowMapping as Row
 
 from antiphon.domain.limits import Limit, Measure, Subject, Window
 from antiphon.domain.prices import Price
-from antiphon.domain.recording import RecordingPolicy, Redaction
-from antiphon.domain.tenancy import Grant, Key, KeyKind, Membership, Project, ProjectRole, User
+from antiphon.domain.tenancy import (
+    Grant,
+    Key,
+    KeyKind,
+    Membership,
+    Project,
+    ProjectRole,
+    RecordingPolicy,
+    Redaction,
+    User,
+)
 from antiphon.store import schema
 from antiphon.store.base import Directory, KeptKey
 from antiphon.store.changes import read_revision

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.engine import RowMapping as Row
 
+from antiphon.domain.events import UsageSource
 from antiphon.domain.ledger import ABORTED, CANCELLED, OK, Entry, UsedAmounts
 from antiphon.domain.limits import Amounts
 from antiphon.domain.reports import (
@@ -28,7 +29,6 @@ from antiphon.domain.reports import (
     Tag,
     UsageTotals,
 )
-from antiphon.domain.usage import UsageSource
 from antiphon.domain.values import fields
 from antiphon.store import schema
 from antiphon.store.database import Database

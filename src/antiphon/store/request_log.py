@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
-from antiphon.domain.recording import RecordedRequest
+from antiphon.domain.tenancy import RecordedRequest
 from antiphon.store import schema
 from antiphon.store.base import ChangeAuthor
 from antiphon.store.changes import change_directory

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from antiphon.domain.collect import CollectedGeneration, collect
 from antiphon.domain.context import Context
+from antiphon.domain.engine_load import Load
 from antiphon.domain.events import (
     DiscardedTokens,
     Event,
@@ -20,14 +21,13 @@ from antiphon.domain.events import (
     PromptScored,
     Started,
     TextDelta,
+    Usage,
 )
-from antiphon.domain.load import Load
+from antiphon.domain.logprobs import TokenScore
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.profile import Profile
 from antiphon.domain.request import Conversation, GenerationRequest, Output, Prompt, RawPrompt
 from antiphon.domain.sampling import SamplingOptions
-from antiphon.domain.scores import TokenScore
-from antiphon.domain.usage import Usage
 from antiphon.engines.base import Engine, EngineState, RequestSize
 from antiphon.errors import AntiphonError, DeadlineExceeded, UnsupportedParameter
 from antiphon.testing.rules import (

@@ -9,7 +9,7 @@ from antiphon.cli.admin_client import connect_admin, note_warnings
 from antiphon.cli.output import CallFailed, Card, pick, print_id, print_list, print_one
 from antiphon.cli.output import note as say
 from antiphon.domain.limits import Measure, Subject, Window, explain_too_large
-from antiphon.domain.money import format_decimal, parse_decimal
+from antiphon.domain.prices import format_decimal, parse_decimal
 from antiphon.errors import SettingsError
 
 app = options.make_group("limits", "Limits and budgets of a running server.")

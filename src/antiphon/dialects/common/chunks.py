@@ -45,10 +45,10 @@ from antiphon.domain.events import (
     TextDelta,
     ToolCallDelta,
     ToolCallStarted,
+    Usage,
 )
+from antiphon.domain.logprobs import Scores
 from antiphon.domain.request import Conversation, Prompt
-from antiphon.domain.scores import Scores
-from antiphon.domain.usage import Usage
 from antiphon.errors import AntiphonError
 
 DONE = b"data: [DONE]\n\n"

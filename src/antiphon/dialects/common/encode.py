@@ -38,9 +38,9 @@ from antiphon.dialects.common.response_types import (
 from antiphon.domain.collect import CollectedChoice, CollectedGeneration
 from antiphon.domain.events import (
     FinishReason,
+    Usage,
 )
-from antiphon.domain.scores import Scores, TokenScore
-from antiphon.domain.usage import Usage
+from antiphon.domain.logprobs import Scores, TokenScore
 from antiphon.errors import AntiphonError, BudgetExceeded
 
 SERVER = 500

@@ -14,11 +14,16 @@ from antiphon.dialects.common.strict_json import convert, read_object
 from antiphon.dialects.common.tools import filter_tools, read_tools
 from antiphon.dialects.empower.fields import EmpowerScope, filter_fields
 from antiphon.dialects.empower.wire_types import ChatRequest
-from antiphon.domain.constraint import Constraint
-from antiphon.domain.messages import Message, Role
-from antiphon.domain.request import Conversation, GenerationRequest, Output, Reasoning, ReasoningTerms
+from antiphon.domain.messages import Message, Role, Tools
+from antiphon.domain.request import (
+    Constraint,
+    Conversation,
+    GenerationRequest,
+    Output,
+    Reasoning,
+    ReasoningTerms,
+)
 from antiphon.domain.sampling import SamplingOptions
-from antiphon.domain.tools import Tools
 from antiphon.domain.values import changed
 from antiphon.errors import InvalidValue, UnsupportedParameter
 

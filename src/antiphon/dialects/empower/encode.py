@@ -26,8 +26,8 @@ from antiphon.domain.events import (
     TextDelta,
     ToolCallDelta,
     ToolCallStarted,
+    Usage,
 )
-from antiphon.domain.usage import Usage
 from antiphon.errors import AntiphonError
 
 PREFIX = "cmpl-"

@@ -11,8 +11,14 @@ from antiphon.dialects.common.endpoints import declare_get, decode_body
 from antiphon.dialects.common.strict_json import convert, read_object
 from antiphon.dialects.empower.fields import EmpowerScope, filter_fields
 from antiphon.dialects.empower.wire_types import DeployRequest
-from antiphon.domain.adapter import ADAPTER_NAME, ADAPTER_NAME_RULE
-from antiphon.domain.deployment import AdapterOrigin, DeployedAdapter, DeployedBase, DeploymentRequest
+from antiphon.domain.adapters import (
+    ADAPTER_NAME,
+    ADAPTER_NAME_RULE,
+    AdapterOrigin,
+    DeployedAdapter,
+    DeployedBase,
+    DeploymentRequest,
+)
 from antiphon.domain.identity import Actor, ActorKind, Right
 from antiphon.errors import InvalidValue
 

@@ -46,9 +46,8 @@ from antiphon.dialects.fireworks.wire_types import (
     TokenEntry,
 )
 from antiphon.domain.collect import CollectedGeneration
-from antiphon.domain.events import Finished, FinishReason
-from antiphon.domain.scores import Scores, TokenScore
-from antiphon.domain.usage import Usage
+from antiphon.domain.events import Finished, FinishReason, Usage
+from antiphon.domain.logprobs import Scores, TokenScore
 from antiphon.errors import AntiphonError, BudgetExceeded
 
 _encode = msgspec.json.Encoder().encode

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.domain.embedding import EmbeddingFacts, EmbedRequest, Pooling, Vectors
+from antiphon.domain.engine_load import Load, Timer
 from antiphon.domain.fair_queue import FairQueue
-from antiphon.domain.load import Load, Timer
 from antiphon.domain.sampling import SamplingOptions
 from antiphon.engines.base import EngineInfo, LoadSpec, SequenceStarted
 from antiphon.engines.defects import end_of_thread, failed_batch, guard

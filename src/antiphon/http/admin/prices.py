@@ -11,8 +11,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from antiphon.dialects.base import Endpoint, Request, Response
 from antiphon.domain.identity import Actor
-from antiphon.domain.money import DECIMAL, format_decimal, parse_decimal
-from antiphon.domain.prices import Price
+from antiphon.domain.prices import DECIMAL, Price, format_decimal, parse_decimal
 from antiphon.errors import InvalidValue
 from antiphon.http.admin.model_warnings import ModelWarnings
 from antiphon.http.admin.resource import (

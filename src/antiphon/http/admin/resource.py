@@ -13,9 +13,15 @@ from antiphon.dialects.base import JSON, Answer, Endpoint, Request, RequestBody,
 from antiphon.dialects.common.strict_json import read_object, sanitize_key
 from antiphon.domain.identity import Right
 from antiphon.domain.limits import Measure, Subject, Window
-from antiphon.domain.recording import Redaction
-from antiphon.domain.tenancy import KeyKind, ProjectRole
-from antiphon.domain.texts import EMAIL_PATTERN, NAME_PATTERN, NOTE_PATTERN, PLAIN_PATTERN
+from antiphon.domain.tenancy import (
+    EMAIL_PATTERN,
+    NAME_PATTERN,
+    NOTE_PATTERN,
+    PLAIN_PATTERN,
+    KeyKind,
+    ProjectRole,
+    Redaction,
+)
 from antiphon.errors import AntiphonError, InvalidValue, MissingParameter, UnknownParameter
 
 Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=NAME_PATTERN)]

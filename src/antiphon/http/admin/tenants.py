@@ -8,8 +8,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from antiphon.dialects.base import Endpoint, Request, Response
-from antiphon.domain.recording import Redaction
-from antiphon.domain.tenancy import AuditEntry, Membership, Project, ProjectRole, User
+from antiphon.domain.tenancy import AuditEntry, Membership, Project, ProjectRole, Redaction, User
 from antiphon.errors import InvalidValue
 from antiphon.http.admin.resource import (
     CREATED,

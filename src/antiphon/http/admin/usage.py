@@ -16,7 +16,7 @@ from antiphon.dialects.common.strict_json import sanitize_key
 from antiphon.domain.context import Clock
 from antiphon.domain.identity import Right
 from antiphon.domain.ledger import Entry
-from antiphon.domain.money import format_decimal
+from antiphon.domain.prices import format_decimal
 from antiphon.domain.reports import (
     TAG,
     Bucket,
@@ -153,7 +153,8 @@ CHUNK = 1_000
 """Entries that are read and written at once: some fifty milliseconds of a thread."""
 
 BY = (
-    f"At most {MOST_DIMENSIONS} of {', '.join([*EntryField, *Bucket])} and tag:NAME, with commas between them; "
+    f"At most {MOST_DIMENSIONS} of {', '.join([*EntryField, *Bucket])} and tag:NAME, with commas between "
+    "them; "
     "hours, days, weeks and months are UTC's"
 )
 MORE = (

@@ -67,7 +67,7 @@ class TemplateHelper:
         process."""
         limits = Limits(answer=SHORTEST_ANSWER + PER_CHARACTER * estimate_size(conversation))
         try:
-            async with self._places.taken(template.actor, clock):
+            async with self._places.hold(template.actor, clock):
                 said = await self._run(RENDER, build_payload(template, conversation, clock.wall()), limits)
         except TemplateRefused as refused:
             raise TemplateRefused(_name_owner(refused.message), param=TEMPLATE_FIELD) from None

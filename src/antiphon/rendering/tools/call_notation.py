@@ -9,8 +9,8 @@ from types import MappingProxyType
 
 from antiphon.constraints import grammar as groups
 from antiphon.constraints.grammar import Around, Call, Group, Mark
-from antiphon.domain.constraint import Constraint, ConstraintKind
-from antiphon.domain.tools import Tool, ToolChoice, Tools
+from antiphon.domain.messages import Tool, ToolChoice, Tools
+from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.errors import UnsupportedParameter
 from antiphon.rendering.tools.call_readers import EitherReader, FirstReader, ObjectReader, OutputReader
 from antiphon.rendering.tools.header_reader import HeaderReader
