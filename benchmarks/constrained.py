@@ -19,7 +19,7 @@ from antiphon.constraints.checking_process import check_constraint
 from antiphon.constraints.guide import Clock, Guide, MatcherFactory, read_zero
 from antiphon.constraints.mask_workers import MaskWorkers, build_token_table
 from antiphon.constraints.matching import CompilerVocabulary, Matcher
-from antiphon.domain.constraint import Constraint, ConstraintKind
+from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.domain.sampling import Sampling
 from antiphon.engines.base import LoadSpec, Steps, TextPiece, TokenRequest, TokenSegment
 from antiphon.engines.llama import LlamaTokenEngine

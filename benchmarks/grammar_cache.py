@@ -14,7 +14,7 @@ from antiphon.constraints.constraint_sources import build_grammar
 from antiphon.constraints.grammar import Grammar
 from antiphon.constraints.mask_workers import MatcherCache
 from antiphon.constraints.matching import CompilerVocabulary, Matcher, TokenTable
-from antiphon.domain.constraint import Constraint, ConstraintKind
+from antiphon.domain.request import Constraint, ConstraintKind
 
 IDS = 131_072
 TURNS = 51

@@ -23,7 +23,7 @@ from antiphon.constraints.checking_process import check_constraint
 from antiphon.constraints.grammar import Grammar
 from antiphon.constraints.json_schema.lowering import normalize_schema
 from antiphon.constraints.matching import CompilerVocabulary, Matcher, TokenTable
-from antiphon.domain.constraint import Constraint, ConstraintKind
+from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.errors import EngineError, RequestError
 
 MAX_PERMUTED = 4

@@ -26,7 +26,7 @@ from antiphon.constraints.grammar import (
 from antiphon.constraints.json_text import JsonFinder, JsonMode, JsonText
 from antiphon.constraints.key_guard import has_open_objects
 from antiphon.constraints.matching import CompilerVocabulary, Matcher, TokenTable
-from antiphon.domain.constraint import Constraint, ConstraintKind
+from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.errors import EngineError
 
 KIND = ConstraintKind

@@ -30,7 +30,7 @@ from antiphon.constraints.matching import (
     Matcher,
     is_callers_fault,
 )
-from antiphon.domain.constraint import Constraint, ConstraintKind
+from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.engines.base import TokenKind, TokenRequest, TokenSegment
 from antiphon.engines.base import Vocabulary as Table
 from antiphon.engines.llama.guided_decoding import GuidedSequences

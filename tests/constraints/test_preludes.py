@@ -7,7 +7,7 @@ import pytest
 from antiphon.constraints.checking_process import check_constraint
 from antiphon.constraints.grammar import CallFormat, CallGroup, Prelude, TextAround, TextFrame, load_prelude
 from antiphon.constraints.matching import CompilerVocabulary, Matcher, TokenTable
-from antiphon.domain.constraint import Constraint, ConstraintKind
+from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.errors import EngineError, InvalidValue
 
 END, OPEN, CLOSE, CHANNEL, THINK = 256, 257, 258, 259, 260

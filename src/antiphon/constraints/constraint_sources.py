@@ -22,7 +22,7 @@ from antiphon.constraints.grammar import (
 )
 from antiphon.constraints.json_schema.lowering import make_compilable, parse_json
 from antiphon.constraints.regexes import require_portable, require_whitespace
-from antiphon.domain.constraint import Constraint, ConstraintKind
+from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.errors import InvalidValue, UnsupportedParameter
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from antiphon.constraints.checking_process import check_constraint
 from antiphon.constraints.guide import Guide
 from antiphon.constraints.mask_workers import MaskWorkers, build_token_table, split_after_line_break
 from antiphon.constraints.matching import CompilerVocabulary, Matcher
-from antiphon.domain.constraint import Constraint, ConstraintKind
+from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.domain.sampling import Sampling
 from antiphon.engines.base import SequenceFinished, Steps, StopCause, TextPiece, TokenRequest, TokenSegment
 from antiphon.engines.llama import LlamaTokenEngine
