@@ -1,8 +1,8 @@
-"""The metrics of engines, from `domain.load.Load`, by model and by adapter."""
+"""The metrics of engines, from `domain.engine_load.Load`, by model and by adapter."""
 
 from collections.abc import Callable, Iterator, Mapping
 
-from antiphon.domain.load import AdapterLoad, Load
+from antiphon.domain.engine_load import AdapterLoad, Load
 from antiphon.telemetry.exposition import Family, Kind, Series, Value
 
 PREFIX = "antiphon_engine_"
