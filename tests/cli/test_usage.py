@@ -166,7 +166,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("words", REFUSED)
-def test_what_would_not_act_is_refused_in_the_words_that_were_typed(server: Scripted, words: str) -> None:
+def test_options_without_effect_are_refused_as_they_were_typed(server: Scripted, words: str) -> None:
     ended = CliRunner().invoke(app, [*words.split(), "--url", server.url])
     assert (ended.exit_code, ended.stdout, ended.stderr.count("\n")) == (1, "", 1), ended
     assert REFUSED[words] in ended.stderr
@@ -218,9 +218,7 @@ def test_prices_are_added_as_they_are_written(antiphon: Run, server: Scripted) -
     assert ended.returncode == 1 and "--currency USD" in ended.stderr
 
 
-def test_with_the_first_price_it_is_said_that_its_currency_is_that_of_all(
-    antiphon: Run, server: Scripted
-) -> None:
+def test_the_first_price_warns_that_it_sets_the_currency(antiphon: Run, server: Scripted) -> None:
     words = ("prices", "add", "m", "--input", "1", "--output", "2", "--url", server.url)
     said = "EUR is the currency of all costs of this server"
     server.answers = [page(), (201, price())]

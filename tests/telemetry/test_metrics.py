@@ -118,7 +118,7 @@ def test_every_family_of_the_process_is_listed():
     }
 
 
-def test_a_model_that_is_gone_is_shown_no_more_once_its_last_generation_has_ended():
+def test_a_removed_model_is_shown_until_its_last_generation_ends():
     counted = Metrics()
     counted.generation_began("ada")
     counted.generation_ended(Generation("ada", "ok", 1, 2, 0, 0.1, 0.1))
