@@ -8,7 +8,7 @@ from antiphon.auth.base import REFUSAL, RequestedScope
 from antiphon.auth.keyring import SERVICE_ACTOR, Keyring
 from antiphon.auth.secrets import Pepper, extract_prefix, new_key
 from antiphon.domain.identity import ActorKind, Right
-from antiphon.domain.tenancy import Grant, Key, KeyKind, Membership, Project, Role, User
+from antiphon.domain.tenancy import Grant, Key, KeyKind, Membership, Project, ProjectRole, User
 from antiphon.errors import AuthenticationFailed, MissingParameter, PermissionDenied
 from antiphon.store.base import Directory, KeptKey
 
@@ -27,9 +27,9 @@ class World:
             (Project("default", "default", 0), Project("one", "One", 0), Project("two", "Two", 0)),
             (User("ann", "Ann", 0), User("ben", "Ben", 0)),
             (
-                Membership("one", "ann", Role.OWNER, 0),
-                Membership("two", "ann", Role.VIEWER, 0),
-                Membership("one", "ben", Role.MEMBER, 0),
+                Membership("one", "ann", ProjectRole.OWNER, 0),
+                Membership("two", "ann", ProjectRole.VIEWER, 0),
+                Membership("one", "ben", ProjectRole.MEMBER, 0),
             ),
         )
 

@@ -22,7 +22,7 @@ from antiphon.auth.single_sign_on import (
     parse_group_rules,
 )
 from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind, Right
-from antiphon.domain.tenancy import Role
+from antiphon.domain.tenancy import ProjectRole
 from antiphon.errors import AuthenticationFailed, IssuerUnavailable, MissingParameter, PermissionDenied
 from antiphon.services.changes import DirectoryChanges
 from antiphon.services.tenancy import TenancyService
@@ -78,7 +78,7 @@ class World:
             await self.verify(token)
         return caught.value.message == REFUSAL
 
-    async def add(self, name="ann", role=Role.MEMBER):
+    async def add(self, name="ann", role=ProjectRole.MEMBER):
         user = await self.tenants.add_user(OPERATOR, name.title(), f"{name}@example.org", "")
         if role is not None:
             await self.tenants.put_member(OPERATOR, "default", user.id, role)
@@ -114,7 +114,7 @@ async def test_a_user_chooses_among_projects_and_no_others(world):
     other = await world.tenants.add_project(OPERATOR, "Other", "")
     with pytest.raises(PermissionDenied, match="no member"):
         await world.verify(world.token(), RequestedScope(project=other.id))
-    await world.tenants.put_member(OPERATOR, other.id, user.id, Role.VIEWER)
+    await world.tenants.put_member(OPERATOR, other.id, user.id, ProjectRole.VIEWER)
     with pytest.raises(MissingParameter, match="several projects"):
         await world.verify(world.token())
     actor = await world.verify(world.token(), RequestedScope(project=other.id))
@@ -327,29 +327,29 @@ async def test_a_users_new_address_signs_that_user_on(world):
 
 
 async def test_groups_start_and_end_memberships_of_ruled_projects(world):
-    user = await world.add(role=Role.OWNER)
+    user = await world.add(role=ProjectRole.OWNER)
     other = await world.tenants.add_project(OPERATOR, "Other", "")
     world.sign_on(f"ml={other.id}:member", f"leads={other.id}:owner", f"all={other.id}:viewer")
     now = int(time.time())
     both = world.token(groups=["all", "leads", "ml"], iat=now - 100)
     await world.verify(both, RequestedScope(project=other.id))
-    assert world.roles(user) == {"default": Role.OWNER, other.id: Role.OWNER}
+    assert world.roles(user) == {"default": ProjectRole.OWNER, other.id: ProjectRole.OWNER}
     entries = len(await world.tenants.list_audit(OPERATOR, 100, None, None))
     for _ in range(3):
         await world.verify(both, RequestedScope(project=other.id))
     assert len(await world.tenants.list_audit(OPERATOR, 100, None, None)) == entries
     await world.verify(world.token(groups=[], iat=now), RequestedScope(project="default"))
-    assert world.roles(user) == {"default": Role.OWNER}
+    assert world.roles(user) == {"default": ProjectRole.OWNER}
     with pytest.raises(PermissionDenied):  # an older token says what was
         await world.verify(both, RequestedScope(project=other.id))
-    assert world.roles(user) == {"default": Role.OWNER}
+    assert world.roles(user) == {"default": ProjectRole.OWNER}
 
 
 async def test_groups_may_lie_deep_and_name_what_is_not_there(world):
     user = await world.add(role=None)
     world.sign_on("ml=default:member", "ml=nowhere:owner", groups_claim="realm_access.roles")
     await world.verify(world.token(realm_access={"roles": ["ml", 7, None]}))
-    assert world.roles(user) == {"default": Role.MEMBER}
+    assert world.roles(user) == {"default": ProjectRole.MEMBER}
     await world.verify(world.token(realm_access={"roles": "ml"}))
     for unread in ({"ml": 1}, 7, None, [["ml"]]):
         with pytest.raises(PermissionDenied, match="no project"):

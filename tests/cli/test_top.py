@@ -18,7 +18,7 @@ from antiphon.cli.commands.top import (
     estimate_quantile,
     parse_page,
 )
-from antiphon.domain.load import LATENCY_BOUNDS, AdapterLoad, Histogram, Load, Timer
+from antiphon.domain.engine_load import LATENCY_BOUNDS, AdapterLoad, Histogram, Load, Timer
 from antiphon.telemetry.engine_metrics import list_series
 from antiphon.telemetry.exposition import Series, render_page
 from antiphon.telemetry.metrics import BUILD

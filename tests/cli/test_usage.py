@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from antiphon.cli.commands.usage import app
 from antiphon.cli.options import now
-from antiphon.domain.reports import Field
+from antiphon.domain.reports import EntryField
 from tests.cli.conftest import Run
 from tests.cli.scripted import *  # noqa: F403 - a fixture is found by its name; `__all__` lists it
 from tests.cli.scripted import Scripted, page
@@ -180,7 +180,7 @@ def test_a_refusal_is_one_line_of_the_command_too(antiphon: Run, server: Scripte
 
 
 def test_every_name_that_the_server_chooses_by_is_taken(antiphon: Run, server: Scripted) -> None:
-    names = [*Field, "tag:team"]
+    names = [*EntryField, "tag:team"]
     server.answers = [(200, b"{}")]
     words = [word for name in names for word in ("--only", f"{name}=a=b")]
     assert antiphon("usage", "--format", "json", *words, "--url", server.url).returncode == 0

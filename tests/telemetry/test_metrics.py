@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from antiphon.domain.load import LATENCY_BOUNDS, AdapterLoad, Histogram, Load, Timer
+from antiphon.domain.engine_load import LATENCY_BOUNDS, AdapterLoad, Histogram, Load, Timer
 from antiphon.telemetry import engine_metrics, metrics
 from antiphon.telemetry.exposition import Family, Kind, Series, render_page
 from antiphon.telemetry.metrics import Generation, Metrics

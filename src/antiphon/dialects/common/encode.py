@@ -34,12 +34,12 @@ from antiphon.dialects.common.response_types import (
     TopLogprob,
     UsageShape,
 )
-from antiphon.domain.collect import Choice, Generation
+from antiphon.domain.collect import CollectedChoice, CollectedGeneration
 from antiphon.domain.events import (
     FinishReason,
+    Usage,
 )
-from antiphon.domain.scores import Scores, TokenScore
-from antiphon.domain.usage import Usage
+from antiphon.domain.logprobs import Scores, TokenScore
 from antiphon.errors import AntiphonError, BudgetExceeded
 
 SERVER = 500
@@ -78,7 +78,7 @@ TokenSpelling = Callable[[int, bytes], str]
 """Names a token by its id and its bytes."""
 
 
-def encode_chat(head: ResponseMeta, call: Call, generation: Generation) -> bytes:
+def encode_chat(head: ResponseMeta, call: Call, generation: CollectedGeneration) -> bytes:
     """A buffered chat completion."""
     spell, ids = choose_spelling(call), call.request.output.token_ids
     choices = [
@@ -102,7 +102,7 @@ def encode_chat(head: ResponseMeta, call: Call, generation: Generation) -> bytes
     )
 
 
-def encode_text(head: ResponseMeta, call: Call, generation: Generation) -> bytes:
+def encode_text(head: ResponseMeta, call: Call, generation: CollectedGeneration) -> bytes:
     """A buffered text completion."""
     output, spell = call.request.output, choose_spelling(call)
     scored = _encode_prompt_scores(generation)
@@ -127,13 +127,13 @@ def encode_text(head: ResponseMeta, call: Call, generation: Generation) -> bytes
     )
 
 
-def _encode_prompt_scores(generation: Generation) -> list[dict[str, Any]]:
-    """The fields for each prompt's scores. They are encoded once, even if several choices repeat them."""
+def _encode_prompt_scores(generation: CollectedGeneration) -> list[dict[str, Any]]:
+    """Of each prompt what its scores add to where they stand; written once, however many choices show it."""
     return [{"prompt_logprobs": encode_prompt_logprobs(scores)} for scores in generation.prompt_scores]
 
 
-def build_message(choice: Choice) -> AssistantMessage:
-    """The message of a choice."""
+def build_message(choice: CollectedChoice) -> AssistantMessage:
+    """What a choice of a chat said."""
     calls = [
         ToolCallShape(id=call.id, function=FunctionCall(call.name, call.arguments)) for call in choice.calls
     ]

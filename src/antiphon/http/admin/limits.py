@@ -8,7 +8,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from antiphon.dialects.base import Endpoint, Request, Response
 from antiphon.domain.identity import Actor
 from antiphon.domain.limits import MAX_COST_UNITS, Limit, LimitStatus, Measure, Subject, Window
-from antiphon.domain.money import NANO
+from antiphon.domain.prices import NANO
 from antiphon.engines.registry import Models
 from antiphon.errors import InvalidValue, ModelNotFound
 from antiphon.http.admin.model_warnings import ModelWarnings
