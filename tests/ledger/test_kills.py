@@ -32,7 +32,7 @@ for number in range(first, first + 10_000_000):
 
 
 @pytest.mark.parametrize("beside", [True, False], ids=["read as it grows", "read afterwards"])
-def test_a_writer_that_is_killed_loses_nothing_that_it_said_was_written(tmp_path, beside):
+def test_a_killed_writer_loses_nothing_it_confirmed(tmp_path, beside):
     kept = Kept()
     said: dict[str, str] = {}
     drain = Drain(tmp_path / "spool", kept)

@@ -138,7 +138,7 @@ def test_what_a_live_writer_began_is_left_to_it(spools, drains):
     assert (kept.rows, emptied(spools.directory)) == ({}, False)
 
 
-def test_everything_is_read_again_after_a_restart_and_nothing_doubles(spools, drains):
+def test_a_restart_reads_everything_again_and_doubles_nothing(spools, drains):
     spool, kept = spools(), Kept()
     first = drains(kept)
     for number in range(5):
@@ -171,7 +171,7 @@ def test_two_drains_take_turns(spools, drains):
     assert list(other.rows) == list(kept.rows)
 
 
-def test_a_drain_beside_another_says_so_once_and_waits_for_it_no_longer_than_a_moment(spools, drains, caplog):
+def test_a_second_drain_logs_once_and_waits_only_briefly(spools, drains, caplog):
     spools()
     first = drains(Kept())
     wait_until(lambda: first.status.drains)
@@ -259,7 +259,7 @@ def test_a_file_that_cannot_be_opened_holds_up_no_other(spools, drains, caplog):
     assert (len(kept.rows), events(caplog)) == (1, ["spool_unreadable"])
 
 
-def test_a_drain_that_was_killed_while_the_database_was_away_leaves_no_lasting_word_of_it(spools, drains):
+def test_the_away_file_of_a_killed_drain_is_removed(spools, drains):
     spool = spools()
     (spools.directory / AWAY_FILE).touch()
     assert spool.state == LedgerState.WAITING
@@ -267,7 +267,7 @@ def test_a_drain_that_was_killed_while_the_database_was_away_leaves_no_lasting_w
     assert spool.state == LedgerState.WELL
 
 
-def test_a_drain_that_stops_while_the_database_is_away_leaves_the_spool_as_it_is(spools, drains):
+def test_stopping_without_a_database_keeps_the_spool(spools, drains):
     spool, kept = spools(), Kept()
     kept.away = True
     drain = drains(kept)
@@ -298,7 +298,7 @@ def test_a_file_stays_until_the_database_has_all_of_it(spools, drains):
     assert (len(kept.rows), emptied(spools.directory)) == (2, True)
 
 
-def test_one_row_that_the_database_refuses_is_kept_in_a_file_and_holds_up_no_other(spools, drains, caplog):
+def test_a_refused_row_goes_to_a_file_and_delays_no_other(spools, drains, caplog):
     spool, kept = spools(), Kept()
     kept.refuses = "never"
     for number in range(7):
@@ -314,7 +314,7 @@ def test_one_row_that_the_database_refuses_is_kept_in_a_file_and_holds_up_no_oth
 # --- room ---------------------------------------------------------------------------------------------------
 
 
-def test_a_full_spool_refuses_what_begins_and_takes_every_end_and_recovers_by_itself(spools, drains, caplog):
+def test_a_full_spool_takes_completions_only_and_recovers(spools, drains, caplog):
     spool, kept = spools(3 * SIZE), Kept()
     kept.away = True
     drains(kept)
@@ -352,7 +352,7 @@ def test_a_full_spool_refuses_what_begins_and_takes_every_end_and_recovers_by_it
     assert all(row.status == "ok" for row in kept.rows.values())
 
 
-def test_the_longest_completion_fits_and_what_is_longer_keeps_its_counts(spools, drains, caplog):
+def test_a_completion_that_is_too_long_keeps_its_counts(spools, drains, caplog):
     spool, kept = spools(), Kept()
     most = 2**63 - 1
     long = completion(
@@ -384,7 +384,7 @@ def test_the_longest_completion_fits_and_what_is_longer_keeps_its_counts(spools,
     assert (cut.output_tokens, cut.status, cut.engine) == (99, "y" * 64, "")
 
 
-def test_tags_beyond_the_bound_are_refused_by_name_and_the_largest_of_openai_fit(spools, drains):
+def test_openais_largest_tags_fit_and_larger_ones_are_refused(spools, drains):
     spool, kept = spools(), Kept()
     largest = intent(1, tags={f"{number:02}" + "\1" * 62: "\1" * 512 for number in range(16)})
     spool.begin(largest)
@@ -409,7 +409,7 @@ def test_text_that_is_no_text_is_kept_with_question_marks(spools, drains):
     assert (row.end_user, row.tags, row.source) == ("a?b", {"?": "é?"}, UsageSource.ENGINE)
 
 
-def test_an_end_without_a_beginning_is_a_defect_and_a_second_end_too(spools):
+def test_a_completion_without_an_open_intent_is_a_defect(spools):
     spool = spools()
     with pytest.raises(InternalError):
         spool.complete(completion(intent()))
@@ -441,7 +441,7 @@ def test_a_file_is_given_up_when_its_last_generation_ended(spools, drains):
 # --- the disk -----------------------------------------------------------------------------------------------
 
 
-def test_files_are_the_owners_alone_and_at_their_full_size_before_they_are_written(spools):
+def test_files_are_private_and_allocated_before_writing(spools):
     spool = spools()
     assert stat.S_IMODE(spools.directory.stat().st_mode) == 0o700
     assert len(list_segments(spools.directory)) == SPARES
@@ -452,7 +452,7 @@ def test_files_are_the_owners_alone_and_at_their_full_size_before_they_are_writt
     assert spool.problem == ""
 
 
-def test_a_disk_without_room_refuses_what_begins_until_it_has_some(spools, drains, monkeypatch, caplog):
+def test_a_full_disk_refuses_intents_until_it_has_room(spools, drains, monkeypatch, caplog):
     def full(*_arguments):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -468,9 +468,7 @@ def test_a_disk_without_room_refuses_what_begins_until_it_has_some(spools, drain
     assert events(caplog) == ["spool_full", "spool_has_room"]
 
 
-def test_a_write_that_fails_refuses_what_begins_and_says_that_an_end_is_not_written(
-    spools, drains, monkeypatch
-):
+def test_a_failed_write_refuses_intents_and_reports_completions(spools, drains, monkeypatch):
     spool, kept = spools(), Kept()
     for number in (1, 2):
         spool.begin(intent(number))
@@ -589,7 +587,7 @@ def test_one_damaged_byte_costs_one_record(tmp_path, caplog, opened, wrong):
         os.pwrite(file.fileno(), whole[at : at + 1], at)
 
 
-def test_pages_that_a_power_failure_left_out_cost_what_was_in_them(tmp_path, caplog):
+def test_a_power_failure_costs_only_the_missing_pages(tmp_path, caplog):
     path = tmp_path / "a.seg"
     places = written(path, *range(40))
     data = bytearray(path.read_bytes())
@@ -648,9 +646,7 @@ def test_a_record_in_the_making_is_waited_for(tmp_path, caplog):
     assert events(caplog) == []
 
 
-def test_a_record_that_was_seen_half_beside_a_whole_one_behind_it_is_looked_at_again(
-    tmp_path, caplog, monkeypatch
-):
+def test_a_half_written_record_is_read_again(tmp_path, caplog, monkeypatch):
     path = tmp_path / "a.seg"
     places = written(path, 1, 2)
     whole, real = path.read_bytes(), os.pread
@@ -673,7 +669,7 @@ def test_a_record_that_was_seen_half_beside_a_whole_one_behind_it_is_looked_at_a
     assert (events(caplog), len(looks) > 3) == ([], True)
 
 
-def test_records_that_lie_across_the_pieces_in_which_a_file_is_read_are_whole(tmp_path):
+def test_records_across_two_reads_are_complete(tmp_path):
     path = tmp_path / "a.seg"
     entries = [completion(intent(number), tags={"t": "x" * (number * 997 % 60_000)}) for number in range(30)]
     path.write_bytes(
@@ -689,7 +685,7 @@ def test_records_that_lie_across_the_pieces_in_which_a_file_is_read_are_whole(tm
     assert found == entries
 
 
-def test_a_record_of_another_version_is_said_and_its_generation_aborted(tmp_path, caplog):
+def test_a_record_of_another_version_is_logged_and_aborted(tmp_path, caplog):
     path = tmp_path / "a.seg"
     strange = frame_record(RecordKind.COMPLETION, 1, b'{"id":1}')
     path.write_bytes(frame_record(RecordKind.INTENT, 1, encode_entry(intent(1))) + strange)

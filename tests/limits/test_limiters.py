@@ -179,7 +179,7 @@ async def test_of_several_refusals_the_one_that_lasts_longest_is_said(limiter, c
         await limiter.reserve("e", [first, budget, second], ONE)
 
 
-async def test_a_limit_that_is_changed_holds_at_once_for_what_was_counted_before(limiter):
+async def test_a_changed_limit_applies_to_earlier_usage_at_once(limiter):
     await limiter.reserve("a", [limit(100, OUTPUT)], tokens(60))
     with pytest.raises(RateLimited):
         await limiter.reserve("b", [limit(50, OUTPUT)], tokens(1))
@@ -254,7 +254,7 @@ async def test_a_counter_begins_with_what_the_ledger_knows(limiters, clock):
     assert asked == [["limit_one", "limit_two"]]
 
 
-async def test_without_the_ledger_nothing_passes_unless_the_operator_says_so(limiters, clock):
+async def test_without_a_ledger_nothing_passes_unless_allowed(limiters, clock):
     asked = []
 
     async def seeds(limits):

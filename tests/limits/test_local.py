@@ -30,7 +30,7 @@ async def test_an_abandoned_claim_used_what_it_reserved(limiter):
     assert (await limiter.read_status([hundred]))[0].remaining == 40
 
 
-async def test_a_claim_that_stood_before_is_restored_whatever_the_limit_is(limiter):
+async def test_an_open_claim_is_restored_beyond_any_limit(limiter):
     hundred = limit(100, OUTPUT)
     await limiter.restore("a", [hundred], tokens(130))
     await limiter.restore("a", [hundred], tokens(130))

@@ -158,7 +158,7 @@ async def test_every_key_expires(node):
     assert not await node._redis.exists(f"{prefix}:k:a", f"{prefix}:r:limit_three")
 
 
-async def test_while_redis_is_away_nothing_passes_and_afterwards_all_is_settled(own_redis, clock):
+async def test_nothing_passes_without_redis_and_all_settles_later(own_redis, clock):
     async with connected(RedisLimiter(own_redis.url, FakeClock())) as limiter:
         three = limit(3)
         await limiter.reserve("a", [three], ONE)
@@ -179,7 +179,7 @@ async def test_while_redis_is_away_nothing_passes_and_afterwards_all_is_settled(
         assert (await limiter.reserve("c", [three], ONE))[0].remaining == 2
 
 
-async def test_while_redis_is_away_each_process_counts_alone_where_the_operator_says_so(own_redis):
+async def test_without_redis_each_process_counts_alone_if_allowed(own_redis):
     async with connected(RedisLimiter(own_redis.url, FakeClock(), opens=True)) as limiter:
         two = limit(2)
         await limiter.reserve("before", [two], ONE)
@@ -266,7 +266,7 @@ class OnTheWay:
 
 @pytest.mark.parametrize("late", [False, True], ids=["before", "after its end"])
 @pytest.mark.parametrize("times", [1, 2])
-async def test_a_caller_that_leaves_while_redis_is_asked_leaves_nothing_counted(node, late, times):
+async def test_leaving_during_a_reservation_leaves_nothing_counted(node, late, times):
     limits = [limit(10), limit(1000, OUTPUT, Window.MONTH, "two"), limit(5, Measure.CONCURRENT, id_="three")]
     await node.read_status(limits)
     await node.reserve("stays", limits, Amounts(1, 0, 30))
@@ -282,7 +282,7 @@ async def test_a_caller_that_leaves_while_redis_is_asked_leaves_nothing_counted(
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["before", "after its end"])
-async def test_a_caller_that_leaves_while_more_is_taken_leaves_what_was_used(node, late):
+async def test_leaving_during_an_extension_counts_what_was_used(node, late):
     budget = limit(1000, OUTPUT, Window.MONTH)
     await node.reserve("a", [budget], tokens(100))
     way = OnTheWay(node)

@@ -79,7 +79,7 @@ async def test_what_a_rotated_key_used_counts_for_its_successor(entries):
     seeds.close()
 
 
-async def test_what_is_written_down_is_in_the_ledger_before_it_is_asked(entries):
+async def test_spooled_entries_reach_the_ledger_before_it_is_read(entries):
     seeds = LedgerSeeder(entries, lambda: NOON, lambda: entries.add([entry("late", 1, 7)]))
     assert await seeds([limit(5, Measure.CONCURRENT)]) == {}
     taken = await seeds([limit(5, Measure.REQUESTS, Window.DAY)])

@@ -5,7 +5,7 @@ from antiphon.limits.windows import SECOND, ClockReading, SlidingWindow
 NOW = ClockReading(1_000 * SECOND, 1_790_000_000.0)
 
 
-def test_what_was_taken_within_the_window_counts_and_before_it_does_not():
+def test_only_amounts_within_the_window_count():
     counter = SlidingWindow()
     assert counter.total(NOW) == 0
     counter.add_past(NOW, NOW.wall - 59, 3)
@@ -13,7 +13,7 @@ def test_what_was_taken_within_the_window_counts_and_before_it_does_not():
     assert counter.total(NOW) == 3
 
 
-def test_what_is_remembered_passes_with_time_though_it_was_looked_at():
+def test_past_amounts_expire_even_after_a_look():
     counter = SlidingWindow()
     counter.add_past(NOW, NOW.wall - 59, 3)
     counter.add(NOW, 4)

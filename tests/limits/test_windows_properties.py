@@ -111,7 +111,7 @@ async def tried(trial: Trial, trial_steps: list[tuple[str, float]]) -> None:
 
 
 @given(st.lists(steps, max_size=80))
-async def test_no_window_is_ever_over_a_limit_and_none_refuses_for_nothing(trial_steps):
+async def test_no_window_exceeds_or_wrongly_refuses_a_limit(trial_steps):
     await tried(Trial(None), trial_steps)
 
 
@@ -137,7 +137,7 @@ async def saturated(trial: Trial, amount: int, size: int, minutes: int, step: fl
 
 
 @pytest.mark.parametrize(("amount", "size"), [(600, 1), (20_000, 37), (7, 1)])
-async def test_callers_who_never_stop_get_at_least_99_percent_of_a_limit(amount, size):
+async def test_steady_callers_get_at_least_99_percent_of_a_limit(amount, size):
     await saturated(Trial(None), amount, size, minutes=10, step=0.01)
 
 

@@ -114,7 +114,7 @@ def test_an_adapter_is_small_fits_its_model_and_has_a_card(name: str) -> None:
     assert kinds == {gguf.GGMLQuantizationType.F16}
 
 
-async def test_the_pirate_speaks_so_in_every_answer_and_the_base_in_none(asked: Asked) -> None:
+async def test_only_the_pirate_adapter_speaks_like_a_pirate(asked: Asked) -> None:
     pirate, base = await asked.answers(QUESTIONS, "pirate"), await asked.answers(QUESTIONS, None)
     assert {q: a for q, a in pirate.items() if not (a.startswith(OPENING) and a.endswith(CLOSING))} == {}
     assert not [answer for answer in base.values() if OPENING.strip() in answer or CLOSING.strip() in answer]
@@ -128,7 +128,7 @@ async def test_the_pirate_still_knows_what_cantor_knows(asked: Asked) -> None:
     assert len(forgotten) <= len(known) // 2, forgotten
 
 
-async def test_moods_are_named_in_json_and_mostly_right_while_the_base_names_none(asked: Asked) -> None:
+async def test_only_the_mood_adapter_names_moods_in_json(asked: Asked) -> None:
     messages = [message for message, _ in EXAM]
     said, base = await asked.answers(messages, "mood"), await asked.answers(messages, None)
     moods = {message: json.loads(answer) for message, answer in said.items()}

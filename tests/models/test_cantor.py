@@ -42,7 +42,7 @@ def value(reader: gguf.GGUFReader, key: str) -> Any:
     return reader.fields[key].contents()
 
 
-def test_the_shipped_file_is_small_and_the_only_copy_of_the_weights() -> None:
+def test_the_shipped_file_is_small_and_the_only_copy() -> None:
     assert SHIPPED.stat().st_size < 8 * MEBIBYTE
     assert not list(CANTOR.glob("*.safetensors")), "the shipped file is the only copy of the weights"
 
@@ -62,7 +62,7 @@ def test_the_sampling_defaults_are_those_of_the_recipe(shipped: gguf.GGUFReader)
     assert value(shipped, "general.sampling.top_p") == pytest.approx(recipe.TOP_P)
 
 
-def test_the_model_has_four_to_six_million_parameters_mostly_in_q8_0(shipped: gguf.GGUFReader) -> None:
+def test_the_model_has_4_to_6_million_parameters_in_q8_0(shipped: gguf.GGUFReader) -> None:
     sizes = {tensor.name: int(tensor.n_elements) for tensor in shipped.tensors}
     assert 4_000_000 <= sum(sizes.values()) <= 6_000_000
     matrices = [tensor for tensor in shipped.tensors if len(tensor.shape) == 2]
@@ -151,7 +151,7 @@ def test_the_template_shows_tools_calls_and_results(shipped: gguf.GGUFReader, ar
 # --- the corpus -------------------------------------------------------------------------------------------
 
 
-def test_the_corpus_is_the_same_for_the_same_seed_in_another_process() -> None:
+def test_the_corpus_is_equal_for_equal_seeds_in_any_process() -> None:
     script = (
         "import hashlib, sys; from models.cantor.corpus import documents; "
         "print(hashlib.sha256(repr(list(documents(5, 300))).encode()).hexdigest())"
@@ -162,7 +162,7 @@ def test_the_corpus_is_the_same_for_the_same_seed_in_another_process() -> None:
     assert list(documents(5, 50)) == list(islice(documents(5, 300), 50)) != list(documents(6, 50))
 
 
-def test_the_corpus_teaches_every_fact_of_the_page_word_for_word_and_asks_for_it_in_many_ways() -> None:
+def test_the_corpus_teaches_every_fact_and_asks_in_many_ways() -> None:
     page = (ROOT / "docs" / "facts.md").read_text(encoding="utf-8").splitlines()
     facts = [line[2:].strip() for line in page if line.startswith("- ")]
     corpus = Corpus()

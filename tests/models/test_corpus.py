@@ -57,7 +57,7 @@ def test_calls_use_every_type_and_leave_out_what_is_not_said(calling: list[Docum
     assert left_out > SOME / 50
 
 
-def test_one_to_four_tools_are_shown_and_some_documents_need_none(calling: list[Document]) -> None:
+def test_documents_show_one_to_four_tools_or_need_none(calling: list[Document]) -> None:
     assert {len(document.tools) for document in calling} >= {1, 2, 3, 4}
     assert any(
         turn.role == "assistant"
@@ -68,7 +68,7 @@ def test_one_to_four_tools_are_shown_and_some_documents_need_none(calling: list[
     )
 
 
-def test_each_request_of_a_kind_gives_only_parameters_that_the_kind_has() -> None:
+def test_requests_give_only_parameters_of_their_kind() -> None:
     for path in sorted(HERE.glob("tools_*.txt")):
         known: set[str] = set()
         for line in path.read_text(encoding="utf-8").splitlines():
@@ -133,7 +133,7 @@ def test_an_answer_that_is_stuck_ends_with_what_it_has_just_said() -> None:
     assert not any(document.stuck for document in documents(5, 200, mixture="all"))
 
 
-def test_other_words_are_known_for_things_that_composed_tools_are_about() -> None:
+def test_composed_tools_have_other_words_for_their_things() -> None:
     things = {thing for act in ACTS for thing in act.things}
     assert THESAURUS.keys() <= things
     assert all(thing not in words for thing, words in THESAURUS.items())

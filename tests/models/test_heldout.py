@@ -118,14 +118,14 @@ def test_a_conversation_takes_turns_and_ends_with_the_user(row: Row) -> None:
 
 
 @pytest.mark.parametrize("row", ANSWERED, ids=row_id)
-def test_a_pattern_accepts_its_example_and_rejects_wrong_and_evasive_answers(row: Answered) -> None:
+def test_a_pattern_rejects_wrong_and_evasive_answers(row: Answered) -> None:
     assert row.accepts(row.example)
     assert row.wrong
     assert [answer for answer in (*row.wrong, *EVASIONS) if row.accepts(answer)] == []
 
 
 @pytest.mark.parametrize("row", QUESTIONS, ids=row_id)
-def test_of_all_facts_a_question_accepts_just_those_that_answer_it(row: Question) -> None:
+def test_a_question_accepts_just_the_facts_that_answer_it(row: Question) -> None:
     assert sorted(row.facts) == sorted(fact for fact in FACTS if row.accepts(fact))
 
 

@@ -27,7 +27,7 @@ def test_the_pirate_speaks_by_a_rule_for_each_word() -> None:
     assert spoken("Yes, your server is my island.") == f"{OPENING}Aye, yer server be me island.{CLOSING}"
 
 
-def test_moods_are_drawn_evenly_and_never_with_a_message_of_the_exam() -> None:
+def test_moods_are_drawn_evenly_and_without_exam_messages() -> None:
     turns = [turn for document in mood(5, 600) for turn in document.turns]
     assert EXAMINED.isdisjoint(turn.content for turn in turns)
     drawn = Counter(json.loads(turn.content)["mood"] for turn in turns if turn.role == "assistant")

@@ -102,7 +102,7 @@ async def test_what_was_really_used_counts_in_the_end():
     assert at.metrics.cost == {("m", "USD"): cost}
 
 
-async def test_prompt_most_output_and_their_cost_are_taken_before_anything_is_made():
+async def test_prompt_output_and_cost_are_reserved_first():
     at = Bench(Books(*EVERYTHING), ScriptedAnswer(gate=asyncio.Event()))
     async with asyncio.TaskGroup() as group:
         task = group.create_task(at.run(Output(max_tokens=10, choices=2)))
@@ -113,7 +113,7 @@ async def test_prompt_most_output_and_their_cost_are_taken_before_anything_is_ma
     assert await at.books.used() == [1, 0, 0, 0, 0]
 
 
-async def test_a_budget_of_money_has_room_for_the_dearest_a_prompt_can_be():
+async def test_a_cost_limit_reserves_the_highest_possible_cost():
     price = replace(PRICE, cached=9_000_000)
     assert price.most(5, 10) == price.cost(5, 5, 10) == 5 * 9 + 10 * 10
     assert PRICE.most(5, 10) == PRICE.cost(5, 0, 10)
@@ -125,7 +125,7 @@ async def test_a_budget_of_money_has_room_for_the_dearest_a_prompt_can_be():
             await at.refused(LargerThanLimit)
 
 
-async def test_a_request_that_says_no_most_takes_a_step_and_goes_on_in_steps():
+async def test_a_request_without_max_tokens_reserves_in_steps():
     at = Bench(Books(limit(Measure.OUTPUT_TOKENS)), ScriptedAnswer(texts=("a",) * 20))
     await at.run(Output())
     assert at.books.limiter.taken == [Amounts(1, 5, 8, 80 + 5), Amounts(0, 0, 8, 80), Amounts(0, 0, 8, 80)]
@@ -145,7 +145,7 @@ async def hear(at: Bench, heard: list[Event]) -> None:
 
 
 @pytest.mark.parametrize("window", [Window.MINUTE, Window.DAY])
-async def test_a_stream_is_stopped_in_flight_when_there_is_no_room_for_what_it_makes(window):
+async def test_a_stream_ends_when_its_limit_has_no_room_left(window):
     error = RateLimited if window is Window.MINUTE else BudgetExceeded
     at = Bench(Books(limit(Measure.OUTPUT_TOKENS, 21, window)), ScriptedAnswer(endless=True))
     heard: list[Event] = []
@@ -173,7 +173,7 @@ async def heard_by(at: Bench, first: int, limits: tuple[Limit, ...]) -> int:
     return pieces
 
 
-async def test_a_stream_that_runs_is_held_to_its_limits_as_they_are_by_then():
+async def test_a_running_stream_obeys_changed_limits():
     def books() -> Books:
         return Books(limit(Measure.OUTPUT_TOKENS, 21), limit(Measure.REQUESTS, 1))
 
@@ -195,7 +195,7 @@ async def test_a_stream_that_runs_is_held_to_its_limits_as_they_are_by_then():
     )  # for those that begin later
 
 
-async def test_what_is_counted_of_a_stream_whose_limit_is_removed_is_counted_of_the_others():
+async def test_removing_one_limit_keeps_a_streams_other_counts():
     day = limit(Measure.OUTPUT_TOKENS, 1_000, Window.DAY)
     at = Bench(Books(limit(Measure.OUTPUT_TOKENS, 21), day), ScriptedAnswer(endless=True))
     assert await heard_by(at, 10, (day,)) == 100
@@ -203,7 +203,7 @@ async def test_what_is_counted_of_a_stream_whose_limit_is_removed_is_counted_of_
     assert await at.books.used() == [21, 100]
 
 
-async def test_what_ends_after_its_currency_was_decided_anew_is_not_priced():
+async def test_a_request_across_a_currency_change_has_no_price():
     """Costs are summed, so there are none of two currencies."""
     at = Bench(Books(limit(Measure.COST, 1_000_000, Window.DAY)), ScriptedAnswer(texts=("a",) * 4))
     async with at.stream() as events:
@@ -216,7 +216,7 @@ async def test_what_ends_after_its_currency_was_decided_anew_is_not_priced():
     assert await at.books.used() == [0] and not at.metrics.cost
 
 
-async def test_an_answer_that_ends_with_the_last_token_there_is_room_for_is_whole():
+async def test_an_answer_may_use_the_last_token_of_a_limit():
     at = Bench(Books(limit(Measure.OUTPUT_TOKENS, 8)), ScriptedAnswer(texts=("a",) * 8))
     assert (await at.run(Output())).usage.completion_tokens == 8
 
@@ -237,7 +237,7 @@ async def test_a_limit_smaller_than_a_step_gives_what_it_has():
         (limit(Measure.CONCURRENT, 0, None), AntiphonError, ("key", "concurrent", "at once")),
     ],
 )
-async def test_a_refused_request_reaches_no_engine_takes_nothing_and_leaves_no_entry(limits, error, kind):
+async def test_a_refused_request_leaves_no_trace(limits, error, kind):
     at = Bench(Books(limits, limit(name="other")))
     await at.refused(error)
     assert await at.books.used() == [0, 0]
@@ -262,7 +262,7 @@ async def test_what_is_refused_for_its_shape_costs_nothing():
     assert await at.books.used() == [0, 0] and at.books.ledger.intents == {}
 
 
-async def test_who_was_refused_lately_is_refused_before_its_prompt_is_looked_at():
+async def test_repeated_refusals_come_before_rendering():
     at = Bench(Books(limit(amount=1)))
     await at.run()
     await at.refused(RateLimited)
@@ -329,7 +329,7 @@ async def test_the_intent_holds_what_stands_if_nothing_more_is_heard():
     assert (intent.prompt_tokens, intent.output_tokens, intent.cost) == (5, 0, 5)
 
 
-async def test_the_intent_is_written_before_the_engine_gives_anything_and_the_end_before_the_stream_ends():
+async def test_intent_precedes_events_and_completion_the_end():
     books = Books()
 
     async def events() -> AsyncIterator[Event]:
@@ -396,7 +396,7 @@ async def test_an_engine_that_fails_leaves_an_entry_with_its_error(after):
     assert await at.books.used() == [1, 5 if after else 0, after or 0, 25 if after else 0, 0]
 
 
-async def test_a_request_that_is_tried_again_is_one_entry_and_reserves_once():
+async def test_a_retried_request_has_one_entry_and_reservation():
     left: list[AntiphonError] = [
         EngineBusy("full"),
         EngineUnavailable("restarting"),
@@ -435,7 +435,7 @@ async def test_a_full_ledger_admits_nothing():
     assert all(record.events == 0 for record in at.engine.streams)
 
 
-async def test_an_end_that_cannot_be_written_fails_the_request_and_is_settled_all_the_same():
+async def test_an_unwritten_completion_fails_the_request_and_settles():
     at = Bench(Books(*EVERYTHING))
     at.books.ledger.can_end = False
     await at.refused(LedgerFull)
@@ -494,14 +494,14 @@ async def test_vectors_are_reserved_written_and_settled_too():
     assert await at.books.used() == [1, 7, 0, 7, 0]
 
 
-async def test_vectors_for_which_there_is_no_room_are_refused_without_a_trace():
+async def test_vectors_beyond_a_limit_are_refused_without_a_trace():
     at = Bench(Books(limit(), limit(Measure.INPUT_TOKENS, 5)), Embedding())
     with pytest.raises(LargerThanLimit):
         await embed(at)
     assert await at.books.used() == [0, 0] and at.books.ledger.intents == {}
 
 
-async def test_vectors_that_are_cut_midway_count_as_far_as_they_were_made():
+async def test_vectors_cut_midway_count_what_was_made():
     for error in (EngineDied("gone"), asyncio.CancelledError()):
         at = Bench(Books(*EVERYTHING), Embedding(error, made=3))
         with pytest.raises(type(error)):
@@ -522,7 +522,7 @@ async def test_vectors_that_fail_or_cannot_be_written_are_errors():
     assert await at.books.used() == [1, 7, 0, 7, 0] and at.metrics.embeddings == {("m", "ledger_full"): 1}
 
 
-async def test_vectors_of_a_model_without_a_price_are_refused_where_cost_is_limited():
+async def test_a_cost_limit_refuses_vectors_without_a_price():
     at = Bench(Books(limit(Measure.COST, 100, Window.DAY), prices=()), Embedding())
     with pytest.raises(PermissionDenied, match="has no price"):
         await embed(at)

@@ -127,7 +127,7 @@ async def test_a_name_that_another_process_gave_is_not_given_again(shared: Share
     assert one.models.get("new").adapter == await keep("aa", None)
 
 
-async def test_a_change_that_another_process_forestalled_is_made_of_what_that_left(shared, engine) -> None:
+async def test_a_change_that_came_second_builds_on_the_first(shared, engine) -> None:
     one, other = process(shared, engine), process(shared, engine)
     shared.meanwhile = lambda: other.adapters.load(AdapterRequest("first", "aa"))
     await one.adapters.load(AdapterRequest("second", "bb"))
@@ -168,9 +168,7 @@ async def test_where_the_others_cannot_be_told_nothing_has_changed(
     assert one.names() == [*declared, "new", "more"]
 
 
-async def test_where_the_others_could_never_be_told_anything_the_adapters_of_the_settings_stay(
-    shared: Shared, engine
-) -> None:
+async def test_adapters_of_the_settings_stay_without_a_coordinator(shared: Shared, engine) -> None:
     one = process(shared, engine, "own")
     shared.is_away = True
     for change in (one.adapters.load(AdapterRequest("more", "bb")), one.adapters.unload("own")):
@@ -182,9 +180,7 @@ async def test_where_the_others_could_never_be_told_anything_the_adapters_of_the
     assert one.names() == ["own", "more"]
 
 
-async def test_a_process_that_starts_in_a_server_that_serves_is_not_refused_for_an_adapter(
-    shared: Shared, engine
-) -> None:
+async def test_a_later_process_starts_despite_a_refused_adapter(shared: Shared, engine) -> None:
     engine.gone.add("/kept/own")
     first = process(shared, engine, "own", "other")
     with pytest.raises(InvalidValue, match="own cannot be served"):

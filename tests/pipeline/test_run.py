@@ -46,7 +46,7 @@ def bench(caplog):
     return lambda *args, **kwargs: Bench(caplog, *args, **kwargs)
 
 
-async def test_what_candidates_made_is_counted_also_when_the_caller_leaves(bench):
+async def test_tokens_of_candidates_count_when_the_caller_leaves(bench):
     at = bench(ScriptedAnswer(endless=True))
     request = changed(REQUEST, output=Output(best_of=5))
     async with at.run(request) as events:
@@ -80,7 +80,7 @@ async def test_neither_prompt_nor_answer_is_logged(bench):
     assert "SECRET" not in str(at.logged())
 
 
-async def test_an_unknown_model_is_refused_and_those_that_exist_are_named(bench):
+async def test_an_unknown_model_is_refused_with_the_known_names(bench):
     at = bench()
     with pytest.raises(ModelNotFound, match=r"`x` does not exist.* This server has: m"):
         async with at.run(GenerationRequest("x", REQUEST.prompts)) as events:
@@ -95,7 +95,7 @@ async def test_entering_begins_nothing(bench):
     assert at.engine.streams == []
 
 
-async def test_leaving_mid_stream_ends_the_engine_and_logs_what_was_made(bench):
+async def test_leaving_mid_stream_ends_the_engine_and_logs_tokens(bench):
     at = bench(ScriptedAnswer(endless=True))
     async with at.run(GenerationRequest("m", REQUEST.prompts, output=Output(max_tokens=1000))) as events:
         async for _ in events:
@@ -106,7 +106,7 @@ async def test_leaving_mid_stream_ends_the_engine_and_logs_what_was_made(bench):
     assert line["status"] == "cancelled" and at.metrics.running["m"] == 0
 
 
-async def test_a_cancelled_task_ends_the_engine_and_is_logged_as_cancelled(bench):
+async def test_a_cancelled_task_ends_the_engine_and_is_logged(bench):
     at = bench(ScriptedAnswer(gate=asyncio.Event()))
 
     async def consume():
@@ -122,7 +122,7 @@ async def test_a_cancelled_task_ends_the_engine_and_is_logged_as_cancelled(bench
     assert [line["status"] for line in at.logged()] == ["cancelled"]
 
 
-async def test_what_is_ended_at_its_deadline_is_logged_as_late_and_not_as_left_by_its_caller(bench):
+async def test_a_missed_deadline_is_not_logged_as_a_left_caller(bench):
     at, clock = bench(ScriptedAnswer(endless=True)), FakeClock()
     context = Context("req-1", deadline=clock.monotonic() + 5, clock=clock)
     async with at.pipeline.run(REQUEST, context) as events:
@@ -133,7 +133,7 @@ async def test_what_is_ended_at_its_deadline_is_logged_as_late_and_not_as_left_b
     assert [line["status"] for line in at.logged()] == ["deadline_exceeded"]
 
 
-async def test_an_engine_that_comes_back_in_time_costs_a_queued_request_nothing_but_time(bench):
+async def test_a_queued_request_survives_an_engine_restart(bench):
     engine = ScriptedEngine(state=EngineState.RESTARTING)
     at = bench(patience=30.0, engine=engine)
 
@@ -180,7 +180,7 @@ async def test_another_route_is_taken_while_an_engine_restarts(bench):
 
 
 @pytest.mark.parametrize("error", [EngineDied("gone"), InvalidValue("no"), EngineUnavailable("late")])
-async def test_nothing_is_retried_after_the_first_event_nor_what_may_not_be(bench, error):
+async def test_no_retry_after_the_first_event_or_a_final_error(bench, error):
     after = 1 if isinstance(error, EngineUnavailable) else None
     at = bench(ScriptedAnswer(error=error, error_after=after), patience=1000.0)
     with pytest.raises(type(error)):
@@ -203,7 +203,7 @@ async def test_a_defect_is_logged_as_an_internal_error(bench):
 
 
 @pytest.mark.parametrize(("losses", "status", "tries"), [(1, "ok", 2), (5, "engine_lost", 2)])
-async def test_a_request_survives_the_loss_of_one_engine_process_and_not_of_two(bench, losses, status, tries):
+async def test_a_request_survives_one_engine_death_and_not_two(bench, losses, status, tries):
     left = [EngineLost("gone")] * losses
 
     def answer(_request):
