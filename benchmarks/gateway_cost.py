@@ -37,7 +37,7 @@ from antiphon.engines.base import Counts, SequenceFinished, SequenceStarted, Ste
 from antiphon.engines.base import TokenEvent as Event
 from antiphon.engines.base import TokenRequest as Request
 from antiphon.engines.registry import Model, ModelRoute, Models
-from antiphon.http.app import create_app
+from antiphon.http.application import create_app
 from antiphon.http.serve import serve
 from antiphon.http.state import AppState
 from antiphon.pipeline.run import Pipeline

@@ -38,7 +38,7 @@ from starlette.routing import Route
 from antiphon.auth.keyring import ServiceKey
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.engines.registry import Model, ModelRoute, Models
-from antiphon.http.app import create_app
+from antiphon.http.application import create_app
 from antiphon.http.serve import serve
 from antiphon.http.state import AppState
 from antiphon.pipeline.run import Pipeline

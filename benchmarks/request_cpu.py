@@ -115,7 +115,7 @@ async def run_plain(listener: socket.socket) -> None:
 
     from antiphon.assembly.app_state import build_app_state
     from antiphon.domain.context import SystemClock
-    from antiphon.http.app import create_app
+    from antiphon.http.application import create_app
     from antiphon.http.serve import serve
     from antiphon.settings.schema import Settings
 
@@ -130,7 +130,7 @@ async def run_managed(listener: socket.socket, home: Path) -> None:
 
     from antiphon.assembly.app_state import build_app_state
     from antiphon.domain.context import SystemClock
-    from antiphon.http.app import create_app
+    from antiphon.http.application import create_app
     from antiphon.http.serve import serve
     from antiphon.settings.schema import Settings
     from antiphon.settings.tenancy import KeysSettings

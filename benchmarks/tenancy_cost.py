@@ -42,7 +42,7 @@ from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind
 from antiphon.domain.limits import Measure, Subject, Window
 from antiphon.domain.tenancy import DEFAULT_PROJECT, KeyKind
 from antiphon.engines.registry import Model, ModelRoute, Models
-from antiphon.http.app import create_app
+from antiphon.http.application import create_app
 from antiphon.http.serve import serve
 from antiphon.limits.base import Limiter
 from antiphon.processes.coordinator.assemble import open_coordinator, open_database

@@ -24,7 +24,7 @@ from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.domain.request import Conversation, GenerationRequest
 from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.errors import AntiphonError, EngineDied, EngineUnavailable, Overloaded
-from antiphon.http.app import create_app
+from antiphon.http.application import create_app
 from antiphon.http.serve import make_server
 from antiphon.http.state import AppState
 from antiphon.pipeline.reserve import Accounting

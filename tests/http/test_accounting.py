@@ -11,7 +11,7 @@ import pytest
 
 from antiphon.domain.limits import Limit, LimitStatus, Measure, Window
 from antiphon.errors import BudgetExceeded
-from antiphon.http.rate_limit_headers import NAMES, duration, limit_headers
+from antiphon.http.responses import RATE_LIMIT_HEADERS, build_limit_headers, format_duration
 from antiphon.testing import Answer
 from tests.support.accounting import PRICE, Books, limit
 from tests.support.http_server import CHAT, HELLO, PROMPT, TEXT, Reply, Served, gone, request_bytes, serving
@@ -80,7 +80,7 @@ async def test_pages_of_allowed_origins_may_read_them():
     async with limited(limit(), cors_origins=("http://page.example",)) as (served, _):
         reply = await served.ask(TEXT, PROMPT, headers={"origin": "http://page.example"})
     exposed = reply.headers["access-control-expose-headers"].split(", ")
-    assert {*NAMES, "retry-after", "x-should-retry"} <= set(exposed)
+    assert {*RATE_LIMIT_HEADERS, "retry-after", "x-should-retry"} <= set(exposed)
 
 
 @pytest.mark.parametrize(
@@ -91,15 +91,15 @@ async def test_pages_of_allowed_origins_may_read_them():
     ],
 )  # fmt: skip
 def test_times_are_written_as_openai_writes_them(seconds: float, shown: str):
-    assert duration(seconds) == shown.encode()
+    assert format_duration(seconds) == shown.encode()
 
 
 def test_of_several_limits_the_tightest_is_told():
     wide, tight = limit(amount=100, name="wide"), limit(amount=10, name="tight")
-    found = dict(limit_headers((LimitStatus(wide, 5, 1.0), LimitStatus(tight, 2, 2.5))))
+    found = dict(build_limit_headers((LimitStatus(wide, 5, 1.0), LimitStatus(tight, 2, 2.5))))
     assert found[b"x-ratelimit-limit-requests"] == b"10" and found[b"x-ratelimit-reset-requests"] == b"2.5s"
     kinds = (limit(Measure.INPUT_TOKENS, 50), limit(Measure.OUTPUT_TOKENS, 40), limit(Measure.COST, 1))
-    found = dict(limit_headers(LimitStatus(each, 30 - place, 1.0) for place, each in enumerate(kinds)))
+    found = dict(build_limit_headers(LimitStatus(each, 30 - place, 1.0) for place, each in enumerate(kinds)))
     assert found[b"x-ratelimit-limit-tokens"] == b"40" and len(found) == 3
 
 

@@ -7,7 +7,8 @@ import pytest
 from msgspec import Struct, inspect
 
 from antiphon.errors import InvalidValue
-from antiphon.http.admin import shapes, shapes_keys, shapes_limits, shapes_prices, shapes_recording
+from antiphon.http.admin import keys, limits, prices, recording, tenants
+from antiphon.http.admin.resource import decode_request
 
 
 def found(shape, kind, path=()):
@@ -24,7 +25,7 @@ def found(shape, kind, path=()):
         yield shape, path, [each.value for each in kind.cls]
 
 
-PLACES = (shapes, shapes_keys, shapes_limits, shapes_prices, shapes_recording)
+PLACES = (tenants, keys, limits, prices, recording)
 FIELDS = [
     case
     for place in PLACES
@@ -63,7 +64,7 @@ def placed(kind, path, word):
 def test_a_refusal_names_what_is_taken(shape, path, words):
     body = inspect.type_info(shape), path, "nonsense"
     with pytest.raises(InvalidValue) as refused:
-        shapes.decoded(json.dumps(placed(*body)).encode(), shape)
+        decode_request(json.dumps(placed(*body)).encode(), shape)
     assert all(word in refused.value.message for word in words)
     assert "values that are taken" not in refused.value.message
 

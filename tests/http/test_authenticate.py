@@ -5,7 +5,7 @@ import json
 import pytest
 
 from antiphon.auth.base import REFUSAL
-from antiphon.http.app import all_endpoints
+from antiphon.http.application import list_endpoints
 from tests.support.http_server import CHAT, HELLO, KEY, PUBLIC, request_bytes, serving
 
 
@@ -31,7 +31,7 @@ async def test_every_path_of_the_document_asks_for_the_key_but_health(keyed):
 
 
 async def test_only_what_holds_no_data_is_public(keyed):
-    assert {each.path for each in all_endpoints(keyed.edge) if each.right is None} == PUBLIC
+    assert {each.path for each in list_endpoints(keyed.edge) if each.right is None} == PUBLIC
     for path in PUBLIC:
         assert (await keyed.ask(path)).status == 200
 

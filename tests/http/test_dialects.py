@@ -11,10 +11,10 @@ from antiphon.dialects.openai.dialect import OpenAI, OpenAIChatCompletions
 from antiphon.domain.identity import Right
 from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.errors import EngineDied
-from antiphon.http.app import all_endpoints
-from antiphon.http.openapi import document
+from antiphon.http.application import list_endpoints
+from antiphon.http.openapi import build_document
 from antiphon.http.routing import Routes
-from antiphon.http.state import AppState, lies_under
+from antiphon.http.state import AppState, is_under
 from antiphon.pipeline.run import Pipeline
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
@@ -150,7 +150,7 @@ async def test_both_answer():
 
 
 async def test_the_document_has_each_dialects_paths_with_its_own_errors():
-    paths = json.loads(document(edge_with().dialects, (), (), keyed=False))["paths"]
+    paths = json.loads(build_document(edge_with().dialects, (), (), needs_key=False))["paths"]
 
     def errors(path):
         return {
@@ -165,12 +165,12 @@ async def test_the_document_has_each_dialects_paths_with_its_own_errors():
 
 def test_metrics_know_the_routes_of_all():
     edge = edge_with()
-    routes = Routes(all_endpoints(edge))
-    assert [routes.label(path) for path in (FLAT_CHAT, f"{PREFIX}/made-up")] == [FLAT_CHAT, "other"]
+    routes = Routes(list_endpoints(edge))
+    assert [routes.get_label(path) for path in (FLAT_CHAT, f"{PREFIX}/made-up")] == [FLAT_CHAT, "other"]
 
 
 def test_a_prefix_ends_where_a_segment_does():
-    assert [lies_under(path, "/a/b") for path in ("/a/b", "/a/b/", "/a/b/c", "/a/bc", "/a", "")] == [
+    assert [is_under(path, "/a/b") for path in ("/a/b", "/a/b/", "/a/b/c", "/a/bc", "/a", "")] == [
         True, True, True, False, False, False,
     ]  # fmt: skip
 

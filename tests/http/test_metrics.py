@@ -9,11 +9,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from antiphon.auth.keyring import ServiceKey
 from antiphon.dialects.openai.dialect import OpenAI
-from antiphon.domain.load import Histogram, Load
+from antiphon.domain.engine_load import Histogram, Load
 from antiphon.engines.base import EngineState
 from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.errors import EngineUnavailable
-from antiphon.http.metrics import observed
+from antiphon.http.server_status import observe_engines
 from antiphon.http.state import AppState
 from antiphon.pipeline.run import Pipeline
 from antiphon.settings.server import ServerSettings
@@ -119,7 +119,7 @@ async def test_no_scrape_waits_for_an_engine_that_does_not_answer():
     engines = {f"stuck{index}": Observed(wait=3600) for index in range(4)}
     broken = Observed(error=EngineUnavailable("gone"))
     began = time.monotonic()
-    seen = await observed(models_of(**engines, broken=broken, well=Observed()), patience=0.1)
+    seen = await observe_engines(models_of(**engines, broken=broken, well=Observed()), patience=0.1)
     assert time.monotonic() - began < 1, "stated: 0.1 s, all at once"
     assert {name for name, each in seen.items() if each.up} == {"well"}
     assert seen["well"].load == LOAD

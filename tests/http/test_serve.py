@@ -7,7 +7,7 @@ import socket
 
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.engines.registry import Model, ModelRoute, Models
-from antiphon.http.app import create_app
+from antiphon.http.application import create_app
 from antiphon.http.serve import make_server, serve
 from antiphon.http.state import AppState
 from antiphon.pipeline.run import Pipeline

@@ -25,7 +25,7 @@ from antiphon.domain.events import Event
 from antiphon.domain.request import GenerationRequest
 from antiphon.engines.base import RequestSize, TokenEngine
 from antiphon.engines.registry import Model, ModelRoute, Models
-from antiphon.http.app import all_endpoints, create_app
+from antiphon.http.application import create_app, list_endpoints
 from antiphon.http.serve import make_server
 from antiphon.http.state import AppState
 from antiphon.pipeline.reserve import Accounting
@@ -245,7 +245,7 @@ def targets_of(edge: AppState) -> list[tuple[str, str]]:
     """Method and path of every endpoint, at each of its paths, with the names in braces as they are."""
     return [
         (endpoint.method, re.sub(r":path", "", path))
-        for endpoint in all_endpoints(edge)
+        for endpoint in list_endpoints(edge)
         for path in endpoint.paths
     ]
 

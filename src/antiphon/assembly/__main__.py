@@ -39,9 +39,9 @@ from antiphon.errors import (
     StartupError,
     StoreUnavailable,
 )
-from antiphon.http.app import create_app
-from antiphon.http.metrics import own_series
+from antiphon.http.application import create_app
 from antiphon.http.serve import serve
+from antiphon.http.server_status import list_own_series
 from antiphon.pipeline.adapters import AdapterRegistry
 from antiphon.processes.coordinator.assemble import open_coordinator, open_database
 from antiphon.processes.coordinator.client import connect_coordinator
@@ -92,7 +92,7 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
                     open_accounting(settings, managed, clock, coordinator)
                 )
             edge = build_app_state(settings, models, clock, managed, accounting, coordinator)
-            coordinator.set_series(partial(own_series, edge))
+            coordinator.set_series(partial(list_own_series, edge))
             adapters = build_adapters(hosts, edge, settings, coordinator)
         except (StartupError, StoreUnavailable) as refused:
             _exit_with(status, refused)

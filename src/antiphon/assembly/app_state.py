@@ -11,11 +11,12 @@ from antiphon.dialects.fireworks.dialect import Fireworks
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.domain.context import Clock
 from antiphon.engines.registry import Models
+from antiphon.http.admin.keys import KeyResource
 from antiphon.http.admin.limits import LimitResource
-from antiphon.http.admin.naming import Naming
+from antiphon.http.admin.model_warnings import ModelWarnings
 from antiphon.http.admin.prices import PriceResource
 from antiphon.http.admin.recording import RecordingResource
-from antiphon.http.admin.tenancy import TenancyResource
+from antiphon.http.admin.tenants import TenantResource
 from antiphon.http.admin.usage import UsageResource
 from antiphon.http.in_flight import InFlightRegistry
 from antiphon.http.state import AppState
@@ -80,14 +81,15 @@ def list_admin_endpoints(
     """The admin API: each resource has its endpoints in a file of its own."""
     from antiphon.store.tenancy import SqlRules
 
-    naming = Naming(models, managed.pricing)
+    warnings = ModelWarnings(models, managed.pricing)
     endpoints = [
-        *TenancyResource(managed.tenants, naming).endpoints(),
-        *PriceResource(managed.pricing, naming).endpoints(),
+        *TenantResource(managed.tenants).endpoints(),
+        *KeyResource(managed.tenants, warnings).endpoints(),
+        *PriceResource(managed.pricing, warnings).endpoints(),
         *RecordingResource(managed.recordings).endpoints(),
         *UsageResource(managed.reading, clock).endpoints(),
     ]
     if accounting is not None:
         limiting = LimitService(managed.changes, SqlRules(managed.database), accounting.limiter)
-        endpoints += LimitResource(limiting, models, naming).endpoints()
+        endpoints += LimitResource(limiting, models, warnings).endpoints()
     return tuple(endpoints)

@@ -1,1 +1,1 @@
-"""Who calls: the seam of token verifiers, and the verifiers that are built."""
+"""Verifies credentials: keys of this server, and tokens of an OpenID Connect issuer."""

@@ -4,17 +4,16 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from antiphon.domain.identity import Actor
-from antiphon.domain.tenancy import Project, Role, User
+from antiphon.domain.tenancy import Project, ProjectRole, User
 from antiphon.domain.values import Value
 from antiphon.store.base import Directory, KeptKey
 
 REFUSAL = "Incorrect API key provided, or none: send a valid key in the header Authorization: Bearer KEY"
-"""What is said of every credential that is not accepted, whoever finds it so."""
+"""The message for every credential that is not accepted."""
 
 
 class RequestedScope(Value, frozen=True):
-    """For whom a request says that it speaks, beside its credential: a choice among what the credential may
-    speak for, never more."""
+    """The project and user that a request asks to act for. The credential must allow them."""
 
     project: str | None = None
     user: str | None = None
@@ -27,22 +26,22 @@ class TokenVerifier(Protocol):
     """One kind of credential. Verifiers are asked in order; the first that knows the token decides."""
 
     async def verify(self, token: str, scope: RequestedScope) -> Actor | None:
-        """The bearer of the token; None when the token is not of this kind.
+        """Returns the bearer of the token, or None when the token is not of this kind.
 
         Raises AuthenticationFailed when it is of this kind and bad (revoked, expired, forged),
-        PermissionDenied when it may not speak for what was chosen.
+        PermissionDenied when it may not act for the requested scope.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class DirectoryIndex:
-    """A directory as it is asked."""
+    """Lookups over a directory."""
 
     keys: dict[bytes, KeptKey]
     projects: dict[str, Project]
     users: dict[str, User]
-    roles: dict[tuple[str, str], Role]
-    """By project and user."""
+    roles: dict[tuple[str, str], ProjectRole]
+    """Roles by project and user."""
 
     @staticmethod
     def of(directory: Directory) -> "DirectoryIndex":
@@ -54,15 +53,15 @@ class DirectoryIndex:
         )
 
     def list_projects(self, user: str) -> list[str]:
-        """Those that a user is a member of and that are not archived."""
+        """Projects of a user that are not archived."""
         return [project for project, member in self.roles if member == user and self.is_open(project)]
 
     def is_open(self, project: str | None) -> bool:
-        """Whether a project is there and not archived."""
+        """Whether a project exists and is not archived."""
         found = self.projects.get(project or "")
         return found is not None and found.archived is None
 
     def is_active(self, user: str | None) -> bool:
-        """Whether a user is there and not disabled."""
+        """Whether a user exists and is not disabled."""
         found = self.users.get(user or "")
         return found is not None and found.disabled is None

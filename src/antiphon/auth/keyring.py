@@ -1,7 +1,8 @@
-"""Every key in memory, as the store last said: requests are answered from here, and from no database.
+"""Verifies keys from memory, without a database.
 
-Looked up by the digest of the whole key, so two keys that begin alike are two keys. A key that is unknown,
-revoked, expired, of an archived project or of a disabled user gets the same sentence, after the same work.
+Keys are found by the digest of the whole key. A key that is unknown, revoked, expired, of an archived
+project or of a disabled user gets the same message after the same work. `ServiceKey` verifies the one key
+of ANTIPHON_API_KEY.
 """
 
 import hmac
@@ -11,34 +12,36 @@ from collections.abc import Callable
 from antiphon.auth.base import REFUSAL, DirectoryIndex, RequestedScope
 from antiphon.auth.secrets import KEY, MARK, Pepper
 from antiphon.domain.identity import EVERY_RIGHT, READER, SERVICE, WRITER, Actor, ActorKind
-from antiphon.domain.tenancy import DEFAULT_PROJECT, Key, KeyKind, Role
+from antiphon.domain.tenancy import DEFAULT_PROJECT, Key, KeyKind, ProjectRole
 from antiphon.errors import AuthenticationFailed, MissingParameter, PermissionDenied
 from antiphon.store.base import Directory, KeptKey
 
 UNKNOWN_KEY = KeptKey(Key("", KeyKind.SERVICE, "", 0, ""), bytes(32))
-"""What an unknown key is held against, so that it takes as long as a known one."""
+"""Compared with an unknown key, so that it takes as long as a known one."""
 
 
 class Keyring:
-    """Knows every key of the store."""
+    """All keys of the store, verified by digest."""
 
     def __init__(self, pepper: Pepper, clock: Callable[[], float]) -> None:
-        """`clock`: Unix seconds. Knows no key until it is told a directory."""
+        """`clock`: Unix seconds. Knows no key before `learn`."""
         self._pepper = pepper
         self._clock = clock
         self._known = DirectoryIndex.of(Directory())
         self._ended: frozenset[str] = frozenset()
-        """Ids of the keys that somebody has ended."""
+        """Ids of keys that were revoked, or ended early by a rotation."""
 
     def learn(self, directory: Directory) -> None:
-        """From now on this is what is known."""
+        """Replaces the directory."""
         self._ended = frozenset(kept.key.id for kept in directory.keys if self._is_ended(kept))
         self._known = DirectoryIndex.of(directory)
 
     def accepts(self, actor: Actor) -> bool:
-        """Whether what an actor whom `verify` has named was let in for goes on: nobody has ended the key,
-        disabled the user, archived the project or taken the user out of it. A key that ends by itself lets
-        what has begun go on."""
+        """Whether running requests of a verified actor may go on.
+
+        They end when the key is revoked, the user is disabled or removed from the project, or the project is
+        archived. A key that expires lets running requests finish.
+        """
         if actor.id in self._ended or not self._known.is_open(actor.project):
             return False
         if actor.user is None:
@@ -57,16 +60,15 @@ class Keyring:
         return self._build_actor(kept.key, scope)
 
     def build_user_actor(self, user: str, scope: RequestedScope, until: int) -> Actor:
-        """A user whom another verifier has established, until a moment (Unix seconds). Raises as `verify`
-        does."""
+        """The actor for a user whom another verifier has established, until a time in Unix seconds. Raises as
+        `verify` does."""
         key = Key(user, KeyKind.ACCESS_TOKEN, "", 0, user, user=user, expires=until)
         if not self._is_valid(key):
             raise AuthenticationFailed(REFUSAL)
         return self._build_user(key, scope)
 
     def _is_ended(self, kept: KeptKey) -> bool:
-        """Whether a key was revoked, or its end was put to where it has passed already, by a rotation as a
-        rule; once ended that way it is until its end is another."""
+        """Whether a key was revoked, or its end was moved into the past, as a rotation does."""
         key, before = kept.key, self._known.keys.get(kept.digest, kept).key
         if key.revoked is not None or key.expires is None:
             return key.revoked is not None
@@ -74,7 +76,7 @@ class Keyring:
         return is_moved and key.expires <= self._clock()
 
     def _is_valid(self, key: Key) -> bool:
-        """Looks at all of it, whatever comes out: the time that it takes tells nothing."""
+        """Checks everything in every case, so that the time taken reveals nothing."""
         now, known = self._clock(), self._known
         lasts = key.expires is None or key.expires > now
         is_open, is_active = known.is_open(key.project), known.is_active(key.user)
@@ -119,12 +121,12 @@ class Keyring:
         role = self._known.roles.get((project, user))
         if role is None:
             raise PermissionDenied(f"the user is no member of the project {project}", param="x-project-id")
-        rights = READER if role is Role.VIEWER else WRITER
+        rights = READER if role is ProjectRole.VIEWER else WRITER
         bound = key.project is not None
         return Actor(ActorKind.USER, key.id, project, user, rights, key.grant, bound, key.expires)
 
     def _choose_project(self, key: Key, user: str, chosen: str | None) -> str:
-        """The project that a token speaks in."""
+        """The project that a token acts in."""
         if key.project is not None:
             if chosen not in (None, key.project):
                 raise PermissionDenied("this token is for another project", param="x-project-id")
@@ -146,22 +148,24 @@ class Keyring:
 
 
 SERVICE_ACTOR = Actor(ActorKind.SERVICE_KEY, "service-key")
-"""Who bears the service key; no administrative rights."""
+"""The bearer of the service key, without administrative rights."""
 
 
 class ServiceKey:
-    """Knows one key by its keyed digest, whose own key lives as long as the process."""
+    """Verifies one key by its keyed digest, whose secret is new in each process."""
 
     def __init__(self, key: str, is_only_key: bool = True) -> None:
-        """`alone`: whether there is no other key, and so no project or user to choose: what a request says of
-        them is then not read."""
+        """`is_only_key`: there are no other keys, so projects and users that a request names are ignored."""
         self._alone = is_only_key
         self._pepper = Pepper(secrets.token_bytes(32))
         self._digest = self._pepper.digest(key)
 
     async def verify(self, token: str, scope: RequestedScope) -> Actor | None:
-        """The service actor when the token is the key. Takes the same time for every token of one length.
-        Raises PermissionDenied where another project, or a user, was chosen."""
+        """Returns the service actor when the token is the key, in the same time for every token of one
+        length.
+
+        Raises PermissionDenied where the request names another project, or a user.
+        """
         if not hmac.compare_digest(self._digest, self._pepper.digest(token)):
             return None
         if not self._alone and (scope.project not in (None, SERVICE_ACTOR.project) or scope.user is not None):

@@ -1,8 +1,8 @@
-"""Keys that callers carry, and the pepper without which their digests cannot be made.
+"""Keys that callers send, and the pepper that their digests are made with.
 
-A key is `ak_NAME_SECRET`: a public name of twelve characters, by which people and lists tell keys apart, and
-43 characters of secret (256 bits). Only the digest of the whole is kept: HMAC-SHA256 under the pepper, so who
-has the database alone has no key, and cannot even try some.
+A key is `ak_NAME_SECRET`: a public name of twelve characters, which people and lists show, and 43
+characters of secret (256 bits). Only the HMAC-SHA256 of the whole key under the pepper is stored. A stolen
+copy of the database contains no usable keys.
 """
 
 import hashlib
@@ -22,34 +22,34 @@ ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
 PEPPER_BYTES = 32
 PEPPER_FILE = "pepper"
 MARK_TEXT = b"antiphon: whose pepper this is"
-"""What a database's mark is made of: tells the right pepper, and nothing of it."""
+"""The text whose digest marks a database. The mark identifies the pepper and reveals nothing of it."""
 
 
 def new_key() -> str:
-    """A key that nobody has."""
+    """Makes a new key."""
     name = "".join(secrets.choice(ALPHABET) for _ in range(12))
     return f"{MARK}{name}_{secrets.token_urlsafe(PEPPER_BYTES)}"
 
 
 def extract_prefix(key: str) -> str:
-    """The part that is shown."""
+    """The public part of a key."""
     return key[:NAME_LENGTH]
 
 
 class Pepper:
-    """The secret that digests are made with; used for nothing else."""
+    """The secret that digests are made with. It has no other use."""
 
     def __init__(self, secret: bytes) -> None:
         self._keyed = hmac.new(secret, digestmod=hashlib.sha256)
-        """Begun with the secret alone: what is the same for every key."""
+        """An HMAC of the secret alone, copied for each key."""
 
     def digest(self, key: str) -> bytes:
-        """32 bytes by which a key is found."""
+        """The 32 bytes that identify a key."""
         return self._digest(key.encode())
 
     @property
     def mark(self) -> str:
-        """By which a database knows its pepper."""
+        """Identifies this pepper in a database."""
         return self._digest(MARK_TEXT).hex()
 
     def _digest(self, text: bytes) -> bytes:
@@ -59,7 +59,7 @@ class Pepper:
 
 
 def parse_pepper(said: str) -> Pepper:
-    """The pepper of the settings, in hexadecimal. Raises StoreRefused."""
+    """Parses a pepper in hexadecimal. Raises StoreRefused."""
     try:
         secret = bytes.fromhex(said)
     except ValueError:
@@ -73,7 +73,7 @@ def parse_pepper(said: str) -> Pepper:
 
 
 def load_pepper(home: Path, *, make: bool) -> Pepper:
-    """The pepper that lies in a directory; a new one only where it may be made. Raises StoreRefused."""
+    """Loads the pepper of a directory; with `make`, creates a missing one. Raises StoreRefused."""
     path = home / PEPPER_FILE
     if make and not path.exists():
         write_secret(path, secrets.token_hex(PEPPER_BYTES))
@@ -95,7 +95,10 @@ def load_pepper(home: Path, *, make: bool) -> Pepper:
 
 
 def write_secret(path: Path, text: str) -> None:
-    """A file that only its owner reads: whole, or not there. Raises FileExistsError, OSError."""
+    """Writes a file, completely or not at all, that only its owner can read.
+
+    Raises FileExistsError and OSError.
+    """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     beside = path.with_name(f"{path.name}.{os.getpid()}")
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

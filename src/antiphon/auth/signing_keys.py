@@ -1,8 +1,7 @@
-"""The public keys with which an issuer's tokens are checked, fetched from it, and again when it changes them.
+"""The public keys of an OpenID Connect issuer, which check its tokens.
 
-An issuer rotates its keys: a token that names an unknown key has them fetched again, but not more often than
-every few seconds, whoever sends such tokens. While the issuer is away, the keys that are known stay so for a
-day.
+Keys are fetched from the issuer, and again from time to time. A token with an unknown key has them fetched
+again, but only once in several seconds. While the issuer is away, known keys stay valid for a day.
 """
 
 import asyncio
@@ -17,15 +16,15 @@ from antiphon.settings.server import is_loopback
 from antiphon.telemetry.logs import record
 
 FRESH = 300.0
-"""Seconds after which the keys are fetched again: how long a key that the issuer took back is still taken."""
+"""Seconds after which keys are fetched again. A withdrawn key is accepted for so long."""
 AGAIN = 10.0
-"""Seconds between two fetches, at least."""
+"""Least seconds between two fetches."""
 STALE = 86_400.0
-"""Seconds that known keys hold without the issuer."""
+"""Seconds for which known keys stay valid without the issuer."""
 TIMEOUT = 5.0
 """Seconds for one answer of the issuer."""
 MOST_BYTES = 1 << 20
-"""Of an answer of the issuer."""
+"""Most bytes of an answer of the issuer."""
 GOOD = 200
 DISCOVERY = "/.well-known/openid-configuration"
 
@@ -36,7 +35,7 @@ class SigningKeys:
     """The keys of one issuer."""
 
     def __init__(self, issuer: str, url: str | None, fetch: Fetch, monotonic: Callable[[], float]) -> None:
-        """`url`: where the keys are; None asks the issuer. `fetch`: gets what lies at an address, and raises
+        """`url`: address of the keys; None asks the issuer. `fetch` downloads an address or raises
         IssuerUnavailable."""
         self._issuer = issuer
         self._url = url
@@ -47,19 +46,17 @@ class SigningKeys:
         self._tried: float | None = None
         self._fetching = asyncio.Lock()
         self.generation = 0
-        """Counts changes of the keys: what was proved with others has to be proved again."""
+        """Counts changes of the keys. Tokens that were checked with earlier keys are checked again."""
 
     async def refresh(self) -> None:
-        """Fetches the keys where that was long ago. Raises IssuerUnavailable where none is known and none can
-        be had."""
+        """Fetches old keys again. Raises IssuerUnavailable where no valid key is known."""
         if self._age() > STALE:
             await self._renew(required=True)
         elif self._age() > FRESH and not self._fetching.locked():
             await self._renew()
 
     async def find(self, kid: str | None) -> jwt.PyJWK | None:
-        """The key of that id, which is fetched where it is new; of a token that names none, the only
-        one there is."""
+        """The key with an id, fetched if it is unknown. For a token without an id, the only key."""
         found = self._find_key(kid)
         if found is None:
             await self._renew()
@@ -75,8 +72,7 @@ class SigningKeys:
         return self._keys.get(kid)
 
     async def _renew(self, required: bool = False) -> None:
-        """Fetches the keys, unless that was tried a moment ago. Raises IssuerUnavailable where they are
-        required."""
+        """Fetches the keys, unless that was tried just now. With `required`, raises IssuerUnavailable."""
         before = self._tried
         async with self._fetching:
             others_did = self._tried != before
@@ -92,7 +88,7 @@ class SigningKeys:
             )
 
     async def _fetch_keys(self) -> Mapping[str, object]:
-        """The issuer's set of keys."""
+        """Fetches the issuer's set of keys."""
         url = self._url
         if url is None:
             told = _parse_object(await self._fetch(self._issuer.rstrip("/") + DISCOVERY))
@@ -104,7 +100,7 @@ class SigningKeys:
         return _parse_object(await self._fetch(url))
 
     def _learn(self, said: Mapping[str, object]) -> None:
-        """Keys that this server cannot use are left out."""
+        """Keeps the keys that this server can use."""
         try:
             usable = jwt.PyJWKSet.from_dict(dict(said)).keys
         except (jwt.PyJWTError, ValueError, TypeError, AttributeError) as problem:
@@ -116,12 +112,12 @@ class SigningKeys:
 
 
 def _is_signing_key(key: jwt.PyJWK) -> bool:
-    """Whether a key is for signatures, and found by its id. What is fetched may be anything."""
+    """Whether a key is for signatures and has a usable id."""
     return key.public_key_use in (None, "sig") and isinstance(key.key_id, str | None)
 
 
 def is_secure_url(url: str) -> bool:
-    """Whether nobody on the way can change what is fetched from an address."""
+    """Whether nobody on the network can change what is fetched from an address."""
     try:
         parts = urlsplit(url)
         return parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname or ""))
@@ -140,7 +136,7 @@ def _parse_object(body: bytes) -> dict[str, object]:
 
 
 async def fetch(url: str) -> bytes:
-    """What lies at an address; follows no redirect. Raises IssuerUnavailable."""
+    """Downloads an address without following redirects. Raises IssuerUnavailable."""
     import httpx2  # it takes a tenth of a second, and only single sign-on needs it here
 
     try:

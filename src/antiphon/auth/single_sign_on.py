@@ -1,8 +1,8 @@
-"""Users who come with a token of an OpenID Connect issuer, beside those who come with a key of ours.
+"""Verifies tokens of an OpenID Connect issuer.
 
-A token is accepted when the issuer signed it for us with one of its keys, it has not ended, and its user is
-in the store and not disabled. Which projects it speaks for is what the store says, which follows the groups
-of the token for the projects that groups rule.
+A token is accepted when the issuer signed it for this server with one of its keys, it has not expired, and
+its user is in the store and not disabled. The store decides which projects the token may use. For projects
+with group rules, the members follow the groups of tokens.
 """
 
 import hashlib
@@ -18,58 +18,57 @@ from antiphon.auth.base import REFUSAL, RequestedScope
 from antiphon.auth.keyring import Keyring
 from antiphon.auth.signing_keys import SigningKeys
 from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind
-from antiphon.domain.tenancy import Membership, Role, User
-from antiphon.domain.texts import NAME
+from antiphon.domain.tenancy import NAME_PATTERN, Membership, ProjectRole, User
 from antiphon.errors import AuthenticationFailed, Conflict, NotFound
 from antiphon.store.base import Directory
 from antiphon.telemetry.logs import record
 
 JSON_OBJECT = "eyJ"
-"""How every JWT begins."""
+"""The beginning of every JWT."""
 PARTS = 3
 MOST_PROVED = 4096
-"""Tokens that are remembered as proved: a signature takes a tenth of a millisecond."""
+"""Most tokens that are cached as valid. To check a signature takes 0.1 ms."""
 BAD = (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError)
-"""What a token that is not whole makes of its reader."""
+"""Errors that a malformed token causes."""
 
 ISSUER = Actor(ActorKind.ADMIN, "single-sign-on", rights=EVERY_RIGHT)
-"""Who changes users and members because a token says so, in the audit."""
+"""The actor in the audit for changes that follow from tokens."""
 
 LONGEST_ADDRESS = 320
 LONGEST_NAME = 200
 LAST = 253_402_300_800
-"""Unix seconds of the year 10,000; no token lasts so long."""
-NAMED, SURROGATE = re.compile(NAME), re.compile("[\ud800-\udfff]")
-RANKS = {Role.VIEWER: 0, Role.MEMBER: 1, Role.OWNER: 2}
+"""Unix seconds of the year 10,000. A later expiry is invalid."""
+NAMED, SURROGATE = re.compile(NAME_PATTERN), re.compile("[\ud800-\udfff]")
+RANKS = {ProjectRole.VIEWER: 0, ProjectRole.MEMBER: 1, ProjectRole.OWNER: 2}
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRule:
-    """A group, and what it makes of its users in a project."""
+    """Gives users of a group a role in a project."""
 
     group: str
     project: str
-    role: Role
+    role: ProjectRole
 
 
 @dataclass(frozen=True, slots=True)
 class TokenIdentity:
-    """Who a token is of."""
+    """The user of a token."""
 
     address: str
     """Email address, in lower case."""
     name: str
-    roles: Mapping[str, Role]
-    """By project: of all projects that groups rule, those that the user's groups are for."""
+    roles: Mapping[str, ProjectRole]
+    """Roles from the user's groups, by project."""
     until: float
     """Unix seconds at which the token ends."""
     issued: float = 0.0
-    """Unix seconds at which it was made, as far as it says."""
+    """Unix seconds at which the token was issued; 0 if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimReader:
-    """Reads claims as the operator set it."""
+    """Reads claims by the names that the operator configured."""
 
     user_claim: str
     groups_claim: str
@@ -77,11 +76,11 @@ class ClaimReader:
 
     @property
     def ruled_projects(self) -> frozenset[str]:
-        """Projects whose members the groups decide."""
+        """Projects whose members follow groups."""
         return frozenset(rule.project for rule in self.rules)
 
     def read_identity(self, claims: Mapping[str, object], leeway: int) -> TokenIdentity | None:
-        """None where the claims name no user, or an address that the issuer has not verified."""
+        """Returns the user, or None where the claims name none or an unverified address."""
         address, until = read_claim(claims, self.user_claim), claims.get("exp")
         if not isinstance(address, str) or len(address) > LONGEST_ADDRESS or not _is_name(address):
             return None
@@ -97,7 +96,7 @@ class ClaimReader:
             address.lower(), said[:LONGEST_NAME], self._assign_roles(groups), until + leeway, made
         )
 
-    def _assign_roles(self, groups: object) -> Mapping[str, Role]:
+    def _assign_roles(self, groups: object) -> Mapping[str, ProjectRole]:
         """The highest role of each project."""
         named = {groups} if isinstance(groups, str) else set(_list_texts(groups))
         found = sorted(
@@ -107,12 +106,12 @@ class ClaimReader:
 
 
 def _is_name(text: str) -> bool:
-    """Whether a user may be called so; what is half of a character (JSON can say it) no database keeps."""
+    """Whether a text is a valid name. JSON can contain half of a character, which no database stores."""
     return NAMED.search(text) is not None and SURROGATE.search(text) is None
 
 
 def read_claim(claims: Mapping[str, object], name: str) -> object:
-    """What a claim says; a name that no claim has leads at its dots into objects."""
+    """The value of a claim. If no claim has the name, dots in it lead into objects."""
     if name in claims:
         return claims[name]
     at: object = claims
@@ -128,19 +127,19 @@ def _list_texts(groups: object) -> list[str]:
 
 
 def parse_group_rules(said: Sequence[str]) -> tuple[GroupRule, ...]:
-    """The rules of the settings, each `GROUP=PROJECT:ROLE`."""
+    """Parses rules of the settings, each `GROUP=PROJECT:ROLE`."""
     return tuple(_parse_group_rule(each) for each in said)
 
 
 def _parse_group_rule(said: str) -> GroupRule:
     group, _, rest = said.rpartition("=")
     project, _, role = rest.partition(":")
-    return GroupRule(group, project, Role(role))
+    return GroupRule(group, project, ProjectRole(role))
 
 
 @dataclass(frozen=True, slots=True)
 class TokenRequirements:
-    """What a token must be."""
+    """What a token must contain to be accepted."""
 
     issuer: str
     audience: str
@@ -150,7 +149,7 @@ class TokenRequirements:
 
 
 class TokenProver:
-    """Proves tokens, and remembers what it proved until the token ends or the issuer's keys change."""
+    """Checks tokens, and caches valid ones until they expire or the issuer's keys change."""
 
     def __init__(
         self, terms: TokenRequirements, keys: SigningKeys, reader: ClaimReader, wall: Callable[[], float]
@@ -164,8 +163,8 @@ class TokenProver:
         self._generation = keys.generation
 
     async def identify(self, token: str) -> TokenIdentity:
-        """Who a token is of. Raises AuthenticationFailed, and IssuerUnavailable where the issuer's keys
-        cannot be had."""
+        """Returns the user of a token. Raises AuthenticationFailed, and IssuerUnavailable without the
+        issuer's keys."""
         digest = hashlib.sha256(token.encode()).digest()
         await self._keys.refresh()
         if self._generation != self._keys.generation:
@@ -203,7 +202,7 @@ class Accounts(Protocol):
     """Changes of users and members, as `services.tenancy.TenancyService` makes them."""
 
     async def add_user(self, actor: Actor, name: str, email: str | None, note: str) -> User: ...
-    async def put_member(self, actor: Actor, project: str, user: str, role: Role) -> Membership: ...
+    async def put_member(self, actor: Actor, project: str, user: str, role: ProjectRole) -> Membership: ...
     async def remove_member(self, actor: Actor, project: str, user: str) -> None: ...
 
 
@@ -229,7 +228,7 @@ class SingleSignOn:
         self._add_users = add_users
         self._people = UserIndex.of(directory())
         self._latest: dict[str, float] = {}
-        """When the latest token of each user was made: the groups of an older one say what was."""
+        """When the latest token of each user was issued. Groups of older tokens are ignored."""
 
     async def verify(self, token: str, scope: RequestedScope) -> Actor | None:
         if not token.startswith(JSON_OBJECT) or token.count(".") != PARTS - 1:
@@ -255,8 +254,7 @@ class SingleSignOn:
             return self._get_index().users[identity.address]
 
     async def _follow_groups(self, user: User, identity: TokenIdentity) -> None:
-        """Makes the store say what the token's groups do, of the projects that groups rule. Writes only where
-        it does not say so yet."""
+        """Updates the user's memberships to the token's groups, in projects with group rules."""
         if identity.issued < self._latest.get(user.id, 0.0):
             return
         self._latest[user.id] = identity.issued
@@ -273,7 +271,7 @@ class SingleSignOn:
                 record("group_without_project", project=project)
 
     def _get_index(self) -> "UserIndex":
-        """Who there is, as the directory says now."""
+        """The index of the current directory."""
         directory = self._directory()
         if self._people.directory is not directory:
             self._people = UserIndex.of(directory)
@@ -282,12 +280,12 @@ class SingleSignOn:
 
 @dataclass(frozen=True, slots=True)
 class UserIndex:
-    """A directory as it is asked here."""
+    """Users and roles of a directory."""
 
     directory: Directory
     users: dict[str, User]
     """By email address."""
-    roles: dict[tuple[str, str], Role]
+    roles: dict[tuple[str, str], ProjectRole]
     """By project and user."""
 
     @staticmethod

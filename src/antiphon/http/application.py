@@ -14,16 +14,14 @@ from antiphon.dialects.base import Endpoint, EventStream, Request, Response
 from antiphon.errors import AntiphonError, MethodNotAllowed, RouteNotFound
 from antiphon.http.authenticate import Authenticator
 from antiphon.http.body import BodyReader
-from antiphon.http.connection import Connection, connection_of
-from antiphon.http.errors import send_error, to_api_error
+from antiphon.http.connection import Connection, get_connection
+from antiphon.http.errors import record_failure, record_refusal, send_error, to_api_error
 from antiphon.http.in_flight import ClientLeft, cancel_on_disconnect
-from antiphon.http.nearest import nearest_path
+from antiphon.http.openapi import declare_document, declare_pages
 from antiphon.http.origins import Headers, OriginCheck
-from antiphon.http.rate_limit_headers import NAMES as STANDINGS
-from antiphon.http.rate_limit_headers import limit_headers
-from antiphon.http.records import record_failure, record_refusal
-from antiphon.http.responses import send_file, send_response
-from antiphon.http.routing import Routes
+from antiphon.http.responses import RATE_LIMIT_HEADERS, build_limit_headers, send_file, send_response
+from antiphon.http.routing import Routes, find_nearest_path
+from antiphon.http.server_status import declare_health, declare_info, declare_metrics
 from antiphon.http.services import ServerServices
 from antiphon.http.sse import EventWriter, Pace
 from antiphon.http.state import AppState, group_headers
@@ -38,7 +36,7 @@ EXPOSED = (
     "x-should-retry",
     "x-antiphon-ignored",
     "x-antiphon-relaxed",
-    *STANDINGS,
+    *RATE_LIMIT_HEADERS,
 )
 """Response headers that a web page of an allowed origin may read."""
 
@@ -100,19 +98,19 @@ class Application:
                 return
             self._origins.require(scope, headers)
             found = self.routes.find(method, path)
-            right = self.routes.right_beside(path) if found is None else found.endpoint.right
+            right = self.routes.get_right_for_missing(path) if found is None else found.endpoint.right
             request.actor = await self._authenticator.authenticate(request, right)
             if found is None:
                 raise self._unknown(method, path)
             request.path_params = found.params
-            await self._answer(found.endpoint, request, connection_of(scope), receive, answer)
+            await self._answer(found.endpoint, request, get_connection(scope), receive, answer)
         except ClientLeft:
             return
         except Exception as problem:  # noqa: BLE001 - the edge's border: what it is becomes an answer
             await self._refuse(to_api_error(problem, request.id), request, scope["raw_path"], state, answer)
         finally:
             seconds = asyncio.get_running_loop().time() - began
-            self._edge.metrics.answered(self.routes.label(path), state.status, seconds)
+            self._edge.metrics.answered(self.routes.get_label(path), state.status, seconds)
 
     async def _answer(
         self, endpoint: Endpoint, request: Request, connection: Connection, receive: Receive, send: Send
@@ -134,7 +132,7 @@ class Application:
         else:
             answer = await endpoint.handler(request, self._services)
         if isinstance(answer, Response):
-            await send_response(send, answer, limit_headers(request.progress.limit_statuses))
+            await send_response(send, answer, build_limit_headers(request.progress.limit_statuses))
         elif isinstance(answer, EventStream):
             await self._stream(answer, request, connection, send)
         else:
@@ -146,7 +144,7 @@ class Application:
         """Writes events as they come, and how the stream ended. Raises what fails before the first."""
 
         def headers() -> list[tuple[bytes, bytes]]:
-            return [*stream.headers(), *limit_headers(request.progress.limit_statuses)]
+            return [*stream.headers(), *build_limit_headers(request.progress.limit_statuses)]
 
         writer = EventWriter(send, connection, self._pace, headers)
         last = None
@@ -175,10 +173,10 @@ class Application:
     ) -> None:
         """Records an error, and sends it unless an answer has begun, which can only break off. The error is
         held by no frame that its traceback leads to: such a circle would keep the whole request."""
-        dialect = self._edge.dialect_of(request.path)
+        dialect = self._edge.get_dialect(request.path)
         record_refusal(error, dialect.status(error), request, raw_path, self._edge)
         if not state.begun:
-            await send_error(send, dialect, error, limit_headers(request.progress.limit_statuses))
+            await send_error(send, dialect, error, build_limit_headers(request.progress.limit_statuses))
 
     def _attended(self, request: Request, connection: Connection) -> AbstractContextManager[object]:
         """Work that ends when the caller leaves, when time is up, or when its key is ended."""
@@ -188,11 +186,11 @@ class Application:
 
     def _unknown(self, method: str, path: str) -> AntiphonError:
         """What refuses a path at which nothing is, or a method that is not taken there."""
-        if taken := self.routes.methods_at(path):
+        if taken := self.routes.list_methods(path):
             error = MethodNotAllowed(f"{method} is not taken here")
             error.allowed = tuple(sorted(taken))
             return error
-        nearest = nearest_path(path, method, self.routes, self._prefixes)
+        nearest = find_nearest_path(path, method, self.routes, self._prefixes)
         hint = "" if nearest is None else f"did you mean {nearest}? "
         return RouteNotFound(f"no such path; {hint}GET /openapi.json lists all")
 
@@ -246,3 +244,25 @@ def _request(scope: Scope, request_id: str, headers: Headers) -> Request:
         scope.get("query_string", b""),
         client[0] if client else None,
     )
+
+
+def create_app(edge: AppState) -> Application:
+    """The ASGI application over an edge. Starts nothing."""
+    return Application(edge, list_endpoints(edge))
+
+
+def list_endpoints(edge: AppState) -> list[Endpoint]:
+    """Those of the dialects, of the admin API, and the server's own."""
+    own = declare_server_endpoints(edge)
+    return [
+        *(endpoint for dialect in edge.dialects for endpoint in dialect.endpoints),
+        *edge.admin,
+        *own,
+        declare_document(edge, own),
+        *declare_pages(),
+    ]
+
+
+def declare_server_endpoints(edge: AppState) -> tuple[Endpoint, ...]:
+    """What the server says of itself."""
+    return (declare_metrics(edge), *declare_info(edge), *declare_health(edge))

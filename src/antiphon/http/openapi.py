@@ -1,16 +1,19 @@
-"""The OpenAPI document: every endpoint, the schemas of its dialect, and what the edge adds to all of them:
-its errors in the dialect's shape, its headers, and the framing of streams.
+"""The OpenAPI document, and the page that shows it.
 
-It is written in version 3.2, the first that can say what one event of a stream holds.
+The document lists every endpoint and the schemas of its dialect. It adds what the application adds to all of
+them: errors in the dialect's shape, headers, and the framing of streams. It uses version 3.2, the first that
+describes one event of a stream. The page is a shell without data, which asks for the key.
 """
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.resources import files
 from typing import Any
 
 from antiphon import __version__
-from antiphon.dialects.base import EVENT_STREAM, Dialect, Endpoint
+from antiphon.dialects.base import EVENT_STREAM, Dialect, Endpoint, Request, Response, Services
 from antiphon.dialects.common.openapi_schemas import BRACES, build_operation, build_schemas, list_shapes
+from antiphon.domain.identity import Right
 from antiphon.errors import (
     AntiphonError,
     AuthenticationFailed,
@@ -32,8 +35,26 @@ from antiphon.errors import (
     UnsupportedMediaType,
 )
 from antiphon.http.errors import CLIENTS_RETRY, SERVER, TOO_MANY, UNAUTHORIZED, UNAVAILABLE
-from antiphon.http.health import HEALTH, HEALTH_SCHEMA
-from antiphon.http.rate_limit_headers import NAMES as LIMITED
+from antiphon.http.responses import RATE_LIMIT_HEADERS
+from antiphon.http.server_status import HEALTH, HEALTH_SCHEMA
+from antiphon.http.state import AppState
+
+PAGE_HEADERS = (
+    (
+        b"content-security-policy",
+        b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+        b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-cache"),
+)
+
+PAGES = (
+    ("/docs", "page.html", "text/html"),
+    ("/docs/page.css", "page.css", "text/css"),
+    ("/docs/page.js", "page.js", "text/javascript"),
+)
+
 
 VERSION = "3.2.0"
 
@@ -55,17 +76,17 @@ ERRORS: Mapping[int, str] = {
 }
 """What an error status means."""
 
-ANYWHERE = (RequestError, PermissionDenied, RequestTimedOut, HeadersTooLarge, InternalError)
-WITH_BODY = (BodyTooLarge, UnsupportedMediaType, ServerBusy)
-OF_MODELS = (ModelNotFound, EngineUnavailable, DeadlineExceeded)
-OF_STORE = (NotFound, StoreUnavailable)
-WAITING = {"completions", "embeddings", "tokens"}
+COMMON_ERRORS = (RequestError, PermissionDenied, RequestTimedOut, HeadersTooLarge, InternalError)
+BODY_ERRORS = (BodyTooLarge, UnsupportedMediaType, ServerBusy)
+MODEL_ERRORS = (ModelNotFound, EngineUnavailable, DeadlineExceeded)
+STORE_ERRORS = (NotFound, StoreUnavailable)
+QUEUED_TAGS = {"completions", "embeddings", "tokens"}
 """Tags of what waits for its turn in an engine, or for a template of its own to be rendered."""
 BUDGET = 402
 """What some dialects say where a budget is spent."""
-METERED = {"completions", "embeddings"}
+METERED_TAGS = {"completions", "embeddings"}
 """Tags of what limits and budgets are for."""
-CHANGING = {"adapters", "loras", "admin"}
+CHANGING_TAGS = {"adapters", "loras", "admin"}
 """Tags of what changes which models there are."""
 
 ADMIN_PREFIX = "Admin"
@@ -106,7 +127,7 @@ HEADERS: Mapping[str, Mapping[str, Any]] = {
             "description": "Of the tightest limit of a minute that is for the request, where there is one",
             "schema": TEXT if "reset" in name else {"type": "integer", "minimum": 0},
         }
-        for name in LIMITED
+        for name in RATE_LIMIT_HEADERS
     },
 }
 """What responses carry besides their body's headers."""
@@ -125,20 +146,23 @@ KEYS: Mapping[str, Any] = {
 """The two ways to send a key; either is enough."""
 
 
-def document(
-    dialects: Sequence[Dialect], own: Sequence[Endpoint], admin: Sequence[Endpoint], keyed: bool
+def build_document(
+    dialects: Sequence[Dialect],
+    server_endpoints: Sequence[Endpoint],
+    admin: Sequence[Endpoint],
+    needs_key: bool,
 ) -> bytes:
     """The document of a server that does or does not ask for a key; its own dialect comes first. `own`: the
     server's endpoints of no product; `admin`: those of projects, users and keys."""
     described = [(dialect, dialect.describe()) for dialect in dialects]
     first, at_first = described[0]
     groups = [(dialect.endpoints, dialect, at, at.prefix) for dialect, at in described]
-    groups += [(tuple(own), first, at_first, ""), (tuple(admin), first, at_first, ADMIN_PREFIX)]
+    groups += [(tuple(server_endpoints), first, at_first, ""), (tuple(admin), first, at_first, ADMIN_PREFIX)]
     paths: dict[str, dict[str, Any]] = {}
     for endpoints, dialect, at, prefix in groups:
         error = {"$ref": f"#/components/schemas/{at.error_schema}"}
         for endpoint in filter(lambda each: each.summary, endpoints):
-            operation = _operation(build_operation(endpoint, prefix), dialect, error, keyed)
+            operation = _build_operation(build_operation(endpoint, prefix), dialect, error, needs_key)
             for path in endpoint.paths:
                 paths.setdefault(BRACES.sub(r"{\1}", path), {})[endpoint.method.lower()] = operation
     schemas = {name: schema for _, at in described for name, schema in at.schemas.items()}
@@ -157,65 +181,67 @@ def document(
             "parameters": {"RequestId": REQUEST_ID},
         },
     }
-    if keyed:
+    if needs_key:
         whole["components"]["securitySchemes"] = KEYS
         whole["security"] = [{name: []} for name in KEYS]
     return json.dumps(whole).encode()
 
 
-def _operation(
-    operation: Mapping[str, Any], dialect: Dialect, error: Mapping[str, str], keyed: bool
+def _build_operation(
+    operation: Mapping[str, Any], dialect: Dialect, error: Mapping[str, str], needs_key: bool
 ) -> dict[str, Any]:
-    asks = keyed and "security" not in operation
+    asks = needs_key and "security" not in operation
     responses = {
-        status: _response(int(status), response, error, _told(operation, asks))
+        status: _build_response(int(status), response, error, _list_headers(operation, asks))
         for status, response in operation["responses"].items()
     }
-    for status in sorted({dialect.status(kind("")) for kind in _failures(operation, asks)}):
+    for status in sorted({dialect.status(kind("")) for kind in _list_failures(operation, asks)}):
         failed = {"description": ERRORS[status], "content": {"application/json": {"schema": error}}}
-        responses.setdefault(str(status), _response(status, failed, error))
+        responses.setdefault(str(status), _build_response(status, failed, error))
     parameters = [*operation.get("parameters", ()), {"$ref": "#/components/parameters/RequestId"}]
     return {**operation, "parameters": parameters, "responses": responses}
 
 
-def _failures(operation: Mapping[str, Any], keyed: bool) -> Iterator[type[AntiphonError]]:
+def _list_failures(operation: Mapping[str, Any], needs_key: bool) -> Iterator[type[AntiphonError]]:
     """What an operation may be refused with."""
-    yield from ANYWHERE
-    if keyed:
+    yield from COMMON_ERRORS
+    if needs_key:
         yield AuthenticationFailed
     if "requestBody" in operation:
-        yield from WITH_BODY
+        yield from BODY_ERRORS
     tags = set(operation.get("tags", ()))
     if "requestBody" in operation or "parameters" in operation:
-        yield from OF_STORE if "admin" in tags else OF_MODELS
-    if tags & WAITING or (keyed and "requestBody" in operation):
+        yield from STORE_ERRORS if "admin" in tags else MODEL_ERRORS
+    if tags & QUEUED_TAGS or (needs_key and "requestBody" in operation):
         yield Overloaded
-    if keyed and tags & METERED:
+    if needs_key and tags & METERED_TAGS:
         yield BudgetExceeded
-    if tags & CHANGING:
+    if tags & CHANGING_TAGS:
         yield Conflict
 
 
-def _response(
+def _build_response(
     status: int, response: Mapping[str, Any], error: Mapping[str, str], more: Sequence[str] = ()
 ) -> dict[str, Any]:
     """A response with its headers, `more` of them, and the events of a stream as they are framed."""
     content = {
-        media: _events(shape["schema"], error) if media == EVENT_STREAM else shape
+        media: _build_event_schema(shape["schema"], error) if media == EVENT_STREAM else shape
         for media, shape in response["content"].items()
     }
-    headers = {name: {"$ref": f"#/components/headers/{name}"} for name in (*_headers(status), *more)}
+    headers = {
+        name: {"$ref": f"#/components/headers/{name}"} for name in (*_list_error_headers(status), *more)
+    }
     return {**response, "headers": headers, "content": content}
 
 
-def _told(operation: Mapping[str, Any], keyed: bool) -> list[str]:
+def _list_headers(operation: Mapping[str, Any], needs_key: bool) -> list[str]:
     """What answers of an operation tell of its request."""
     posted = ["x-antiphon-ignored", "x-antiphon-relaxed"] if "requestBody" in operation else []
-    metered = keyed and METERED & set(operation.get("tags", ()))
-    return posted + list(LIMITED if metered else ())
+    metered = needs_key and METERED_TAGS & set(operation.get("tags", ()))
+    return posted + list(RATE_LIMIT_HEADERS if metered else ())
 
 
-def _headers(status: int) -> Iterator[str]:
+def _list_error_headers(status: int) -> Iterator[str]:
     yield "x-request-id"
     if status in (TOO_MANY, UNAVAILABLE):
         yield "retry-after"
@@ -225,7 +251,7 @@ def _headers(status: int) -> Iterator[str]:
         yield "www-authenticate"
 
 
-def _events(chunk: Mapping[str, Any], error: Mapping[str, str]) -> dict[str, Any]:
+def _build_event_schema(chunk: Mapping[str, Any], error: Mapping[str, str]) -> dict[str, Any]:
     """A stream of chunks that ends with `[DONE]`, or with an error and without it. Comments keep it alive."""
     told = {
         "type": "string",
@@ -234,3 +260,25 @@ def _events(chunk: Mapping[str, Any], error: Mapping[str, str]) -> dict[str, Any
     }
     data = {"anyOf": [told, {"const": "[DONE]"}]}
     return {"itemSchema": {"type": "object", "properties": {"data": data}, "required": ["data"]}}
+
+
+def declare_document(edge: AppState, own: Sequence[Endpoint]) -> Endpoint:
+    """The OpenAPI document. `own`: the server's endpoints of no product."""
+
+    async def show(_request: Request, _services: Services) -> Response:
+        return Response(build_document(edge.dialects, own, edge.admin, needs_key=bool(edge.verifiers)))
+
+    return Endpoint(method="GET", path="/openapi.json", handler=show, right=Right.READ)
+
+
+def declare_pages() -> tuple[Endpoint, ...]:
+    """The page, its style sheet and its script."""
+    return tuple(_declare_page(*page) for page in PAGES)
+
+
+def _declare_page(path: str, name: str, media_type: str) -> Endpoint:
+    async def show(_request: Request, _services: Services) -> Response:
+        body = files("antiphon.http").joinpath("docs", name).read_bytes()
+        return Response(body, media_type=media_type, headers=PAGE_HEADERS)
+
+    return Endpoint(method="GET", path=path, handler=show, right=None, ends_with_caller=False)

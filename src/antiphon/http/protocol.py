@@ -25,8 +25,7 @@ from uvicorn.server import ServerState
 
 from antiphon.dialects.base import Dialect
 from antiphon.errors import AntiphonError, HeadersTooLarge, RequestError, RequestTimedOut
-from antiphon.http.connection import CONNECTION, Connection, connection_of
-from antiphon.http.slow_clients import OutgoingData, SlowClientWatch
+from antiphon.http.connection import CONNECTION, Connection, OutgoingData, SlowClientWatch, get_connection
 from antiphon.telemetry.logs import record
 
 MAX_HEADER_BYTES = 1 << 16
@@ -50,10 +49,10 @@ LINGER = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class ProtocolOptions:
     """What the protocol is told."""
 
-    dialect_of: Callable[[str], Dialect]
+    get_dialect: Callable[[str], Dialect]
     """Who speaks at a path."""
     arrival_seconds: float
     """In which a request must have arrived."""
@@ -124,7 +123,7 @@ class Protocol(HttpToolsProtocol):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
         *,
-        policy: Policy,
+        policy: ProtocolOptions,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self.url = b""
@@ -245,7 +244,7 @@ class Protocol(HttpToolsProtocol):
             return False
         cycle.disconnected = True
         cycle.message_event.set()
-        connection_of(dict(cycle.scope)).leave()
+        get_connection(dict(cycle.scope)).leave()
         return cycle.response_started
 
     def on_response_complete(self) -> None:
@@ -302,7 +301,7 @@ class Protocol(HttpToolsProtocol):
         if self._end_answer():
             self.transport.abort()  # a refusal in the middle of an answer would be read as part of it
             return
-        dialect = self._policy.dialect_of(self.url.partition(b"?")[0].decode("latin-1"))
+        dialect = self._policy.get_dialect(self.url.partition(b"?")[0].decode("latin-1"))
         body, status, request_id = dialect.error(error), dialect.status(error), f"req-{self._policy.new_id()}"
         record("refused", logging.INFO, request_id=request_id, status=status, code=error.code)
         self.transport.write(

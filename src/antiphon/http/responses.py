@@ -1,8 +1,12 @@
-"""Sends whole answers and files."""
+"""Sends whole answers and files, and builds the rate-limit headers of OpenAI's answers."""
+
+import math
+from collections.abc import Iterable
 
 from starlette.types import Message, Send
 
 from antiphon.dialects.base import FileStream, Response
+from antiphon.domain.limits import LimitStatus, Measure, Window
 from antiphon.http.connection import Connection
 from antiphon.http.in_flight import ClientLeft
 
@@ -44,3 +48,63 @@ async def send_file(send: Send, stream: FileStream, connection: Connection) -> N
 def _content_type(media_type: str) -> bytes:
     is_text = media_type.startswith("text/") and "charset" not in media_type
     return (f"{media_type}; charset=utf-8" if is_text else media_type).encode()
+
+
+RATE_LIMIT_HEADERS = tuple(
+    f"x-ratelimit-{what}-{kind}"
+    for kind in ("requests", "tokens")
+    for what in ("limit", "remaining", "reset")
+)
+"""Every header there may be."""
+
+_REQUESTS, _TOKENS = (tuple(name.encode() for name in RATE_LIMIT_HEADERS[at : at + 3]) for at in (0, 3))
+
+SIXTY, THOUSAND = 60, 1000
+MINUTE, REQUESTS, CONCURRENT, COST = Window.MINUTE, Measure.REQUESTS, Measure.CONCURRENT, Measure.COST
+
+
+def build_limit_headers(standings: Iterable[LimitStatus]) -> HeaderList:
+    """None where nothing of that kind is limited by the minute."""
+    requests: LimitStatus | None = None
+    tokens: LimitStatus | None = None
+    for each in standings:
+        limit = each.limit
+        if limit.window is not MINUTE or limit.measure is COST or limit.measure is CONCURRENT:
+            continue
+        if limit.measure is REQUESTS:
+            requests = each if requests is None or _measure_room(each) < _measure_room(requests) else requests
+        else:
+            tokens = each if tokens is None or _measure_room(each) < _measure_room(tokens) else tokens
+    headers: HeaderList = []
+    if requests is not None:
+        headers += _build_headers(_REQUESTS, requests)
+    if tokens is not None:
+        headers += _build_headers(_TOKENS, tokens)
+    return headers
+
+
+def _build_headers(names: tuple[bytes, ...], standing: LimitStatus) -> HeaderList:
+    amount, remaining, reset = names
+    return [
+        (amount, b"%d" % standing.limit.amount),
+        (remaining, b"%d" % standing.remaining),
+        (reset, format_duration(standing.reset)),
+    ]
+
+
+def _measure_room(standing: LimitStatus) -> tuple[int, int]:
+    return standing.remaining, standing.limit.amount
+
+
+def format_duration(seconds: float) -> bytes:
+    """As OpenAI writes it: `120ms`, `1s`, `8.64s`, `6m0s`, `1h0m0s`; never less than it is."""
+    thousandths = math.ceil(seconds * THOUSAND)
+    if thousandths < SIXTY * THOUSAND:
+        if thousandths < THOUSAND and thousandths:
+            return b"%dms" % thousandths
+        return b"%gs" % (thousandths / THOUSAND)
+    whole, part = divmod(thousandths, THOUSAND)
+    minutes, left = divmod(whole, SIXTY)
+    hours, minutes = divmod(minutes, SIXTY)
+    fraction = b".%03d" % part if part else b""
+    return (b"%dh" % hours if hours else b"") + b"%dm%d%bs" % (minutes, left, fraction.rstrip(b"0"))

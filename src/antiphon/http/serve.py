@@ -18,8 +18,8 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from antiphon.errors import EngineUnavailable
-from antiphon.http.protocol import Departure, Policy, Protocol
-from antiphon.http.slow_clients import SlowClientWatch
+from antiphon.http.connection import SlowClientWatch
+from antiphon.http.protocol import Departure, Protocol, ProtocolOptions
 from antiphon.http.state import AppState
 
 IDLE_SECONDS = 75
@@ -128,7 +128,7 @@ def make_server(
     `leaving` when another process takes its place."""
     departure = Departure()
     settings, watch = edge.settings, SlowClientWatch(edge.settings.send_timeout)
-    policy = Policy(edge.dialect_of, settings.receive_timeout, edge.clock.unique, departure, watch)
+    policy = ProtocolOptions(edge.get_dialect, settings.receive_timeout, edge.clock.unique, departure, watch)
     config = uvicorn.Config(
         app,
         http=functools.partial(Protocol, policy=policy),  # type: ignore[arg-type]

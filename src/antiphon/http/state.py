@@ -93,12 +93,12 @@ class AppState:
         """All of them, the server's own first."""
         return (self.dialect, *self.others)
 
-    def dialect_of(self, path: str) -> Dialect:
+    def get_dialect(self, path: str) -> Dialect:
         """The one that answers whatever is asked at a path, whether there is something or not."""
-        return next((other for other in self.others if lies_under(path, other.prefix)), self.dialect)
+        return next((other for other in self.others if is_under(path, other.prefix)), self.dialect)
 
 
-def lies_under(path: str, prefix: str) -> bool:
+def is_under(path: str, prefix: str) -> bool:
     """Whether a path is the prefix or goes on below it."""
     return path.startswith(prefix) and path[len(prefix) :][:1] in ("", "/")
 

@@ -29,15 +29,15 @@ INTERPRETER_VARIABLES = frozenset(
     "PATH HOME LANG LC_ALL LC_CTYPE TMPDIR LD_LIBRARY_PATH VIRTUAL_ENV "
     "PYTHONPATH PYTHONHOME PYTHONUTF8 PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX".split()
 )
-"""What a Python needs of the environment to start; no credential is among it."""
+"""Variables that Python needs to start. None is a credential."""
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-"""A helper may start no other: numpy would try to as it is imported."""
+"""A helper may start no threads; numpy would on import."""
 
 START_DEADLINE = 20.0
-"""Seconds for the interpreter to start; our own code, so slow only when the machine is."""
+"""Seconds for the interpreter to start. It runs our own code, so only a busy machine makes it slow."""
 
 START_CPU = 2
 """Seconds of CPU that the start may take on top of the job's."""
@@ -53,7 +53,7 @@ RETRY_AFTER = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one job may take."""
+    """Limits of one job."""
 
     seconds: float = 2.0
     """Of CPU, once the function is called: on a busy machine an honest job waits, but works no longer."""
@@ -68,7 +68,7 @@ class Limits:
 
 
 class Stop(StrEnum):
-    """Why a job did not end by itself."""
+    """Why a job was stopped."""
 
     TIME = "time"
     """It worked for longer than it may."""
@@ -77,7 +77,7 @@ class Stop(StrEnum):
     else ended it."""
     MEMORY = "memory"
     ANSWER = "answer"
-    """It had more to say than the limit."""
+    """Its answer was over the limit."""
     CRASH = "crash"
     """The process died, perhaps of what the function raised."""
 
@@ -104,8 +104,9 @@ async def run_job(
     limits: Limits = Limits(),
     variables: Mapping[str, str] = NOTHING,
 ) -> object:
-    """What the function `module:name` returns for the payload, both of JSON's types. `variables`: what its
-    environment holds besides what an interpreter needs.
+    """Runs the function `module:name` with the payload and returns its result, both of JSON's types.
+
+    `variables`: the job's environment besides what an interpreter needs.
 
     Raises the AntiphonError that the function raised, or JobStopped. The process ends with this call,
     also when it is cancelled.
@@ -183,7 +184,7 @@ async def _converse(process: "Process", job: bytes, limits: Limits) -> bytes:
 
 
 async def _read_bounded(stream: "StreamReader", most: int) -> bytes:
-    """Everything until the end, if that is not too much."""
+    """Reads to the end. Raises JobStopped beyond the limit."""
     answer = bytearray()
     while chunk := await stream.read(CHUNK):
         answer += chunk
@@ -209,7 +210,7 @@ def _parse_answer(answer: bytes, code: int) -> object:
 
 
 def _to_job_stopped(code: int) -> JobStopped:
-    """Of a helper that ended before it had said all."""
+    """The error for a helper that ended without a full answer."""
     import signal
 
     if code == -signal.SIGALRM or was_ended(code):
@@ -221,7 +222,7 @@ def _to_job_stopped(code: int) -> JobStopped:
 
 
 def main() -> None:
-    """One job. The first byte of the answer says that the job begins now."""
+    """Runs one job. The first byte of the answer marks the start of the job."""
     import os
 
     limits = Limits(**json.loads(sys.argv[1]))
@@ -269,7 +270,7 @@ def _load_function(target: str) -> Callable[[Mapping[str, object]], object]:
 
 
 def _run_function(function: Callable[[Mapping[str, object]], object], payload: Mapping[str, object]) -> bytes:
-    """What it returns or refuses. Any other error ends the helper, and that too is an answer."""
+    """Encodes the result or the error. Any other exception ends the helper."""
     try:
         return json.dumps({"result": function(payload)}).encode()
     except AntiphonError as error:

@@ -37,7 +37,7 @@ from antiphon.settings.schema import Settings, choose_interpreter, encode_settin
 from antiphon.telemetry.logs import record
 
 BACKLOG = 2048
-"""Connections that may wait to be accepted, also while the HTTP process starts again."""
+"""Connections that may wait to be accepted, also while an HTTP process restarts."""
 
 HOST_DEADLINE = 5.0
 """Seconds that an engine host gets to end by itself, and the coordinator."""
@@ -58,18 +58,18 @@ HOST_VARIABLES = INTERPRETER_VARIABLES | {
     MALLOC,
 }
 HOST_PREFIXES = ("LC_", "DYLD_", "OMP_", "GOMP_", "KMP_", "GGML_", "CUDA_", "HIP_", "ROCR_")
-"""What of the environment reaches an engine host: what an interpreter, a library and its threads need, and no
-credential."""
+"""Prefixes of variables that an engine host gets. It gets what an interpreter, a library and its threads
+need, and no credential."""
 
 SECRET_VARIABLES = frozenset({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"})
 OWN_VARIABLES = "ANTIPHON_"
-"""What does not reach the HTTP processes and the coordinator by their environment: the settings, which hold
-keys, passwords and the pepper, are handed to them, and models are fetched before they start."""
+"""Variables that HTTP processes and the coordinator do not get. They receive the settings, which contain
+keys, passwords and the pepper, through a pipe, and models are fetched before they start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """What the children run; the defaults are the product."""
+    """What the children run. Tests and extensions replace the defaults."""
 
     engine: str = "antiphon.engines.llama.engine:LlamaTokenEngine"
     """`module:attribute` of the token engine."""
@@ -81,7 +81,7 @@ class Programs:
 
 @dataclass(frozen=True, slots=True)
 class ServingInfo:
-    """Everything is up."""
+    """Where a running server is reached, and its engines."""
 
     url: str
     engines: Mapping[str, EngineInfo]
@@ -143,13 +143,13 @@ def _explain_bind_error(problem: OSError, host: str, port: int) -> str:
 
 
 def format_url(listener: socket.socket) -> str:
-    """Where the socket is reached; with the port that was really bound."""
+    """The URL of a socket, with the port that was bound."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def filter_host_environment(environ: Mapping[str, str], wait_policy: str) -> dict[str, str]:
-    """What an engine host gets of an environment; what the user said to OpenMP or glibc stands."""
+    """The environment of an engine host. Values that the user set for OpenMP or glibc are kept."""
     kept = {
         name: value
         for name, value in environ.items()
@@ -159,7 +159,7 @@ def filter_host_environment(environ: Mapping[str, str], wait_policy: str) -> dic
 
 
 def filter_http_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """What an HTTP process and the coordinator get of an environment."""
+    """The environment of an HTTP process and the coordinator."""
     return {
         name: value
         for name, value in environ.items()
@@ -168,7 +168,7 @@ def filter_http_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _disable_core_dumps() -> None:
-    """Children inherit it: neither a key nor a prompt shall lie in a file because a process crashed."""
+    """Disables core dumps for all children, so that no key or prompt is written to a file in a crash."""
     _, hard = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
 
@@ -209,7 +209,7 @@ class _Supervisor:
         self._failure: AntiphonError | None = None
 
     async def run(self, serving: Callable[[ServingInfo], None]) -> int:
-        """Everything from the first start to the last end."""
+        """Runs the server from the first start to the last end."""
         for number in STOP_SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup means it
                 asyncio.get_running_loop().add_signal_handler(number, self._request_stop)
@@ -232,7 +232,7 @@ class _Supervisor:
             serving(ServingInfo(format_url(self._listener), self._infos))
 
     def _list_watches(self) -> list[Watch]:
-        """Of all but the HTTP processes."""
+        """The watches of all children but the HTTP processes."""
         return [*self._hosts, self._coordinator] if self._has_coordinator else self._hosts
 
     async def _guard(self, watch: Watch) -> None:
@@ -331,7 +331,7 @@ class _Supervisor:
 
 
 def build_load_spec(model: ModelSettings, settings: Settings) -> LoadSpec:
-    """What the host of this model is told to load."""
+    """Builds what the host of a model loads."""
     return LoadSpec(
         model=model.path,
         context_length=model.context_length,

@@ -1,7 +1,6 @@
-"""The HTTP processes of one server: as many as the settings say, each watched, all on one socket; and their
-replacement, one after the other, while the server serves.
+"""The HTTP processes of one server on one socket: started, watched, and replaced one after the other.
 
-How one is started is not known here.
+The supervisor passes in how one is started.
 """
 
 import asyncio
@@ -17,7 +16,7 @@ from antiphon.errors import AntiphonError, StartupError
 from antiphon.telemetry.logs import record
 
 RETIRE_SIGNAL = signal.SIGUSR2
-"""What has an HTTP process take no more connections and end when what it does is done."""
+"""Tells an HTTP process to take no new connections and to end after its running requests."""
 
 READY_DEADLINE = 60.0
 """Seconds in which a process that replaces another must be ready."""
@@ -28,16 +27,16 @@ MARGIN = 5.0
 
 @dataclass(slots=True, eq=False)
 class Worker:
-    """One HTTP process, and those that come after its deaths."""
+    """One HTTP process, which is started again when it dies."""
 
     watch: Watch
     is_ready: bool = False
     settled: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when it was ready once, or never will be."""
+    """Set once the process is ready, or never will be."""
 
 
 class Workers:
-    """The HTTP processes. `keep` runs as long as they are wanted."""
+    """All HTTP processes. `keep` runs as long as the server does."""
 
     def __init__(
         self,
@@ -64,11 +63,11 @@ class Workers:
 
     @property
     def are_ready(self) -> bool:
-        """Whether each of them is."""
+        """Whether every process is ready."""
         return len(self._serving) == self._count and all(worker.is_ready for worker in self._serving)
 
     def tell(self, line: bytes) -> None:
-        """Sends news to each."""
+        """Sends a line to every process."""
         for worker in self._list_all():
             worker.watch.tell(line)
 
@@ -77,11 +76,11 @@ class Workers:
             worker.watch.kill()
 
     def replace(self) -> None:
-        """Asks for another process in the place of each; once at a time."""
+        """Requests the replacement of every process, one round at a time."""
         self._replacing.set()
 
     async def keep(self) -> None:
-        """Starts them, and again whichever dies, until stopped."""
+        """Runs all processes, and starts those again that die, until stopped."""
         if self._stopping.is_set():
             return
         async with asyncio.TaskGroup() as group:
@@ -94,7 +93,7 @@ class Workers:
             replacing.cancel()
 
     async def stop(self, seconds: float) -> None:
-        """Ends all of them, each by force after so many seconds."""
+        """Ends all processes, by force after so many seconds."""
         self._stopping.set()
         for worker in self._list_all():
             worker.watch.forbid()
@@ -108,7 +107,7 @@ class Workers:
         return (*self._serving, *self._leaving)
 
     def _make_worker(self, number: int) -> Worker:
-        """The one of a number, not started yet."""
+        """Makes the worker of a number, not yet started."""
         alone = self._count == 1
         name = "the HTTP process" if alone else f"the HTTP process {number + 1}"
         watch = Watch(name, self._start, lambda *said: self._update_state(worker, *said), paced=not alone)
@@ -128,7 +127,7 @@ class Workers:
         self._on_change()
 
     async def _guard(self, worker: Worker, on_failure: Callable[[AntiphonError], None]) -> None:
-        """Keeps one; `failed` hears why, where it was never ready."""
+        """Keeps a worker running. `on_failure` gets the error of one that was never ready."""
         try:
             await worker.watch.keep()
         except AntiphonError as error:
@@ -153,7 +152,7 @@ class Workers:
             self._on_replaced(problem)
 
     async def _replace(self, number: int, group: asyncio.TaskGroup) -> str | None:
-        """Starts another and has the old one leave once that is ready; else says why it was not."""
+        """Starts a new process and retires the old one once it is ready. Returns the problem, if any."""
         new, old = self._make_worker(number), self._serving[number]
         problems: list[str] = []
         self._leaving.add(new)  # until it serves

@@ -1,9 +1,9 @@
-"""What all changes of projects, users, keys, limits and prices share: the one thread in which they are made,
-and the directory as it is known, of which everybody is told who answers requests from memory.
+"""The one thread that makes all changes of projects, users, keys, limits and prices.
 
-A change is checked against the directory of one revision, and written only while the store is at that
-revision still: where another process wrote something, the directory is read again and the change checked
-again. Holds no rule of who may do what; `services.policy` does.
+It keeps the current directory and passes each new one to the parts that answer requests from memory. A
+change is checked against one revision of the directory and written only at that revision. If another
+process was faster, the directory is read again and the change is checked again. `services.policy` decides
+who may change what.
 """
 
 import asyncio
@@ -21,23 +21,23 @@ from antiphon.services.policy import Named, Policy
 from antiphon.store.base import ChangeAuthor, ChangeFeed, Directory, StaleDirectory, TenancyStore
 
 MOMENT_LENGTH = 9
-"""Digits of a moment in milliseconds, which ids begin with: what is listed by them comes in order."""
+"""Digits of the time in milliseconds at the start of each id, so ids sort by time."""
 RANDOM_LENGTH = 10
 TRIES = 20
-"""How often a change is begun again because others were faster; each time one of them has got on."""
+"""How often a change is tried again because another process was faster."""
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """A directory, and the same as it is asked."""
+    """A directory with its index."""
 
     directory: Directory
     known: DirectoryIndex
 
 
 class DirectoryChanges:
-    """The changes of one process, one after the other."""
+    """Makes the changes of one process, one after the other."""
 
     def __init__(
         self,
@@ -47,8 +47,8 @@ class DirectoryChanges:
         feed: ChangeFeed | None = None,
         reached: Callable[[int], Awaitable[None]] | None = None,
     ) -> None:
-        """`listeners` are told each new directory, in the thread. `clock`: Unix seconds. `feed` tells what
-        other processes change. `reached` waits until the other processes of this server know a revision."""
+        """`listeners` get each new directory, in the thread. `clock`: Unix seconds. `feed` reports changes by
+        other processes. `reached` waits until the other processes of this server know a revision."""
         self._store = store
         self._listeners = listeners
         self._clock = clock
@@ -56,61 +56,66 @@ class DirectoryChanges:
         self._reached = reached
         self._view = _View(Directory(), DirectoryIndex.of(Directory()))
         self._thread = ThreadPoolExecutor(1, "antiphon-store")
-        """One change at a time; and each to its end, whether or not the caller still waits."""
+        """Runs one change at a time, each to its end, even if the caller has left."""
 
     @property
     def directory(self) -> Directory:
-        """As it is known."""
+        """The current directory."""
         return self._view.directory
 
     @property
     def policy(self) -> Policy:
-        """The rules as of now."""
+        """The rules over the current directory."""
         view = self._view
         return Policy(view.directory, self.now(), view.known)
 
     async def load(self) -> None:
-        """Learns what the store holds, and from then on what others change of it. Raises StoreUnavailable."""
+        """Reads the directory, then follows changes by others. Raises StoreUnavailable."""
         await self.run_in_thread(lambda: self._set_directory(self._store.directory()))
         if self._feed is not None:
             self._feed.start(self._catch_up)
 
     def close(self) -> None:
-        """Waits for the change that is being made, and lets go of the store."""
+        """Waits for the running change, then closes the store."""
         if self._feed is not None:
             self._feed.close()
         self._thread.shutdown()
         self._store.close()
 
     async def apply(self, work: Callable[[], T]) -> T:
-        """Makes a change: `work` checks it against `policy` and `directory`, has the store write it as `by`
-        says, tells `learn`, and returns what is answered. It runs in the thread, and once more from its
-        beginning where another process was faster, so it changes nothing else. What it answers holds in
-        every process of this server.
+        """Makes a change and returns the result of `work`, once every process of this server knows the
+        change.
+
+        `work` checks against `policy` and `directory`, writes to the store with `attribute_to`, and calls
+        `learn`. It runs in the thread, and again if another process was faster, so it has no other effect.
 
         Raises what `work` raises; StoreUnavailable; Conflict where others are always faster.
         """
         made = await self.run_in_thread(lambda: self._apply(work))
-        if self._reached is not None:  # not in the thread: two that change something must hear each other
+        if (
+            self._reached is not None
+        ):  # not in the thread: two processes that change something must answer each other
             await self._reached(self.directory.revision)
         return made
 
     async def run_in_thread(self, work: Callable[[], T]) -> T:
-        """Runs what only asks the store, after the changes that were asked for before."""
+        """Runs a read of the store, after all earlier changes."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def learn(self, revision: int, **changes: tuple[object, ...]) -> None:
-        """What was written is known from now on, without asking the database again: it may be gone.
-        `revision`: what the store answered to the write; `changes`: the parts of the directory that are
-        others now. In the thread, within `apply`."""
+        """Updates the directory after a write, without reading the database again: it may be gone.
+
+        `revision`: returned by the store's write. `changes`: the changed parts of the directory. Call it in
+        the thread, within `apply`.
+        """
         self._set_directory(replace(self.directory, revision=revision, **changes))  # type: ignore[arg-type]
 
     def attribute_to(self, actor: Actor) -> ChangeAuthor:
-        """Who changes something now, and what was known then."""
+        """The author, time and revision of a change, for the store."""
         return ChangeAuthor(actor.id, self.now(), self.directory.revision)
 
     def make_id(self, noun: str) -> str:
-        """An id that nobody has."""
+        """A new unique id."""
         moment = _encode_base36(self.now_ms())
         return f"{noun}_{moment}" + "".join(secrets.choice(ALPHABET) for _ in range(RANDOM_LENGTH))
 
@@ -123,7 +128,7 @@ class DirectoryChanges:
         return int(1_000 * self._clock())
 
     def resolve_since(self, before: int | None, is_on: bool | None) -> int | None:
-        """Since when something holds that may be switched on and off."""
+        """When a switch was turned on: `before` if it already was, None if it is off."""
         if is_on is None:
             return before
         return (before or self.now()) if is_on else None
@@ -138,7 +143,7 @@ class DirectoryChanges:
         raise Conflict("others change something at the same time all the while: try again")
 
     def _catch_up(self, revision: int) -> None:
-        """In the feed's thread; returns when the revision is known. Raises StoreUnavailable."""
+        """Called in the feed's thread; returns once the revision is known. Raises StoreUnavailable."""
         self._thread.submit(self._require_revision, revision).result()
 
     def _require_revision(self, revision: int) -> None:
@@ -155,7 +160,7 @@ class DirectoryChanges:
 
 
 def replace_by_id(things: Iterable[Named], thing: Named) -> tuple[Named, ...]:
-    """The same with one in the place of the one of its id, or at the end."""
+    """Replaces the item with the same id, or appends the item."""
     by_id = {each.id: each for each in things} | {thing.id: thing}
     return tuple(by_id.values())
 

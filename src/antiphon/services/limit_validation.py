@@ -1,5 +1,4 @@
-"""A limit that somebody asks for: whether it means anything, and what becomes of it. Knows nobody's
-rights."""
+"""Checks requested limits. Knows nothing of permissions."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -8,13 +7,13 @@ from antiphon.domain.limits import Limit, Measure, Subject, Window, explain_too_
 from antiphon.errors import Conflict, InvalidValue, MissingParameter
 
 MOST_LIMITS = 50
-"""Limits of one subject: each is looked at for every request."""
+"""Most limits of one target. Every request checks each of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class LimitRequest:
-    """A limit that somebody asks for: as `domain.limits.Limit`. The target of one that comes with a new key
-    is not known yet, and empty."""
+    """A requested limit, with the fields of `domain.limits.Limit`. The target is empty for a limit of a new
+    key."""
 
     subject: Subject
     target: str
@@ -25,12 +24,12 @@ class LimitRequest:
     note: str = ""
 
     def to_limit(self, id_: str, target: str, created: int) -> Limit:
-        """The limit that it becomes."""
+        """The limit with an id, a target and a time of creation."""
         return Limit(**{**asdict(self), "id": id_, "target": target, "created": created})
 
 
 def require_valid(request: LimitRequest, place: str = "") -> None:
-    """Raises a RequestError for a limit that means nothing. `place`: where it stands in what was sent, as
+    """Raises a RequestError for an invalid limit. `place`: its path in the request body, as in
     `limits[0].`."""
     window, models = f"{place}window", f"{place}models"
     if request.measure is Measure.CONCURRENT and request.window is not None:
@@ -43,13 +42,13 @@ def require_valid(request: LimitRequest, place: str = "") -> None:
 
 
 def require_countable(measure: Measure, amount: int, place: str = "") -> None:
-    """Raises InvalidValue for more than can be counted exactly."""
+    """Raises InvalidValue for an amount that cannot be counted exactly."""
     if (problem := explain_too_large(measure, amount)) is not None:
         raise InvalidValue(problem, param=f"{place}amount")
 
 
 def require_all_valid(limits: Sequence[LimitRequest]) -> None:
-    """The same for those that come with a new key, of which no two are one."""
+    """Checks the limits of a new key, of which no two may limit the same."""
     places: dict[tuple[object, ...], str] = {}
     for number, wanted in enumerate(limits):
         place = f"limits[{number}]"
@@ -59,7 +58,7 @@ def require_all_valid(limits: Sequence[LimitRequest]) -> None:
 
 
 def require_unique(limit: Limit, existing: Sequence[Limit]) -> None:
-    """Raises Conflict where a subject cannot get this limit beside those that it has."""
+    """Raises Conflict where a target has the same limit already, or too many."""
     for each in existing:
         if _limited_quantity(each) == _limited_quantity(limit):
             raise Conflict(f"there is such a limit already: change the amount of {each.id}")
@@ -68,5 +67,5 @@ def require_unique(limit: Limit, existing: Sequence[Limit]) -> None:
 
 
 def _limited_quantity(limit: Limit | LimitRequest) -> tuple[object, ...]:
-    """What is limited of a subject, without how much."""
+    """What a limit counts, without its amount."""
     return limit.measure, limit.window, limit.models

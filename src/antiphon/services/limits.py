@@ -1,9 +1,8 @@
-"""Limits and budgets: who sees them, who may change them, and how they stand.
+"""Limits and budgets: who sees them, who changes them, and their current status.
 
-The operator sets any. An owner of a project limits the keys that are for it alone: its service keys, and the
-access tokens bound to it; they could make others, so what is to hold for a project whatever its owners do is
-a limit of the project or of the user. Every caller sees the limits of what is theirs. What an actor may not
-see is not there.
+The operator sets any limit. An owner of a project limits keys that are for that project alone: its service
+keys and the access tokens bound to it. Owners can create other keys, so to limit a project as a whole the
+operator limits the project or the user. Every caller sees the limits of their own key, user and project.
 """
 
 from collections.abc import Mapping
@@ -31,8 +30,8 @@ class LimitService:
     def list_limits(
         self, actor: Actor, subject: Subject | None = None, target: str | None = None
     ) -> list[Limit]:
-        """Those that the actor may see, the oldest first; of one subject or target where that is said. The
-        limits of a key are those of its family."""
+        """Lists visible limits, oldest first, of one subject or target if given. All keys of a family share
+        their limits."""
         families = self._changes.directory.families()
         return [
             limit
@@ -47,12 +46,12 @@ class LimitService:
         return find_by_id(self.list_limits(actor), id_, "limit")
 
     async def get_status(self, actor: Actor, id_: str) -> LimitStatus:
-        """How one stands now. Raises NotFound and LimitsUnavailable."""
+        """The current status of a limit. Raises NotFound and LimitsUnavailable."""
         (standing,) = await self._limiter.read_status([self.get_limit(actor, id_)])
         return standing
 
     async def add(self, actor: Actor, request: LimitRequest) -> Limit:
-        """From then on requests that begin must fit it, too."""
+        """Adds a limit. It applies to requests that start after it is set."""
         require_valid(request)
 
         def add() -> Limit:
@@ -64,7 +63,7 @@ class LimitService:
         return await self._changes.apply(add)
 
     async def change(self, actor: Actor, id_: str, amount: int | None, note: str | None) -> Limit:
-        """What it has counted stays counted."""
+        """Changes amount and note. What the limit has counted stays."""
 
         def update() -> Limit:
             limit = self._get_changeable(actor, id_)
@@ -81,7 +80,7 @@ class LimitService:
         return await self._changes.apply(update)
 
     async def remove(self, actor: Actor, id_: str) -> None:
-        """From then on nothing is refused for it."""
+        """Removes a limit at once."""
 
         def remove() -> None:
             limit = self._get_changeable(actor, id_)
@@ -91,7 +90,7 @@ class LimitService:
 
         await self._changes.apply(remove)
 
-    # --- who may ---
+    # --- permissions ---
 
     def _can_see(self, actor: Actor, limit: Limit, families: Mapping[str, str]) -> bool:
         if actor.admin:
@@ -109,7 +108,7 @@ class LimitService:
                 return False
 
     def _find_key(self, actor: Actor, id_: str) -> Key | None:
-        """A key that the actor sees, or limits as an owner of the project that it is for."""
+        """A key that the actor sees, or may limit as an owner of its project."""
         policy = self._changes.policy
         for kept in self._changes.directory.keys:
             if kept.key.id == id_:
@@ -118,7 +117,7 @@ class LimitService:
         return None
 
     def _require_target(self, actor: Actor, request: LimitRequest | Limit) -> None:
-        """Raises NotFound for what is not there for the actor, and PermissionDenied for what is not theirs to
+        """Raises NotFound for a target that the actor may not see, PermissionDenied for one that they may not
         limit."""
         directory, policy = self._changes.directory, self._changes.policy
         match request.subject:
@@ -144,10 +143,10 @@ class LimitService:
             self._require_target(actor, limit)
         return limit
 
-    # --- how it is done ---
+    # --- internals ---
 
     def _list_siblings(self, limit: Limit) -> list[Limit]:
-        """Those of the same subject; of a key those of its family."""
+        """Limits of the same target; of a key all limits of its family."""
         directory = self._changes.directory
         families = directory.families()
         return [
@@ -163,7 +162,7 @@ class LimitService:
 
 
 def _has_target(families: Mapping[str, str], limit: Limit, target: str) -> bool:
-    """Whether a limit is of a target; that of a key is of its whole family."""
+    """Whether a limit applies to a target. A key's limit applies to its whole family."""
     if limit.subject is not Subject.KEY:
         return limit.target == target
     return families.get(limit.target, limit.target) == families.get(target, target)

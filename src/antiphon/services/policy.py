@@ -1,26 +1,26 @@
-"""What an actor may see and change of projects, users and keys at one moment: decides, and changes none."""
+"""Decides what an actor may see and change of projects, users and keys. Changes nothing itself."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from antiphon.auth.base import DirectoryIndex
-from antiphon.domain.identity import Actor, ActorKind, within
-from antiphon.domain.tenancy import EVERYTHING, Grant, Key, KeyKind, Project, Role, User
+from antiphon.domain.identity import Actor, ActorKind, is_within
+from antiphon.domain.tenancy import EVERYTHING, Grant, Key, KeyKind, Project, ProjectRole, User
 from antiphon.errors import Conflict, InvalidValue, MissingParameter, NotFound, PermissionDenied
 from antiphon.services.limit_validation import LimitRequest, require_all_valid
 from antiphon.store.base import Directory
 
 MOST_KEYS = 1_000
-"""Living access tokens of one user, and service keys of one project, unless the operator makes more."""
+"""Most valid access tokens of a user, and service keys of a project. The operator may create more."""
 ONLY_OWNERS_LIMIT = "only an owner of a project may limit keys, those that are for it"
 LAST = 2**62
-"""Unix seconds that nothing lasts beyond."""
+"""A time in Unix seconds that is later than every end."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyRequest:
-    """A key that somebody asks for."""
+    """What a caller asks for in a new key."""
 
     kind: KeyKind
     project: str | None = None
@@ -29,29 +29,29 @@ class KeyRequest:
     expires: int | None = None
     note: str = ""
     limits: tuple[LimitRequest, ...] = ()
-    """Of the key, whose id nobody knows yet."""
+    """Limits of the new key, which has no id yet."""
 
 
 class Policy:
-    """The rules over one directory. What an actor may not see is not there."""
+    """The rules over one directory. What an actor may not see raises NotFound."""
 
     def __init__(self, directory: Directory, now: int, known: DirectoryIndex | None = None) -> None:
-        """`known`: the same directory, where it is there already."""
+        """`known`: the index of the directory, if there is one already."""
         self._directory = directory
         self._known = known or DirectoryIndex.of(directory)
         self._now = now
 
     def list_projects(self, actor: Actor) -> list[Project]:
-        """Those that the actor may see: the operator all, others their own, a key of one project that one."""
+        """All for the operator, the project of a bound key, or the projects of the user."""
         mine = [] if actor.bound else self._known.list_projects(actor.user or "")
         return [each for each in self._directory.projects if actor.admin or each.id in (*mine, actor.project)]
 
     def list_users(self, actor: Actor) -> list[User]:
-        """Those that the actor may see: the operator all, others themselves."""
+        """All users for the operator; others see themselves only."""
         return [each for each in self._directory.users if actor.admin or each.id == actor.user]
 
     def list_keys(self, actor: Actor) -> list[Key]:
-        """Those that the actor may see."""
+        """The keys that the actor may see."""
         return [kept.key for kept in self._directory.keys if self.can_see(actor, kept.key)]
 
     def get_key(self, actor: Actor, id_: str) -> Key:
@@ -67,16 +67,17 @@ class Policy:
         self.require_unconfined(actor)
 
     def require_unconfined(self, actor: Actor) -> None:
-        """Raises PermissionDenied for a key that is confined, but for the operator's: members are of no model
-        and no path, not even who the key speaks for."""
+        """Raises PermissionDenied for a key that is confined to models or paths, except the operator's: it
+        may not change members."""
         if not actor.admin and actor.grant != EVERYTHING:
             raise PermissionDenied(
                 "this key is confined to models or paths, and members are not: use one that is not confined"
             )
 
     def require_known_user(self, actor: Actor, user: str) -> None:
-        """Raises NotFound, as for a user who is not there, where a user is a member of none of the actor's
-        projects: whoever were drawn into another project would have to name one in each request from then on.
+        """Raises NotFound where a user is a member of none of the actor's projects.
+
+        A user with a second project has to name one in each request, so strangers must not add users.
         """
         near = {project.id for project in self.list_projects(actor)}
         if not actor.admin and not any(
@@ -85,17 +86,17 @@ class Policy:
             raise NotFound(f"there is no user {user[:100]}")
 
     def is_owner(self, actor: Actor, project: str | None) -> bool:
-        """Whether a user is an owner of the project in which the token speaks."""
+        """Whether the actor is a user who owns the project and acts in it."""
         if actor.kind is not ActorKind.USER or actor.project != project:
             return False
-        return self._known.roles.get((actor.project, actor.user or "")) is Role.OWNER
+        return self._known.roles.get((actor.project, actor.user or "")) is ProjectRole.OWNER
 
-    def get_role(self, actor: Actor) -> Role | None:
-        """What a user is in the project in which the token speaks."""
+    def get_role(self, actor: Actor) -> ProjectRole | None:
+        """The user's role in the project that the actor acts in."""
         return self._known.roles.get((actor.project, actor.user or ""))
 
     def can_see(self, actor: Actor, key: Key) -> bool:
-        """Whether a key is there for an actor, which then may also change it."""
+        """Whether an actor may see, and so change, a key."""
         if actor.admin:
             return True
         if actor.bound and key.project != actor.project:
@@ -105,16 +106,18 @@ class Policy:
         return key.kind is KeyKind.SERVICE and self.is_owner(actor, key.project)
 
     def get_living_key(self, actor: Actor, id_: str) -> Key:
-        """A key that the actor may change, which is each that it sees and that has not ended."""
+        """A visible key that has not ended. Raises NotFound and InvalidValue."""
         key = self.get_key(actor, id_)
         if key.revoked is not None or (key.expires is not None and key.expires <= self._now):
             raise InvalidValue("the key has ended: make a new one", param="id")
         return key
 
     def find_end(self, key: Key) -> int | None:
-        """When a key ends but for its rotation: what its latest successor has kept. Raises Conflict where a
-        successor lives, so that a rotation that is repeated leaves no second key that nobody knows of; and
-        InvalidValue where what is kept of the successor has ended it, as it would end another."""
+        """When a key would end without its rotation; its latest successor keeps that time.
+
+        Raises Conflict where a successor is valid, so a repeated rotation leaves no second, forgotten key.
+        Raises InvalidValue where that time has passed.
+        """
         later = _list_successors(self._directory, key)
         living = [each for each in later if each.revoked is None and (each.expires or LAST) > self._now]
         if living:
@@ -129,7 +132,8 @@ class Policy:
         return ends
 
     def require_other_operator(self, key: Key, changed: Key | None = None) -> None:
-        """Raises InvalidValue where nobody could do everything any more if a key ended or was `changed`."""
+        """Raises InvalidValue where no unrestricted operator's key would be left without or with a
+        `changed` key."""
         left = [kept.key for kept in self._directory.keys if kept.key.id != key.id]
         left += [] if changed is None else [changed]
         standing = (
@@ -147,8 +151,9 @@ class Policy:
             )
 
     def require_within_rights(self, actor: Actor, key: Key | KeyRequest) -> None:
-        """Nobody makes a key that may more than theirs: other models or paths, other projects, for longer."""
-        if not within(key.grant, actor.grant):
+        """Raises PermissionDenied for a key with more models, paths, projects or time than the actor's
+        own."""
+        if not is_within(key.grant, actor.grant):
             raise PermissionDenied("a key cannot give what it does not have: name fewer models or endpoints")
         if actor.bound and key.project != actor.project:
             raise PermissionDenied(f"this key is for the project {actor.project} alone: name it in project")
@@ -156,7 +161,7 @@ class Policy:
             raise PermissionDenied(f"this key ends at {actor.until}: name that or earlier in expires_at")
 
     def require_creatable(self, actor: Actor, request: KeyRequest) -> None:
-        """Raises a RequestError for a key that makes no sense, or that the actor may not make."""
+        """Raises a RequestError for a key that is invalid, or that the actor may not create."""
         self.require_within_rights(actor, request)
         if request.kind is KeyKind.ADMIN:
             require_admin(actor)
@@ -179,8 +184,8 @@ class Policy:
         require_all_valid(request.limits)
 
     def require_room(self, actor: Actor, request: KeyRequest | Key) -> None:
-        """Raises Conflict where nobody but the operator makes one more: every key is in the memory of every
-        process."""
+        """Raises Conflict where there are too many keys of this kind. Every process keeps all keys in
+        memory."""
         if actor.admin:
             return
         alike = (
@@ -205,7 +210,7 @@ class Policy:
 
 
 class HasId(Protocol):
-    """What has an id."""
+    """An object with an id."""
 
     @property
     def id(self) -> str: ...
@@ -215,7 +220,7 @@ Named = TypeVar("Named", bound=HasId)
 
 
 def find_by_id(things: Iterable[Named], id_: str, noun: str) -> Named:
-    """The one of an id. Raises NotFound."""
+    """Returns the item with an id. Raises NotFound."""
     for thing in things:
         if thing.id == id_:
             return thing
@@ -223,8 +228,10 @@ def find_by_id(things: Iterable[Named], id_: str, noun: str) -> Named:
 
 
 def _list_successors(directory: Directory, key: Key) -> list[Key]:
-    """Those of a key's family that were made after it, the oldest first: where there is one, the key was
-    rotated, and its end is that of the overlap."""
+    """Keys of the same family that were created after a key, oldest first.
+
+    If there is one, the key was rotated, and its end is the end of the overlap.
+    """
     family = sorted(
         (kept.key for kept in directory.keys if kept.key.first == key.first),
         key=lambda each: (each.family is not None, each.created, each.id),
@@ -245,6 +252,6 @@ def _require_absent(request: KeyRequest, *names: str) -> None:
 
 
 def require_admin(actor: Actor) -> None:
-    """Raises PermissionDenied for everybody else."""
+    """Raises PermissionDenied for all but the operator."""
     if not actor.admin:
         raise PermissionDenied("only the operator's key may do this")

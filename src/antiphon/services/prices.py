@@ -1,26 +1,27 @@
-"""The price list: who may change it, and how. Nothing of a price that holds is written anew, so that each
-entry of the ledger can be reckoned again by the price that it names: a price ends, and another is added.
+"""The price list and its changes.
+
+A price in force is never rewritten: it ends, and another is added. So each entry of the ledger can be
+computed again by the price that it names.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from antiphon.domain.currencies import CODES
 from antiphon.domain.identity import Actor
 from antiphon.domain.limits import Measure
-from antiphon.domain.prices import Price, unpriced
+from antiphon.domain.prices import CURRENCY_CODES, Price, find_unpriced
 from antiphon.errors import InvalidValue
 from antiphon.services.changes import DirectoryChanges, replace_by_id
 from antiphon.services.policy import find_by_id, require_admin
 from antiphon.store.base import RuleStore
 
 SETTLE_S = 10
-"""Seconds after which what a price held for is in the ledger."""
+"""Seconds after which all requests under an ended price are in the ledger."""
 
 
 @dataclass(frozen=True, slots=True)
 class PriceRequest:
-    """A price that somebody asks for: as `domain.prices.Price`, of which it has the units."""
+    """A requested price, with the fields and units of `domain.prices.Price`."""
 
     models: str
     currency: str
@@ -35,14 +36,14 @@ class PriceRequest:
 
 
 class PriceService:
-    """The prices of one server, all in one currency. For the operator alone."""
+    """The prices of one server, all in one currency. Only the operator changes them."""
 
     def __init__(self, changes: DirectoryChanges, rules: RuleStore) -> None:
         self._changes = changes
         self._rules = rules
 
     def list_prices(self, actor: Actor) -> list[Price]:
-        """All of them, also those that ended."""
+        """All prices, including ended ones."""
         require_admin(actor)
         return list(self._changes.directory.prices)
 
@@ -51,11 +52,11 @@ class PriceService:
         return find_by_id(self.list_prices(actor), id_, "price")
 
     def find_unpriced(self, models: Sequence[str]) -> list[str]:
-        """Those of the models that no price holds for now: under a limit of cost they are refused."""
-        return unpriced(self._changes.directory.prices, models, self._changes.now())
+        """Models without a current price. Under a limit of cost their requests are refused."""
+        return find_unpriced(self._changes.directory.prices, models, self._changes.now())
 
     def find_refused(self, models: Sequence[str]) -> list[str]:
-        """Those of the models that no price holds for now, though a limit counts what they cost."""
+        """Models without a current price whose cost a limit counts."""
         limits = self._changes.directory.limits
         counted = [limit for limit in limits if limit.measure is Measure.COST]
         return [
@@ -63,9 +64,11 @@ class PriceService:
         ]
 
     async def add(self, actor: Actor, request: PriceRequest) -> Price:
-        """From then on requests are reckoned by it. Raises InvalidValue for a time that was: what began in it
-        has its price already; for what is no currency; and for another than costs are in. Where nothing was
-        priced yet, the first price after all have ended decides anew."""
+        """Adds a price for requests that start from then on.
+
+        Raises InvalidValue for a start in the past, an unknown currency, and another currency than the
+        server's. The currency may change where nothing was priced yet and all prices have ended.
+        """
         require_admin(actor)
 
         def add() -> Price:
@@ -84,8 +87,10 @@ class PriceService:
     async def change(
         self, actor: Actor, id_: str, note: str | None, until: Callable[[int | None], int | None]
     ) -> Price:
-        """`until`: from when the price ends to when it ends from then on. One that has ended stays so, and
-        none ends in a time that was."""
+        """Changes note and end. `until` maps the old end to the new one.
+
+        An ended price cannot be changed, and no price can end in the past.
+        """
         require_admin(actor)
 
         def update() -> Price:
@@ -98,7 +103,7 @@ class PriceService:
         return await self._changes.apply(update)
 
     async def end(self, actor: Actor, id_: str) -> Price:
-        """It holds no more; one that has not begun never will. Once more changes nothing."""
+        """Ends a price now, or before it starts. To end it again changes nothing."""
         require_admin(actor)
 
         def end_price() -> Price:
@@ -116,10 +121,11 @@ class PriceService:
         return price
 
     def _require_currency(self, currency: str, now: int) -> None:
-        """Raises InvalidValue, also for what is no currency but where costs are in it already."""
+        """Raises InvalidValue for an unknown currency, unless prices already use it, and for a second
+        currency."""
         prices = self._changes.directory.prices
         others = [price for price in prices if price.currency != currency]
-        if currency not in CODES and len(others) == len(prices):
+        if currency not in CURRENCY_CODES and len(others) == len(prices):
             raise InvalidValue(
                 f"{currency} is no currency that one pays in: say a code of ISO 4217, as USD",
                 param="currency",

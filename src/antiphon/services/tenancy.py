@@ -1,9 +1,9 @@
-"""Who may change what of projects, users and keys. A change is in the store and in the keyring before it is
-answered.
+"""Changes of projects, users, members and keys.
 
-The operator's key changes everything. An owner of a project changes its members and its service keys; every
-user makes and ends access tokens of their own. Nobody makes a key that may more than the one they came with.
-What an actor may not see is not there.
+A change is in the store and in the keyring before the request is answered. The operator's key changes
+everything. An owner of a project changes its members and its service keys. Every user creates and revokes
+access tokens of their own. You cannot create a key with more permissions than your own. What an actor may
+not see is reported as not found.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from antiphon.auth.secrets import Pepper, extract_prefix, new_key
 from antiphon.domain.identity import Actor
 from antiphon.domain.limits import Limit, Subject
-from antiphon.domain.tenancy import AuditEntry, Key, Membership, Project, Role, User
+from antiphon.domain.tenancy import AuditEntry, Key, Membership, Project, ProjectRole, User
 from antiphon.errors import InvalidValue
 from antiphon.services.changes import DirectoryChanges, replace_by_id
 from antiphon.services.policy import KeyRequest, find_by_id, require_admin
@@ -21,7 +21,7 @@ from antiphon.store.base import KeptKey, TenancyStore
 
 @dataclass(frozen=True, slots=True)
 class IssuedKey:
-    """A new key, and the only time that it is shown."""
+    """A new key with its secret, which is shown only once."""
 
     key: Key
     secret: str
@@ -37,21 +37,21 @@ class TenancyService:
         self._pepper = pepper
 
     async def load(self) -> None:
-        """Learns what the store holds."""
+        """Reads the directory of the store."""
         await self._changes.load()
 
     def close(self) -> None:
-        """Waits for the change that is being made, and lets go of the store."""
+        """Waits for the running change, then closes the store."""
         self._changes.close()
 
     # --- projects and users ---
 
     def list_projects(self, actor: Actor) -> list[Project]:
-        """Those that the actor may see."""
+        """The ones that the actor may see."""
         return self._changes.policy.list_projects(actor)
 
     def list_users(self, actor: Actor) -> list[User]:
-        """Those that the actor may see."""
+        """The ones that the actor may see."""
         return self._changes.policy.list_users(actor)
 
     def get_project(self, actor: Actor, id_: str) -> Project:
@@ -110,7 +110,7 @@ class TenancyService:
     async def change_user(
         self, actor: Actor, id_: str, change: Callable[[User], User], disabled: bool | None = None
     ) -> User:
-        """`change`: from what the user is to what it is from then on, but for `disabled`."""
+        """`change` returns the changed user; `disabled` is set apart from it."""
         require_admin(actor)
 
         def update() -> User:
@@ -126,12 +126,12 @@ class TenancyService:
     # --- members ---
 
     def list_members(self, actor: Actor, project: str) -> list[Membership]:
-        """Of a project that the actor may see, by the ids of the users. Raises NotFound."""
+        """The members of a visible project, ordered by user id. Raises NotFound."""
         find_by_id(self.list_projects(actor), project, "project")
         members = (each for each in self._changes.directory.memberships if each.project == project)
         return sorted(members, key=lambda each: each.user)
 
-    async def put_member(self, actor: Actor, project: str, user: str, role: Role) -> Membership:
+    async def put_member(self, actor: Actor, project: str, user: str, role: ProjectRole) -> Membership:
         def add() -> Membership:
             self._changes.policy.require_owner(actor, project)
             self._changes.policy.require_known_user(actor, user)
@@ -159,7 +159,7 @@ class TenancyService:
     # --- keys ---
 
     def list_keys(self, actor: Actor) -> list[Key]:
-        """Those that the actor may see."""
+        """The ones that the actor may see."""
         return self._changes.policy.list_keys(actor)
 
     def get_key(self, actor: Actor, id_: str) -> Key:
@@ -167,7 +167,7 @@ class TenancyService:
         return self._changes.policy.get_key(actor, id_)
 
     def list_limits(self, keys: Iterable[Key]) -> Mapping[str, Sequence[Limit]]:
-        """The limits of keys, which are those of their families, by their ids; the oldest first."""
+        """The limits of keys by key id, oldest first. All keys of a family share their limits."""
         directory = self._changes.directory
         families = directory.families()
         limits: dict[str, list[Limit]] = {}
@@ -189,7 +189,7 @@ class TenancyService:
         id_: str,
         change: Callable[[Key], Key],
     ) -> Key:
-        """`change`: from what the key is to what it is from then on. A key that has ended stays so."""
+        """`change` returns the changed key. A key that has ended cannot be changed."""
 
         def update() -> Key:
             key = self._changes.policy.get_living_key(actor, id_)
@@ -202,7 +202,7 @@ class TenancyService:
         return await self._changes.apply(update)
 
     async def revoke_key(self, actor: Actor, id_: str) -> Key:
-        """From now on it is accepted nowhere; once more changes nothing."""
+        """Revokes a key at once. To revoke it again changes nothing."""
 
         def revoke() -> Key:
             key = self.get_key(actor, id_)
@@ -215,9 +215,12 @@ class TenancyService:
         return await self._changes.apply(revoke)
 
     async def rotate_key(self, actor: Actor, id_: str, overlap: int) -> IssuedKey:
-        """A new key that may what the old one may, for as long as that would have lasted; the old one ends
-        `overlap` seconds from now, if not before. The limits of the old key become those of the new one, and
-        go on counting what both use. Raises Conflict for a key that has a living successor."""
+        """Creates a key with the rights and the end of the old one, which ends in `overlap` seconds at the
+        latest.
+
+        The limits move to the new key and count what both keys use. Raises Conflict where a successor is
+        valid.
+        """
 
         def rotate() -> IssuedKey:
             ends = self._changes.policy.find_end(self._changes.policy.get_key(actor, id_))
@@ -247,11 +250,11 @@ class TenancyService:
     async def list_audit(
         self, actor: Actor, limit: int, before: int | None, target: str | None
     ) -> Sequence[AuditEntry]:
-        """For the operator."""
+        """Lists who changed what. For the operator alone."""
         require_admin(actor)
         return await self._changes.run_in_thread(lambda: self._tenancy.audit(limit, before, target))
 
-    # --- how it is done ---
+    # --- internals ---
 
     def _create_key(self, actor: Actor, request: KeyRequest) -> IssuedKey:
         secret = new_key()
@@ -277,7 +280,7 @@ class TenancyService:
         return IssuedKey(key, secret, limits)
 
     def _move_limits(self, successor: Key) -> tuple[Limit, ...]:
-        """The limits of a family, as its latest key has them. Their ids stay: counters go by them."""
+        """The limits of the key's family, moved to the key. Their ids stay, since counters use them."""
         directory = self._changes.directory
         families = directory.families()
         return tuple(
@@ -289,7 +292,7 @@ class TenancyService:
     def _learn_key(
         self, revision: int, *keys: Key, made: tuple[KeptKey, ...] = (), limits: tuple[Limit, ...] = ()
     ) -> None:
-        """Keys and limits that are others now, or new."""
+        """Updates the directory: `keys` are changed, `made` are new, `limits` are changed or new."""
         changed = {key.id: key for key in keys}
         kept = (
             replace(each, key=changed[each.key.id]) if each.key.id in changed else each
@@ -301,7 +304,7 @@ class TenancyService:
         self._changes.learn(revision, keys=(*kept, *made), limits=known)
 
     def _list_memberships_without(self, project: str, user: str) -> tuple[Membership, ...]:
-        """The memberships but for one."""
+        """All memberships except one."""
         return tuple(
             each
             for each in self._changes.directory.memberships
@@ -310,5 +313,5 @@ class TenancyService:
 
 
 def _normalize_email(user: User) -> User:
-    """The user with the address as it is compared: an address is one however it is written."""
+    """The user with the address in lower case, as addresses are compared."""
     return user if user.email is None else replace(user, email=user.email.lower())

@@ -1,9 +1,9 @@
-"""The live numbers of engines as families: what `domain.load.Load` says, by model, and by adapter. Asks no
-engine."""
+"""The live numbers of engines as families: what `domain.engine_load.Load` says, by model, and by adapter.
+Asks no engine."""
 
 from collections.abc import Callable, Iterator, Mapping
 
-from antiphon.domain.load import AdapterLoad, Load
+from antiphon.domain.engine_load import AdapterLoad, Load
 from antiphon.telemetry.exposition import Family, Kind, Series, Value
 
 PREFIX = "antiphon_engine_"

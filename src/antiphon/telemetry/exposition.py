@@ -10,7 +10,7 @@ from enum import StrEnum
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from antiphon.domain.load import LATENCY_BOUNDS, Histogram
+from antiphon.domain.engine_load import LATENCY_BOUNDS, Histogram
 
 if TYPE_CHECKING:
     from prometheus_client import Metric

@@ -1,4 +1,4 @@
-"""The fields that say what an answer must look like, as one constraint: exactly one of them, or none."""
+"""Builds one constraint from the fields that ask for one (response_format, guided_*, structured_outputs)."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from antiphon.dialects.common.request_types import (
     StructuredOutputs,
 )
 from antiphon.dialects.common.strict_json import sanitize_key
-from antiphon.domain.constraint import Constraint, ConstraintKind
+from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.errors import InvalidValue, MissingParameter
 
 JSON = frozenset({ConstraintKind.JSON_OBJECT, ConstraintKind.JSON_SCHEMA})

@@ -1,5 +1,6 @@
-"""From the wire types of chats and text completions to a generation request, with OpenAI's defaults and
-rules."""
+"""Builds a generation request from the wire types of chats and text completions, with OpenAI's defaults and
+rules.
+"""
 
 from dataclasses import replace
 from typing import Any, TypedDict

@@ -1,7 +1,8 @@
-"""From events to OpenAI's answers: buffered as one object, streamed as chunks.
+"""Encodes buffered answers, log-probabilities and errors in OpenAI's shapes.
 
-A chunk of text is the commonest thing that the server writes, so its bytes around the text are made once for
-each choice. They are the bytes that encoding the wire type gives; a test compares them.
+Log-probabilities are lists of entries in a chat and parallel arrays in a text; those of a prompt are as in
+vLLM. Each list is encoded in blocks of some hundred tokens, since objects take several times as much memory
+as JSON.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -34,12 +35,12 @@ from antiphon.dialects.common.response_types import (
     TopLogprob,
     UsageShape,
 )
-from antiphon.domain.collect import Choice, Generation
+from antiphon.domain.collect import CollectedChoice, CollectedGeneration
 from antiphon.domain.events import (
     FinishReason,
+    Usage,
 )
-from antiphon.domain.scores import Scores, TokenScore
-from antiphon.domain.usage import Usage
+from antiphon.domain.logprobs import Scores, TokenScore
 from antiphon.errors import AntiphonError, BudgetExceeded
 
 SERVER = 500
@@ -78,7 +79,7 @@ TokenSpelling = Callable[[int, bytes], str]
 """How a token is called: from its id and its piece."""
 
 
-def encode_chat(head: ResponseMeta, call: Call, generation: Generation) -> bytes:
+def encode_chat(head: ResponseMeta, call: Call, generation: CollectedGeneration) -> bytes:
     """A buffered chat completion."""
     spell, ids = choose_spelling(call), call.request.output.token_ids
     choices = [
@@ -102,7 +103,7 @@ def encode_chat(head: ResponseMeta, call: Call, generation: Generation) -> bytes
     )
 
 
-def encode_text(head: ResponseMeta, call: Call, generation: Generation) -> bytes:
+def encode_text(head: ResponseMeta, call: Call, generation: CollectedGeneration) -> bytes:
     """A buffered text completion."""
     output, spell = call.request.output, choose_spelling(call)
     scored = _encode_prompt_scores(generation)
@@ -127,12 +128,12 @@ def encode_text(head: ResponseMeta, call: Call, generation: Generation) -> bytes
     )
 
 
-def _encode_prompt_scores(generation: Generation) -> list[dict[str, Any]]:
+def _encode_prompt_scores(generation: CollectedGeneration) -> list[dict[str, Any]]:
     """Of each prompt what its scores add to where they stand; written once, however many choices show it."""
     return [{"prompt_logprobs": encode_prompt_logprobs(scores)} for scores in generation.prompt_scores]
 
 
-def build_message(choice: Choice) -> AssistantMessage:
+def build_message(choice: CollectedChoice) -> AssistantMessage:
     """What a choice of a chat said."""
     calls = [
         ToolCallShape(id=call.id, function=FunctionCall(call.name, call.arguments)) for call in choice.calls

@@ -1,9 +1,8 @@
-"""What becomes of each field that a dialect knows: supported; accepted and ignored, with the reason; or
-refused as not built, except where its value asks for what happens anyway (`harmless`). A field that is in no
-table is unknown and refused. In all of them null means absent.
+"""What each field that a dialect knows does: it is supported, ignored with a reason, or refused as not built.
 
-A dialect's table is the one place that says so: decoding obeys it, the docs and the OpenAPI document print
-it.
+A refused field is accepted with a value that asks for what happens anyway (`accepted_values`). A field in no
+table is unknown and refused. Null means absent everywhere. A dialect has one table: decoding obeys it, and
+the docs and the OpenAPI document print it.
 """
 
 import dataclasses

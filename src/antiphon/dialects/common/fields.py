@@ -1,5 +1,6 @@
-"""Every request field of OpenAI's reference for these endpoints, with vLLM's common extras, and what Antiphon
-does with it."""
+"""The table of every request field of OpenAI's endpoints, with vLLM's common extras, and what Antiphon does
+with it.
+"""
 
 from collections.abc import Mapping
 from enum import StrEnum

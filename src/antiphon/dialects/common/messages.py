@@ -1,6 +1,8 @@
-"""A conversation with what is said of its rendering: the assistant's turn opened or the last message left
-open, a template of the request's own, values and documents for it. What of them the model's template can take
-is not known here."""
+"""Reads the conversation of a request: messages, calls and results in them, past reasoning, and how to render
+it.
+
+The model's template decides later which of these it can use.
+"""
 
 import json
 import re
@@ -16,12 +18,11 @@ from antiphon.dialects.common.request_types import (
 )
 from antiphon.dialects.common.strict_json import describe_value, sanitize_key
 from antiphon.dialects.common.tools import require_function, require_name, require_shallow
-from antiphon.domain.messages import Message, Role
+from antiphon.domain.messages import Message, Role, ToolCall, Tools
 from antiphon.domain.request import (
     Conversation,
     Reasoning,
 )
-from antiphon.domain.tools import ToolCall, Tools
 from antiphon.errors import InvalidValue, MissingParameter, UnsupportedParameter
 
 PLAIN_MESSAGE = frozenset({"role", "content", "name"})

@@ -1,5 +1,4 @@
-"""Schemas for the OpenAPI document, made from the wire types that endpoints name, with the table of fields in
-the margin."""
+"""Schemas and operations for the OpenAPI document, made from endpoints, their wire types and field tables."""
 
 import re
 from collections.abc import Iterable, Mapping

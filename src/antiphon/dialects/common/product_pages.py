@@ -1,6 +1,7 @@
-"""What the products' pages say of each parameter, as data: type, default, range (bounds are inclusive: the
-pages' own defaults lie on them), and what differs here. docs/parameters.md prints it beside the dialects'
-tables, and tests/contract/test_pages.py holds the server to it.
+"""What the products' documentation says of each parameter: type, default, range, and what differs here.
+
+Bounds are inclusive, since the pages' own defaults are equal to some. docs/parameters.md prints this beside
+the dialects' tables, and tests/contract/test_pages.py tests the server against it.
 """
 
 from collections.abc import Iterator

@@ -1,8 +1,7 @@
-"""The JSON shapes of OpenAI's dialect: what a request may hold, with types and ranges, and what answers look
-like.
+"""The JSON shapes of OpenAI's requests, with types and ranges.
 
-Decoding checks requests against these types, answers are encoded from them, and the OpenAPI document is made
-from them. Which other fields are known and refused is said in `fields`.
+Decoding checks requests against these types, and the OpenAPI document is made from them. `fields` says which
+other fields are known and refused.
 """
 
 from typing import Annotated, Any, Literal

@@ -1,4 +1,4 @@
-"""The JSON shapes of OpenAI's answers, buffered and streamed. Requests are in `wire`."""
+"""The JSON shapes of OpenAI's answers, buffered and streamed."""
 
 from typing import Literal
 

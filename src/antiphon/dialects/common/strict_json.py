@@ -1,8 +1,10 @@
-"""Reads a request body as JSON, strictly: UTF-8, one object, no key twice, no NaN, no lone surrogate.
+"""Reads a request body strictly: UTF-8, one JSON object, no key twice, no NaN, no lone surrogate, then a wire
+type.
 
-The parser of the wire types keeps the last of two equal keys in silence, so bodies are read by the standard
-library's, which shows every pair. Reading is safe to run in a thread: it never keeps the others waiting for
-long, and what would for the number of its objects, lists and keys is refused by counting them first.
+The parser of the wire types silently keeps the last of two equal keys. So the standard library's parser reads
+bodies, and shows every pair. Reading is safe in a thread: it never blocks others for long. It counts objects,
+lists and keys first, and refuses a body with too many. Errors name the field at fault, also in a text that is
+not valid JSON.
 """
 
 import json

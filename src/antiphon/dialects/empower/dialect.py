@@ -1,4 +1,4 @@
-"""The dialect as one value: its endpoints, its errors, its description."""
+"""Empower's dialect: its endpoints and its part of the OpenAPI document."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -19,7 +19,7 @@ from antiphon.dialects.empower.decode import decode_chat
 from antiphon.dialects.empower.encode import EmpowerStreamEncoder, encode_chat, encode_flat_error
 from antiphon.dialects.empower.fields import PREFIX, TABLES, EmpowerScope
 from antiphon.dialects.empower.loras import declare_loras
-from antiphon.domain.collect import Generation
+from antiphon.domain.collect import CollectedGeneration
 from antiphon.errors import AntiphonError
 
 NAME = "empower"
@@ -59,7 +59,7 @@ class EmpowerChatCompletions:
     def decode(self, body: bytes) -> Call:
         return decode_chat(body, self._report, self._strict)
 
-    def answer(self, meta: ResponseMeta, call: Call, declare_generation: Generation) -> bytes:
+    def answer(self, meta: ResponseMeta, call: Call, declare_generation: CollectedGeneration) -> bytes:
         return encode_chat(meta, declare_generation)
 
     def encoder(self, meta: ResponseMeta, call: Call) -> StreamEncoder:

@@ -1,5 +1,6 @@
-"""Every request field of Empower's page and of the engine that stood behind it, and what Antiphon does with
-it."""
+"""The table of every request field of Empower's page and of its former engine, and what Antiphon does with
+it.
+"""
 
 from enum import StrEnum
 

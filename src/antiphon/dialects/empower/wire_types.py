@@ -1,6 +1,6 @@
-"""The JSON shapes of requests in Empower's dialect: OpenAI's, where the page says no other.
+"""The JSON shapes of Empower's requests, answers and errors: OpenAI's, where Empower's page has no other.
 
-The request type can hold all that OpenAI's can; which fields are taken is said in `fields`.
+The type of chat requests has all fields of OpenAI's; `fields` says which are supported.
 """
 
 from typing import Annotated, Literal

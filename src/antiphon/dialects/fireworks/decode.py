@@ -1,5 +1,7 @@
-"""From a body of Fireworks' endpoints to a generation request, with the page's defaults and rules. What means
-the same as in the superset of `/v1` is asked for in its words."""
+"""Decodes a body of Fireworks' endpoints to a generation request, with the defaults and rules of its page.
+
+Fields that mean the same in the superset of `/v1` are passed on to its decoder.
+"""
 
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""The dialect as one value: its endpoints, its errors, its description."""
+"""Fireworks' dialect: its endpoints, its list of models, and its part of the OpenAPI document."""
 
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -32,7 +32,7 @@ from antiphon.dialects.fireworks.encode import (
     map_status,
 )
 from antiphon.dialects.fireworks.fields import PREFIX, TABLES, FireworksScope
-from antiphon.domain.collect import Generation
+from antiphon.domain.collect import CollectedGeneration
 from antiphon.errors import AntiphonError
 
 NAME = "fireworks"
@@ -134,7 +134,7 @@ class FireworksCompletions:
     def decode(self, body: bytes) -> Call:
         return decode_text(body, self._report, self._strict)
 
-    def answer(self, meta: ResponseMeta, call: Call, declare_generation: Generation) -> bytes:
+    def answer(self, meta: ResponseMeta, call: Call, declare_generation: CollectedGeneration) -> bytes:
         return encode_text(meta, call, declare_generation)
 
     def encoder(self, meta: ResponseMeta, call: Call) -> StreamEncoder:
@@ -157,7 +157,7 @@ class FireworksChatCompletions:
     def decode(self, body: bytes) -> Call:
         return decode_chat(body, self._report, self._strict)
 
-    def answer(self, meta: ResponseMeta, call: Call, declare_generation: Generation) -> bytes:
+    def answer(self, meta: ResponseMeta, call: Call, declare_generation: CollectedGeneration) -> bytes:
         return encode_chat(meta, call, declare_generation)
 
     def encoder(self, meta: ResponseMeta, call: Call) -> StreamEncoder:

@@ -1,5 +1,8 @@
-"""From events to Fireworks' answers: buffered as one object, streamed as chunks of one choice each, the usage
-of the whole request beside each choice's end."""
+"""Encodes answers, log-probabilities and errors in Fireworks' shapes.
+
+A chunk belongs to one choice; the last chunk of each choice has the usage of the whole request. Fireworks'
+clients take numbers only, so the first token of an echoed prompt has the log-probability 0.
+"""
 
 from collections.abc import Mapping
 from itertools import pairwise
@@ -42,10 +45,9 @@ from antiphon.dialects.fireworks.wire_types import (
     Logprobs,
     TokenEntry,
 )
-from antiphon.domain.collect import Generation
-from antiphon.domain.events import Finished, FinishReason
-from antiphon.domain.scores import Scores, TokenScore
-from antiphon.domain.usage import Usage
+from antiphon.domain.collect import CollectedGeneration
+from antiphon.domain.events import Finished, FinishReason, Usage
+from antiphon.domain.logprobs import Scores, TokenScore
 from antiphon.errors import AntiphonError, BudgetExceeded
 
 _encode = msgspec.json.Encoder().encode
@@ -82,7 +84,7 @@ FIRST_LOGPROB = 0.0
 """Log-probability of a token that nothing comes before."""
 
 
-def encode_text(head: ResponseMeta, call: Call, generation: Generation) -> bytes:
+def encode_text(head: ResponseMeta, call: Call, generation: CollectedGeneration) -> bytes:
     """A buffered text completion."""
     logprobs, output = LogprobsBuilder(call), call.request.output
     choices = [
@@ -103,7 +105,7 @@ def encode_text(head: ResponseMeta, call: Call, generation: Generation) -> bytes
     )
 
 
-def encode_chat(head: ResponseMeta, call: Call, generation: Generation) -> bytes:
+def encode_chat(head: ResponseMeta, call: Call, generation: CollectedGeneration) -> bytes:
     """A buffered chat completion."""
     logprobs = LogprobsBuilder(call)
     choices = [

@@ -1,5 +1,8 @@
-"""Every request field of Fireworks' page and of its later documentation, and what Antiphon does with it. A
-field of the page has the page's default and range."""
+"""The table of every request field of Fireworks' page and its later documentation, and what Antiphon does
+with it.
+
+A field of the page has the page's default and range.
+"""
 
 from enum import StrEnum
 

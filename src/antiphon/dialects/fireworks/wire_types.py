@@ -1,5 +1,8 @@
-"""The JSON shapes of Fireworks' requests, with the types and ranges of its page, whose bounds are inclusive.
-What has the same meaning is of OpenAI's wire types. Answers are in `answers`."""
+"""The JSON shapes of Fireworks' requests, answers and errors. What means the same as in OpenAI's uses
+OpenAI's types.
+
+Types and ranges of requests are those of Fireworks' page; its bounds are inclusive.
+"""
 
 from typing import Annotated, Any, Literal
 

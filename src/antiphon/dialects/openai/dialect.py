@@ -1,4 +1,4 @@
-"""The dialect as one value: its endpoints, its errors, its description."""
+"""OpenAI's dialect: its endpoints, the decoding of completions, and its part of the OpenAPI document."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -28,7 +28,7 @@ from antiphon.dialects.common.tools import filter_tools
 from antiphon.dialects.openai.embeddings import OpenAIEmbeddings
 from antiphon.dialects.openai.models import OpenAIModels, declare_adapters
 from antiphon.dialects.openai.tokens import declare_tokens
-from antiphon.domain.collect import Generation
+from antiphon.domain.collect import CollectedGeneration
 from antiphon.errors import AntiphonError
 
 NAME = "openai"
@@ -83,7 +83,7 @@ class OpenAIChatCompletions:
     def decode(self, body: bytes) -> Call:
         return decode_chat(body, self._report, self._strict)
 
-    def answer(self, meta: ResponseMeta, call: Call, declare_generation: Generation) -> bytes:
+    def answer(self, meta: ResponseMeta, call: Call, declare_generation: CollectedGeneration) -> bytes:
         return encode_chat(meta, call, declare_generation)
 
     def encoder(self, meta: ResponseMeta, call: Call) -> StreamEncoder:
@@ -102,7 +102,7 @@ class OpenAICompletions:
     def decode(self, body: bytes) -> Call:
         return decode_text(body, self._report, self._strict)
 
-    def answer(self, meta: ResponseMeta, call: Call, declare_generation: Generation) -> bytes:
+    def answer(self, meta: ResponseMeta, call: Call, declare_generation: CollectedGeneration) -> bytes:
         return encode_text(meta, call, declare_generation)
 
     def encoder(self, meta: ResponseMeta, call: Call) -> StreamEncoder:

@@ -1,4 +1,4 @@
-"""POST /v1/embeddings: what it takes, and its answer with numbers in JSON or packed."""
+"""POST /v1/embeddings: vectors of texts, as numbers in JSON or packed in base64."""
 
 from array import array
 from base64 import b64encode

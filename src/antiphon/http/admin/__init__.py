@@ -1,1 +1,1 @@
-"""Projects, users, memberships and keys over HTTP, under /admin/v1."""
+"""The admin API under /admin/v1: one module a resource, with its schema, handlers and endpoints."""

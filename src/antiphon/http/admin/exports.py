@@ -1,4 +1,4 @@
-"""Cards as files: JSON lines, and CSV that no spreadsheet takes for formulas."""
+"""Encodes usage as files: JSON lines, and CSV in which no spreadsheet finds a formula."""
 
 import csv
 import io
@@ -14,7 +14,7 @@ QUOTE = "'"
 """What a spreadsheet takes for the sign of a text, and does not show."""
 
 
-class Format(StrEnum):
+class FileFormat(StrEnum):
     """As what usage is given."""
 
     JSON = "json"
@@ -22,30 +22,30 @@ class Format(StrEnum):
     JSONL = "jsonl"
 
 
-MEDIA = {Format.CSV: "text/csv; charset=utf-8; header=present", Format.JSONL: "application/jsonl"}
+MEDIA = {FileFormat.CSV: "text/csv; charset=utf-8; header=present", FileFormat.JSONL: "application/jsonl"}
 
 
-def encoded(cards: Sequence[Struct], columns: Sequence[str], shape: Format) -> bytes:
+def encode_rows(cards: Sequence[Struct], columns: Sequence[str], shape: FileFormat) -> bytes:
     """The lines of some cards; of CSV each with these columns, in their order."""
-    if shape is Format.CSV:
-        return lines(map(_flat, cards), columns)
+    if shape is FileFormat.CSV:
+        return encode_csv(map(_flatten, cards), columns)
     return b"".join(msgspec.json.encode(card) + b"\n" for card in cards)
 
 
-def lines(rows: Iterable[Mapping[str, object]], columns: Sequence[str]) -> bytes:
+def encode_csv(rows: Iterable[Mapping[str, object]], columns: Sequence[str]) -> bytes:
     """Rows of CSV as RFC 4180 has it."""
     text = io.StringIO()
     writer = csv.writer(text)
-    writer.writerows([cell(row[name]) for name in columns] for row in rows)
+    writer.writerows([format_cell(row[name]) for name in columns] for row in rows)
     return text.getvalue().encode("utf-8", "replace")
 
 
-def header(columns: Sequence[str]) -> bytes:
+def encode_header(columns: Sequence[str]) -> bytes:
     """The first line of CSV."""
-    return lines([dict(zip(columns, columns, strict=True))], columns)
+    return encode_csv([dict(zip(columns, columns, strict=True))], columns)
 
 
-def cell(value: object) -> str:
+def format_cell(value: object) -> str:
     """A value as a cell. A text that a spreadsheet might run gets a quote before it: one whose first
     character begins a formula or is a control character, whatever blanks stand before it."""
     if value is None:
@@ -57,12 +57,12 @@ def cell(value: object) -> str:
     return QUOTE + value if runs else value
 
 
-def columns_of(card: type[Struct]) -> tuple[str, ...]:
+def list_columns(card: type[Struct]) -> tuple[str, ...]:
     """The fields of a card that are not the same in all of them."""
     return tuple(name for name in card.__struct_fields__ if name != "object")
 
 
-def _flat(card: Struct) -> dict[str, object]:
+def _flatten(card: Struct) -> dict[str, object]:
     """The fields of a card; what it is grouped by beside the others."""
     fields = msgspec.structs.asdict(card)
     by = fields.pop("by", None)

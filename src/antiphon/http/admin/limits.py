@@ -1,23 +1,97 @@
-"""The handlers of /admin/v1/limits, and where they lie."""
+"""Limits and budgets: schema, handlers and endpoints."""
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from antiphon.dialects.base import Endpoint, Request, Response
 from antiphon.domain.identity import Actor
-from antiphon.domain.limits import Limit, Subject
+from antiphon.domain.limits import MAX_COST_UNITS, Limit, LimitStatus, Measure, Subject, Window
+from antiphon.domain.prices import NANO
 from antiphon.engines.registry import Models
 from antiphon.errors import InvalidValue, ModelNotFound
-from antiphon.http.admin import shapes
-from antiphon.http.admin.naming import Naming
-from antiphon.http.admin.pages import GONE, MADE, answer, endpoint, page, paging, parameter, query_of
-from antiphon.http.admin.shapes_limits import (
-    LimitCard,
-    LimitChange,
-    LimitPage,
-    NewLimit,
-    StandingLimit,
-    limit_card,
-    standing_card,
+from antiphon.http.admin.model_warnings import ModelWarnings
+from antiphon.http.admin.resource import (
+    CREATED,
+    NO_CONTENT,
+    ListPage,
+    Name,
+    Note,
+    Pattern,
+    answer_json,
+    answer_page,
+    declare_endpoint,
+    declare_paging,
+    declare_parameter,
+    decode_request,
+    read_query,
 )
+from antiphon.services.limit_validation import LimitRequest
 from antiphon.services.limits import LimitService
+
+Amount = Annotated[int, Meta(ge=0, extra_json_schema={"maximum": MAX_COST_UNITS * NANO})]
+"""How much is too much depends on the measure."""
+
+
+class NewLimit(Struct, frozen=True, forbid_unknown_fields=True):
+    """A limit to set: so much of `measure` in `window` (left out for `concurrent`). `target` is the id of a
+    key, user or project, or the name of a model; of `cost`, `amount` is in nano-units of the currency, else
+    at most 2^53. `models` is a pattern of the models whose requests count; null is all."""
+
+    subject: Subject
+    target: Name
+    measure: Measure
+    amount: Amount
+    window: Window | None = None
+    models: Pattern | None = None
+    note: Note = ""
+
+    def to_request(self) -> LimitRequest:
+        """As the rules ask for it."""
+        return LimitRequest(
+            self.subject, self.target, self.measure, self.amount, self.window, self.models, self.note
+        )
+
+
+class LimitChange(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is to be another; what is left out stays. What a limit counts does not change: remove it, and set
+    another."""
+
+    amount: Amount | None = None
+    note: Note | None = None
+
+
+class LimitCard(Struct, frozen=True, kw_only=True):
+    """A limit. Times are Unix seconds. `warnings` is there where it was set or changed and something is to be
+    said of its models."""
+
+    object: Literal["limit"] = "limit"
+    id: str
+    subject: Subject
+    target: str
+    measure: Measure
+    amount: int
+    window: Window | None
+    models: str | None
+    created_at: int
+    note: str
+    warnings: list[str] | UnsetType = UNSET
+
+
+class StandingLimit(LimitCard, frozen=True, kw_only=True):
+    """A limit and how it stands now. `reset_seconds`: until all of it is there again, if nothing more is
+    used."""
+
+    remaining: int
+    reset_seconds: float
+
+
+class LimitPage(ListPage, frozen=True, kw_only=True):
+    """Limits, the oldest first."""
+
+    data: list[LimitCard]
+
 
 FILTERS = ("subject", "target")
 
@@ -25,73 +99,80 @@ FILTERS = ("subject", "target")
 class LimitResource:
     """The handlers over the limits of one server."""
 
-    def __init__(self, limiting: LimitService, models: Models, naming: Naming) -> None:
+    def __init__(self, limiting: LimitService, models: Models, warnings: ModelWarnings) -> None:
         self._limiting = limiting
         self._models = models
-        self._naming = naming
+        self._warnings = warnings
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         """All of them."""
-        subject = parameter("subject", {"type": "string", "enum": [*Subject]})
-        one, seen = "/limits/{limit}", paging(subject, parameter("target"))
+        subject = declare_parameter("subject", {"type": "string", "enum": [*Subject]})
+        one, seen = "/limits/{limit}", declare_paging(subject, declare_parameter("target"))
         return (
-            endpoint(
-                "GET", "/limits", self.limits, "Limits that the caller may see", gives=LimitPage, query=seen
+            declare_endpoint(
+                "GET",
+                "/limits",
+                self.list_limits,
+                "Limits that the caller may see",
+                gives=LimitPage,
+                query=seen,
             ),
-            endpoint(
+            declare_endpoint(
                 "POST",
                 "/limits",
                 self.add,
                 "Set a limit or a budget",
                 body=NewLimit,
                 gives=LimitCard,
-                status=MADE,
+                status=CREATED,
             ),
-            endpoint("GET", one, self.limit, "One limit, and how it stands now", gives=StandingLimit),
-            endpoint(
+            declare_endpoint(
+                "GET", one, self.show_limit, "One limit, and how it stands now", gives=StandingLimit
+            ),
+            declare_endpoint(
                 "PATCH", one, self.change, "Another amount, another note", body=LimitChange, gives=LimitCard
             ),
-            endpoint("DELETE", one, self.remove, "Remove a limit", status=GONE),
+            declare_endpoint("DELETE", one, self.remove, "Remove a limit", status=NO_CONTENT),
         )
 
-    async def limits(self, request: Request) -> Response:
+    async def list_limits(self, request: Request) -> Response:
         """The limits that the caller may see; those of a subject or a target, where the query says so."""
-        query = query_of(request, "limit", "after", *FILTERS)
+        query = read_query(request, "limit", "after", *FILTERS)
         said = query.get("subject")
         if said is not None and said not in set(Subject):
             raise InvalidValue(f"subject must be {' or '.join(Subject)}", param="subject")
         subject = None if said is None else Subject(said)
         found = self._limiting.list_limits(request.actor, subject, query.get("target"))
-        cards = [(each.id, limit_card(each)) for each in found]
-        return page(request, cards, LimitPage, *FILTERS, removable="limit")
+        cards = [(each.id, build_limit_card(each)) for each in found]
+        return answer_page(request, cards, LimitPage, *FILTERS, removable="limit")
 
-    async def limit(self, request: Request) -> Response:
+    async def show_limit(self, request: Request) -> Response:
         """One of them, and how it stands now."""
         standing = await self._limiting.get_status(request.actor, request.path_params["limit"])
-        return answer(standing_card(standing))
+        return answer_json(build_status_card(standing))
 
     async def add(self, request: Request) -> Response:
         """Sets a limit."""
-        wanted = shapes.decoded(request.body, NewLimit).wanted()
+        wanted = decode_request(request.body, NewLimit).to_request()
         if wanted.subject is Subject.MODEL:
             self._require_model(wanted.target)
-        return self._told(request.actor, await self._limiting.add(request.actor, wanted), 201)
+        return self._answer_limit(request.actor, await self._limiting.add(request.actor, wanted), 201)
 
     async def change(self, request: Request) -> Response:
         """Another amount, another note."""
-        said = shapes.decoded(request.body, LimitChange)
+        said = decode_request(request.body, LimitChange)
         changed = await self._limiting.change(
             request.actor, request.path_params["limit"], said.amount, said.note
         )
-        return self._told(request.actor, changed)
+        return self._answer_limit(request.actor, changed)
 
     async def remove(self, request: Request) -> Response:
         """Ends a limit."""
         await self._limiting.remove(request.actor, request.path_params["limit"])
-        return Response(status=GONE)
+        return Response(status=NO_CONTENT)
 
-    def _told(self, actor: Actor, limit: Limit, status: int = 200) -> Response:
-        return answer(limit_card(limit, self._naming.of_limits(actor, [limit])), status)
+    def _answer_limit(self, actor: Actor, limit: Limit, status: int = 200) -> Response:
+        return answer_json(build_limit_card(limit, self._warnings.warn_of_limits(actor, [limit])), status)
 
     def _require_model(self, name: str) -> None:
         """Raises InvalidValue for a name under which nothing is counted: what is counted is the model that
@@ -103,3 +184,28 @@ class LimitResource:
         except ModelNotFound as unknown:
             raise InvalidValue(f"nothing would be counted: {unknown.message}", param="target") from None
         raise InvalidValue(f"{name} is another name of {meant}; limit that", param="target")
+
+
+def build_limit_card(limit: Limit, warnings: Sequence[str] = ()) -> LimitCard:
+    """A limit as it is shown."""
+    return LimitCard(**_list_limit_fields(limit), warnings=list(warnings) or UNSET)  # type: ignore[arg-type]
+
+
+def build_status_card(standing: LimitStatus) -> StandingLimit:
+    """A limit and how it stands, as it is shown."""
+    left = {"remaining": standing.remaining, "reset_seconds": round(standing.reset, 3)}
+    return StandingLimit(**_list_limit_fields(standing.limit), **left)  # type: ignore[arg-type]
+
+
+def _list_limit_fields(limit: Limit) -> dict[str, object]:
+    return {
+        "id": limit.id,
+        "subject": limit.subject,
+        "target": limit.target,
+        "measure": limit.measure,
+        "amount": limit.amount,
+        "window": limit.window,
+        "models": limit.models,
+        "created_at": limit.created,
+        "note": limit.note,
+    }

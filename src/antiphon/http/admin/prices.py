@@ -1,67 +1,187 @@
-"""The handlers of /admin/v1/prices."""
+"""Prices: schema, handlers and endpoints.
+
+Amounts are decimal texts in the currency's unit: many JSON parsers read numbers as floats, and money is
+exact.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from antiphon.dialects.base import Endpoint, Request, Response
 from antiphon.domain.identity import Actor
-from antiphon.domain.prices import Price
-from antiphon.http.admin.naming import Naming
-from antiphon.http.admin.pages import MADE, answer, endpoint, page, paging
-from antiphon.http.admin.shapes import decoded
-from antiphon.http.admin.shapes_prices import NewPrice, PriceCard, PriceChange, PricePage, price_card
-from antiphon.services.prices import PriceService
+from antiphon.domain.prices import DECIMAL, Price, format_decimal, parse_decimal
+from antiphon.errors import InvalidValue
+from antiphon.http.admin.model_warnings import ModelWarnings
+from antiphon.http.admin.resource import (
+    CREATED,
+    ListPage,
+    Moment,
+    Note,
+    Pattern,
+    answer_json,
+    answer_page,
+    declare_endpoint,
+    declare_paging,
+    decode_request,
+)
+from antiphon.services.prices import PriceRequest, PriceService
+
+Amount = Annotated[str, Meta(pattern=DECIMAL, examples=["0.15"])]
+
+Currency = Annotated[str, Meta(pattern=r"^[A-Z]{3}(?![\s\S])", examples=["USD"])]
+
+
+class NewPrice(Struct, frozen=True, forbid_unknown_fields=True):
+    """A price to add. `models` is a pattern of model names, `*` for any run of characters; `input`, `cached`
+    and `output` are for a million tokens, `request` for each request, as decimals of the currency's unit with
+    at most nine digits behind the point. Without `cached`, prompt tokens that were not computed again cost
+    what the others do. `since` (now, where it is left out) and `until` are Unix seconds."""
+
+    models: Pattern
+    currency: Currency
+    input: Amount
+    output: Amount
+    cached: Amount | None = None
+    request: Amount = "0"
+    since: Moment | None = None
+    until: Moment | None = None
+    note: Note = ""
+
+    def to_request(self) -> PriceRequest:
+        """In nano-units."""
+        return PriceRequest(
+            models=self.models,
+            currency=self.currency,
+            input=_parse_amount(self.input),
+            output=_parse_amount(self.output),
+            cached=None if self.cached is None else _parse_amount(self.cached),
+            request=_parse_amount(self.request),
+            since=self.since,
+            until=self.until,
+            note=self.note,
+        )
+
+
+class PriceChange(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is to be another; what is left out stays. Nothing else of a price can be changed: end it and add
+    another."""
+
+    until: Moment | UnsetType | None = UNSET
+    note: Note | None = None
+
+    def choose_end(self, before: int | None) -> int | None:
+        """When the price ends from then on."""
+        return before if isinstance(self.until, UnsetType) else self.until
+
+
+class PriceCard(Struct, frozen=True, kw_only=True):
+    """A price. Amounts as in `NewPrice`, times in Unix seconds. `warnings` is there where it was added,
+    changed or ended and something is to be said of its models."""
+
+    object: Literal["price"] = "price"
+    id: str
+    models: str
+    currency: str
+    input: Amount
+    cached: Amount | None
+    output: Amount
+    request: Amount
+    since: int
+    until: int | None
+    created_at: int
+    note: str
+    warnings: list[str] | UnsetType = UNSET
+
+
+class PricePage(ListPage, frozen=True, kw_only=True):
+    """Prices, those that begin first before others."""
+
+    data: list[PriceCard]
 
 
 class PriceResource:
     """The handlers over the price list of one server."""
 
-    def __init__(self, pricing: PriceService, naming: Naming) -> None:
+    def __init__(self, pricing: PriceService, warnings: ModelWarnings) -> None:
         self._pricing = pricing
-        self._naming = naming
+        self._warnings = warnings
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         """All of them."""
         one = "/prices/{price}"
         return (
-            endpoint(
+            declare_endpoint(
                 "GET",
                 "/prices",
-                self.listed,
+                self.list_prices,
                 "All prices, also those that ended",
                 gives=PricePage,
-                query=paging(),
+                query=declare_paging(),
             ),
-            endpoint("POST", "/prices", self.add, "Add a price", body=NewPrice, gives=PriceCard, status=MADE),
-            endpoint("GET", one, self.shown, "One price", gives=PriceCard),
-            endpoint(
+            declare_endpoint(
+                "POST", "/prices", self.add, "Add a price", body=NewPrice, gives=PriceCard, status=CREATED
+            ),
+            declare_endpoint("GET", one, self.show_price, "One price", gives=PriceCard),
+            declare_endpoint(
                 "PATCH", one, self.change, "Note, end at another time", body=PriceChange, gives=PriceCard
             ),
-            endpoint("DELETE", one, self.end, "End a price now", gives=PriceCard),
+            declare_endpoint("DELETE", one, self.end, "End a price now", gives=PriceCard),
         )
 
-    async def listed(self, request: Request) -> Response:
+    async def list_prices(self, request: Request) -> Response:
         """All prices, also those that ended."""
         prices = self._pricing.list_prices(request.actor)
-        return page(request, [(each.id, price_card(each)) for each in prices], PricePage)
+        return answer_page(request, [(each.id, build_price_card(each)) for each in prices], PricePage)
 
-    async def shown(self, request: Request) -> Response:
+    async def show_price(self, request: Request) -> Response:
         """One of them."""
-        return answer(price_card(self._pricing.get_price(request.actor, request.path_params["price"])))
+        return answer_json(
+            build_price_card(self._pricing.get_price(request.actor, request.path_params["price"]))
+        )
 
     async def add(self, request: Request) -> Response:
         """Adds a price."""
-        wanted = decoded(request.body, NewPrice).wanted()
-        return self._told(request.actor, await self._pricing.add(request.actor, wanted), 201)
+        wanted = decode_request(request.body, NewPrice).to_request()
+        return self._answer_price(request.actor, await self._pricing.add(request.actor, wanted), 201)
 
     async def change(self, request: Request) -> Response:
         """Notes, ends at another time."""
-        said = decoded(request.body, PriceChange)
+        said = decode_request(request.body, PriceChange)
         id_ = request.path_params["price"]
-        changed = await self._pricing.change(request.actor, id_, said.note, said.ends)
-        return self._told(request.actor, changed)
+        changed = await self._pricing.change(request.actor, id_, said.note, said.choose_end)
+        return self._answer_price(request.actor, changed)
 
     async def end(self, request: Request) -> Response:
         """Ends a price now."""
         ended = await self._pricing.end(request.actor, request.path_params["price"])
-        return self._told(request.actor, ended)
+        return self._answer_price(request.actor, ended)
 
-    def _told(self, actor: Actor, price: Price, status: int = 200) -> Response:
-        return answer(price_card(price, self._naming.of_price(actor, price)), status)
+    def _answer_price(self, actor: Actor, price: Price, status: int = 200) -> Response:
+        return answer_json(build_price_card(price, self._warnings.warn_of_price(actor, price)), status)
+
+
+def build_price_card(price: Price, warnings: Sequence[str] = ()) -> PriceCard:
+    """A price as it is shown."""
+    return PriceCard(
+        id=price.id,
+        models=price.models,
+        currency=price.currency,
+        input=format_decimal(price.input),
+        cached=None if price.cached is None else format_decimal(price.cached),
+        output=format_decimal(price.output),
+        request=format_decimal(price.request),
+        since=price.since,
+        until=price.until,
+        created_at=price.created,
+        note=price.note,
+        warnings=list(warnings) or UNSET,
+    )
+
+
+def _parse_amount(text: str) -> int:
+    amount = parse_decimal(text)
+    if amount is None:
+        raise InvalidValue(f"{text[:40]!r} is no amount")
+    return amount

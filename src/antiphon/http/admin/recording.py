@@ -1,20 +1,71 @@
-"""The handlers of requests that projects keep word by word, and where they lie."""
+"""Recorded requests of projects: schema, handlers and endpoints."""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
 
 from antiphon.dialects.base import Endpoint, Request, Response
+from antiphon.domain.tenancy import RecordedRequest, RecordingPolicy, Redaction
 from antiphon.errors import MissingParameter
-from antiphon.http.admin.pages import answer, endpoint, limit_of, listed, page_size, parameter, query_of
-from antiphon.http.admin.shapes import ProjectCard, decoded, project_card
-from antiphon.http.admin.shapes_recording import (
-    Forgotten,
-    NewRecording,
-    RequestCard,
-    RequestPage,
-    request_card,
+from antiphon.http.admin.resource import (
+    ListPage,
+    answer_json,
+    answer_list,
+    declare_endpoint,
+    declare_page_size,
+    declare_parameter,
+    decode_request,
+    read_limit,
+    read_query,
 )
+from antiphon.http.admin.tenants import ProjectCard, build_project_card
 from antiphon.services.request_log import RequestLog
 
-MOST = 100
-USUAL = 20
+Days = Annotated[int, Meta(ge=1, le=3650)]
+
+
+class NewRecording(Struct, frozen=True, forbid_unknown_fields=True):
+    """Has a project's requests and answers kept: for so many days, and without what `redact` names, which is
+    taken out before they are written down."""
+
+    days: Days
+    redact: list[Redaction] = msgspec.field(default_factory=list)
+
+    def to_request(self) -> RecordingPolicy:
+        """As it is kept; each kind once."""
+        return RecordingPolicy(self.days, tuple(sorted(set(self.redact))))
+
+
+class RequestCard(Struct, frozen=True, kw_only=True):
+    """A request that was kept. Times are Unix seconds."""
+
+    object: Literal["request"] = "request"
+    id: str
+    """Of its entry in the ledger."""
+    project: str
+    created_at: int
+    expires_at: int
+    request: str
+    answer: str
+
+
+class RequestPage(ListPage, frozen=True, kw_only=True):
+    """Kept requests, the latest first."""
+
+    data: list[RequestCard]
+
+
+class Forgotten(Struct, frozen=True, kw_only=True):
+    """How many kept requests were removed from the database. What waited in memory is not among them, and is
+    never written down."""
+
+    object: Literal["removed"] = "removed"
+    removed: int
+
+
+MAX_REQUESTS = 100
+DEFAULT_REQUESTS = 20
 """Kept requests of one page: each may be half a megabyte."""
 
 
@@ -26,16 +77,28 @@ class RecordingResource:
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         """All of them."""
-        project = parameter("project", required=True)
-        kept, seen = "/projects/{project}/recording", [project, page_size(USUAL, MOST), parameter("after")]
+        project = declare_parameter("project", required=True)
+        kept, seen = (
+            "/projects/{project}/recording",
+            [project, declare_page_size(DEFAULT_REQUESTS, MAX_REQUESTS), declare_parameter("after")],
+        )
         return (
-            endpoint("PUT", kept, self.turn_on, "Keep requests", body=NewRecording, gives=ProjectCard),
-            endpoint("DELETE", kept, self.turn_off, "Keep none any longer", gives=ProjectCard),
-            endpoint(
-                "GET", "/requests", self.requests, "Kept requests of a project", gives=RequestPage, query=seen
+            declare_endpoint(
+                "PUT", kept, self.turn_on, "Keep requests", body=NewRecording, gives=ProjectCard
             ),
-            endpoint("GET", "/requests/{request}", self.request, "One kept request", gives=RequestCard),
-            endpoint(
+            declare_endpoint("DELETE", kept, self.turn_off, "Keep none any longer", gives=ProjectCard),
+            declare_endpoint(
+                "GET",
+                "/requests",
+                self.list_requests,
+                "Kept requests of a project",
+                gives=RequestPage,
+                query=seen,
+            ),
+            declare_endpoint(
+                "GET", "/requests/{request}", self.show_request, "One kept request", gives=RequestCard
+            ),
+            declare_endpoint(
                 "DELETE",
                 "/requests",
                 self.forget,
@@ -47,39 +110,55 @@ class RecordingResource:
 
     async def turn_on(self, request: Request) -> Response:
         """Has a project's requests kept from now on."""
-        wanted = decoded(request.body, NewRecording).wanted()
+        wanted = decode_request(request.body, NewRecording).to_request()
         project = request.path_params["project"]
-        return answer(project_card(await self._recordings.set_recording(request.actor, project, wanted)))
+        return answer_json(
+            build_project_card(await self._recordings.set_recording(request.actor, project, wanted))
+        )
 
     async def turn_off(self, request: Request) -> Response:
         """Keeps none from now on."""
         project = request.path_params["project"]
-        return answer(project_card(await self._recordings.set_recording(request.actor, project, None)))
+        return answer_json(
+            build_project_card(await self._recordings.set_recording(request.actor, project, None))
+        )
 
-    async def requests(self, request: Request) -> Response:
+    async def list_requests(self, request: Request) -> Response:
         """A project's, the latest first."""
-        query = query_of(request, "project", "limit", "after")
-        actor, limit = request.actor, limit_of(query, USUAL, MOST)
+        query = read_query(request, "project", "limit", "after")
+        actor, limit = request.actor, read_limit(query, DEFAULT_REQUESTS, MAX_REQUESTS)
         before = None
         if "after" in query:
             last = await self._recordings.get_record(actor, query["after"])
             before = last.at, last.id
-        found = await self._recordings.list_records(actor, _project(query), limit + 1, before)
-        cards = [(each.id, request_card(each)) for each in found]
-        return listed(cards[:limit], len(cards) > limit, RequestPage)
+        found = await self._recordings.list_records(actor, _require_project(query), limit + 1, before)
+        cards = [(each.id, build_request_card(each)) for each in found]
+        return answer_list(cards[:limit], len(cards) > limit, RequestPage)
 
-    async def request(self, request: Request) -> Response:
+    async def show_request(self, request: Request) -> Response:
         """One of them."""
         found = await self._recordings.get_record(request.actor, request.path_params["request"])
-        return answer(request_card(found))
+        return answer_json(build_request_card(found))
 
     async def forget(self, request: Request) -> Response:
         """Removes a project's."""
-        project = _project(query_of(request, "project"))
-        return answer(Forgotten(removed=await self._recordings.erase(request.actor, project)))
+        project = _require_project(read_query(request, "project"))
+        return answer_json(Forgotten(removed=await self._recordings.erase(request.actor, project)))
 
 
-def _project(query: dict[str, str]) -> str:
+def _require_project(query: dict[str, str]) -> str:
     if "project" not in query:
         raise MissingParameter("say whose requests: ?project=ID", param="project")
     return query["project"]
+
+
+def build_request_card(record: RecordedRequest) -> RequestCard:
+    """A kept request as it is shown."""
+    return RequestCard(
+        id=record.id,
+        project=record.project,
+        created_at=record.at // 1000,
+        expires_at=record.expires,
+        request=record.request,
+        answer=record.answer,
+    )

@@ -1,51 +1,144 @@
-"""The handlers of /admin/v1/usage: sums over the ledger, and its entries; as JSON, or as files that are
-streamed however long they are.
+"""Usage: sums over the ledger and its entries, as JSON or as streamed files of any length.
+
+Counts are exact integers. Money is an exact decimal text in the currency's unit, beside the same in nano-
+units.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, Literal
+
+from msgspec import Struct
 
 from antiphon.dialects.base import Answer, Endpoint, FileStream, Headers, Request, Response
 from antiphon.dialects.common.strict_json import sanitize_key
 from antiphon.domain.context import Clock
 from antiphon.domain.identity import Right
 from antiphon.domain.ledger import Entry
+from antiphon.domain.prices import format_decimal
 from antiphon.domain.reports import (
     TAG,
     Bucket,
     Condition,
     Dimension,
-    Field,
-    Place,
-    Report,
-    Selection,
+    EntryField,
+    EntryPosition,
+    EntrySelection,
+    LedgerReport,
+    Mean,
+    ReportGroup,
     Tag,
-    dimension,
+    UsageTotals,
+    parse_dimension,
 )
 from antiphon.errors import InvalidValue
-from antiphon.http.admin.exports import MEDIA, Format, columns_of, encoded, header
-from antiphon.http.admin.pages import (
-    MOST,
+from antiphon.http.admin.exports import MEDIA, FileFormat, encode_header, encode_rows, list_columns
+from antiphon.http.admin.resource import (
+    DEFAULT_PAGE,
+    MAX_PAGE,
     NO_STORE,
     TEXT,
-    USUAL,
-    answer,
-    endpoint,
-    limit_of,
-    parameter,
-    query_of,
-)
-from antiphon.http.admin.shapes_usage import (
-    EntryCard,
-    EntryPage,
-    TotalsCard,
-    UsageReport,
-    entry_card,
-    group_card,
-    totals_card,
+    ListPage,
+    answer_json,
+    declare_endpoint,
+    declare_parameter,
+    read_limit,
+    read_query,
 )
 from antiphon.services.usage import UsageService
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+DECIMALS = 3
+"""Of a mean of milliseconds."""
+
+
+class TotalsCard(Struct, frozen=True, kw_only=True):
+    """Sums over entries of the ledger. `failed` ended with an error, `aborted` with the process; for
+    `unpriced` ones no price held, so that their cost is not known and counts as none. Means are of the
+    entries that have the figure; null where none has."""
+
+    requests: int
+    ok: int
+    cancelled: int
+    aborted: int
+    failed: int
+    unpriced: int
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    reasoning_tokens: int
+    cost: str
+    cost_nano: int
+    mean_queue_ms: float | None
+    mean_ttft_ms: float | None
+    mean_total_ms: float | None
+
+
+class GroupCard(TotalsCard, frozen=True, kw_only=True):
+    """The sums of the entries that say the same. `by`: what they say, by dimension; of `hour`, `day`, `week`
+    and `month` the Unix second in which it begins, in UTC."""
+
+    by: dict[str, str | int | None]
+
+
+class UsageReport(Struct, frozen=True, kw_only=True):
+    """Sums of the entries that began from `since` on and before `until` (Unix seconds). `more`: whether there
+    are groups beyond `data`; `total` counts them too."""
+
+    object: Literal["usage"] = "usage"
+    since: int
+    until: int
+    by: list[str]
+    currency: str | None
+    total: TotalsCard
+    data: list[GroupCard]
+    more: bool
+
+
+class EntryCard(Struct, frozen=True, kw_only=True):
+    """One generation. `at_ms` is the Unix millisecond in which it began, `time` the same moment in ISO 8601;
+    `source` says who counted the tokens; `price` is the id of the price that `cost` was reckoned by."""
+
+    object: Literal["ledger_entry"] = "ledger_entry"
+    id: str
+    request_id: str
+    parent: str | None
+    at_ms: int
+    time: str
+    project: str
+    user: str | None
+    key: str
+    end_user: str | None
+    dialect: str
+    operation: str
+    asked: str
+    model: str
+    adapter: str | None
+    engine: str
+    attempts: int
+    status: str
+    source: str
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    reasoning_tokens: int
+    price: str | None
+    cost: str
+    cost_nano: int
+    currency: str
+    queue_ms: int | None
+    ttft_ms: int | None
+    total_ms: int | None
+    tags: dict[str, str]
+
+
+class EntryPage(ListPage, frozen=True, kw_only=True):
+    """Entries, the earliest first."""
+
+    data: list[EntryCard]
+
 
 USUAL_SECONDS = 30 * 24 * 3600
 """The time that is looked at where none is said."""
@@ -60,7 +153,8 @@ CHUNK = 1_000
 """Entries that are read and written at once: some fifty milliseconds of a thread."""
 
 BY = (
-    f"At most {MOST_DIMENSIONS} of {', '.join([*Field, *Bucket])} and tag:NAME, with commas between them; "
+    f"At most {MOST_DIMENSIONS} of {', '.join([*EntryField, *Bucket])} and tag:NAME, with commas between "
+    "them; "
     "hours, days, weeks and months are UTC's"
 )
 MORE = (
@@ -71,12 +165,12 @@ ENTRIES = "The generations that the caller may see, in a time, the earliest firs
 FILES = {MEDIA[each].partition(";")[0]: TEXT for each in MEDIA}
 
 TIME = ("since", "until")
-FILTERS = tuple(Field)
+FILTERS = tuple(EntryField)
 
-ENTRY, TOTALS = columns_of(EntryCard), columns_of(TotalsCard)
+ENTRY, TOTALS = list_columns(EntryCard), list_columns(TotalsCard)
 """The columns of files."""
 
-Read = Callable[[int, Place | None], Sequence[Entry]]
+Read = Callable[[int, EntryPosition | None], Sequence[Entry]]
 
 
 class UsageResource:
@@ -89,38 +183,39 @@ class UsageResource:
     def endpoints(self) -> tuple[Endpoint, ...]:
         """All of them. They ask for the right to read: who sees what is decided row by row."""
         return (
-            endpoint(
+            declare_endpoint(
                 "GET",
                 "/usage",
-                self.report,
+                self.show_report,
                 "What was used, summed",
                 gives=UsageReport,
-                query=report_query(),
+                query=declare_report_query(),
                 right=Right.READ,
                 description=REPORT,
                 files=FILES,
             ),
-            endpoint(
+            declare_endpoint(
                 "GET",
                 "/usage/entries",
-                self.entries,
+                self.list_entries,
                 "What was used, one by one",
                 gives=EntryPage,
-                query=entries_query(),
+                query=declare_entries_query(),
                 right=Right.READ,
                 description=ENTRIES,
                 files=FILES,
             ),
         )
 
-    async def report(self, request: Request) -> Answer:
+    async def show_report(self, request: Request) -> Answer:
         """Sums, by whatever tells entries apart."""
-        query = query_of(request, *TIME, "by", "limit", "format", *FILTERS, also=is_tag)
-        chosen, by, shape = self._selection(query), dimensions(query.get("by", "")), shape_of(query)
-        most = limit_of(query, MOST_GROUPS, MOST_GROUPS)
+        query = read_query(request, *TIME, "by", "limit", "format", *FILTERS, also=is_tag)
+        chosen, shape = self._read_selection(query), read_format(query)
+        by = parse_dimensions(query.get("by", ""))
+        most = read_limit(query, MOST_GROUPS, MOST_GROUPS)
         report = await self._reading.build_report(request.actor, chosen, by, most)
-        if shape is Format.JSON:
-            return await self._reading.run_in_thread(partial(self._answer, report, chosen, by))
+        if shape is FileFormat.JSON:
+            return await self._reading.run_in_thread(partial(self._answer_report, report, chosen, by))
         if report.more and "limit" not in query:
             raise InvalidValue(
                 f"these are more than {MOST_GROUPS} groups: name a shorter time or fewer dimensions, or say "
@@ -128,84 +223,95 @@ class UsageResource:
                 param="by",
             )
         names = (*map(str, by), *TOTALS)
-        cards = [group_card(each, by) for each in report.groups] if by else [totals_card(report.total)]
-        body = (header(names) if shape is Format.CSV else b"") + encoded(cards, names, shape)
-        return Response(body, media_type=MEDIA[shape], headers=_file("usage", chosen, shape))
+        totals = [build_totals_card(report.total)]
+        cards = [build_group_card(each, by) for each in report.groups] if by else totals
+        body = (encode_header(names) if shape is FileFormat.CSV else b"") + encode_rows(cards, names, shape)
+        return Response(body, media_type=MEDIA[shape], headers=_build_file_headers("usage", chosen, shape))
 
-    async def entries(self, request: Request) -> Answer:
+    async def list_entries(self, request: Request) -> Answer:
         """Single generations, the earliest first."""
-        query = query_of(request, *TIME, "limit", "after", "format", *FILTERS, also=is_tag)
-        chosen, after, shape = self._selection(query), place(query.get("after")), shape_of(query)
+        query = read_query(request, *TIME, "limit", "after", "format", *FILTERS, also=is_tag)
+        chosen, after, shape = (
+            self._read_selection(query),
+            parse_cursor(query.get("after")),
+            read_format(query),
+        )
         read = self._reading.open_entries(request.actor, chosen)
-        if shape is Format.JSON:
-            limit = limit_of(query)
-            return await self._reading.run_in_thread(partial(_page, read, limit, after))
+        if shape is FileFormat.JSON:
+            limit = read_limit(query)
+            return await self._reading.run_in_thread(partial(_read_page, read, limit, after))
         if "limit" in query:
             raise InvalidValue("limit is for pages of JSON; a file has all entries", param="limit")
-        first, after = await self._reading.run_in_thread(partial(_chunk, read, shape, after))
-        body = self._streamed(read, shape, first, after)
-        return FileStream(body, MEDIA[shape], _file("entries", chosen, shape))
+        first, after = await self._reading.run_in_thread(partial(_read_chunk, read, shape, after))
+        body = self._stream_chunks(read, shape, first, after)
+        return FileStream(body, MEDIA[shape], _build_file_headers("entries", chosen, shape))
 
-    async def _streamed(
-        self, read: Read, shape: Format, first: bytes, after: Place | None
+    async def _stream_chunks(
+        self, read: Read, shape: FileFormat, first: bytes, after: EntryPosition | None
     ) -> AsyncIterator[bytes]:
         """Chunk by chunk, each read when the one before has gone: memory does not grow with the file. What
         fails in between breaks the response off, so that no part looks whole."""
-        yield (header(ENTRY) if shape is Format.CSV else b"") + first
+        yield (encode_header(ENTRY) if shape is FileFormat.CSV else b"") + first
         while after is not None:
-            chunk, after = await self._reading.run_in_thread(partial(_chunk, read, shape, after))
+            chunk, after = await self._reading.run_in_thread(partial(_read_chunk, read, shape, after))
             yield chunk
 
-    def _answer(self, report: Report, chosen: Selection, by: tuple[Dimension, ...]) -> Response:
-        return answer(
+    def _answer_report(
+        self, report: LedgerReport, chosen: EntrySelection, by: tuple[Dimension, ...]
+    ) -> Response:
+        return answer_json(
             UsageReport(
                 since=chosen.since // 1000,
                 until=chosen.until // 1000,
                 by=[*map(str, by)],
                 currency=self._reading.currency,
-                total=totals_card(report.total),
-                data=[group_card(each, by) for each in report.groups],
+                total=build_totals_card(report.total),
+                data=[build_group_card(each, by) for each in report.groups],
                 more=report.more,
             )
         )
 
-    def _selection(self, query: Mapping[str, str]) -> Selection:
+    def _read_selection(self, query: Mapping[str, str]) -> EntrySelection:
         """What the query chooses: without `until` all until now, without `since` of the last 30 days."""
-        until = _second(query, "until", int(self._clock.wall()) + 1)
-        since = _second(query, "since", max(0, until - USUAL_SECONDS))
+        until = _read_second(query, "until", int(self._clock.wall()) + 1)
+        since = _read_second(query, "since", max(0, until - USUAL_SECONDS))
         if since >= until and "since" not in query:
             raise InvalidValue("until must lie after 0, when time begins", param="until")
         if since >= until:
             end = "until" if "until" in query else "now, where no until is said"
             raise InvalidValue(f"since must lie before {end}", param="since")
-        return Selection(since * 1000, until * 1000, tuple(_conditions(query)))
+        return EntrySelection(since * 1000, until * 1000, tuple(_read_conditions(query)))
 
 
-def _page(read: Read, limit: int, after: Place | None) -> Response:
+def _read_page(read: Read, limit: int, after: EntryPosition | None) -> Response:
     found = read(limit + 1, after)
-    cards = [entry_card(each) for each in found[:limit]]
-    return answer(EntryPage(data=cards, next=_name(found[limit - 1]) if len(found) > limit else None))
+    cards = [build_entry_card(each) for each in found[:limit]]
+    return answer_json(
+        EntryPage(data=cards, next=_format_cursor(found[limit - 1]) if len(found) > limit else None)
+    )
 
 
-def _chunk(read: Read, shape: Format, after: Place | None) -> tuple[bytes, Place | None]:
+def _read_chunk(
+    read: Read, shape: FileFormat, after: EntryPosition | None
+) -> tuple[bytes, EntryPosition | None]:
     """The next lines, and where to go on; None at the end."""
     found = read(CHUNK, after)
-    written = encoded([entry_card(each) for each in found], ENTRY, shape)
-    return written, Place.of(found[-1]) if len(found) == CHUNK else None
+    written = encode_rows([build_entry_card(each) for each in found], ENTRY, shape)
+    return written, EntryPosition.of(found[-1]) if len(found) == CHUNK else None
 
 
 def is_tag(name: str) -> bool:
     """Whether a query's field chooses by a tag."""
-    return name.startswith(TAG) and isinstance(dimension(name), Tag)
+    return name.startswith(TAG) and isinstance(parse_dimension(name), Tag)
 
 
-def dimensions(text: str) -> tuple[Dimension, ...]:
+def parse_dimensions(text: str) -> tuple[Dimension, ...]:
     """The dimensions that a list with commas names. Raises InvalidValue."""
     found: list[Dimension] = []
     for name in filter(None, text.split(",")):
-        each = dimension(name)
+        each = parse_dimension(name)
         if each is None:
-            known = ", ".join([*Field, *Bucket, f"{TAG}NAME"])
+            known = ", ".join([*EntryField, *Bucket, f"{TAG}NAME"])
             raise InvalidValue(f"there is no dimension {sanitize_key(name)}; known: {known}", param="by")
         if each in found:
             raise InvalidValue(f"by names {sanitize_key(name)} twice", param="by")
@@ -215,76 +321,158 @@ def dimensions(text: str) -> tuple[Dimension, ...]:
     return tuple(found)
 
 
-def shape_of(query: Mapping[str, str]) -> Format:
+def read_format(query: Mapping[str, str]) -> FileFormat:
     """As what the answer is asked for. Raises InvalidValue."""
-    said = query.get("format", Format.JSON)
-    if said not in tuple(Format):
-        raise InvalidValue(f"format must be {', '.join(Format)}", param="format")
-    return Format(said)
+    said = query.get("format", FileFormat.JSON)
+    if said not in tuple(FileFormat):
+        raise InvalidValue(f"format must be {', '.join(FileFormat)}", param="format")
+    return FileFormat(said)
 
 
-def place(cursor: str | None) -> Place | None:
+def parse_cursor(cursor: str | None) -> EntryPosition | None:
     """The place that a page named as its end. Raises InvalidValue."""
     if cursor is None:
         return None
     at, _, id_ = cursor.partition(".")
     if not (at.isascii() and at.isdigit() and len(at) < len(str(LATEST)) + 3 and id_):
         raise InvalidValue("after must be what the page before said as next", param="after")
-    return Place(int(at), id_[:LONGEST])
+    return EntryPosition(int(at), id_[:LONGEST])
 
 
-def _name(entry: Entry) -> str:
+def _format_cursor(entry: Entry) -> str:
     return f"{entry.at}.{entry.id}"
 
 
-def _conditions(query: Mapping[str, str]) -> Iterator[Condition]:
+def _read_conditions(query: Mapping[str, str]) -> Iterator[Condition]:
     for name, value in query.items():
-        each = dimension(name)
-        if isinstance(each, Field | Tag):
+        each = parse_dimension(name)
+        if isinstance(each, EntryField | Tag):
             if len(value) > LONGEST:
                 raise InvalidValue(f"{sanitize_key(name)} is longer than {LONGEST}", param=sanitize_key(name))
             yield Condition(each, value or None)
 
 
-def _second(query: Mapping[str, str], name: str, otherwise: int) -> int:
+def _read_second(query: Mapping[str, str], name: str, otherwise: int) -> int:
     said = query.get(name, str(otherwise))
     if not (said.isascii() and said.isdigit() and len(said) <= len(str(LATEST)) and int(said) <= LATEST):
         raise InvalidValue(f"{name} must be a time in Unix seconds", param=name)
     return int(said)
 
 
-def _file(name: str, chosen: Selection, shape: Format) -> Headers:
+def _build_file_headers(name: str, chosen: EntrySelection, shape: FileFormat) -> Headers:
     """The headers of a file."""
     called = f"{name}-{chosen.since // 1000}-{chosen.until // 1000}.{shape}"
     return ((b"content-disposition", f'attachment; filename="{called}"'.encode()), *NO_STORE)
 
 
-def report_query() -> list[Mapping[str, Any]]:
+def declare_report_query() -> list[Mapping[str, Any]]:
     """The query of sums, for the OpenAPI document."""
-    return [*_chosen_by(), parameter("by", description=BY), *_amount(MOST_GROUPS, MOST_GROUPS), _FORMAT]
+    return [
+        *_declare_filters(),
+        declare_parameter("by", description=BY),
+        *_declare_limit(MOST_GROUPS, MOST_GROUPS),
+        _FORMAT,
+    ]
 
 
-def entries_query() -> list[Mapping[str, Any]]:
+def declare_entries_query() -> list[Mapping[str, Any]]:
     """The query of entries, for the OpenAPI document."""
-    after = parameter("after", description="The `next` of the page before")
-    return [*_chosen_by(), *_amount(USUAL, MOST), after, _FORMAT]
+    after = declare_parameter("after", description="The `next` of the page before")
+    return [*_declare_filters(), *_declare_limit(DEFAULT_PAGE, MAX_PAGE), after, _FORMAT]
 
 
-def _chosen_by() -> Iterator[Mapping[str, Any]]:
+def _declare_filters() -> Iterator[Mapping[str, Any]]:
     second = {"type": "integer", "minimum": 0, "maximum": LATEST}
     since = "Unix seconds; 30 days before `until` where it is left out"
     until = "Unix seconds; what began then is no more in it. Left out: until now"
-    yield parameter("since", second, description=since)
-    yield parameter("until", second, description=until)
-    for field in Field:
-        yield parameter(field, description=f"Only of this {field.replace('_', ' ')}; empty: of none")
+    yield declare_parameter("since", second, description=since)
+    yield declare_parameter("until", second, description=until)
+    for field in EntryField:
+        yield declare_parameter(field, description=f"Only of this {field.replace('_', ' ')}; empty: of none")
 
 
-def _amount(usual: int, most: int) -> Iterator[Mapping[str, Any]]:
+def _declare_limit(usual: int, most: int) -> Iterator[Mapping[str, Any]]:
     limit = {"type": "integer", "minimum": 1, "maximum": most, "default": usual}
-    yield parameter("limit", limit, description="Groups, or entries of a page; a file of entries takes none")
+    yield declare_parameter(
+        "limit", limit, description="Groups, or entries of a page; a file of entries takes none"
+    )
 
 
-_FORMAT = parameter(
-    "format", {"type": "string", "enum": [*Format], "default": Format.JSON}, description="As what"
+_FORMAT = declare_parameter(
+    "format", {"type": "string", "enum": [*FileFormat], "default": FileFormat.JSON}, description="As what"
 )
+
+
+def build_totals_card(totals: UsageTotals) -> TotalsCard:
+    """Totals as they are shown."""
+    return TotalsCard(**_list_totals(totals))
+
+
+def build_group_card(group: ReportGroup, by: tuple[Dimension, ...]) -> GroupCard:
+    """A group as it is shown."""
+    return GroupCard(by=dict(zip(map(str, by), group.values, strict=True)), **_list_totals(group.totals))
+
+
+def build_entry_card(entry: Entry) -> EntryCard:
+    """An entry as it is shown."""
+    return EntryCard(
+        id=entry.id,
+        request_id=entry.request_id,
+        parent=entry.parent,
+        at_ms=entry.at,
+        time=_format_time(entry.at),
+        project=entry.project,
+        user=entry.user,
+        key=entry.key,
+        end_user=entry.end_user,
+        dialect=entry.dialect,
+        operation=entry.operation,
+        asked=entry.asked,
+        model=entry.model,
+        adapter=entry.adapter,
+        engine=entry.engine,
+        attempts=entry.attempts,
+        status=entry.status,
+        source=entry.source,
+        prompt_tokens=entry.prompt_tokens,
+        cached_tokens=entry.cached_tokens,
+        output_tokens=entry.output_tokens,
+        reasoning_tokens=entry.reasoning_tokens,
+        price=entry.price,
+        cost=format_decimal(entry.cost),
+        cost_nano=entry.cost,
+        currency=entry.currency,
+        queue_ms=entry.queue_ms,
+        ttft_ms=entry.ttft_ms,
+        total_ms=entry.total_ms,
+        tags=dict(entry.tags),
+    )
+
+
+def _list_totals(totals: UsageTotals) -> dict[str, Any]:
+    return {
+        "requests": totals.requests,
+        "ok": totals.ok,
+        "cancelled": totals.cancelled,
+        "aborted": totals.aborted,
+        "failed": totals.failed,
+        "unpriced": totals.unpriced,
+        "prompt_tokens": totals.prompt_tokens,
+        "cached_tokens": totals.cached_tokens,
+        "output_tokens": totals.output_tokens,
+        "reasoning_tokens": totals.reasoning_tokens,
+        "cost": format_decimal(totals.cost),
+        "cost_nano": totals.cost,
+        "mean_queue_ms": _round_mean(totals.queue_ms),
+        "mean_ttft_ms": _round_mean(totals.ttft_ms),
+        "mean_total_ms": _round_mean(totals.total_ms),
+    }
+
+
+def _round_mean(mean: Mean) -> float | None:
+    return None if mean.value is None else round(mean.value, DECIMALS)
+
+
+def _format_time(milliseconds: int) -> str:
+    moment = EPOCH + timedelta(milliseconds=milliseconds)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,6 +1,5 @@
-"""What the HTTP processes of one server agree on, counted and kept in one place.
+"""Shared state of the HTTP processes of one server: limits, adapter names, directory revisions, metrics.
 
-That is limits, the drain of the spool, names of adapters, revisions of the directory and sums of metrics.
-
-With several HTTP processes the coordinator is a process of its own; with one it runs inside that process.
+The coordinator also drains the spool. With several HTTP processes it is a process of its own; with one it
+runs inside that process.
 """

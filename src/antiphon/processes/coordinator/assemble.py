@@ -1,4 +1,4 @@
-"""What a coordinator works with: the spool's way into the database, the counting of limits and its socket."""
+"""Assembles a coordinator: the drain of the spool, the limiter and the socket."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -20,18 +20,21 @@ if TYPE_CHECKING:
     from antiphon.store.database import Database
 
 ENDING_S = 3.0
-"""Seconds that the database gets to take what is in the spool at the end; the spool keeps the rest."""
+"""Seconds at the end to write the spool to the database. The spool keeps the rest."""
 
 LIMITS = "limits.json"
-"""File of the spool's directory in which counters outlive a clean stop."""
+"""File of the spool's directory that keeps counters over a clean stop."""
 
 
 @asynccontextmanager
 async def open_coordinator(
     settings: Settings, path: str, clock: Clock, database: "Database | None" = None
 ) -> AsyncIterator[Coordinator]:
-    """A coordinator that listens at the path while the context lasts. With keys it has a database, drains the
-    spool into it, and counts limits unless Redis does. Raises StartupError where the spool cannot be used."""
+    """Runs a coordinator that listens at the path while the context lasts.
+
+    With keys it has a database, drains the spool into it, and counts limits unless Redis does. Raises
+    StartupError where the spool cannot be used.
+    """
     async with AsyncExitStack() as stack:
         runtime, began = Path(path).parent, int(clock.wall() * SECOND)
         drain = limiter = kept = None
@@ -59,7 +62,7 @@ async def open_coordinator(
 
 
 def open_database(settings: Settings) -> "Database | None":
-    """The database where keys are on. Its library is imported only then; nothing is read yet."""
+    """Opens the database where keys are on. Its library is imported only then; nothing is read yet."""
     if not settings.keys.enabled:
         return None
     from antiphon.store.database import Database
@@ -69,8 +72,8 @@ def open_database(settings: Settings) -> "Database | None":
 
 @asynccontextmanager
 async def open_drain(settings: Settings, entries: EntryStore) -> AsyncIterator[Drain]:
-    """Brings the spool into the database while the context lasts. Raises StartupError where it cannot be
-    used."""
+    """Drains the spool into the database while the context lasts. Raises StartupError for an unusable
+    spool."""
     drain = Drain(Path(settings.ledger.spool or ""), entries)
     await asyncio.to_thread(drain.start)
     try:
@@ -83,9 +86,11 @@ async def open_drain(settings: Settings, entries: EntryStore) -> AsyncIterator[D
 async def open_seeds(
     entries: EntryStore, tenancy: TenancyStore, drain: Drain | None, clock: Clock, began: int | None = None
 ) -> AsyncIterator[LedgerSeeder]:
-    """Asks the ledger what is used of limits while the context lasts; after what `drain` has to bring into
-    it, where it runs in this process. Where another process drains, as with two servers of one directory,
-    that one has had a moment for it, and the ledger is taken as it is. `began`: as of LedgerSeeder."""
+    """Reads used amounts of limits from the ledger while the context lasts.
+
+    Where `drain` runs in this process, it writes the spool to the ledger first. Where another process
+    drains, as with two servers of one directory, the ledger is read as it is. `began`: as of LedgerSeeder.
+    """
 
     def drained() -> None:
         if drain is not None and not drain.drain_now() and not drain.status.another_drains:

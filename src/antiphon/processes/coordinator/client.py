@@ -1,7 +1,7 @@
-"""An HTTP process's end of the coordinator: it asks another process, or the coordinator that it runs itself.
+"""An HTTP process's connection to the coordinator, in another process or in this one.
 
-It connects by itself, and again after the coordinator died; then it restates what it holds. Of several
-processes that may run the coordinator the one that holds a lock does.
+It connects by itself, and again after the coordinator died; then it restates its own claims and revisions. If
+several processes may run the coordinator, the one that holds a lock runs it.
 """
 
 import asyncio
@@ -56,26 +56,26 @@ GREETING_S = 5.0
 """Seconds for the coordinator's greeting."""
 
 PATIENCE_S = 3.0
-"""Seconds for which a coordinator that is away is waited for: it is back within one or two."""
+"""Seconds to wait for an absent coordinator. A new one starts within one or two."""
 
 PING_S = 1.0
-"""Seconds in which a coordinator that is not stopped answers."""
+"""Seconds in which a running coordinator answers."""
 
 REPORT_S = 0.5
-"""Seconds between two reports of what a process counts, where something has changed."""
+"""Seconds between two reports of changed metrics."""
 
 LEAVING_S = 5.0
-"""Seconds for what a coordinator inside this process has to bring into the database at the end."""
+"""Seconds at the end for the coordinator of this process to write to the database."""
 
 LOCK_SUFFIX = ".lock"
 
 
 Begin = Callable[[], AbstractAsyncContextManager[Coordinator]]
-"""Begins a coordinator inside this process."""
+"""Starts a coordinator inside this process."""
 
 
 class LocalLink:
-    """The way from a coordinator to the process that runs it."""
+    """The link from a coordinator to its own process."""
 
     unsent = 0
 
@@ -86,52 +86,52 @@ class LocalLink:
         asyncio.get_running_loop().call_soon(self._receive, message)
 
     def cut(self, reason: str) -> None:
-        """It lasts as long as the coordinator."""
+        """Does nothing: the link ends with the coordinator."""
 
 
 class CoordinatorClient:
-    """The coordinator as one HTTP process uses it. `keep_connected` must run beside it, in a task group."""
+    """The coordinator for one HTTP process. `keep_connected` must run beside it, in a task group."""
 
     def __init__(self, path: str, clock: Clock, begin: Begin | None = None) -> None:
-        """`path`: of the coordinator's socket. `begin`: None where a process of its own coordinates."""
+        """`path`: the coordinator's socket. `begin`: None where the coordinator has its own process."""
         self._path = path
         self._begin = begin
         self._loop = asyncio.get_running_loop()
         self.limits = SharedLimiter(self, clock)
         self.coordinator: Coordinator | None = None
-        """The one in this process."""
+        """The coordinator in this process, if any."""
         self._channel: Channel[ToProcess] | None = None
         self._send: Callable[[ToCoordinator], None] | None = None
         self._there = asyncio.Event()
         self._leaving = asyncio.Event()
-        """Set when this process begins no coordinator any more."""
+        """Set when this process must not start a coordinator any more."""
         self._closed = False
         self._is_silent = False
         self._numbers = itertools.count(1)
         self._calls: dict[int, asyncio.Future[Reply | None]] = {}
-        """What is waited for; None: the coordinator is gone."""
+        """Calls that wait for a reply; the result None means that the coordinator is gone."""
         self._known: dict[Topic, int] = {}
         self._names = Names(0, b"")
         self._follow: Callable[[bytes], None] = lambda _: None
         self._look = threading.Event()
         self._series: Callable[[], Iterable[Series]] = lambda: ()
         self._inherited = Totals()
-        """Of processes that ended while this one coordinated."""
+        """Totals of processes that ended while this one ran the coordinator."""
         self._reported = Totals()
 
     async def wait_connected(self, within: float | None = None) -> None:
-        """Waits until there is a coordinator, for so many seconds at most."""
+        """Waits until a coordinator is connected, for so many seconds at most."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within):
                 await self._there.wait()
 
     @property
     def is_reachable(self) -> bool:
-        """Whether the coordinator can be asked now, as far as it is known."""
+        """Whether the coordinator is connected and answered the last ping."""
         return self._there.is_set() and not self._is_silent
 
     async def ping(self) -> bool:
-        """Whether the coordinator is there and answers within a moment."""
+        """Whether the coordinator answers within a second."""
         try:
             async with asyncio.timeout(PING_S):
                 await self.call(Ping)
@@ -140,12 +140,12 @@ class CoordinatorClient:
         return not self._is_silent
 
     def send(self, message: ToCoordinator) -> None:
-        """Tells the coordinator something; while there is none, nobody hears it."""
+        """Sends a message; without a coordinator it is dropped."""
         if self._send is not None:
             self._send(message)
 
     async def call(self, make: Callable[[int], Question]) -> Reply:
-        """What a coordinator answers that does not go away meanwhile."""
+        """Sends a question and returns the reply. Asks the next coordinator again if one goes away."""
         while True:
             await self._there.wait()
             number = next(self._numbers)
@@ -162,18 +162,20 @@ class CoordinatorClient:
 
     @property
     def revision(self) -> int:
-        """Of the names; 0: there were none yet."""
+        """The revision of the adapter names; 0 before the first."""
         return self._names.revision
 
     def follow(self, changed: Callable[[bytes], None]) -> None:
-        """Calls this with the names that all processes have, now and whenever they change."""
+        """Calls `changed` with the shared names, now and whenever they change."""
         self._follow = changed
         if self._names.revision:
             changed(self._names.names)
 
     async def publish(self, revision: int, names: bytes) -> bool:
-        """Puts other names in the place of those of a revision, in every process; False where another process
-        was faster. Raises EngineError."""
+        """Replaces the names of a revision in every process; False where another process was faster.
+
+        Raises EngineError.
+        """
         try:
             async with asyncio.timeout(PATIENCE_S):
                 reply = await self.call(lambda call: Publish(call, revision, names))
@@ -186,16 +188,16 @@ class CoordinatorClient:
     # --- revisions of the directory -------------------------------------------------------------------------
 
     def wait(self, seconds: float) -> None:
-        """Blocks a thread until there may be a new revision, but no longer than so."""
+        """Blocks the thread until there may be a new revision, for so many seconds at most."""
         if self._look.wait(seconds):
             self._look.clear()
 
     def report_revision(self, revision: int) -> None:
-        """This process answers by that revision from now on. To be called in any thread."""
+        """Reports that this process answers by a revision from now on. Call it in any thread."""
         self._loop.call_soon_threadsafe(self._report_known, Topic.DIRECTORY, revision)
 
     async def announce(self, revision: int) -> None:
-        """Waits until every process that can be reached knows the revision."""
+        """Waits until every reachable process knows a revision."""
         with suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE_S):
                 await self.call(lambda call: Announce(call, revision))
@@ -207,12 +209,11 @@ class CoordinatorClient:
     # --- metrics --------------------------------------------------------------------------------------------
 
     def set_series(self, series: Callable[[], Iterable[Series]]) -> None:
-        """Reports these numbers from now on."""
+        """Sets the metrics to report."""
         self._series = series
 
     async def collect_totals(self) -> tuple[int, Totals]:
-        """How many other processes there are, and what they count. A coordinator that is away is waited for a
-        moment; then nothing is known of others."""
+        """How many other processes there are, and their totals; none where the coordinator stays away."""
         processes, totals = 0, Totals()
         with suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE_S):
@@ -240,7 +241,7 @@ class CoordinatorClient:
     # --- the connection -------------------------------------------------------------------------------------
 
     async def keep_connected(self) -> None:
-        """Asks a coordinator, or runs it, until closed."""
+        """Stays connected to a coordinator, or runs it, until closed."""
         with _open_lock(f"{self._path}{LOCK_SUFFIX}") as lock:
             async with task_group() as group:
                 while not self._closed:
@@ -248,11 +249,11 @@ class CoordinatorClient:
                     await asyncio.sleep(PAUSE_S)
 
     def leave(self) -> None:
-        """Another process takes this one's place: it counts from now on."""
+        """Hands the coordinator over: another process takes this one's place."""
         self._leaving.set()
 
     def close(self) -> None:
-        """Ends the connection after what was put into it."""
+        """Ends the connection after all messages are sent."""
         self._closed = True
         self._leaving.set()
         if self._channel is not None:
@@ -260,8 +261,11 @@ class CoordinatorClient:
             self._channel.finish()
 
     async def _coordinate(self, begin: Begin, lock: int | None, released: asyncio.Event) -> None:
-        """Runs the coordinator until this process leaves. What it counted is saved before another process can
-        begin one; from then on, `released`, that one is asked, also while this one's drain ends."""
+        """Runs the coordinator until this process leaves.
+
+        Its counters are saved before another process can start one. `released` is set then: this process uses
+        the new one, even while its own drain still ends.
+        """
         async with begin() as coordinator:
             session = Session(coordinator)
             session.link = LocalLink(self._receive)
@@ -283,7 +287,7 @@ class CoordinatorClient:
                 released.set()
 
     async def _connect_or_coordinate(self, lock: int | None, group: asyncio.TaskGroup) -> None:
-        """Runs the coordinator where nobody else does; else asks the one that is there."""
+        """Runs the coordinator if no other process does; otherwise connects to it."""
         if self._begin is not None and not self._leaving.is_set() and _can_coordinate(lock):
             released = asyncio.Event()
             group.create_task(self._coordinate(self._begin, lock, released))
@@ -298,8 +302,8 @@ class CoordinatorClient:
             pass
 
     async def _run_connection(self) -> None:
-        """One connection from greeting to end. Raises OSError, TimeoutError or Incompatible when there is
-        none."""
+        """Runs one connection from greeting to end. Raises OSError, TimeoutError or Incompatible without
+        one."""
         over = asyncio.Event()
 
         def lose(reason: str) -> None:
@@ -311,7 +315,7 @@ class CoordinatorClient:
                 self._lose_coordinator()
 
         def receive(message: ToProcess) -> None:
-            if isinstance(message, Welcome):  # not later: it is answered by what is restated
+            if isinstance(message, Welcome):  # at once: claims are restated in answer to it
                 self._channel, self._send = channel, channel.put
             self._receive(message)
 
@@ -326,7 +330,7 @@ class CoordinatorClient:
             channel.cut("this side closed")
 
     def _lose_coordinator(self) -> None:
-        """There is no coordinator: what was asked of it is asked again of the next."""
+        """Notes that the coordinator is gone. Pending calls ask the next one."""
         self._send = None
         self._there.clear()
         self.limits.lose()
@@ -365,8 +369,7 @@ class CoordinatorClient:
 
 @contextmanager
 def _open_lock(path: str) -> Iterator[int | None]:
-    """A file whose lock may be taken, and is let go of at the end; None where it cannot be made, as on a full
-    disk."""
+    """Opens a lock file; yields None where it cannot be created, as on a full disk."""
     try:
         lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as problem:
@@ -380,7 +383,7 @@ def _open_lock(path: str) -> Iterator[int | None]:
 
 
 def _can_coordinate(lock: int | None) -> bool:
-    """Whether this process may coordinate now."""
+    """Whether this process may run the coordinator now."""
     return lock is None or try_lock(lock)
 
 
@@ -388,7 +391,7 @@ def _can_coordinate(lock: int | None) -> bool:
 async def connect_coordinator(
     path: str, clock: Clock, begin: Begin | None = None
 ) -> AsyncIterator[CoordinatorClient]:
-    """The coordinator, kept connected while the context lasts. Raises what `begin` raises."""
+    """Keeps a coordinator connected while the context lasts. Raises what `begin` raises."""
     client = CoordinatorClient(path, clock, begin)
     async with task_group() as group:
         connecting = group.create_task(client.keep_connected())

@@ -1,5 +1,7 @@
-"""One limiter, one list of adapters' names, one directory's revision and one sum of metrics for all HTTP
-processes of a server. `listening` offers them on a socket."""
+"""The coordinator: one limiter, one list of adapter names, one revision and one sum of metrics for a server.
+
+`serve_coordinator` offers it on a socket.
+"""
 
 import asyncio
 import logging
@@ -31,20 +33,20 @@ BACKLOG = 64
 """Connections that may wait to be accepted; an HTTP process opens one."""
 
 MOST_S = 1.0
-"""Seconds for which processes are waited for until they know a change; one that hangs learns it later."""
+"""Most seconds to wait until processes know a change. A stuck process learns it later."""
 
 UNCLAIMED_S = 10.0
-"""Seconds in which a process restates the claims of a snapshot; others count as used."""
+"""Seconds in which processes restate claims of a snapshot. After that the rest count as used."""
 
 UNKNOWN = -1
-"""Revision of a process that has not said which it knows."""
+"""Revision of a process that has not reported one."""
 
 ADAPTERS = "adapters"
-"""File of the runtime directory that holds the names of adapters, for a coordinator that begins anew."""
+"""File of the runtime directory with the adapter names, for the next coordinator."""
 
 
 class Coordinator:
-    """What is counted and kept in one place."""
+    """State that all HTTP processes of a server share."""
 
     def __init__(
         self,
@@ -64,14 +66,14 @@ class Coordinator:
         self.unclaimed: set[str] = set()
         """Claims of a snapshot that no process has restated yet."""
         self.is_loaded = False
-        """Whether it began with a snapshot: what does not stand in that has been counted."""
+        """Whether a snapshot was loaded. Claims that are not in it have been counted."""
         self._limiter = limiter
         self._kept = kept
         self._path = runtime / ADAPTERS
         self._names = _read_names(self._path)
         self._sessions: dict[Session, None] = {}
         self.ended = Totals()
-        """Of processes that are gone."""
+        """Totals of processes that ended."""
         self._noted = asyncio.Event()
         self._unclaiming: asyncio.Task[None] | None = None
 
@@ -87,7 +89,7 @@ class Coordinator:
         return self._limiter is not None
 
     def save_snapshot(self) -> None:
-        """Leaves what is counted now to the next coordinator."""
+        """Writes the current counters for the next coordinator."""
         if self._limiter is not None and self._kept is not None:
             try:
                 save_snapshot(self._kept, self._limiter.snapshot())
@@ -95,7 +97,7 @@ class Coordinator:
                 record("limits_not_saved", logging.WARNING, problem=os.strerror(problem.errno or 0))
 
     def load(self, snapshot: Snapshot) -> None:
-        """Goes on counting where another coordinator stopped."""
+        """Continues from the counters of an earlier coordinator."""
         self.limiter.load(snapshot)
         self.is_loaded = True
         self.unclaimed = {claim.id for claim in snapshot.claims}
@@ -105,7 +107,7 @@ class Coordinator:
     # --- sessions -------------------------------------------------------------------------------------------
 
     def connect(self) -> Channel[ToCoordinator]:
-        """The protocol of a new connection."""
+        """Makes the protocol of a new connection."""
         session = Session(self)
         channel: Channel[ToCoordinator] = Channel(FrameReader(TO_COORDINATOR), session.receive, session.lose)
         session.link = channel
@@ -113,14 +115,14 @@ class Coordinator:
         return channel
 
     def join(self, session: Session) -> None:
-        """Tells a process all that it has to know."""
+        """Adds a process and sends it the current state."""
         self._sessions[session] = None
         session.known[Topic.ADAPTERS] = UNKNOWN
         session.link.put(Welcome(self.began))
         session.link.put(Names(*self._names))
 
     def forget(self, session: Session) -> None:
-        """A process is gone; what it counted stays in the sums."""
+        """Removes a process; its totals stay in the sums."""
         if session in self._sessions:
             del self._sessions[session]
             self.ended.add(session.totals, lives=False)
@@ -146,8 +148,10 @@ class Coordinator:
     # --- what all processes know ----------------------------------------------------------------------------
 
     async def publish(self, revision: int, names: bytes) -> bool:
-        """Puts other names of adapters in the place of those of a revision, in every process; False where
-        another process was faster. Raises EngineError where they cannot be kept."""
+        """Replaces the adapter names of a revision in every process; False where another process was faster.
+
+        Raises EngineError where they cannot be stored.
+        """
         if revision != self._names[0]:
             return False
         written = (revision + 1, names)
@@ -163,18 +167,18 @@ class Coordinator:
         return True
 
     async def announce(self, revision: int, by: Session) -> None:
-        """Has every process read the directory, and waits until it knows the revision."""
+        """Has every process read the directory, and waits until all know the revision."""
         for session in self._sessions:
             if session is not by:
                 session.link.put(DirectoryNews())
         await self._wait_until_known(Topic.DIRECTORY, revision)
 
     def note_change(self) -> None:
-        """A process knows more, or is gone."""
+        """Notes that a process knows a new revision, or is gone."""
         self._noted.set()
 
     async def _wait_until_known(self, topic: Topic, revision: int) -> None:
-        """Waits until every process knows a revision of which it has read one, `MOST_S` at most."""
+        """Waits until every process that has read the topic knows a revision, for `MOST_S` at most."""
 
         def late() -> int:
             return sum(session.known.get(topic, revision) < revision for session in self._sessions)
@@ -188,7 +192,7 @@ class Coordinator:
             record("processes_late", logging.WARNING, topic=topic, processes=late())
 
     def sum_others(self, session: Session) -> tuple[int, Totals]:
-        """How many other processes there are, and what they and those that ended count."""
+        """How many other processes there are, and the totals of them and of those that ended."""
         totals = Totals()
         totals.add(self.ended)
         living = [each for each in self._sessions if each is not session]
@@ -201,8 +205,10 @@ class Coordinator:
 async def serve_coordinator(
     path: str, make: Callable[[asyncio.TaskGroup], Coordinator]
 ) -> AsyncIterator[Coordinator]:
-    """Offers a coordinator on a socket that only this user may open. Where there can be none, as on a full
-    disk, it serves its own process alone."""
+    """Offers a coordinator on a socket that only this user may open.
+
+    Where the socket cannot be created, as on a full disk, it serves its own process alone.
+    """
     async with task_group() as tasks, AsyncExitStack() as stack:
         coordinator = make(tasks)
         try:
@@ -219,14 +225,14 @@ async def serve_coordinator(
 
 
 def _remove_own(path: str, own: os.stat_result) -> None:
-    """Takes the socket's path away, unless another process listens there by now."""
+    """Removes the socket's path, unless another process listens there by now."""
     with suppress(FileNotFoundError):
         if os.path.samestat(own, os.stat(path)):
             remove_socket(path)
 
 
 def _read_names(path: Path) -> tuple[int, bytes]:
-    """The names as they were written last, and their revision; 0 is never."""
+    """The stored names and their revision; 0 where none are stored."""
     try:
         revision, names = path.read_bytes().split(b"\n", 1)
         return int(revision), names

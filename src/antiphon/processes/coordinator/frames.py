@@ -1,6 +1,6 @@
-"""What travels between an HTTP process and the coordinator. How it becomes bytes is in `ipc.frames`.
+"""The messages between an HTTP process and the coordinator. `processes.ipc.frames` encodes them.
 
-`call` is a number that the process gives, never twice on one connection.
+`call` is a number from the process, unique on one connection.
 """
 
 from enum import StrEnum
@@ -14,7 +14,7 @@ from antiphon.telemetry.exposition import Totals
 
 
 class Topic(StrEnum):
-    """What every process is to know before a change of it is answered."""
+    """State that every process must know before a change of it is answered."""
 
     ADAPTERS = "adapters"
     DIRECTORY = "directory"
@@ -24,7 +24,7 @@ class Topic(StrEnum):
 
 
 class Reserve(Message, tag=1):
-    """Answered by Stand or Refused."""
+    """Answered by LimitsReply or Refused."""
 
     call: int
     claim: str
@@ -33,12 +33,12 @@ class Reserve(Message, tag=1):
 
 
 class Extend(Message, tag=2):
-    """Answered by Stand or Refused."""
+    """Answered by LimitsReply or Refused."""
 
     call: int
     claim: str
     limits: tuple[Limit, ...]
-    """Those of the claim that still hold, as they are now."""
+    """The current limits of the claim."""
     amounts: Amounts
 
 
@@ -50,14 +50,14 @@ class Settle(Message, tag=3):
 
 
 class AskLimits(Message, tag=4):
-    """How limits stand. Answered by Stand or Refused."""
+    """Asks for the status of limits. Answered by LimitsReply or Refused."""
 
     call: int
     limits: tuple[Limit, ...]
 
 
 class Restore(Message, tag=5):
-    """A claim that stands, told to a coordinator that began anew. Answered by nothing."""
+    """An open claim, restated to a new coordinator. Answered by nothing."""
 
     claim: str
     limits: tuple[Limit, ...]
@@ -65,7 +65,7 @@ class Restore(Message, tag=5):
 
 
 class Ended(Message, tag=6):
-    """A claim that ended lately, told to a coordinator that began anew. Answered by nothing."""
+    """A recently ended claim, restated to a new coordinator. Answered by nothing."""
 
     claim: str
     limits: tuple[Limit, ...]
@@ -76,20 +76,19 @@ class Ended(Message, tag=6):
 
 
 class Report(Message, tag=7):
-    """All that the process counts. Answered by nothing."""
+    """All metrics of the process. Answered by nothing."""
 
     totals: Totals
 
 
 class AskTotals(Message, tag=8):
-    """Answered by Others."""
+    """Asks for totals of other processes. Answered by TotalsReply."""
 
     call: int
 
 
 class Publish(Message, tag=9):
-    """Other names of adapters in the place of those of a revision. Answered by Done once every process knows
-    them."""
+    """Replaces the adapter names of a revision. Answered by Done once every process knows them."""
 
     call: int
     revision: int
@@ -127,14 +126,14 @@ class Welcome(Message, tag=1):
 
 
 class LimitsReply(Message, tag=2):
-    """What was asked for is done, and this is how its limits stand."""
+    """The request is done; the status of its limits."""
 
     call: int
     standings: tuple[LimitStatus, ...]
 
 
 class Refused(Message, tag=3):
-    """What was asked for is not done."""
+    """The request is refused."""
 
     call: int
     error: ErrorReport
@@ -143,30 +142,30 @@ class Refused(Message, tag=3):
 
 
 class TotalsReply(Message, tag=4):
-    """What all other processes count, those that ended included."""
+    """Totals of all other processes, including ended ones."""
 
     call: int
     processes: int
-    """How many of them live."""
+    """How many of them are running."""
     totals: Totals
 
 
 class Done(Message, tag=5):
-    """Whether it was done; False where another process was faster."""
+    """Whether the request was done; False where another process was faster."""
 
     call: int
     is_done: bool = True
 
 
 class Names(Message, tag=6):
-    """The names of adapters from now on. Answered by Know."""
+    """The current adapter names. Answered by KnownRevision."""
 
     revision: int
     names: bytes
 
 
 class DirectoryNews(Message, tag=7):
-    """There is a new revision of the directory. Answered by Know."""
+    """The directory has a new revision. Answered by KnownRevision."""
 
 
 Question = Reserve | Extend | AskLimits | AskTotals | Publish | Announce | Ping

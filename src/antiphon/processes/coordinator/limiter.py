@@ -1,7 +1,7 @@
-"""The limits of an HTTP process: counted by the coordinator, in this process or in another one.
+"""The limits of an HTTP process, counted by the coordinator in this process or in another one.
 
-It remembers what the process holds and what ended lately, and restates both to a coordinator that begins
-anew. What is settled is told in order and waits for nothing.
+It keeps the process's open and recently ended claims, and restates them to a new coordinator. Settlements are
+sent in order, and nothing waits for them.
 """
 
 import asyncio
@@ -29,26 +29,26 @@ from antiphon.processes.coordinator.frames import (
 )
 
 RECENT_S = 10.0
-"""Seconds for which a claim that ended is remembered: the death of a coordinator may be noticed late."""
+"""Seconds for which an ended claim is kept, since a coordinator's death may be noticed late."""
 
 PATIENCE_S = 3.0
-"""Seconds that a request waits for a coordinator that is away: it is back within one or two."""
+"""Seconds that a request waits for an absent coordinator. A new one starts within one or two."""
 
 RETRY_AFTER = 1.0
-"""Seconds; what callers are told to wait."""
+"""Seconds that callers are told to wait."""
 
 NOTHING = Amounts()
 
 
 @dataclass(slots=True)
 class Claim:
-    """What this process reserved and has not settled."""
+    """A reservation of this process that is not settled."""
 
     limits: tuple[Limit, ...]
     amounts: Amounts
 
     def add(self, more: Amounts) -> None:
-        """What was reserved beyond it."""
+        """Adds a further reservation."""
         self.amounts = Amounts(
             self.amounts.requests + more.requests,
             self.amounts.input_tokens + more.input_tokens,
@@ -59,17 +59,17 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class EndedClaim:
-    """What this process settled."""
+    """A settled reservation of this process."""
 
     message: Ended
     told: int | None
-    """Which coordinator was told, by the moment at which it began; None while there was none."""
+    """The coordinator that was told, by its start; None while there was none."""
     settled: float
-    """Monotonic seconds."""
+    """When it was settled, in monotonic seconds."""
 
 
 class Caller(Protocol):
-    """The way to the coordinator."""
+    """Sends messages to the coordinator."""
 
     @property
     def is_reachable(self) -> bool: ...
@@ -85,7 +85,7 @@ class SharedLimiter:
         self._clock = clock
         self._patience = patience
         self.local: LocalLimiter | None = None
-        """That of a coordinator in this process: it is asked without a message."""
+        """The limiter of a coordinator in this process, which is called without messages."""
         self._claims: dict[str, Claim] = {}
         self._ended: deque[EndedClaim] = deque()
         self._told: int | None = None
@@ -96,7 +96,7 @@ class SharedLimiter:
         return self._caller.is_reachable
 
     def restate(self, began: int) -> Iterator[Restore | Ended]:
-        """What a coordinator that began then has to be told before anything is asked of it."""
+        """Yields the claims that a new coordinator must know first. `began`: its start."""
         self._told = began
         for id_, claim in self._claims.items():
             yield Restore(id_, claim.limits, claim.amounts)
@@ -105,7 +105,7 @@ class SharedLimiter:
                 yield ended.message
 
     def lose(self) -> None:
-        """There is no coordinator now."""
+        """Notes that the coordinator is gone."""
         self._told = self.local = None
 
     # --- the seam -------------------------------------------------------------------------------------------
@@ -151,11 +151,11 @@ class SharedLimiter:
         return await self._ask(lambda call: AskLimits(call, asked))
 
     async def aclose(self) -> None:
-        """The connection is the caller's."""
+        """Does nothing: the connection belongs to the caller."""
 
     async def _ask(self, make: Callable[[int], Question]) -> tuple[LimitStatus, ...]:
-        """Asks until there is an answer, or patience is over. What was asked of a coordinator that went away
-        is asked again: it took what it counted with it."""
+        """Asks until there is a reply or the time is over. A new coordinator is asked again, since the old
+        one's counts are lost."""
         try:
             async with asyncio.timeout(self._patience):
                 reply = await self._caller.call(make)
@@ -171,7 +171,7 @@ class SharedLimiter:
 
 
 def _to_error(refused: Refused) -> AntiphonError:
-    """The error as the coordinator raised it."""
+    """Rebuilds the error that the coordinator raised."""
     error = refused.error.to_exception()
     if isinstance(error, RateLimited | BudgetExceeded | LargerThanLimit):
         error.limit, error.standings = refused.limit, refused.standings

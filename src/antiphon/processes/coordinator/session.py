@@ -1,7 +1,7 @@
-"""The coordinator's side of one HTTP process: the claims that it holds, what it knows, and what it counted.
+"""The coordinator's side of one HTTP process: its claims, known revisions and totals.
 
-The end of a session ends the claims that were reserved over it and no others. What is asked of one claim is
-done in its order.
+The end of a session ends the claims that were reserved over it, and no others. Requests about one claim are
+handled in order.
 """
 
 import asyncio
@@ -44,10 +44,10 @@ from antiphon.telemetry.exposition import Totals
 from antiphon.telemetry.logs import record
 
 MAX_UNSENT = 16 * 1024 * 1024
-"""Bytes that may wait for an HTTP process to read; one that is this far behind has stood still for long."""
+"""Most bytes that wait for an HTTP process to read. A process this far behind is stuck."""
 
 AGAIN_S = 0.2
-"""Seconds after which a ledger is asked again that could not be read while claims are restated."""
+"""Seconds until an unreadable ledger is asked again while claims are restated."""
 
 NOTHING = Amounts()
 
@@ -55,7 +55,7 @@ AskingLimits = Reserve | Extend | AskLimits
 
 
 class Link(Protocol):
-    """The way to a process: a `Channel`, or a call where it is the same process."""
+    """The link to a process: a `Channel`, or a call in the same process."""
 
     unsent: int
 
@@ -64,7 +64,7 @@ class Link(Protocol):
 
 
 class Owner(Protocol):
-    """The coordinator, as far as a session knows it."""
+    """The part of the coordinator that a session uses."""
 
     tasks: asyncio.TaskGroup
     began: int
@@ -88,19 +88,19 @@ class Session:
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
         self.link: Link
-        """Set by who makes the session, before anything is received."""
+        """Set by the maker of the session before it receives anything."""
         self.known: dict[Topic, int] = {}
-        """Revisions that the process answers by; of what it has not read yet none."""
+        """Revisions that the process answers by, of topics that it has read."""
         self.totals = Totals()
         self._claims: set[str] = set()
         self._pending: dict[str, asyncio.Task[None]] = {}
-        """Claims whose limits are looked up in the ledger."""
+        """Claims whose limits are being read from the ledger."""
         self._restoring: set[asyncio.Task[None]] = set()
-        """Claims that count before anything else is asked."""
+        """Restated claims; they are counted before any other request."""
         self.is_over = False
 
     async def wait_restored(self) -> None:
-        """Waits until everything counts that was restated so far."""
+        """Waits until all restated claims are counted."""
         while self._restoring:
             await asyncio.wait(tuple(self._restoring))
 
@@ -134,7 +134,7 @@ class Session:
                 self._owner.tasks.create_task(self._inform_processes(message))
 
     def lose(self, reason: str) -> None:
-        """The process is gone: what it reserved and cannot settle any more counts as used."""
+        """Ends the session of a process that is gone. Its unsettled claims count as used."""
         self.is_over = True
         record("worker_left", logging.DEBUG, reason=reason, claims=len(self._claims))
         for claim in tuple(self._claims):
@@ -144,7 +144,7 @@ class Session:
     # --- limits ---------------------------------------------------------------------------------------------
 
     def _count(self, asking: AskingLimits) -> None:
-        """Answers at once, unless a counter has to be made or the claim waits for one."""
+        """Answers at once, unless a counter must be read from the ledger first."""
         claim = "" if isinstance(asking, AskLimits) else asking.claim
         try:
             limiter, waits = self._owner.limiter, bool(self._restoring) or claim in self._pending
@@ -201,13 +201,13 @@ class Session:
             try:
                 await self._owner.limiter.restore(message.claim, message.limits, message.amounts)
             except LimitsUnavailable:
-                await asyncio.sleep(AGAIN_S)  # what is asked meanwhile waits
+                await asyncio.sleep(AGAIN_S)  # other requests wait meanwhile
             else:
                 self._claims.add(message.claim)
                 return
 
     def _end(self, message: Ended) -> None:
-        """What ended before this coordinator began is in the ledger, or in its snapshot."""
+        """Counts a claim that ended, unless the ledger or the snapshot contains it."""
         stands = message.claim in self._owner.unclaimed
         ended_since = message.at is not None and message.at >= self._owner.began
         if stands or (ended_since and not self._owner.is_loaded):
@@ -227,7 +227,7 @@ class Session:
             self._owner.limiter.abandon(claim)
 
     def _pend(self, claim: str, task: asyncio.Task[None]) -> None:
-        """What else is asked of the claim waits for the task."""
+        """Has later requests about the claim wait for the task."""
         if claim:
             self._pending[claim] = task
             task.add_done_callback(lambda _: self._finish_task(claim, task))
@@ -238,7 +238,7 @@ class Session:
         if self.is_over:
             self._abandon(claim)
 
-    # --- what is the same in all processes ------------------------------------------------------------------
+    # --- state that all processes share ------------------------------------------------------------------
 
     async def _inform_processes(self, message: Publish | Announce) -> None:
         try:
@@ -264,7 +264,7 @@ async def _wait_done(task: asyncio.Task[None] | None) -> None:
 
 
 def make_refusal(call: int, error: AntiphonError) -> Refused:
-    """The error with what it says of limits."""
+    """Converts an error with its limits to a message."""
     report = ErrorReport.of(error)
     if not isinstance(error, RateLimited | BudgetExceeded | LargerThanLimit):
         return Refused(call, report)

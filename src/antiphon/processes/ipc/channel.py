@@ -30,7 +30,7 @@ FULL_FRAME = 1024 * 1024
 
 @runtime_checkable
 class Stream(Protocol):
-    """What is used of a transport; each event loop has its own classes."""
+    """The part of a transport that is used. Each event loop has its own classes."""
 
     def write(self, data: bytes) -> None: ...
     def is_closing(self) -> bool: ...
@@ -71,15 +71,15 @@ class Channel(asyncio.Protocol, Generic[M]):
             self.put_encoded(self.encode(message))
 
     def encode(self, message: Message) -> bytes:
-        """The message as it travels. Raises FrameError for one that no frame can hold."""
+        """Encodes a message. Raises FrameError for one that no frame can hold."""
         return self._writer.encode_message(message)
 
     def count_unsent(self, owner: str) -> int:
-        """Bytes of `unsent` that are this owner's."""
+        """Bytes of `unsent` that belong to an owner."""
         return self._unsent_of[owner]
 
     def put_encoded(self, encoded: bytes, owner: str = "") -> None:
-        """As `put`. `owner`: on whose account it waits; nobody's where it is empty."""
+        """Like `put`, for an encoded message. `owner`: whose unsent bytes it counts to, if any."""
         if self._transport is None or self._transport.is_closing():
             return
         self._waiting.append((encoded, owner))
@@ -91,13 +91,13 @@ class Channel(asyncio.Protocol, Generic[M]):
             self._loop.call_soon(self._flush)
 
     def cut(self, reason: str) -> None:
-        """Ends the connection at once; what is unsent is dropped."""
+        """Ends the connection at once and drops unsent messages."""
         if self._transport is not None and not self._transport.is_closing():
             self._reason = reason
             self._transport.abort()
 
     def finish(self) -> None:
-        """Ends the connection after what was put into it."""
+        """Ends the connection after all messages are sent."""
         if self._transport is not None and not self._transport.is_closing():
             self._reason = "this side closed"
             self._flush()
@@ -179,7 +179,7 @@ class Channel(asyncio.Protocol, Generic[M]):
 
 
 def bind_private(path: str) -> socket.socket:
-    """A socket at the path, mode 0600 before anybody can connect; what lay there before is replaced."""
+    """Binds a socket at a path, mode 0600 before anybody can connect. Replaces an existing one."""
     remove_socket(path)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -192,7 +192,6 @@ def bind_private(path: str) -> socket.socket:
 
 
 def remove_socket(path: str) -> None:
-    """Takes a socket's path away, if it is there. Who gave up the right to leaves it to the
-    supervisor."""
+    """Removes a socket's path, if it exists. A process without the right leaves it to the supervisor."""
     with suppress(PermissionError):
         Path(path).unlink(missing_ok=True)

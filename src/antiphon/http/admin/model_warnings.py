@@ -1,5 +1,7 @@
-"""What is said beside an answer about names of models: in limits, keys and prices they may be of nothing that
-is served now, and yet be right, as models come and go. Refuses nothing."""
+"""Warnings about names of models in limits, keys and prices.
+
+A name that no model has now is accepted, since models come and go. The answer warns about it.
+"""
 
 from collections.abc import Iterable, Iterator
 
@@ -15,51 +17,51 @@ MOST_SHOWN = 8
 """Names that a sentence repeats."""
 
 
-class Naming:
+class ModelWarnings:
     """The names of the models that one server serves, as its callers may know them."""
 
     def __init__(self, models: Models, pricing: PriceService | None) -> None:
         self._models = models
         self._pricing = pricing
 
-    def served(self, actor: Actor, pattern: str | None = None) -> list[str]:
+    def list_served(self, actor: Actor, pattern: str | None = None) -> list[str]:
         """Those that a pattern is about; None is about all."""
         names = [model.name for model in self._models if actor.may_use(model.name)]
         return [name for name in names if pattern is None or matches((pattern,), name)]
 
-    def of_patterns(self, actor: Actor, patterns: Iterable[str | None]) -> Iterator[str]:
+    def warn_of_patterns(self, actor: Actor, patterns: Iterable[str | None]) -> Iterator[str]:
         """What is to be said of patterns of which nothing is served now, each once."""
         for pattern in dict.fromkeys(patterns):
-            if pattern is not None and not self.served(actor, pattern):
-                yield self._unserved(actor, pattern)
+            if pattern is not None and not self.list_served(actor, pattern):
+                yield self._explain_unserved(actor, pattern)
 
-    def of_limits(self, actor: Actor, limits: Iterable[Limit]) -> list[str]:
+    def warn_of_limits(self, actor: Actor, limits: Iterable[Limit]) -> list[str]:
         """What is to be said of limits that were set together."""
         patterns = {
             limit: limit.target if limit.subject is Subject.MODEL else limit.models for limit in limits
         }
-        said = list(self.of_patterns(actor, patterns.values()))
+        said = list(self.warn_of_patterns(actor, patterns.values()))
         counted = [pattern for limit, pattern in patterns.items() if limit.measure is Measure.COST]
-        names = dict.fromkeys(name for pattern in counted for name in self.served(actor, pattern))
+        names = dict.fromkeys(name for pattern in counted for name in self.list_served(actor, pattern))
         if self._pricing is not None and (unpriced := self._pricing.find_unpriced(list(names))):
-            said.append(_refused(unpriced))
+            said.append(_explain_unpriced(unpriced))
         return said
 
-    def of_key(self, actor: Actor, key: Key, limits: Iterable[Limit] = ()) -> list[str]:
+    def warn_of_key(self, actor: Actor, key: Key, limits: Iterable[Limit] = ()) -> list[str]:
         """What is to be said of a key, and of limits that came with it."""
-        said = [*self.of_patterns(actor, key.grant.models or ()), *self.of_limits(actor, limits)]
+        said = [*self.warn_of_patterns(actor, key.grant.models or ()), *self.warn_of_limits(actor, limits)]
         return list(dict.fromkeys(said))
 
-    def of_price(self, actor: Actor, price: Price) -> list[str]:
+    def warn_of_price(self, actor: Actor, price: Price) -> list[str]:
         """What is to be said of a price, also of one that holds no more."""
-        said = list(self.of_patterns(actor, [price.models]))
+        said = list(self.warn_of_patterns(actor, [price.models]))
         if self._pricing is not None and (
-            names := self._pricing.find_refused(self.served(actor, price.models))
+            names := self._pricing.find_refused(self.list_served(actor, price.models))
         ):
-            said.append(_refused(names))
+            said.append(_explain_unpriced(names))
         return said
 
-    def _unserved(self, actor: Actor, pattern: str) -> str:
+    def _explain_unserved(self, actor: Actor, pattern: str) -> str:
         if "*" in pattern:
             return f"nothing here is served by a name like {pattern} now"
         try:
@@ -71,7 +73,7 @@ class Naming:
         return f"{pattern} is another name of {meant}, and only its own counts: name {meant}"
 
 
-def _refused(names: list[str]) -> str:
+def _explain_unpriced(names: list[str]) -> str:
     """That models without a price are not served under a limit of cost."""
     more = "" if len(names) <= MOST_SHOWN else f" and {len(names) - MOST_SHOWN} more"
     verb, whose = ("has", "its") if len(names) == 1 else ("have", "their")

@@ -1,0 +1,251 @@
+"""Keys: schema, handlers and endpoints."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from antiphon.dialects.base import Endpoint, Request, Response
+from antiphon.domain.limits import Limit, Measure, Subject, Window
+from antiphon.domain.tenancy import Grant, Key, KeyKind
+from antiphon.http.admin.limits import Amount, LimitCard, build_limit_card
+from antiphon.http.admin.model_warnings import ModelWarnings
+from antiphon.http.admin.resource import (
+    CREATED,
+    EndpointOptions,
+    Id,
+    ListPage,
+    Moment,
+    Note,
+    Pattern,
+    answer_json,
+    answer_page,
+    declare_endpoint,
+    declare_paging,
+    decode_request,
+)
+from antiphon.http.admin.tenants import Nothing
+from antiphon.services.limit_validation import MOST_LIMITS, LimitRequest
+from antiphon.services.policy import KeyRequest
+from antiphon.services.tenancy import IssuedKey, TenancyService
+
+YEAR = 366 * 24 * 3600
+
+MAX_PATTERNS = 100
+
+Patterns = Annotated[list[Pattern], Meta(max_length=MAX_PATTERNS)]
+
+Overlap = Annotated[int, Meta(ge=0, le=YEAR)]
+
+
+class KeyLimit(Struct, frozen=True, forbid_unknown_fields=True):
+    """A limit of a key that is to be made: as NewLimit says it, of this key."""
+
+    measure: Measure
+    amount: Amount
+    window: Window | None = None
+    models: Pattern | None = None
+    note: Note = ""
+
+    def to_request(self) -> LimitRequest:
+        """As the rules ask for it."""
+        return LimitRequest(Subject.KEY, "", self.measure, self.amount, self.window, self.models, self.note)
+
+
+KeyLimits = Annotated[list[KeyLimit], Meta(max_length=MOST_LIMITS)]
+
+
+class NewKey(Struct, frozen=True, forbid_unknown_fields=True):
+    """A key to make. `models` and `endpoints` are patterns, `*` for any run of characters; null is all.
+    `limits` hold from the key's first request on: all of them are set with it, or nothing is made."""
+
+    kind: KeyKind
+    project: Id | None = None
+    user: Id | None = None
+    models: Patterns | None = None
+    endpoints: Patterns | None = None
+    limits: KeyLimits = msgspec.field(default_factory=list)
+    expires_at: Moment | None = None
+    note: Note = ""
+
+    def to_request(self) -> KeyRequest:
+        """As the rules ask for it."""
+        grant = Grant(_freeze_patterns(self.models), _freeze_patterns(self.endpoints))
+        limits = tuple(limit.to_request() for limit in self.limits)
+        return KeyRequest(self.kind, self.project, self.user, grant, self.expires_at, self.note, limits)
+
+
+class KeyChange(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is to be another; what is left out stays. An `expires_at` of null: it does not end by itself."""
+
+    note: Note | None = None
+    models: Patterns | UnsetType | None = UNSET
+    endpoints: Patterns | UnsetType | None = UNSET
+    expires_at: Moment | UnsetType | None = UNSET
+
+    def apply_to(self, key: Key) -> Key:
+        """The key from then on."""
+        grant = Grant(
+            key.grant.models if self.models is UNSET else _freeze_patterns(self.models),
+            key.grant.endpoints if self.endpoints is UNSET else _freeze_patterns(self.endpoints),
+        )
+        return replace(
+            key,
+            note=key.note if self.note is None else self.note,
+            grant=grant,
+            expires=key.expires if self.expires_at is UNSET else self.expires_at,
+        )
+
+
+class Rotation(Struct, frozen=True, forbid_unknown_fields=True):
+    """How long the old key is still accepted, in seconds."""
+
+    overlap: Overlap = 0
+
+
+class KeyCard(Struct, frozen=True, kw_only=True):
+    """A key, without its secret. `limits` are those of the key, and of those it was rotated from or into:
+    `family` is the id of the first of these. Limits of its user, its project and the models hold beside
+    them. `warnings` is there where it was made or changed and something is to be said of its models."""
+
+    object: Literal["key"] = "key"
+    id: str
+    kind: KeyKind
+    prefix: str
+    project: str | None
+    user: str | None
+    models: list[str] | None
+    endpoints: list[str] | None
+    limits: list[LimitCard]
+    created_at: int
+    created_by: str
+    expires_at: int | None
+    revoked_at: int | None
+    note: str
+    family: str | None
+    warnings: list[str] | UnsetType = UNSET
+
+
+class NewKeyCard(KeyCard, frozen=True, kw_only=True):
+    """A key that was just made. `secret` is the key itself, shown this once."""
+
+    secret: str
+
+
+class KeyPage(ListPage, frozen=True, kw_only=True):
+    """Keys, the oldest first."""
+
+    data: list[KeyCard]
+
+
+class KeyResource:
+    """The handlers over the keys of one server."""
+
+    def __init__(self, tenants: TenancyService, warnings: ModelWarnings) -> None:
+        self._tenants = tenants
+        self._warnings = warnings
+
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """All of them."""
+        return tuple(self._declare())
+
+    def _declare(self) -> Iterator[Endpoint]:
+        one, change = "/keys/{key}", "Note, confine, end at another time or never"
+        yield declare_endpoint(
+            "GET",
+            "/keys",
+            self.list_keys,
+            "Keys that the caller may see",
+            gives=KeyPage,
+            query=declare_paging(),
+        )
+        made = EndpointOptions(body=NewKey, gives=NewKeyCard, status=CREATED)
+        yield declare_endpoint("POST", "/keys", self.add_key, "Make a key, shown this once", **made)
+        yield declare_endpoint("GET", one, self.show_key, "One key", gives=KeyCard)
+        yield declare_endpoint("PATCH", one, self.change_key, change, body=KeyChange, gives=KeyCard)
+        rotated = EndpointOptions(body=Rotation, gives=NewKeyCard, status=CREATED)
+        yield declare_endpoint("POST", f"{one}/rotate", self.rotate_key, "Make a successor", **rotated)
+        revoked = EndpointOptions(body=Nothing, gives=KeyCard)
+        yield declare_endpoint("POST", f"{one}/revoke", self.revoke_key, "End a key now", **revoked)
+        yield declare_endpoint("DELETE", one, self.end_key, "End a key now", gives=KeyCard)
+
+    async def list_keys(self, request: Request) -> Response:
+        """The keys that the caller may see."""
+        found: list[Key] = self._tenants.list_keys(request.actor)
+        limits = self._tenants.list_limits(found)
+        return answer_page(
+            request, [(each.id, build_key_card(each, limits[each.id])) for each in found], KeyPage
+        )
+
+    async def show_key(self, request: Request) -> Response:
+        """One of them."""
+        return self._answer_key(self._tenants.get_key(request.actor, request.path_params["key"]))
+
+    async def add_key(self, request: Request) -> Response:
+        """Makes a key, and shows it this once."""
+        wanted = decode_request(request.body, NewKey).to_request()
+        actor = request.actor
+        made = await self._tenants.add_key(actor, wanted)
+        return answer_json(
+            build_new_key_card(made, self._warnings.warn_of_key(actor, made.key, made.limits)), 201
+        )
+
+    async def change_key(self, request: Request) -> Response:
+        """Notes, confines, ends at another time."""
+        said = decode_request(request.body, KeyChange)
+        id_, actor = request.path_params["key"], request.actor
+        changed = await self._tenants.change_key(actor, id_, said.apply_to)
+        return self._answer_key(changed, self._warnings.warn_of_key(actor, changed))
+
+    async def rotate_key(self, request: Request) -> Response:
+        """Makes a successor; the old key ends after the overlap."""
+        overlap = decode_request(request.body, Rotation).overlap
+        made = await self._tenants.rotate_key(request.actor, request.path_params["key"], overlap)
+        return answer_json(build_new_key_card(made), 201)
+
+    async def revoke_key(self, request: Request) -> Response:
+        """Ends a key now."""
+        decode_request(request.body, Nothing)
+        return await self.end_key(request)
+
+    async def end_key(self, request: Request) -> Response:
+        """The same, for who has no time to write a body."""
+        return self._answer_key(await self._tenants.revoke_key(request.actor, request.path_params["key"]))
+
+    def _answer_key(self, key: Key, warnings: Sequence[str] = ()) -> Response:
+        return answer_json(build_key_card(key, self._tenants.list_limits([key])[key.id], warnings))
+
+
+def build_key_card(key: Key, limits: Iterable[Limit], warnings: Sequence[str] = ()) -> KeyCard:
+    """A key and its limits as they are shown."""
+    grant = key.grant
+    return KeyCard(
+        id=key.id,
+        kind=key.kind,
+        prefix=key.prefix,
+        project=key.project,
+        user=key.user,
+        models=None if grant.models is None else list(grant.models),
+        endpoints=None if grant.endpoints is None else list(grant.endpoints),
+        limits=[build_limit_card(limit) for limit in limits],
+        created_at=key.created,
+        created_by=key.creator,
+        expires_at=key.expires,
+        revoked_at=key.revoked,
+        note=key.note,
+        family=key.family,
+        warnings=list(warnings) or UNSET,
+    )
+
+
+def build_new_key_card(made: IssuedKey, warnings: Sequence[str] = ()) -> NewKeyCard:
+    """A new key as it is shown this once."""
+    shown = msgspec.structs.asdict(build_key_card(made.key, made.limits, warnings))
+    return NewKeyCard(**shown, secret=made.secret)
+
+
+def _freeze_patterns(said: Sequence[str] | None) -> tuple[str, ...] | None:
+    """As a grant holds them."""
+    return None if said is None else tuple(said)

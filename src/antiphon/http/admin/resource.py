@@ -1,0 +1,236 @@
+"""What the resources of the admin API share: endpoints, queries, pages of lists, bodies and JSON answers."""
+
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, TypedDict, TypeVar, Unpack
+
+import msgspec
+from msgspec import Meta, Struct
+
+from antiphon import validation_messages
+from antiphon.dialects.base import JSON, Answer, Endpoint, Request, RequestBody, Response, Services
+from antiphon.dialects.common.strict_json import read_object, sanitize_key
+from antiphon.domain.identity import Right
+from antiphon.domain.limits import Measure, Subject, Window
+from antiphon.domain.tenancy import (
+    EMAIL_PATTERN,
+    NAME_PATTERN,
+    NOTE_PATTERN,
+    PLAIN_PATTERN,
+    KeyKind,
+    ProjectRole,
+    Redaction,
+)
+from antiphon.errors import AntiphonError, InvalidValue, MissingParameter, UnknownParameter
+
+Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=NAME_PATTERN)]
+
+Note = Annotated[str, Meta(max_length=2_000, pattern=NOTE_PATTERN)]
+
+Email = Annotated[str, Meta(min_length=3, max_length=320, pattern=EMAIL_PATTERN)]
+
+Id = Annotated[str, Meta(min_length=1, max_length=64)]
+
+Pattern = Annotated[str, Meta(min_length=1, max_length=300, pattern=PLAIN_PATTERN)]
+
+Moment = Annotated[int, Meta(ge=0, le=2**53)]
+
+Shape = TypeVar("Shape", bound=Struct)
+
+
+class ListPage(Struct, frozen=True, kw_only=True):
+    """Some of a list, in order. `next`, where there is more, is the value of `after` (of the audit: `before`)
+    for what follows."""
+
+    object: Literal["list"] = "list"
+    next: str | None
+
+
+AdminHandler = Callable[[Request], Awaitable[Answer]]
+
+ROOT = "/admin/v1"
+CREATED = 201
+NO_CONTENT = 204
+TEXT: Mapping[str, Any] = {"type": "string"}
+MAX_PAGE = 1_000
+DEFAULT_PAGE = 100
+"""Things of one page."""
+
+GENERATED_ID = re.compile("([a-z]+_[0-9a-z]{9})[0-9a-z]{10}")
+"""An id as the server makes it; its first part begins with what it is of, and orders by when it was made."""
+
+
+NO_STORE = ((b"cache-control", b"no-store"),)
+
+
+class EndpointOptions(TypedDict, total=False):
+    """What an endpoint has besides its place, handler and summary."""
+
+    body: type
+    gives: type
+    status: int
+    query: Sequence[Mapping[str, Any]]
+    right: Right
+    description: str
+    files: Mapping[str, object]
+    """Other forms of the answer, by media type."""
+
+
+def declare_endpoint(
+    method: str, path: str, handler: AdminHandler, summary: str, **more: Unpack[EndpointOptions]
+) -> Endpoint:
+    """An endpoint below the root. `body` and `gives` are wire types."""
+
+    async def handle(request: Request, _services: Services) -> Answer:
+        return await handler(request)
+
+    return Endpoint(
+        method=method,
+        path=ROOT + path,
+        handler=handle,
+        right=more.get("right", Right.MANAGE),
+        body=RequestBody(shape=more["body"]) if "body" in more else None,
+        summary=summary,
+        tag="admin",
+        description=more.get("description", ""),
+        answers={JSON: more["gives"], **more.get("files", {})} if "gives" in more else {},
+        statuses=(more.get("status", 200),),
+        parameters=tuple(more.get("query", ())),
+        ends_with_caller=False,
+    )
+
+
+def declare_parameter(name: str, schema: Mapping[str, Any] = TEXT, **more: object) -> dict[str, Any]:
+    """A parameter of the query."""
+    return {"name": name, "in": "query", "schema": schema, **more}
+
+
+def declare_page_size(usual: int, most: int) -> dict[str, Any]:
+    """The parameter that says how many things a page holds."""
+    return declare_parameter("limit", {"type": "integer", "minimum": 1, "maximum": most, "default": usual})
+
+
+PAGE_SIZE = declare_page_size(DEFAULT_PAGE, MAX_PAGE)
+
+
+def declare_paging(*more: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The query of a list that comes in pages; `more` are its other parameters."""
+    return [PAGE_SIZE, declare_parameter("after"), *more]
+
+
+def answer_page(
+    request: Request,
+    cards: Sequence[tuple[str, msgspec.Struct]],
+    shape: type[ListPage],
+    *filters: str,
+    removable: str | None = None,
+) -> Response:
+    """Those after the id that the query names. `filters`: what else it may say, by which the cards were
+    chosen. `removable`: of what the ids are in whose order the cards come, where some may be gone."""
+    query = read_query(request, "limit", "after", *filters)
+    limit, after = read_limit(query), query.get("after")
+    at = 0 if after is None else _find_start([id_ for id_, _ in cards], after, removable)
+    return answer_list(cards[at : at + limit], len(cards) > at + limit, shape)
+
+
+def _find_start(ids: Sequence[str], after: str, removable: str | None) -> int:
+    """The place in a list that follows an id. After one that was removed go those that were made in the same
+    millisecond or later: rather one twice than one never. Raises InvalidValue."""
+    if after in ids:
+        return ids.index(after) + 1
+    made = GENERATED_ID.fullmatch(after)
+    if removable is None or made is None or not after.startswith(f"{removable}_"):
+        raise InvalidValue("after must be an id of the list", param="after")
+    return next((at for at, id_ in enumerate(ids) if id_ >= made[1]), len(ids))
+
+
+def answer_list(cards: Sequence[tuple[str, msgspec.Struct]], more: bool, shape: type[ListPage]) -> Response:
+    """One page of a list, each of whose cards has an id; `more`: whether another follows."""
+    last = cards[-1][0] if more and cards else None
+    return answer_json(msgspec.convert({"data": [card for _, card in cards], "next": last}, shape))
+
+
+def read_query(
+    request: Request, *known: str, also: Callable[[str], bool] = lambda _: False
+) -> dict[str, str]:
+    """The query by name; `also` tells what other names are known. Raises UnknownParameter and InvalidValue
+    for what would be dropped."""
+    said: dict[str, str] = {}
+    for name, value in request.query():
+        if name not in known and not also(name):
+            raise UnknownParameter(
+                f"unknown query field {sanitize_key(name)}; known: {', '.join(known)}",
+                param=sanitize_key(name),
+            )
+        if name in said:
+            raise InvalidValue(f"{sanitize_key(name)} is said twice", param=sanitize_key(name))
+        said[name] = value
+    return said
+
+
+def read_limit(query: Mapping[str, str], usual: int = DEFAULT_PAGE, most: int = MAX_PAGE) -> int:
+    """How many things one page holds. Raises InvalidValue."""
+    said = query.get("limit", str(usual))
+    if not (said.isascii() and said.isdigit() and len(said) < 6 and 1 <= int(said) <= most):
+        raise InvalidValue(f"limit must be an integer of 1 to {most}", param="limit")
+    return int(said)
+
+
+def answer_json(shape: msgspec.Struct, status: int = 200) -> Response:
+    """In JSON."""
+    # A new key must not lie in anybody's cache.
+    return Response(msgspec.json.encode(shape), status, headers=NO_STORE)
+
+
+def decode_request(body: bytes, shape: type[Shape]) -> Shape:
+    """A body as `shape`. Raises MalformedBody, InvalidValue, MissingParameter or UnknownParameter."""
+    try:
+        return msgspec.convert(read_object(body), shape)
+    except msgspec.ValidationError as problem:
+        raise _explain_problem(validation_messages.parse_message(str(problem))) from None
+
+
+def _explain_problem(complaint: validation_messages.ValidationProblem) -> AntiphonError:
+    if name := complaint.missing_field:
+        return MissingParameter(f"{name} is missing", param=name)
+    if name := complaint.unknown_field:
+        return UnknownParameter(f"unknown field {name}", param=name)
+    path = complaint.path
+    taken = complaint.expected
+    if complaint.is_choice and (choices := CHOICES.get(_field(path))):
+        taken = " or ".join(choices)
+    elif "matching regex" in complaint.text:
+        taken = TEXTS.get(_field(path), "a text without control characters")
+    return InvalidValue(f"{path or 'the body'} must be {taken}", param=path or None)
+
+
+def _field(path: str) -> str:
+    """The name of the field that a path leads to, or to an item of which."""
+    return path.rpartition(".")[2].partition("[")[0]
+
+
+TEXTS: Mapping[str, str] = MappingProxyType(
+    {
+        "email": "an email address",
+        **dict.fromkeys(("name", "target"), "a text without control characters, not of blanks alone"),
+        "note": "a text without NUL",
+        "currency": "three capital letters, as in ISO 4217: USD",
+        **dict.fromkeys(
+            ("input", "output", "cached", "request"),
+            "a decimal text of at most nine digits behind the point, and seven before it: 0.15",
+        ),
+    }
+)
+"""What fields of a pattern take."""
+
+
+CHOICES: Mapping[str, tuple[str, ...]] = {
+    "kind": tuple(KeyKind),
+    "role": tuple(ProjectRole),
+    "subject": tuple(Subject),
+    "measure": tuple(Measure),
+    "window": tuple(Window),
+    "redact": tuple(Redaction),
+}
+"""What fields of few values take."""

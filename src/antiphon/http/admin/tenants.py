@@ -1,0 +1,342 @@
+"""Projects, their members, users, and the audit of changes: schema, handlers and endpoints."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from antiphon.dialects.base import Endpoint, Request, Response
+from antiphon.domain.tenancy import AuditEntry, Membership, Project, ProjectRole, Redaction, User
+from antiphon.errors import InvalidValue
+from antiphon.http.admin.resource import (
+    CREATED,
+    NO_CONTENT,
+    PAGE_SIZE,
+    Email,
+    EndpointOptions,
+    ListPage,
+    Name,
+    Note,
+    answer_json,
+    answer_list,
+    answer_page,
+    declare_endpoint,
+    declare_paging,
+    declare_parameter,
+    decode_request,
+    read_limit,
+    read_query,
+)
+from antiphon.services.tenancy import TenancyService
+
+
+class NewProject(Struct, frozen=True, forbid_unknown_fields=True):
+    """A project to make."""
+
+    name: Name
+    note: Note = ""
+
+
+class ProjectChange(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is to be another; what is left out stays."""
+
+    name: Name | None = None
+    note: Note | None = None
+    archived: bool | None = None
+
+
+class NewUser(Struct, frozen=True, forbid_unknown_fields=True):
+    """A user to make."""
+
+    name: Name
+    email: Email | None = None
+    note: Note = ""
+
+
+class UserChange(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is to be another; what is left out stays. An `email` of null: the user has none."""
+
+    name: Name | None = None
+    email: Email | UnsetType | None = UNSET
+    note: Note | None = None
+    disabled: bool | None = None
+
+    def apply_to(self, user: User) -> User:
+        """The user from then on, but for `disabled`."""
+        return replace(
+            user,
+            name=user.name if self.name is None else self.name,
+            email=user.email if self.email is UNSET else self.email,
+            note=user.note if self.note is None else self.note,
+        )
+
+
+class Member(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a user is to be in a project."""
+
+    role: ProjectRole
+
+
+class Nothing(Struct, frozen=True, forbid_unknown_fields=True):
+    """An object without fields."""
+
+
+class RecordingCard(Struct, frozen=True, kw_only=True):
+    """How a project's requests are kept."""
+
+    days: int
+    redact: list[Redaction]
+
+
+class ProjectCard(Struct, frozen=True, kw_only=True):
+    """A project. Times are Unix seconds."""
+
+    object: Literal["project"] = "project"
+    id: str
+    name: str
+    created_at: int
+    archived_at: int | None
+    note: str
+    recording: RecordingCard | None
+    """How its requests are kept word by word; null, where they are not."""
+
+
+class UserCard(Struct, frozen=True, kw_only=True):
+    """A user."""
+
+    object: Literal["user"] = "user"
+    id: str
+    name: str
+    email: str | None
+    created_at: int
+    disabled_at: int | None
+    note: str
+
+
+class MemberCard(Struct, frozen=True, kw_only=True):
+    """A user's role in a project."""
+
+    object: Literal["membership"] = "membership"
+    project: str
+    user: str
+    role: ProjectRole
+    created_at: int
+
+
+class AuditCard(Struct, frozen=True, kw_only=True):
+    """One change."""
+
+    object: Literal["audit_entry"] = "audit_entry"
+    id: int
+    at: int
+    actor: str
+    action: str
+    target: str
+    detail: dict[str, Any]
+
+
+class ProjectPage(ListPage, frozen=True, kw_only=True):
+    """Projects, the oldest first."""
+
+    data: list[ProjectCard]
+
+
+class UserPage(ListPage, frozen=True, kw_only=True):
+    """Users, the oldest first."""
+
+    data: list[UserCard]
+
+
+class MemberPage(ListPage, frozen=True, kw_only=True):
+    """Members of a project, by their ids."""
+
+    data: list[MemberCard]
+
+
+class AuditPage(ListPage, frozen=True, kw_only=True):
+    """Changes, the latest first."""
+
+    data: list[AuditCard]
+
+
+class TenantResource:
+    """The handlers over the tenants of one server."""
+
+    def __init__(self, tenants: TenancyService) -> None:
+        self._tenants = tenants
+
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """All of them."""
+        number = {"type": "string", "pattern": "^[0-9]{1,18}$"}
+        query = [PAGE_SIZE, declare_parameter("before", number), declare_parameter("target")]
+        return (
+            *self._declare_projects(),
+            *self._declare_users(),
+            declare_endpoint(
+                "GET", "/audit", self.list_audit, "The latest changes first", gives=AuditPage, query=query
+            ),
+        )
+
+    def _declare_projects(self) -> Iterator[Endpoint]:
+        one, member = "/projects/{project}", "/projects/{project}/members/{user}"
+        card, whole = ProjectCard, ProjectPage
+        seen, change = "Projects that the caller may see", ProjectChange
+        yield declare_endpoint(
+            "GET", "/projects", self.list_projects, seen, gives=whole, query=declare_paging()
+        )
+        made = EndpointOptions(body=NewProject, gives=card, status=CREATED)
+        yield declare_endpoint("POST", "/projects", self.add_project, "Make a project", **made)
+        yield declare_endpoint("GET", one, self.show_project, "One project", gives=card)
+        yield declare_endpoint(
+            "PATCH", one, self.change_project, "Rename, note, archive", body=change, gives=card
+        )
+        members = EndpointOptions(gives=MemberPage, query=declare_paging())
+        yield declare_endpoint(
+            "GET", f"{one}/members", self.list_members, "Who is what in a project", **members
+        )
+        put = EndpointOptions(body=Member, gives=MemberCard)
+        yield declare_endpoint("PUT", member, self.put_member, "Make a member", **put)
+        yield declare_endpoint("DELETE", member, self.remove_member, "End a membership", status=NO_CONTENT)
+
+    def _declare_users(self) -> Iterator[Endpoint]:
+        one, card, seen = "/users/{user}", UserCard, "Users that the caller may see"
+        yield declare_endpoint("GET", "/users", self.list_users, seen, gives=UserPage, query=declare_paging())
+        made = EndpointOptions(body=NewUser, gives=card, status=CREATED)
+        yield declare_endpoint("POST", "/users", self.add_user, "Make a user", **made)
+        yield declare_endpoint("GET", one, self.show_user, "One user", gives=card)
+        changed = EndpointOptions(body=UserChange, gives=card)
+        yield declare_endpoint("PATCH", one, self.change_user, "Rename, note, disable", **changed)
+
+    # --- projects ---
+
+    async def list_projects(self, request: Request) -> Response:
+        """The projects that the caller may see."""
+        found = self._tenants.list_projects(request.actor)
+        return answer_page(request, [(each.id, build_project_card(each)) for each in found], ProjectPage)
+
+    async def show_project(self, request: Request) -> Response:
+        """One of them."""
+        found = self._tenants.get_project(request.actor, request.path_params["project"])
+        return answer_json(build_project_card(found))
+
+    async def add_project(self, request: Request) -> Response:
+        """Makes a project."""
+        said = decode_request(request.body, NewProject)
+        made = await self._tenants.add_project(request.actor, said.name, said.note)
+        return answer_json(build_project_card(made), 201)
+
+    async def change_project(self, request: Request) -> Response:
+        """Renames, notes, archives."""
+        said = decode_request(request.body, ProjectChange)
+        id_ = request.path_params["project"]
+        changed = await self._tenants.change_project(request.actor, id_, said.name, said.note, said.archived)
+        return answer_json(build_project_card(changed))
+
+    # --- members ---
+
+    async def list_members(self, request: Request) -> Response:
+        """Who is what in a project."""
+        found: list[Membership] = self._tenants.list_members(request.actor, request.path_params["project"])
+        cards = [(each.user, build_member_card(each)) for each in found]
+        return answer_page(request, cards, MemberPage, removable="user")
+
+    async def put_member(self, request: Request) -> Response:
+        """Makes a user a member, or changes the role."""
+        role = decode_request(request.body, Member).role
+        project, user = request.path_params["project"], request.path_params["user"]
+        membership = await self._tenants.put_member(request.actor, project, user, role)
+        return answer_json(build_member_card(membership))
+
+    async def remove_member(self, request: Request) -> Response:
+        """Ends a membership."""
+        project, user = request.path_params["project"], request.path_params["user"]
+        await self._tenants.remove_member(request.actor, project, user)
+        return Response(status=NO_CONTENT)
+
+    # --- users ---
+
+    async def list_users(self, request: Request) -> Response:
+        """The users that the caller may see."""
+        found = self._tenants.list_users(request.actor)
+        return answer_page(request, [(each.id, build_user_card(each)) for each in found], UserPage)
+
+    async def show_user(self, request: Request) -> Response:
+        """One of them."""
+        found = self._tenants.get_user(request.actor, request.path_params["user"])
+        return answer_json(build_user_card(found))
+
+    async def add_user(self, request: Request) -> Response:
+        """Makes a user."""
+        said = decode_request(request.body, NewUser)
+        made = await self._tenants.add_user(request.actor, said.name, said.email, said.note)
+        return answer_json(build_user_card(made), 201)
+
+    async def change_user(self, request: Request) -> Response:
+        """Renames, gives another address or none, notes, disables."""
+        said = decode_request(request.body, UserChange)
+        id_ = request.path_params["user"]
+        changed = await self._tenants.change_user(request.actor, id_, said.apply_to, said.disabled)
+        return answer_json(build_user_card(changed))
+
+    # --- audit ---
+
+    async def list_audit(self, request: Request) -> Response:
+        """The latest changes first."""
+        query = read_query(request, "limit", "before", "target")
+        limit, before = read_limit(query), query.get("before")
+        if before is not None and not (before.isascii() and before.isdigit() and len(before) < 19):
+            raise InvalidValue("before must be the number of an entry", param="before")
+        found = await self._tenants.list_audit(
+            request.actor, limit + 1, None if before is None else int(before), query.get("target")
+        )
+        cards = [(str(each.id), build_audit_card(each)) for each in found[:limit]]
+        return answer_list(cards, len(found) > limit, AuditPage)
+
+
+def build_project_card(project: Project) -> ProjectCard:
+    """A project as it is shown."""
+    kept = project.recording
+    return ProjectCard(
+        id=project.id,
+        name=project.name,
+        created_at=project.created,
+        archived_at=project.archived,
+        note=project.note,
+        recording=None if kept is None else RecordingCard(days=kept.days, redact=list(kept.redact)),
+    )
+
+
+def build_user_card(user: User) -> UserCard:
+    """A user as it is shown."""
+    return UserCard(
+        id=user.id,
+        name=user.name,
+        email=user.email,
+        created_at=user.created,
+        disabled_at=user.disabled,
+        note=user.note,
+    )
+
+
+def build_member_card(membership: Membership) -> MemberCard:
+    """A membership as it is shown."""
+    return MemberCard(
+        project=membership.project,
+        user=membership.user,
+        role=membership.role,
+        created_at=membership.created,
+    )
+
+
+def build_audit_card(entry: AuditEntry) -> AuditCard:
+    """An entry of the audit as it is shown."""
+    return AuditCard(
+        id=entry.id,
+        at=entry.at,
+        actor=entry.actor,
+        action=entry.action,
+        target=entry.target,
+        detail=msgspec.json.decode(entry.detail, type=dict[str, Any]),
+    )

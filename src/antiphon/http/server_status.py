@@ -1,0 +1,215 @@
+"""What the server tells of itself: /health, /health/ready, /version, /load and /metrics.
+
+/health and /health/ready are public, so they contain only states. /metrics asks all engines at once and waits
+a second at most: it reports a dead or busy engine as not up.
+"""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from antiphon import __version__
+from antiphon.dialects.base import JSON, PLAIN, Endpoint, Handler, Headers, Request, Response, Services
+from antiphon.domain.engine_load import Load
+from antiphon.domain.identity import Right
+from antiphon.engines.base import EngineState, Observable
+from antiphon.engines.registry import Model, Models
+from antiphon.errors import AntiphonError
+from antiphon.http.errors import DEFAULT_RETRY
+from antiphon.http.state import AppState
+from antiphon.ledger.base import LedgerState
+from antiphon.telemetry import engine_metrics
+from antiphon.telemetry.exposition import CONTENT_TYPE, Series, Totals, render_page, sum_series
+from antiphon.telemetry.metrics import BODY_BYTES, BUILD, LEDGER, PROCESSES, RUNNING
+
+PATIENCE = 1.0
+"""Seconds that one scrape waits for engines. One answers within a millisecond or two, unless it is stuck."""
+
+AWAY = "unavailable"
+"""What is said of limits that nobody can count now, whose requests are refused unless the settings say
+otherwise, and of a coordinator that does not answer."""
+
+HEALTH = "Health"
+"""Name of the schema of both answers."""
+
+HEALTH_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "status": {"enum": ["ok", "unavailable"]},
+        "unavailable": {
+            "type": "object",
+            "additionalProperties": {"enum": [str(state) for state in EngineState]},
+        },
+        "limits": {"enum": [AWAY]},
+        "coordinator": {"enum": [AWAY]},
+        "ledger": {"enum": [str(LedgerState.WAITING), str(LedgerState.FULL)]},
+    },
+    "required": ["status"],
+}
+"""What both answer with."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineReport:
+    """What an engine said of itself."""
+
+    up: bool
+    load: Load | None = None
+
+
+def declare_metrics(edge: AppState) -> Endpoint:
+    """Every number there is, as text."""
+
+    async def show(_request: Request, _services: Services) -> Response:
+        seen = await observe_engines(edge.models)
+        others = await _collect(edge)
+        page = await asyncio.to_thread(render_page, list(_list_series(edge, seen, *others)))
+        return Response(page.encode(), media_type=CONTENT_TYPE)
+
+    return Endpoint(
+        method="GET",
+        path="/metrics",
+        handler=show,
+        right=Right.OBSERVE,
+        summary="Numbers of this server and its engines, for Prometheus",
+        tag="metrics",
+        answers={PLAIN: {"type": "string"}},
+    )
+
+
+async def _collect(edge: AppState) -> tuple[int, Totals]:
+    """How many other processes there are, and what they count."""
+    return (0, Totals()) if edge.coordinator is None else await edge.coordinator.collect_totals()
+
+
+def _list_series(
+    edge: AppState, seen: dict[str, EngineReport], processes: int, others: Totals
+) -> Iterator[Series]:
+    yield BUILD, {(__version__,): 1}
+    yield PROCESSES, {(): 1 + processes}
+    yield from sum_series(list_own_series(edge), others, edge.models.__contains__)
+    loads = {model: each.load for model, each in seen.items()}
+    yield from engine_metrics.list_series(loads, {model: each.up for model, each in seen.items()})
+
+
+async def count_running_generations(edge: AppState) -> int:
+    """Generations that run or wait now, in all HTTP processes."""
+    _, others = await _collect(edge)
+    counted = sum_series(edge.metrics.series(), others, edge.models.__contains__)
+    running = (values.values() for family, values in counted if family is RUNNING)
+    return sum(int(value) for values in running for value in values if isinstance(value, int | float))
+
+
+def list_own_series(edge: AppState) -> Iterator[Series]:
+    """What this process counts."""
+    yield BODY_BYTES, {(): edge.bodies.held}
+    if edge.ledger is not None:
+        state = edge.ledger.state
+        yield LEDGER, {(str(each),): int(each is state) for each in LedgerState}
+    yield from edge.metrics.series()
+
+
+async def observe_engines(models: Models, patience: float = PATIENCE) -> dict[str, EngineReport]:
+    """Every engine, asked at once; adapters are their base model's to tell."""
+    async with asyncio.TaskGroup() as group:
+        asked = {model.name: group.create_task(_observe(model, patience)) for model in models.bases()}
+    return {name: task.result() for name, task in asked.items()}
+
+
+async def _observe(model: Model, patience: float) -> EngineReport:
+    engine = model.engine
+    if engine.state() is not EngineState.READY:
+        return EngineReport(False)
+    if not isinstance(engine, Observable):
+        return EngineReport(True)
+    try:
+        async with asyncio.timeout(patience):
+            return EngineReport(True, await engine.observe())
+    except (AntiphonError, TimeoutError):
+        return EngineReport(False)
+
+
+def declare_health(edge: AppState) -> tuple[Endpoint, Endpoint]:
+    """Whether the process lives, and whether it can serve."""
+
+    async def health(_request: Request, _services: Services) -> Response:
+        """200 while the process lives."""
+        return _answer_json(200, {"status": "ok"})
+
+    async def ready(_request: Request, _services: Services) -> Response:
+        """200 when every engine is ready, limits are counted, the ledger has room and, where keys are on,
+        the coordinator answers; otherwise 503 with the engines that are not, their states, and what is
+        missing."""
+        states = {model.name: model.engine.state() for model in edge.models.bases()}
+        missing = {name: str(state) for name, state in states.items() if state is not EngineState.READY}
+        silent = edge.coordinator is not None and not await edge.coordinator.ping()
+        away = edge.limiter is not None and not edge.limiter.available
+        ledger = LedgerState.WELL if edge.ledger is None else edge.ledger.state
+        said: dict[str, object] = {} if ledger is LedgerState.WELL else {"ledger": str(ledger)}
+        said |= {"limits": AWAY} if away else {}
+        said |= {"coordinator": AWAY} if silent else {}
+        uncounted = away and not edge.limits_open
+        blocked = silent and edge.keys_on  # without keys every request is served as before
+        if not (missing or blocked or uncounted or ledger is LedgerState.FULL):
+            return _answer_json(200, {"status": "ok"} | said)
+        content: dict[str, object] = {"status": "unavailable"}
+        content |= {"unavailable": missing} if missing else {}
+        content |= said
+        return _answer_json(503, content, ((b"retry-after", b"%d" % DEFAULT_RETRY),))
+
+    return (
+        _declare_public("/health", health, "Whether the process lives", 200),
+        _declare_public("/health/ready", ready, "Whether every engine is ready", 200, 503),
+    )
+
+
+def _declare_public(path: str, handler: Handler, summary: str, *statuses: int) -> Endpoint:
+    schema = {"$ref": f"#/components/schemas/{HEALTH}"}
+    return Endpoint(
+        method="GET",
+        path=path,
+        handler=handler,
+        right=None,
+        summary=summary,
+        tag="health",
+        answers={JSON: schema},
+        statuses=statuses,
+        ends_with_caller=False,
+    )
+
+
+def _answer_json(status: int, content: dict[str, object], headers: Headers = ()) -> Response:
+    return Response(json.dumps(content).encode(), status, headers=headers)
+
+
+def declare_info(edge: AppState) -> tuple[Endpoint, Endpoint]:
+    """The release of this server, and its load."""
+
+    async def version(_request: Request, _services: Services) -> Response:
+        return _answer_json(200, {"version": __version__})
+
+    async def load(_request: Request, _services: Services) -> Response:
+        """Generations that run or wait now, in all HTTP processes."""
+        return _answer_json(200, {"server_load": await count_running_generations(edge)})
+
+    count = {"type": "integer", "minimum": 0}
+    return (
+        _declare_info("/version", version, "The release of this server", "version", {"type": "string"}),
+        _declare_info("/load", load, "How many generations run or wait now", "server_load", count),
+    )
+
+
+def _declare_info(
+    path: str, handler: Handler, summary: str, name: str, schema: dict[str, object]
+) -> Endpoint:
+    """An endpoint that answers with an object of one value."""
+    return Endpoint(
+        method="GET",
+        path=path,
+        handler=handler,
+        right=Right.READ,
+        summary=summary,
+        tag="server",
+        answers={JSON: {"type": "object", "properties": {name: schema}, "required": [name]}},
+    )
