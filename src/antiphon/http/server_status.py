@@ -96,7 +96,7 @@ def _list_series(
 async def count_running_generations(edge: AppState) -> int:
     """Generations that run or wait now, in all HTTP processes."""
     _, others = await _collect(edge)
-    counted = sum_series(edge.metrics.series(), others, edge.models.__contains__)
+    counted = sum_series(edge.metrics.list_series(), others, edge.models.__contains__)
     running = (values.values() for family, values in counted if family is RUNNING)
     return sum(int(value) for values in running for value in values if isinstance(value, int | float))
 
@@ -107,7 +107,7 @@ def list_own_series(edge: AppState) -> Iterator[Series]:
     if edge.ledger is not None:
         state = edge.ledger.state
         yield LEDGER, {(str(each),): int(each is state) for each in LedgerState}
-    yield from edge.metrics.series()
+    yield from edge.metrics.list_series()
 
 
 async def observe_engines(models: Models, patience: float = PATIENCE) -> dict[str, EngineReport]:

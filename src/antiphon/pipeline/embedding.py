@@ -87,7 +87,7 @@ def _report(
     ended: RequestOutcome, request: EmbeddingRequest, context: Context, metrics: Metrics, answered: bool
 ) -> None:
     tokens = ended.usage.prompt_tokens
-    metrics.embedded(request.model, ended.status, tokens, ended.total)
+    metrics.count_embedding(request.model, ended.status, tokens, ended.total)
     values = {
         "actor": context.actor.id,
         "inputs": len(request.inputs),

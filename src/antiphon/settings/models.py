@@ -245,8 +245,8 @@ class AliasSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     model: Annotated[
         str,
         Meta(
-            description="Name of the model or adapter that it means; a `*` in it is what that of the name "
-            "stands for.",
+            description="Name of the model or adapter that it means; a `*` in it is the text that the name's "
+            "`*` matched.",
             min_length=1,
             max_length=256,
         ),

@@ -1,28 +1,27 @@
-"""The live numbers of engines as families: what `domain.engine_load.Load` says, by model, and by adapter.
-Asks no engine."""
+"""The metrics of engines, from `domain.engine_load.Load`, by model and by adapter."""
 
 from collections.abc import Callable, Iterator, Mapping
 
 from antiphon.domain.engine_load import AdapterLoad, Load
-from antiphon.telemetry.exposition import Family, Kind, Series, Value
+from antiphon.telemetry.exposition import Family, MetricKind, Series, Value
 
 PREFIX = "antiphon_engine_"
 
 
-def _family(name: str, kind: Kind, says: str, *more: str) -> Family:
+def _family(name: str, kind: MetricKind, says: str, *more: str) -> Family:
     return Family(PREFIX + name, kind, says, ("model", *more))
 
 
 def _gauge(name: str, says: str, *more: str) -> Family:
-    return _family(name, Kind.GAUGE, says, *more)
+    return _family(name, MetricKind.GAUGE, says, *more)
 
 
 def _counter(name: str, says: str, *more: str) -> Family:
-    return _family(name, Kind.COUNTER, says, *more)
+    return _family(name, MetricKind.COUNTER, says, *more)
 
 
 def _histogram(name: str, says: str) -> Family:
-    return _family(name, Kind.HISTOGRAM, says)
+    return _family(name, MetricKind.HISTOGRAM, says)
 
 
 UP = _gauge("up", "1 when the engine answered this scrape within a second; else 0, and nothing more of it.")
@@ -78,12 +77,11 @@ ADAPTER_MEASURES: tuple[tuple[Family, Callable[[AdapterLoad], Value]], ...] = (
 )
 
 FAMILIES = (UP, *(family for family, _ in (*MEASURES, *ADAPTER_MEASURES)))
-"""What engines tell, in the order of the page."""
+"""All families of engines, in the order of the page."""
 
 
 def list_series(loads: Mapping[str, Load | None], up: Mapping[str, bool]) -> Iterator[Series]:
-    """The engines of a server by model: their loads, None where there is none to tell, and whether each is
-    there."""
+    """Yields the series of all engines. `loads` and `up` are by model; a load is None where none is known."""
     yield UP, {(model,): int(there) for model, there in up.items()}
     known = {model: load for model, load in loads.items() if load is not None}
     for family, measure in MEASURES:
