@@ -164,11 +164,11 @@ class Attribution:
     """Those that say so, as the caller calls them."""
 
 
-UNASCRIBED = Attribution()
+NO_ATTRIBUTION = Attribution()
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class GenerationCall:
     """A decoded body: what is asked for, and how the answer shall travel."""
 
     request: GenerationRequest
@@ -183,7 +183,7 @@ class Call:
     """Whether each part of a stream that includes the usage tells what was made so far."""
     token_names: bool = False
     """Whether log-probabilities call tokens by their ids."""
-    attribution: Attribution = UNASCRIBED
+    attribution: Attribution = NO_ATTRIBUTION
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +248,7 @@ class EmbeddingCall:
     """Whether vectors are written as bytes, not as numbers."""
     ignored: tuple[str, ...] = ()
     """As of a Call."""
-    attribution: Attribution = UNASCRIBED
+    attribution: Attribution = NO_ATTRIBUTION
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +270,7 @@ class ModelEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Tokens:
+class PromptTokens:
     """Token ids of a prompt."""
 
     ids: tuple[int, ...]
@@ -298,10 +298,10 @@ class DeploymentService(Protocol):
     def list_deployed(self, actor: Actor) -> Iterable[Deployed]:
         """All adapters that the actor may use."""
 
-    def base(self, name: str, actor: Actor) -> DeployedBase:
+    def find_base(self, name: str, actor: Actor) -> DeployedBase:
         """One base model. Raises ModelNotFound."""
 
-    def bases(self, actor: Actor) -> Iterable[DeployedBase]:
+    def list_bases(self, actor: Actor) -> Iterable[DeployedBase]:
         """All base models that the actor may use."""
 
 
@@ -316,10 +316,10 @@ class Services(Protocol):
     def deployments(self) -> DeploymentService:
         """Adapters from elsewhere."""
 
-    def start(self, model: str) -> "ResponseMeta":
+    def create_meta(self, model: str) -> "ResponseMeta":
         """What all parts of an answer of a model repeat."""
 
-    def context(self, request: Request, origin: Origin) -> Context:
+    def build_context(self, request: Request, origin: Origin) -> Context:
         """The request's circumstances, for the pipeline."""
 
     def generate(
@@ -334,16 +334,16 @@ class Services(Protocol):
     async def offload(self, work: Callable[[], T]) -> T:
         """The result of work that takes milliseconds, done in a thread."""
 
-    def models(self, actor: Actor) -> list[ModelEntry]:
+    def list_models(self, actor: Actor) -> list[ModelEntry]:
         """The models that an actor may use: those of the settings in their order, then adapters."""
 
-    async def profiled_models(self, actor: Actor) -> list[ModelEntry]:
+    async def list_profiled_models(self, actor: Actor) -> list[ModelEntry]:
         """The same with their profiles."""
 
-    async def model(self, name: str, request: Request) -> ModelEntry:
+    async def load_model(self, name: str, request: Request) -> ModelEntry:
         """One model with its profile. Raises ModelNotFound or PermissionDenied."""
 
-    async def tokenize(self, call: TokenizeCall, request: Request) -> Tokens:
+    async def tokenize(self, call: TokenizeCall, request: Request) -> PromptTokens:
         """The token ids of a prompt."""
 
     async def detokenize(self, call: DetokenizeCall, request: Request) -> str:
@@ -352,7 +352,7 @@ class Services(Protocol):
     async def apply_template(self, call: ApplyCall, request: Request) -> str:
         """What the chat template writes of a conversation."""
 
-    async def tokenizer(self, model: str | None, request: Request) -> TokenizerInfo:
+    async def load_tokenizer(self, model: str | None, request: Request) -> TokenizerInfo:
         """What a model's tokenizer is."""
 
     async def load_adapter(self, call: LoadCall, actor: Actor) -> None:

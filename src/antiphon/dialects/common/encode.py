@@ -14,7 +14,7 @@ from typing import Any, TypedDict, TypeVar
 import msgspec
 from msgspec import UNSET
 
-from antiphon.dialects.base import Call, ResponseMeta
+from antiphon.dialects.base import GenerationCall, ResponseMeta
 from antiphon.dialects.common.response_types import (
     AssistantMessage,
     CachedTokens,
@@ -79,7 +79,7 @@ TokenSpelling = Callable[[int, bytes], str]
 """How a token is called: from its id and its piece."""
 
 
-def encode_chat(head: ResponseMeta, call: Call, generation: Generation) -> bytes:
+def encode_chat(head: ResponseMeta, call: GenerationCall, generation: Generation) -> bytes:
     """A buffered chat completion."""
     spell, ids = choose_spelling(call), call.request.output.token_ids
     choices = [
@@ -103,7 +103,7 @@ def encode_chat(head: ResponseMeta, call: Call, generation: Generation) -> bytes
     )
 
 
-def encode_text(head: ResponseMeta, call: Call, generation: Generation) -> bytes:
+def encode_text(head: ResponseMeta, call: GenerationCall, generation: Generation) -> bytes:
     """A buffered text completion."""
     output, spell = call.request.output, choose_spelling(call)
     scored = _encode_prompt_scores(generation)
@@ -145,7 +145,7 @@ def build_message(choice: Choice) -> AssistantMessage:
     )
 
 
-def choose_spelling(call: Call) -> TokenSpelling:
+def choose_spelling(call: GenerationCall) -> TokenSpelling:
     """How log-probabilities call tokens."""
     return spell_by_id if call.token_names else spell_by_text
 

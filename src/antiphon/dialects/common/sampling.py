@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from antiphon.dialects.base import UNASCRIBED, Attribution
+from antiphon.dialects.base import NO_ATTRIBUTION, Attribution
 from antiphon.dialects.common.request_types import INT32_MAX, LARGEST_BIAS, LONGEST_TAG, CommonRequest
 from antiphon.dialects.common.strict_json import describe_value, sanitize_key
 from antiphon.domain.sampling import AskedSampling, Mirostat
@@ -80,7 +80,7 @@ def read_attribution(
 ) -> Attribution:
     """What a caller says of itself. Raises InvalidValue, which names the field at fault."""
     if user is None and not tags and safety_identifier is None:
-        return UNASCRIBED
+        return NO_ATTRIBUTION
     if None is not safety_identifier != user is not None:
         raise InvalidValue("user and safety_identifier differ; send one of them", param="safety_identifier")
     names = {"user": user, "safety_identifier": safety_identifier}

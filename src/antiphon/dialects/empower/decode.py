@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from antiphon.dialects.base import Call
+from antiphon.dialects.base import GenerationCall
 from antiphon.dialects.common.constraint_fields import list_unread_fields, read_constraint, shorten_names
 from antiphon.dialects.common.field_table import FieldReport
 from antiphon.dialects.common.messages import build_bare_conversation, filter_messages
@@ -31,7 +31,7 @@ DEFAULTS = AskedSampling(temperature=1.0, top_p=1.0, frequency_penalty=0.0, pres
 TERMS = ReasoningTerms("include_thinking")
 
 
-def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> Call:
+def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> GenerationCall:
     """A body of POST /empower/api/v1/chat/completions. Raises a RequestError; with `report` not for unknown
     fields, which are then ignored and named; with `strict` every keyword of a schema has to be kept."""
     found = FieldReport(report)
@@ -47,7 +47,7 @@ def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> Call
         replace(prompt, tools=tools, reasoning=thinking) for prompt in _build_prompts(wire.messages)
     )
     ignored = list_unread_fields(wire.response_format.json_schema) if wire.response_format else ()
-    return Call(
+    return GenerationCall(
         _build_request(wire, prompts, form.constraint),
         bool(wire.stream),
         ignored=found.names + ignored,

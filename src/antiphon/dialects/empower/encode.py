@@ -2,7 +2,7 @@
 
 import msgspec
 
-from antiphon.dialects.base import Call, ResponseMeta
+from antiphon.dialects.base import GenerationCall, ResponseMeta
 from antiphon.dialects.common.chunks import DONE
 from antiphon.dialects.common.encode import FINISHES, build_meta, error_type
 from antiphon.dialects.common.response_types import FunctionCall, FunctionPart, ToolCallPart, ToolCallShape
@@ -66,7 +66,7 @@ class EmpowerStreamEncoder:
     """One stream. With one prompt each choice's last chunk says what it took; with several, whose parts are
     counted together, the very last chunk says what all took."""
 
-    def __init__(self, head: ResponseMeta, call: Call) -> None:
+    def __init__(self, head: ResponseMeta, call: GenerationCall) -> None:
         self._meta = build_meta(PREFIX, head)
         prompts = len(call.request.prompts)
         self._choices = prompts * call.request.output.choices

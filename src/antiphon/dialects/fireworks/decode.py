@@ -6,7 +6,7 @@ Fields that mean the same in the superset of `/v1` are passed on to its decoder.
 from dataclasses import dataclass, replace
 from typing import Any
 
-from antiphon.dialects.base import Call
+from antiphon.dialects.base import GenerationCall
 from antiphon.dialects.common import request_types as superset
 from antiphon.dialects.common.constraint_fields import (
     RelaxedConstraint,
@@ -72,14 +72,14 @@ WHERE = "response_format"
 
 
 @dataclass(frozen=True, slots=True)
-class FireworksCall(Call):
+class FireworksCall(GenerationCall):
     """A call, and the shape of its log-probabilities."""
 
     entries: bool = False
     """Whether they are entries, one for each token, and not arrays."""
 
 
-def decode_text(body: bytes, report: bool = False, strict: bool = False) -> Call:
+def decode_text(body: bytes, report: bool = False, strict: bool = False) -> GenerationCall:
     """A body of POST completions. Raises a RequestError; with `report` not for unknown fields, which are then
     ignored and named; with `strict` every keyword of a schema has to be kept."""
     found = FieldReport(report)
@@ -98,7 +98,7 @@ def decode_text(body: bytes, report: bool = False, strict: bool = False) -> Call
     return _complete_call(build_text_call(asked, found.names), wire, form, limit is None)
 
 
-def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> Call:
+def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> GenerationCall:
     """A body of POST chat/completions. Raises a RequestError; the others as in `decode_text`."""
     found = FieldReport(report)
     given = filter_fields(read_object(body), FireworksScope.CHAT, report=found)
@@ -174,7 +174,7 @@ def _read_tool_choice(
 
 
 def _complete_call(
-    call: Call, wire: FireworksCommonRequest, form: RelaxedConstraint, is_usual: bool
+    call: GenerationCall, wire: FireworksCommonRequest, form: RelaxedConstraint, is_usual: bool
 ) -> FireworksCall:
     """The call with what the superset has otherwise: what is kept of a stop text, what becomes of too many
     tokens, and usage in every stream. `is_usual`: whether the caller says no max_tokens."""

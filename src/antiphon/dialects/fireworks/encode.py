@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 import msgspec
 from msgspec import UNSET
 
-from antiphon.dialects.base import Call, ResponseMeta
+from antiphon.dialects.base import GenerationCall, ResponseMeta
 from antiphon.dialects.common.chunks import (
     BaseChatChunkBuilder,
     BaseTextChunkBuilder,
@@ -85,7 +85,7 @@ FIRST_LOGPROB = 0.0
 """Log-probability of a token that nothing comes before."""
 
 
-def encode_text(head: ResponseMeta, call: Call, generation: Generation) -> bytes:
+def encode_text(head: ResponseMeta, call: GenerationCall, generation: Generation) -> bytes:
     """A buffered text completion."""
     logprobs, output = LogprobsBuilder(call), call.request.output
     choices = [
@@ -106,7 +106,7 @@ def encode_text(head: ResponseMeta, call: Call, generation: Generation) -> bytes
     )
 
 
-def encode_chat(head: ResponseMeta, call: Call, generation: Generation) -> bytes:
+def encode_chat(head: ResponseMeta, call: GenerationCall, generation: Generation) -> bytes:
     """A buffered chat completion."""
     logprobs = LogprobsBuilder(call)
     choices = [
@@ -138,7 +138,7 @@ def _build_meta(head: ResponseMeta) -> MetaFields:
 class LogprobsBuilder:
     """Log-probabilities in the shape that a call asked for."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: GenerationCall) -> None:
         self._entries = isinstance(call, FireworksCall) and call.entries
         self._ranked = bool(call.request.output.logprobs)
 
@@ -161,7 +161,7 @@ class FireworksChatChunkBuilder(BaseChatChunkBuilder[FireworksChatChunkChoice]):
 
     prefix = ""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: GenerationCall) -> None:
         self._logprobs = LogprobsBuilder(call)
 
     def build_opening(self, choice: int, content: str | None = "") -> FireworksChatChunkChoice:
@@ -188,7 +188,7 @@ class FireworksTextChunkBuilder(BaseTextChunkBuilder[FireworksTextChoice]):
 
     prefix = ""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: GenerationCall) -> None:
         self._logprobs = LogprobsBuilder(call)
 
     def build_part(
@@ -210,7 +210,9 @@ class FireworksTextChunkBuilder(BaseTextChunkBuilder[FireworksTextChoice]):
 class FireworksStreamEncoder(OpenAIStreamEncoder[Part]):
     """One stream. The ends of its choices are held back until the usage is known, which each tells."""
 
-    def __init__(self, builder: FireworksChunkBuilder[Part], head: ResponseMeta, call: Call) -> None:
+    def __init__(
+        self, builder: FireworksChunkBuilder[Part], head: ResponseMeta, call: GenerationCall
+    ) -> None:
         super().__init__(builder, head, call)
         self._meta = _build_meta(head)
         self._ends: dict[int, Finished] = {}
