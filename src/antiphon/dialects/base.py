@@ -50,7 +50,7 @@ class Request:
     """Address of the caller, where it is known."""
     actor: Actor = LOCAL_ANONYMOUS
     path_params: Mapping[str, str] = field(default_factory=lambda: NOTHING)
-    """What the braces of the endpoint's path stand for."""
+    """Values of the braces in the endpoint's path."""
     body: bytes = b""
     progress: Progress = field(default_factory=Progress)
 
@@ -73,13 +73,13 @@ class StreamEncoder(Protocol):
     """Encodes one stream, event by event, into the bytes of server-sent events."""
 
     def encode(self, event: Event) -> bytes:
-        """The events on the wire that this one becomes; empty when it shows nothing."""
+        """The bytes of an event; empty for an event without bytes."""
 
     def end(self) -> bytes:
-        """What closes a stream that is whole."""
+        """The bytes that end a complete stream."""
 
     def error(self, error: AntiphonError) -> bytes:
-        """What closes a stream that is not."""
+        """The bytes that end a broken stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class EventStream:
     events: AbstractAsyncContextManager[AsyncIterator[Event]]
     encoder: StreamEncoder
     headers: Callable[[], Headers]
-    """More headers of the answer, asked for as it begins."""
+    """Returns more headers of the answer; called when the answer begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class Endpoint:
     """From the root. Braces hold a segment; `{name:path}` holds several."""
     handler: Handler
     right: Right | None
-    """What the caller needs; None makes it public."""
+    """The right that the caller needs; None makes the endpoint public."""
     aliases: tuple[str, ...] = ()
     """Other paths of the same."""
     body: RequestBody | None = None
@@ -156,12 +156,12 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """To whom a caller ascribes a request, in the records of usage."""
+    """The end user and the tags that a caller names, for the records of usage."""
 
     end_user: str | None = None
     tags: Mapping[str, str] = field(default_factory=lambda: NOTHING)
     fields: tuple[str, ...] = ()
-    """Those that say so, as the caller calls them."""
+    """Names of the fields that say so."""
 
 
 NO_ATTRIBUTION = Attribution()
@@ -169,16 +169,16 @@ NO_ATTRIBUTION = Attribution()
 
 @dataclass(frozen=True, slots=True)
 class GenerationCall:
-    """A decoded body: what is asked for, and how the answer shall travel."""
+    """A decoded body: the request, and how to send its answer."""
 
     request: GenerationRequest
     stream: bool = False
     include_usage: bool = False
     """Whether a stream ends with the usage. A buffered answer always holds it."""
     ignored: tuple[str, ...] = ()
-    """Fields that were sent, are accepted and do nothing; the edge names them in a header."""
+    """Accepted fields without effect. A header of the answer names them."""
     relaxed: tuple[str, ...] = ()
-    """Keywords of schemas that are not kept, each with its place; the edge names them in a header."""
+    """Keywords of schemas that are not enforced, each with its path. A header of the answer names them."""
     continuous_usage: bool = False
     """Whether each part of a stream that includes the usage tells what was made so far."""
     token_names: bool = False
@@ -188,7 +188,7 @@ class GenerationCall:
 
 @dataclass(frozen=True, slots=True)
 class ResponseMeta:
-    """What every part of one answer repeats."""
+    """The values that every part of one answer repeats."""
 
     id: str
     """Unique, without the dialect's prefix."""
@@ -200,18 +200,18 @@ class ResponseMeta:
 
 @dataclass(frozen=True, slots=True)
 class TokenizeCall:
-    """A prompt whose token ids are asked for."""
+    """A request for the token ids of a prompt."""
 
     model: str | None
     """None is the only model there is."""
     prompt: Prompt
     texts: bool = False
-    """Whether each token's text is asked for too."""
+    """Whether the answer also has each token's text."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApplyCall:
-    """A conversation whose prompt is asked for as text."""
+    """A request for the prompt of a conversation, as text."""
 
     model: str | None
     """None is the only model there is."""
@@ -220,7 +220,7 @@ class ApplyCall:
 
 @dataclass(frozen=True, slots=True)
 class DetokenizeCall:
-    """Token ids whose text is asked for."""
+    """A request for the text of token ids."""
 
     model: str | None
     tokens: tuple[int, ...]
@@ -228,7 +228,7 @@ class DetokenizeCall:
 
 @dataclass(frozen=True, slots=True)
 class LoadCall:
-    """An adapter that shall become a model."""
+    """A request to make an adapter a model."""
 
     name: str
     path: str
@@ -241,7 +241,7 @@ class LoadCall:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingCall:
-    """Texts whose vectors are asked for, and how they shall be written."""
+    """A request for vectors of texts, and how to write them."""
 
     request: EmbeddingRequest
     packed: bool = False
@@ -253,12 +253,12 @@ class EmbeddingCall:
 
 @dataclass(frozen=True, slots=True)
 class ModelEntry:
-    """What a list of models says of one."""
+    """One model in a list of models."""
 
     name: str
     created: int
     state: str
-    """Where its engine stands."""
+    """The state of its engine."""
     profile: Profile | None = None
     """None while the engine cannot say."""
     parent: str | None = None
@@ -266,7 +266,7 @@ class ModelEntry:
     adapter: Adapter | None = None
     """Of an adapter, what it is."""
     alias: str | None = None
-    """What the caller called it, where that is not its name."""
+    """The name that the caller used, if it is another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +277,7 @@ class PromptTokens:
     context_length: int
     """Tokens that a prompt and its answer must fit."""
     pieces: tuple[bytes, ...] | None = None
-    """Each token's bytes or name, where its text was asked for."""
+    """Each token's bytes or name, if the request asks for texts."""
 
 
 # --- what the server does for handlers ----------------------------------------------------------------------
@@ -306,7 +306,7 @@ class DeploymentService(Protocol):
 
 
 class Services(Protocol):
-    """What handlers use of the server."""
+    """The operations of the server that handlers use."""
 
     @property
     def keeps_records(self) -> bool:
@@ -317,7 +317,7 @@ class Services(Protocol):
         """Adapters from elsewhere."""
 
     def create_meta(self, model: str) -> "ResponseMeta":
-        """What all parts of an answer of a model repeat."""
+        """Creates the values that all parts of an answer repeat."""
 
     def build_context(self, request: Request, origin: Origin) -> Context:
         """The request's circumstances, for the pipeline."""
@@ -350,10 +350,10 @@ class Services(Protocol):
         """The text of token ids."""
 
     async def apply_template(self, call: ApplyCall, request: Request) -> str:
-        """What the chat template writes of a conversation."""
+        """The prompt that the chat template makes of a conversation."""
 
     async def load_tokenizer(self, model: str | None, request: Request) -> TokenizerInfo:
-        """What a model's tokenizer is."""
+        """Describes a model's tokenizer."""
 
     async def load_adapter(self, call: LoadCall, actor: Actor) -> None:
         """Makes an adapter on the server's disk a model."""

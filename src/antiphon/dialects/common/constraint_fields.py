@@ -22,7 +22,7 @@ JSON = frozenset({ConstraintKind.JSON_OBJECT, ConstraintKind.JSON_SCHEMA})
 """Kinds that a whitespace pattern means something to."""
 
 EMPTY = (StructuredOutputs(), StructuredOutputs(json_object=False))
-"""What would constrain nothing."""
+"""Values without a constraint."""
 
 UNSHOWN = ("name", "description")
 """Of a named schema what is for the model to read, which is shown none of it."""

@@ -27,13 +27,13 @@ from antiphon.domain.request import GenerationRequest, Output, Prompt, RawPrompt
 from antiphon.errors import InvalidValue
 
 TEXT_MAX_TOKENS = 16
-"""What a text completion makes when nothing is said; OpenAI's default."""
+"""The `max_tokens` of a text completion that sends none; OpenAI's default."""
 
 
 def build_chat_call(
     wire: ChatCompletionRequest, ignored: tuple[str, ...] = (), strict: bool = False
 ) -> GenerationCall:
-    """What a chat of the superset asks for, by whichever dialect. Raises a RequestError."""
+    """Builds the call of a chat, for any dialect. Raises a RequestError."""
     if None is not wire.max_completion_tokens != wire.max_tokens is not None:
         raise InvalidValue(
             "max_tokens and max_completion_tokens differ; send one of them", param="max_completion_tokens"
@@ -69,7 +69,7 @@ def build_chat_call(
 def build_text_call(
     wire: CompletionRequest, ignored: tuple[str, ...] = (), strict: bool = False
 ) -> GenerationCall:
-    """What a text completion of the superset asks for, by whichever dialect. Raises a RequestError."""
+    """Builds the call of a text completion, for any dialect. Raises a RequestError."""
     if wire.max_tokens == 0 and not wire.echo:
         raise InvalidValue(
             "max_tokens must be at least 1; 0 is taken with echo: true, to score a prompt", param="max_tokens"
@@ -92,7 +92,7 @@ def build_text_call(
 
 
 def _read_best_of(wire: CommonRequest) -> int | None:
-    """How many are made of which the best are given. Raises InvalidValue where that makes no sense."""
+    """The number of candidates; None without a choice among several. Raises InvalidValue."""
     if not wire.best_of:
         return None
     if wire.best_of < (wire.n or 1):
@@ -109,7 +109,7 @@ def _read_best_of(wire: CommonRequest) -> int | None:
 
 
 class TokenOptions(TypedDict):
-    """What both endpoints can say of which tokens are given, and how: a choice's and its prompt's."""
+    """The options of both endpoints about which tokens an answer has."""
 
     include_stop: bool
     show_special: bool
@@ -148,7 +148,7 @@ def _read_token_options(wire: CommonRequest) -> TokenOptions:
 
 
 def _read_logprob_token_ids(wire: CommonRequest) -> tuple[int, ...]:
-    """The tokens whose log-probabilities are asked for, each once. Raises InvalidValue."""
+    """The ids in `logprob_token_ids`, each once. Raises InvalidValue."""
     if wire.logprob_token_ids is None:
         return ()
     if wire.max_tokens == 0:

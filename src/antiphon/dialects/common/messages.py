@@ -44,11 +44,11 @@ VALUES = "chat_template_kwargs"
 
 
 DEFAULT_REASONING = Reasoning()
-"""What a request that says nothing of reasoning asks for."""
+"""The reasoning of a request without fields of reasoning."""
 
 
 class RenderingFields(Protocol):
-    """What is said of a conversation beside its messages and tools."""
+    """The fields that tell how to render a conversation."""
 
     @property
     def add_generation_prompt(self) -> bool | None: ...
@@ -167,20 +167,20 @@ class MessageReasoningFields(Protocol):
 
 
 def read_reasoning(wire: ReasoningFields) -> Reasoning:
-    """What of it the model is asked for."""
+    """The reasoning that a request asks for."""
     return Reasoning(
         wire.reasoning_effort, wire.thinking_token_budget, shown=wire.include_reasoning is not False
     )
 
 
 def name_reasoning_field(message: MessageReasoningFields) -> str:
-    """By which of its names a message says what was thought."""
+    """The name of the field that holds a message's reasoning."""
     is_newer = message.reasoning_content is None and message.reasoning is not None
     return "reasoning" if is_newer else "reasoning_content"
 
 
 def read_past_reasoning(message: MessageReasoningFields, where: str) -> str | None:
-    """What was thought before a message's text. Raises InvalidValue."""
+    """The reasoning before a message's text. Raises InvalidValue."""
     both = (message.reasoning_content, message.reasoning)
     if both[0] is None and both[1] is None:
         return None
@@ -197,7 +197,7 @@ def read_past_reasoning(message: MessageReasoningFields, where: str) -> str | No
 
 
 def filter_messages(given: dict[str, Any], report: FieldReport | None = None) -> dict[str, Any]:
-    """The same body with each message and content part sifted."""
+    """The same body with each message and content part filtered."""
     messages = given.get("messages")
     if not isinstance(messages, list):
         return given
@@ -250,13 +250,13 @@ def _filter_part(part: object, where: str, report: FieldReport | None) -> object
 
 
 def build_messages(messages: list[ChatMessage]) -> tuple[Message, ...]:
-    """What wire messages say. Raises a RequestError."""
+    """The domain's messages of wire messages. Raises a RequestError."""
     require_consistent_messages(messages)
     return tuple(_build_message(message, f"messages[{at}]") for at, message in enumerate(messages))
 
 
 def build_bare_conversation(messages: list[ChatMessage]) -> Conversation:
-    """The conversation that wire messages say. Raises a RequestError."""
+    """The conversation of wire messages alone. Raises a RequestError."""
     return Conversation(build_messages(messages))
 
 
@@ -275,7 +275,7 @@ def join_text(content: str | Sequence[TextPart | RefusalPart]) -> str:
 
 
 def filter_calls(message: dict[str, Any], where: str, report: FieldReport | None) -> None:
-    """Sifts the calls of a message in place."""
+    """Filters the calls of a message in place."""
     calls = message.get("tool_calls")
     if isinstance(calls, list):
         message["tool_calls"] = [

@@ -10,7 +10,7 @@ from antiphon.errors import InvalidValue
 
 
 def read_sampling(wire: CommonRequest, max_tokens: int | None) -> AskedSampling:
-    """What was said about sampling. Raises InvalidValue."""
+    """The sampling that a request asks for. Raises InvalidValue."""
     if wire.min_tokens is not None and max_tokens is not None and wire.min_tokens > max_tokens:
         raise InvalidValue(
             f"min_tokens must be at most max_tokens, which is {max_tokens}; got {wire.min_tokens}",
@@ -52,7 +52,7 @@ def _read_biases(given: dict[str, float]) -> tuple[tuple[int, float], ...]:
 
 
 def _parse_token_id(key: str) -> int:
-    """The token id that a key says, in the one spelling that an id has, so that no two keys are one id."""
+    """The token id of a key. Each id has one spelling, so that no two keys mean the same id."""
     plain = key.isascii() and key.isdigit() and len(key) <= len(str(INT32_MAX))
     if not plain or str(int(key)) != key:
         raise InvalidValue(
@@ -78,7 +78,7 @@ NUL = "\0"
 def read_attribution(
     user: str | None, tags: Mapping[str, str] | None = None, safety_identifier: str | None = None
 ) -> Attribution:
-    """What a caller says of itself. Raises InvalidValue, which names the field at fault."""
+    """The end user and tags of a request. Raises InvalidValue, which names the field at fault."""
     if user is None and not tags and safety_identifier is None:
         return NO_ATTRIBUTION
     if None is not safety_identifier != user is not None:

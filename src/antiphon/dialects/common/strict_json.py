@@ -43,7 +43,7 @@ class _ConstantError(ValueError):
 
 
 def read_object(body: bytes) -> dict[str, Any]:
-    """The object that a body holds. Raises MalformedBody, which says what is wrong and where."""
+    """Reads the JSON object of a body. Raises MalformedBody, which names the problem and its place."""
     text = _decode_utf8(body)
     if len(body) > DENSE_BODY:
         _refuse_crowd(body)
@@ -59,7 +59,7 @@ def read_object(body: bytes) -> dict[str, Any]:
 
 
 def describe_value(value: object) -> str:
-    """What a JSON value is, in words. Shows numbers and nothing of a text."""
+    """Describes a JSON value in words. Shows numbers, but nothing of a text."""
     match value:
         case None:
             return "null"
@@ -207,7 +207,7 @@ LONGEST_PATH = 200
 
 
 def find_path(text: str, position: int) -> str | None:
-    """The path of the value that stands, or should begin, at a position; None at the top."""
+    """The path of the value at a position; None at the top."""
     steps: list[str | int | None] = []
     """Of each object and list that is open: its key (None before one) or index."""
     last = ""
@@ -252,7 +252,7 @@ def _printable(key: str) -> str:
 
 
 COUNTED = (" items", " characters")
-"""What a bound counts; how many came is then said."""
+"""Units of a bound. The error then says how many came."""
 
 Wire = TypeVar("Wire", bound=msgspec.Struct)
 
@@ -313,7 +313,7 @@ def _list_alternatives(given: inspect.Type) -> list[inspect.Type]:
 
 
 def _list_members(given: inspect.Type, name: str) -> list[inspect.Type]:
-    """What stands in a type under a name; in a list under any index."""
+    """The types of a field of a type; of a list, the types of its items."""
     if isinstance(given, inspect.ListType):
         return _list_alternatives(given.item_type)
     fields = given.fields if isinstance(given, inspect.StructType) else ()

@@ -28,11 +28,11 @@ FUNCTION_NAME_PATTERN = re.compile(FUNCTION_NAME)
 DEEPEST = 48
 """Lists and objects in each other of a schema, or of a call's arguments: templates print no deeper ones."""
 
-# --- sifting ------------------------------------------------------------------------------------------------
+# --- filtering ----------------------------------------------------------------------------------------------
 
 
 def filter_tools(given: dict[str, Any], report: FieldReport | None) -> dict[str, Any]:
-    """The same body with each tool sifted."""
+    """The same body with each tool filtered."""
     tools = given.get("tools")
     if not isinstance(tools, list):
         return given
