@@ -19,7 +19,7 @@ from antiphon.constraints.checking_process import checked
 from antiphon.constraints.guide import Clock, Guide, Make, nothing
 from antiphon.constraints.mask_workers import Masks, tokens_of
 from antiphon.constraints.matching import Matcher, Vocabulary
-from antiphon.domain.constraint import Constraint, ConstraintKind
+from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.domain.sampling import Sampling
 from antiphon.engines.base import LoadSpec, Steps, TextPiece, TokenRequest, TokenSegment
 from antiphon.engines.llama import LlamaTokenEngine

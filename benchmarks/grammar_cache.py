@@ -14,7 +14,7 @@ from antiphon.constraints.constraint_sources import build_grammar
 from antiphon.constraints.grammar import Grammar
 from antiphon.constraints.mask_workers import Compiled
 from antiphon.constraints.matching import Matcher, Tokens, Vocabulary
-from antiphon.domain.constraint import Constraint, ConstraintKind
+from antiphon.domain.request import Constraint, ConstraintKind
 
 IDS = 131_072
 TURNS = 51

@@ -34,7 +34,7 @@ from antiphon.constraints.checking_process import any_allowed, checked
 from antiphon.constraints.grammar import Grammar
 from antiphon.constraints.mask_workers import tokens_of
 from antiphon.constraints.matching import Matcher, Vocabulary
-from antiphon.domain.constraint import Constraint, ConstraintKind
+from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.engines.base import LoadSpec
 from antiphon.engines.base import Vocabulary as Table
 from antiphon.engines.llama import LlamaTokenEngine

@@ -23,7 +23,7 @@ from antiphon.constraints.checking_process import checked
 from antiphon.constraints.grammar import Grammar
 from antiphon.constraints.json_schema.lowering import normalize
 from antiphon.constraints.matching import Matcher, Tokens, Vocabulary
-from antiphon.domain.constraint import Constraint, ConstraintKind
+from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.errors import EngineError, RequestError
 
 MAX_PERMUTED = 4

@@ -249,7 +249,7 @@ def test_what_serves_reaches_no_hub():
 
 def test_an_import_upward_or_sideways_is_found():
     found = [
-        Module("antiphon.domain.usage", "from antiphon.http import app"),
+        Module("antiphon.domain.events", "from antiphon.http import app"),
         Module("antiphon.http.application", ""),
         Module("antiphon.rendering.renderer", "def late():\n    from antiphon.engines.llama import model"),
         Module("antiphon.engines.host.server", "import antiphon.engines.llama.model"),
@@ -257,7 +257,7 @@ def test_an_import_upward_or_sideways_is_found():
         Module("antiphon.surprise", ""),
     ]
     assert [line.partition(" ")[0] for line in wrong_ways(found)] == [
-        "antiphon.domain.usage:1",
+        "antiphon.domain.events:1",
         "antiphon.rendering.renderer:2",
         "antiphon.engines.host.server:1",
         "antiphon.surprise",

@@ -165,9 +165,9 @@ def test_what_is_unexplained_or_loose_is_found():
     assert len(violations(Module("antiphon.pipeline.run", "a = 1"))) == 1
     assert len(_found("antiphon.errors", "class Broken(Exception): ...\nclass _Hidden: ...")) == 1
     loose = '@dataclass(frozen=True)\nclass Usage:\n    """Tokens."""'
-    assert _found("antiphon.domain.usage", loose) == ["is a domain value: frozen=True, slots=True"]
-    assert _found("antiphon.domain.usage", loose.replace(")", ", slots=True)", 1)) == []
+    assert _found("antiphon.domain.events", loose) == ["is a domain value: frozen=True, slots=True"]
+    assert _found("antiphon.domain.events", loose.replace(")", ", slots=True)", 1)) == []
     assert _found("antiphon.pipeline.run", loose) == []
     loose = 'class Usage(Value):\n    """Tokens."""'
-    assert _found("antiphon.domain.usage", loose) == ["is a domain value: frozen=True"]
-    assert _found("antiphon.domain.usage", loose.replace(")", ", frozen=True)", 1)) == []
+    assert _found("antiphon.domain.events", loose) == ["is a domain value: frozen=True"]
+    assert _found("antiphon.domain.events", loose.replace(")", ", frozen=True)", 1)) == []

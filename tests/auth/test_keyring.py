@@ -8,7 +8,7 @@ from antiphon.auth.base import REFUSAL, RequestedScope
 from antiphon.auth.keyring import SERVICE_ACTOR, Keyring
 from antiphon.auth.secrets import Pepper, extract_prefix, new_key
 from antiphon.domain.identity import ActorKind, Right
-from antiphon.domain.tenancy import Grant, Key, KeyKind, Membership, Project, Role, User
+from antiphon.domain.tenancy import Grant, Key, KeyKind, Membership, Project, ProjectRole, User
 from antiphon.errors import AuthenticationFailed, MissingParameter, PermissionDenied
 from antiphon.store.base import Directory, KeptKey
 
@@ -27,9 +27,9 @@ class World:
             (Project("default", "default", 0), Project("one", "One", 0), Project("two", "Two", 0)),
             (User("ann", "Ann", 0), User("ben", "Ben", 0)),
             (
-                Membership("one", "ann", Role.OWNER, 0),
-                Membership("two", "ann", Role.VIEWER, 0),
-                Membership("one", "ben", Role.MEMBER, 0),
+                Membership("one", "ann", ProjectRole.OWNER, 0),
+                Membership("two", "ann", ProjectRole.VIEWER, 0),
+                Membership("one", "ben", ProjectRole.MEMBER, 0),
             ),
         )
 
@@ -54,7 +54,7 @@ def world():
     return World()
 
 
-async def test_a_service_key_speaks_for_its_project_and_for_members_it_names(world):
+async def test_a_service_key_acts_for_its_project_and_members(world):
     token = world.give(KeyKind.SERVICE, project="one", grant=Grant(("cantor*",), ("/v1/*",)))
     actor = await world.ring.verify(token, NOBODY)
     assert (actor.kind, actor.project, actor.user) == (ActorKind.SERVICE_KEY, "one", None)
@@ -123,7 +123,7 @@ def forgotten(world):
 
 
 @pytest.mark.parametrize("happens", [revoked, expired, archived, disabled, forgotten])
-async def test_what_is_no_longer_accepted_says_the_same_as_what_never_was(world, happens):
+async def test_ended_and_unknown_keys_get_the_same_refusal(world, happens):
     token = world.give(KeyKind.ACCESS_TOKEN, user="ann", project="one")
     await world.ring.verify(token, NOBODY)
     happens(world)
@@ -152,7 +152,7 @@ async def test_what_is_no_key_of_ours_is_left_to_others(world):
     assert await world.ring.verify("sk-something", NOBODY) is None
 
 
-async def test_what_runs_goes_on_until_somebody_ends_what_it_was_let_in_by(world):
+async def test_running_requests_go_on_until_their_key_is_ended(world):
     token, other = world.give(KeyKind.SERVICE, project="one"), world.give(KeyKind.ACCESS_TOKEN, user="ann")
     bot, bens = (
         await world.ring.verify(token, NOBODY),
@@ -180,7 +180,7 @@ async def test_what_runs_goes_on_until_somebody_ends_what_it_was_let_in_by(world
     assert accepted() == [False, False, True]
 
 
-async def test_an_end_that_comes_by_itself_lets_what_runs_go_on_and_one_that_is_put_to_now_does_not(world):
+async def test_running_requests_outlive_an_expired_key_not_an_ended_one(world):
     actor = await world.ring.verify(world.give(KeyKind.SERVICE, project="one", expires=NOW + 100), NOBODY)
     world.change_keys(expires=NOW + 10)
     world.now = NOW + 200

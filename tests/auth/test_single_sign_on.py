@@ -22,7 +22,7 @@ from antiphon.auth.single_sign_on import (
     parse_group_rules,
 )
 from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind, Right
-from antiphon.domain.tenancy import Role
+from antiphon.domain.tenancy import ProjectRole
 from antiphon.errors import AuthenticationFailed, IssuerUnavailable, MissingParameter, PermissionDenied
 from antiphon.services.changes import DirectoryChanges
 from antiphon.services.tenancy import TenancyService
@@ -78,7 +78,7 @@ class World:
             await self.verify(token)
         return caught.value.message == REFUSAL
 
-    async def add(self, name="ann", role=Role.MEMBER):
+    async def add(self, name="ann", role=ProjectRole.MEMBER):
         user = await self.tenants.add_user(OPERATOR, name.title(), f"{name}@example.org", "")
         if role is not None:
             await self.tenants.put_member(OPERATOR, "default", user.id, role)
@@ -114,7 +114,7 @@ async def test_a_user_chooses_among_projects_and_no_others(world):
     other = await world.tenants.add_project(OPERATOR, "Other", "")
     with pytest.raises(PermissionDenied, match="no member"):
         await world.verify(world.token(), RequestedScope(project=other.id))
-    await world.tenants.put_member(OPERATOR, other.id, user.id, Role.VIEWER)
+    await world.tenants.put_member(OPERATOR, other.id, user.id, ProjectRole.VIEWER)
     with pytest.raises(MissingParameter, match="several projects"):
         await world.verify(world.token())
     actor = await world.verify(world.token(), RequestedScope(project=other.id))
@@ -214,7 +214,7 @@ def _signed_with(pem, claims):
     return f"{head}.{body}." + part(hmac.digest(pem, f"{head}.{body}".encode(), hashlib.sha256))
 
 
-async def test_a_disabled_user_and_an_archived_project_end_tokens_that_were_proved(world):
+async def test_disabled_users_and_archived_projects_end_proved_tokens(world):
     user = await world.add()
     token = world.token()
     assert await world.verify(token)
@@ -227,7 +227,7 @@ async def test_a_disabled_user_and_an_archived_project_end_tokens_that_were_prov
         await world.verify(token)
 
 
-async def test_keys_that_the_issuer_rotates_are_fetched_and_no_storm_of_unknown_ones(world):
+async def test_rotated_keys_are_fetched_and_unknown_ones_only_rarely(world):
     await world.add()
     assert await world.verify(world.token())
     fresh = SigningKey("two", "RS256")
@@ -279,7 +279,7 @@ async def test_an_issuer_that_says_something_else_is_not_believed(world):
     assert all(url.startswith("https://") for url in world.issuer.asked)
 
 
-async def test_keys_may_be_named_and_a_key_that_is_not_for_signing_is_none(world):
+async def test_a_key_that_is_not_for_signing_is_not_used(world):
     await world.add()
     world.issuer.keys[0].public["use"] = "enc"
     world.sign_on(url=ADDRESS + "/keys")
@@ -287,7 +287,7 @@ async def test_keys_may_be_named_and_a_key_that_is_not_for_signing_is_none(world
     assert world.issuer.asked == [ADDRESS + "/keys"]
 
 
-async def test_a_key_without_a_usable_id_is_left_out_and_others_are_taken(world):
+async def test_a_key_without_a_usable_id_is_left_out(world):
     await world.add()
     odd = SigningKey("odd")
     odd.public["kid"] = ["x"]
@@ -311,14 +311,14 @@ async def test_users_are_added_only_where_that_is_set(world):
 
 
 @pytest.mark.parametrize("name", ["\u200b ", "a\0b", "\ud800", " " * 300 + "Ann", 7])
-async def test_a_user_without_a_name_that_can_be_kept_is_called_by_the_address(world, name):
+async def test_a_user_without_a_valid_name_is_named_by_the_address(world, name):
     world.sign_on("staff=default:viewer", add_users=True)
     await world.verify(world.token(groups=["staff"], name=name))
     (added,) = world.changes.directory.users
     assert (added.name, added.email) == ("ann@example.org", "ann@example.org")
 
 
-async def test_who_signs_on_with_the_address_that_a_user_got_is_that_user(world):
+async def test_a_users_new_address_signs_that_user_on(world):
     user = await world.add()
     assert (await world.verify(world.token())).user == user.id
     await world.tenants.change_user(OPERATOR, user.id, lambda each: replace(each, email="New@example.org"))
@@ -326,30 +326,30 @@ async def test_who_signs_on_with_the_address_that_a_user_got_is_that_user(world)
     assert (await world.verify(world.token(email="new@Example.org"))).user == user.id
 
 
-async def test_groups_make_and_end_memberships_of_the_projects_they_rule(world):
-    user = await world.add(role=Role.OWNER)
+async def test_groups_start_and_end_memberships_of_ruled_projects(world):
+    user = await world.add(role=ProjectRole.OWNER)
     other = await world.tenants.add_project(OPERATOR, "Other", "")
     world.sign_on(f"ml={other.id}:member", f"leads={other.id}:owner", f"all={other.id}:viewer")
     now = int(time.time())
     both = world.token(groups=["all", "leads", "ml"], iat=now - 100)
     await world.verify(both, RequestedScope(project=other.id))
-    assert world.roles(user) == {"default": Role.OWNER, other.id: Role.OWNER}
+    assert world.roles(user) == {"default": ProjectRole.OWNER, other.id: ProjectRole.OWNER}
     entries = len(await world.tenants.list_audit(OPERATOR, 100, None, None))
     for _ in range(3):
         await world.verify(both, RequestedScope(project=other.id))
     assert len(await world.tenants.list_audit(OPERATOR, 100, None, None)) == entries
     await world.verify(world.token(groups=[], iat=now), RequestedScope(project="default"))
-    assert world.roles(user) == {"default": Role.OWNER}
+    assert world.roles(user) == {"default": ProjectRole.OWNER}
     with pytest.raises(PermissionDenied):  # an older token says what was
         await world.verify(both, RequestedScope(project=other.id))
-    assert world.roles(user) == {"default": Role.OWNER}
+    assert world.roles(user) == {"default": ProjectRole.OWNER}
 
 
 async def test_groups_may_lie_deep_and_name_what_is_not_there(world):
     user = await world.add(role=None)
     world.sign_on("ml=default:member", "ml=nowhere:owner", groups_claim="realm_access.roles")
     await world.verify(world.token(realm_access={"roles": ["ml", 7, None]}))
-    assert world.roles(user) == {"default": Role.MEMBER}
+    assert world.roles(user) == {"default": ProjectRole.MEMBER}
     await world.verify(world.token(realm_access={"roles": "ml"}))
     for unread in ({"ml": 1}, 7, None, [["ml"]]):
         with pytest.raises(PermissionDenied, match="no project"):

@@ -81,7 +81,7 @@ def test_a_new_key_with_limits_is_one_request(antiphon: Run, server: Scripted) -
         ("cost=much/day", "must be a decimal"),
     ],
 )
-def test_what_is_no_limit_of_a_key_is_told_before_anything_is_sent(
+def test_a_wrong_limit_of_a_key_is_refused_before_sending(
     antiphon: Run, server: Scripted, limit: str, said: str
 ) -> None:
     ended = antiphon("keys", "create", "service", "--limit", limit, "--url", server.url)
@@ -128,7 +128,7 @@ def test_a_user_is_changed_where_it_is_named(
 @pytest.mark.parametrize(
     ("words", "said"), [((), "nothing to change"), (("--email", "a@b", "--no-email"), "say one of them")]
 )
-def test_a_change_of_a_user_that_says_nothing_or_two_things_is_refused(
+def test_an_empty_or_contradictory_change_of_a_user_is_refused(
     antiphon: Run, server: Scripted, words: tuple[str, ...], said: str
 ) -> None:
     ended = antiphon("users", "update", "user_1", *words, "--url", server.url)
@@ -158,7 +158,7 @@ def kept(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_operators_key_of_this_machine_is_the_new_one_after_its_rotation(
+def test_a_rotated_operators_key_replaces_the_old_ones_file(
     antiphon: Run, server: Scripted, kept: Path
 ) -> None:
     env = {"ANTIPHON_HOME": str(kept.parent)}
@@ -172,9 +172,7 @@ def test_the_operators_key_of_this_machine_is_the_new_one_after_its_rotation(
     assert [file.name for file in kept.parent.iterdir()] == ["admin.key"]
 
 
-def test_a_revoked_operators_key_lies_nowhere_as_if_it_were_accepted(
-    antiphon: Run, server: Scripted, kept: Path
-) -> None:
+def test_a_revoked_operators_key_is_set_aside(antiphon: Run, server: Scripted, kept: Path) -> None:
     env = {"ANTIPHON_HOME": str(kept.parent)}
     server.answers = [(200, {"prefix": "ak_another"}), (200, {"prefix": OLD[:15]})]
     assert antiphon("keys", "revoke", "key_0", "--url", server.url, env=env).returncode == 0

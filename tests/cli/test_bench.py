@@ -96,7 +96,7 @@ def timed(began: float, *arrivals: float, usage: Usage | None = None, problem: s
     return Timed(began, list(arrivals), arrivals[-1] if arrivals else began, usage, problem)
 
 
-def test_rates_are_over_all_requests_and_latencies_over_the_good_ones():
+def test_rates_count_all_requests_and_latencies_the_good_ones():
     found = measure(
         [
             timed(10.0, 10.5, 10.6, 10.8, usage=Usage(7, 3)),

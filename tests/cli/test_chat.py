@@ -94,7 +94,7 @@ def test_the_first_model_that_generates_is_asked(antiphon: Run):
         assert none.returncode == 1 and "has no model that chats: encoder" in none.stderr
 
 
-def test_a_server_that_tells_of_no_single_model_is_asked_all_the_same(antiphon: Run):
+def test_a_server_that_describes_no_model_is_asked_anyway(antiphon: Run):
     with standin() as server:
         server.cards = False
         for chosen in ((), ("--model", "good")):
@@ -156,7 +156,7 @@ def test_where_the_operators_key_lies_is_said(antiphon: Run, tmp_path: Path):
     assert "ak-of-another-server" not in done.stderr
 
 
-def test_where_keys_are_on_its_own_server_is_asked_with_the_operators_key(antiphon: Run, tmp_path: Path):
+def test_chat_asks_its_own_server_with_the_operators_key(antiphon: Run, tmp_path: Path):
     env = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(tmp_path / "home"), "ANTIPHON_PORT": free_port()}
     done = antiphon("chat", stdin="Who are you?\n", env=env)
     assert (done.returncode, done.stderr) == (0, "") and len(done.stdout.split()) > 2
@@ -180,9 +180,7 @@ def test_the_server_of_the_settings_is_the_one_that_is_asked(antiphon: Run, serv
     assert antiphon("chat", stdin="Hello?\n").stdout == "one two three\n"
 
 
-def test_in_a_terminal_lines_are_edited_and_ctrl_c_stops_the_answer_then_leaves(
-    server: Standin, tmp_path: Path
-):
+def test_in_a_terminal_ctrl_c_stops_the_answer_and_then_leaves(server: Standin, tmp_path: Path):
     server.left.clear()
     with screen("chat", "--url", server.url, cwd=tmp_path) as shown:
         shown.expect("good at http://127.0.0.1")

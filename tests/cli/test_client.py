@@ -117,7 +117,7 @@ def answering(written: bytes) -> Iterator[str]:
         (b"\x15\x03\x03\x00\x02\x02\x46\r\n\r\n", "does not speak HTTP"),
     ],
 )
-def test_a_server_that_is_killed_and_one_of_another_kind_are_told_in_words(written: bytes, said: str):
+def test_a_killed_server_and_a_server_of_another_kind_are_named(written: bytes, said: str):
     with answering(written) as address:
         with pytest.raises(CallFailed, match=said) as failed:
             list(Client(address).stream_chat({"model": "a", "messages": []}))

@@ -87,7 +87,7 @@ def only_broken(findings: dict[str, Finding]) -> Finding:
 # --- what is well --------------------------------------------------------------------------------------
 
 
-def test_a_set_up_that_works_has_nothing_broken_and_tries_the_model(antiphon: Run):
+def test_a_working_setup_has_no_findings_and_loads_the_model(antiphon: Run):
     done = antiphon("doctor", "--port", "0", "--load", "--json")
     shown = json.loads(done.stdout)
     assert (done.returncode, done.stderr, shown["broken"]) == (0, "", 0)
@@ -100,7 +100,7 @@ def test_a_set_up_that_works_has_nothing_broken_and_tries_the_model(antiphon: Ru
     assert {"settings", "threads", "memory", "port", "cache", "sockets"} <= set(said)
 
 
-def test_people_read_the_same_and_the_status_says_that_something_is_broken(antiphon: Run):
+def test_text_has_the_same_findings_and_the_status_is_a_failure(antiphon: Run):
     done = antiphon("doctor", "--port", "0", "--model", "missing.gguf")
     assert done.returncode == 1 and done.stderr == ""
     text = " ".join(done.stdout.split())
@@ -109,7 +109,7 @@ def test_people_read_the_same_and_the_status_says_that_something_is_broken(antip
     assert "1 thing is broken" in text and "docs/troubleshooting.md" in text
 
 
-def test_adapters_are_tried_against_their_model_and_nothing_is_left(examined: Examine, tmp_path: Path):
+def test_adapters_are_tried_on_their_model_and_leave_nothing(examined: Examine, tmp_path: Path):
     write_adapter(tmp_path / "good.gguf", CANTOR, rank=2)
     said = f"good={tmp_path / 'good.gguf'}"
     before = sorted(tmp_path.rglob("*"))
@@ -217,7 +217,7 @@ def test_a_context_that_the_weights_were_not_made_for():
     assert broken.id == "settings-invalid" and broken.remedy == "Leave it out or lower it"
 
 
-def test_more_threads_than_processors_and_a_model_that_was_not_fetched_are_advice(tmp_path: Path):
+def test_too_many_threads_and_an_unfetched_model_are_advice(tmp_path: Path):
     reference = ModelSettings(name="a", path="hf:someone/something:file.gguf")
     _, (finding,) = check_models(Settings(hub=HubSettings(cache=str(tmp_path)), models=(reference,)))
     assert finding.standing is Standing.ADVICE and "antiphon models pull" in finding.remedy
@@ -251,7 +251,7 @@ def test_no_place_for_sockets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
 # --- parts that no set-up here reaches -----------------------------------------------------------------
 
 
-def test_what_a_probe_said_before_it_died_is_kept_and_its_step_named():
+def test_findings_of_a_dead_probe_are_kept_with_its_last_step():
     lines = [
         json.dumps(asdict(report_ok("python", "Python 3"))),
         "llama.cpp writes what it likes",
@@ -298,6 +298,6 @@ def test_memory_is_what_the_limits_of_the_user_allow():
     assert measure_free_memory() > 0
 
 
-def test_every_finding_has_its_section_on_the_page_and_the_page_no_other():
+def test_the_page_has_one_section_for_each_finding():
     headings = re.findall(r"^### `([a-z-]+)`$", PAGE.read_text("utf-8"), re.MULTILINE)
     assert sorted(headings) == sorted(REMEDIES)

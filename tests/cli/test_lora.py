@@ -45,7 +45,7 @@ def test_what_is_no_adapter_is_told_before_anything_is_sent(antiphon: Run, serve
     assert server.asked == []
 
 
-def test_an_adapter_that_ships_with_cantor_is_said_by_its_name_alone(tmp_path: Path) -> None:
+def test_a_bundled_adapter_needs_only_its_name(tmp_path: Path) -> None:
     (tmp_path / "pirate.gguf").touch()
     assert parse_adapter("pirate", tmp_path) == {"name": "pirate", "path": str(tmp_path / "pirate.gguf")}
     assert parse_adapter("pirate=x.gguf", tmp_path) == {"name": "pirate", "path": "x.gguf"}

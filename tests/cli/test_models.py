@@ -100,7 +100,7 @@ def test_a_refusal_is_one_line_that_holds_no_token(antiphon: Run, env: dict[str,
     assert opened.returncode == 0 and TOKEN not in opened.stdout + opened.stderr
 
 
-def test_the_hub_of_other_tools_is_followed_and_asked_for_the_file_alone(
+def test_the_hub_of_other_tools_is_asked_for_one_file_only(
     antiphon: Run, env: dict[str, str], server: HubServer
 ):
     """The library by itself would also fetch a list of programs to tell the hub about."""
@@ -109,7 +109,7 @@ def test_the_hub_of_other_tools_is_followed_and_asked_for_the_file_alone(
     assert [asked.path.split("/")[3] for asked in server.asked] == ["resolve", "resolve"]
 
 
-def test_a_model_of_the_hub_is_served_and_next_time_without_the_hub(env: dict[str, str], server: HubServer):
+def test_a_fetched_model_is_served_again_without_the_hub(env: dict[str, str], server: HubServer):
     with_token = env | {"HF_TOKEN": TOKEN}
     with serving("--model", f"mine={MODEL}", env=with_token) as started, started.client() as client:
         answer = client.post("/v1/completions", json={"model": "mine", "prompt": "a", "max_tokens": 2})
@@ -122,7 +122,7 @@ def test_a_model_of_the_hub_is_served_and_next_time_without_the_hub(env: dict[st
     assert asked == len(server.asked) == 2
 
 
-def test_a_chat_shows_how_far_its_model_is_before_it_starts_a_server(
+def test_chat_shows_the_download_before_it_starts_a_server(
     antiphon: Run, env: dict[str, str], server: HubServer
 ):
     elsewhere = env | {"ANTIPHON_PORT": free_port()}

@@ -73,7 +73,7 @@ def test_a_redis_that_answers_is_well(tmp_path: Path, redis_server: Server) -> N
     assert found.standing is Standing.OK and f"answers at {redis_server.url}" in found.said
 
 
-def test_a_redis_that_is_away_or_no_redis_is_broken_and_its_password_is_never_shown(tmp_path: Path) -> None:
+def test_an_unreachable_redis_is_found_without_its_password(tmp_path: Path) -> None:
     found = limits(tmp_path, f"redis://name:{SECRET}@127.0.0.1:1/0")
     assert (found.id, found.standing) == ("limits-unusable", Standing.BROKEN)
     assert "redis://127.0.0.1:1/0 cannot be used" in found.said and SECRET not in found.said
@@ -95,7 +95,7 @@ def test_what_is_wrong_inside_a_redis_is_told(tmp_path: Path, own_redis: Server)
     assert SECRET not in limits(tmp_path, right).said
 
 
-def test_what_takes_connections_and_says_nothing_is_left_after_two_seconds(tmp_path: Path) -> None:
+def test_a_silent_listener_is_left_after_two_seconds(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         began = time.monotonic()
@@ -108,7 +108,7 @@ def test_what_takes_connections_and_says_nothing_is_left_after_two_seconds(tmp_p
         assert asked < 20 and time.monotonic() - began < 28, "not the time that the address says"
 
 
-def test_libraries_that_are_missing_are_named_with_what_installs_them(
+def test_missing_libraries_are_named_with_their_installation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sso = OidcSettings(issuer="https://login.example.org", audience="antiphon")

@@ -36,13 +36,13 @@ def test_a_bare_command_serves_the_demo_model_exactly():
     assert (model.sequences, model.context_length) == (16, 2048)
 
 
-def test_a_path_gives_the_model_its_name_and_a_name_before_it_another():
+def test_a_model_is_named_by_its_path_or_by_a_given_name():
     one, two = arrived(str(CANTOR), f"other={CANTOR}").models
     assert (one.name, two.name, two.path) == ("cantor", "other", str(CANTOR))
     assert not one.exact, "only the demo model is exact by itself"
 
 
-def test_the_demo_models_name_is_that_model_unless_a_file_of_that_name_is_there(bare: Path):
+def test_the_demo_models_name_means_a_file_of_that_name_first(bare: Path):
     own, cantor, other = arrived(f"own={CANTOR}", "cantor", "other=cantor").models
     assert [model.name for model in (own, cantor, other)] == ["own", "cantor", "other"]
     assert {model.path for model in (own, cantor, other)} == {str(CANTOR)}
@@ -78,7 +78,7 @@ def test_a_context_beyond_the_weights_is_refused():
         arrived(context_length=4096)
 
 
-def test_weights_are_copied_into_memory_where_all_models_fit_in_half_of_it():
+def test_weights_are_copied_if_all_models_fit_half_the_memory():
     models = [size_model(build_model({"name": name, "path": str(CANTOR)})) for name in ("one", "two")]
     size = CANTOR.stat().st_size
     assert [one.weights for one in place_weights(models, 4 * size)] == ["memory", "memory"]
@@ -102,7 +102,7 @@ def test_weights_are_copied_into_memory_where_all_models_fit_in_half_of_it():
         ("reasoning", "think"),
     ],
 )
-def test_what_is_about_generating_is_refused_for_an_embedding_model(bare: Path, name: str, value: object):
+def test_settings_of_generation_are_refused_for_embedding_models(bare: Path, name: str, value: object):
     path = str(write_encoder(bare / "encoder.gguf"))
     assert size_model(build_model({"name": "enc", "path": path, "weights": "file"})).weights == "file"
     with pytest.raises(SettingsError, match=f"enc is an embedding model, where {name} has nothing to act on"):
@@ -130,7 +130,7 @@ def test_the_panel_asks_for_the_key_without_showing_it(monkeypatch: pytest.Monke
     assert "llama.cpp test" in text and "AVX2" in text and "http://127.0.0.1:1/v1/chat/completions" in text
 
 
-def test_a_name_with_control_characters_commands_no_terminal_and_stays_that_name():
+def test_control_characters_in_a_name_are_escaped_for_terminals():
     name = "a'\x1b]0;b\x07\u202e\nc"
     settings = with_models(Settings(), [build_model({"name": name, "path": "x"})])
     text = format_panel(settings, ServingInfo("http://127.0.0.1:1", {name: scripted_info()}))

@@ -62,7 +62,7 @@ def broken(found: dict[str, Finding]) -> list[str]:
     return [each.id for each in found.values() if each.standing is Standing.BROKEN]
 
 
-def test_before_the_first_start_nothing_is_broken_and_nothing_is_made(place: Place) -> None:
+def test_before_the_first_start_all_is_well_and_nothing_is_made(place: Place) -> None:
     found = place.findings()
     assert broken(found) == [] and "first start makes it" in found["store"].said
     assert not place.home.exists()

@@ -18,7 +18,7 @@ from antiphon.cli.commands.top import (
     estimate_quantile,
     parse_page,
 )
-from antiphon.domain.load import LATENCY_BOUNDS, AdapterLoad, Histogram, Load, Timer
+from antiphon.domain.engine_load import LATENCY_BOUNDS, AdapterLoad, Histogram, Load, Timer
 from antiphon.telemetry.engine_metrics import list_series
 from antiphon.telemetry.exposition import Series, render_page
 from antiphon.telemetry.metrics import BUILD
@@ -76,7 +76,7 @@ def between(before: Load | None, after: Load | None) -> ModelRates:
 # --- figures ---
 
 
-def test_rates_and_percentiles_are_of_the_time_between_two_readings():
+def test_rates_and_percentiles_come_from_two_readings():
     found = between(BEFORE, AFTER)
     assert (found.computed, found.cached, found.made) == (100.0, 50.0, 1000.0)
     assert (found.running, found.queued, found.cells_used, found.preempted) == (3, 2, 500, 2)
@@ -174,7 +174,7 @@ def test_what_keeps_it_from_showing_anything_is_one_line(antiphon: Run, server: 
         assert done.returncode == 1 and said in done.stderr
 
 
-def test_it_draws_anew_waits_for_a_server_that_went_away_and_ends_with_ctrl_c(tmp_path: Path):
+def test_top_waits_for_an_absent_server_and_ends_with_ctrl_c(tmp_path: Path):
     with standin() as server:
         server.page = growing()
         arguments = ("top", "--url", server.url, "--interval", "0.2")

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from antiphon.cli.commands.usage import app
 from antiphon.cli.options import now
-from antiphon.domain.reports import Field
+from antiphon.domain.reports import EntryField
 from tests.cli.conftest import Run
 from tests.cli.scripted import *  # noqa: F403 - a fixture is found by its name; `__all__` lists it
 from tests.cli.scripted import Scripted, page
@@ -166,7 +166,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("words", REFUSED)
-def test_what_would_not_act_is_refused_in_the_words_that_were_typed(server: Scripted, words: str) -> None:
+def test_options_without_effect_are_refused_as_they_were_typed(server: Scripted, words: str) -> None:
     ended = CliRunner().invoke(app, [*words.split(), "--url", server.url])
     assert (ended.exit_code, ended.stdout, ended.stderr.count("\n")) == (1, "", 1), ended
     assert REFUSED[words] in ended.stderr
@@ -180,7 +180,7 @@ def test_a_refusal_is_one_line_of_the_command_too(antiphon: Run, server: Scripte
 
 
 def test_every_name_that_the_server_chooses_by_is_taken(antiphon: Run, server: Scripted) -> None:
-    names = [*Field, "tag:team"]
+    names = [*EntryField, "tag:team"]
     server.answers = [(200, b"{}")]
     words = [word for name in names for word in ("--only", f"{name}=a=b")]
     assert antiphon("usage", "--format", "json", *words, "--url", server.url).returncode == 0
@@ -218,9 +218,7 @@ def test_prices_are_added_as_they_are_written(antiphon: Run, server: Scripted) -
     assert ended.returncode == 1 and "--currency USD" in ended.stderr
 
 
-def test_with_the_first_price_it_is_said_that_its_currency_is_that_of_all(
-    antiphon: Run, server: Scripted
-) -> None:
+def test_the_first_price_warns_that_it_sets_the_currency(antiphon: Run, server: Scripted) -> None:
     words = ("prices", "add", "m", "--input", "1", "--output", "2", "--url", server.url)
     said = "EUR is the currency of all costs of this server"
     server.answers = [page(), (201, price())]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.constraints.checker import Checker, CheckLimits
-from antiphon.domain.constraint import Constraint, ConstraintKind
+from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.errors import EngineBusy, EngineUnavailable, InvalidValue
 from antiphon.telemetry.logs import FIELDS, LOGGER
 from tests.support import hostile_constraints as hostile

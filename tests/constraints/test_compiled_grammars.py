@@ -11,7 +11,7 @@ from antiphon.constraints.checking_process import any_allowed, checked
 from antiphon.constraints.grammar import Grammar
 from antiphon.constraints.mask_workers import LEAST, PER_CHARACTER, Compiled
 from antiphon.constraints.matching import Matcher, Vocabulary
-from antiphon.domain.constraint import Constraint, ConstraintKind
+from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.errors import EngineError
 from tests.support.constraint_texts import END, TOKENS
 

@@ -8,7 +8,7 @@ import pytest
 from antiphon.constraints.checking_process import checked
 from antiphon.constraints.constraint_sources import MAX_CHOICES
 from antiphon.constraints.matching import Matcher
-from antiphon.domain.constraint import Constraint, ConstraintKind
+from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.errors import EngineError
 from tests.constraints.collected import TAKEN
 from tests.constraints.validation import accepts

@@ -18,7 +18,7 @@ from antiphon.constraints.grammar import WHOLE_TEXT, Around, Call, Frame, Gramma
 from antiphon.constraints.json_text import JsonFinder, JsonText, Mode
 from antiphon.constraints.key_guard import has_open_objects
 from antiphon.constraints.matching import Matcher, Tokens, Vocabulary
-from antiphon.domain.constraint import Constraint, ConstraintKind
+from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.errors import EngineError
 
 KIND = ConstraintKind

@@ -17,7 +17,7 @@ from antiphon.constraints.grammar import Grammar
 from antiphon.constraints.guide import CAP, PATIENCE, Guide
 from antiphon.constraints.mask_workers import WORKERS, Lent, Masks, own_cpu, tokens_of
 from antiphon.constraints.matching import BEYOND, DEAD_END, STOPPED, Matcher, Vocabulary, is_callers
-from antiphon.domain.constraint import Constraint, ConstraintKind
+from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.engines.base import TokenKind, TokenRequest, TokenSegment
 from antiphon.engines.base import Vocabulary as Table
 from antiphon.engines.llama.guided_decoding import Guiding

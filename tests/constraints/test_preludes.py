@@ -7,7 +7,7 @@ import pytest
 from antiphon.constraints.checking_process import checked
 from antiphon.constraints.grammar import Around, Call, Frame, Group, Prelude, load_prelude
 from antiphon.constraints.matching import Matcher, Tokens, Vocabulary
-from antiphon.domain.constraint import Constraint, ConstraintKind
+from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.errors import EngineError, InvalidValue
 
 END, OPEN, CLOSE, CHANNEL, THINK = 256, 257, 258, 259, 260

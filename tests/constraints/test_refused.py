@@ -5,7 +5,7 @@ import json
 import pytest
 
 from antiphon.constraints.checking_process import checked
-from antiphon.domain.constraint import Constraint, ConstraintKind
+from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.errors import InvalidValue, RequestError, UnsupportedParameter
 from tests.constraints.collected import REFUSED
 from tests.support.constraint_texts import vocabulary

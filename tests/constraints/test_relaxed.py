@@ -9,7 +9,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from antiphon.constraints.json_schema.lowering import compilable, relax
-from antiphon.domain.constraint import ConstraintKind
+from antiphon.domain.request import ConstraintKind
 from antiphon.errors import InvalidValue, UnsupportedParameter
 from tests.constraints.collected import REFUSED, TAKEN
 from tests.support.constraint_texts import sampled, vocabulary

@@ -11,7 +11,7 @@ import pytest
 from antiphon.constraints.checking_process import checked
 from antiphon.constraints.json_schema.lowering import relax
 from antiphon.constraints.matching import Vocabulary
-from antiphon.domain.constraint import Constraint, ConstraintKind
+from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.errors import InvalidValue, UnsupportedParameter
 from tests.constraints.generated import generate
 from tests.constraints.validation import accepts

@@ -7,9 +7,8 @@ import pytest
 from antiphon.dialects.common.field_table import FieldSupport
 from antiphon.dialects.empower.decode import decode_chat
 from antiphon.dialects.empower.fields import FIELDS, TABLES, EmpowerScope
-from antiphon.domain.constraint import ConstraintKind
-from antiphon.domain.messages import Role
-from antiphon.domain.tools import ToolChoice
+from antiphon.domain.messages import Role, ToolChoice
+from antiphon.domain.request import ConstraintKind
 from antiphon.errors import (
     InvalidValue,
     MissingParameter,

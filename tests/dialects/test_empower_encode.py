@@ -8,19 +8,19 @@ from hypothesis import strategies as st
 
 from antiphon.dialects.base import GenerationCall, ResponseMeta
 from antiphon.dialects.empower.dialect import Empower, EmpowerChatCompletions
-from antiphon.domain.collect import Choice, Generation
+from antiphon.domain.collect import CollectedChoice, CollectedGeneration
 from antiphon.domain.events import (
     Finished,
     FinishReason,
     ReasoningDelta,
     Started,
     TextDelta,
-    ToolCallBegun,
     ToolCallDelta,
+    ToolCallStarted,
+    Usage,
 )
+from antiphon.domain.messages import ToolCall
 from antiphon.domain.request import Conversation, GenerationRequest, Output
-from antiphon.domain.tools import ToolCall
-from antiphon.domain.usage import Usage
 from antiphon.errors import EngineDied, ModelNotFound
 
 HEAD = ResponseMeta("abc", 7, "ada/pirate")
@@ -42,11 +42,11 @@ def frames(events, **shape):
 
 
 def answered(*choices, usage=None):
-    return json.loads(CHAT.answer(HEAD, call(), Generation(choices, usage or Usage(3, 2))))
+    return json.loads(CHAT.answer(HEAD, call(), CollectedGeneration(choices, usage or Usage(3, 2))))
 
 
 def test_a_buffered_answer_has_the_keys_of_the_page_and_no_others():
-    assert answered(Choice(0, "Ahoy", FinishReason.STOP)) == {
+    assert answered(CollectedChoice(0, "Ahoy", FinishReason.STOP)) == {
         "id": "cmpl-abc",
         "created": 7,
         "model": "ada/pirate",
@@ -95,10 +95,10 @@ def test_of_several_prompts_the_last_frame_says_what_all_took():
 def test_a_call_begins_with_its_whole_name_and_calls_are_told_apart_by_their_index():
     events = [
         Started(3),
-        ToolCallBegun(0, 0, "c0", "get_weather", 4),
+        ToolCallStarted(0, 0, "c0", "get_weather", 4),
         ToolCallDelta(0, 0, '{"city":', 1),
         ToolCallDelta(0, 0, '"Rome"}', 1),
-        ToolCallBegun(0, 1, "c1", "get_time", 4),
+        ToolCallStarted(0, 1, "c1", "get_time", 4),
         Finished(0, FinishReason.TOOL_CALLS, 1),
         Usage(3, 11),
     ]
@@ -117,7 +117,7 @@ def test_a_call_begins_with_its_whole_name_and_calls_are_told_apart_by_their_ind
 
 
 def test_a_buffered_call_has_no_content():
-    choice = Choice(0, "", FinishReason.TOOL_CALLS, calls=(ToolCall("c0", "get_weather", "{}"),))
+    choice = CollectedChoice(0, "", FinishReason.TOOL_CALLS, calls=(ToolCall("c0", "get_weather", "{}"),))
     (found,) = answered(choice)["choices"]
     assert found["finish_reason"] == "tool_calls" and found["message"]["content"] is None
     function = {"name": "get_weather", "arguments": "{}"}
@@ -134,13 +134,13 @@ def test_thinking_stands_before_the_content_streamed_as_buffered(thought, said, 
         Started(3),
         *(ReasoningDelta(0, text) for text in thought),
         *(TextDelta(0, text) for text in said),
-        *(ToolCallBegun(0, at, name, "f") for at, name in ids),
+        *(ToolCallStarted(0, at, name, "f") for at, name in ids),
         Finished(0, FinishReason.STOP),
         Usage(3, 2),
     ]
     streamed = "".join(frame["choices"][0]["delta"].get("content", "") for frame in frames(events))
     made = tuple(ToolCall(name, "f", "") for _, name in ids)
-    choice = Choice(0, "".join(said), FinishReason.STOP, calls=made, reasoning="".join(thought))
+    choice = CollectedChoice(0, "".join(said), FinishReason.STOP, calls=made, reasoning="".join(thought))
     (buffered,) = answered(choice)["choices"]
     assert streamed == (buffered["message"]["content"] or "")
     assert streamed == ("<thinking>" + "".join(thought) + "</thinking>" if thought else "") + "".join(said)
@@ -168,4 +168,4 @@ def test_a_stream_that_breaks_ends_with_an_error_that_openais_clients_raise():
 
 @pytest.mark.parametrize("reason", list(FinishReason))
 def test_every_reason_has_a_name(reason):
-    assert answered(Choice(0, "", reason))["choices"][0]["finish_reason"] == str(reason)
+    assert answered(CollectedChoice(0, "", reason))["choices"][0]["finish_reason"] == str(reason)

@@ -6,10 +6,9 @@ import pytest
 
 from antiphon.dialects.fireworks.decode import FireworksCall
 from antiphon.dialects.fireworks.dialect import FireworksChatCompletions, FireworksCompletions
-from antiphon.domain.constraint import ConstraintKind
-from antiphon.domain.request import Overflow, RawPrompt, Reasoning
-from antiphon.domain.sampling import AskedSampling, Mirostat
-from antiphon.domain.tools import ToolChoice
+from antiphon.domain.messages import ToolChoice
+from antiphon.domain.request import ConstraintKind, Overflow, RawPrompt, Reasoning
+from antiphon.domain.sampling import Mirostat, SamplingOptions
 from antiphon.errors import (
     InvalidValue,
     MalformedBody,
@@ -44,7 +43,7 @@ def test_a_text_has_the_pages_defaults():
     output, sampling = call.request.output, call.request.sampling
     assert (output.max_tokens, output.choices, output.echo, output.logprobs) == (16, 1, False, None)
     assert (output.overflow, output.include_stop, output.stop) == (Overflow.SHORTEN, True, ())
-    assert sampling == AskedSampling(
+    assert sampling == SamplingOptions(
         temperature=1.0, top_p=1.0, frequency_penalty=0.0, presence_penalty=0.0, repetition_penalty=1.0
     )
     assert (call.stream, call.include_usage, call.request.prompts) == (False, True, (RawPrompt(text="p"),))

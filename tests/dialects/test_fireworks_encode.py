@@ -15,15 +15,22 @@ from antiphon.dialects.fireworks.dialect import (
     FireworksCompletions,
     FireworksModels,
 )
-from antiphon.domain.adapter import Adapter
-from antiphon.domain.collect import Choice, Generation
+from antiphon.domain.adapters import Adapter
+from antiphon.domain.collect import CollectedChoice, CollectedGeneration
 from antiphon.domain.embedding import EmbeddingFacts, Pooling
-from antiphon.domain.events import Finished, FinishReason, Started, TextDelta, ToolCallBegun, ToolCallDelta
+from antiphon.domain.events import (
+    Finished,
+    FinishReason,
+    Started,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallStarted,
+    Usage,
+)
+from antiphon.domain.logprobs import TokenScore
+from antiphon.domain.messages import ToolCall
 from antiphon.domain.profile import Profile
 from antiphon.domain.request import GenerationRequest, Output, RawPrompt
-from antiphon.domain.scores import TokenScore
-from antiphon.domain.tools import ToolCall
-from antiphon.domain.usage import Usage
 from antiphon.errors import (
     AuthenticationFailed,
     BodyTooLarge,
@@ -83,7 +90,9 @@ def valid(name, value):
 
 
 def test_a_buffered_text_has_the_pages_shape():
-    generation = Generation((Choice(0, "a", FinishReason.STOP), Choice(1, "", FinishReason.LENGTH)), USAGE)
+    generation = CollectedGeneration(
+        (CollectedChoice(0, "a", FinishReason.STOP), CollectedChoice(1, "", FinishReason.LENGTH)), USAGE
+    )
     answer = json.loads(TEXT.answer(HEAD, call(2), generation))
     assert valid("FireworksCompletion", answer) == NAMES | {
         "object": "text_completion",
@@ -97,7 +106,7 @@ def test_a_buffered_text_has_the_pages_shape():
 
 def test_a_buffered_chat_says_its_message_and_its_calls():
     calls = (ToolCall("c1", "add", '{"a": 1}'),)
-    generation = Generation((Choice(0, "", FinishReason.TOOL_CALLS, calls=calls),), USAGE)
+    generation = CollectedGeneration((CollectedChoice(0, "", FinishReason.TOOL_CALLS, calls=calls),), USAGE)
     answer = valid("FireworksChatCompletion", json.loads(CHAT.answer(HEAD, call(), generation)))
     (choice,) = answer["choices"]
     assert (answer["id"], answer["object"]) == (NAMES["id"], "chat.completion")
@@ -136,7 +145,7 @@ def test_a_streamed_chat_gives_each_choice_its_role_and_its_calls():
     events = [
         Started(25),
         TextDelta(0, "hm"),
-        ToolCallBegun(1, 0, "c1", "add"),
+        ToolCallStarted(1, 0, "c1", "add"),
         ToolCallDelta(1, 0, "{}"),
         Finished(0, FinishReason.STOP),
         Finished(1, FinishReason.TOOL_CALLS),
@@ -224,7 +233,7 @@ ENTRIES = [
 )
 def test_log_probabilities_have_ids_in_both_shapes(operation, whole, part, shape, expected):
     asked = call(**shape)
-    generation = Generation((Choice(0, "pa", FinishReason.STOP, (FIRST, SECOND)),), USAGE)
+    generation = CollectedGeneration((CollectedChoice(0, "pa", FinishReason.STOP, (FIRST, SECOND)),), USAGE)
     answer = valid(f"Fireworks{whole}", json.loads(operation.answer(HEAD, asked, generation)))
     assert answer["choices"][0]["logprobs"] == expected
     events = [Started(25), TextDelta(0, "pa", 1, (FIRST, SECOND)), Finished(0, FinishReason.STOP), USAGE]
@@ -240,8 +249,8 @@ def test_log_probabilities_have_ids_in_both_shapes(operation, whole, part, shape
 
 def test_token_ids_stand_where_they_were_asked_for():
     asked = call(token_ids=True)
-    choice = Choice(0, "a", FinishReason.STOP, ids=(4, 9))
-    generation = Generation((choice,), USAGE, prompts=((1, 2),))
+    choice = CollectedChoice(0, "a", FinishReason.STOP, ids=(4, 9))
+    generation = CollectedGeneration((choice,), USAGE, prompts=((1, 2),))
     text = valid("FireworksCompletion", json.loads(TEXT.answer(HEAD, asked, generation)))
     assert (text["choices"][0]["prompt_token_ids"], text["choices"][0]["token_ids"]) == ([1, 2], [4, 9])
     chat = valid("FireworksChatCompletion", json.loads(CHAT.answer(HEAD, asked, generation)))

@@ -8,7 +8,7 @@ import pytest
 from antiphon.dialects.openai.dialect import decode_chat, decode_text
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation, Output, RawPrompt, Truncation
-from antiphon.domain.sampling import AskedSampling, Mirostat
+from antiphon.domain.sampling import Mirostat, SamplingOptions
 from antiphon.errors import AntiphonError, InvalidValue, MissingParameter
 
 MESSAGES = [{"role": "user", "content": "hi"}]
@@ -33,7 +33,7 @@ def test_a_bare_chat_asks_for_one_answer_of_any_length():
     assert call.request.prompts == (Conversation((Message(Role.USER, "hi"),)),)
     assert (call.request.model, call.request.sampling, call.request.output) == (
         "m",
-        AskedSampling(),
+        SamplingOptions(),
         Output(),
     )
     assert (call.stream, call.include_usage, call.ignored) == (False, False, ())
@@ -51,7 +51,7 @@ def test_every_supported_field_arrives(decode):
         temperature=0, top_p=1, top_k=40, min_p=0.05, seed=-(2**63), max_tokens=5, n=3, stop=["a", "b"],
         stop_token_ids=[0, 7], stream=True, stream_options={"include_usage": True}, user="u",
     )  # fmt: skip
-    assert call.request.sampling == AskedSampling(0.0, 1.0, 40, 0.05, -(2**63))
+    assert call.request.sampling == SamplingOptions(0.0, 1.0, 40, 0.05, -(2**63))
     assert call.request.output == Output(5, 3, ("a", "b"), (0, 7))
     assert (call.stream, call.include_usage, call.attribution.end_user) == (True, True, "u")
 
@@ -390,7 +390,7 @@ def test_every_field_of_sampling_arrives(decode):
         presence_penalty=-2, frequency_penalty=2, repetition_penalty=1.1, typical_p=0.5, min_tokens=3,
         logit_bias={"7": -100, "0": 1.5}, ignore_eos=True, allowed_token_ids=[7, 9, 7, 7], max_tokens=3,
     ).request.sampling  # fmt: skip
-    assert sampling == AskedSampling(
+    assert sampling == SamplingOptions(
         presence_penalty=-2, frequency_penalty=2, repetition_penalty=1.1, typical_p=0.5, min_tokens=3,
         logit_bias=((7, -100), (0, 1.5)), ignore_eos=True, allowed_token_ids=(7, 9),
     )  # fmt: skip

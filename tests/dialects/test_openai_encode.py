@@ -15,7 +15,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from antiphon.dialects.base import GenerationCall, ResponseMeta
 from antiphon.dialects.common import response_types
 from antiphon.dialects.openai.dialect import OpenAI, OpenAIChatCompletions, OpenAICompletions
-from antiphon.domain.collect import Choice, Generation
+from antiphon.domain.collect import CollectedChoice, CollectedGeneration
 from antiphon.domain.events import (
     DiscardedTokens,
     Event,
@@ -24,16 +24,18 @@ from antiphon.domain.events import (
     ReasoningDelta,
     Started,
     TextDelta,
+    Usage,
 )
+from antiphon.domain.logprobs import PackedScores, TokenScore
 from antiphon.domain.request import GenerationRequest, Output, RawPrompt
-from antiphon.domain.scores import PackedScores, TokenScore
-from antiphon.domain.usage import Usage
 from antiphon.errors import EngineDied, EngineUnavailable, InvalidValue, ModelNotFound, Overloaded
 
 CHAT, TEXT = OpenAIChatCompletions(report=False), OpenAICompletions(report=False)
 HEAD = ResponseMeta("f00d", 1_700_000_000, "m")
 USAGE = Usage(5, 7, 2)
-GENERATION = Generation((Choice(0, 'a"b', FinishReason.STOP), Choice(1, "", FinishReason.LENGTH)), USAGE)
+GENERATION = CollectedGeneration(
+    (CollectedChoice(0, 'a"b', FinishReason.STOP), CollectedChoice(1, "", FinishReason.LENGTH)), USAGE
+)
 USAGE_JSON = {
     "prompt_tokens": 5,
     "completion_tokens": 7,
@@ -216,7 +218,7 @@ TEXT_COLUMNS = {
 
 
 def scored(scores):
-    return Generation((Choice(0, " a☃", FinishReason.STOP, scores),), USAGE)
+    return CollectedGeneration((CollectedChoice(0, " a☃", FinishReason.STOP, scores),), USAGE)
 
 
 def asked(logprobs):
@@ -297,8 +299,11 @@ def test_errors_have_openais_envelope_and_end_a_stream_without_done(error, kind)
 
 # --- token ids, ranks, and the usage so far ---
 
-TOLD = Generation(
-    (Choice(0, "a", FinishReason.STOP, ids=(5, 2)), Choice(1, "b", FinishReason.LENGTH, ids=(6,))),
+TOLD = CollectedGeneration(
+    (
+        CollectedChoice(0, "a", FinishReason.STOP, ids=(5, 2)),
+        CollectedChoice(1, "b", FinishReason.LENGTH, ids=(6,)),
+    ),
     USAGE,
     ((1, 2, 3),),
 )
@@ -367,7 +372,7 @@ def test_ranks_are_those_that_were_told_and_the_likeliests_their_places():
     row = TokenScore(5, b" a", -1.5, ((6, b" b", -0.25), (8, b"\xe2", -0.75), (9, b"c", -0.75)), 0, 4)
     best = TokenScore(6, b" b", -math.inf, ((6, b" b", -0.25),), 0, 1)
     scores = (TokenScore(1, b"<s>", None), row, best)
-    generation = Generation((Choice(0, "a", FinishReason.STOP),), USAGE, (), (scores,))
+    generation = CollectedGeneration((CollectedChoice(0, "a", FinishReason.STOP),), USAGE, (), (scores,))
     expected = [
         None,
         {

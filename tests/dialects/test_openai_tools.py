@@ -6,9 +6,8 @@ import pytest
 
 from antiphon.dialects.openai import tokens
 from antiphon.dialects.openai.dialect import decode_chat
-from antiphon.domain.messages import Message, Role
+from antiphon.domain.messages import Message, Role, Tool, ToolCall, ToolChoice, Tools
 from antiphon.domain.request import Conversation
-from antiphon.domain.tools import Tool, ToolCall, ToolChoice, Tools
 from antiphon.errors import AntiphonError
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from antiphon.domain.fair_queue import Bounds, FairSemaphore
+from antiphon.domain.fair_queue import FairSemaphore, QueueLimits
 from antiphon.errors import EngineBusy, Overloaded
 from antiphon.testing.clock import FakeClock
 from tests.support.waiting import settle
@@ -16,7 +16,7 @@ MANY = 1_000
 
 @pytest.mark.parametrize("moment", ["before", "with", "after"])
 async def test_who_leaves_while_waiting_neither_takes_nor_makes_a_place(moment: str) -> None:
-    places, clock = FairSemaphore(Bounds(1, MANY, MANY)), FakeClock()
+    places, clock = FairSemaphore(QueueLimits(1, MANY, MANY)), FakeClock()
     await places.acquire("a", clock)
     async with asyncio.TaskGroup() as group:
         leaver = group.create_task(places.acquire("a", clock))
@@ -35,7 +35,7 @@ async def test_who_leaves_while_waiting_neither_takes_nor_makes_a_place(moment: 
 class Crowd:
     """Asks for places; `here` are those that have one, in the order in which they got it."""
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: QueueLimits) -> None:
         self.places = FairSemaphore(bounds)
         self.clock = FakeClock()
         self.here: list[str] = []
@@ -50,7 +50,7 @@ class Crowd:
 
 
 @asynccontextmanager
-async def crowd(bounds: Bounds, *actors: tuple[str, int]) -> AsyncIterator[Crowd]:
+async def crowd(bounds: QueueLimits, *actors: tuple[str, int]) -> AsyncIterator[Crowd]:
     made = Crowd(bounds)
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(made.come(*actor)) for actor in actors]
@@ -62,14 +62,14 @@ async def crowd(bounds: Bounds, *actors: tuple[str, int]) -> AsyncIterator[Crowd
 
 async def test_callers_take_turns_and_each_ones_lowest_priority_comes_first() -> None:
     asked = [("a", 0), ("a", 2), ("a", 1), ("b", 0), ("b", 0)]
-    async with crowd(Bounds(1, MANY, MANY), *asked) as made:
+    async with crowd(QueueLimits(1, MANY, MANY), *asked) as made:
         for actor in "aabab":
             await made.end(actor)
     assert made.here == ["a", "a1", "b", "a2", "b"]
 
 
 async def test_a_caller_may_have_fewer_places_than_there_are() -> None:
-    bounds = Bounds(3, MANY, MANY, at_once_per_actor=2)
+    bounds = QueueLimits(3, MANY, MANY, at_once_per_actor=2)
     async with crowd(bounds, *[("a", 0)] * 4, ("b", 0)) as made:
         assert made.here == ["a", "a", "b"]
         await made.end("b")
@@ -79,7 +79,7 @@ async def test_a_caller_may_have_fewer_places_than_there_are() -> None:
 
 
 async def test_more_than_may_wait_are_refused_and_told_how_fast_the_queue_moves() -> None:
-    bounds = Bounds(1, 4, 3, "chores")
+    bounds = QueueLimits(1, 4, 3, "chores")
     async with crowd(bounds, *[("a", 0)] * 4) as made:
         with pytest.raises(Overloaded, match="no more than 3 chores of yours may wait") as refused:
             await made.come("a")
@@ -98,7 +98,7 @@ async def test_more_than_may_wait_are_refused_and_told_how_fast_the_queue_moves(
 
 
 async def test_hours_of_rest_do_not_make_the_queue_look_slow() -> None:
-    bounds = Bounds(1, MANY, 1)
+    bounds = QueueLimits(1, MANY, 1)
     async with crowd(bounds, ("a", 0), ("b", 0)) as made:
         await made.end("a")
         await made.end("b")

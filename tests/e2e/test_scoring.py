@@ -4,11 +4,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from statistics import fmean
 
-from antiphon.domain.collect import Generation, collect
+from antiphon.domain.collect import CollectedGeneration, collect
 from antiphon.domain.context import Context
+from antiphon.domain.logprobs import Scores
 from antiphon.domain.request import GenerationRequest, Output, RawPrompt
-from antiphon.domain.sampling import AskedSampling
-from antiphon.domain.scores import Scores
+from antiphon.domain.sampling import SamplingOptions
 from antiphon.domain.values import changed
 from antiphon.engines.base import LoadSpec
 from antiphon.engines.llama import LlamaTokenEngine
@@ -17,7 +17,7 @@ from antiphon.testing.rules import open_stream
 from tests.support.model_files import CANTOR
 
 PROMPT = RawPrompt("Once upon a time there was a fox who")
-HOT = AskedSampling(temperature=1.0, seed=4, ignore_eos=True)
+HOT = SamplingOptions(temperature=1.0, seed=4, ignore_eos=True)
 NEAR = 1e-2
 """Between computing tokens one by one and all at once."""
 
@@ -33,12 +33,12 @@ async def cantor() -> AsyncIterator[Renderer]:
         await engine.aclose()
 
 
-async def answer(engine: Renderer, request: GenerationRequest) -> Generation:
+async def answer(engine: Renderer, request: GenerationRequest) -> CollectedGeneration:
     async with open_stream(engine, request, Context("scoring")) as events:
         return await collect(events)
 
 
-def asking(output: Output, prompt: RawPrompt = PROMPT, sampling: AskedSampling = HOT) -> GenerationRequest:
+def asking(output: Output, prompt: RawPrompt = PROMPT, sampling: SamplingOptions = HOT) -> GenerationRequest:
     return GenerationRequest("cantor", (prompt,), sampling, output)
 
 

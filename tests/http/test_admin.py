@@ -13,7 +13,7 @@ from antiphon.auth.base import RequestedScope
 from antiphon.auth.keyring import Keyring, ServiceKey
 from antiphon.auth.secrets import Pepper, new_key
 from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind
-from antiphon.domain.tenancy import Grant, KeyKind, Role
+from antiphon.domain.tenancy import Grant, KeyKind, ProjectRole
 from antiphon.http.admin.keys import KeyResource
 from antiphon.http.admin.limits import LimitResource
 from antiphon.http.admin.model_warnings import ModelWarnings
@@ -272,7 +272,7 @@ async def test_a_user_gets_another_address_and_none(server):
         ("user.change", {"note": "n"}),
         ("user.change", {"email": "anna@example.com"}),
     ]
-    _, owner = await server.person(Role.OWNER)
+    _, owner = await server.person(ProjectRole.OWNER)
     assert (await patched({"email": "eve@example.com"}, token=owner)).status == 403
 
 
@@ -283,7 +283,7 @@ async def test_an_email_address_is_one_however_it_is_written(server):
 
 
 async def test_the_page_after_a_member_who_was_removed_is_found(server):
-    people = [(await server.person(Role.MEMBER))[0] for _ in range(3)]
+    people = [(await server.person(ProjectRole.MEMBER))[0] for _ in range(3)]
     path = f"{ROOT}/projects/default/members"
     await server.asked(server.admin, f"{path}/{people[0]}", {"role": "owner"}, method="PUT")
     first = (await server.asked(server.admin, f"{path}?limit=2")).json()
@@ -294,7 +294,7 @@ async def test_the_page_after_a_member_who_was_removed_is_found(server):
 
 
 async def test_what_has_ended_gets_no_keys(server):
-    user, _ = await server.person(Role.MEMBER)
+    user, _ = await server.person(ProjectRole.MEMBER)
     project = (await server.asked(server.admin, f"{ROOT}/projects", {"name": "Old"})).json()["id"]
     await server.asked(server.admin, f"{ROOT}/projects/{project}", {"archived": True}, method="PATCH")
     await server.asked(server.admin, f"{ROOT}/users/{user}", {"disabled": True}, method="PATCH")
@@ -356,7 +356,7 @@ async def test_a_patch_changes_what_it_names_and_nothing_else(server):
 
 
 async def test_headers_choose_only_among_what_the_key_may_speak_for(server):
-    user, token = await server.person(Role.MEMBER)
+    user, token = await server.person(ProjectRole.MEMBER)
     other = (await server.asked(server.admin, f"{ROOT}/projects", {"name": "Other"})).json()["id"]
     service = await server.token(KeyKind.SERVICE, project="default")
     fine = [
@@ -468,7 +468,7 @@ def asked_of(method, path):
 
 
 async def test_every_route_and_every_kind_of_actor(server):
-    people = {role: (await server.person(role))[1] for role in Role}
+    people = {role: (await server.person(role))[1] for role in ProjectRole}
     revoked = await server.token(KeyKind.SERVICE, project="default")
     ring = server.edge.verifiers[1]
     actor = await ring.verify(revoked, RequestedScope())

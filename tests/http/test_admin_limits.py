@@ -3,7 +3,7 @@
 import pytest
 
 from antiphon.domain.limits import Amounts
-from antiphon.domain.tenancy import Role
+from antiphon.domain.tenancy import ProjectRole
 from tests.http.test_admin import ROOT, keyed
 
 LIMITS = f"{ROOT}/limits"
@@ -138,7 +138,7 @@ async def test_unknown_queries_are_refused_by_name(server):
 
 async def test_another_projects_limit_is_not_there(server):
     project = (await server.asked(server.admin, f"{ROOT}/projects", {"name": "Other"})).json()["id"]
-    _, owner = await server.person(Role.OWNER, project)
+    _, owner = await server.person(ProjectRole.OWNER, project)
     card = (await server.asked(server.admin, LIMITS, LIMIT)).json()
     for how in ({}, {"method": "DELETE"}, {"method": "PATCH", "body": {"amount": 1}}):
         assert (await server.asked(owner, f"{LIMITS}/{card['id']}", **how)).status == 404

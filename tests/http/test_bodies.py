@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from antiphon.domain.tenancy import KeyKind, Role
+from antiphon.domain.tenancy import KeyKind, ProjectRole
 from antiphon.errors import Overloaded, ServerBusy
 from antiphon.http.body_budget import BodyAccount, BodyBudget
 from antiphon.testing import Answer
@@ -62,7 +62,7 @@ async def test_the_many_tokens_of_one_user_are_one_caller(tmp_path):
     async with keyed(tmp_path) as server:
         largest, room = server.edge.settings.max_body_bytes, server.edge.settings.max_bodies_bytes
         server.engine.answer = lambda request: Answer(gate=gate)
-        user, token = await server.person(Role.MEMBER)
+        user, token = await server.person(ProjectRole.MEMBER)
         tokens = [token, *[await server.token(KeyKind.ACCESS_TOKEN, user=user) for _ in range(3)]]
         async with asyncio.TaskGroup() as group:
             asked = [server.asked(token, CHAT, padded(largest)) for token in tokens * 2]

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from antiphon.domain.tenancy import Role
+from antiphon.domain.tenancy import ProjectRole
 from antiphon.testing import Answer
 from tests.http.test_admin import OPERATOR, ROOT, keyed
 from tests.http.test_kept import earlier, require_freed  # noqa: F401 - a fixture is found by its name
@@ -33,7 +33,7 @@ async def project(server, name="Research"):
 async def person(server, project):
     """A member of a project, and an access token."""
     user = await server.tenants.add_user(OPERATOR, "Ann", None, "")
-    await server.tenants.put_member(OPERATOR, project, user.id, Role.MEMBER)
+    await server.tenants.put_member(OPERATOR, project, user.id, ProjectRole.MEMBER)
     token = await server.asked(server.admin, f"{ROOT}/keys", {"kind": "access_token", "user": user.id})
     return user.id, token.json()
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from antiphon.domain.tenancy import KeyKind, Role
+from antiphon.domain.tenancy import KeyKind, ProjectRole
 from antiphon.services.limit_validation import MOST_LIMITS
 from antiphon.services.policy import KeyRequest
 from tests.http.test_admin import OPERATOR, ROOT, keyed
@@ -71,8 +71,8 @@ async def test_where_one_limit_is_refused_nothing_is_made(server, limits, code, 
 
 
 async def test_who_may_limit_keys_may_make_them_with_limits_and_nobody_else(server):
-    owner, owners = await server.person(Role.OWNER)
-    member, members = await server.person(Role.MEMBER)
+    owner, owners = await server.person(ProjectRole.OWNER)
+    member, members = await server.person(ProjectRole.MEMBER)
     limits = {"limits": [TOKENS]}
     own = {"kind": "access_token", "user": owner}
     assert (await server.asked(owners, KEYS, {**SERVICE, **limits})).status == 201
@@ -95,7 +95,7 @@ async def test_an_expiry_is_taken_back_by_null_and_stays_where_nothing_is_said(s
 
 async def test_a_key_that_ends_makes_none_of_its_own_last(server):
     until = int(server.edge.clock.wall()) + 600
-    user, _ = await server.person(Role.MEMBER)
+    user, _ = await server.person(ProjectRole.MEMBER)
     wanted = KeyRequest(KeyKind.ACCESS_TOKEN, user=user, expires=until)
     made = await server.tenants.add_key(OPERATOR, wanted)
     path = f"{KEYS}/{made.key.id}"

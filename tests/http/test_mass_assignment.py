@@ -4,7 +4,7 @@ one."""
 
 import pytest
 
-from antiphon.domain.tenancy import Grant, KeyKind, Role
+from antiphon.domain.tenancy import Grant, KeyKind, ProjectRole
 from tests.http.test_admin import OPERATOR, ROOT, keyed
 
 FOREIGN = (
@@ -28,7 +28,7 @@ async def server(tmp_path):
 async def bodies(server):
     """Method, path, whole body and known fields of every route of the admin API that takes one."""
     document = (await server.asked(server.admin, "/openapi.json")).json()
-    user, _ = await server.person(Role.MEMBER)
+    user, _ = await server.person(ProjectRole.MEMBER)
     key = (await server.asked(server.admin, f"{ROOT}/keys", {"kind": "service", "project": "default"})).json()
     limit = {"subject": "key", "target": key["id"], "measure": "requests", "amount": 5, "window": "minute"}
     price = {"models": "m", "currency": "USD", "input": "1", "output": "2"}
@@ -104,7 +104,7 @@ async def test_those_bodies_are_taken_without_it(server):
 async def test_nobody_but_the_operator_gets_further_with_a_known_field(server):
     """Every route and every field of its own, as a viewer, a member and a service key send it."""
     routes = [each async for each in bodies(server)]
-    callers = [(await server.person(role))[1] for role in (Role.VIEWER, Role.MEMBER)]
+    callers = [(await server.person(role))[1] for role in (ProjectRole.VIEWER, ProjectRole.MEMBER)]
     callers.append(await server.token(KeyKind.SERVICE, project="default"))
     before = await state(server)
     for method, path, body, *_ in routes:
@@ -117,8 +117,8 @@ async def test_nobody_but_the_operator_gets_further_with_a_known_field(server):
 async def stronger(server):
     """Keys that may less than others, each with what it must not get: bodies of new keys."""
     other = await server.tenants.add_project(OPERATOR, "Other", "")
-    owner, wide = await server.person(Role.OWNER)
-    stranger, _ = await server.person(Role.OWNER, other.id)
+    owner, wide = await server.person(ProjectRole.OWNER)
+    stranger, _ = await server.person(ProjectRole.OWNER, other.id)
     until = int(server.edge.clock.wall()) + 600
     mine = {"kind": "access_token", "user": owner}
     service = {"kind": "service", "project": "default"}
@@ -171,7 +171,7 @@ async def test_no_key_makes_a_stronger_one(server):
 
 async def test_no_key_makes_itself_or_another_stronger(server):
     """By a change, a rotation, or a limit that is its own."""
-    owner, wide = await server.person(Role.OWNER)
+    owner, wide = await server.person(ProjectRole.OWNER)
     until = int(server.edge.clock.wall()) + 600
     grant = Grant(("m",), ("/v1/*", "/admin/*"))
     token = await server.token(KeyKind.ACCESS_TOKEN, user=owner, grant=grant, expires=until)

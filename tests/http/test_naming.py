@@ -3,7 +3,7 @@ concerns no model does not pass without a word."""
 
 import pytest
 
-from antiphon.domain.tenancy import KeyKind, Role
+from antiphon.domain.tenancy import KeyKind, ProjectRole
 from tests.http.test_admin import ROOT, keyed
 
 LIMITS, KEYS, PRICES = f"{ROOT}/limits", f"{ROOT}/keys", f"{ROOT}/prices"
@@ -79,7 +79,7 @@ async def test_a_price_that_ends_says_nothing_where_no_limit_counts_its_models(s
 
 
 async def test_nobody_is_told_the_name_of_a_model_that_their_key_is_not_for(server):
-    user, _ = await server.person(Role.OWNER)
+    user, _ = await server.person(ProjectRole.OWNER)
     body = {"kind": KeyKind.ACCESS_TOKEN, "user": user, "models": [OTHER, "n*"]}
     _, confined = await said(server, KEYS, body)
     found, _ = await said(server, KEYS, KEY | {"models": [OTHER]}, key=confined["secret"])

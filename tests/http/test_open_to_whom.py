@@ -3,7 +3,7 @@ of other sites get of them."""
 
 import pytest
 
-from antiphon.domain.tenancy import Grant, KeyKind, Role
+from antiphon.domain.tenancy import Grant, KeyKind, ProjectRole
 from tests.http.test_admin import OPERATOR, ROOT, keyed
 from tests.http.test_spellings import statuses
 from tests.support.http_server import CHAT, HELLO, KEY, PUBLIC, targets_of
@@ -36,7 +36,7 @@ def targets(server):
 
 
 async def test_the_numbers_are_for_the_operator_alone(server):
-    for role in Role:
+    for role in ProjectRole:
         _, token = await server.person(role)
         assert (await server.asked(token, "/metrics")).status == 403
         head = f"HEAD /metrics HTTP/1.1\r\nhost: localhost\r\nx-api-key: {token}"
@@ -49,7 +49,7 @@ async def test_the_numbers_are_for_the_operator_alone(server):
 
 async def test_version_load_and_tokenizer_are_for_whoever_may_read(server):
     paths = ("/version", "/load", "/tokenizer_info", "/tokenizer_info?model=m")
-    _, person = await server.person(Role.MEMBER)
+    _, person = await server.person(ProjectRole.MEMBER)
     other = await server.token(KeyKind.SERVICE, project="default", grant=Grant(("other",), None))
     confined = await server.token(KeyKind.SERVICE, project="default", grant=Grant(None, ("/v1/*",)))
     for path in paths:
@@ -94,7 +94,7 @@ async def test_public_pages_hold_nothing_of_the_server_whoever_asks(server):
 async def test_the_document_needs_a_key(server):
     for headers in ({}, {"x-api-key": "wrong"}):
         assert (await server.ask("/openapi.json", headers=headers)).status == 401
-    viewer = (await server.person(Role.VIEWER))[1]
+    viewer = (await server.person(ProjectRole.VIEWER))[1]
     shown = await server.asked(viewer, "/openapi.json")
     assert shown.status == 200 and MARK not in shown.body.decode()
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from antiphon.domain.ledger import Entry
-from antiphon.domain.recording import Record
-from antiphon.domain.tenancy import KeyKind, Role
+from antiphon.domain.tenancy import KeyKind, ProjectRole, RecordedRequest
 from tests.http.test_admin import ROOT, Keyed, keyed
 from tests.support.http_server import CHAT, HELLO
 
@@ -48,10 +47,10 @@ class Tenants:
 async def world(tmp_path):
     async with keyed(tmp_path) as server:
         made = Tenants(server)
-        for role in Role:
+        for role in ProjectRole:
             _, made.callers[role] = await server.person(role)
         made.callers["service"] = await server.token(KeyKind.SERVICE, project="default")
-        user, _ = await server.person(Role.OWNER)
+        user, _ = await server.person(ProjectRole.OWNER)
         made.callers["bound owner"] = await server.token(KeyKind.ACCESS_TOKEN, user=user, project="default")
         await fill(server, made)
         yield made
@@ -85,7 +84,7 @@ async def fill(server, made):
         f"gen_{MARK}", MARK, now - 5000, project, keys[0], user, "openai", CHAT, MARK, MARK, status="ok"
     )
     server.entries.add([entry])
-    server.recordings._records.add([Record(entry.id, project, now, 2**40, MARK, MARK)])
+    server.recordings._records.add([RecordedRequest(entry.id, project, now, 2**40, MARK, MARK)])
     put = {"days": 7, "redact": ["email"]}
     assert (
         await server.asked(server.admin, f"{ROOT}/projects/{project}/recording", put, method="PUT")
@@ -251,7 +250,7 @@ async def test_no_header_leads_there(world):
         forged = dict.fromkeys(FORGED, project)
         plain = await server.asked(key, f"{ROOT}/usage/entries")
         assert (await server.asked(key, f"{ROOT}/usage/entries", headers=forged)).body == plain.body
-        if who != Role.VIEWER:
+        if who != ProjectRole.VIEWER:
             assert (await server.asked(key, CHAT, HELLO, headers=forged)).status == 200
             actor = server.engine.streams[-1].context.actor
             assert (actor.project, actor.user != user) == ("default", True)

@@ -3,9 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from antiphon.domain.money import decimal, nanos
-from antiphon.domain.prices import Price
-from antiphon.domain.tenancy import KeyKind, Role
+from antiphon.domain.prices import Price, format_decimal, parse_decimal
+from antiphon.domain.tenancy import KeyKind, ProjectRole
 from antiphon.pipeline.rules import RuleSet
 from antiphon.store.base import ChangeAuthor
 from tests.http.test_admin import ROOT, keyed
@@ -51,7 +50,7 @@ async def test_amounts_are_exact_both_ways(server, said, shown, nano):
     assert [price[name] for name in ("input", "cached", "output", "request")] == [shown] * 4
     kept = server.pricing._changes.directory.prices[0]
     assert {kept.input, kept.cached, kept.output, kept.request} == {nano}
-    assert nanos(decimal(nano)) == nano
+    assert parse_decimal(format_decimal(nano)) == nano
 
 
 @pytest.mark.parametrize(
@@ -226,7 +225,7 @@ async def test_every_change_is_in_the_audit(server):
 async def test_prices_are_the_operators_alone(server):
     price = await add(server)
     keys = [KEY, await server.token(KeyKind.SERVICE, project="default")]
-    keys += [(await server.person(role))[1] for role in Role]
+    keys += [(await server.person(role))[1] for role in ProjectRole]
     for key in keys:
         for path, body, method in (
             (PRICES, None, "GET"),

@@ -3,8 +3,7 @@
 import jsonschema
 import pytest
 
-from antiphon.domain.recording import Record
-from antiphon.domain.tenancy import KeyKind, Role
+from antiphon.domain.tenancy import KeyKind, ProjectRole, RecordedRequest
 from tests.http.test_admin import OPERATOR, ROOT, keyed
 
 PATH = f"{ROOT}/projects/default/recording"
@@ -18,7 +17,7 @@ async def server(tmp_path):
 
 
 def kept(number, project="default"):
-    return Record(f"r{number}", project, 1_000 * number, 2**40, '{"n": 1}', "{}")
+    return RecordedRequest(f"r{number}", project, 1_000 * number, 2**40, '{"n": 1}', "{}")
 
 
 def keep(server, *records):
@@ -26,7 +25,7 @@ def keep(server, *records):
 
 
 async def test_owners_and_the_operator_turn_it_on_and_off(server):
-    owner = (await server.person(Role.OWNER))[1]
+    owner = (await server.person(ProjectRole.OWNER))[1]
     for token in (owner, server.admin):
         said = (await server.asked(token, PATH, KEPT, method="PUT")).json()
         assert said["recording"] == {"days": 30, "redact": ["email", "key"]}
@@ -34,7 +33,7 @@ async def test_owners_and_the_operator_turn_it_on_and_off(server):
         assert (await server.asked(token, PATH, method="DELETE")).json()["recording"] is None
     audit = (await server.asked(server.admin, f"{ROOT}/audit?target=default")).json()["data"]
     assert len([entry for entry in audit if "days" in str(entry["detail"])]) == 2
-    for role in (Role.MEMBER, Role.VIEWER):
+    for role in (ProjectRole.MEMBER, ProjectRole.VIEWER):
         token = (await server.person(role))[1]
         for method, path in (("PUT", PATH), ("DELETE", PATH), ("GET", f"{ROOT}/requests?project=default")):
             answer = await server.asked(token, path, KEPT if method == "PUT" else None, method=method)
@@ -61,7 +60,7 @@ async def test_what_makes_no_sense_is_refused(server, body):
 async def test_another_projects_requests_are_not_there(server):
     other = await server.tenants.add_project(OPERATOR, "Other", "")
     keep(server, kept(1), kept(2, other.id))
-    owner = (await server.person(Role.OWNER))[1]
+    owner = (await server.person(ProjectRole.OWNER))[1]
     assert (await server.asked(owner, f"{ROOT}/requests/r1")).status == 200
     assert (await server.asked(owner, f"{ROOT}/requests/r2")).status == 404
     assert (await server.asked(owner, f"{ROOT}/requests?project={other.id}")).status == 404
@@ -92,7 +91,7 @@ async def test_pages_and_their_removal(server):
 
 async def test_an_erasure_is_in_the_audit_and_holds_for_what_comes_late(server):
     keep(server, kept(1))
-    owner, viewer = [(await server.person(role))[1] for role in (Role.OWNER, Role.VIEWER)]
+    owner, viewer = [(await server.person(role))[1] for role in (ProjectRole.OWNER, ProjectRole.VIEWER)]
     everything = f"{ROOT}/requests?project=default"
     for token, status in ((owner, 200), (viewer, 403), (server.admin, 200)):
         assert (await server.asked(token, everything, method="DELETE")).status == status

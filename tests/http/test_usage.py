@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from antiphon.auth.base import RequestedScope
 from antiphon.domain.ledger import Entry
-from antiphon.domain.tenancy import KeyKind, Role
+from antiphon.domain.tenancy import KeyKind, ProjectRole
 from antiphon.errors import StoreUnavailable
 from antiphon.http.admin.exports import format_cell
 from tests.http.test_admin import OPERATOR, ROOT, keyed
@@ -58,11 +58,11 @@ async def seen(server, key, **how):
 
 async def test_everybody_sees_their_part(server):
     other = (await server.asked(server.admin, f"{ROOT}/projects", {"name": "Other"})).json()["id"]
-    ann, annas = await server.person(Role.MEMBER)
-    bob, bobs = await server.person(Role.MEMBER)
-    _, owners = await server.person(Role.OWNER)
-    _, viewers = await server.person(Role.VIEWER)
-    _, strangers = await server.person(Role.OWNER, other)
+    ann, annas = await server.person(ProjectRole.MEMBER)
+    bob, bobs = await server.person(ProjectRole.MEMBER)
+    _, owners = await server.person(ProjectRole.OWNER)
+    _, viewers = await server.person(ProjectRole.VIEWER)
+    _, strangers = await server.person(ProjectRole.OWNER, other)
     bot = await server.token(KeyKind.SERVICE, project="default")
     bots, environments = (await actor(server, bot)).id, (await actor(server, KEY)).id
     keep(
@@ -84,16 +84,16 @@ async def test_everybody_sees_their_part(server):
     assert await seen(server, bot, headers={"x-user-id": ann}) == ({"e3"}, 1)
     assert await seen(server, KEY) == ({"e5"}, 1)
     assert await seen(server, strangers) == ({"e4"}, 1)
-    await server.tenants.put_member(OPERATOR, other, ann, Role.OWNER)
+    await server.tenants.put_member(OPERATOR, other, ann, ProjectRole.OWNER)
     assert await seen(server, annas, headers={"x-project-id": other}) == ({"e4"}, 1)
     assert await seen(server, annas, headers={"x-project-id": "default"}) == ({"e0", "e3"}, 2)
 
 
 async def test_no_filter_opens_what_is_not_seen(server):
     other = (await server.asked(server.admin, f"{ROOT}/projects", {"name": "Other"})).json()["id"]
-    ann, annas = await server.person(Role.MEMBER)
-    bob, _ = await server.person(Role.MEMBER)
-    _, owners = await server.person(Role.OWNER)
+    ann, annas = await server.person(ProjectRole.MEMBER)
+    bob, _ = await server.person(ProjectRole.MEMBER)
+    _, owners = await server.person(ProjectRole.OWNER)
     bot = await server.token(KeyKind.SERVICE, project="default")
     keep(server, replace(PLAIN, user=bob), replace(PLAIN, project=other, user=ann), replace(PLAIN, user=ann))
     for key in (annas, owners, bot):
@@ -109,14 +109,14 @@ async def test_no_filter_opens_what_is_not_seen(server):
         reply = await server.asked(server.admin, f"{path}?project=nope")
         assert (reply.status, reply.error["message"]) == (404, "there is no project nope")
         assert (await server.asked(server.admin, f"{path}?project=")).status == 200
-    await server.tenants.put_member(OPERATOR, other, ann, Role.OWNER)
+    await server.tenants.put_member(OPERATOR, other, ann, ProjectRole.OWNER)
     chosen = {"headers": {"x-project-id": "default"}}
     reply = await server.asked(annas, f"{USAGE}?project={other}", **chosen)
     assert reply.status == 403 and "X-PROJECT-ID" in reply.error["message"]
 
 
 async def test_a_viewer_sees_sums_but_not_whose(server):
-    _, viewers = await server.person(Role.VIEWER)
+    _, viewers = await server.person(ProjectRole.VIEWER)
     keep(server, replace(PLAIN, user="ann", tags={"who": "ann"}))
     for name in ("model", "day", "status", "engine"):
         assert (await server.asked(viewers, f"{USAGE}?by={name}")).json()["data"][0]["requests"] == 1

@@ -2,8 +2,7 @@
 
 import pytest
 
-from antiphon.domain.recording import Recording
-from antiphon.domain.tenancy import Project
+from antiphon.domain.tenancy import Project, RecordingPolicy
 from antiphon.ledger.recorder import StoreRecorder
 from antiphon.store.base import ChangeAuthor
 from antiphon.store.database import Database
@@ -18,7 +17,7 @@ def database(tmp_path):
     made = Database(f"sqlite:///{tmp_path}/antiphon.db")
     made.prepare()
     tenancy = SqlTenancy(made)
-    tenancy.add_project(Project("one", "One", 5, recording=Recording(30)), ChangeAuthor("operator", 5))
+    tenancy.add_project(Project("one", "One", 5, recording=RecordingPolicy(30)), ChangeAuthor("operator", 5))
     yield made
     made.close()
 

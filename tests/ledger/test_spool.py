@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 import pytest
 
-from antiphon.domain.usage import UsageSource
+from antiphon.domain.events import UsageSource
 from antiphon.errors import InternalError, InvalidValue, LedgerFull, StartupError
 from antiphon.ledger import drain as draining
 from antiphon.ledger import segments

@@ -3,7 +3,7 @@
 import pytest
 
 from antiphon.domain.limits import MAX_COST_UNITS, Amounts, LimitStatus, Measure, Window
-from antiphon.domain.money import NANO
+from antiphon.domain.prices import NANO
 from antiphon.errors import BudgetExceeded, LargerThanLimit, LimitsUnavailable, RateLimited, StoreUnavailable
 from tests.limits.kinds import ended
 from tests.support.limits import NOON, ONE, limit, tokens

@@ -12,9 +12,8 @@ import httpx2
 import pytest
 import uvloop
 
-from antiphon.domain.constraint import Constraint
 from antiphon.domain.context import Context
-from antiphon.domain.request import GenerationRequest
+from antiphon.domain.request import Constraint, GenerationRequest
 from antiphon.engines.base import PreparedRequest, TokenEvent, TokenRequest
 from antiphon.rendering.renderer import Renderer
 from antiphon.testing import Script, ScriptedEngine, ScriptedTokenEngine, scripted_info

@@ -10,15 +10,23 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from antiphon.domain.collect import Generation, collect
+from antiphon.domain.collect import CollectedGeneration, collect
 from antiphon.domain.context import Context, Origin
 from antiphon.domain.embedding import EmbeddingRequest, Embeddings
-from antiphon.domain.events import Event, Finished, FinishReason, ReasoningDelta, Started, TextDelta
+from antiphon.domain.events import (
+    Event,
+    Finished,
+    FinishReason,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+    Usage,
+    UsageSource,
+)
 from antiphon.domain.identity import Actor, ActorKind
 from antiphon.domain.ledger import ABORTED
 from antiphon.domain.limits import Amounts, Limit, Measure, Window
 from antiphon.domain.request import GenerationRequest, Output, RawPrompt
-from antiphon.domain.usage import Usage, UsageSource
 from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.errors import (
     AntiphonError,
@@ -65,7 +73,7 @@ class Bench:
         ) as events:
             yield events
 
-    async def run(self, output: Output = TEN) -> Generation:
+    async def run(self, output: Output = TEN) -> CollectedGeneration:
         async with self.stream(output) as events:
             return await collect(events)
 
@@ -445,8 +453,10 @@ async def test_an_error_is_not_hidden_by_an_end_that_cannot_be_written():
 async def test_fifty_requests_at_once_find_room_for_ten():
     at = Bench(Books(limit(Measure.TOKENS, 150, Window.DAY)))
     outcomes = await asyncio.gather(*(at.run() for _ in range(50)), return_exceptions=True)
-    whole = [each for each in outcomes if isinstance(each, Generation)]
-    assert len(whole) == 10 and all(isinstance(each, Generation | BudgetExceeded) for each in outcomes)
+    whole = [each for each in outcomes if isinstance(each, CollectedGeneration)]
+    assert len(whole) == 10 and all(
+        isinstance(each, CollectedGeneration | BudgetExceeded) for each in outcomes
+    )
     assert await at.books.used() == [80] and len(at.books.ledger.entries) == 10
 
 

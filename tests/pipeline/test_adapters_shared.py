@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.domain.adapter import Adapter
-from antiphon.domain.deployment import Deployed, Source
+from antiphon.domain.adapters import Adapter, AdapterOrigin, DeployedAdapter
 from antiphon.domain.identity import LOCAL_ANONYMOUS
 from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.errors import EngineError, InvalidValue, ModelNotFound
@@ -145,8 +144,8 @@ async def test_a_change_that_another_process_forestalled_is_made_of_what_that_le
 async def test_who_deployed_what_is_known_everywhere(shared: Shared, engine) -> None:
     one, other = process(shared, engine), process(shared, engine)
 
-    def deployed(base: str) -> Deployed:
-        return Deployed("new", base, "ada/lora", Source.HUB, 7, "c0ffee", LOCAL_ANONYMOUS)
+    def deployed(base: str) -> DeployedAdapter:
+        return DeployedAdapter("new", base, "ada/lora", AdapterOrigin.HUB, 7, "c0ffee", LOCAL_ANONYMOUS)
 
     await one.adapters.load(AdapterRequest("new", "aa", deployed=deployed))
     assert other.models.get("new").deployed == deployed("base")

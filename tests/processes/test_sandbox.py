@@ -67,7 +67,7 @@ async def test_a_helper_that_somebody_ends_says_nothing_of_its_data(number: sign
     assert stop.result() is Stop.WAIT
 
 
-def test_who_waited_for_the_machine_is_told_to_come_again_and_whose_data_it_was_is_not() -> None:
+def test_only_a_job_that_waited_is_reported_as_a_busy_server() -> None:
     with pytest.raises(ServerBusy) as raised:
         JobStopped(Stop.WAIT, "it was not done after 20 s").raise_if_waited()
     assert raised.value.retry_after and "20 s" in (raised.value.cause or "")
@@ -75,7 +75,7 @@ def test_who_waited_for_the_machine_is_told_to_come_again_and_whose_data_it_was_
         JobStopped(stop, "the data's own fault").raise_if_waited()
 
 
-async def test_a_helper_that_cannot_be_started_says_nothing_of_its_data(
+async def test_a_helper_that_cannot_start_does_not_blame_its_data(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sys, "executable", os.devnull)
@@ -84,7 +84,7 @@ async def test_a_helper_that_cannot_be_started_says_nothing_of_its_data(
     assert raised.value.stop is Stop.WAIT
 
 
-async def test_a_job_that_waits_for_the_machine_is_not_one_that_takes_long() -> None:
+async def test_a_job_that_waits_for_the_machine_is_not_too_slow() -> None:
     assert await run_job(f"{JOBS}:nap", {"seconds": 0.5}, Limits(seconds=0.2)) == "awake"
 
 
@@ -185,7 +185,7 @@ async def test_an_honest_template_is_proved() -> None:
 
 
 @pytest.mark.parametrize("template", HOSTILE, ids=range(len(HOSTILE)))
-async def test_a_hostile_template_is_refused_or_killed_within_the_limits(template: str) -> None:
+async def test_a_hostile_template_is_refused_or_killed_in_time(template: str) -> None:
     with pytest.raises((TemplateRefused, JobStopped)) as raised:
         await proved(template)
     assert "0x7f" not in str(raised.value)

@@ -168,7 +168,7 @@ def test_a_taken_port_is_one_line_and_a_failure() -> None:
     assert left == []
 
 
-def test_an_engine_that_cannot_load_ends_the_server_with_its_own_sentence() -> None:
+def test_an_engine_that_cannot_load_ends_the_server() -> None:
     status, line, left = refused(engine="Unloadable", models=["a", "b"])
     assert status == 1
     assert line == "antiphon: no engine library was found; install one"
@@ -217,7 +217,7 @@ def test_a_child_of_another_release_is_named(monkeypatch: pytest.MonkeyPatch) ->
 # --- deaths -------------------------------------------------------------------------------------------------
 
 
-async def test_under_load_a_killed_host_costs_only_what_was_in_its_batch_and_is_back_within_seconds() -> None:
+async def test_a_killed_host_loses_only_its_batch_and_returns_soon() -> None:
     with serving() as server:
         path = (await asyncio.to_thread(server.knows))["sockets"]["cantor"]
         async with host_engine(path, "cantor") as client, asyncio.timeout(2 * PATIENCE):
@@ -250,7 +250,7 @@ async def end_of(events) -> type[AntiphonError] | None:
     return None
 
 
-def test_three_deaths_in_a_minute_stop_the_restarts_and_the_http_process_is_told() -> None:
+def test_three_deaths_in_a_minute_give_an_engine_up() -> None:
     with serving() as server:
         for _ in range(2):
             dead = server.kill_host()
@@ -264,7 +264,7 @@ def test_three_deaths_in_a_minute_stop_the_restarts_and_the_http_process_is_told
         assert server.process.poll() is None
 
 
-def test_a_killed_http_process_is_started_again_and_knows_how_the_engines_stand() -> None:
+def test_a_restarted_http_process_knows_the_engines_state() -> None:
     with serving() as server:
         wait_until(lambda: server.states() == ["ready"], what="news")
         dead = server.kill_http()
@@ -282,7 +282,7 @@ def test_an_http_process_that_keeps_dying_ends_the_server() -> None:
         assert server.left_behind() == []
 
 
-def test_one_of_several_http_processes_that_keeps_dying_rests_while_the_others_serve() -> None:
+def test_a_dying_http_process_rests_while_the_others_serve() -> None:
     with serving(workers=2) as server:
         other, victim = descendants(server.process.pid, HTTP)
         for _ in range(2):
@@ -315,7 +315,7 @@ def test_however_it_ends_no_process_and_no_file_is_left(number: signal.Signals) 
         wait_until(lambda: server.left_behind() == [], what="the end of every file")
 
 
-def test_at_the_end_no_connection_is_taken_while_the_hosts_wait_for_what_drains(
+def test_at_the_end_hosts_wait_for_draining_http_processes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("STANDIN_NOTE", str(tmp_path / "note"))
@@ -374,7 +374,7 @@ def core_dumps() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_CORE, (soft, hard))
 
 
-def test_a_host_is_given_no_credential_and_no_process_shows_one_or_may_dump_its_memory() -> None:
+def test_hosts_get_no_credential_and_no_process_reveals_one() -> None:
     with core_dumps(), serving(api_key=CANARY) as server:
         assert server.knows()["key"] == CANARY
         given = environment(server.host())

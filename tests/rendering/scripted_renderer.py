@@ -3,14 +3,14 @@
 from antiphon.domain.collect import collect
 from antiphon.domain.context import Context
 from antiphon.domain.request import GenerationRequest, Output, RawPrompt
-from antiphon.domain.sampling import AskedSampling
+from antiphon.domain.sampling import SamplingOptions
 from antiphon.rendering.renderer import Renderer, RendererOptions
 from antiphon.rendering.template.request_template import TemplateHelper
 from antiphon.testing import Script, ScriptedTokenEngine
 from antiphon.testing.rules import open_stream
 from tests.support.chat_templates import prove_here
 
-GREEDY = AskedSampling(temperature=0.0)
+GREEDY = SamplingOptions(temperature=0.0)
 
 
 def renderer(script=None, *, projects_share=False, **changes):

@@ -7,7 +7,7 @@ import pytest
 from antiphon.domain.context import Context
 from antiphon.domain.events import TextDelta
 from antiphon.domain.request import GenerationRequest, Output, RawPrompt
-from antiphon.domain.sampling import AskedSampling
+from antiphon.domain.sampling import SamplingOptions
 from antiphon.engines.base import Engine, EngineState, Observable, Tokenizing
 from antiphon.errors import EngineUnavailable, ModelNotFound
 from antiphon.rendering.adapter_renderer import AdapterRenderer
@@ -32,7 +32,7 @@ async def text_of(engine: Engine, choices: int = 1) -> list[str]:
     request = GenerationRequest(
         "ada",
         (RawPrompt("Hello"),),
-        sampling=AskedSampling(temperature=0.0),
+        sampling=SamplingOptions(temperature=0.0),
         output=Output(max_tokens=12, choices=choices),
     )
     texts = [""] * choices

@@ -8,7 +8,7 @@ from antiphon.domain.context import Context
 from antiphon.domain.events import DiscardedTokens, Finished, Started, TextDelta
 from antiphon.domain.identity import Actor, ActorKind
 from antiphon.domain.request import RawPrompt
-from antiphon.domain.sampling import AskedSampling
+from antiphon.domain.sampling import SamplingOptions
 from antiphon.domain.values import changed
 from antiphon.rendering.renderer import Renderer
 from antiphon.testing import Script, ScriptedTokenEngine, scripted_info
@@ -16,7 +16,7 @@ from antiphon.testing.rules import open_stream
 from tests.rendering.scripted_renderer import answer, asking, events_of, renderer
 from tests.support.chat_templates import prove_here
 
-HOT = AskedSampling(temperature=1.5, seed=11)
+HOT = SamplingOptions(temperature=1.5, seed=11)
 ENDLESS = changed(HOT, ignore_eos=True)
 
 

@@ -15,10 +15,10 @@ from jsonschema import Draft202012Validator
 from antiphon.constraints.checking_process import any_allowed, checked
 from antiphon.constraints.grammar import load
 from antiphon.constraints.matching import Matcher, Tokens, Vocabulary
-from antiphon.domain.tools import Tool, ToolChoice, Tools
+from antiphon.domain.messages import Tool, ToolChoice, Tools
 from antiphon.errors import EngineError, InvalidValue
 from antiphon.rendering.tools.call_notation import CALL_FAMILIES, detect_calls
-from antiphon.rendering.tools.call_readers import TextPart
+from antiphon.rendering.tools.call_readers import VisiblePart
 from antiphon.rendering.tools.json_call import CallArguments, CallName
 from antiphon.settings.models import ModelSettings
 
@@ -153,7 +153,7 @@ def read(family, parts, required=False):
     """Content, calls and whether the last one is whole."""
     reader = CALL_FAMILIES[family]("").build_reader()
     said = [each for part in parts for each in reader.add(part)] + reader.end(required)
-    content = "".join(each.text for each in said if isinstance(each, TextPart))
+    content = "".join(each.text for each in said if isinstance(each, VisiblePart))
     calls: list[tuple[str, str]] = []
     for each in said:
         if isinstance(each, CallName):

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.domain.context import Context
 from antiphon.domain.identity import Actor, ActorKind
+from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.errors import InvalidValue, Overloaded
 from antiphon.rendering.renderer import CHECKS, Renderer
 from antiphon.testing import ScriptedTokenEngine

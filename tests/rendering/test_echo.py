@@ -5,10 +5,9 @@ import asyncio
 import pytest
 
 from antiphon.domain.context import Context
-from antiphon.domain.events import Finished, FinishReason, Started, TextDelta
+from antiphon.domain.events import Finished, FinishReason, Started, TextDelta, Usage
 from antiphon.domain.request import RawPrompt
-from antiphon.domain.sampling import AskedSampling
-from antiphon.domain.usage import Usage
+from antiphon.domain.sampling import SamplingOptions
 from antiphon.engines.base import LoadSpec, PromptScores
 from antiphon.errors import ContextLengthExceeded, EngineError, InvalidValue, UnsupportedParameter
 from antiphon.rendering.renderer import Renderer
@@ -205,7 +204,7 @@ async def test_leaving_ends_the_choices_that_wait_for_the_scores():
 
 async def test_completions_are_the_same_with_their_prompt():
     engine, _ = renderer()
-    sampling = AskedSampling(temperature=1.2, seed=5)
+    sampling = SamplingOptions(temperature=1.2, seed=5)
     bare = await answer(engine, asking(RawPrompt("Hello"), max_tokens=9, sampling=sampling))
     echoed = await answer(
         engine, asking(RawPrompt("Hello"), max_tokens=9, sampling=sampling, echo=True, logprobs=1)

@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 
 from antiphon.domain.context import Context
-from antiphon.domain.messages import Message, Role
+from antiphon.domain.messages import Message, Role, ToolCall
 from antiphon.domain.request import Conversation
-from antiphon.domain.tools import ToolCall
 from antiphon.rendering.template.chat_template import ChatTemplate, NotationFamilies
 from antiphon.rendering.template.field_usage import watch_fields
 from antiphon.testing import FakeClock, scripted_info

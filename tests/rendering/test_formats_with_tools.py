@@ -10,13 +10,13 @@ from jsonschema import Draft202012Validator
 from antiphon.constraints.checking_process import checked
 from antiphon.constraints.grammar import Frame, Prelude, load
 from antiphon.constraints.matching import Matcher
-from antiphon.domain.constraint import Constraint, ConstraintKind
-from antiphon.domain.tools import ToolChoice, Tools
+from antiphon.domain.messages import ToolChoice, Tools
+from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.errors import AntiphonError, InvalidValue, UnsupportedParameter
 from antiphon.rendering.reasoning.notation import Begin, think
 from antiphon.rendering.reasoning.reader import ReasoningReader
 from antiphon.rendering.tools.call_notation import CALL_FAMILIES
-from antiphon.rendering.tools.call_readers import ReasoningPart, TextPart
+from antiphon.rendering.tools.call_readers import ReasoningPart, VisiblePart
 from antiphon.rendering.tools.json_call import CallArguments, CallName
 from tests.rendering.test_call_readers import IDS, NOW, SCHEMAS, VOCABULARY, WEATHER, takes, walk
 from tests.support.everyday_schemas import EVERYDAY, PEOPLE
@@ -44,7 +44,7 @@ def grammar_of(layout, form, tools=TOOLS, prelude=""):
 def read(reader, parts):
     """Content, reasoning, calls and whether the last one is whole."""
     said = [each for part in parts for each in reader.add(part)] + reader.end()
-    content = "".join(each.text for each in said if isinstance(each, TextPart))
+    content = "".join(each.text for each in said if isinstance(each, VisiblePart))
     thought = "".join(each.text for each in said if isinstance(each, ReasoningPart))
     calls: list[tuple[str, str]] = []
     for each in said:

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.domain.events import Finished, TextDelta
+from antiphon.domain.logprobs import TokenScore
 from antiphon.domain.request import RawPrompt
-from antiphon.domain.sampling import AskedSampling
-from antiphon.domain.scores import TokenScore
+from antiphon.domain.sampling import SamplingOptions
 from antiphon.domain.values import changed
 from antiphon.errors import ContextLengthExceeded, InvalidValue
 from antiphon.rendering.renderer import Renderer, RendererOptions
@@ -35,7 +35,7 @@ async def test_plain_choices_carry_no_scores():
 async def test_each_token_has_its_raw_logprob_and_alternatives_best_first():
     engine, tokens = renderer()
     found = await answer(
-        engine, asking(logprobs=3, max_tokens=6, sampling=AskedSampling(temperature=1.7, seed=3))
+        engine, asking(logprobs=3, max_tokens=6, sampling=SamplingOptions(temperature=1.7, seed=3))
     )
     past = tokens.requests[0].segments[0].tokens
     model = ToyModel(tokens.table)
@@ -177,7 +177,7 @@ async def test_a_token_that_shows_nothing_has_an_entry_at_its_place_by_its_name(
 async def test_end_tokens_that_end_nothing_have_entries():
     engine, tokens = renderer()
     eos = tokens.table.eos_id
-    sampling = AskedSampling(temperature=0.0, ignore_eos=True, logit_bias=((eos, 100.0),))
+    sampling = SamplingOptions(temperature=0.0, ignore_eos=True, logit_bias=((eos, 100.0),))
     found = await answer(engine, asking(logprobs=0, max_tokens=3, sampling=sampling))
     assert [score.token for score in found.choices[0].scores] == [eos] * 3
     assert found.choices[0].text == ""
@@ -231,7 +231,7 @@ async def test_entries_offsets_and_text_agree_however_the_stream_is_cut(words, s
 
 async def test_stop_strings_are_not_looked_for_in_the_first_min_tokens():
     engine, _ = renderer(Script(text="Hello world Hello"))
-    sampling = AskedSampling(temperature=0.0, min_tokens=1)
+    sampling = SamplingOptions(temperature=0.0, min_tokens=1)
     (choice,) = (await answer(engine, asking(stop=("Hello",), sampling=sampling))).choices
     assert choice.text == "Hello world "
 
@@ -248,7 +248,7 @@ async def test_token_ids_that_the_model_lacks_are_refused_by_name(field, samplin
 
     engine, tokens = renderer()
     with pytest.raises(InvalidValue, match="token id 99999") as refused:
-        await answer(engine, asking(sampling=AskedSampling(**sampling), **output))
+        await answer(engine, asking(sampling=SamplingOptions(**sampling), **output))
     assert refused.value.param == field and not tokens.requests
 
 
@@ -267,5 +267,5 @@ async def test_more_least_tokens_than_fit_are_refused_by_their_own_name():
     prompts = [RawPrompt(tokens=(9,) * size) for size in (8, 15)]
     for asked in (prompts[1:], prompts):
         with pytest.raises(ContextLengthExceeded, match=r"min_tokens is 9, and only 5") as refused:
-            await answer(engine, asking(*asked, sampling=AskedSampling(min_tokens=9)))
+            await answer(engine, asking(*asked, sampling=SamplingOptions(min_tokens=9)))
         assert refused.value.param == "min_tokens"

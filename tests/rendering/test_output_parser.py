@@ -6,12 +6,9 @@ from dataclasses import replace
 import pytest
 
 from antiphon.constraints.grammar import Around, load
-from antiphon.domain.constraint import Constraint, ConstraintKind
-from antiphon.domain.events import Finished, FinishReason, TextDelta, ToolCallBegun, ToolCallDelta
-from antiphon.domain.messages import Message, Role
-from antiphon.domain.request import Conversation, GenerationRequest, Output
-from antiphon.domain.tools import Tool, ToolCall, ToolChoice, Tools
-from antiphon.domain.usage import Usage
+from antiphon.domain.events import Finished, FinishReason, TextDelta, ToolCallDelta, ToolCallStarted, Usage
+from antiphon.domain.messages import Message, Role, Tool, ToolCall, ToolChoice, Tools
+from antiphon.domain.request import Constraint, ConstraintKind, Conversation, GenerationRequest, Output
 from antiphon.errors import ContextLengthExceeded, UnsupportedParameter
 from antiphon.rendering.renderer import Renderer
 from antiphon.testing import Script, ScriptedTokenEngine, scripted_info
@@ -59,13 +56,13 @@ async def test_a_call_is_told_apart_and_every_token_is_told_once():
         counted = [
             event
             for event in events
-            if isinstance(event, TextDelta | ToolCallBegun | ToolCallDelta | Finished)
+            if isinstance(event, TextDelta | ToolCallStarted | ToolCallDelta | Finished)
         ]
         assert sum(event.tokens for event in counted) == usage.completion_tokens > 40
         for choice in range(2):
             mine = [event for event in counted if event.choice == choice]
             text = "".join(event.text for event in mine if isinstance(event, TextDelta))
-            (begun,) = (event for event in mine if isinstance(event, ToolCallBegun))
+            (begun,) = (event for event in mine if isinstance(event, ToolCallStarted))
             arguments = "".join(event.arguments for event in mine if isinstance(event, ToolCallDelta))
             assert (text, begun.name, begun.index, arguments) == ("I look.", "weather", 0, '{"city": "Bern"}')
             assert mine[-1] == Finished(choice, FinishReason.TOOL_CALLS, mine[-1].tokens)

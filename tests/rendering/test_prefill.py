@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.domain.messages import Message, Role
+from antiphon.domain.messages import Message, Role, Tool, Tools
 from antiphon.domain.request import Conversation
-from antiphon.domain.tools import Tool, Tools
 from antiphon.errors import InvalidValue, TemplateRefused, UnsupportedParameter
 from antiphon.testing import FakeClock
 from tests.support.chat_templates import FAMILIES, GEMMA, LLAMA, MISTRAL, talk, template, written

@@ -3,9 +3,8 @@ without."""
 
 import pytest
 
-from antiphon.domain.events import Finished, PromptScored, Started, TextDelta
+from antiphon.domain.events import Finished, PromptScored, Started, TextDelta, Usage
 from antiphon.domain.request import RawPrompt
-from antiphon.domain.usage import Usage
 from antiphon.engines.base import LoadSpec, PromptScores
 from antiphon.errors import EngineError, InvalidValue
 from antiphon.rendering.renderer import Renderer

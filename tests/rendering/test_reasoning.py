@@ -6,10 +6,11 @@ from dataclasses import replace
 import pytest
 
 from antiphon.constraints.grammar import load_prelude
-from antiphon.domain.constraint import Constraint, ConstraintKind
-from antiphon.domain.events import Finished, FinishReason, ReasoningDelta, TextDelta
-from antiphon.domain.messages import Message, Role
+from antiphon.domain.events import Finished, FinishReason, ReasoningDelta, TextDelta, Usage
+from antiphon.domain.messages import Message, Role, Tool, ToolCall, ToolChoice, Tools
 from antiphon.domain.request import (
+    Constraint,
+    ConstraintKind,
     Conversation,
     GenerationRequest,
     Output,
@@ -17,8 +18,6 @@ from antiphon.domain.request import (
     Reasoning,
     ReasoningTerms,
 )
-from antiphon.domain.tools import Tool, ToolCall, ToolChoice, Tools
-from antiphon.domain.usage import Usage
 from antiphon.engines.base import TokenKind
 from antiphon.errors import InvalidValue, UnsupportedParameter
 from antiphon.rendering.renderer import Renderer, RendererOptions

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from antiphon.rendering.reasoning.notation import NO_REASONING, REASONING_FAMILIES, Begin, detect_reasoning
 from antiphon.rendering.reasoning.reader import ReasoningCounter, ReasoningReader
 from antiphon.rendering.tools.call_notation import CALL_FAMILIES as CALLS
-from antiphon.rendering.tools.call_readers import PlainReader, ReasoningPart, Span, TextPart
+from antiphon.rendering.tools.call_readers import PlainReader, ReasoningPart, Span, VisiblePart
 from antiphon.rendering.tools.json_call import CallName
 from antiphon.settings.models import ModelSettings
 
@@ -64,10 +64,10 @@ def reader_of(family, begin, calls=None, kept=False):
 def heard(reader, parts):
     """Reasoning, text, and names of calls."""
     said = [each for part in parts for each in reader.add(part)] + reader.end()
-    assert all(each.text for each in said if isinstance(each, TextPart | ReasoningPart))
+    assert all(each.text for each in said if isinstance(each, VisiblePart | ReasoningPart))
     return (
         "".join(each.text for each in said if isinstance(each, ReasoningPart)),
-        "".join(each.text for each in said if isinstance(each, TextPart)),
+        "".join(each.text for each in said if isinstance(each, VisiblePart)),
         [each.name for each in said if isinstance(each, CallName)],
     )
 

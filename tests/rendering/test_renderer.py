@@ -8,12 +8,10 @@ import pytest
 
 from antiphon.domain.collect import collect
 from antiphon.domain.context import Context
-from antiphon.domain.events import Finished, FinishReason, Started, TextDelta
-from antiphon.domain.messages import Message, Role
+from antiphon.domain.events import Finished, FinishReason, Started, TextDelta, Usage
+from antiphon.domain.messages import Message, Role, Tool, Tools
 from antiphon.domain.request import Conversation, GenerationRequest, Output, RawPrompt
-from antiphon.domain.sampling import AskedSampling
-from antiphon.domain.tools import Tool, Tools
-from antiphon.domain.usage import Usage
+from antiphon.domain.sampling import SamplingOptions
 from antiphon.engines.base import EngineState
 from antiphon.errors import (
     ContextLengthExceeded,
@@ -45,7 +43,7 @@ def renderer(script=None, **changes):
 
 def asking(*prompts, sampling=None, **output):
     return GenerationRequest(
-        "m", prompts or (RawPrompt("Hello"),), sampling or AskedSampling(temperature=0.0), Output(**output)
+        "m", prompts or (RawPrompt("Hello"),), sampling or SamplingOptions(temperature=0.0), Output(**output)
     )
 
 
@@ -467,11 +465,11 @@ async def test_usage_counts_each_prompt_once_and_every_choice():
 
 
 async def test_the_callers_sampling_wins_over_the_models_and_a_seed_is_drawn():
-    info = replace(scripted_info(), sampling=AskedSampling(temperature=0.3, top_k=7))
+    info = replace(scripted_info(), sampling=SamplingOptions(temperature=0.3, top_k=7))
     engine, tokens = renderer(info=info)
     clock = FakeClock()
-    await answer(engine, asking(max_tokens=1, sampling=AskedSampling(top_k=2)), Context("r", clock=clock))
-    await answer(engine, asking(max_tokens=1, sampling=AskedSampling(seed=99)), Context("r", clock=clock))
+    await answer(engine, asking(max_tokens=1, sampling=SamplingOptions(top_k=2)), Context("r", clock=clock))
+    await answer(engine, asking(max_tokens=1, sampling=SamplingOptions(seed=99)), Context("r", clock=clock))
     first, second = (request.sampling for request in tokens.requests)
     assert (first.temperature, first.top_k, first.seed) == (0.3, 2, 1)
     assert (second.top_k, second.seed) == (7, 99)

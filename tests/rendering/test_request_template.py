@@ -12,9 +12,8 @@ import pytest
 
 from antiphon.domain.context import Context
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor, ActorKind
-from antiphon.domain.messages import Message, Role
+from antiphon.domain.messages import Message, Role, Tool, ToolCall, Tools
 from antiphon.domain.request import Conversation, Reasoning, ReasoningTerms
-from antiphon.domain.tools import Tool, ToolCall, Tools
 from antiphon.errors import (
     ContextLengthExceeded,
     EngineBusy,

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from antiphon.domain.events import Finished, FinishReason, TextDelta
 from antiphon.domain.request import Overflow, RawPrompt
-from antiphon.domain.sampling import AskedSampling
+from antiphon.domain.sampling import SamplingOptions
 from antiphon.errors import ContextLengthExceeded, InvalidValue
 from antiphon.rendering.prompt import MOST_CUT
 from antiphon.testing import Script, scripted_info
@@ -14,7 +14,7 @@ from tests.rendering.scripted_renderer import GREEDY, answer, asking, events_of,
 from tests.support.chat_templates import talk
 
 PIECES = ("Hello", " world", " the", "é", "😀", "日本語", "END", "st", "op", "a")
-GOES_ON = AskedSampling(temperature=0.0, ignore_eos=True)
+GOES_ON = SamplingOptions(temperature=0.0, ignore_eos=True)
 
 
 def ids_of(tokens, *texts):

@@ -5,9 +5,8 @@ import json
 
 import pytest
 
-from antiphon.domain.messages import Message, Role
+from antiphon.domain.messages import Message, Role, Tool, ToolCall, Tools
 from antiphon.domain.request import Conversation
-from antiphon.domain.tools import Tool, ToolCall, Tools
 from antiphon.testing import FakeClock
 from antiphon.testing.scripted_token_engine import CHATML
 from tests.support.chat_templates import GEMMA, template, written

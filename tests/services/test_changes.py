@@ -96,7 +96,7 @@ async def deaf(url):
         yield one, two
 
 
-async def test_a_key_made_changed_and_revoked_on_one_server_is_so_on_the_other(pair):
+async def test_changes_of_a_key_on_one_server_reach_the_other(pair):
     one, two = pair
     made = await one.tenants.add_key(ADMIN, KeyRequest(KeyKind.SERVICE, project="default"))
     await await_until(lambda: two.accepts(made.secret), LATEST_S, "made")
@@ -130,7 +130,7 @@ async def test_a_limit_and_a_price_of_one_server_hold_on_the_other(pair):
     await await_until(priced, LATEST_S, "price")
 
 
-async def test_what_another_server_did_is_known_before_a_change_is_checked(deaf):
+async def test_changes_by_others_are_known_before_a_change_is_checked(deaf):
     one, two = deaf
     user = await one.tenants.add_user(ADMIN, "Ann", None, "")
     made = await two.tenants.add_key(ADMIN, KeyRequest(KeyKind.ACCESS_TOKEN, user=user.id))
@@ -140,7 +140,7 @@ async def test_what_another_server_did_is_known_before_a_change_is_checked(deaf)
         await two.tenants.rotate_key(ADMIN, made.key.id, 0)
 
 
-async def test_a_change_is_checked_again_where_another_server_was_faster(deaf):
+async def test_a_change_is_checked_again_if_another_server_was_faster(deaf):
     one, two = deaf
     seen = []
 
@@ -157,7 +157,7 @@ async def test_a_change_is_checked_again_where_another_server_was_faster(deaf):
     assert one.changes.directory == one.tenancy.directory()
 
 
-async def test_where_others_are_always_faster_a_change_ends_as_a_conflict(deaf):
+async def test_a_change_that_always_loses_the_race_is_a_conflict(deaf):
     one, two = deaf
     tries: list[int] = []
 
@@ -197,7 +197,7 @@ async def test_limits_that_come_with_a_key_are_learnt_with_it(pair):
     assert one.changes.directory == one.tenancy.directory()
 
 
-async def test_a_key_and_its_successor_have_the_same_limits_wherever_they_come(pair):
+async def test_a_key_and_its_successor_share_limits_on_every_server(pair):
     one, two = pair
     key = (await one.tenants.add_key(ADMIN, KeyRequest(KeyKind.SERVICE, project="default"))).key
     await one.add_limit(replace(LIMIT, subject=Subject.KEY, target=key.id))
@@ -251,7 +251,7 @@ def racers(url):
         racer.end()
 
 
-async def test_of_two_processes_that_end_the_last_operators_keys_one_is_refused(deaf, racers):
+async def test_two_processes_cannot_end_both_last_operators_keys(deaf, racers):
     """Each key may be ended while the other is there; both at once would lock everybody out."""
     one, _ = deaf
     assert [racer.said() for racer in racers] == ["ready", "ready"]

@@ -47,7 +47,7 @@ async def world(tmp_path):
     made.tenants.close()
 
 
-async def test_the_operator_limits_everybody_and_each_change_is_in_the_audit(world):
+async def test_the_operator_sets_any_limit_and_the_audit_has_each(world):
     key = await world.service(world.one)
     targets = {Subject.KEY: key, Subject.USER: world.ann, Subject.PROJECT: world.one, Subject.MODEL: "m"}
     made = [await world.set(ADMIN, subject, target) for subject, target in targets.items()]
@@ -162,7 +162,7 @@ async def test_a_limit_says_how_it_stands(world):
     assert (await world.limiting.get_status(ADMIN, made.id)).remaining == 7
 
 
-async def test_the_limits_of_a_key_become_those_of_its_successor_and_go_on_counting(world):
+async def test_a_keys_limits_move_to_its_successor_with_their_counts(world):
     key = await world.service(world.one)
     made = await world.set(ADMIN, Subject.KEY, key, amount=3, note="bot")
     await world.set(ADMIN, Subject.KEY, key, measure=Measure.CONCURRENT, window=None)

@@ -11,7 +11,7 @@ from antiphon.auth.base import RequestedScope
 from antiphon.auth.keyring import Keyring
 from antiphon.auth.secrets import Pepper
 from antiphon.domain.identity import EVERY_RIGHT, SERVICE, Actor, ActorKind
-from antiphon.domain.tenancy import Grant, KeyKind, Role
+from antiphon.domain.tenancy import Grant, KeyKind, ProjectRole
 from antiphon.errors import (
     AuthenticationFailed,
     Conflict,
@@ -47,10 +47,10 @@ class World:
         await self.tenants.load()
         self.one = (await self.tenants.add_project(ADMIN, "One", "")).id
         self.two = (await self.tenants.add_project(ADMIN, "Two", "")).id
-        roles = {"ann": Role.OWNER, "ben": Role.MEMBER, "cleo": Role.VIEWER}
+        roles = {"ann": ProjectRole.OWNER, "ben": ProjectRole.MEMBER, "cleo": ProjectRole.VIEWER}
         for name, role in roles.items():
             await self._person(name, self.one, role)
-        await self._person("dan", self.two, Role.OWNER)
+        await self._person("dan", self.two, ProjectRole.OWNER)
         return self
 
     async def _person(self, name, project, role):
@@ -73,7 +73,7 @@ async def world(tmp_path):
     made.tenants.close()
 
 
-async def test_a_new_key_is_accepted_at_once_and_a_revoked_one_no_longer(world):
+async def test_new_keys_are_accepted_and_revoked_ones_refused_at_once(world):
     ann = await world.actor(world.ann)
     made = await world.tenants.add_key(ann, KeyRequest(KeyKind.SERVICE, project=world.one))
     assert (await world.ring.verify(made.secret, RequestedScope())).project == world.one
@@ -116,7 +116,7 @@ async def test_a_rotation_makes_neither_key_last_longer_than_its_date(world):
 
 
 @pytest.mark.parametrize("overlap", [0, 60])
-async def test_a_rotation_that_is_repeated_names_the_successor_and_makes_none(world, overlap):
+async def test_a_repeated_rotation_names_the_successor(world, overlap):
     old = (await world.tenants.add_key(ADMIN, KeyRequest(KeyKind.SERVICE, project=world.one))).key
     second = (await world.tenants.rotate_key(ADMIN, old.id, overlap)).key
     before = world.tenants.list_keys(ADMIN)
@@ -144,7 +144,7 @@ async def test_the_end_of_an_overlap_is_inherited_by_no_successor(world, own):
         await world.ring.verify(old.secret, RequestedScope())
 
 
-async def test_a_date_that_the_successor_was_given_is_the_next_ones_too(world):
+async def test_a_successors_end_is_passed_on_to_the_next_key(world):
     old = (await world.tenants.add_key(ADMIN, KeyRequest(KeyKind.SERVICE, project=world.one))).key
     second = (await world.tenants.rotate_key(ADMIN, old.id, 600)).key
     await world.tenants.change_key(ADMIN, second.id, lambda key: replace(key, expires=1_300))
@@ -180,12 +180,12 @@ async def test_what_others_may_not_see_is_not_there(world):
     with pytest.raises(NotFound):
         world.tenants.list_members(dan, world.one)
     with pytest.raises(NotFound):
-        await world.tenants.put_member(dan, world.one, world.dan, Role.OWNER)
+        await world.tenants.put_member(dan, world.one, world.dan, ProjectRole.OWNER)
     assert [project.id for project in world.tenants.list_projects(dan)] == [world.two]
     assert [user.id for user in world.tenants.list_users(dan)] == [world.dan]
 
 
-async def test_members_and_viewers_make_tokens_of_their_own_and_nothing_else(world):
+async def test_members_and_viewers_create_only_their_own_tokens(world):
     for user in (world.ben, world.cleo):
         actor = await world.actor(user)
         made = await world.tenants.add_key(actor, KeyRequest(KeyKind.ACCESS_TOKEN, user=user))
@@ -198,10 +198,10 @@ async def test_members_and_viewers_make_tokens_of_their_own_and_nothing_else(wor
             with pytest.raises(PermissionDenied):
                 await world.tenants.add_key(actor, wanted)
         with pytest.raises(PermissionDenied):
-            await world.tenants.put_member(actor, world.one, user, Role.OWNER)
+            await world.tenants.put_member(actor, world.one, user, ProjectRole.OWNER)
 
 
-async def test_only_the_operator_changes_projects_and_users_and_reads_the_audit(world):
+async def test_only_the_operator_changes_projects_and_reads_the_audit(world):
     ann = await world.actor(world.ann)
     tenants = world.tenants
     for change in (
@@ -230,16 +230,18 @@ async def test_nobody_makes_a_key_that_may_more_than_theirs(world):
         await world.tenants.rotate_key(ann, wide.key.id, 0)
 
 
-async def test_a_confined_key_changes_no_members_who_would_be_confined_to_nothing(world):
+async def test_a_confined_key_cannot_change_members(world):
     for grant in (Grant(("m",)), Grant(None, ("/admin/*",))):
         ann = await world.actor(world.ann, grant=grant)
         with pytest.raises(PermissionDenied, match="confined"):
-            await world.tenants.put_member(ann, world.one, world.dan, Role.OWNER)
+            await world.tenants.put_member(ann, world.one, world.dan, ProjectRole.OWNER)
         for user in (world.ben, world.ann):
             with pytest.raises(PermissionDenied, match="confined"):
                 await world.tenants.remove_member(ann, world.one, user)
     ann = await world.actor(world.ann)
-    assert (await world.tenants.put_member(ann, world.one, world.ben, Role.VIEWER)).role is Role.VIEWER
+    assert (
+        await world.tenants.put_member(ann, world.one, world.ben, ProjectRole.VIEWER)
+    ).role is ProjectRole.VIEWER
 
 
 async def test_an_owner_draws_nobody_in_from_projects_of_others(world):
@@ -248,16 +250,18 @@ async def test_an_owner_draws_nobody_in_from_projects_of_others(world):
     said = set()
     for user in (world.dan, world.dan.replace("user_", "user_0")):
         with pytest.raises(NotFound) as refused:
-            await world.tenants.put_member(ann, world.one, user, Role.VIEWER)
+            await world.tenants.put_member(ann, world.one, user, ProjectRole.VIEWER)
         said.add(refused.value.message.replace(user, "USER"))
     assert said == {"there is no user USER"}
     assert (await world.actor(world.dan)).project == world.two
-    await world.tenants.put_member(ADMIN, world.two, world.ann, Role.MEMBER)  # now they share a project
+    await world.tenants.put_member(
+        ADMIN, world.two, world.ann, ProjectRole.MEMBER
+    )  # now they share a project
     bound = await world.actor(world.ann, project=world.one)
     with pytest.raises(NotFound):
-        await world.tenants.put_member(bound, world.one, world.dan, Role.VIEWER)
+        await world.tenants.put_member(bound, world.one, world.dan, ProjectRole.VIEWER)
     wide = await world.ring.verify(await world.token(world.ann), RequestedScope(project=world.one))
-    assert (await world.tenants.put_member(wide, world.one, world.dan, Role.VIEWER)).user == world.dan
+    assert (await world.tenants.put_member(wide, world.one, world.dan, ProjectRole.VIEWER)).user == world.dan
 
 
 async def test_rotating_with_an_overlap_makes_no_keys_without_end(world, monkeypatch):
@@ -288,7 +292,7 @@ async def test_nobody_but_the_operator_makes_keys_without_end(world, monkeypatch
 
 
 async def test_a_token_for_one_project_makes_none_for_others(world):
-    await world.tenants.put_member(ADMIN, world.two, world.ann, Role.OWNER)
+    await world.tenants.put_member(ADMIN, world.two, world.ann, ProjectRole.OWNER)
     wide = await world.token(world.ann)
     unbound = next(key for key in world.tenants.list_keys(ADMIN) if wide.startswith(key.prefix))
     ann = await world.actor(world.ann, project=world.one)
@@ -334,7 +338,7 @@ async def test_a_key_that_has_ended_stays_so(world, end):
         await world.ring.verify(made.secret, RequestedScope())
 
 
-async def test_a_written_revocation_holds_though_the_database_is_gone_afterwards(world, monkeypatch):
+async def test_a_written_revocation_holds_without_the_database(world, monkeypatch):
     made = await world.tenants.add_key(ADMIN, KeyRequest(KeyKind.SERVICE, project=world.one))
 
     def gone(*_):
@@ -354,7 +358,7 @@ async def test_what_is_learnt_of_changes_is_what_the_store_holds(world):
     )
     await world.tenants.change_project(ADMIN, world.two, "Too", None, True)
     await world.tenants.change_user(ADMIN, world.dan, lambda user: replace(user, name="Daniel"), True)
-    await world.tenants.put_member(ADMIN, world.one, world.ben, Role.VIEWER)
+    await world.tenants.put_member(ADMIN, world.one, world.ben, ProjectRole.VIEWER)
     await world.tenants.remove_member(ADMIN, world.one, world.cleo)
     learnt = [
         set(each(ADMIN))
@@ -397,7 +401,7 @@ async def test_a_service_key_manages_nothing(world):
 
 
 async def test_an_owner_in_one_project_is_none_in_another(world):
-    await world.tenants.put_member(ADMIN, world.two, world.ann, Role.MEMBER)
+    await world.tenants.put_member(ADMIN, world.two, world.ann, ProjectRole.MEMBER)
     token = await world.token(world.ann)
     ann = await world.ring.verify(token, RequestedScope(project=world.two))
     with pytest.raises(PermissionDenied):

@@ -66,12 +66,12 @@ def test_a_time_that_no_timer_can_hold_is_refused(tmp_path, seconds):
             loaded(file=written(tmp_path, f"[server]\n{name} = {seconds}\n"))
 
 
-def test_an_unknown_variable_is_refused_with_the_nearest_known_one():
+def test_an_unknown_variable_is_refused_with_the_nearest_one():
     with pytest.raises(SettingsError, match="ANTIPHON_APIKEY; did you mean ANTIPHON_API_KEY"):
         loaded(environ={"ANTIPHON_APIKEY": KEY})
 
 
-def test_variables_of_others_and_of_the_test_suite_are_left_alone():
+def test_variables_of_others_and_of_tests_are_ignored():
     assert loaded(environ={"PATH": "x", "ANTIPHON_TEST_REQUIRE": "all"}) == loaded()
 
 
@@ -99,7 +99,7 @@ def test_a_list_is_written_with_commas_in_the_environment():
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
-def test_an_open_address_without_a_key_is_refused_with_what_to_do(host):
+def test_an_open_address_without_a_key_is_refused_with_advice(host):
     with pytest.raises(SettingsError, match="set ANTIPHON_API_KEY"):
         loaded({"server": {"host": host}})
     assert loaded({"server": {"host": host}}, {"ANTIPHON_API_KEY": KEY}).server.host == host
@@ -212,7 +212,7 @@ def housed(tmp_path: Path, text: str) -> list[tuple[str, str | None]]:
     ]
 
 
-def test_an_adapter_belongs_to_the_model_it_names_or_to_the_only_one(tmp_path):
+def test_an_adapter_belongs_to_its_named_or_the_only_model(tmp_path):
     one = '[[models]]\nname = "a"\npath = "a.gguf"\n'
     assert housed(tmp_path, one + '[[adapters]]\nname = "p"\npath = "p.gguf"\n') == [("p", "a")]
     named = '[[adapters]]\nname = "p"\npath = "p.gguf"\nmodel = "b"\n'
@@ -243,7 +243,7 @@ def test_models_that_make_embeddings_have_no_adapters(tmp_path):
     ],
     ids=range(6),
 )
-def test_an_adapter_that_makes_no_sense_is_refused_with_what_to_say(tmp_path, adapter, words):
+def test_a_wrong_adapter_is_refused_with_advice(tmp_path, adapter, words):
     with pytest.raises(SettingsError, match=words):
         housed(tmp_path, f"{MODELS}[[adapters]]\n{adapter}\n")
 

@@ -8,8 +8,16 @@ import sqlalchemy as sa
 
 from antiphon.domain.limits import Limit, Measure, Subject, Window
 from antiphon.domain.prices import Price
-from antiphon.domain.recording import Recording
-from antiphon.domain.tenancy import Grant, Key, KeyKind, Membership, Project, Role, User
+from antiphon.domain.tenancy import (
+    Grant,
+    Key,
+    KeyKind,
+    Membership,
+    Project,
+    ProjectRole,
+    RecordingPolicy,
+    User,
+)
 from antiphon.store import directory as module
 from antiphon.store.base import ChangeAuthor, Directory, KeptKey
 from antiphon.store.tenancy import SqlRules
@@ -44,7 +52,7 @@ class Script:
 
     def change_project(self, directory):
         project = self.draw.choice(directory.projects)
-        self.tenancy.change_project(replace(project, archived=self.made, recording=Recording(3)), BY)
+        self.tenancy.change_project(replace(project, archived=self.made, recording=RecordingPolicy(3)), BY)
 
     def add_user(self, _):
         self.tenancy.add_user(User(self.name("user"), "n", self.made), BY)
@@ -54,7 +62,7 @@ class Script:
 
     def put_membership(self, directory):
         project, user = self.draw.choice(directory.projects).id, self.draw.choice(directory.users).id
-        role = self.draw.choice(list(Role))
+        role = self.draw.choice(list(ProjectRole))
         self.tenancy.put_membership(Membership(project, user, role, self.made), BY)
 
     def remove_membership(self, directory):

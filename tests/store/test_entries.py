@@ -11,9 +11,9 @@ import pytest
 import sqlalchemy as sa
 from msgspec.structs import fields, replace
 
+from antiphon.domain.events import UsageSource
 from antiphon.domain.ledger import Entry
 from antiphon.domain.limits import Amounts
-from antiphon.domain.usage import UsageSource
 from antiphon.store import schema
 from antiphon.store.database import Database
 from antiphon.store.ledger import INDEXED, LONGEST, SqlEntries

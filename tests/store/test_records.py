@@ -6,8 +6,7 @@ from contextlib import contextmanager
 import pytest
 import sqlalchemy as sa
 
-from antiphon.domain.recording import Record, Recording, Redaction
-from antiphon.domain.tenancy import Project
+from antiphon.domain.tenancy import Project, RecordedRequest, RecordingPolicy, Redaction
 from antiphon.errors import NotFound
 from antiphon.store.base import ChangeAuthor
 from antiphon.store.request_log import SqlRecords
@@ -21,7 +20,7 @@ def records(database):
 
 
 def made(number, project="one", **said):
-    return Record(
+    return RecordedRequest(
         **{"id": f"r{number}", "project": project, "at": 1000 * number, "expires": NOW + number} | said,
         request="{}",
         answer="[]",
@@ -120,7 +119,7 @@ def test_an_erasure_waits_for_what_is_being_kept(records, peopled):
 
 
 def test_any_text_is_kept(records):
-    records.add([Record("odd", "one", 1, NOW, "a\0b\ud800", "\U0001f600 ' \" \\ %s ?")])
+    records.add([RecordedRequest("odd", "one", 1, NOW, "a\0b\ud800", "\U0001f600 ' \" \\ %s ?")])
     assert records.one("odd").request == "a\ufffdb\ufffd"
     assert records.one("odd").answer == "\U0001f600 ' \" \\ %s ?"
 
@@ -129,7 +128,7 @@ def test_a_project_says_how_its_requests_are_kept(tenancy):
     by = ChangeAuthor("operator", 5, tenancy.revision())
     plain = Project("p", "P", 5)
     by = ChangeAuthor("operator", 6, tenancy.add_project(plain, by))
-    kept = Project("p", "P", 5, recording=Recording(30, (Redaction.EMAIL, Redaction.KEY)))
+    kept = Project("p", "P", 5, recording=RecordingPolicy(30, (Redaction.EMAIL, Redaction.KEY)))
     by = ChangeAuthor("operator", 7, tenancy.change_project(kept, by))
     assert kept in tenancy.directory().projects
     tenancy.change_project(plain, by)

@@ -13,8 +13,7 @@ from msgspec.structs import replace as replace_entry
 
 from antiphon.domain.ledger import Entry
 from antiphon.domain.limits import MAX_COST_UNITS, Limit, Measure, Subject, Window
-from antiphon.domain.money import NANO
-from antiphon.domain.prices import Price
+from antiphon.domain.prices import NANO, Price
 from antiphon.domain.tenancy import Project
 from antiphon.errors import Conflict, NotFound, StoreUnavailable
 from antiphon.store.base import ChangeAuthor, StaleDirectory

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from antiphon.domain.limits import Limit, Measure, Subject, Window
-from antiphon.domain.tenancy import Grant, Key, KeyKind, Membership, Project, Role, User
+from antiphon.domain.tenancy import Grant, Key, KeyKind, Membership, Project, ProjectRole, User
 from antiphon.errors import Conflict, NotFound
 from antiphon.store.base import ChangeAuthor, KeptKey
 from antiphon.store.database import Database
@@ -29,13 +29,13 @@ def peopled(tenancy):
 
 
 def test_what_is_put_in_comes_out_also_after_a_restart(peopled, url):
-    peopled.put_membership(Membership("project-1", "user-1", Role.OWNER, 8), BY)
+    peopled.put_membership(Membership("project-1", "user-1", ProjectRole.OWNER, 8), BY)
     peopled.add_key(KeptKey(KEY, b"d" * 32), BY)
     with closing(SqlTenancy(Database(url))) as restarted:
         again = restarted.directory()
     assert again.projects == (Project("default", "default", 0), PROJECT)
     assert again.users == (ANN,)
-    assert again.memberships == (Membership("project-1", "user-1", Role.OWNER, 8),)
+    assert again.memberships == (Membership("project-1", "user-1", ProjectRole.OWNER, 8),)
     assert again.keys == (KeptKey(KEY, b"d" * 32),)
 
 
@@ -50,7 +50,7 @@ def test_changes_take_the_place_of_what_was(peopled):
 
 
 def test_a_membership_is_put_changed_and_removed(peopled):
-    for role in (Role.VIEWER, Role.OWNER):
+    for role in (ProjectRole.VIEWER, ProjectRole.OWNER):
         peopled.put_membership(Membership("project-1", "user-1", role, 8), BY)
         assert [each.role for each in peopled.directory().memberships] == [role]
     peopled.remove_membership("project-1", "user-1", BY)
@@ -97,8 +97,8 @@ def test_what_is_not_there_cannot_be_changed(peopled):
         lambda: peopled.change_project(Project("none", "n", 1), BY),
         lambda: peopled.change_user(User("none", "n", 1), BY),
         lambda: peopled.change_key(replace(KEY, id="none"), BY),
-        lambda: peopled.put_membership(Membership("none", "user-1", Role.OWNER, 1), BY),
-        lambda: peopled.put_membership(Membership("project-1", "none", Role.OWNER, 1), BY),
+        lambda: peopled.put_membership(Membership("none", "user-1", ProjectRole.OWNER, 1), BY),
+        lambda: peopled.put_membership(Membership("project-1", "none", ProjectRole.OWNER, 1), BY),
     ):
         with pytest.raises(NotFound, match="none"):
             change()

@@ -8,28 +8,28 @@ from typing import Any
 
 import pytest
 
+from antiphon.domain.events import UsageSource
 from antiphon.domain.ledger import Entry
 from antiphon.domain.reports import (
     Bucket,
     Condition,
     Dimension,
-    Field,
-    Group,
+    EntryField,
+    EntryPosition,
+    EntrySelection,
+    LedgerReport,
     Mean,
-    Place,
-    Report,
-    Selection,
+    ReportGroup,
     Tag,
-    Totals,
+    UsageTotals,
 )
-from antiphon.domain.usage import UsageSource
 from antiphon.domain.values import changed
 from antiphon.store.ledger import SqlEntries, SqlUsage
 
 BEGIN = int(datetime(2025, 11, 20, tzinfo=UTC).timestamp()) * 1000
 SPAN = 100 * 24 * 3_600_000
 """Milliseconds; over the end of two months, a year and a week."""
-EVERYTHING = Selection(0, 1 << 52)
+EVERYTHING = EntrySelection(0, 1 << 52)
 HOSTILE = ("$", '$."a"', 'a"b', "a'b; DROP TABLE ledger --", "a.b", "[0]", "%", "ключ", "a\\", "")
 
 
@@ -85,7 +85,7 @@ def entries(count: int, seed: int) -> list[Entry]:
 def value(entry: Entry, of: Dimension) -> str | int | None:
     if isinstance(of, Tag):
         return entry.tags.get(of.name)
-    if isinstance(of, Field):
+    if isinstance(of, EntryField):
         found = getattr(entry, of)
         return None if found is None else str(found)
     begins = datetime.fromtimestamp(entry.at / 1000, UTC).replace(minute=0, second=0, microsecond=0)
@@ -98,13 +98,13 @@ def value(entry: Entry, of: Dimension) -> str | int | None:
     return int(begins.timestamp())
 
 
-def is_in(entry: Entry, chosen: Selection) -> bool:
+def is_in(entry: Entry, chosen: EntrySelection) -> bool:
     return chosen.since <= entry.at < chosen.until and all(
         (value(entry, each.of) or None) == (each.value or None) for each in chosen.conditions
     )
 
 
-def totals(found: Sequence[Entry]) -> Totals:
+def totals(found: Sequence[Entry]) -> UsageTotals:
     def mean(name: str) -> Mean:
         said = [getattr(each, name) for each in found if getattr(each, name) is not None]
         return Mean(sum(said), len(said))
@@ -112,7 +112,7 @@ def totals(found: Sequence[Entry]) -> Totals:
     def count(*statuses: str) -> int:
         return sum(each.status in statuses for each in found)
 
-    return Totals(
+    return UsageTotals(
         requests=len(found),
         ok=count("ok"),
         cancelled=count("cancelled"),
@@ -130,21 +130,21 @@ def totals(found: Sequence[Entry]) -> Totals:
     )
 
 
-def report(rows: Sequence[Entry], chosen: Selection, by: Sequence[Dimension]) -> Report:
+def report(rows: Sequence[Entry], chosen: EntrySelection, by: Sequence[Dimension]) -> LedgerReport:
     found = [each for each in rows if is_in(each, chosen)]
     groups: dict[tuple[str | int | None, ...], list[Entry]] = {}
     for each in found:
         groups.setdefault(tuple(value(each, of) for of in by), []).append(each)
     if not by:
-        return Report(totals(found))
+        return LedgerReport(totals(found))
 
-    def place(group: Group) -> tuple[Any, ...]:
+    def place(group: ReportGroup) -> tuple[Any, ...]:
         buckets = [said for said, of in zip(group.values, by, strict=True) if isinstance(of, Bucket)]
         rest = [(said is not None, said) for said in group.values]
         return buckets, -group.totals.requests, rest
 
-    made = [Group(values, totals(those)) for values, those in groups.items()]
-    return Report(totals(found), tuple(sorted(made, key=place)))
+    made = [ReportGroup(values, totals(those)) for values, those in groups.items()]
+    return LedgerReport(totals(found), tuple(sorted(made, key=place)))
 
 
 # --- against it ---
@@ -158,30 +158,30 @@ def usage(database):
     return SqlUsage(database)
 
 
-def selections() -> Iterator[Selection]:
+def selections() -> Iterator[EntrySelection]:
     yield EVERYTHING
     middle = ROWS[5].at
-    yield Selection(BEGIN, middle)
-    yield Selection(middle, BEGIN + SPAN)
-    yield Selection(middle, middle + 1)
-    yield Selection(middle, middle)
-    yield Selection(0, 1 << 52, (Condition(Field.PROJECT, "p1"), Condition(Field.USER, "ann")))
-    yield Selection(0, 1 << 52, (Condition(Field.USER, None), Condition(Field.MODEL, "n%")))
-    yield Selection(0, 1 << 52, (Condition(Field.USER, "ann"), Condition(Field.USER, "bob")))
-    yield Selection(0, 1 << 52, (Condition(Field.END_USER, ""),))
-    yield Selection(0, 1 << 52, (Condition(Field.END_USER, "'; --"),))
+    yield EntrySelection(BEGIN, middle)
+    yield EntrySelection(middle, BEGIN + SPAN)
+    yield EntrySelection(middle, middle + 1)
+    yield EntrySelection(middle, middle)
+    yield EntrySelection(0, 1 << 52, (Condition(EntryField.PROJECT, "p1"), Condition(EntryField.USER, "ann")))
+    yield EntrySelection(0, 1 << 52, (Condition(EntryField.USER, None), Condition(EntryField.MODEL, "n%")))
+    yield EntrySelection(0, 1 << 52, (Condition(EntryField.USER, "ann"), Condition(EntryField.USER, "bob")))
+    yield EntrySelection(0, 1 << 52, (Condition(EntryField.END_USER, ""),))
+    yield EntrySelection(0, 1 << 52, (Condition(EntryField.END_USER, "'; --"),))
     for name in HOSTILE:
-        yield Selection(0, 1 << 52, (Condition(Tag(name), "x"),))
-    yield Selection(0, 1 << 52, (Condition(Tag("$"), None), Condition(Field.STATUS, "ok")))
+        yield EntrySelection(0, 1 << 52, (Condition(Tag(name), "x"),))
+    yield EntrySelection(0, 1 << 52, (Condition(Tag("$"), None), Condition(EntryField.STATUS, "ok")))
 
 
 def groupings() -> Iterator[tuple[Dimension, ...]]:
     yield ()
-    yield from ((each,) for each in (*Field, *Bucket))
+    yield from ((each,) for each in (*EntryField, *Bucket))
     yield from ((Tag(name),) for name in HOSTILE)
-    yield (Bucket.DAY, Field.MODEL)
-    yield (Field.PROJECT, Bucket.MONTH, Field.USER)
-    yield (Tag("$"), Bucket.WEEK, Tag("a.b"), Field.STATUS)
+    yield (Bucket.DAY, EntryField.MODEL)
+    yield (EntryField.PROJECT, Bucket.MONTH, EntryField.USER)
+    yield (Tag("$"), Bucket.WEEK, Tag("a.b"), EntryField.STATUS)
 
 
 def test_sums_are_what_plain_python_makes_of_the_rows(usage):
@@ -196,15 +196,15 @@ def test_sums_are_what_plain_python_makes_of_the_rows(usage):
 
 
 def test_groups_come_by_time_and_then_by_their_requests(usage):
-    for by in ((Bucket.MONTH,), (Field.MODEL,), (Field.PROJECT, Bucket.WEEK), (Field.USER,)):
+    for by in ((Bucket.MONTH,), (EntryField.MODEL,), (EntryField.PROJECT, Bucket.WEEK), (EntryField.USER,)):
         expected = report(ROWS, EVERYTHING, by)
         assert list(usage.report(EVERYTHING, by, 10_000).groups) == list(expected.groups), by
 
 
 def test_what_is_not_listed_is_said_and_counts(usage):
-    whole = usage.report(EVERYTHING, (Field.KEY,), 3)
+    whole = usage.report(EVERYTHING, (EntryField.KEY,), 3)
     assert (len(whole.groups), whole.more) == (3, False)
-    cut = usage.report(EVERYTHING, (Field.KEY,), 2)
+    cut = usage.report(EVERYTHING, (EntryField.KEY,), 2)
     assert (cut.groups, cut.more, cut.total) == (whole.groups[:2], True, whole.total)
 
 
@@ -227,17 +227,19 @@ def test_what_no_database_holds_is_found_as_it_was_kept(database):
     row = changed(entry_at(5, "e1"), end_user=odd, tags={odd: odd, "b": "c"})
     SqlEntries(database).add([row, entry_at(6, "e2")])
     usage = SqlUsage(database)
-    for condition in (Condition(Field.END_USER, odd), Condition(Tag(odd), odd)):
-        chosen = Selection(0, 1 << 52, (condition,))
+    for condition in (Condition(EntryField.END_USER, odd), Condition(Tag(odd), odd)):
+        chosen = EntrySelection(0, 1 << 52, (condition,))
         assert [each.id for each in usage.entries(chosen, 10)] == ["e1"]
         assert usage.report(chosen, (Tag(odd),), 10).total.requests == 1
-    assert usage.report(Selection(0, 1 << 52, (Condition(Tag("\0"), "\0"),)), (), 1).total == Totals()
+    assert (
+        usage.report(EntrySelection(0, 1 << 52, (Condition(Tag("\0"), "\0"),)), (), 1).total == UsageTotals()
+    )
 
 
 def test_an_empty_ledger_sums_to_nothing(database):
     usage = SqlUsage(database)
-    assert usage.report(EVERYTHING, (), 1) == Report(Totals())
-    assert usage.report(EVERYTHING, (Field.MODEL,), 1) == Report(Totals())
+    assert usage.report(EVERYTHING, (), 1) == LedgerReport(UsageTotals())
+    assert usage.report(EVERYTHING, (EntryField.MODEL,), 1) == LedgerReport(UsageTotals())
     assert usage.entries(EVERYTHING, 5) == []
 
 
@@ -249,7 +251,7 @@ def test_memory_is_that_of_a_page_however_many_rows_there_are(database):
         try:
             for _ in walked(usage, EVERYTHING, 200):
                 pass
-            usage.report(EVERYTHING, (Field.MODEL, Bucket.DAY), 1000)
+            usage.report(EVERYTHING, (EntryField.MODEL, Bucket.DAY), 1000)
             return tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
@@ -261,11 +263,11 @@ def test_memory_is_that_of_a_page_however_many_rows_there_are(database):
     assert peak() < 1.3 * few
 
 
-def walked(usage: SqlUsage, chosen: Selection, size: int) -> Iterator[Entry]:
-    after: Place | None = None
+def walked(usage: SqlUsage, chosen: EntrySelection, size: int) -> Iterator[Entry]:
+    after: EntryPosition | None = None
     while page := usage.entries(chosen, size, after):
         yield from page
-        after = Place.of(page[-1])
+        after = EntryPosition.of(page[-1])
 
 
 def entry_at(at: int, id_: str) -> Entry:

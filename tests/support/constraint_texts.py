@@ -5,7 +5,7 @@ from random import Random
 from antiphon.constraints.checking_process import any_allowed, checked
 from antiphon.constraints.grammar import Grammar
 from antiphon.constraints.matching import Matcher, Tokens, Vocabulary
-from antiphon.domain.constraint import Constraint, ConstraintKind
+from antiphon.domain.request import Constraint, ConstraintKind
 
 MORE = [
     "he",

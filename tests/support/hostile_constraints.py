@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from antiphon.domain.constraint import Constraint, ConstraintKind
+from antiphon.domain.request import Constraint, ConstraintKind
 
 KIND = ConstraintKind
 BOMB = "((a{1000}){1000}){1000}"

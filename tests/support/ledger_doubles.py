@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from antiphon.domain.ledger import Entry, Used
-from antiphon.domain.usage import UsageSource
+from antiphon.domain.events import UsageSource
+from antiphon.domain.ledger import Entry, UsedAmounts
 from antiphon.errors import InvalidValue, StoreUnavailable
 
 
@@ -38,7 +38,7 @@ class Kept:
         for entry in entries:
             self.rows.setdefault(entry.id, entry)
 
-    def sum_usage(self, since: int, grain: int, before: int | None = None) -> Iterator[Used]:
+    def sum_usage(self, since: int, grain: int, before: int | None = None) -> Iterator[UsedAmounts]:
         raise NotImplementedError
 
 

@@ -68,7 +68,7 @@ def test_other_loggers_come_out_in_the_same_form(restored, capfd):
 
 
 @pytest.mark.parametrize("form", [TextFormatter(), JsonFormatter()])
-def test_an_exception_is_shown_by_type_and_place_without_its_message(form):
+def test_an_exception_is_logged_by_type_and_place_only(form):
     try:
         raise KeyError(NASTY)
     except KeyError as problem:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from antiphon.domain.load import LATENCY_BOUNDS, AdapterLoad, Histogram, Load, Timer
+from antiphon.domain.engine_load import LATENCY_BOUNDS, AdapterLoad, Histogram, Load, Timer
 from antiphon.telemetry import engine_metrics, metrics
 from antiphon.telemetry.exposition import Family, Kind, Series, render_page
 from antiphon.telemetry.metrics import Generation, Metrics
@@ -118,7 +118,7 @@ def test_every_family_of_the_process_is_listed():
     }
 
 
-def test_a_model_that_is_gone_is_shown_no_more_once_its_last_generation_has_ended():
+def test_a_removed_model_is_shown_until_its_last_generation_ends():
     counted = Metrics()
     counted.generation_began("ada")
     counted.generation_ended(Generation("ada", "ok", 1, 2, 0, 0.1, 0.1))

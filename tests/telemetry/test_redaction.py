@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from antiphon.domain.recording import Redaction
+from antiphon.domain.tenancy import Redaction
 from antiphon.telemetry.redaction import CUT, PATTERNS, PIECE, redact, redact_json
 
 ALL = frozenset(Redaction)

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from antiphon.domain.events import DiscardedTokens, Finished, PromptScored, Started, TextDelta
-from antiphon.domain.fair_queue import Bounds, FairSemaphore
-from antiphon.domain.scores import TokenScore
+from antiphon.domain.fair_queue import FairSemaphore, QueueLimits
+from antiphon.domain.logprobs import TokenScore
 from antiphon.domain.values import changed
 from antiphon.engines.base import LoadSpec, PromptScores, SequenceFinished, Steps, StopCause, TextPiece
 from antiphon.errors import EngineBusy, EngineUnavailable, Overloaded
@@ -129,7 +129,7 @@ class Unfair(ScriptedTokenEngine):
 
     def __init__(self, *args, **changes):
         super().__init__(*args, **changes)
-        self._slots = Anarchic(Bounds(self._facts.sequences, 10_000, 10_000))
+        self._slots = Anarchic(QueueLimits(self._facts.sequences, 10_000, 10_000))
 
 
 class Anarchic(FairSemaphore):

@@ -9,7 +9,7 @@ import pytest
 from antiphon.constraints.checking_process import checked
 from antiphon.constraints.mask_workers import tokens_of
 from antiphon.constraints.matching import Matcher, Vocabulary
-from antiphon.domain.constraint import Constraint
+from antiphon.domain.request import Constraint
 from antiphon.engines.base import TextPiece, TokenEvent, TokenRequest
 from antiphon.errors import InvalidValue
 from antiphon.testing import Failure, Script, ScriptedTokenEngine, scripted_info

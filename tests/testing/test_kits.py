@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from antiphon.domain.events import Finished, Started, TextDelta
-from antiphon.domain.usage import Usage
+from antiphon.domain.events import Finished, Started, TextDelta, Usage
 from antiphon.domain.values import changed
 from antiphon.engines.base import RequestSize, SequenceFinished, SequenceStarted, Steps, StopCause, TextPiece
 from antiphon.testing import (

@@ -1,5 +1,5 @@
-"""The composition root of the HTTP process: settings in, a serving application out.
+"""The composition root of an HTTP process: builds a serving application from settings.
 
-The only importer of implementations. `__main__` is the process, `edge` what lies between the socket and the
-engines, `models` the engines and what they compute with, `keys` what there is only where keys are on.
+It is the only importer of implementations. `__main__` is the process, `app_state` builds the state of the
+application, `models` the engines, models and adapters, `tenancy` the parts that exist only where keys are on.
 """

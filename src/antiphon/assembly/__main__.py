@@ -1,5 +1,6 @@
-"""The HTTP process. Run by the supervisor as `python -m antiphon.assembly`; what it is told comes through
-standard input (`engines.host.control`)."""
+"""The HTTP process. The supervisor runs it as `python -m antiphon.assembly` and writes its configuration
+to standard input (`engines.host.control`).
+"""
 
 import asyncio
 import logging
@@ -52,19 +53,19 @@ from antiphon.task_group import task_group
 from antiphon.telemetry.logs import configure, record, record_loop_failure
 
 THREADS = 1
-"""Threads for what would hold the event loop up: large bodies, large conversations. They all compute, and
-several would only take the interpreter from the loop in turn, and keep as many bodies in memory at once."""
+"""Threads for large bodies and conversations, which would block the event loop. All of them compute, so
+more threads would only compete for the interpreter and keep more bodies in memory."""
 
 TURN = 0.001
-"""Seconds that such a thread computes before the event loop gets its turn. Python's own 5 ms are added to a
-request several times, once for each of its system calls."""
+"""Seconds that such a thread computes before the event loop runs again. Python's default of 5 ms would
+delay a request several times, once for each of its system calls."""
 
 STORE_PAUSE = 0.5
 """Seconds until a database that does not answer is asked again."""
 
 
 async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> None:
-    """Serves until told to stop, by a signal or by the end of the supervisor."""
+    """Serves until a signal or the end of the supervisor."""
     clock = SystemClock()
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(record_loop_failure)
@@ -110,8 +111,11 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
 
 
 async def _load_tenants(tenants: TenancyService) -> None:
-    """Waits for a database that is away. It answered when the server started: a process that comes in the
-    place of one that died would else end the server by giving up."""
+    """Loads the directory, and waits for a database that is away.
+
+    The database answered at the server's start. A replacement of a dead process that gave up would end the
+    server.
+    """
     away = False
     while True:
         try:
@@ -125,7 +129,7 @@ async def _load_tenants(tenants: TenancyService) -> None:
 
 @asynccontextmanager
 async def learn_models(hosts: Mapping[str, HostTokenEngine], models: Models) -> AsyncIterator[None]:
-    """Learns about every model as soon as its host is there, while the context lasts."""
+    """Fetches every model's profile once its host is ready, while the context lasts."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(_learn_model(host, models.get(name))) for name, host in hosts.items()]
         try:
@@ -139,9 +143,9 @@ async def learn_models(hosts: Mapping[str, HostTokenEngine], models: Models) -> 
 async def report_readiness(
     status: StatusPipe, hosts: Mapping[str, HostTokenEngine], adapters: AdapterRegistry
 ) -> AsyncIterator[Callable[[], None]]:
-    """Shows the supervisor that the event loop turns, while the context lasts, and once that all is ready.
+    """Reports to the supervisor that the event loop runs, and once that everything is ready.
 
-    Gives what is to be called when connections are accepted.
+    Yields a function to call when connections are accepted.
     """
     accepts, over = asyncio.Event(), asyncio.Event()
     async with task_group() as group:
@@ -160,8 +164,7 @@ async def _report_ready(
     adapters: AdapterRegistry,
     accepts: asyncio.Event,
 ) -> None:
-    """Only now that every engine is reached, and has its adapters, does the panel invite a first request,
-    whatever it asks."""
+    """Reports readiness once every engine is connected and has its adapters, so any first request works."""
     await accepts.wait()
     for name, host in hosts.items():
         with suppress(AntiphonError):
@@ -175,8 +178,7 @@ async def _report_ready(
 async def _restore_adapters(
     host: HostTokenEngine, name: str, adapters: AdapterRegistry, status: StatusPipe
 ) -> None:
-    """Gives an engine the adapters of the settings; ends the server where it refuses one, as a model that it
-    cannot load does."""
+    """Gives an engine the adapters of the settings; ends the server where the engine refuses one."""
     while True:
         try:
             return await adapters.restore(name)
@@ -189,26 +191,26 @@ async def _restore_adapters(
 
 
 def _exit_with(status: StatusPipe, error: AntiphonError) -> NoReturn:
-    """Ends this process with what the supervisor is to say. Nothing has been served yet."""
+    """Ends this process with an error for the supervisor to print. Nothing has been served yet."""
     status.failed(error)
     os._exit(1)
 
 
 async def _learn_model(host: HostTokenEngine, model: Model) -> None:
-    """Has the model's facts fetched and its template proved before the first request asks for them."""
-    with suppress(AntiphonError):  # the first request will meet it again, and say it to somebody
+    """Fetches a model's profile and proves its template before the first request needs them."""
+    with suppress(AntiphonError):  # the first request meets it again and reports it
         await host.load(LoadSpec(model.name))  # only waits: the supervisor told the host what to load
         await model.engine.profile()
 
 
 def _apply_news(hosts: Mapping[str, HostTokenEngine], news: EngineNews) -> None:
-    """An engine that was given up is not waited for any longer."""
+    """Stops waiting for an engine that was given up."""
     if news.state is EngineState.FAILED:
         hosts[news.engine].give_up(news.detail)
 
 
 def _exit_orphaned(directory: str) -> None:
-    """The supervisor is gone: nobody would stop this process, or start what it needs."""
+    """Ends this process when the supervisor is gone, since nothing else would stop it."""
     runtime.leave(Path(directory))
     os._exit(1)
 

@@ -1,4 +1,4 @@
-"""Everything between the socket and the engines."""
+"""Builds the state of the application: dialects, verifiers, the pipeline and the admin API."""
 
 import asyncio
 
@@ -38,7 +38,7 @@ def build_app_state(
     accounting: Accounting | None = None,
     coordinator: CoordinatorClient | None = None,
 ) -> AppState:
-    """Everything between the socket and the engines; `managed` and `accounting` where keys are on."""
+    """Builds the application's state. `managed` and `accounting` are given where keys are on."""
     key = settings.server.api_key
     verifiers: list[TokenVerifier] = [ServiceKey(key, is_only_key=managed is None)] if key else []
     verifiers += [managed.keyring] if managed else []
@@ -78,7 +78,7 @@ def _watch_keys(managed: TenancyParts) -> InFlightRegistry:
 def list_admin_endpoints(
     managed: TenancyParts, accounting: Accounting | None, models: Models, clock: Clock
 ) -> tuple[Endpoint, ...]:
-    """The admin API: each resource has its endpoints in a file of its own."""
+    """Lists the endpoints of all resources of the admin API."""
     from antiphon.store.tenancy import SqlRules
 
     warnings = ModelWarnings(models, managed.pricing)

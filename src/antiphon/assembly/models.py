@@ -1,4 +1,4 @@
-"""The engines of an HTTP process, the models over them, and the adapters that they compute with."""
+"""Builds the engines' connections, the models over them, and the adapters and deployments."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -30,7 +30,7 @@ from antiphon.weights.gguf import read_header
 
 @asynccontextmanager
 async def connect_engines(sockets: Mapping[str, str]) -> AsyncIterator[dict[str, HostTokenEngine]]:
-    """A connection to each engine host, kept while the context lasts."""
+    """Connects to each engine host while the context lasts."""
     async with AsyncExitStack() as stack:
         yield {
             name: await stack.enter_async_context(host_engine(path, name)) for name, path in sockets.items()
@@ -38,7 +38,7 @@ async def connect_engines(sockets: Mapping[str, str]) -> AsyncIterator[dict[str,
 
 
 def build_models(hosts: Mapping[str, HostTokenEngine], clock: Clock, settings: Settings) -> Models:
-    """The models in the order of the settings, each rendered over its host."""
+    """Builds the models in the order of the settings, each with a renderer over its host."""
     created = int(clock.wall())
     rules = RendererOptions(
         projects_share=settings.engine.prefix_sharing == "server",
@@ -72,7 +72,7 @@ def _build_renderer(host: HostTokenEngine, rules: RendererOptions) -> Renderer:
 
 
 def _resolve_family(family: str) -> str | None:
-    """What a setting says of a notation; None: it is told by the template."""
+    """The notation of a setting; None where the template decides."""
     return None if family == "auto" else family
 
 
@@ -82,8 +82,10 @@ def build_adapters(
     settings: Settings,
     names: CoordinatorClient | None = None,
 ) -> AdapterRegistry:
-    """What gives the models adapters; those of the settings have their names already, unless the other
-    processes of this server, which share `names`, have gone on from there."""
+    """Builds the adapters of all models, with those of the settings declared.
+
+    `names`: shares later changes with the other processes of this server.
+    """
     lora = settings.lora
     places = [Path(place) for place in lora.directories]
     keeper = AdapterStore(Path(lora.registry or ""), places, lora.max_bytes, settings.engine.user is not None)
@@ -107,12 +109,12 @@ def build_adapters(
 
 
 def allows_loading(lora: LoraSettings) -> bool:
-    """Whether callers may change which adapters there are."""
+    """Whether callers may load and unload adapters."""
     return bool(lora.directories or lora.repositories)
 
 
 def build_deployments(adapters: AdapterRegistry, edge: AppState, settings: Settings) -> Deployments:
-    """What deploys adapters from the hub and from the operator's directories."""
+    """Builds deployments of adapters from the hub and the operator's directories."""
     lora, hub = settings.lora, settings.hub
     fetching = HubAdapters(
         lora.repositories, Path(lora.registry or ""), lora.max_bytes, hub.endpoint, hub.offline
@@ -121,7 +123,7 @@ def build_deployments(adapters: AdapterRegistry, edge: AppState, settings: Setti
 
 
 def _takes_adapters(path: str) -> bool:
-    """Whether the model generates. Of one whose file is gone while its engine runs, loading will tell."""
+    """Whether the model generates text. A missing file counts as yes: loading reports it."""
     try:
         return not read_header(Path(path)).embeds
     except ModelFileError:

@@ -1,4 +1,8 @@
-"""What an HTTP process has only where keys are on. The database's library is imported nowhere else."""
+"""Builds the parts of an HTTP process that exist only where keys are on: directory, ledger, limits, single
+sign-on.
+
+The libraries of the database, of Redis and of tokens are imported only here.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -37,12 +41,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TenancyParts:
-    """Everything of keys, limits and prices that answers from memory, and what changes it."""
+    """Keys, limits and prices in memory, and the services that change them."""
 
     database: "Database"
-    """Whose rules and entries are `store.rules.SqlRules` and `store.entries.SqlEntries`."""
+    """The database of all stores."""
     changes: DirectoryChanges
-    """Tells the keyring and the rulebook whatever changes."""
+    """Passes each new directory to the keyring and the rulebook."""
     keyring: Keyring
     rulebook: LimitIndex
     tenants: TenancyService
@@ -51,10 +55,10 @@ class TenancyParts:
     recorder: StoreRecorder
     recordings: RequestLog
     watchers: list[Callable[[], object]]
-    """What is called, in a thread, when something has changed and the keyring knows it."""
+    """Called in a thread after the keyring learned a change."""
 
     def close(self) -> None:
-        """Lets go of the store, when nothing asks it any more."""
+        """Closes the store, after all requests have ended."""
         self.reading.close()
         self.tenants.close()
 
@@ -62,7 +66,7 @@ class TenancyParts:
 def build_tenancy(
     settings: Settings, clock: Clock, coordinator: CoordinatorClient, database: "Database"
 ) -> TenancyParts:
-    """Nothing is read yet: `tenants.load` does."""
+    """Builds all parts without reading the store; `tenants.load` reads it."""
     from antiphon.store.changes import SqlFeed
     from antiphon.store.ledger import SqlUsage
     from antiphon.store.request_log import SqlRecords
@@ -100,7 +104,8 @@ if TYPE_CHECKING:
 async def open_accounting(
     settings: Settings, managed: TenancyParts, clock: Clock, coordinator: CoordinatorClient
 ) -> AsyncIterator[Accounting]:
-    """Writes down and counts while the context lasts. Raises StartupError where the spool cannot be used."""
+    """Writes the spool and counts limits while the context lasts. Raises StartupError for an unusable
+    spool."""
     from antiphon.store.ledger import SqlEntries
     from antiphon.store.tenancy import SqlTenancy
 
@@ -145,7 +150,8 @@ async def _connect_redis(
 
 
 def build_single_sign_on(oidc: OidcSettings, managed: TenancyParts, clock: Clock) -> TokenVerifier | None:
-    """None where no issuer is named. Raises StartupError without the library."""
+    """The verifier of the issuer's tokens; None without an issuer. Raises StartupError without the
+    library."""
     if oidc.issuer is None:
         return None
     try:

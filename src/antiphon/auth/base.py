@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from antiphon.domain.identity import Actor
-from antiphon.domain.tenancy import Project, Role, User
+from antiphon.domain.tenancy import Project, ProjectRole, User
 from antiphon.domain.values import Value
 from antiphon.store.base import Directory, KeptKey
 
@@ -40,7 +40,7 @@ class DirectoryIndex:
     keys: dict[bytes, KeptKey]
     projects: dict[str, Project]
     users: dict[str, User]
-    roles: dict[tuple[str, str], Role]
+    roles: dict[tuple[str, str], ProjectRole]
     """Roles by project and user."""
 
     @staticmethod

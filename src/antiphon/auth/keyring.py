@@ -12,7 +12,7 @@ from collections.abc import Callable
 from antiphon.auth.base import REFUSAL, DirectoryIndex, RequestedScope
 from antiphon.auth.secrets import KEY, MARK, Pepper
 from antiphon.domain.identity import EVERY_RIGHT, READER, SERVICE, WRITER, Actor, ActorKind
-from antiphon.domain.tenancy import DEFAULT_PROJECT, Key, KeyKind, Role
+from antiphon.domain.tenancy import DEFAULT_PROJECT, Key, KeyKind, ProjectRole
 from antiphon.errors import AuthenticationFailed, MissingParameter, PermissionDenied
 from antiphon.store.base import Directory, KeptKey
 
@@ -121,7 +121,7 @@ class Keyring:
         role = self._known.roles.get((project, user))
         if role is None:
             raise PermissionDenied(f"the user is no member of the project {project}", param="x-project-id")
-        rights = READER if role is Role.VIEWER else WRITER
+        rights = READER if role is ProjectRole.VIEWER else WRITER
         bound = key.project is not None
         return Actor(ActorKind.USER, key.id, project, user, rights, key.grant, bound, key.expires)
 

@@ -18,8 +18,7 @@ from antiphon.auth.base import REFUSAL, RequestedScope
 from antiphon.auth.keyring import Keyring
 from antiphon.auth.signing_keys import SigningKeys
 from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind
-from antiphon.domain.tenancy import Membership, Role, User
-from antiphon.domain.texts import NAME
+from antiphon.domain.tenancy import NAME_PATTERN, Membership, ProjectRole, User
 from antiphon.errors import AuthenticationFailed, Conflict, NotFound
 from antiphon.store.base import Directory
 from antiphon.telemetry.logs import record
@@ -39,8 +38,8 @@ LONGEST_ADDRESS = 320
 LONGEST_NAME = 200
 LAST = 253_402_300_800
 """Unix seconds of the year 10,000. A later expiry is invalid."""
-NAMED, SURROGATE = re.compile(NAME), re.compile("[\ud800-\udfff]")
-RANKS = {Role.VIEWER: 0, Role.MEMBER: 1, Role.OWNER: 2}
+NAMED, SURROGATE = re.compile(NAME_PATTERN), re.compile("[\ud800-\udfff]")
+RANKS = {ProjectRole.VIEWER: 0, ProjectRole.MEMBER: 1, ProjectRole.OWNER: 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ class GroupRule:
 
     group: str
     project: str
-    role: Role
+    role: ProjectRole
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ class TokenIdentity:
     address: str
     """Email address, in lower case."""
     name: str
-    roles: Mapping[str, Role]
+    roles: Mapping[str, ProjectRole]
     """Roles from the user's groups, by project."""
     until: float
     """Unix seconds at which the token ends."""
@@ -97,7 +96,7 @@ class ClaimReader:
             address.lower(), said[:LONGEST_NAME], self._assign_roles(groups), until + leeway, made
         )
 
-    def _assign_roles(self, groups: object) -> Mapping[str, Role]:
+    def _assign_roles(self, groups: object) -> Mapping[str, ProjectRole]:
         """The highest role of each project."""
         named = {groups} if isinstance(groups, str) else set(_list_texts(groups))
         found = sorted(
@@ -135,7 +134,7 @@ def parse_group_rules(said: Sequence[str]) -> tuple[GroupRule, ...]:
 def _parse_group_rule(said: str) -> GroupRule:
     group, _, rest = said.rpartition("=")
     project, _, role = rest.partition(":")
-    return GroupRule(group, project, Role(role))
+    return GroupRule(group, project, ProjectRole(role))
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +202,7 @@ class Accounts(Protocol):
     """Changes of users and members, as `services.tenancy.TenancyService` makes them."""
 
     async def add_user(self, actor: Actor, name: str, email: str | None, note: str) -> User: ...
-    async def put_member(self, actor: Actor, project: str, user: str, role: Role) -> Membership: ...
+    async def put_member(self, actor: Actor, project: str, user: str, role: ProjectRole) -> Membership: ...
     async def remove_member(self, actor: Actor, project: str, user: str) -> None: ...
 
 
@@ -286,7 +285,7 @@ class UserIndex:
     directory: Directory
     users: dict[str, User]
     """By email address."""
-    roles: dict[tuple[str, str], Role]
+    roles: dict[tuple[str, str], ProjectRole]
     """By project and user."""
 
     @staticmethod

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 ROOT = "/admin/v1"
 ADMIN_FILE = "admin.key"
 PAGE = 1_000
-"""Rows asked for at once; the most that the server gives."""
+"""Rows of one page; the server gives no more."""
 
 NO_SUCH_PATH = "route_not_found"
 
@@ -45,7 +45,7 @@ class Admin:
     def list(
         self, *path: str, most: int | None = None, query: Mapping[str, str] | None = None
     ) -> "list[Card]":
-        """All rows of a list, page by page; the first `most`."""
+        """Returns the rows of a list, at most `most`, page by page."""
         found: list[Card] = []
         asked = dict(query or {})
         cursor = "before" if path == ("audit",) else "after"
@@ -61,23 +61,23 @@ class Admin:
             asked[cursor] = following
 
     def get(self, *path: str, **query: str) -> Card:
-        """One object, or the answer to a query."""
+        """Fetches an object, or the answer to a query."""
         return self._call("GET", path, query)
 
     def parts(self, *path: str, **query: str) -> Iterator[bytes]:
-        """An answer that may be long, part by part, as it comes."""
+        """Streams a long answer part by part."""
         return self._client.stream_parts(_join_path(path, query))
 
     def send(self, method: str, *path: str, **body: object) -> Card:
-        """Sends the fields that are not None; the object that is answered."""
+        """Sends the fields that are not None, and returns the answered object."""
         return self._call(method, path, {}, {name: each for name, each in body.items() if each is not None})
 
     def patch(self, *path: str, body: Card) -> Card:
-        """The same, where None means something."""
+        """Sends all fields, including None, as a change of an object."""
         return self._call("PATCH", path, {}, body)
 
     def delete(self, *path: str) -> Card:
-        """Removes one, or ends one that stays and is answered."""
+        """Removes or ends an object; returns it if it stays."""
         answer = self._client.call("DELETE", _join_path(path, {}))
         return answer if isinstance(answer, dict) else {}
 
@@ -95,8 +95,10 @@ class Admin:
 
 @contextmanager
 def connect_admin(url: str | None) -> Iterator[Admin]:
-    """The admin API of the server at an address, or of the one that the settings here describe. Ends the
-    command where a call fails."""
+    """Connects to the admin API at an address, or of the server that the local settings describe.
+
+    Ends the command where a call fails.
+    """
     key: str | None = None
     with report_errors(lambda problem: _advise(problem, key)):
         from antiphon.cli.client import Client
@@ -122,7 +124,7 @@ def find_server(url: str | None, operator: bool = False) -> tuple[str, str | Non
 
 
 def _is_local(address: str) -> bool:
-    """Whether nobody else can answer at the address: no other machine may be sent the operator's key."""
+    """Whether only this machine can answer at the address. The operator's key is sent to no other."""
     try:
         host = urlsplit(address if "//" in address else f"http://{address}").hostname or ""
         return host == "localhost" or ip_address(host).is_loopback
@@ -131,7 +133,7 @@ def _is_local(address: str) -> bool:
 
 
 def _advise(problem: Problem, key: str | None) -> str:
-    """`key`: which the server was asked with."""
+    """`key`: the key of the failed request."""
     status, code = (problem.status, problem.code) if isinstance(problem, CallFailed) else (0, "")
     if status == UNAUTHORIZED and key is not None and key == read_operator_key():
         return (
@@ -149,7 +151,7 @@ def _advise(problem: Problem, key: str | None) -> str:
 
 
 def _join_path(parts: tuple[str, ...], query: Mapping[str, str]) -> str:
-    """Below the root; a part is one step, whatever is in it."""
+    """Joins parts to a path. Each part is one step, with any characters."""
     for part in parts:
         if not part.strip("."):
             raise CallFailed(f"{part!r} is no id")
@@ -158,21 +160,21 @@ def _join_path(parts: tuple[str, ...], query: Mapping[str, str]) -> str:
 
 
 def note_warnings(card: Card) -> None:
-    """What the server says beside what it did."""
+    """Prints the warnings of an answer."""
     warnings = card.get("warnings")
     for warning in warnings if isinstance(warnings, list) else ():
         note(str(warning))
 
 
 def find_operator_file() -> Path:
-    """Where the operator's key of this machine is, if there is one."""
+    """The path of this machine's operator's key, which may not exist."""
     from antiphon.cli.serve_options import find_home
 
     return find_home(os.environ, Path.home()) / ADMIN_FILE
 
 
 def read_operator_key() -> str | None:
-    """The operator's key of this machine; None where none can be read."""
+    """Reads this machine's operator's key; None where none can be read."""
     try:
         return find_operator_file().read_text(encoding="ascii").strip() or None
     except (OSError, ValueError):
@@ -188,8 +190,8 @@ def is_operator_key(card: Card) -> bool:
 
 
 def keep_operator_key(secret: str) -> str:
-    """Puts another key into the file, which only its owner reads; returns a sentence. A start of the server
-    finishes what is cut in between."""
+    """Replaces the key in the operator's file; returns a sentence. The next start finishes an interrupted
+    replacement."""
     from antiphon.auth.secrets import write_secret
 
     path = find_operator_file()
@@ -204,7 +206,7 @@ def keep_operator_key(secret: str) -> str:
 
 
 def set_operator_key_aside() -> str:
-    """Moves away a key that has ended; returns a sentence."""
+    """Moves the file of an ended key aside; returns a sentence."""
     path = find_operator_file()
     ended = path.with_name(f"{path.name}.ended")
     try:

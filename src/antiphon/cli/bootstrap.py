@@ -33,15 +33,16 @@ BOOT = "antiphon serve"
 
 
 def find_store_url(said: str | None, home: Path) -> str:
-    """The database of the settings, or the one that lies in the home, whatever that is called: in an address
-    `%` and `?` mean something."""
+    """The database URL of the settings, or of the file in the home, with special characters escaped."""
     path = str((home / STORE_FILE).absolute()).replace("%", "%25").replace("?", "%3F")
     return said or f"sqlite:///{path}"
 
 
 def bootstrap_store(settings: Settings, environ: Mapping[str, str], user_home: Path) -> Settings:
-    """The settings with the database's address, the pepper and the spool in them. Raises StoreRefused and
-    StoreUnavailable."""
+    """Prepares the store; returns the settings with its URL, the pepper and the spool.
+
+    Raises StoreRefused and StoreUnavailable.
+    """
     home = find_home(environ, user_home)
     url = find_store_url(settings.keys.store, home)
     with make_home(home), closing(SqlTenancy(open_database(url))) as tenancy:
@@ -58,12 +59,12 @@ def bootstrap_store(settings: Settings, environ: Mapping[str, str], user_home: P
 
 
 def find_spool(said: str | None, home: Path) -> str:
-    """The spool of the settings, or the one that lies in the home."""
+    """The spool of the settings, or the one in the home."""
     return str(Path(said or home / SPOOL).absolute())
 
 
 def open_database(url: str) -> Database:
-    """The database, with its tables. Raises StoreRefused and StoreUnavailable."""
+    """Opens the database with its tables. Raises StoreRefused and StoreUnavailable."""
     database = Database(url)
     database.prepare()
     return database
@@ -71,8 +72,7 @@ def open_database(url: str) -> Database:
 
 @contextmanager
 def make_home(home: Path) -> Iterator[None]:
-    """The directory of what is kept, made where it is not there. Raises StoreRefused where it cannot be
-    written."""
+    """Makes the home directory if it is missing. Raises StoreRefused where it cannot be written."""
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         yield
@@ -86,7 +86,7 @@ def is_valid(key: Key, now: float) -> bool:
 
 
 def find_pepper(settings: Settings, home: Path, tenancy: TenancyStore) -> Pepper:
-    """The one of the settings, or that lies in the home; it has to be the database's."""
+    """The pepper of the settings or of the home. It must be the database's."""
     mark, said = tenancy.mark(MARK), settings.keys.pepper
     pepper = parse_pepper(said) if said else load_pepper(home, make=mark is None)
     _require_mark(tenancy, pepper, mark)
@@ -94,7 +94,7 @@ def find_pepper(settings: Settings, home: Path, tenancy: TenancyStore) -> Pepper
 
 
 def _require_mark(tenancy: TenancyStore, pepper: Pepper, mark: str | None) -> None:
-    """The database knows whose pepper its keys are made with; a new one is told."""
+    """Requires the database's mark to match the pepper, and writes the mark of a new database."""
     if mark is None:
         try:
             tenancy.set_mark(MARK, pepper.mark)
@@ -108,8 +108,10 @@ def _require_mark(tenancy: TenancyStore, pepper: Pepper, mark: str | None) -> No
 
 
 def make_admin(tenancy: TenancyStore, pepper: Pepper, path: Path, by: str = BOOT) -> None:
-    """Writes an operator's key into a file, and says where; never the key. A start that is cut in between is
-    finished by the next. `by`: who the audit says made it."""
+    """Makes an operator's key in a file and prints the path, never the key. `by`: the author in the audit.
+
+    The next start finishes an interrupted one.
+    """
     if path.exists():
         raise StoreRefused(f"{path} is there already, and holds no key of this database: move it away")
     secret, now = new_key(), int(time.time())
@@ -123,7 +125,7 @@ def make_admin(tenancy: TenancyStore, pepper: Pepper, path: Path, by: str = BOOT
 
 
 def _settle_pending_key(path: Path, tenancy: TenancyStore, pepper: Pepper) -> None:
-    """Gives a key that was begun its place if the database knows it, else forgets it."""
+    """Moves a pending key into place if the database has it; otherwise removes it."""
     begun = path.with_name(f"{path.name}.new")
     if not begun.exists():
         return

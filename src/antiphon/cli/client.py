@@ -21,7 +21,7 @@ READ_TIMEOUT = 600.0
 """Seconds without a byte. Antiphon sends a comment every few; others are silent while they read a prompt."""
 
 FORMS = {"content-type": "application/json", "accept-encoding": "identity"}
-"""Compressing would hold back parts of a stream."""
+"""Compression would delay parts of a stream."""
 
 ABSENT = (404, 405)
 """What a server answers about a model that it lacks, or where it describes no single models."""
@@ -38,7 +38,7 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class Delta(msgspec.Struct):
-    """What a chunk adds to the answer."""
+    """The part of an answer in a chunk."""
 
     content: str | None = None
     reasoning_content: str | None = None
@@ -46,7 +46,7 @@ class Delta(msgspec.Struct):
 
 
 class Choice(msgspec.Struct):
-    """One answer of a chunk; only the first is asked for."""
+    """One choice of a chunk; only the first is requested."""
 
     delta: Delta | None = None
     finish_reason: str | None = None
@@ -81,9 +81,9 @@ class ModelRow(msgspec.Struct):
 
     id: str
     parent: str | None = None
-    """Of an adapter, the model that it adapts."""
+    """The model that an adapter adapts."""
     root: str | None = None
-    """Whose weights it uses."""
+    """The model whose weights it uses."""
 
 
 class Models(msgspec.Struct):
@@ -122,7 +122,7 @@ class Client:
             return self._decode(Models, response.read()).data
 
     def find_generating(self) -> str:
-        """The first model that generates. A server that describes no models is believed to have such. Raises
+        """The first model that generates text. Models without a description count as such. Raises
         CallFailed."""
         names = self.list_models()
         if not names:
@@ -164,8 +164,7 @@ class Client:
             return _parse_json(response.read())
 
     def stream_parts(self, path: str) -> Iterator[bytes]:
-        """The answer part by part, however long it is. Raises CallFailed, also for an answer that breaks
-        off."""
+        """Streams the answer part by part. Raises CallFailed, also for an answer that breaks off."""
         with self._open("GET", path) as response:
             yield from response.iter_bytes()
 
@@ -201,8 +200,7 @@ class Client:
 
     @contextmanager
     def _open(self, method: str, path: str, body: object = None) -> Iterator[httpx2.Response]:
-        """A response that grants the request; it is closed with its connection afterwards. Raises
-        CallFailed."""
+        """Opens a successful response and closes it with its connection afterwards. Raises CallFailed."""
         content = None if body is None else json.dumps(body)  # ASCII: also half of a surrogate pair is sent
         try:
             with self._http.stream(method, self.url + path, content=content) as response:
@@ -234,7 +232,7 @@ class Client:
 
 
 def _parse_refusal(answer: object, status: int, otherwise: str) -> CallFailed:
-    """The error that an OpenAI-shaped body carries, or that a flat one is."""
+    """The error of an OpenAI-shaped body, or of a flat one."""
     error = answer.get("error", answer) if isinstance(answer, dict) else None
     if isinstance(error, str):
         return CallFailed(error, status=status)
@@ -244,7 +242,7 @@ def _parse_refusal(answer: object, status: int, otherwise: str) -> CallFailed:
 
 
 def _parse_json(data: bytes) -> object:
-    """The JSON value; None for what is no JSON."""
+    """Parses JSON; None for anything else."""
     try:
         value: object = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 PREFIX, SUFFIX = "server-", ".json"
 
 SIZE = 2_048
-"""Bytes of the file: it is always written whole, in one go."""
+"""Bytes of the file, which is always written whole in one call."""
 
 LONGEST = 500
-"""Characters of a reason."""
+"""Most characters of a reason."""
 
 SIGNAL = signal.SIGUSR2
 
@@ -49,34 +49,34 @@ END_DEADLINE = 15.0
 """Seconds that the server gets to end by itself."""
 
 SHOWN_LINES = 5
-"""Of what the server said last, when it could not start."""
+"""Last lines of output that are shown of a server that could not start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A server that serves."""
+    """A running server."""
 
     url: str
     workers: int
     rounds: int = 0
     """Rolling restarts that ended since its start."""
     problem: str | None = None
-    """Why the last of them failed; None, where it did not."""
+    """Why the last one failed; None where it did not."""
 
 
 class Notice:
-    """The file of this process."""
+    """The file in which this server's process describes itself."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._said: Running | None = None
 
     def serves(self, url: str, workers: int) -> None:
-        """The server is ready."""
+        """Records that the server is ready."""
         self._say(Running(url, workers))
 
     def record_restart(self, problem: str | None) -> None:
-        """A rolling restart has ended; `problem`: why it failed."""
+        """Records the end of a rolling restart. `problem`: why it failed, if it did."""
         if self._said is not None:
             said = problem and problem[:LONGEST]
             self._say(replace(self._said, rounds=self._said.rounds + 1, problem=said))
@@ -89,8 +89,7 @@ class Notice:
 
 @contextmanager
 def publish_notice(home: Path) -> Iterator[Notice]:
-    """This process's file while the context lasts. Where none can be made it is not found, and serves all the
-    same."""
+    """Keeps this process's file while the context lasts. A server without one serves, but is not found."""
     path = home / f"{PREFIX}{os.getpid()}-{secrets.token_hex(8)}{SUFFIX}"
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -108,13 +107,13 @@ def publish_notice(home: Path) -> Iterator[Notice]:
 
 
 def list_running(home: Path) -> dict[Path, Running]:
-    """The servers of a home that serve now on this machine, by their files."""
+    """Lists the running servers of a home on this machine, by their files."""
     found = ((path, read_running(path)) for path in _list_files(home))
     return {path: running for path, running in found if running is not None}
 
 
 def read_running(path: Path) -> Running | None:
-    """That of a file; None where it does not serve, yet or any longer."""
+    """Reads the running server of a file; None where it does not serve yet or any longer."""
     if _find_holder(path) is None:
         return None
     try:
@@ -129,7 +128,7 @@ def _list_files(home: Path) -> list[Path]:
 
 
 def _sweep(home: Path) -> None:
-    """Removes what servers left that were killed: nobody has their number, or this process has it now."""
+    """Removes files of killed servers, whose process ids are free or belong to this process."""
     for path in _list_files(home):
         try:
             if parse_pid(path) != os.getpid():
@@ -143,12 +142,12 @@ def _sweep(home: Path) -> None:
 
 
 def parse_pid(file: Path) -> int:
-    """The process that made a server's file."""
+    """The process id in the name of a server's file."""
     return int(file.name.removeprefix(PREFIX).partition("-")[0])
 
 
 def restart(pid: int | None) -> None:
-    """Has a server replace its processes, and waits until it has. `pid`: which of several servers."""
+    """Runs a rolling restart and waits for its end. `pid`: which of several servers."""
     home = find_home(os.environ, Path.home())
     with report_errors():
         file, server = _choose(list_running(home), home, pid)
@@ -159,7 +158,7 @@ def restart(pid: int | None) -> None:
 
 
 def _choose(found: Mapping[Path, Running], home: Path, pid: int | None) -> tuple[Path, Running]:
-    """The server that is meant, with its file. Raises CallFailed."""
+    """Chooses the server to restart, with its file. Raises CallFailed."""
     if not found:
         raise CallFailed(
             f"no server of {home} is running here as this user: ANTIPHON_HOME names another home, and a "
@@ -175,8 +174,10 @@ def _choose(found: Mapping[Path, Running], home: Path, pid: int | None) -> tuple
 
 
 def _find_holder(file: Path) -> "psutil.Process | None":
-    """The process that made a server's file, where it is proved to be the one: it holds the file open. The
-    same number is another process in another container, on another machine and later."""
+    """Finds the process that made a server's file and holds it open.
+
+    The same process id can belong to another process later, in another container or on another machine.
+    """
     import psutil
 
     try:
@@ -218,10 +219,11 @@ def _wait(file: Path, server: Running) -> None:
 
 @contextmanager
 def start_server(arguments: Sequence[str] = ()) -> Iterator[str]:
-    """The address of a server that is ready. Raises CallFailed with the server's own reason.
+    """Starts a server and yields its address once it is ready. Raises CallFailed with the server's own
+    reason.
 
-    The child is in a session of its own, so that Ctrl-C in the terminal is not for it, and holds the end of a
-    pipe, so that it also ends when this process is killed.
+    The child is in a session of its own, so that Ctrl-C in the terminal is not for it, and holds the end
+    of a pipe, so that it also ends when this process is killed.
     """
     command = [
         sys.executable,
@@ -250,7 +252,7 @@ def start_server(arguments: Sequence[str] = ()) -> Iterator[str]:
 
 
 def _read_address(panel: IO[str], log: IO[str]) -> str:
-    """Where it listens, read from its panel; the rest of the panel is read away."""
+    """Reads the server's address from its panel, and discards the rest of the panel."""
     for line in panel:
         if found := LISTENS.search(line):
             threading.Thread(target=panel.read, daemon=True).start()

@@ -26,20 +26,19 @@ if TYPE_CHECKING:
 
 
 def find_cache(settings: HubSettings) -> HubCache:
-    """Where fetched models lie."""
+    """The cache of fetched models."""
     if settings.cache:
         return HubCache(Path(settings.cache).expanduser().absolute())
     return HubCache(default_directory(os.environ, Path.home(), sys.platform).absolute())
 
 
 def open_hub(settings: HubSettings) -> Hub:
-    """The hub, with that cache."""
+    """Opens the hub with its cache."""
     return Hub(find_cache(settings), endpoint=settings.endpoint, offline=settings.offline)
 
 
 def fetch(model: ModelSettings, settings: HubSettings) -> ModelSettings:
-    """The model with a local path: its own, or that of the file it names on the hub. Raises
-    StartupError."""
+    """Returns the model with a local path; fetches a file that it names on the hub. Raises StartupError."""
     if not is_reference(model.path):
         return model
     reference = parse(model.path)
@@ -48,8 +47,11 @@ def fetch(model: ModelSettings, settings: HubSettings) -> ModelSettings:
 
 
 def fetch_named(text: str) -> None:
-    """Fetches what `--model TEXT` names on the hub, if it is not here, and shows how far that is: a server
-    that is started then finds it. Raises StartupError."""
+    """Fetches the model of `--model TEXT` from the hub if it is missing, with progress, before a server
+    starts.
+
+    Raises StartupError.
+    """
     if not is_reference(str(parse_model(text)["path"])):
         return
     settings = ServeOptions(models=[text]).load_settings()
@@ -59,8 +61,7 @@ def fetch_named(text: str) -> None:
 
 @contextmanager
 def show_progress(stream: TextIO) -> Iterator[Tell]:
-    """Shows on a stream how far it is, until the block ends: bars on a terminal, and elsewhere one line when
-    a stage begins, which logs keep."""
+    """Shows progress until the block ends: bars on a terminal, otherwise one line for each stage."""
     if not stream.isatty():
         begun: set[Stage] = set()
 
@@ -89,8 +90,10 @@ def show_progress(stream: TextIO) -> Iterator[Tell]:
 
 
 def keep_adapters(settings: Settings) -> Settings:
-    """The settings with absolute places, and each adapter's path that of its kept file. Raises a
-    StartupError."""
+    """Keeps all adapters; returns the settings with absolute paths and the paths of the kept files.
+
+    Raises a StartupError.
+    """
     settings = assign_adapters(settings)
     said = settings.lora.registry or default_registry(os.environ, Path.home())
     registry = Path(said).expanduser().absolute()
@@ -112,8 +115,10 @@ def keep_adapters(settings: Settings) -> Settings:
 
 
 def assign_adapters(settings: Settings) -> Settings:
-    """The settings in which each adapter says which model it adapts, now that the files of all models are
-    here: one that makes embeddings takes none. Raises a StartupError."""
+    """Assigns each adapter its model, once all model files are here: embedding models take no adapters.
+
+    Raises a StartupError.
+    """
     if not settings.adapters:
         return settings
     embedding = [model.name for model in settings.models if read_header(Path(model.path)).embeds]
@@ -121,8 +126,10 @@ def assign_adapters(settings: Settings) -> Settings:
 
 
 def check_adapter(adapter: AdapterSettings, base: str, registry: Path) -> AdapterFile:
-    """The adapter, checked for the model at `base` and kept in a directory. Raises ModelFileError, which
-    names it and the remedy."""
+    """Checks an adapter for the model at `base` and keeps it in a directory.
+
+    Raises ModelFileError with the adapter and the remedy.
+    """
     source = Path(adapter.path).expanduser().absolute()
     try:
         return keep_adapter(source, read_header(Path(base)), registry)
@@ -134,7 +141,7 @@ def check_adapter(adapter: AdapterSettings, base: str, registry: Path) -> Adapte
 
 
 def require_directory(said: str) -> str:
-    """A directory that callers may load from. Raises SettingsError for one that cannot be."""
+    """Requires a readable directory that callers may load from. Raises SettingsError."""
     path = Path(said).expanduser().absolute()
     if not path.is_dir():
         raise SettingsError(

@@ -15,7 +15,7 @@ from antiphon.errors import SettingsError
 
 
 def make_group(name: str, summary: str) -> typer.Typer:
-    """A command that has commands."""
+    """A command with subcommands."""
     return typer.Typer(name=name, help=summary, no_args_is_help=True, rich_markup_mode=None)
 
 
@@ -82,7 +82,7 @@ SERVING: dict[str, object] = {
 
 
 def with_serving_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with the options of `serve` before its own; it gets them as one `Asked`."""
+    """Adds the options of `serve` to a command, which receives them as one `ServeOptions`."""
     shared = [
         Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=kind)
         for name, kind in SERVING.items()
@@ -120,15 +120,17 @@ def parse_duration(text: str) -> int:
 
 
 def parse_past(text: str) -> int:
-    """The Unix second that was a duration ago, or in which a date begins, as `parse_time` reads it. Raises
-    SettingsError."""
+    """The Unix time a duration ago, or at the start of a date, as in `parse_time`. Raises SettingsError."""
     seconds = _parse_seconds(text)
     return parse_time(text) if seconds is None else now() - seconds
 
 
 def parse_time(text: str) -> int:
-    """The Unix second in which a duration from now ends, or a date begins, in UTC unless it says another
-    zone. Raises SettingsError."""
+    """The Unix time at the end of a duration from now, or at the start of a date, in UTC unless it has a
+    zone.
+
+    Raises SettingsError.
+    """
     seconds = _parse_seconds(text)
     if seconds is not None:
         return now() + seconds

@@ -11,13 +11,13 @@ import typer
 from antiphon.errors import AntiphonError
 
 PIPE = 500
-"""Columns where nobody looks: nothing is cut."""
+"""Columns of output that is no terminal, so that nothing is cut."""
 
 Card = Mapping[str, object]
 """A JSON object of the admin API."""
 
 FAILED, INTERRUPTED = 1, 130
-"""Exit statuses; the second is what shells give what Ctrl-C ended."""
+"""Exit statuses. The second is the one of shells for commands that Ctrl-C ended."""
 
 UNAUTHORIZED, FORBIDDEN = 401, 403
 
@@ -25,24 +25,24 @@ KEY_VARIABLE = "ANTIPHON_API_KEY"
 
 
 def escape_unprintable(text: str) -> str:
-    """A text on one line that commands no terminal: what is not printable is escaped, as in `\\x1b`."""
+    """Escapes unprintable characters, as in `\\x1b`, so that the text cannot control a terminal."""
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def note(text: str) -> None:
-    """Something about what was done, for people."""
+    """Prints a message for people on standard error."""
     print(f"antiphon: {escape_unprintable(text)}", file=sys.stderr)
 
 
 def print_json(value: object) -> None:
-    """For programs."""
+    """Prints JSON for programs."""
     print(json.dumps(value, indent=2))
 
 
 def print_list(
     noun: str, cards: Sequence[Card], row: Callable[[Card], Mapping[str, str]], otherwise: str, as_json: bool
 ) -> None:
-    """Several objects: JSON under their noun, or a table."""
+    """Prints objects as JSON under their noun, or as a table."""
     if as_json:
         print_json({noun: cards})
     else:
@@ -50,7 +50,7 @@ def print_list(
 
 
 def print_one(card: Card, as_json: bool) -> None:
-    """One object: JSON, or a line for each field."""
+    """Prints an object as JSON, or a line for each field."""
     if as_json:
         print_json(card)
     else:
@@ -58,7 +58,7 @@ def print_one(card: Card, as_json: bool) -> None:
 
 
 def print_id(card: Card, as_json: bool, field: str = "id") -> None:
-    """A new object: JSON, or that field alone."""
+    """Prints a new object as JSON, or one field of it."""
     if as_json:
         print_json(card)
     else:
@@ -66,12 +66,12 @@ def print_id(card: Card, as_json: bool, field: str = "id") -> None:
 
 
 def pick(card: Card, *names: str) -> dict[str, str]:
-    """Fields of an object as people read them."""
+    """Formats some fields of an object."""
     return {name: format_field(name, card.get(name)) for name in names}
 
 
 def print_table(rows: Sequence[Mapping[str, str]], otherwise: str) -> None:
-    """Columns named by the rows; `otherwise` where there are none."""
+    """Prints rows as a table, or `otherwise` where there are none."""
     if not rows:
         print(otherwise)
         return
@@ -88,7 +88,7 @@ def print_table(rows: Sequence[Mapping[str, str]], otherwise: str) -> None:
 
 
 def print_card(card: Card) -> None:
-    """One object, a line for each field."""
+    """Prints an object, a line for each field."""
     fields = {name: format_field(name, value) for name, value in card.items() if name != "object"}
     width = max(map(len, fields))
     for name, text in fields.items():
@@ -96,7 +96,7 @@ def print_card(card: Card) -> None:
 
 
 def format_field(name: str, value: object) -> str:
-    """A field of an object as people read it."""
+    """Formats a field of an object for people."""
     if value is None:
         return "-"
     if isinstance(value, list):
@@ -107,7 +107,7 @@ def format_field(name: str, value: object) -> str:
 
 
 def format_time(seconds: int) -> str:
-    """A time, in UTC."""
+    """Formats a time in UTC."""
     try:
         return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")
     except (OverflowError, ValueError, OSError):  # beyond the calendar
@@ -135,7 +135,7 @@ Advise = Callable[[Problem], str]
 
 
 def advise_key(problem: Problem) -> str:
-    """Where to put the key that the server wants."""
+    """Says how to give the key that the server asks for."""
     is_refused = isinstance(problem, CallFailed) and problem.status == UNAUTHORIZED
     return f"Set {KEY_VARIABLE} to the server's key." if is_refused else ""
 

@@ -20,7 +20,7 @@ from msgspec import convert, to_builtins
 
 from antiphon.constraints.grammar import Grammar
 from antiphon.constraints.segmented_lru import SegmentedLRU
-from antiphon.domain.constraint import Constraint, ConstraintKind
+from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.errors import (
     EngineBusy,
     EngineError,

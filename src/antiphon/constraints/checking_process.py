@@ -19,7 +19,7 @@ from msgspec import convert, to_builtins
 from antiphon.constraints.constraint_sources import build_grammar, format_of, parts
 from antiphon.constraints.grammar import Grammar
 from antiphon.constraints.matching import Matcher, Tokens, Vocabulary, require_compiles
-from antiphon.domain.constraint import Constraint
+from antiphon.domain.request import Constraint
 from antiphon.errors import AntiphonError, EngineError, ErrorReport, InvalidValue, UnsupportedParameter
 
 HEADER = 4

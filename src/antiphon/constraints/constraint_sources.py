@@ -15,7 +15,7 @@ from antiphon.constraints.call_grammar import after
 from antiphon.constraints.grammar import Grammar, Group, JsonPlaces, join_grammars, load, places_of_format
 from antiphon.constraints.json_schema.lowering import compilable, parsed
 from antiphon.constraints.regexes import require_portable, require_whitespace
-from antiphon.domain.constraint import Constraint, ConstraintKind
+from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.errors import InvalidValue, UnsupportedParameter
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from msgspec import convert, to_builtins
 
-from antiphon.domain.constraint import Constraint
+from antiphon.domain.request import Constraint
 
 Mark = str | int
 """A text, or the id of a control token."""

@@ -17,7 +17,7 @@ from antiphon.constraints.grammar import Grammar
 from antiphon.constraints.guide import Clock, Guide
 from antiphon.constraints.matching import Matcher, Tokens, Vocabulary
 from antiphon.constraints.segmented_lru import SegmentedLRU
-from antiphon.domain.constraint import Constraint
+from antiphon.domain.request import Constraint
 from antiphon.engines.base import TokenKind
 from antiphon.engines.base import Vocabulary as VocabularyTable
 from antiphon.errors import UnsupportedParameter

@@ -11,16 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 from urllib.parse import parse_qsl
 
-from antiphon.domain.adapter import Adapter
-from antiphon.domain.context import Context, Origin, Progress
-from antiphon.domain.deployment import Deployed, DeployedBase, Deployment
+from antiphon.domain.adapters import Adapter, DeployedAdapter, DeployedBase, DeploymentRequest
+from antiphon.domain.context import Context, Origin, RequestProgress
 from antiphon.domain.embedding import EmbeddingRequest, Embeddings
 from antiphon.domain.events import Event
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor, Right
 from antiphon.domain.ledger import NOTHING
-from antiphon.domain.profile import Profile
+from antiphon.domain.profile import Profile, TokenizerInfo
 from antiphon.domain.request import Conversation, GenerationRequest, Prompt
-from antiphon.domain.tokenizer import TokenizerInfo
 from antiphon.errors import AntiphonError
 
 JSON = "application/json"
@@ -52,7 +50,7 @@ class Request:
     path_params: Mapping[str, str] = field(default_factory=lambda: NOTHING)
     """Values of the braces in the endpoint's path."""
     body: bytes = b""
-    progress: Progress = field(default_factory=Progress)
+    progress: RequestProgress = field(default_factory=RequestProgress)
 
     def query(self) -> list[tuple[str, str]]:
         """Names and values of the query, in order; an empty value counts."""
@@ -286,16 +284,16 @@ class PromptTokens:
 class DeploymentService(Protocol):
     """Adapters that callers deploy by the names of repositories."""
 
-    async def deploy(self, deployment: Deployment, actor: Actor) -> Deployed:
+    async def deploy(self, deployment: DeploymentRequest, actor: Actor) -> DeployedAdapter:
         """Makes an adapter of the hub, or of the operator's directories, a model."""
 
     async def remove(self, name: str, actor: Actor) -> None:
         """Takes an adapter's name away; what runs with it ends."""
 
-    def find(self, name: str, actor: Actor) -> Deployed:
+    def find(self, name: str, actor: Actor) -> DeployedAdapter:
         """One adapter. Raises ModelNotFound."""
 
-    def list_deployed(self, actor: Actor) -> Iterable[Deployed]:
+    def list_deployed(self, actor: Actor) -> Iterable[DeployedAdapter]:
         """All adapters that the actor may use."""
 
     def find_base(self, name: str, actor: Actor) -> DeployedBase:

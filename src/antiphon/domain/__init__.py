@@ -1,2 +1,1 @@
-"""Values of the completions domain: standard library only, frozen, without behaviour that needs the
-outside."""
+"""Values of the domain: frozen, without behaviour that needs the outside."""

@@ -1,8 +1,8 @@
-"""Other names of models: rules from what a caller may write to the name of a model. Values only.
+"""Other names of models: rules from a caller's name to the name of a model.
 
-A rule is a name, or a pattern with one `*`, which stands for at least one character but no `#` (what follows
-one names a deployment, and is never dropped); a `*` on the other side is what the first one stood for. A
-model's own name is never looked up here, so a rule leads to a model and not to another rule.
+A rule is a name, or a pattern with one `*`. The `*` matches at least one character but no `#`, since a `#`
+begins a deployment's name, which is never dropped. A `*` in the target repeats the matched text. A model's
+own name is never looked up here, so no rule leads to another rule.
 """
 
 import re
@@ -13,10 +13,10 @@ STAR = "*"
 
 class Aliases:
     """Rules in order of precedence: names before patterns, patterns with more fixed characters before others.
-    The first that fits decides."""
+    The first match decides."""
 
     def __init__(self, *rules: Mapping[str, str]) -> None:
-        """`rules`: one set after the other; all of one come before those of the next."""
+        """`rules`: sets of rules; all of one set come before those of the next."""
         self._rules = [
             (_pattern(name), target)
             for each in rules
@@ -24,15 +24,15 @@ class Aliases:
         ]
 
     def target(self, name: str) -> str | None:
-        """The model's name that a caller's stands for; None where no rule fits."""
+        """Returns the model's name for a caller's name; None where no rule matches."""
         for pattern, target in self._rules:
             if fits := pattern.fullmatch(name):
                 return target.replace(STAR, fits[1]) if STAR in target else target
         return None
 
     def is_taken(self, name: str) -> bool:
-        """Whether a rule is about such names, so that no adapter of a caller's may have one. A lone `*` is
-        about all that has no name, and takes none."""
+        """Whether a rule matches such a name, so that no caller's adapter may have it. A lone `*` takes no
+        name."""
         return any(pattern.fullmatch(name) for pattern, _ in self._rules if pattern != ANYTHING)
 
 

@@ -1,4 +1,4 @@
-"""A buffered answer is a fold over the events of a stream: there is no second path."""
+"""Collects a stream of events into a buffered answer: there is no second path."""
 
 from collections import defaultdict
 from collections.abc import AsyncIterator
@@ -13,15 +13,15 @@ from antiphon.domain.events import (
     ReasoningDelta,
     Started,
     TextDelta,
-    ToolCallBegun,
+    ToolCallStarted,
+    Usage,
 )
-from antiphon.domain.scores import Scores, joined
-from antiphon.domain.tools import ToolCall
-from antiphon.domain.usage import Usage
+from antiphon.domain.logprobs import Scores, join_scores
+from antiphon.domain.messages import ToolCall
 from antiphon.domain.values import Value
 
 
-class Choice(Value, frozen=True):
+class CollectedChoice(Value, frozen=True):
     """One complete choice."""
 
     index: int
@@ -30,17 +30,17 @@ class Choice(Value, frozen=True):
     scores: Scores | None = None
     """None when they were not asked for."""
     calls: tuple[ToolCall, ...] = ()
-    """In the order in which they were begun."""
+    """In the order in which they began."""
     reasoning: str = ""
-    """What was thought before the text, where the model says it."""
+    """The reasoning before the text, where the model shows it."""
     ids: tuple[int, ...] = ()
-    """Of its tokens, as many as `scores`, when token ids were asked for."""
+    """Token ids, as many as `scores`, when they were asked for."""
 
 
-class Generation(Value, frozen=True):
-    """All that a stream said, once it has ended."""
+class CollectedGeneration(Value, frozen=True):
+    """Everything in a stream that has ended."""
 
-    choices: tuple[Choice, ...]
+    choices: tuple[CollectedChoice, ...]
     usage: Usage
     prompts: tuple[tuple[int, ...], ...] = ()
     """The ids of each prompt, when token ids were asked for."""
@@ -48,30 +48,30 @@ class Generation(Value, frozen=True):
     """Of each prompt's tokens, when they were asked for."""
 
 
-class _Said:
-    """What one choice has said so far."""
+class _ChoiceParts:
+    """The parts of one choice so far."""
 
     __slots__ = ("arguments", "begun", "end", "ids", "reasoning", "scores", "text")
 
     def __init__(self) -> None:
         self.text: list[str] = []
         self.reasoning: list[str] = []
-        self.begun: list[ToolCallBegun] = []
+        self.begun: list[ToolCallStarted] = []
         self.arguments: dict[int, list[str]] = {}
-        """Of each call, by its number."""
+        """The parts of each call's arguments, by its number."""
         self.scores: list[Scores] = []
         self.ids: list[int] = []
         self.end: Finished | None = None
 
     def add(self, event: Delta | Finished) -> None:
-        """Takes what it says next."""
+        """Adds the next event."""
         if isinstance(event, TextDelta):
             self.text.append(event.text)
         elif isinstance(event, Finished):
             self.end = event
         elif isinstance(event, ReasoningDelta):
             self.reasoning.append(event.text)
-        elif isinstance(event, ToolCallBegun):
+        elif isinstance(event, ToolCallStarted):
             self.begun.append(event)
         else:
             self.arguments.setdefault(event.index, []).append(event.arguments)
@@ -80,19 +80,19 @@ class _Said:
         if event.ids:
             self.ids.extend(event.ids)
 
-    def choice(self, index: int, end: Finished) -> Choice:
-        """All of it."""
-        scores = None if end.scores is None else joined(self.scores)
+    def choice(self, index: int, end: Finished) -> CollectedChoice:
+        """Joins the parts."""
+        scores = None if end.scores is None else join_scores(self.scores)
         calls = tuple(
             [ToolCall(call.id, call.name, "".join(self.arguments.get(call.index, ()))) for call in self.begun]
         )
         text, reasoning = "".join(self.text), "".join(self.reasoning)
-        return Choice(index, text, end.reason, scores, calls, reasoning, tuple(self.ids))
+        return CollectedChoice(index, text, end.reason, scores, calls, reasoning, tuple(self.ids))
 
 
-async def collect(events: AsyncIterator[Event]) -> Generation:
-    """Folds a whole stream. Raises what the stream raises; ValueError when it breaks the order of events."""
-    choices: defaultdict[int, _Said] = defaultdict(_Said)
+async def collect(events: AsyncIterator[Event]) -> CollectedGeneration:
+    """Collects a whole stream. Raises the stream's errors; ValueError when it breaks the order of events."""
+    choices: defaultdict[int, _ChoiceParts] = defaultdict(_ChoiceParts)
     usage: Usage | None = None
     prompts: tuple[tuple[int, ...], ...] = ()
     scored: dict[int, Scores] = {}
@@ -110,4 +110,6 @@ async def collect(events: AsyncIterator[Event]) -> Generation:
     if usage is None:
         raise ValueError("the stream ended without usage")
     ended = [said.choice(index, said.end) for index, said in sorted(choices.items()) if said.end]
-    return Generation(tuple(ended), usage, prompts, tuple(scores for _, scores in sorted(scored.items())))
+    return CollectedGeneration(
+        tuple(ended), usage, prompts, tuple(scores for _, scores in sorted(scored.items()))
+    )

@@ -1,5 +1,4 @@
-"""What a request carries besides what it asks: who, until when, and where time, ids and randomness come
-from."""
+"""The circumstances of a request: its actor, its deadline, and its source of time, ids and randomness."""
 
 import os
 import secrets
@@ -18,23 +17,23 @@ class Clock(Protocol):
     """Source of time, ids and randomness, so that tests own them."""
 
     def monotonic(self) -> float:
-        """Seconds that never jump; only differences mean something."""
+        """Returns seconds that never jump; only differences mean something."""
 
     def wall(self) -> float:
-        """Unix time in seconds."""
+        """Returns Unix time in seconds."""
 
     def unique(self) -> str:
-        """32 hexadecimal digits that nobody else has."""
+        """Returns 32 hexadecimal digits that are unique."""
 
     def seed(self) -> int:
-        """A fresh seed of 63 bits for a request that names none."""
+        """Returns a new seed of 63 bits for a request without one."""
 
 
 AT_ONCE = 64
-"""Ids for which the kernel is asked at once: it takes longer over a question than over the answer."""
+"""Ids of one call to the kernel, since a call costs more than its ids."""
 
 _IDS: deque[str] = deque()
-"""Those that nobody has yet, in this process alone."""
+"""Ids of this process that are not used yet."""
 
 os.register_at_fork(after_in_child=_IDS.clear)
 
@@ -62,47 +61,47 @@ class SystemClock:
 
 
 class Origin(Value, frozen=True):
-    """Where a request comes from; what the records of usage say of it besides its actor."""
+    """Where a request comes from; the records of usage keep it beside the actor."""
 
     dialect: str = ""
     operation: str = ""
-    """Path that was asked."""
+    """The path of the endpoint."""
     end_user: str | None = None
-    """For whom the caller says that it asks."""
+    """The caller's own user that it asks for."""
     tags: Mapping[str, str] = NOTHING
-    """The caller's own."""
+    """The caller's own tags."""
 
 
 NOWHERE = Origin()
 
 
-class Progress:
-    """What becomes known of a request on its way; written by the pipeline and engines, read by whoever
-    answers."""
+class RequestProgress:
+    """Facts that become known of a request on its way. The pipeline and engines write them, the edge reads
+    them."""
 
     __slots__ = ("account", "attempts", "body", "embedded", "is_ended", "limit_statuses", "model", "unread")
 
     def __init__(self) -> None:
         self.account: Mapping[str, object] = {}
-        """Of work that ends with an error: what the log says of it, together with the error."""
+        """The log's values for work that ends with an error."""
         self.attempts = 0
-        """How often an engine was asked."""
+        """Number of attempts at an engine."""
         self.body = b""
-        """What was sent, word by word."""
+        """The body as it was sent."""
         self.embedded = 0
-        """Tokens of the texts whose vectors were made, however the request ends."""
+        """Tokens of the texts that have vectors, however the request ends."""
         self.is_ended = False
-        """Whether the edge has ended it, with an error that it answers and logs."""
+        """Whether the edge has ended it with an error, which it answers and logs."""
         self.model = ""
-        """The own name of its model, once that is found."""
+        """The model's own name, once it is found."""
         self.limit_statuses: tuple[LimitStatus, ...] = ()
-        """How the limits that are for it stand, as they were last told."""
+        """The latest status of its limits."""
         self.unread: tuple[str, ...] = ()
         """Fields of its messages that the chat template does not read."""
 
 
 class Context(Value, frozen=True, gc=True):
-    """One request's circumstances; goes with it through every stage and into the engine."""
+    """One request's circumstances, passed through every stage and into the engine."""
 
     request_id: str
     actor: Actor = LOCAL_ANONYMOUS
@@ -110,8 +109,8 @@ class Context(Value, frozen=True, gc=True):
     """On the clock's monotonic scale; None is no deadline."""
     clock: Clock = field(default_factory=SystemClock)
     origin: Origin = NOWHERE
-    progress: Progress = field(default_factory=Progress)
+    progress: RequestProgress = field(default_factory=RequestProgress)
 
     def remaining(self) -> float | None:
-        """Seconds left until the deadline, at least 0; None without one."""
+        """Returns the seconds until the deadline, at least 0; None without one."""
         return None if self.deadline is None else max(0.0, self.deadline - self.clock.monotonic())

@@ -1,4 +1,4 @@
-"""Embedding: texts in, a vector of unit length for each out. Values only; knows no dialect and no engine."""
+"""Embeddings: texts in, a vector of unit length for each out."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Pooling(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingFacts:
-    """What an embedding model makes."""
+    """The vectors that an embedding model makes."""
 
     dimensions: int
     """Numbers of one vector."""
@@ -37,21 +37,21 @@ class EmbeddingRequest:
     inputs: tuple[RawPrompt, ...]
     """Text, in which nothing is a control token, or token ids as they are."""
     dimensions: int | None = None
-    """Numbers that each vector shall have; None is what the model makes."""
+    """Numbers of each vector; None is the model's own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Embeddings:
-    """What came of it."""
+    """The vectors of a request."""
 
     vectors: bytes
     """One after the other in the order of the inputs."""
     dimensions: int
     prompt_tokens: int
-    """Of all inputs, with what the tokenizer puts before and after a text."""
+    """Tokens of all inputs, with the tokenizer's own before and after a text."""
 
     def __len__(self) -> int:
-        """How many vectors these are."""
+        """Number of vectors."""
         return len(self.vectors) // (self.dimensions * WIDTH)
 
     def __iter__(self) -> Iterator[bytes]:
@@ -62,19 +62,19 @@ class Embeddings:
 
 @dataclass(frozen=True, slots=True)
 class EmbedRequest:
-    """What a token engine is asked for: token ids of several texts, whose vectors are computed in order."""
+    """A token engine's job: token ids of several texts, whose vectors are computed in order."""
 
     texts: tuple[tuple[int, ...], ...]
-    """As the model reads them, with what stands before and after a text."""
+    """As the model reads them, special tokens included."""
     actor: str = ""
-    """Who asks, opaque: actors take turns."""
+    """An opaque id; actors take turns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vectors:
-    """Vectors of consecutive texts. Several come for one request, in order; together they cover it."""
+    """Vectors of consecutive texts. Several come for one request, in order, and cover it."""
 
     start: int
-    """Place in the request of the first of them."""
+    """Index of the first text in the request."""
     values: bytes
     """Float32, little-endian: as many for each text as the model has dimensions, of unit length."""

@@ -1,16 +1,45 @@
-"""What happens while generating. A stream is one Started, deltas and one Finished for each choice, and
-Usage last; between them PromptScored of each prompt whose scores were asked for.
+"""The events of a generation, and its token usage. A stream is one Started, deltas and one Finished for each
+choice, and Usage last; between them a PromptScored for each prompt whose scores were asked for.
 
-Started comes with the first token, not before, so a failure before it is still an ordinary error; where no
-token is made (`max_tokens` 0) it comes when the first choice is complete. Errors are raised, not yielded.
+Started comes with the first token, so a failure before it is an ordinary error. Where no token is made
+(`max_tokens` 0) it comes when the first choice is complete. Errors are raised, not yielded.
 """
 
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from antiphon.domain.scores import Scores
-from antiphon.domain.usage import Usage
+from antiphon.domain.logprobs import Scores
 from antiphon.domain.values import Value
+
+
+class UsageSource(StrEnum):
+    """Where the counts come from."""
+
+    ENGINE = "engine"
+    """Counted by the engine that generated."""
+    REPORTED = "reported"
+    """Reported by a vendor."""
+    COUNTED = "counted"
+    """Counted here, with the model's tokenizer."""
+    ESTIMATED = "estimated"
+    """Nobody counted."""
+
+
+class Usage(Value, frozen=True):
+    """Totals of one request: each prompt once, the tokens of every choice. It is also the last event of a
+    stream."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+    """Prompt tokens that were not computed again, because their KV was cached."""
+    reasoning_tokens: int = 0
+    """Completion tokens that were spent on reasoning."""
+    source: UsageSource = UsageSource.ENGINE
+
+    @property
+    def total_tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
 
 
 class FinishReason(StrEnum):
@@ -21,12 +50,12 @@ class FinishReason(StrEnum):
     LENGTH = "length"
     """max_tokens, or the end of the context."""
     TOOL_CALLS = "tool_calls"
-    """The model's end of turn, after one or several whole calls."""
+    """The model's end of turn, after one or several complete calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The first token of any choice is there."""
+    """The first token of any choice has arrived."""
 
     prompt_tokens: int
     """Tokens of all prompts together."""
@@ -38,7 +67,7 @@ class Started:
 
 
 class PromptScored(Value, frozen=True):
-    """One prompt's tokens are scored, when that was asked for; one for each prompt, after Started."""
+    """The scores of one prompt's tokens, where they were asked for; one for each prompt, after Started."""
 
     prompt: int
     scores: Scores
@@ -46,25 +75,24 @@ class PromptScored(Value, frozen=True):
 
 
 class TextDelta(Value, frozen=True):
-    """More text of one choice; never empty, never half a character. With `echo` the first of a choice is its
-    prompt; with `logprobs` too, a long one comes in several."""
+    """More text of one choice; never empty, never half a character. With `echo` the first delta is the
+    prompt; with `logprobs` too, a long prompt comes in several."""
 
     choice: int
     text: str
     tokens: int = 0
-    """Completion tokens since this choice's last event. Summed over its events they are its part of the
-    usage, so that a
-    stream which is cut can be billed for what was made."""
+    """Completion tokens since this choice's last event. Their sum over the events is the choice's usage, so a
+    stream that is cut can be billed."""
     scores: Scores = ()
-    """Of the tokens whose text begins in this delta, and of those before them that show none, when they were
-    asked for."""
+    """Scores of the tokens whose text begins in this delta, and of invisible tokens before them, when they
+    were asked for."""
     ids: tuple[int, ...] = ()
-    """Of the tokens that `scores` are of, when token ids were asked for. Joined over its events they are all
-    of a choice's tokens, the one that ended it among them, but for those that a stop text cut off whole."""
+    """Ids of the tokens in `scores`, when token ids were asked for. Joined over the events they are all
+    tokens of the choice, except those that a stop string cut off."""
 
 
 class ReasoningDelta(Value, frozen=True):
-    """More of what one choice thinks before its text; never empty."""
+    """More reasoning of one choice before its text; never empty."""
 
     choice: int
     text: str
@@ -74,12 +102,12 @@ class ReasoningDelta(Value, frozen=True):
     ids: tuple[int, ...] = ()
 
 
-class ToolCallBegun(Value, frozen=True):
+class ToolCallStarted(Value, frozen=True):
     """The next call of one choice; its arguments follow in deltas."""
 
     choice: int
     index: int
-    """Which of the choice's calls, from 0."""
+    """The number of the call in its choice, from 0."""
     id: str
     name: str
     tokens: int = 0
@@ -105,22 +133,22 @@ class Finished(Value, frozen=True):
     choice: int
     reason: FinishReason
     tokens: int = 0
-    """Completion tokens since this choice's last delta: those that showed no text."""
+    """Completion tokens without text since this choice's last delta."""
     scores: Scores | None = None
-    """Of the tokens since this choice's last delta that showed no text, the one that ended it among them;
-    None when they were not asked for."""
+    """Scores of the tokens without text since the last delta, the last token of the choice included; None
+    when they were not asked for."""
     ids: tuple[int, ...] = ()
     """Of these tokens, when token ids were asked for."""
 
 
 class DiscardedTokens(Value, frozen=True):
-    """Tokens of candidates were made, of which some choose the best. They are part of the usage, and not
-    told again by the deltas of those that are given."""
+    """Tokens of candidates among which the best are chosen. They are part of the usage, and the deltas of the
+    chosen ones do not count them again."""
 
     tokens: int
 
 
-Delta = TextDelta | ReasoningDelta | ToolCallBegun | ToolCallDelta
-"""What a choice says."""
+Delta = TextDelta | ReasoningDelta | ToolCallStarted | ToolCallDelta
+"""More output of a choice."""
 
 Event = Started | PromptScored | Delta | Finished | DiscardedTokens | Usage

@@ -1,5 +1,5 @@
-"""A queue with bounds, in which actors take turns: whoever sends much keeps nobody else waiting.
-`FairSemaphore` lets a few out of such a queue at once."""
+"""A bounded queue in which actors take turns, so a busy caller keeps nobody else waiting. `FairSemaphore`
+lets a few items out of such a queue at once."""
 
 import asyncio
 import sys
@@ -13,13 +13,13 @@ from antiphon.domain.context import Clock
 from antiphon.errors import AntiphonError, EngineBusy, Overloaded
 
 ENDINGS = 32
-"""Ends that say how fast the queue moves."""
+"""Ends from which the speed of the queue is estimated."""
 SOONEST, LATEST = 1.0, 60.0
-"""Seconds after which a refused caller is told to try again."""
+"""Bounds of the seconds after which a refused caller may try again."""
 
 
 class Queued(Protocol):
-    """Belongs to an actor, and has its place among what waits of that actor."""
+    """An item of an actor, with a priority among the actor's items."""
 
     @property
     def actor(self) -> str: ...
@@ -30,32 +30,32 @@ class Queued(Protocol):
 
 
 class QueueBounds(Protocol):
-    """How many may wait."""
+    """How many items may wait."""
 
     @property
     def queue(self) -> int:
-        """Altogether."""
+        """In total."""
 
     @property
     def queue_per_actor(self) -> int:
-        """Of one actor."""
+        """For one actor."""
 
 
 Q = TypeVar("Q", bound=Queued)
 
 
 class FairQueue(Generic[Q]):
-    """A line for each actor."""
+    """A queue with a line for each actor."""
 
     def __init__(self, policy: QueueBounds, waiting: str = "requests", pace: float = 0.0) -> None:
-        """`waiting`: what does, as errors call it. `pace`: seconds between two ends, while none are known."""
+        """`waiting`: the items' name in errors. `pace`: seconds between two ends, while none are known."""
         self.refused = 0
-        """How many were refused so far."""
+        """Number of refusals so far."""
         self._policy = policy
         self._what = waiting
         self._pace = pace
         self._lines: dict[str, deque[Q]] = {}
-        """One for each actor that waits, in the order of their turns."""
+        """One line for each waiting actor, in the order of their turns."""
         self._count = 0
         self._endings: deque[float] = deque(maxlen=ENDINGS)
 
@@ -63,13 +63,13 @@ class FairQueue(Generic[Q]):
         return self._count
 
     def everybody(self) -> list[Q]:
-        """All that wait, in no order that matters. From any thread."""
+        """Returns all waiting items in no order. Any thread may call it."""
         lines = [tuple(line) for line in tuple(self._lines.values())]
         return [one for line in lines for one in line]
 
     def refusal(self, one: Q, now: float, free: int = 0) -> AntiphonError | None:
-        """Why it may not be queued, if so. `free`: places that nobody has; who is about to take one of these
-        does not wait."""
+        """Returns the error if it may not be queued. `free`: free places; an item that takes one at once does
+        not wait."""
         mine, policy = len(self._lines.get(one.actor, ())), self._policy
         if self._count >= policy.queue + free:
             self.refused += 1
@@ -88,13 +88,13 @@ class FairQueue(Generic[Q]):
         return None
 
     def add(self, one: Q) -> None:
-        """Puts it into its actor's line, behind those whose priority is no higher a number."""
+        """Adds it to its actor's line, behind items with an equal or lower priority number."""
         line = self._lines.setdefault(one.actor, deque())
         line.insert(sum(other.priority <= one.priority for other in line), one)
         self._count += 1
 
     def remove(self, one: Q) -> None:
-        """It waits no longer."""
+        """Removes a waiting item."""
         self._count -= 1
         line = self._lines[one.actor]
         line.remove(one)
@@ -102,37 +102,37 @@ class FairQueue(Generic[Q]):
             del self._lines[one.actor]
 
     def turns(self) -> Iterator[Q]:
-        """The first of each actor, in the order of their turns."""
+        """Yields the first item of each actor, in the order of their turns."""
         return (line[0] for line in self._lines.values())
 
     def requeue(self, one: Q) -> None:
-        """It had its turn and still waits: everybody else of its actor comes before it, every other actor
-        before this one."""
+        """Moves an item that still waits after its turn behind its actor's others, and its actor behind all
+        others."""
         self._lines[one.actor].remove(one)
         self._lines[one.actor].append(one)
         self._turn(one.actor)
 
     def leave(self, one: Q) -> None:
-        """It had its last turn; its actor's next turn comes after everybody else's."""
+        """Removes an item after its turn, and moves its actor behind all others."""
         self.remove(one)
         self._turn(one.actor)
 
     def note_end(self, now: float) -> None:
-        """One of those that waited here has ended."""
+        """Notes the end of an item that waited here."""
         self._endings.append(now)
 
     def note_rest(self) -> None:
-        """Nothing waits, so the next end says nothing of how fast the queue moves."""
+        """Notes that nothing waits, so the next end says nothing about the queue's speed."""
         self._endings.clear()
 
     def _turn(self, actor: str) -> None:
-        """Puts the actor's line behind all others."""
+        """Moves the actor's line behind all others."""
         line = self._lines.pop(actor, None)
         if line is not None:
             self._lines[actor] = line
 
     def _retry_after(self, ahead: int, now: float) -> float:
-        """Seconds in which so many end, as fast as the last ones did."""
+        """Estimates the seconds until so many items end, from the latest ends."""
         pace = self._pace
         if len(self._endings) > 1 and now > self._endings[0]:
             pace = (now - self._endings[0]) / (len(self._endings) - 1)
@@ -140,16 +140,16 @@ class FairQueue(Generic[Q]):
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """How much is done at once, and how much may wait for it."""
+class QueueLimits:
+    """How many run at once, and how many may wait."""
 
     at_once: int
     queue: int
     queue_per_actor: int
     waiting: str = "requests"
-    """What waits, as errors call it."""
+    """The items' name in errors."""
     usual: float = 0.0
-    """Seconds that one takes, while nothing is known of any."""
+    """Estimated seconds of one item, while none has ended."""
     at_once_per_actor: int = sys.maxsize
 
 
@@ -164,17 +164,17 @@ class _Waiter:
 
 
 class FairSemaphore:
-    """A few places. Belongs to one event loop."""
+    """A few places with a fair queue. It belongs to one event loop."""
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: QueueLimits) -> None:
         self._bounds = bounds
         self._queue: FairQueue[_Waiter] = FairQueue(bounds, bounds.waiting, bounds.usual / bounds.at_once)
         self._running: Counter[str] = Counter()
 
     @asynccontextmanager
-    async def taken(self, actor: str, clock: Clock) -> AsyncIterator[None]:
-        """A place for an actor, kept while the context lasts. Raises Overloaded or EngineBusy where too many
-        wait for one."""
+    async def hold(self, actor: str, clock: Clock) -> AsyncIterator[None]:
+        """A place for an actor, while the context lasts. Raises Overloaded or EngineBusy where too many
+        wait."""
         await self.acquire(actor, clock)
         try:
             yield
@@ -182,7 +182,7 @@ class FairSemaphore:
             self.release(actor, clock)
 
     async def acquire(self, actor: str, clock: Clock, priority: int = 0) -> None:
-        """Takes a place, now or when it is this one's turn. Raises as `taken` does."""
+        """Takes a place, now or at this actor's turn. Raises as `hold` does."""
         if self.has_room(actor):
             self._running[actor] += 1
             return
@@ -204,7 +204,7 @@ class FairSemaphore:
             raise
 
     def release(self, actor: str, clock: Clock) -> None:
-        """Gives a place back: to the actor whose turn it is."""
+        """Returns a place, to the actor whose turn it is."""
         self._running[actor] -= 1
         if not self._running[actor]:
             del self._running[actor]
@@ -219,6 +219,6 @@ class FairSemaphore:
             one.come.set()
 
     def has_room(self, actor: str) -> bool:
-        """Whether the actor would not wait: who waits does so for want of room."""
+        """Whether the actor would get a place without waiting."""
         bounds = self._bounds
         return self._running.total() < bounds.at_once and self._running[actor] < bounds.at_once_per_actor

@@ -1,4 +1,4 @@
-"""Who calls, and what the caller may do."""
+"""The caller of a request, and its permissions."""
 
 from collections.abc import Iterable
 from enum import StrEnum
@@ -13,7 +13,7 @@ class ActorKind(StrEnum):
     ANONYMOUS = "anonymous"
     """A local caller of a server that has no key configured."""
     SERVICE_KEY = "service_key"
-    """The bearer of a project's key, or of the one in ANTIPHON_API_KEY."""
+    """The bearer of a project's key, or of the key in ANTIPHON_API_KEY."""
     USER = "user"
     """A user, by an access token."""
     ADMIN = "admin"
@@ -21,18 +21,18 @@ class ActorKind(StrEnum):
 
 
 class Right(StrEnum):
-    """What a route asks of its caller."""
+    """The permission that a route needs."""
 
     READ = "read"
-    """To see models and token ids."""
+    """See models and token ids."""
     GENERATE = "generate"
-    """To have text or vectors made."""
+    """Generate text or vectors."""
     ADAPT = "adapt"
-    """To load and unload adapters."""
+    """Load and unload adapters."""
     OBSERVE = "observe"
-    """To see the numbers of the whole server."""
+    """See the numbers of the whole server."""
     MANAGE = "manage"
-    """To manage keys and members, one's own project's at least."""
+    """Manage keys and members, at least of one's own project."""
 
 
 READER = frozenset({Right.READ, Right.MANAGE})
@@ -49,33 +49,33 @@ class Actor(Value, frozen=True):
     id: str
     """Stable and public: safe to log, never the credential or a part of it."""
     project: str = DEFAULT_PROJECT
-    """Whose prompts may share what the engines keep of them, and whose usage it is."""
+    """The project whose usage it is, and whose prompts share the engines' prefix caches."""
     user: str | None = None
-    """For whom it speaks, where that is known."""
+    """The user that the caller acts for, where that is known."""
     rights: frozenset[Right] = LOCAL
     grant: Grant = EVERYTHING
-    """To which models and paths the key is confined."""
+    """The models and paths that the key allows."""
     bound: bool = False
-    """Whether the key is for its project alone, and so for none other of its user's."""
+    """Whether the key is for its project alone, and for no other of its user's."""
     until: int | None = None
-    """Unix seconds at which the key ends."""
+    """Unix seconds when the key ends."""
 
     @property
     def admin(self) -> bool:
-        """Whether the operator calls."""
+        """Whether it is the operator."""
         return self.kind is ActorKind.ADMIN
 
     @property
     def caller(self) -> str:
-        """Who takes turns and leaves room as one: a user, whatever the tokens, else a key."""
+        """The id that queues share: the user for all of its tokens, otherwise the key."""
         return self.user if self.kind is ActorKind.USER and self.user else self.id
 
     def may_use(self, model: str) -> bool:
-        """Whether the key is for this model."""
+        """Whether the key allows this model."""
         return self.grant.models is None or matches(self.grant.models, model)
 
     def may_call(self, path: str) -> bool:
-        """Whether the key is for this path."""
+        """Whether the key allows this path."""
         return self.grant.endpoints is None or matches(self.grant.endpoints, path)
 
 
@@ -83,12 +83,12 @@ LOCAL_ANONYMOUS = Actor(ActorKind.ANONYMOUS, "anonymous")
 
 
 def matches(patterns: Iterable[str], text: str) -> bool:
-    """Whether any pattern is the text; `*` stands for any run of characters."""
+    """Whether any pattern matches the text; `*` matches any run of characters."""
     return any(_matches(pattern.split("*"), text) for pattern in patterns)
 
 
 def _matches(pieces: list[str], text: str) -> bool:
-    """Each piece where it first comes after the one before: as good as any other place, and found at once."""
+    """Matches each piece at its first place after the one before, which is as good as any other place."""
     first, *others = pieces
     if not others:
         return text == first
@@ -104,11 +104,11 @@ def _matches(pieces: list[str], text: str) -> bool:
     return at <= end
 
 
-def within(narrow: Grant, wide: Grant) -> bool:
-    """Whether everything that one grant allows the other does too."""
+def is_within(narrow: Grant, wide: Grant) -> bool:
+    """Whether one grant allows everything that the other allows."""
     return _covers(wide.models, narrow.models) and _covers(wide.endpoints, narrow.endpoints)
 
 
 def _covers(wide: tuple[str, ...] | None, narrow: tuple[str, ...] | None) -> bool:
-    """A pattern that another matches as a text allows no more than the other."""
+    """Compares patterns as texts: a pattern that another one matches allows no more than that."""
     return wide is None or (narrow is not None and all(matches(wide, pattern) for pattern in narrow))

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from antiphon.domain.events import UsageSource
 from antiphon.domain.limits import Amounts
-from antiphon.domain.usage import UsageSource
 from antiphon.domain.values import Value
 
 OK = "ok"
@@ -71,7 +71,7 @@ class Entry(Value, frozen=True, omit_defaults=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Used:
+class UsedAmounts:
     """What the entries of one key, user, project and model used together."""
 
     at: int

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from antiphon.domain.identity import matches
-from antiphon.domain.money import NANO
+from antiphon.domain.prices import NANO
 from antiphon.domain.values import Value
 
 MAX_COUNT = 2**53

@@ -1,13 +1,93 @@
-"""The conversation as every dialect can say it, and as no dialect spells it."""
+"""The messages of a conversation, the tools that a model may call, and its calls."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from antiphon.domain.tools import ToolCall
+OPEN_KEYWORDS = frozenset(
+    "additionalProperties patternProperties unevaluatedProperties allOf anyOf oneOf extends if "
+    "dependencies dependentSchemas $ref $dynamicRef $recursiveRef".split()
+)
+"""Keywords beside `properties` that may name other properties."""
+
+PROPERTY_KEYWORDS = frozenset(
+    "required minProperties patternProperties propertyNames unevaluatedProperties dependentRequired "
+    "dependentSchemas enum const not if".split()
+)
+"""Keywords that name properties in a schema that declares none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function as the caller describes it."""
+
+    name: str
+    description: str | None = None
+    parameters: Mapping[str, object] | None = None
+    """The JSON Schema of its arguments, as the model sees it; None takes none."""
+    strict: bool = False
+    """Whether every keyword of the schema must be enforced; otherwise unsupported ones are left out."""
+    kept: Mapping[str, object] | None = field(default=None, compare=False)
+    """The schema without the keywords that were left out; None is `parameters`."""
+    field: str = field(default="tools", compare=False)
+    """The caller's name of the schema, for errors."""
+
+    @property
+    def schema(self) -> Mapping[str, object]:
+        """The schema that arguments satisfy: always an object, without undeclared properties unless the
+        schema names others."""
+        if self.parameters is None:
+            return {"type": "object", "additionalProperties": False}
+        said = self.kept if self.kept is not None else self.parameters
+        given = self.parameters
+        asks = not given.get("properties") and any(given.get(name) for name in PROPERTY_KEYWORDS)
+        closed = given.keys().isdisjoint(OPEN_KEYWORDS) and not asks
+        return {"type": "object"} | dict(said) | ({"additionalProperties": False} if closed else {})
+
+
+class ToolChoice(StrEnum):
+    """Whether the model calls tools."""
+
+    NONE = "none"
+    """It sees the tools and calls none."""
+    AUTO = "auto"
+    """It decides."""
+    REQUIRED = "required"
+    """It calls, and writes no text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """The tools of one conversation."""
+
+    tools: tuple[Tool, ...]
+    choice: ToolChoice = ToolChoice.AUTO
+    parallel: bool = True
+    """Whether one turn may make several calls."""
+    allowed: frozenset[str] | None = None
+    """Names of the tools that it may call; None is all. The model only sees the others."""
+
+    @property
+    def callable(self) -> tuple[Tool, ...]:
+        """The tools that it may call."""
+        if self.choice is ToolChoice.NONE:
+            return ()
+        return tuple(tool for tool in self.tools if self.allowed is None or tool.name in self.allowed)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call that a model made."""
+
+    id: str
+    """The id in the message with its result."""
+    name: str
+    arguments: str
+    """JSON, or the beginning of it where the text was cut."""
 
 
 class Role(StrEnum):
-    """Who speaks."""
+    """The author of a message."""
 
     SYSTEM = "system"
     DEVELOPER = "developer"
@@ -19,16 +99,16 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn. `text` is the concatenation of its text parts; text is text, never control tokens."""
+    """One message. `text` joins its text parts; it never holds control tokens."""
 
     role: Role
     text: str
     name: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
-    """What the assistant called after its text."""
+    """The assistant's calls after its text."""
     tool_call_id: str | None = None
-    """Which call a tool's text is the result of."""
+    """The call that a tool's text answers."""
     reasoning: str | None = None
-    """What the assistant thought before its text; given to templates that read it."""
+    """The assistant's reasoning before its text, for templates that read it."""
     reasoning_field: str = field(default="reasoning_content", compare=False)
-    """What the caller calls that."""
+    """The caller's name of that field."""

@@ -1,57 +1,84 @@
-"""What tokens cost: a list of prices with the time in which each holds. Integers alone, so that sums are
-exact."""
+"""What tokens cost: decimals and integers of money, currencies, and a price list over time. All amounts are
+integers, so sums are exact."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from antiphon.domain.identity import matches
+
+DIGITS = 9
+
+NANO = 1_000_000_000
+"""Nano-units of one unit."""
+
+DECIMAL = rf"^[0-9]{{1,7}}(\.[0-9]{{1,{DIGITS}}})?(?![\s\S])"
+"""The form of a price's amount: `0.15`, `3`, `0.000000001`."""
+
+_AMOUNT = re.compile(rf"[0-9]{{1,300}}(\.[0-9]{{1,{DIGITS}}})?")
+"""The same form of any size, so that an error can name the size."""
+
+
+def parse_decimal(text: str) -> int | None:
+    """Returns the nano-units of a decimal; None for other texts, and for more than nine decimal places."""
+    if _AMOUNT.fullmatch(text) is None:
+        return None
+    whole, _, part = text.partition(".")
+    return int(whole) * NANO + int(part.ljust(DIGITS, "0"))
+
+
+def format_decimal(amount: int) -> str:
+    """Returns nano-units as the shortest exact decimal."""
+    whole, part = divmod(amount, NANO)
+    return f"{whole}.{part:0{DIGITS}}".rstrip("0").rstrip(".")
+
 
 MILLION = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What a model's tokens cost from a moment on. Amounts are nano-units of the currency for a million
+    """The price of a model's tokens from a time on. Amounts are nano-units of the currency for a million
     tokens: 0.15 dollars for a million are 150,000,000."""
 
     id: str
     models: str
     """Pattern of model names."""
     currency: str
-    """ISO 4217: `USD`. All costs of a server are in one."""
+    """ISO 4217: `USD`. All costs of a server have one currency."""
     since: int
-    """Unix seconds from which it holds."""
+    """Unix seconds when it begins."""
     input: int
     output: int
     cached: int | None = None
-    """Of prompt tokens that were not computed again; None costs what `input` does."""
+    """For prompt tokens that were not computed again; None means `input`."""
     request: int = 0
     """Nano-units for each request."""
     until: int | None = None
-    """Unix seconds at which it no longer holds."""
+    """Unix seconds when it ends."""
     created: int = 0
     note: str = ""
 
     def holds(self, at: int) -> bool:
-        """Whether what begins at a moment (Unix seconds) is reckoned by it."""
+        """Whether it applies to requests that begin at that time (Unix seconds)."""
         return self.since <= at and (self.until is None or at < self.until)
 
     def is_over(self, now: int) -> bool:
-        """Whether it holds no more and never will again. `now`: Unix seconds."""
+        """Whether it will never apply again. `now`: Unix seconds."""
         return self.until is not None and self.until <= max(now, self.since)
 
     @property
     def never_held(self) -> bool:
-        """Whether it was ended before it began."""
+        """Whether it ended before it began."""
         return self.until is not None and self.until <= self.since
 
     def most(self, prompt_tokens: int, output_tokens: int) -> int:
-        """Nano-units that a request costs at most, however many of its prompt tokens are cached."""
+        """Returns the highest cost of a request in nano-units, however many prompt tokens are cached."""
         cached = prompt_tokens if self.cached is not None and self.cached > self.input else 0
         return self.cost(prompt_tokens, cached, output_tokens)
 
     def cost(self, prompt_tokens: int, cached_tokens: int, output_tokens: int) -> int:
-        """Nano-units of one request, each half rounded up."""
+        """Returns the nano-units of one request, halves rounded up."""
         cached = self.input if self.cached is None else self.cached
         millionths = (
             (prompt_tokens - cached_tokens) * self.input
@@ -61,13 +88,27 @@ class Price:
         return self.request + (2 * millionths + MILLION) // (2 * MILLION)
 
 
-def unpriced(prices: Sequence[Price], models: Sequence[str], at: int) -> list[str]:
-    """Those of the models that no price holds for at a moment (Unix seconds)."""
+def find_unpriced(prices: Sequence[Price], models: Sequence[str], at: int) -> list[str]:
+    """Returns the models without a price at that time (Unix seconds)."""
     holding = [price.models for price in prices if price.holds(at)]
     return [model for model in models if not matches(holding, model)]
 
 
-def currency_of(prices: Sequence[Price]) -> str | None:
-    """The currency of all costs: that of the price made last, as another is taken only where nothing was
-    priced before. `prices`: in the order in which they were made."""
+def find_currency(prices: Sequence[Price]) -> str | None:
+    """Returns the currency of all costs: the latest price's, as the currency changes only while nothing is
+    priced. `prices`: in the order of their creation."""
     return prices[-1].currency if prices else None
+
+
+CURRENCY_CODES = frozenset(
+    """
+    AED AFN ALL AMD AOA ARS AUD AWG AZN BAM BBD BDT BGN BHD BIF BMD BND BOB BRL BSD BTN BWP BYN BZD CAD
+    CDF CHF CLP CNY COP CRC CUP CVE CZK DJF DKK DOP DZD EGP ERN ETB EUR FJD FKP GBP GEL GHS GIP GMD GNF
+    GTQ GYD HKD HNL HTG HUF IDR ILS INR IQD IRR ISK JMD JOD JPY KES KGS KHR KMF KPW KRW KWD KYD KZT LAK
+    LBP LKR LRD LSL LYD MAD MDL MGA MKD MMK MNT MOP MRU MUR MVR MWK MXN MYR MZN NAD NGN NIO NOK NPR NZD
+    OMR PAB PEN PGK PHP PKR PLN PYG QAR RON RSD RUB RWF SAR SBD SCR SDG SEK SGD SHP SLE SOS SRD SSP STN
+    SVC SYP SZL THB TJS TMT TND TOP TRY TTD TWD TZS UAH UGX USD UYU UZS VED VES VND VUV WST XAF XCD XCG
+    XOF XPF YER ZAR ZMW ZWG
+    """.split()
+)
+"""The codes of ISO 4217, without funds, metals, tests and no currency."""

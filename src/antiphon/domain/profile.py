@@ -1,9 +1,10 @@
-"""What a model can take and give, as data; published at /v1/models/{id}."""
+"""What a model can take and give, and its tokenizer, as data; published at /v1/models/{id}."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from antiphon.domain.embedding import EmbeddingFacts
-from antiphon.domain.sampling import AskedSampling
+from antiphon.domain.sampling import SamplingOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,7 +12,7 @@ class Profile:
     """Facts of one model as it is served now."""
 
     architecture: str
-    """As the weights name it: `llama`, `qwen2`."""
+    """The architecture in the weights: `llama`, `qwen2`."""
     parameters: int
     """Number of weights."""
     size: int
@@ -19,21 +20,38 @@ class Profile:
     quantization: str
     """`Q8_0`, `F16`, ..."""
     context_length: int
-    """Tokens that prompt and completion of one choice may take together."""
+    """Tokens of the prompt and completion of one choice together."""
     vocabulary: int
     """Number of token ids."""
     chat: bool
-    """Whether the model carries a chat template that was proved safe."""
+    """Whether the model has a chat template that passed its proof."""
     exact: bool
     """Whether a sequence is bit-equal alone and in a batch."""
     sequences: int
-    """Choices that run at once; more wait."""
+    """Choices that run at once; others wait."""
     engine: str
-    """Which engine serves it, with the library's version."""
-    sampling: AskedSampling = field(default_factory=AskedSampling)
-    """Defaults for what a request leaves out."""
+    """Its engine, with the library's version."""
+    sampling: SamplingOptions = field(default_factory=SamplingOptions)
+    """Defaults for fields that a request leaves out."""
     modalities: tuple[str, ...] = ("text",)
     reasoning: bool = False
-    """Whether the chat template tells of reasoning, which is then given apart from what is said."""
+    """Whether the chat template marks reasoning, which then comes apart from the text."""
     embedding: EmbeddingFacts | None = None
-    """Of an embedding model; null: it generates."""
+    """For an embedding model; None for one that generates."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerInfo:
+    """A model's tokenizer, for clients that tokenize by this server."""
+
+    context_length: int
+    controls: Mapping[int, str]
+    """Control tokens by id."""
+    bos: str | None = None
+    """The begin token as text; None where the model has none."""
+    eos: str | None = None
+    """The end token."""
+    add_bos: bool = False
+    """Whether a raw prompt gets the begin token."""
+    chat_template: str | None = None
+    """The source of the model's chat template."""

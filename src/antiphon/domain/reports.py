@@ -1,4 +1,4 @@
-"""What is asked of the ledger, and what it answers: sums over its entries, by whatever tells them apart."""
+"""Queries of the ledger and their results: sums over its entries by dimensions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -8,8 +8,8 @@ from types import MappingProxyType
 from antiphon.domain.ledger import Entry
 
 
-class Field(StrEnum):
-    """What an entry says of itself; named as in `domain.ledger.Entry`."""
+class EntryField(StrEnum):
+    """A field of an entry; named as in `domain.ledger.Entry`."""
 
     PROJECT = "project"
     USER = "user"
@@ -30,7 +30,7 @@ class Field(StrEnum):
 
 
 class Bucket(StrEnum):
-    """A stretch of time in UTC, named by the Unix second in which it begins."""
+    """A period in UTC, named by its first Unix second."""
 
     HOUR = "hour"
     DAY = "day"
@@ -40,7 +40,7 @@ class Bucket(StrEnum):
 
 
 TAG = "tag:"
-"""What the name of a tag follows, where it is one dimension among others."""
+"""The prefix of a tag's name among other dimensions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,36 +53,38 @@ class Tag:
         return TAG + self.name
 
 
-Dimension = Field | Bucket | Tag
+Dimension = EntryField | Bucket | Tag
 
 
-def dimension(text: str) -> Dimension | None:
-    """The one of that name: `model`, `day`, `tag:team`. None where there is none."""
+def parse_dimension(text: str) -> Dimension | None:
+    """Returns the dimension of that name: `model`, `day`, `tag:team`; None where there is none."""
     if text.startswith(TAG):
         return Tag(text.removeprefix(TAG)) if len(text) > len(TAG) else None
     return DIMENSIONS.get(text)
 
 
-DIMENSIONS: Mapping[str, Field | Bucket] = MappingProxyType({each.value: each for each in (*Field, *Bucket)})
-"""By name; tags are beside them."""
+DIMENSIONS: Mapping[str, EntryField | Bucket] = MappingProxyType(
+    {each.value: each for each in (*EntryField, *Bucket)}
+)
+"""By name; tags come besides."""
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """That an entry says this; None or empty: that it says nothing."""
+    """Requires this value of an entry; None or empty requires no value."""
 
-    of: Field | Tag
+    of: EntryField | Tag
     value: str | None
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
-    """Entries that began in a time and satisfy every condition."""
+class EntrySelection:
+    """The entries that began in a period and satisfy every condition."""
 
     since: int
     """Unix milliseconds."""
     until: int
-    """Unix milliseconds; what began then is no more in it."""
+    """Unix milliseconds, exclusive."""
     conditions: tuple[Condition, ...] = ()
 
 
@@ -103,18 +105,18 @@ class Mean:
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
+class UsageTotals:
     """Sums over entries."""
 
     requests: int = 0
-    """Entries: generations, also those that a request's own work asked for."""
+    """Entries: generations, also those that a request's own work started."""
     ok: int = 0
     cancelled: int = 0
     aborted: int = 0
     failed: int = 0
-    """That ended with an error."""
+    """Entries that ended with an error."""
     unpriced: int = 0
-    """For which no price held: their cost is not known, and counts as none."""
+    """Entries without a price: their cost is unknown and counts as 0."""
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
@@ -125,37 +127,37 @@ class Totals:
     ttft_ms: Mean = field(default_factory=Mean)
     total_ms: Mean = field(default_factory=Mean)
 
-    def __add__(self, other: "Totals") -> "Totals":
-        return Totals(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
+    def __add__(self, other: "UsageTotals") -> "UsageTotals":
+        return UsageTotals(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """The totals of the entries that say the same."""
+class ReportGroup:
+    """The totals of the entries with equal values."""
 
     values: tuple[str | int | None, ...]
-    """One for each dimension; of a bucket the Unix second in which it begins."""
-    totals: Totals
+    """One for each dimension; for a bucket its first Unix second."""
+    totals: UsageTotals
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """Totals of a selection, and of its groups: the earliest bucket first, then the most requests."""
+class LedgerReport:
+    """Totals of a selection and of its groups: the earliest bucket first, then the most requests."""
 
-    total: Totals
-    """Of all, also of groups that are not listed."""
-    groups: tuple[Group, ...] = ()
+    total: UsageTotals
+    """Of all entries, also those of groups that are not listed."""
+    groups: tuple[ReportGroup, ...] = ()
     more: bool = False
-    """Whether there are groups that are not listed."""
+    """Whether there are more groups."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a list of entries goes on: after the one that began at this time and has this id."""
+class EntryPosition:
+    """The position in a list of entries: after the entry with this start and id."""
 
     at: int
     id: str
 
     @staticmethod
-    def of(entry: Entry) -> "Place":
-        return Place(entry.at, entry.id)
+    def of(entry: Entry) -> "EntryPosition":
+        return EntryPosition(entry.at, entry.id)

@@ -1,37 +1,70 @@
-"""The generation request: everything a caller can ask for, in one frozen value that knows no dialect."""
+"""The generation request: everything that a caller can ask for, in one frozen value that knows no dialect."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from antiphon.domain.constraint import Constraint
-from antiphon.domain.messages import Message
-from antiphon.domain.sampling import AskedSampling
-from antiphon.domain.tools import Tools
+from antiphon.domain.messages import Message, Tools
+from antiphon.domain.sampling import SamplingOptions
 from antiphon.domain.values import Value
 
 
+class ConstraintKind(StrEnum):
+    """The language of a constraint."""
+
+    JSON_OBJECT = "json_object"
+    """Any JSON object; has no source."""
+    JSON_SCHEMA = "json_schema"
+    """JSON that a schema accepts; the source is the schema as JSON."""
+    REGEX = "regex"
+    """A text that a regular expression matches completely."""
+    CHOICE = "choice"
+    """One of several texts; the source is a JSON list of them."""
+    LARK = "lark"
+    """A text of a context-free grammar in Lark's notation."""
+    GBNF = "gbnf"
+    """The same in llama.cpp's notation."""
+    CALLS = "calls"
+    """Calls of functions, perhaps in free text; `constraints.grammar` reads the source."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """The form that generated text must have. A constraint that cannot be enforced is refused."""
+
+    kind: ConstraintKind
+    source: str = ""
+    whitespace: str | None = None
+    """For JSON only: a regular expression for the optional whitespace wherever JSON allows it. None is one
+    space after each comma and colon, and none elsewhere."""
+    field: str = field(default="response_format", compare=False)
+    """The caller's name of the field, for errors."""
+    prelude: str = ""
+    """The text before it, a model's reasoning, as `constraints.grammar.Prelude` writes it. The renderer makes
+    it, never a caller; empty is nothing."""
+
+
 class Overflow(StrEnum):
-    """What becomes of a request whose prompt and `max_tokens` together pass the context length."""
+    """How to treat a request whose prompt and `max_tokens` together pass the context length."""
 
     ERROR = "error"
-    """It is refused."""
+    """Refuse it."""
     SHORTEN = "shorten"
-    """`max_tokens` is lowered to what is left; a prompt that leaves no room is refused all the same."""
+    """Lower `max_tokens` to the rest; still refuse a prompt that leaves no room."""
 
 
 class Truncation(StrEnum):
-    """At which end a prompt is cut."""
+    """The end at which a prompt is cut."""
 
     LEFT = "left"
-    """The last tokens are kept."""
+    """Keep the last tokens."""
     RIGHT = "right"
-    """The first tokens are kept."""
+    """Keep the first tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReasoningTerms:
-    """What a dialect calls what its callers ask of reasoning; errors speak so."""
+    """A dialect's names of the reasoning fields, for errors."""
 
     effort: str = "reasoning_effort"
     """The field of the effort."""
@@ -45,45 +78,45 @@ class ReasoningTerms:
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """What a model that reasons shall do before it answers."""
+    """The reasoning that a model does before it answers."""
 
     effort: str | None = None
-    """`none`, `minimal`, `low`, `medium`, `high`, ...; None is the model's own way. Given to the template."""
+    """`none`, `minimal`, `low`, `medium`, `high`, ...; None is the model's own way. The template gets it."""
     budget: int | None = None
-    """Most tokens of reasoning, after which it is made to end; None is what max_tokens leaves."""
+    """Most tokens of reasoning, after which it is ended; None is limited by max_tokens only."""
     shown: bool = True
-    """Whether the reasoning is given; it is counted either way."""
+    """Whether the answer shows the reasoning; it counts either way."""
     wanted: bool = False
-    """Whether it is refused where the model does not reason."""
+    """Whether a model without reasoning refuses the request."""
     terms: ReasoningTerms = field(default=ReasoningTerms(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A prompt made of messages, rendered by the model's chat template."""
+    """A prompt of messages, rendered by the model's chat template."""
 
     messages: tuple[Message, ...]
     generation_prompt: bool = True
-    """Whether the assistant's header is opened at the end."""
+    """Whether the prompt ends with the assistant's header."""
     tools: Tools | None = None
-    """What the model is shown and may call."""
+    """The tools that the model sees and may call."""
     continues: bool = False
-    """Whether the last message is left open and the model goes on with it; not with `generation_prompt`."""
+    """Whether the last message stays open and the model continues it; not with `generation_prompt`."""
     template: str | None = None
-    """A template of the request's own, in the place of the model's; None is the model's."""
+    """The request's own template, instead of the model's."""
     template_values: Mapping[str, object] = field(default_factory=dict)
-    """Further values that the template reads."""
+    """Further values for the template."""
     documents: tuple[Mapping[str, object], ...] | None = None
-    """Texts to answer from, for a template that reads some."""
+    """Texts to answer from, for a template that reads documents."""
     add_special: bool | None = None
-    """Whether the model's begin token stands before what the template writes, unless it begins with that:
-    None where the model wants one."""
+    """Whether the prompt begins with the model's begin token, unless the template writes it; None follows the
+    model."""
     reasoning: Reasoning = field(default_factory=Reasoning)
 
 
 @dataclass(frozen=True, slots=True)
 class RawPrompt:
-    """A prompt that is used as it is: text (may hold control tokens) or the token ids themselves."""
+    """A prompt that is used as it is: text (may hold control tokens) or token ids."""
 
     text: str | None = None
     tokens: tuple[int, ...] | None = None
@@ -95,10 +128,10 @@ Prompt = Conversation | RawPrompt
 
 
 class Output(Value, frozen=True):
-    """What comes back, and when it ends."""
+    """The form of the result, and when it ends."""
 
     max_tokens: int | None = None
-    """Cap on completion tokens of each choice; None is what is left of the context; 0 only with `echo`."""
+    """Most completion tokens of each choice; None is the rest of the context; 0 only with `echo`."""
     choices: int = 1
     """Completions of each prompt (`n`)."""
     stop: tuple[str, ...] = ()
@@ -106,37 +139,36 @@ class Output(Value, frozen=True):
     stop_token_ids: tuple[int, ...] = ()
     """Tokens that end a choice, besides the model's own."""
     best_of: int | None = None
-    """Candidates of each prompt, of which the `choices` with the highest mean log-probability are given;
-    None makes no more than `choices`."""
+    """Candidates of each prompt, of which the `choices` with the highest mean log-probability are given; None
+    makes only `choices`."""
     echo: bool = False
-    """Whether a choice's text begins with the prompt; of a conversation with its last message, which has to
-    be the assistant's."""
+    """Whether a choice's text begins with the prompt; for a conversation with its last message, which must be
+    the assistant's."""
     constraint: Constraint | None = None
-    """What each choice must look like; kept, or refused before a token is made."""
+    """The form of each choice; enforced, or refused before a token is made."""
     logprobs: int | None = None
-    """None: none. 0: of the tokens that are given, with `echo` the prompt's too. k: and of the k likeliest
-    alternatives of each. -1: and of all tokens of the vocabulary."""
+    """None gives none. 0 gives those of the generated tokens, with `echo` the prompt's too; k adds the k
+    likeliest alternatives; -1 the whole vocabulary."""
     logprob_token_ids: tuple[int, ...] = ()
-    """The tokens whose log-probabilities are given at each place that is generated, in the place of the
-    likeliest; needs `logprobs`."""
+    """The tokens whose log-probabilities replace the likeliest at each generated place; needs `logprobs`."""
     prompt_logprobs: int | None = None
-    """As `logprobs`, of the prompt's tokens, whether or not they are echoed."""
+    """As `logprobs` for the prompt's tokens, with or without `echo`."""
     bad_words: tuple[str, ...] = ()
-    """Texts that no choice holds as their tokens."""
+    """Texts that no choice holds, by their tokens."""
     show_special: bool = False
-    """Whether control tokens show as their names."""
+    """Whether control tokens show their names."""
     token_ids: bool = False
     """Whether the ids of prompt and completion are given too."""
     truncate_prompt: int | None = None
-    """Keeps only so many of the prompt's tokens; -1 as many as leave room for `max_tokens`, or for one; None
-    keeps all."""
+    """Keeps only so many of the prompt's tokens; -1 keeps as many as leave room for `max_tokens`, or for one;
+    None keeps all."""
     truncation: Truncation = Truncation.LEFT
-    """Where it is cut."""
+    """The end that is cut."""
     include_stop: bool = False
-    """Whether the text that ended a choice stays in it; else it is cut."""
+    """Whether the text that ended a choice stays in it."""
     overflow: Overflow = Overflow.ERROR
     is_usual: bool = False
-    """Whether `max_tokens` is what the dialect takes where its caller says none."""
+    """Whether `max_tokens` is the dialect's default."""
 
 
 class GenerationRequest(Value, frozen=True):
@@ -144,9 +176,9 @@ class GenerationRequest(Value, frozen=True):
 
     model: str
     prompts: tuple[Prompt, ...]
-    sampling: AskedSampling = AskedSampling()
+    sampling: SamplingOptions = SamplingOptions()
     output: Output = Output()
     cache_salt: str = ""
-    """Prompts share what is kept of them only under an equal salt, within the caller's project."""
+    """Prompts share cached prefixes only under an equal salt, within the caller's project."""
     priority: int = 0
-    """Lower is admitted earlier, among what waits of one actor."""
+    """Lower is admitted earlier, among the requests of one actor."""

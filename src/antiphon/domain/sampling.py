@@ -1,9 +1,8 @@
-"""How the next token is drawn: what the caller asked for, and what the engine gets.
+"""How the next token is drawn: the caller's options, and the engine's values.
 
 Order and meaning are decided in ARCHITECTURE.md ("Semantics"): masks (allowed tokens, minimum length), logit
-bias and penalties, then temperature, then min-p, top-k, top-p, typical-p, or Mirostat in the place of these
-four. Temperature 0 is greedy over the penalised logits. Each draw depends on hash(seed, choice, position)
-alone.
+bias and penalties, then temperature, then min-p, top-k, top-p, typical-p, or Mirostat instead of these four.
+Temperature 0 is greedy over the penalised logits. Each draw depends on hash(seed, choice, position) alone.
 """
 
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ class Mirostat:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """What the engine draws with: every value known."""
+    """The engine's values: every one is known."""
 
     temperature: float = 1.0
     """0 is greedy; at most 2 by the dialects' ranges."""
@@ -56,12 +55,12 @@ class Sampling:
     allowed_token_ids: tuple[int, ...] | None = None
     """Only these can be drawn; None allows all."""
     banned: tuple[tuple[int, ...], ...] = ()
-    """Sequences of tokens that the output never holds: where it ends with all but the last token of one, that
-    last token cannot be drawn. The prompt is no part of the output."""
+    """Sequences of tokens that the output never holds: after all but the last token of one, that last token
+    cannot be drawn. The prompt is no part of the output."""
 
 
-class AskedSampling(Value, frozen=True):
-    """What somebody said about sampling, the caller or a model's profile; None is silence."""
+class SamplingOptions(Value, frozen=True):
+    """Sampling options of the caller or of a model's profile; None is not set."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -78,9 +77,8 @@ class AskedSampling(Value, frozen=True):
     ignore_eos: bool | None = None
     allowed_token_ids: tuple[int, ...] | None = None
 
-    def settle(self, defaults: "AskedSampling", seed: int) -> Sampling:
-        """The caller's value, else the profile's, else the dialect-independent default; `seed` when nobody
-        said one."""
+    def settle(self, defaults: "SamplingOptions", seed: int) -> Sampling:
+        """Returns the caller's values, or the profile's, or the defaults; `seed` where neither sets one."""
         said = {
             name: mine if (mine := getattr(self, name)) is not None else getattr(defaults, name)
             for name in self.__struct_fields__

@@ -1,50 +1,87 @@
-"""Who there is: projects, users, memberships, and the keys that callers carry. Values only."""
+"""Projects, users, memberships, keys, and the rules for their names."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
-from antiphon.domain.recording import Recording
+
+class Redaction(StrEnum):
+    """What is removed from texts before they are kept."""
+
+    KEY = "key"
+    """API keys and tokens, Antiphon's and others'."""
+    EMAIL = "email"
+    CARD = "card"
+    """Numbers of payment cards."""
+    PHONE = "phone"
+    ADDRESS = "address"
+    """IP addresses."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingPolicy:
+    """A project's setting to keep its requests: for how many days, and what to redact."""
+
+    days: int
+    redact: tuple[Redaction, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRequest:
+    """One kept request with its answer."""
+
+    id: str
+    """Id of its ledger entry."""
+    project: str
+    at: int
+    """Unix milliseconds, as in its entry."""
+    expires: int
+    """Unix seconds when it is removed."""
+    request: str
+    """The body as it was sent."""
+    answer: str
+    """JSON of the choices as far as they were made."""
+
 
 DEFAULT_PROJECT = "default"
-"""Id of the project that is always there."""
+"""Id of the project that always exists."""
 
 
-class Role(StrEnum):
-    """What a user is in a project."""
+class ProjectRole(StrEnum):
+    """A user's role in a project."""
 
     OWNER = "owner"
     """Manages the project's members and keys, and generates."""
     MEMBER = "member"
-    """Generates, and manages keys of its own."""
+    """Generates, and manages its own keys."""
     VIEWER = "viewer"
-    """Reads; generates nothing."""
+    """Reads only."""
 
 
 class KeyKind(StrEnum):
-    """For whom a key speaks."""
+    """Whom a key authenticates."""
 
     ACCESS_TOKEN = "access_token"
-    """For a user, in one project or in any that the user is a member of."""
+    """A user, in one project or in all of the user's projects."""
     SERVICE = "service"
-    """For a project, and for any of its members that a request names."""
+    """A project, and any of its members that a request names."""
     ADMIN = "admin"
-    """For the operator: everything."""
+    """The operator, for everything."""
 
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """What keys, usage and knowledge belong to."""
+    """The owner of keys, usage and knowledge."""
 
     id: str
     name: str
-    """Unique, also among those that are archived."""
+    """Unique, also among archived projects."""
     created: int
     """Unix seconds, as all times here."""
     archived: int | None = None
-    """Since when none of its keys is accepted."""
+    """Since when its keys are refused."""
     note: str = ""
-    recording: Recording | None = None
-    """How its requests are kept word by word; None, where they are not."""
+    recording: RecordingPolicy | None = None
+    """How its requests are kept; None keeps none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +94,7 @@ class User:
     email: str | None = None
     """Unique."""
     disabled: int | None = None
-    """Since when none of the user's keys is accepted."""
+    """Since when the user's keys are refused."""
     note: str = ""
 
 
@@ -67,18 +104,18 @@ class Membership:
 
     project: str
     user: str
-    role: Role
+    role: ProjectRole
     created: int
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a key may do, within what its owner may."""
+    """The permissions of a key, within those of its owner."""
 
     models: tuple[str, ...] | None = None
-    """Patterns of model names, `*` for any run of characters; None is every model."""
+    """Patterns of model names, `*` for any characters; None is every model."""
     endpoints: tuple[str, ...] | None = None
-    """Patterns of paths; None is every path that is not the operator's."""
+    """Patterns of paths; None is every path except the operator's."""
 
 
 EVERYTHING = Grant()
@@ -86,36 +123,35 @@ EVERYTHING = Grant()
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key as it is kept: never the key itself."""
+    """A stored key: never the secret itself."""
 
     id: str
     kind: KeyKind
     prefix: str
-    """The beginning by which people tell keys apart; tells nothing of the rest."""
+    """The beginning that people recognise; it reveals nothing of the rest."""
     created: int
     creator: str
-    """Id of the actor that made it."""
+    """Id of the actor that created it."""
     project: str | None = None
-    """Of a service key its project; of an access token the only one it is for, else None."""
+    """The project of a service key; for an access token its only project, or None."""
     user: str | None = None
-    """Of an access token."""
+    """The user of an access token."""
     grant: Grant = EVERYTHING
     expires: int | None = None
     revoked: int | None = None
     note: str = ""
     family: str | None = None
-    """Of a key that was made by rotating another: the id of the first. What limits a key limits its family,
-    and is used up by all of it."""
+    """For a rotated key the id of the first one. A limit of a key applies to its whole family."""
 
     @property
     def first(self) -> str:
-        """Id of the first key of its family, which it may be itself."""
+        """Id of the first key of its family."""
         return self.family or self.id
 
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """One change, by whom."""
+    """One change and its author."""
 
     id: int
     at: int
@@ -123,6 +159,30 @@ class AuditEntry:
     action: str
     """`key.create`, `project.archive`, ..."""
     target: str
-    """Id of what was changed."""
+    """Id of the changed thing."""
     detail: str = ""
-    """JSON of what was said, without secrets."""
+    """JSON of the change, without secrets."""
+
+
+CONTROLS = r"\x00-\x1f\x7f"
+
+UNSEEN = (
+    " \x80-\xa0\xad\u034f\u061c\u115f\u1160\u1680\u17b4\u17b5\u180b-\u180f\u2000-\u200f\u2028-\u202f"
+    "\u205f-\u206f\u2800\u3000\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
+    "\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+)
+"""Blanks and invisible characters: names that differ in these alone look alike, and one of them alone looks
+empty."""
+
+END_OF_TEXT = r"(?![\s\S])"
+"""Matches the end only; `$` would also match before a line break."""
+
+PLAIN_PATTERN = rf"^[^{CONTROLS}]+{END_OF_TEXT}"
+
+NAME_PATTERN = rf"^[^{CONTROLS}]*[^{CONTROLS}{UNSEEN}][^{CONTROLS}]*{END_OF_TEXT}"
+"""A plain text with a visible character."""
+
+NOTE_PATTERN = rf"^[^\x00]*{END_OF_TEXT}"
+"""Without NUL, which not every database stores."""
+
+EMAIL_PATTERN = rf"^[^@\s{CONTROLS}]+@[^@\s{CONTROLS}]+{END_OF_TEXT}"

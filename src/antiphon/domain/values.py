@@ -1,5 +1,5 @@
 """The base of values of which every request makes several: a frozen dataclass takes three to five times as
-long to make, and the garbage collector looks at each."""
+long, and the garbage collector scans each."""
 
 from msgspec import Struct, field
 from msgspec.structs import fields
@@ -9,5 +9,5 @@ __all__ = ("Value", "changed", "field", "fields")
 
 
 class Value(Struct, frozen=True, gc=False):
-    """Never changes. Subclasses say `frozen=True` too, for the type checker; what they hold points at no
-    other value that could point back."""
+    """An immutable value. Subclasses repeat `frozen=True` for the type checker. Its fields must not refer
+    back to it."""

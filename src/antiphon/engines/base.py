@@ -32,16 +32,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
-from antiphon.domain.constraint import Constraint
 from antiphon.domain.context import Context
 from antiphon.domain.embedding import EmbeddingFacts, EmbeddingRequest, Embeddings, EmbedRequest, Vectors
+from antiphon.domain.engine_load import Load
 from antiphon.domain.events import Event
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor
-from antiphon.domain.load import Load
-from antiphon.domain.profile import Profile
-from antiphon.domain.request import Conversation, GenerationRequest, Prompt
-from antiphon.domain.sampling import AskedSampling, Sampling
-from antiphon.domain.tokenizer import TokenizerInfo
+from antiphon.domain.profile import Profile, TokenizerInfo
+from antiphon.domain.request import Constraint, Conversation, GenerationRequest, Prompt
+from antiphon.domain.sampling import Sampling, SamplingOptions
 
 
 class EngineState(StrEnum):
@@ -365,7 +363,7 @@ class EngineInfo:
     cpu_features: tuple[str, ...]
     """CPU features that the library was built to use and the machine has."""
     chat_template: str | None = None
-    sampling: AskedSampling = field(default_factory=AskedSampling)
+    sampling: SamplingOptions = field(default_factory=SamplingOptions)
     """Sampling defaults that the weights carry."""
     load: Load = field(default_factory=Load)
     embedding: EmbeddingFacts | None = None

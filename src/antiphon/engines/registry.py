@@ -8,9 +8,8 @@ engine that it found, so taking a name away ends none.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from antiphon.domain.adapter import Adapter
+from antiphon.domain.adapters import Adapter, DeployedAdapter
 from antiphon.domain.aliases import Aliases
-from antiphon.domain.deployment import Deployed
 from antiphon.engines.base import Engine
 from antiphon.errors import ModelNotFound
 
@@ -53,7 +52,7 @@ class Model:
     """Of an adapter, the base model's name; None is a base model."""
     adapter: Adapter | None = None
     """Of an adapter, what it is."""
-    deployed: Deployed | None = None
+    deployed: DeployedAdapter | None = None
     """Of an adapter that a caller deployed, who did and what."""
 
     @property

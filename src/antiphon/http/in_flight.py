@@ -8,7 +8,7 @@ of it, until the garbage collector happens to look.
 import asyncio
 from collections.abc import Callable
 
-from antiphon.domain.context import Progress
+from antiphon.domain.context import RequestProgress
 from antiphon.domain.identity import Actor
 from antiphon.errors import AntiphonError, AuthenticationFailed, DeadlineExceeded
 from antiphon.http.connection import Connection
@@ -35,7 +35,7 @@ class InFlight:
         ongoing: "InFlightRegistry",
         seconds: float,
         actor: Actor,
-        progress: Progress,
+        progress: RequestProgress,
     ) -> None:
         ongoing.require(actor)
         loop = asyncio.get_running_loop()
@@ -119,7 +119,7 @@ class InFlightRegistry:
 
 
 def cancel_on_disconnect(
-    connection: Connection, ongoing: InFlightRegistry, seconds: float, actor: Actor, progress: Progress
+    connection: Connection, ongoing: InFlightRegistry, seconds: float, actor: Actor, progress: RequestProgress
 ) -> InFlight:
     """Work that ends when the caller leaves (ClientLeft), after so many seconds (DeadlineExceeded), when the
     caller is not accepted any more (AuthenticationFailed), or with `ongoing`. Raises what it was ended

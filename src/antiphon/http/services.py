@@ -21,9 +21,8 @@ from antiphon.domain.context import Context, Origin
 from antiphon.domain.embedding import EmbeddingRequest, Embeddings
 from antiphon.domain.events import Event
 from antiphon.domain.identity import Actor
-from antiphon.domain.profile import Profile
+from antiphon.domain.profile import Profile, TokenizerInfo
 from antiphon.domain.request import GenerationRequest
-from antiphon.domain.tokenizer import TokenizerInfo
 from antiphon.engines.base import Tokenizing
 from antiphon.engines.registry import Model
 from antiphon.errors import (

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
-from antiphon.domain.recording import Record, Recording
+from antiphon.domain.tenancy import RecordedRequest, RecordingPolicy
 from antiphon.errors import StoreUnavailable
 from antiphon.store.base import Directory, RecordStore
 from antiphon.telemetry.logs import record as log
@@ -38,8 +38,8 @@ class StoreRecorder:
         """`wall`: returns Unix seconds."""
         self._store = store
         self._wall = wall
-        self._projects: dict[str, Recording] = {}
-        self._queue: deque[tuple[Record, Recording]] = deque()
+        self._projects: dict[str, RecordingPolicy] = {}
+        self._queue: deque[tuple[RecordedRequest, RecordingPolicy]] = deque()
         self._queued_length = 0
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -63,7 +63,7 @@ class StoreRecorder:
         if recording is None:
             return
         expires = at // 1000 + recording.days * DAY_S
-        kept = Record(id_, project, at, expires, request, answer)
+        kept = RecordedRequest(id_, project, at, expires, request, answer)
         with self._lock:
             if self._queued_length + text_length(kept) > MAX_QUEUED:
                 self.dropped += 1
@@ -112,12 +112,12 @@ class StoreRecorder:
         return True
 
 
-def text_length(record: Record) -> int:
+def text_length(record: RecordedRequest) -> int:
     """Characters of the request and the answer."""
     return len(record.request) + len(record.answer)
 
 
-def _redact_record(record: Record, recording: Recording) -> Record:
+def _redact_record(record: RecordedRequest, recording: RecordingPolicy) -> RecordedRequest:
     """The record with its texts redacted and cut. The cut never splits a text that redaction would otherwise
     find."""
     return replace(

@@ -17,8 +17,8 @@ import secrets
 import time
 from pathlib import Path
 
+from antiphon.domain.events import UsageSource
 from antiphon.domain.ledger import ABORTED, Entry
-from antiphon.domain.usage import UsageSource
 from antiphon.domain.values import changed
 from antiphon.ledger.records import (
     HEADER,

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 
 from antiphon.domain.limits import Limit, LimitStatus, Measure
-from antiphon.domain.money import decimal
+from antiphon.domain.prices import format_decimal
 from antiphon.errors import BudgetExceeded, LargerThanLimit, RateLimited
 
 NOUNS: Mapping[Measure, tuple[str, str]] = MappingProxyType(
@@ -39,7 +39,7 @@ def format_amount(measure: Measure, amount: int) -> str:
     """An amount in words, for example `600 requests`."""
     one, several = NOUNS[measure]
     if measure is Measure.COST:
-        return f"{decimal(amount)} {one}"
+        return f"{format_decimal(amount)} {one}"
     return f"{amount:,} {one if amount == 1 else several}"
 
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from antiphon.domain.context import Clock
 from antiphon.domain.identity import matches
-from antiphon.domain.ledger import Used
+from antiphon.domain.ledger import UsedAmounts
 from antiphon.domain.limits import Limit, Measure, Subject, Window
 from antiphon.errors import LimitsUnavailable, StoreUnavailable
 from antiphon.limits.windows import BUCKETS, WINDOW, find_period
@@ -121,7 +121,7 @@ def _find_start(window: Window | None, now: float) -> tuple[int, int]:
 
 
 def _match_rows(
-    rows: Iterable[Used], limits: Sequence[Limit], families: Mapping[str, str]
+    rows: Iterable[UsedAmounts], limits: Sequence[Limit], families: Mapping[str, str]
 ) -> Iterable[tuple[str, float, int]]:
     """Limit id, Unix seconds and amount for each row that a limit applies to."""
     by_target: dict[tuple[Subject, str | None], list[Limit]] = {}
@@ -136,7 +136,7 @@ def _match_rows(
                 yield limit.id, row.at / SECOND, row.amounts.amount_of(limit.measure)
 
 
-def _list_targets(row: Used, families: Mapping[str, str]) -> Iterable[tuple[Subject, str | None]]:
+def _list_targets(row: UsedAmounts, families: Mapping[str, str]) -> Iterable[tuple[Subject, str | None]]:
     yield Subject.KEY, families.get(row.key, row.key)
     yield Subject.USER, row.user
     yield Subject.PROJECT, row.project

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from antiphon.domain.adapter import Adapter
+from antiphon.domain.adapters import Adapter, DeployedAdapter
 from antiphon.domain.context import Clock
-from antiphon.domain.deployment import Deployed
 from antiphon.engines.base import Adapting, Engine
 from antiphon.engines.registry import Model, ModelRoute, Models, absent
 from antiphon.errors import (
@@ -70,7 +69,7 @@ class AdapterRequest:
     """The one allowed directory; None allows the operator's directories."""
     may_use: Callable[[str], bool] = lambda _: True
     """Whether the caller can see a base model."""
-    deployed: Callable[[str], Deployed] | None = None
+    deployed: Callable[[str], DeployedAdapter] | None = None
     """Makes the record of a deployment from the base model's name."""
 
 
@@ -82,7 +81,7 @@ class AdapterName:
     base: str
     adapter: Adapter
     created: int
-    deployed: Deployed | None = None
+    deployed: DeployedAdapter | None = None
 
 
 class SharedNames(Protocol):
@@ -275,7 +274,7 @@ class AdapterRegistry:
         name: str,
         base: str,
         adapter: Adapter,
-        deployed: Deployed | None = None,
+        deployed: DeployedAdapter | None = None,
         created: int | None = None,
     ) -> None:
         kind = self._models.get(base).routes[0].kind

@@ -11,8 +11,14 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 from dataclasses import replace
 from typing import Protocol
 
+from antiphon.domain.adapters import (
+    AdapterOrigin,
+    DeployedAdapter,
+    DeployedBase,
+    DeploymentRequest,
+    FetchedAdapter,
+)
 from antiphon.domain.context import Clock, SystemClock
-from antiphon.domain.deployment import Delivered, Deployed, DeployedBase, Deployment, Source
 from antiphon.domain.identity import Actor
 from antiphon.engines.registry import Model, Models
 from antiphon.errors import InvalidValue, ModelNotFound, Overloaded, PermissionDenied, RequestError
@@ -39,10 +45,10 @@ REMEDY = (
 class AdapterSource(Protocol):
     """Fetches adapters from the hub."""
 
-    def require_allowed(self, wanted: Deployment) -> None:
+    def require_allowed(self, wanted: DeploymentRequest) -> None:
         """Raises PermissionDenied, or InvalidValue for an invalid repository name."""
 
-    def fetch(self, wanted: Deployment) -> AbstractAsyncContextManager[Delivered]:
+    def fetch(self, wanted: DeploymentRequest) -> AbstractAsyncContextManager[FetchedAdapter]:
         """The files of the adapter, which exist while the context is open. Raises a RequestError, an
         EngineError or HubUnavailable."""
 
@@ -65,14 +71,14 @@ class Deployments:
         self._turns = asyncio.Semaphore(MAX_FETCHING)
         self._waiting = 0
 
-    async def deploy(self, wanted: Deployment, actor: Actor) -> Deployed:
+    async def deploy(self, wanted: DeploymentRequest, actor: Actor) -> DeployedAdapter:
         """Makes an adapter a model. Raises a RequestError that names the wrong field, an EngineError or
         HubUnavailable. On failure nothing changes and no file is left."""
         adapters = self._require_adapters()
         with _rename_fields():
             authorize_name(actor, wanted.name, "name")
             self._require_free(wanted.name, adapters)
-            if wanted.source is Source.LOCAL:
+            if wanted.source is AdapterOrigin.LOCAL:
                 path, noted = _require_relative(wanted), self._prepare_record(wanted, None, actor)
                 await adapters.load(
                     AdapterRequest(wanted.name, path, wanted.base, True, None, actor.may_use, noted)
@@ -98,14 +104,14 @@ class Deployments:
         with _rename_fields():
             await adapters.unload(name)
 
-    def find(self, name: str, actor: Actor) -> Deployed:
+    def find(self, name: str, actor: Actor) -> DeployedAdapter:
         """The adapter of a name that the actor's key allows. Raises ModelNotFound."""
         model = self._models.get(name) if name in self._models and actor.may_use(name) else None
         if model is None or model.parent is None:
             raise ModelNotFound(f"the LoRA {name[:100]!r} does not exist", param="name")
         return self._redact_creator(model, actor)
 
-    def list_deployed(self, actor: Actor) -> Iterator[Deployed]:
+    def list_deployed(self, actor: Actor) -> Iterator[DeployedAdapter]:
         """All adapters that the actor's key allows, including those that nobody deployed."""
         return (
             self._redact_creator(model, actor)
@@ -156,7 +162,7 @@ class Deployments:
         finally:
             self._turns.release()
 
-    def _guess_base(self, adapters: AdapterRegistry, found: Delivered) -> str | None:
+    def _guess_base(self, adapters: AdapterRegistry, found: FetchedAdapter) -> str | None:
         """The base model that the adapter names. None if there is only one model, or no match."""
         if len(adapters.bases) == 1 or found.base is None:
             return None
@@ -165,17 +171,17 @@ class Deployments:
         return named[0] if len(named) == 1 else None
 
     def _prepare_record(
-        self, wanted: Deployment, commit: str | None, actor: Actor
-    ) -> Callable[[str], Deployed]:
+        self, wanted: DeploymentRequest, commit: str | None, actor: Actor
+    ) -> Callable[[str], DeployedAdapter]:
         """Makes the record of a deployment from the base model's name."""
 
-        def build_record(base: str) -> Deployed:
+        def build_record(base: str) -> DeployedAdapter:
             now = int(self._clock.wall())
-            return Deployed(wanted.name, base, wanted.model_name, wanted.source, now, commit, actor)
+            return DeployedAdapter(wanted.name, base, wanted.model_name, wanted.source, now, commit, actor)
 
         return build_record
 
-    def _report_deployed(self, name: str) -> Deployed:
+    def _report_deployed(self, name: str) -> DeployedAdapter:
         """Logs and returns the new deployment."""
         deployed = self._models.get(name).deployed
         if deployed is None:
@@ -189,7 +195,7 @@ class Deployments:
         )
         return deployed
 
-    def _redact_creator(self, model: Model, actor: Actor) -> Deployed:
+    def _redact_creator(self, model: Model, actor: Actor) -> DeployedAdapter:
         """The record without its creator, unless the actor is the operator or in the creator's project."""
         deployed = model.deployed
         if deployed is not None:
@@ -197,10 +203,10 @@ class Deployments:
             is_told = actor.admin or (creator is not None and creator.project == actor.project)
             return deployed if is_told else replace(deployed, creator=None)
         content = f"sha256:{model.adapter.digest}" if model.adapter else model.name
-        return Deployed(model.name, model.parent or "", content, Source.LOCAL, model.created)
+        return DeployedAdapter(model.name, model.parent or "", content, AdapterOrigin.LOCAL, model.created)
 
 
-def _require_relative(wanted: Deployment) -> str:
+def _require_relative(wanted: DeploymentRequest) -> str:
     """A path relative to the operator's directories. Absolute paths are refused: the answer would show
     them."""
     if wanted.model_name.startswith("/"):

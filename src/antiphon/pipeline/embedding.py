@@ -8,7 +8,7 @@ from functools import partial
 
 from antiphon.domain.context import Context
 from antiphon.domain.embedding import EmbeddingRequest, Embeddings
-from antiphon.domain.usage import Usage
+from antiphon.domain.events import Usage
 from antiphon.domain.values import changed
 from antiphon.engines.base import TextEmbedding
 from antiphon.engines.registry import ModelRoute, Models

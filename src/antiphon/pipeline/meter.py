@@ -19,11 +19,12 @@ from antiphon.domain.events import (
     ReasoningDelta,
     Started,
     TextDelta,
-    ToolCallBegun,
     ToolCallDelta,
+    ToolCallStarted,
+    Usage,
+    UsageSource,
 )
 from antiphon.domain.request import GenerationRequest
-from antiphon.domain.usage import Usage, UsageSource
 from antiphon.domain.values import changed
 from antiphon.errors import AntiphonError, DeadlineExceeded, InternalError
 from antiphon.pipeline.attempt import StartedStream
@@ -66,7 +67,7 @@ class GenerationTally:
         elif isinstance(event, ReasoningDelta):
             self.completion_tokens += event.tokens
             self.reasoning_tokens += event.tokens
-        elif isinstance(event, ToolCallBegun | ToolCallDelta | DiscardedTokens):
+        elif isinstance(event, ToolCallStarted | ToolCallDelta | DiscardedTokens):
             self.completion_tokens += event.tokens
         elif isinstance(event, Usage):
             self.prompt_tokens, self.cached_tokens = event.prompt_tokens, event.cached_tokens

@@ -6,7 +6,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from antiphon.domain.context import Context
-from antiphon.domain.events import Event, Finished, ReasoningDelta, TextDelta, ToolCallBegun, ToolCallDelta
+from antiphon.domain.events import Event, Finished, ReasoningDelta, TextDelta, ToolCallDelta, ToolCallStarted
 from antiphon.ledger.base import Recorder
 from antiphon.pipeline.request_meter import RequestMeter
 
@@ -75,7 +75,7 @@ class RecordedAnswer:
             self._choice(event.choice).text.append(event.text)
         elif isinstance(event, ReasoningDelta):
             self._choice(event.choice).reasoning.append(event.text)
-        elif isinstance(event, ToolCallBegun):
+        elif isinstance(event, ToolCallStarted):
             self._choice(event.choice).calls[event.index] = RecordedCall(event.id, event.name)
         elif isinstance(event, ToolCallDelta):
             self._choice(event.choice).calls[event.index].arguments.append(event.arguments)

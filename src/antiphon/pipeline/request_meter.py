@@ -7,12 +7,11 @@ that is refused earlier leaves no entry, and its limits get everything back.
 import logging
 
 from antiphon.domain.context import Context
+from antiphon.domain.events import Usage, UsageSource
 from antiphon.domain.identity import Actor
 from antiphon.domain.ledger import ABORTED, Entry
 from antiphon.domain.limits import Amounts, Measure
-from antiphon.domain.money import decimal
-from antiphon.domain.prices import Price
-from antiphon.domain.usage import Usage, UsageSource
+from antiphon.domain.prices import Price, format_decimal
 from antiphon.domain.values import Value
 from antiphon.engines.base import RequestSize
 from antiphon.engines.registry import Model, ModelRoute
@@ -188,8 +187,8 @@ def _require_countable(rules: RuleSet, actor: Actor, model: str) -> None:
         if limit.measure is Measure.COST:
             raise PermissionDenied(
                 f"the model {model} has no price here, and a limit in cost holds, which could not count it: "
-                f"{decimal(limit.amount)} per {limit.window} for the {limit.subject} {limit.target}; the "
-                "operator adds a price, 0 where it is free (antiphon prices add)",
+                f"{format_decimal(limit.amount)} per {limit.window} for the {limit.subject} {limit.target}; "
+                "the operator adds a price, 0 where it is free (antiphon prices add)",
                 param="model",
             )
 

@@ -5,7 +5,7 @@ from types import MappingProxyType
 
 from antiphon.domain.identity import Actor, matches
 from antiphon.domain.limits import Limit, Subject
-from antiphon.domain.prices import Price, currency_of
+from antiphon.domain.prices import Price, find_currency
 
 MAX_CACHED = 10_000
 """Cached answers. Callers choose part of the cache key, so the cache is bounded."""
@@ -25,7 +25,7 @@ class RuleSet:
         self._prices = sorted(
             prices, key=lambda price: (len(price.models), price.since, price.id), reverse=True
         )
-        self.currency = currency_of(prices)
+        self.currency = find_currency(prices)
         """Currency of all costs."""
         self._prices_by_model: dict[str, tuple[Price, ...]] = {}
         self._by_target: dict[tuple[Subject, str], list[Limit]] = {}

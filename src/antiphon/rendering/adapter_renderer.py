@@ -11,9 +11,8 @@ from functools import partial
 from antiphon.domain.context import Context
 from antiphon.domain.events import Event
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor
-from antiphon.domain.profile import Profile
+from antiphon.domain.profile import Profile, TokenizerInfo
 from antiphon.domain.request import Conversation, GenerationRequest, Prompt
-from antiphon.domain.tokenizer import TokenizerInfo
 from antiphon.engines.base import EngineState
 from antiphon.errors import AntiphonError, EngineUnavailable, InvalidValue, ModelNotFound
 from antiphon.rendering.rendered_request import RenderedRequest
@@ -39,10 +38,10 @@ class AdapterRenderer:
         self._lacks = lacks
         self._closed = False
 
-    async def prepare(self, request: GenerationRequest, context: Context) -> "AdapterRequest":
+    async def prepare(self, request: GenerationRequest, context: Context) -> "RenderedAdapterRequest":
         """Prepares as the base model does, with the adapter."""
         prepared = await self._base.prepare_with(request, context, self._digest)
-        return AdapterRequest(prepared, partial(self._missing, request.model))
+        return RenderedAdapterRequest(prepared, partial(self._missing, request.model))
 
     async def profile(self) -> Profile:
         return await self._base.profile()
@@ -87,7 +86,7 @@ class AdapterRenderer:
         )
 
 
-class AdapterRequest:
+class RenderedAdapterRequest:
     """A `PreparedRequest` that reports a refused adapter as an error of the model."""
 
     def __init__(self, prepared: RenderedRequest, missing: Callable[[], AntiphonError]) -> None:

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from antiphon.domain.constraint import Constraint
 from antiphon.domain.context import Clock
 from antiphon.domain.messages import Role
 from antiphon.domain.request import (
+    Constraint,
     Conversation,
     GenerationRequest,
     Output,
@@ -15,7 +15,7 @@ from antiphon.domain.request import (
     RawPrompt,
     Truncation,
 )
-from antiphon.domain.sampling import AskedSampling
+from antiphon.domain.sampling import SamplingOptions
 from antiphon.errors import ContextLengthExceeded, InvalidValue, UnsupportedParameter
 from antiphon.rendering.echo import PromptEcho, lay_out
 from antiphon.rendering.logprobs import PromptLogprobs
@@ -124,7 +124,7 @@ def _require_writable(request: GenerationRequest, found: Sequence[FittedPrompt])
 
 def _require_tokens(request: GenerationRequest, facts: ModelInfo) -> None:
     """Raises InvalidValue where a field names a token that the model does not have."""
-    asked: AskedSampling = request.sampling
+    asked: SamplingOptions = request.sampling
     require_known(request.output.stop_token_ids, facts, "stop_token_ids")
     require_known(request.output.logprob_token_ids, facts, "logprob_token_ids")
     require_known(asked.allowed_token_ids or (), facts, "allowed_token_ids")

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from antiphon.domain.events import Event, Finished, Started, TextDelta
+from antiphon.domain.logprobs import Scores, join_scores
 from antiphon.domain.request import RawPrompt
-from antiphon.domain.scores import Scores, joined
 from antiphon.domain.values import changed
 from antiphon.engines.base import Counts, SequenceFinished, StopCause, TokenEvent
 from antiphon.rendering.decode.choice_decoder import ChoiceDecoder
@@ -104,7 +104,7 @@ class PromptEcho:
         """Yields the event, with the prompt after Started. `carried`: scores without text, for the next
         event."""
         if carried and isinstance(event, TextDelta | Finished):
-            yield changed(event, scores=joined((*carried, event.scores or ())))
+            yield changed(event, scores=join_scores((*carried, event.scores or ())))
             carried.clear()
         else:
             yield event

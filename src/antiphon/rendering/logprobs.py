@@ -20,8 +20,8 @@ from antiphon.domain.events import (
     Started,
     TextDelta,
 )
+from antiphon.domain.logprobs import PackedScores, TokenScore
 from antiphon.domain.request import Conversation, GenerationRequest
-from antiphon.domain.scores import PackedScores, TokenScore
 from antiphon.domain.values import changed
 from antiphon.engines.base import PromptScores, SequenceFinished, Steps, TokenEvent
 from antiphon.errors import EngineError, InvalidValue

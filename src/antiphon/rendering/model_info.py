@@ -5,11 +5,10 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from antiphon.domain.engine_load import Load
 from antiphon.domain.identity import Actor
-from antiphon.domain.load import Load
-from antiphon.domain.profile import Profile
+from antiphon.domain.profile import Profile, TokenizerInfo
 from antiphon.domain.request import Conversation, Prompt
-from antiphon.domain.tokenizer import TokenizerInfo
 from antiphon.engines.base import EngineInfo, TokenEngine, TokenKind, Vocabulary
 from antiphon.errors import TemplateRefused, UnsupportedParameter
 from antiphon.processes.sandbox import JobStopped, run_job

@@ -5,7 +5,6 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing
 from dataclasses import replace
 
-from antiphon.domain.constraint import ConstraintKind
 from antiphon.domain.context import Clock
 from antiphon.domain.events import (
     Event,
@@ -13,12 +12,12 @@ from antiphon.domain.events import (
     FinishReason,
     ReasoningDelta,
     TextDelta,
-    ToolCallBegun,
     ToolCallDelta,
+    ToolCallStarted,
 )
-from antiphon.domain.request import Conversation, GenerationRequest, Reasoning
-from antiphon.domain.scores import Scores, joined
-from antiphon.domain.tools import ToolChoice, Tools
+from antiphon.domain.logprobs import Scores, join_scores
+from antiphon.domain.messages import ToolChoice, Tools
+from antiphon.domain.request import ConstraintKind, Conversation, GenerationRequest, Reasoning
 from antiphon.domain.values import changed
 from antiphon.rendering.decode.choice_decoder import ChoiceDecoder
 from antiphon.rendering.model_info import ModelInfo
@@ -31,7 +30,7 @@ from antiphon.rendering.tools.call_readers import (
     OutputReader,
     PlainReader,
     ReasoningPart,
-    TextPart,
+    VisiblePart,
 )
 from antiphon.rendering.tools.json_call import CallName
 
@@ -219,7 +218,7 @@ class ChoiceParser:
         called = event.reason is FinishReason.STOP and self._reader.is_complete
         reason = FinishReason.TOOL_CALLS if called else event.reason
         tokens, scores, ids = self._take_due()
-        left = None if event.scores is None else joined([scores, event.scores])
+        left = None if event.scores is None else join_scores([scores, event.scores])
         yield Finished(event.choice, reason, tokens + event.tokens, left, ids + event.ids)
 
     def _convert_parts(self, all_said: Iterable[OutputPart]) -> Iterator[Event]:
@@ -231,16 +230,16 @@ class ChoiceParser:
 
     def _convert_part(self, said: OutputPart) -> Event:
         due = self._take_due()
-        if isinstance(said, TextPart):
+        if isinstance(said, VisiblePart):
             return TextDelta(self._choice, said.text, *due)
         if isinstance(said, CallName):
             self._calls += 1
-            return ToolCallBegun(self._choice, self._calls - 1, self._ids(), said.name, *due)
+            return ToolCallStarted(self._choice, self._calls - 1, self._ids(), said.name, *due)
         return ToolCallDelta(self._choice, self._calls - 1, said.text, *due)
 
     def _take_due(self) -> tuple[int, Scores, tuple[int, ...]]:
         """Returns and clears the count, scores and ids of tokens that no event has carried."""
         tokens, self._tokens = self._tokens, 0
-        scores, self._scores = joined(self._scores), []
+        scores, self._scores = join_scores(self._scores), []
         ids, self._token_ids = self._token_ids, ()
         return tokens, scores, ids

@@ -9,9 +9,8 @@ from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanage
 from dataclasses import dataclass, replace
 
 from antiphon.domain.context import Clock, Context
-from antiphon.domain.events import Event, Started
+from antiphon.domain.events import Event, Started, Usage
 from antiphon.domain.request import GenerationRequest
-from antiphon.domain.usage import Usage
 from antiphon.engines.base import RequestSize, TokenEngine, TokenRequest, TokenSegment
 from antiphon.errors import EngineDied, EngineUnavailable
 from antiphon.rendering.context_window import FittedPrompt

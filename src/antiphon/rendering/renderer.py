@@ -11,15 +11,13 @@ from functools import partial
 from hashlib import blake2b
 from typing import TypeVar
 
-from antiphon.domain.constraint import Constraint
 from antiphon.domain.context import Clock, Context, SystemClock
 from antiphon.domain.embedding import EmbeddingRequest
-from antiphon.domain.fair_queue import Bounds, FairSemaphore
+from antiphon.domain.engine_load import Load
+from antiphon.domain.fair_queue import FairSemaphore, QueueLimits
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor
-from antiphon.domain.load import Load
-from antiphon.domain.profile import Profile
-from antiphon.domain.request import Conversation, GenerationRequest, Prompt
-from antiphon.domain.tokenizer import TokenizerInfo
+from antiphon.domain.profile import Profile, TokenizerInfo
+from antiphon.domain.request import Constraint, Conversation, GenerationRequest, Prompt
 from antiphon.engines.base import Constrainable, EngineState, TokenEngine, TokenRequest
 from antiphon.errors import UnsupportedParameter
 from antiphon.rendering.context_window import FittedPrompt, fit_prompts
@@ -49,8 +47,8 @@ MANY = 10_000
 """Tokens to decode above which a thread does it: about two milliseconds."""
 
 
-CHECKS = Bounds(sys.maxsize, sys.maxsize, queue_per_actor=64, waiting="constraints", at_once_per_actor=2)
-"""Bounds for checking constraints. An engine checks them one after the other, and each may take seconds."""
+CHECKS = QueueLimits(sys.maxsize, sys.maxsize, queue_per_actor=64, waiting="constraints", at_once_per_actor=2)
+"""Limits for checking constraints. An engine checks them one after the other, and each may take seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +197,7 @@ class Renderer:
         pairs = zip(request.prompts, fitted, strict=True)
         fitted = [constrain_prompt(prompt, fits, request.output.constraint, facts) for prompt, fits in pairs]
         for constraint in {fits.constraint for fits in fitted if fits.constraint is not None}:
-            async with self._checks.taken(context.actor.caller, context.clock):
+            async with self._checks.hold(context.actor.caller, context.clock):
                 await self._require_constrainable(constraint)
         return fitted
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from antiphon.domain.context import Clock
-from antiphon.domain.fair_queue import Bounds, FairSemaphore
+from antiphon.domain.fair_queue import FairSemaphore, QueueLimits
 from antiphon.domain.identity import Actor
 from antiphon.engines.base import TextPiece, TokenEngine
 from antiphon.errors import InvalidValue
@@ -18,7 +18,7 @@ from antiphon.rendering.model_info import ModelInfo
 LONG_TEXT = 8192
 """Characters above which callers take turns: the worst text of this size takes about twenty milliseconds."""
 
-BOUNDS = Bounds(at_once=1, queue=512, queue_per_actor=256, usual=0.1, waiting="long texts")
+BOUNDS = QueueLimits(at_once=1, queue=512, queue_per_actor=256, usual=0.1, waiting="long texts")
 """As many texts as may wait for the engine itself."""
 
 
@@ -46,7 +46,7 @@ class FairTokenizer:
         """Raises Overloaded or EngineBusy where too many long texts wait."""
         if sum(len(piece.text) for piece in pieces) <= LONG_TEXT:
             return await self._engine.tokenize(pieces, add_bos)
-        async with self._one, self._places.taken(self._actor.caller, self._clock):
+        async with self._one, self._places.hold(self._actor.caller, self._clock):
             return await self._engine.tokenize(pieces, add_bos)
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from antiphon.auth.base import DirectoryIndex
-from antiphon.domain.identity import Actor, ActorKind, within
-from antiphon.domain.tenancy import EVERYTHING, Grant, Key, KeyKind, Project, Role, User
+from antiphon.domain.identity import Actor, ActorKind, is_within
+from antiphon.domain.tenancy import EVERYTHING, Grant, Key, KeyKind, Project, ProjectRole, User
 from antiphon.errors import Conflict, InvalidValue, MissingParameter, NotFound, PermissionDenied
 from antiphon.services.limit_validation import LimitRequest, require_all_valid
 from antiphon.store.base import Directory
@@ -89,9 +89,9 @@ class Policy:
         """Whether the actor is a user who owns the project and acts in it."""
         if actor.kind is not ActorKind.USER or actor.project != project:
             return False
-        return self._known.roles.get((actor.project, actor.user or "")) is Role.OWNER
+        return self._known.roles.get((actor.project, actor.user or "")) is ProjectRole.OWNER
 
-    def get_role(self, actor: Actor) -> Role | None:
+    def get_role(self, actor: Actor) -> ProjectRole | None:
         """The user's role in the project that the actor acts in."""
         return self._known.roles.get((actor.project, actor.user or ""))
 
@@ -153,7 +153,7 @@ class Policy:
     def require_within_rights(self, actor: Actor, key: Key | KeyRequest) -> None:
         """Raises PermissionDenied for a key with more models, paths, projects or time than the actor's
         own."""
-        if not within(key.grant, actor.grant):
+        if not is_within(key.grant, actor.grant):
             raise PermissionDenied("a key cannot give what it does not have: name fewer models or endpoints")
         if actor.bound and key.project != actor.project:
             raise PermissionDenied(f"this key is for the project {actor.project} alone: name it in project")

@@ -7,10 +7,9 @@ computed again by the price that it names.
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from antiphon.domain.currencies import CODES
 from antiphon.domain.identity import Actor
 from antiphon.domain.limits import Measure
-from antiphon.domain.prices import Price, unpriced
+from antiphon.domain.prices import CURRENCY_CODES, Price, find_unpriced
 from antiphon.errors import InvalidValue
 from antiphon.services.changes import DirectoryChanges, replace_by_id
 from antiphon.services.policy import find_by_id, require_admin
@@ -54,7 +53,7 @@ class PriceService:
 
     def find_unpriced(self, models: Sequence[str]) -> list[str]:
         """Models without a current price. Under a limit of cost their requests are refused."""
-        return unpriced(self._changes.directory.prices, models, self._changes.now())
+        return find_unpriced(self._changes.directory.prices, models, self._changes.now())
 
     def find_refused(self, models: Sequence[str]) -> list[str]:
         """Models without a current price whose cost a limit counts."""
@@ -126,7 +125,7 @@ class PriceService:
         currency."""
         prices = self._changes.directory.prices
         others = [price for price in prices if price.currency != currency]
-        if currency not in CODES and len(others) == len(prices):
+        if currency not in CURRENCY_CODES and len(others) == len(prices):
             raise InvalidValue(
                 f"{currency} is no currency that one pays in: say a code of ISO 4217, as USD",
                 param="currency",

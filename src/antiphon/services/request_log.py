@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from antiphon.domain.identity import Actor
-from antiphon.domain.recording import Record, Recording
-from antiphon.domain.tenancy import Project
+from antiphon.domain.tenancy import Project, RecordedRequest, RecordingPolicy
 from antiphon.errors import NotFound, PermissionDenied
 from antiphon.services.changes import DirectoryChanges, replace_by_id
 from antiphon.services.policy import find_by_id
@@ -20,7 +19,7 @@ class RequestLog:
         self._tenancy = tenancy
         self._records = records
 
-    async def set_recording(self, actor: Actor, project: str, recording: Recording | None) -> Project:
+    async def set_recording(self, actor: Actor, project: str, recording: RecordingPolicy | None) -> Project:
         """Turns keeping on or off for a project. Requests that were kept stay until they expire.
 
         Raises NotFound and PermissionDenied.
@@ -37,12 +36,12 @@ class RequestLog:
 
     async def list_records(
         self, actor: Actor, project: str, most: int, before: tuple[int, str] | None
-    ) -> Sequence[Record]:
+    ) -> Sequence[RecordedRequest]:
         """Lists kept requests before a time and id, latest first. Raises NotFound and PermissionDenied."""
         self._require_owner(actor, project)
         return await self._changes.run_in_thread(lambda: self._records.page(project, most, before))
 
-    async def get_record(self, actor: Actor, id_: str) -> Record:
+    async def get_record(self, actor: Actor, id_: str) -> RecordedRequest:
         """Raises NotFound, also where the actor may not read it."""
         record = await self._changes.run_in_thread(lambda: self._records.one(id_))
         if record is None or not self._is_owner(actor, record.project):

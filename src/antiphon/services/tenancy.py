@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from antiphon.auth.secrets import Pepper, extract_prefix, new_key
 from antiphon.domain.identity import Actor
 from antiphon.domain.limits import Limit, Subject
-from antiphon.domain.tenancy import AuditEntry, Key, Membership, Project, Role, User
+from antiphon.domain.tenancy import AuditEntry, Key, Membership, Project, ProjectRole, User
 from antiphon.errors import InvalidValue
 from antiphon.services.changes import DirectoryChanges, replace_by_id
 from antiphon.services.policy import KeyRequest, find_by_id, require_admin
@@ -131,7 +131,7 @@ class TenancyService:
         members = (each for each in self._changes.directory.memberships if each.project == project)
         return sorted(members, key=lambda each: each.user)
 
-    async def put_member(self, actor: Actor, project: str, user: str, role: Role) -> Membership:
+    async def put_member(self, actor: Actor, project: str, user: str, role: ProjectRole) -> Membership:
         def add() -> Membership:
             self._changes.policy.require_owner(actor, project)
             self._changes.policy.require_known_user(actor, user)

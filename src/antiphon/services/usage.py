@@ -13,9 +13,17 @@ from typing import TypeVar
 
 from antiphon.domain.identity import Actor, ActorKind, Right
 from antiphon.domain.ledger import Entry
-from antiphon.domain.prices import currency_of
-from antiphon.domain.reports import Condition, Dimension, Field, Place, Report, Selection, Tag
-from antiphon.domain.tenancy import Role
+from antiphon.domain.prices import find_currency
+from antiphon.domain.reports import (
+    Condition,
+    Dimension,
+    EntryField,
+    EntryPosition,
+    EntrySelection,
+    LedgerReport,
+    Tag,
+)
+from antiphon.domain.tenancy import ProjectRole
 from antiphon.errors import PermissionDenied
 from antiphon.services.changes import DirectoryChanges
 from antiphon.services.policy import find_by_id
@@ -25,7 +33,9 @@ THREADS = 2
 """Reads at once. One long sum must not delay all others, and many must not use every connection of the
 store."""
 
-PERSONAL = frozenset({Field.USER, Field.KEY, Field.END_USER, Field.REQUEST_ID, Field.PARENT})
+PERSONAL = frozenset(
+    {EntryField.USER, EntryField.KEY, EntryField.END_USER, EntryField.REQUEST_ID, EntryField.PARENT}
+)
 """Fields that identify a person."""
 
 T = TypeVar("T")
@@ -42,27 +52,27 @@ class UsageService:
     @property
     def currency(self) -> str | None:
         """The currency of all costs; None without a price."""
-        return currency_of(self._changes.directory.prices)
+        return find_currency(self._changes.directory.prices)
 
     def close(self) -> None:
         """Waits for running reads. Call it before the store is closed."""
         self._threads.shutdown(cancel_futures=True)
 
     async def build_report(
-        self, actor: Actor, selection: Selection, by: Sequence[Dimension], most: int
-    ) -> Report:
+        self, actor: Actor, selection: EntrySelection, by: Sequence[Dimension], most: int
+    ) -> LedgerReport:
         """Sums over the visible entries of a selection. Raises NotFound and PermissionDenied."""
         seen = self._restrict(actor, selection, by)
         return await self.run_in_thread(lambda: self._usage.report(seen, by, most))
 
     def open_entries(
-        self, actor: Actor, selection: Selection
-    ) -> Callable[[int, Place | None], Sequence[Entry]]:
+        self, actor: Actor, selection: EntrySelection
+    ) -> Callable[[int, EntryPosition | None], Sequence[Entry]]:
         """Returns a function that reads visible entries: at most so many after a place.
 
         The function blocks: call it in `run_in_thread`. Raises NotFound and PermissionDenied.
         """
-        if self._get_role(actor) is Role.VIEWER:
+        if self._get_role(actor) is ProjectRole.VIEWER:
             raise PermissionDenied("a viewer sees the project's sums, and no single request")
         seen = self._restrict(actor, selection)
         return lambda most, after: self._usage.entries(seen, most, after)
@@ -71,24 +81,26 @@ class UsageService:
         """Runs a blocking read."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-    def _restrict(self, actor: Actor, selection: Selection, by: Iterable[Dimension] = ()) -> Selection:
+    def _restrict(
+        self, actor: Actor, selection: EntrySelection, by: Iterable[Dimension] = ()
+    ) -> EntrySelection:
         """Restricts a selection to what the actor may see."""
         role = self._get_role(actor)
         self._require_project(actor, selection.conditions)
-        if role is Role.VIEWER:
+        if role is ProjectRole.VIEWER:
             _require_impersonal((*by, *(each.of for each in selection.conditions)))
         return replace(selection, conditions=(*selection.conditions, *_build_conditions(actor, role)))
 
-    def _get_role(self, actor: Actor) -> Role | None:
+    def _get_role(self, actor: Actor) -> ProjectRole | None:
         """The user's role in the project, or one by their rights where the directory has none."""
         if actor.kind is not ActorKind.USER:
             return None
         known = self._changes.policy.get_role(actor)
-        return known or (Role.MEMBER if Right.GENERATE in actor.rights else Role.VIEWER)
+        return known or (ProjectRole.MEMBER if Right.GENERATE in actor.rights else ProjectRole.VIEWER)
 
     def _require_project(self, actor: Actor, conditions: Iterable[Condition]) -> None:
         for each in conditions:
-            if each.of is not Field.PROJECT or (actor.admin and each.value is None):
+            if each.of is not EntryField.PROJECT or (actor.admin and each.value is None):
                 continue  # entries without a project are there for the operator to look for
             if actor.admin or each.value != actor.project:
                 find_by_id(self._changes.policy.list_projects(actor), each.value or "", "project")
@@ -100,15 +112,15 @@ class UsageService:
                 )
 
 
-def _build_conditions(actor: Actor, role: Role | None) -> tuple[Condition, ...]:
+def _build_conditions(actor: Actor, role: ProjectRole | None) -> tuple[Condition, ...]:
     """Conditions that every visible entry meets."""
     if actor.admin:
         return ()
-    project = Condition(Field.PROJECT, actor.project)
-    if role in (Role.OWNER, Role.VIEWER):
+    project = Condition(EntryField.PROJECT, actor.project)
+    if role in (ProjectRole.OWNER, ProjectRole.VIEWER):
         return (project,)
-    user = () if actor.user is None else (Condition(Field.USER, actor.user),)
-    key = () if role is Role.MEMBER and user else (Condition(Field.KEY, actor.id),)
+    user = () if actor.user is None else (Condition(EntryField.USER, actor.user),)
+    key = () if role is ProjectRole.MEMBER and user else (Condition(EntryField.KEY, actor.id),)
     return (project, *key, *user)
 
 

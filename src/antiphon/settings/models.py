@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from antiphon.domain.adapter import ADAPTER_NAME
+from antiphon.domain.adapters import ADAPTER_NAME
 from antiphon.domain.aliases import STAR
 from antiphon.errors import SettingsError
 from antiphon.settings.fields import GIB, KIB, describe
@@ -245,8 +245,8 @@ class AliasSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     model: Annotated[
         str,
         Meta(
-            description="Name of the model or adapter that it means; a `*` in it is what that of the name "
-            "stands for.",
+            description="Name of the model or adapter that it means; a `*` in it is the text that the name's "
+            "`*` matched.",
             min_length=1,
             max_length=256,
         ),

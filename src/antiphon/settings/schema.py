@@ -59,7 +59,7 @@ class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Literal["project", "server"],
         describe(
             "ANTIPHON_ENGINE_PREFIX_SHARING",
-            "Who shares what is kept of a prompt: each project for itself, or all that send no salt.",
+            "Whether computed prompts are shared within each project, or among all requests without a salt.",
         ),
     ] = "project"
 

@@ -52,7 +52,7 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Literal["refuse", "report"],
         describe(
             "ANTIPHON_UNKNOWN_FIELDS",
-            "What becomes of a generation's unknown fields: refused with 400, or ignored and named in the "
+            "How unknown fields of a generation are treated: refused with 400, or ignored and named in the "
             "header x-antiphon-ignored.",
         ),
     ] = "refuse"
@@ -60,7 +60,7 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Literal["report", "strict"],
         describe(
             "ANTIPHON_SCHEMA_KEYWORDS",
-            "What becomes of a JSON Schema's keywords that are unknown or cannot be kept: named in the "
+            "How a JSON Schema's unknown or unsupported keywords are treated: named in the "
             "header x-antiphon-relaxed, or refused with 400 as if the schema were strict.",
         ),
     ] = "report"
@@ -83,7 +83,7 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = 20
     receive_timeout: Annotated[
         float,
-        describe("ANTIPHON_RECEIVE_TIMEOUT", "Seconds in which a request must have arrived whole."),
+        describe("ANTIPHON_RECEIVE_TIMEOUT", "Seconds in which a request must arrive completely."),
         POSITIVE,
     ] = 30.0
     keep_alive_interval: Annotated[
@@ -97,8 +97,8 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         float,
         describe(
             "ANTIPHON_SEND_TIMEOUT",
-            "Seconds in which a client must take something of what waits for it, a stream or a whole answer; "
-            "then it is cut.",
+            "Seconds in which a client must read some of its answer, streamed or whole; otherwise it is "
+            "cut off.",
         ),
         POSITIVE,
     ] = 60.0

@@ -59,7 +59,7 @@ class LimitsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str,
         describe(
             "ANTIPHON_LIMITS_PREFIX",
-            "What the names of keys in Redis begin with; servers that share limits say the same.",
+            "Prefix of the names of keys in Redis; servers that share limits use the same.",
         ),
         Meta(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9:._-]+$"),
     ] = "antiphon"
@@ -67,8 +67,8 @@ class LimitsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Literal["closed", "open"],
         describe(
             "ANTIPHON_LIMITS_UNAVAILABLE",
-            "What becomes of limited requests while nobody can say what is used: `closed` refuses them with "
-            "503, `open` has each HTTP process count alone.",
+            "How limited requests are treated while their counters cannot be read: `closed` refuses them "
+            "with 503, `open` has each HTTP process count alone.",
         ),
     ] = "closed"
     reserve_tokens: Annotated[
@@ -141,9 +141,7 @@ class OidcSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
     audience: Annotated[
         str | None,
-        describe(
-            "ANTIPHON_OIDC_AUDIENCE", "For whom a token must be made; has to be said beside the issuer."
-        ),
+        describe("ANTIPHON_OIDC_AUDIENCE", "Audience that a token must have; required with the issuer."),
     ] = None
     keys_url: Annotated[
         Annotated[str, ADDRESS] | None,
@@ -181,8 +179,8 @@ class OidcSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         tuple[Annotated[str, GROUP], ...],
         describe(
             "ANTIPHON_OIDC_GROUPS",
-            "What groups make of their users, as `GROUP=PROJECT:ROLE`. Who is in no group of a project "
-            "that is named here is no member of it.",
+            "Roles of a group's users, as `GROUP=PROJECT:ROLE`. A user in no group of a project that is "
+            "named here is no member of it.",
             example="ml-team=default:member",
         ),
     ] = ()

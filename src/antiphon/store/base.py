@@ -4,12 +4,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from antiphon.domain.ledger import Entry, Used
+from antiphon.domain.ledger import Entry, UsedAmounts
 from antiphon.domain.limits import Limit
 from antiphon.domain.prices import Price
-from antiphon.domain.recording import Record
-from antiphon.domain.reports import Dimension, Place, Report, Selection
-from antiphon.domain.tenancy import AuditEntry, Key, Membership, Project, User
+from antiphon.domain.reports import Dimension, EntryPosition, EntrySelection, LedgerReport
+from antiphon.domain.tenancy import AuditEntry, Key, Membership, Project, RecordedRequest, User
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,14 +152,16 @@ class ChangeFeed(Protocol):
 class RecordStore(Protocol):
     """Requests that projects keep word by word. Every method blocks, so call it in a thread."""
 
-    def add(self, records: Sequence[Record]) -> None:
+    def add(self, records: Sequence[RecordedRequest]) -> None:
         """Adds records, except those that began before their project's last erasure. An id that is there
         already changes nothing. Raises StoreUnavailable."""
 
-    def page(self, project: str, most: int, before: tuple[int, str] | None = None) -> Sequence[Record]:
+    def page(
+        self, project: str, most: int, before: tuple[int, str] | None = None
+    ) -> Sequence[RecordedRequest]:
         """Returns a project's latest records first, those before a time (Unix milliseconds) and an id."""
 
-    def one(self, id_: str) -> Record | None:
+    def one(self, id_: str) -> RecordedRequest | None:
         """Returns the record with that id."""
 
     def expire(self, now: int) -> int:
@@ -179,7 +180,7 @@ class EntryStore(Protocol):
         """Adds entries in one transaction. An id that is there already changes nothing. Raises
         StoreUnavailable."""
 
-    def sum_usage(self, since: int, grain: int, before: int | None = None) -> Iterator[Used]:
+    def sum_usage(self, since: int, grain: int, before: int | None = None) -> Iterator[UsedAmounts]:
         """Sums the entries that began at `since` (Unix milliseconds) or later, for each `grain` milliseconds
         since 1970. `before`: only entries that ended earlier; an aborted entry ended as it began."""
 
@@ -188,10 +189,12 @@ class UsageStore(Protocol):
     """Reports over the ledger. Every method blocks, so call it in a thread, and each reads one moment. Raises
     StoreUnavailable, and DeadlineExceeded for a report that takes too long."""
 
-    def report(self, chosen: Selection, by: Sequence[Dimension], most: int) -> Report:
+    def report(self, chosen: EntrySelection, by: Sequence[Dimension], most: int) -> LedgerReport:
         """Returns the totals of a selection, and at most `most` of its groups where dimensions are named: the
         earliest bucket first, then the groups with the most requests."""
 
-    def entries(self, chosen: Selection, most: int, after: Place | None = None) -> Sequence[Entry]:
+    def entries(
+        self, chosen: EntrySelection, most: int, after: EntryPosition | None = None
+    ) -> Sequence[Entry]:
         """Returns at most `most` entries by their start and then by id, from a place on. To read on, call it
         with the place of the last entry."""

@@ -13,8 +13,17 @@ from sqlalchemy.engine import RowMapping as Row
 
 from antiphon.domain.limits import Limit, Measure, Subject, Window
 from antiphon.domain.prices import Price
-from antiphon.domain.recording import Recording, Redaction
-from antiphon.domain.tenancy import Grant, Key, KeyKind, Membership, Project, Role, User
+from antiphon.domain.tenancy import (
+    Grant,
+    Key,
+    KeyKind,
+    Membership,
+    Project,
+    ProjectRole,
+    RecordingPolicy,
+    Redaction,
+    User,
+)
 from antiphon.store import schema
 from antiphon.store.base import Directory, KeptKey
 from antiphon.store.changes import read_revision
@@ -116,7 +125,7 @@ def _load_all(
 
 def _to_project(row: Row) -> Project:
     said = row["logging"] and json.loads(row["logging"])
-    recording = Recording(said["days"], tuple(map(Redaction, said["redact"]))) if said else None
+    recording = RecordingPolicy(said["days"], tuple(map(Redaction, said["redact"]))) if said else None
     return Project(row["id"], row["name"], row["created"], row["archived"], row["note"], recording)
 
 
@@ -125,7 +134,7 @@ def _to_user(row: Row) -> User:
 
 
 def _to_membership(row: Row) -> Membership:
-    return Membership(row["project"], row["user"], Role(row["role"]), row["created"])
+    return Membership(row["project"], row["user"], ProjectRole(row["role"]), row["created"])
 
 
 def _to_kept_key(row: Row) -> KeptKey:

@@ -13,22 +13,22 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.engine import RowMapping as Row
 
-from antiphon.domain.ledger import ABORTED, CANCELLED, OK, Entry, Used
+from antiphon.domain.events import UsageSource
+from antiphon.domain.ledger import ABORTED, CANCELLED, OK, Entry, UsedAmounts
 from antiphon.domain.limits import Amounts
 from antiphon.domain.reports import (
     Bucket,
     Condition,
     Dimension,
-    Field,
-    Group,
+    EntryField,
+    EntryPosition,
+    EntrySelection,
+    LedgerReport,
     Mean,
-    Place,
-    Report,
-    Selection,
+    ReportGroup,
     Tag,
-    Totals,
+    UsageTotals,
 )
-from antiphon.domain.usage import UsageSource
 from antiphon.domain.values import fields
 from antiphon.store import schema
 from antiphon.store.database import Database
@@ -72,7 +72,7 @@ class SqlEntries:
                 some = rows[begin : begin + AT_ONCE]
                 connection.exec_driver_sql(_build_insert(mark, len(some)), tuple(chain.from_iterable(some)))
 
-    def sum_usage(self, since: int, grain: int, before: int | None = None) -> Iterator[Used]:
+    def sum_usage(self, since: int, grain: int, before: int | None = None) -> Iterator[UsedAmounts]:
         row = schema.ledger.c
         group = (row.at // grain, row.key, row.user, row.project, row.model)
         sums = [sa.func.sum(each) for each in (row.prompt_tokens, row.output_tokens, row.cost)]
@@ -86,7 +86,7 @@ class SqlEntries:
         )
         with self._database.reading() as connection, connection.execute(summed) as rows:
             for at, key, user, project, model, *amounts in rows:
-                yield Used(at, key, user, project, model, Amounts(*map(int, amounts)))
+                yield UsedAmounts(at, key, user, project, model, Amounts(*map(int, amounts)))
 
 
 def build_row(entry: Entry) -> EntryRow:
@@ -142,16 +142,18 @@ class SqlUsage:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def report(self, chosen: Selection, by: Sequence[Dimension], most: int) -> Report:
+    def report(self, chosen: EntrySelection, by: Sequence[Dimension], most: int) -> LedgerReport:
         with self._database.reading(WITHIN_S) as connection:
             if not by:
-                return Report(_load_total(connection, chosen))
+                return LedgerReport(_load_total(connection, chosen))
             groups = tuple(_load_groups(connection, chosen, by, most + 1))
             if len(groups) > most:
-                return Report(_load_total(connection, chosen), groups[:most], more=True)
-            return Report(sum((group.totals for group in groups), Totals()), groups)
+                return LedgerReport(_load_total(connection, chosen), groups[:most], more=True)
+            return LedgerReport(sum((group.totals for group in groups), UsageTotals()), groups)
 
-    def entries(self, chosen: Selection, most: int, after: Place | None = None) -> Sequence[Entry]:
+    def entries(
+        self, chosen: EntrySelection, most: int, after: EntryPosition | None = None
+    ) -> Sequence[Entry]:
         with self._database.reading(WITHIN_S) as connection:
             found = sa.select(schema.ledger).where(*_build_conditions(chosen, connection.dialect.name))
             if after is not None:
@@ -160,14 +162,14 @@ class SqlUsage:
             return [_to_entry(row) for row in rows]
 
 
-def _load_total(connection: Connection, chosen: Selection) -> Totals:
+def _load_total(connection: Connection, chosen: EntrySelection) -> UsageTotals:
     found = sa.select(*_build_sums()).where(*_build_conditions(chosen, connection.dialect.name))
     return _to_totals(connection.execute(found).mappings().one())
 
 
 def _load_groups(
-    connection: Connection, chosen: Selection, by: Sequence[Dimension], most: int
-) -> Iterator[Group]:
+    connection: Connection, chosen: EntrySelection, by: Sequence[Dimension], most: int
+) -> Iterator[ReportGroup]:
     """Yields the groups in their order, at most `most`."""
     backend = connection.dialect.name
     keys = [_build_expression(each, backend).label(f"by_{number}") for number, each in enumerate(by)]
@@ -185,7 +187,7 @@ def _load_groups(
         .limit(most)
     )
     for row in connection.execute(found).mappings():
-        yield Group(
+        yield ReportGroup(
             tuple(_to_value(row[key.name], each) for key, each in zip(keys, by, strict=True)), _to_totals(row)
         )
 
@@ -197,7 +199,7 @@ def _to_value(found: object, of: Dimension) -> str | int | None:
     return None if found is None else str(found)
 
 
-def _build_conditions(chosen: Selection, backend: str) -> Iterator[sa.ColumnElement[bool]]:
+def _build_conditions(chosen: EntrySelection, backend: str) -> Iterator[sa.ColumnElement[bool]]:
     yield ledger.at >= chosen.since
     yield ledger.at < chosen.until
     for each in chosen.conditions:
@@ -215,7 +217,7 @@ def _build_expression(of: Dimension, backend: str) -> sa.ColumnElement[str] | sa
     return _bucket_column(of, backend) if isinstance(of, Bucket) else _text_column(of, backend)
 
 
-def _text_column(of: Field | Tag, backend: str) -> sa.ColumnElement[str]:
+def _text_column(of: EntryField | Tag, backend: str) -> sa.ColumnElement[str]:
     return _tag_column(of.name, backend) if isinstance(of, Tag) else ledger[of]
 
 
@@ -274,7 +276,7 @@ def _count_where(those: sa.ColumnElement[bool]) -> sa.ColumnElement[int]:
     return _sum(sa.case((those, 1), else_=0))
 
 
-def _to_totals(row: Row) -> Totals:
+def _to_totals(row: Row) -> UsageTotals:
     """Converts a row; PostgreSQL's sums are decimals."""
 
     def of(name: str) -> int:
@@ -283,7 +285,7 @@ def _to_totals(row: Row) -> Totals:
     def mean(name: str) -> Mean:
         return Mean(of(f"{name}_sum"), of(f"{name}_count_where"))
 
-    return Totals(
+    return UsageTotals(
         requests=of("requests"),
         ok=of(OK),
         cancelled=of(CANCELLED),

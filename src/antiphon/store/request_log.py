@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
-from antiphon.domain.recording import Record
+from antiphon.domain.tenancy import RecordedRequest
 from antiphon.store import schema
 from antiphon.store.base import ChangeAuthor
 from antiphon.store.changes import change_directory
@@ -25,7 +25,7 @@ class SqlRecords:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def add(self, records: Sequence[Record]) -> None:
+    def add(self, records: Sequence[RecordedRequest]) -> None:
         if not records:
             return
         with self._database.writing() as connection:
@@ -40,19 +40,21 @@ class SqlRecords:
                 insert = postgresql.insert(TABLE) if postgres else sqlite.insert(TABLE)
                 connection.execute(insert.on_conflict_do_nothing(), rows)
 
-    def page(self, project: str, most: int, before: tuple[int, str] | None = None) -> Sequence[Record]:
+    def page(
+        self, project: str, most: int, before: tuple[int, str] | None = None
+    ) -> Sequence[RecordedRequest]:
         row = TABLE.c
         found = sa.select(TABLE).where(row.project == project)
         if before is not None:
             found = found.where(sa.tuple_(row.at, row.id) < sa.tuple_(*before))
         found = found.order_by(row.at.desc(), row.id.desc()).limit(most)
         with self._database.reading() as connection:
-            return [Record(**each) for each in connection.execute(found).mappings()]
+            return [RecordedRequest(**each) for each in connection.execute(found).mappings()]
 
-    def one(self, id_: str) -> Record | None:
+    def one(self, id_: str) -> RecordedRequest | None:
         with self._database.reading() as connection:
             found = connection.execute(sa.select(TABLE).where(TABLE.c.id == id_)).mappings().first()
-        return None if found is None else Record(**found)
+        return None if found is None else RecordedRequest(**found)
 
     def expire(self, now: int) -> int:
         with self._database.writing() as connection:
@@ -87,7 +89,7 @@ def _set_mark(connection: Connection, name: str, value: str) -> None:
         connection.execute(schema.marks.insert(), {"name": name, "value": value})
 
 
-def _build_row(record: Record) -> dict[str, object]:
+def _build_row(record: RecordedRequest) -> dict[str, object]:
     return {
         "id": record.id,
         "project": record.project,

@@ -1,9 +1,8 @@
-"""The live numbers of engines as families: what `domain.load.Load` says, by model, and by adapter. Asks no
-engine."""
+"""The metrics of engines, from `domain.engine_load.Load`, by model and by adapter."""
 
 from collections.abc import Callable, Iterator, Mapping
 
-from antiphon.domain.load import AdapterLoad, Load
+from antiphon.domain.engine_load import AdapterLoad, Load
 from antiphon.telemetry.exposition import Family, Kind, Series, Value
 
 PREFIX = "antiphon_engine_"
@@ -78,12 +77,11 @@ ADAPTER_MEASURES: tuple[tuple[Family, Callable[[AdapterLoad], Value]], ...] = (
 )
 
 FAMILIES = (UP, *(family for family, _ in (*MEASURES, *ADAPTER_MEASURES)))
-"""What engines tell, in the order of the page."""
+"""All families of engines, in the order of the page."""
 
 
 def list_series(loads: Mapping[str, Load | None], up: Mapping[str, bool]) -> Iterator[Series]:
-    """The engines of a server by model: their loads, None where there is none to tell, and whether each is
-    there."""
+    """Yields the series of all engines. `loads` and `up` are by model; a load is None where none is known."""
     yield UP, {(model,): int(there) for model, there in up.items()}
     known = {model: load for model, load in loads.items() if load is not None}
     for family, measure in MEASURES:

@@ -1,7 +1,8 @@
-"""Families of numbers, and the page that Prometheus reads of them. Counts nothing itself.
+"""Metric families, sums over processes, and the page that Prometheus reads.
 
-prometheus-client writes the text, in version 0.0.4 of the format, which every scraper reads. Its own counters
-are not used. A family says once what its numbers mean, so that the documentation is made from the same value.
+prometheus-client writes the text, in version 0.0.4 of the format, which every scraper reads. Its own
+counters are not used. Each HTTP process reports its totals. A family's description is also the source of
+the documentation.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,14 +11,14 @@ from enum import StrEnum
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from antiphon.domain.load import LATENCY_BOUNDS, Histogram
+from antiphon.domain.engine_load import LATENCY_BOUNDS, Histogram
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 BOUNDS = (*map(str, LATENCY_BOUNDS), "+Inf")
-"""Of buckets, as the page has them."""
+"""Bounds of buckets on the page."""
 
 
 class Kind(StrEnum):
@@ -32,7 +33,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What one name stands for."""
+    """A metric: its name, kind, description and labels."""
 
     name: str
     kind: Kind
@@ -48,7 +49,7 @@ Series = tuple[Family, Mapping[tuple[str, ...], Value]]
 
 
 def render_page(series: Iterable[Series]) -> str:
-    """The whole page. A family without values is left out."""
+    """Renders the page. A family without values is left out."""
     import prometheus_client  # late: it brings a web server of its own, which takes 80 ms
 
     metrics = [_build_metric(prometheus_client.Metric, *each) for each in series if each[1]]
@@ -57,7 +58,7 @@ def render_page(series: Iterable[Series]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """What the library asks for metrics, as its registries are."""
+    """The interface of the library's registries."""
 
     metrics: "list[Metric]"
 
@@ -81,7 +82,7 @@ def _build_metric(kind: "type[Metric]", family: Family, values: Mapping[tuple[st
 
 
 MODEL = "model"
-"""The label by which a series is of a model."""
+"""The label for a model's name."""
 
 Number = int | float | Histogram
 
@@ -91,16 +92,16 @@ Sums = dict[str, dict[tuple[str, ...], Number]]
 
 @dataclass(slots=True)
 class Totals:
-    """What one process counts, or several together."""
+    """The totals of one process, or of several together."""
 
     counts: Sums = field(default_factory=dict)
     """Only grow."""
     gauges: Sums = field(default_factory=dict)
-    """Hold while their process lives."""
+    """Valid while their process lives."""
 
     @staticmethod
     def of(series: Iterable[Series]) -> "Totals":
-        """What a process counts."""
+        """Collects the totals of a process."""
         totals = Totals()
         for family, values in series:
             sums = totals.gauges if family.kind is Kind.GAUGE else totals.counts
@@ -108,14 +109,14 @@ class Totals:
         return totals
 
     def add(self, more: "Totals", lives: bool = True) -> None:
-        """Adds what a process counts. `lives`: whether its gauges hold."""
+        """Adds totals of another process. `lives`: whether its gauges are still valid."""
         _add(self.counts, more.counts)
         if lives:
             _add(self.gauges, more.gauges)
 
 
 def sum_series(own: Iterable[Series], others: Totals, is_served: Callable[[str], bool]) -> Iterator[Series]:
-    """This process's numbers and those of others; of others only models that are served."""
+    """Adds the totals of others to this process's series, for models that are served."""
     for family, values in own:
         more = others.gauges if family.kind is Kind.GAUGE else others.counts
         place = family.labels.index(MODEL) if MODEL in family.labels else None

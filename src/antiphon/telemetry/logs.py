@@ -122,13 +122,13 @@ def configure(level: str, form: Literal["text", "json"]) -> None:
 
 
 STEP = re.compile(r"([\w-]+)(?:\[\d{1,5}\])*", re.ASCII)
-"""A name with the indices behind it."""
+"""A name with its indices."""
 
 UNKNOWN = "(unknown)"
 
 
 def cut_unknown_path(path: str | None, names: Iterable[Set[str]]) -> str | None:
-    """As much of a path as consists of known names, from its beginning; None of none."""
+    """Cuts a field's path before the first unknown name, since a caller may have written it."""
     if path is None:
         return None
     known, found = tuple(names), []
@@ -141,7 +141,7 @@ def cut_unknown_path(path: str | None, names: Iterable[Set[str]]) -> str | None:
 
 
 def describe_exception(problem: BaseException) -> str:
-    """Type and place of an exception without its message, which may hold a prompt."""
+    """The type and place of an exception, without its message, which may contain a prompt."""
     stack = traceback.extract_tb(problem.__traceback__)
     places = " < ".join(f"{_short(frame.filename)}:{frame.lineno} {frame.name}" for frame in reversed(stack))
     return f"{type(problem).__name__} at {places}"

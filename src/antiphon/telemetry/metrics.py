@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from antiphon.domain import values
-from antiphon.domain.load import Timer
+from antiphon.domain.engine_load import Timer
 from antiphon.telemetry.exposition import Family, Kind, Series, Value
 
 MODEL = ("model",)

@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-from antiphon.domain.recording import Redaction
+from antiphon.domain.tenancy import Redaction
 
 MAX_DEPTH = 60
 """Objects within objects that are looked into; what lies deeper is left out."""

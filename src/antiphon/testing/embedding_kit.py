@@ -8,7 +8,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from antiphon.domain.embedding import WIDTH, EmbedRequest, Vectors
-from antiphon.domain.load import Load
+from antiphon.domain.engine_load import Load
 from antiphon.engines.base import (
     Embedding,
     EngineInfo,

@@ -10,8 +10,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
-from antiphon.domain.collect import Generation, collect
+from antiphon.domain.collect import CollectedGeneration, collect
 from antiphon.domain.context import Context
+from antiphon.domain.engine_load import Load
 from antiphon.domain.events import (
     DiscardedTokens,
     Event,
@@ -20,14 +21,13 @@ from antiphon.domain.events import (
     PromptScored,
     Started,
     TextDelta,
+    Usage,
 )
-from antiphon.domain.load import Load
+from antiphon.domain.logprobs import TokenScore
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.profile import Profile
 from antiphon.domain.request import Conversation, GenerationRequest, Output, Prompt, RawPrompt
-from antiphon.domain.sampling import AskedSampling
-from antiphon.domain.scores import TokenScore
-from antiphon.domain.usage import Usage
+from antiphon.domain.sampling import SamplingOptions
 from antiphon.engines.base import Engine, EngineState, RequestSize
 from antiphon.errors import AntiphonError, DeadlineExceeded, UnsupportedParameter
 from antiphon.testing.rules import (
@@ -48,7 +48,7 @@ WIDTH = 2
 
 async def _events(engine: Engine, output: Output) -> list[Event]:
     """Of a greedy request; none when the engine says that it cannot."""
-    request = GenerationRequest("any", (RawPrompt(PROMPT),), AskedSampling(temperature=0.0), output)
+    request = GenerationRequest("any", (RawPrompt(PROMPT),), SamplingOptions(temperature=0.0), output)
     try:
         async with open_stream(engine, request, Context("check")) as events:
             return [event async for event in events]
@@ -238,9 +238,9 @@ class EngineProbe:
         *prompts: Prompt,
         max_tokens: int | None = 8,
         choices: int = 1,
-        sampling: AskedSampling | None = None,
+        sampling: SamplingOptions | None = None,
     ) -> GenerationRequest:
-        greedy = AskedSampling(temperature=0.0)
+        greedy = SamplingOptions(temperature=0.0)
         return GenerationRequest(
             "any", prompts or (STORY,), sampling or greedy, Output(max_tokens=max_tokens, choices=choices)
         )
@@ -254,7 +254,7 @@ class EngineProbe:
     ) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
         return open_stream(self.engine, request, context or Context("check"))
 
-    async def generation(self, request: GenerationRequest) -> Generation:
+    async def generation(self, request: GenerationRequest) -> CollectedGeneration:
         async with self.stream(request) as events:
             return await collect(events)
 
@@ -349,7 +349,7 @@ async def greedy_choices_are_equal(probe: EngineProbe) -> None:
 
 
 async def equal_seeds_speak_equally(probe: EngineProbe) -> None:
-    request = probe.request(choices=2, sampling=AskedSampling(temperature=1.3, seed=7))
+    request = probe.request(choices=2, sampling=SamplingOptions(temperature=1.3, seed=7))
     first, second = await probe.generation(request), await probe.generation(request)
     require(first.choices == second.choices or not probe.profile.exact, "equal seeds give equal choices")
 

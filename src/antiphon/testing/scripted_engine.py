@@ -15,13 +15,11 @@ from functools import partial
 from itertools import chain, cycle, islice
 
 from antiphon.domain.context import Context
-from antiphon.domain.events import DiscardedTokens, Event, Finished, FinishReason, Started, TextDelta
+from antiphon.domain.events import DiscardedTokens, Event, Finished, FinishReason, Started, TextDelta, Usage
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor
-from antiphon.domain.profile import Profile
+from antiphon.domain.logprobs import TokenScore
+from antiphon.domain.profile import Profile, TokenizerInfo
 from antiphon.domain.request import Conversation, GenerationRequest, Output, Prompt
-from antiphon.domain.scores import TokenScore
-from antiphon.domain.tokenizer import TokenizerInfo
-from antiphon.domain.usage import Usage
 from antiphon.engines.base import EngineState, PreparedRequest, RequestSize
 from antiphon.errors import (
     AntiphonError,

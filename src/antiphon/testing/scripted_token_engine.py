@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, cycle, repeat
 
 from antiphon.domain.context import Clock, SystemClock
-from antiphon.domain.fair_queue import Bounds, FairSemaphore
-from antiphon.domain.load import Load
-from antiphon.domain.sampling import AskedSampling
+from antiphon.domain.engine_load import Load
+from antiphon.domain.fair_queue import FairSemaphore, QueueLimits
+from antiphon.domain.sampling import SamplingOptions
 from antiphon.engines.base import (
     Counts,
     EngineInfo,
@@ -115,7 +115,7 @@ def scripted_info(
         library_path="",
         cpu_features=(),
         chat_template=chat_template,
-        sampling=AskedSampling(),
+        sampling=SamplingOptions(),
     )
 
 
@@ -168,7 +168,7 @@ class ScriptedTokenEngine:
         self._facts = replace(info or scripted_info(), vocabulary=len(self.table.pieces))
         self.adapters = ScriptedAdapters(self.table)
         self._clock = clock or SystemClock()
-        self._slots = FairSemaphore(Bounds(self._facts.sequences, sys.maxsize, sys.maxsize))
+        self._slots = FairSemaphore(QueueLimits(self._facts.sequences, sys.maxsize, sys.maxsize))
         self._counters = Load(free_sequences=self._facts.sequences)
         self._groups: dict[str, _Group] = {}
         self._spec = spec

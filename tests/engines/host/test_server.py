@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from antiphon.domain.load import Load
+from antiphon.domain.engine_load import Load
 from antiphon.engines.base import SequenceStarted, Steps, TextPiece, TokenSegment
 from antiphon.engines.host.client import host_engine
 from antiphon.engines.host.frames import TO_GATEWAY, Cancel, Generate, Stepped

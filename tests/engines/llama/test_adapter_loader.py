@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from antiphon.domain.constraint import Constraint, ConstraintKind
-from antiphon.domain.load import AdapterLoad
+from antiphon.domain.engine_load import AdapterLoad
+from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.domain.sampling import Sampling
 from antiphon.engines.base import KVLayout, SequenceFinished, Steps, TokenEvent, TokenRequest, TokenSegment
 from antiphon.engines.llama import LlamaTokenEngine

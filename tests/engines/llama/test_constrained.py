@@ -13,7 +13,7 @@ from antiphon.constraints.checking_process import checked
 from antiphon.constraints.guide import Guide
 from antiphon.constraints.mask_workers import Masks, after_line_break, tokens_of
 from antiphon.constraints.matching import Matcher, Vocabulary
-from antiphon.domain.constraint import Constraint, ConstraintKind
+from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.domain.sampling import Sampling
 from antiphon.engines.base import SequenceFinished, Steps, StopCause, TextPiece, TokenRequest, TokenSegment
 from antiphon.engines.llama import LlamaTokenEngine

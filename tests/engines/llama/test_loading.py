@@ -8,7 +8,7 @@ from typing import Any
 import gguf
 import pytest
 
-from antiphon.domain.sampling import AskedSampling
+from antiphon.domain.sampling import SamplingOptions
 from antiphon.engines.base import LoadSpec
 from antiphon.engines.llama.libllama.context import ContextShape, NativeContext
 from antiphon.engines.llama.libllama.library import find_library
@@ -56,7 +56,7 @@ def test_recommended_sampling_outside_the_range_of_a_request_is_left_out(tmp_pat
     odd = {"temp": float("nan"), "top_p": 5.0, "top_k": float("inf"), "min_p": -1.0}
     loaded = load_model(spec(write_model(tmp_path / "m.gguf", SIZES["tiny"], sampling=odd)))
     loaded.close()
-    assert loaded.info.sampling == AskedSampling()
+    assert loaded.info.sampling == SamplingOptions()
 
 
 def test_a_model_without_a_tokenizer_is_refused(tmp_path):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.domain.constraint import Constraint, ConstraintKind
+from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.domain.sampling import Sampling
 from antiphon.engines.base import (
     KVLayout,

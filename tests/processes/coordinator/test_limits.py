@@ -47,7 +47,7 @@ async def pair(path):
         yield [(await stack.enter_async_context(connected(path))).limits for _ in range(2)]
 
 
-async def test_two_workers_share_a_limit_and_a_refusal_says_all_that_is_known(pair) -> None:
+async def test_two_workers_share_a_limit_and_refusals_carry_its_status(pair) -> None:
     one, other = pair
     requests, few = limit(3), limit(100, Measure.OUTPUT_TOKENS, id_="two")
     (standing, _) = await one.reserve("1", [requests, few], ONE)
@@ -116,7 +116,7 @@ async def test_who_leaves_while_asking_has_reserved_nothing(pair) -> None:
     await pair[0].reserve("2", [limit(1)], ONE)
 
 
-async def test_a_coordinator_that_comes_back_hears_what_stands_and_what_ended_since(path: str) -> None:
+async def test_a_new_coordinator_hears_open_and_recently_ended_claims(path: str) -> None:
     requests, at_once = limit(10), limit(5, Measure.CONCURRENT, id_="two")
     async with AsyncExitStack() as stack:
         first = await stack.enter_async_context(AsyncExitStack())
@@ -134,7 +134,7 @@ async def test_a_coordinator_that_comes_back_hears_what_stands_and_what_ended_si
         assert [each.remaining for each in standings] == [6, 2], "one that ended, two that stand, a new one"
 
 
-async def test_what_a_coordinator_did_not_hear_before_it_died_is_told_to_the_next(path: str) -> None:
+async def test_unheard_settlements_are_told_to_the_next_coordinator(path: str) -> None:
     """The process notices the death late: it settles into a connection that nobody reads any more."""
     async with AsyncExitStack() as stack:
         first = await stack.enter_async_context(AsyncExitStack())
@@ -198,7 +198,7 @@ class SlowLedger:
 
 @pytest.mark.parametrize("ended", [-1, 0, 1])
 @pytest.mark.parametrize("reads_first", [True, False])
-async def test_what_ends_around_the_beginning_of_a_coordinator_counts_once(
+async def test_claims_that_end_at_a_coordinators_start_count_once(
     path: str, tmp_path, ended: int, reads_first: bool
 ) -> None:
     """It is a row of the ledger, and its process tells it. `ended`: milliseconds after the beginning."""
@@ -241,7 +241,7 @@ def row(id_: str, at: int, total: int | None) -> Entry:
     )
 
 
-async def test_a_limit_that_is_newer_than_the_coordinator_begins_with_all_rows(tmp_path) -> None:
+async def test_a_limit_newer_than_the_coordinator_counts_all_rows(tmp_path) -> None:
     clock = SystemClock()
     began = int(clock.wall() * 1_000)
     database = Database(f"sqlite:///{tmp_path}/ledger.db")

@@ -52,7 +52,7 @@ async def left(client: CoordinatorClient) -> list[int]:
     return [each.remaining for each in await client.limits.read_status(ALL)]
 
 
-async def test_the_new_one_asks_the_old_one_until_that_leaves_and_then_is_asked(processes):
+async def test_a_new_process_coordinates_once_the_old_one_leaves(processes):
     old = await processes.begin()
     await await_until(lambda: counts(old))
     await old.limits.reserve("ended", ALL, tokens(10))
@@ -79,7 +79,7 @@ async def test_the_new_one_asks_the_old_one_until_that_leaves_and_then_is_asked(
     assert await left(new) == [69, 69, 3]
 
 
-async def test_what_is_asked_and_settled_at_the_handover_itself_counts_once(processes):
+async def test_requests_during_the_handover_count_once(processes):
     old = await processes.begin()
     new = await processes.begin()
     many = limit(10**6, Measure.OUTPUT_TOKENS, Window.DAY)
@@ -137,7 +137,7 @@ async def test_claims_that_nobody_restates_count_as_used(processes, monkeypatch)
             await asyncio.sleep(0.01)
 
 
-async def test_after_the_death_of_the_old_one_what_runs_in_the_new_one_counts(processes):
+async def test_after_the_old_process_dies_the_new_ones_claims_count(processes):
     old = await processes.begin()
     new = await processes.begin()
     await new.limits.reserve("mine", ALL, tokens(30))
@@ -163,7 +163,7 @@ class Ledger:
         return {}
 
 
-async def test_nothing_is_admitted_before_everything_counts_that_stands(processes):
+async def test_nothing_is_admitted_before_all_open_claims_count(processes):
     old, ledger = await processes.begin(), Ledger()
     new = await processes.begin(ledger)
     for number in range(3):
@@ -183,7 +183,7 @@ async def test_nothing_is_admitted_before_everything_counts_that_stands(processe
         ledger.released.set()
 
 
-async def test_while_the_ledger_cannot_be_read_nothing_begins_at_nothing(processes):
+async def test_no_limit_starts_at_zero_while_the_ledger_is_unreadable(processes):
     reads = 0
 
     async def seeds(limits: Sequence[Limit]) -> SeedAmounts:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.domain.context import SystemClock
-from antiphon.domain.load import Histogram
+from antiphon.domain.engine_load import Histogram
 from antiphon.errors import EngineError
 from antiphon.processes.coordinator import coordinator as module
 from antiphon.processes.coordinator.client import CoordinatorClient
@@ -44,7 +44,7 @@ async def three(path: str, stack: AsyncExitStack) -> list[CoordinatorClient]:
 # --- names of adapters --------------------------------------------------------------------------------------
 
 
-async def test_names_are_known_in_every_process_when_the_change_is_answered(path, stack):
+async def test_every_process_knows_new_names_before_the_answer(path, stack):
     clients = await three(path, stack)
     known: list[list[bytes]] = [[], [], []]
     for client, names in zip(clients, known, strict=True):
@@ -63,7 +63,7 @@ async def test_of_two_changes_of_the_same_names_one_is_made(path, stack):
     assert {client._names.names for client in clients} == {b"%d" % made.index(True)}
 
 
-async def test_a_process_that_starts_later_has_the_names_also_after_the_coordinators_death(path, stack):
+async def test_a_later_process_gets_the_names_after_a_coordinator_died(path, stack):
     async with AsyncExitStack() as first:
         await first.enter_async_context(coordinating(path))
         client = await stack.enter_async_context(connected(path))
@@ -130,7 +130,7 @@ async def test_a_revision_is_announced_until_every_process_knows_it(path, stack)
     assert not starting._known.keys() & {"directory"}, "one that has read nothing yet is not waited for"
 
 
-async def test_a_process_that_hangs_is_waited_for_no_longer_than_a_moment(path, stack, monkeypatch, caplog):
+async def test_a_stuck_process_delays_a_change_only_briefly(path, stack, monkeypatch, caplog):
     monkeypatch.setattr(module, "MOST_S", 0.1)
     one, other, _ = await three(path, stack)
     other.report_revision(4)

@@ -9,7 +9,7 @@ from antiphon.cli.admin_client import connect_admin, note_warnings
 from antiphon.cli.output import CallFailed, Card, pick, print_id, print_list, print_one
 from antiphon.cli.output import note as say
 from antiphon.domain.limits import Measure, Subject, Window, explain_too_large
-from antiphon.domain.money import decimal, nanos
+from antiphon.domain.prices import format_decimal, parse_decimal
 from antiphon.errors import SettingsError
 
 app = options.make_group("limits", "Limits and budgets of a running server.")
@@ -124,7 +124,7 @@ def _parse_amount(measure: Measure, amount: str) -> int:
     """As the server counts: of cost nano-units. Raises CallFailed."""
     is_number = amount.isascii() and amount.isdecimal() and len(amount) <= LONGEST
     of_cost = measure is Measure.COST
-    counted = nanos(amount) if of_cost else int(amount) if is_number else None
+    counted = parse_decimal(amount) if of_cost else int(amount) if is_number else None
     if counted is None:
         taken = "a decimal, at most nine digits behind the point, as 12.50" if of_cost else "an integer"
         raise CallFailed(f"{amount} is no amount of {measure}: it must be {taken}")
@@ -138,7 +138,7 @@ def _get_amount(card: Card, name: str) -> str:
     amount = card.get(name)
     if not isinstance(amount, int):
         return "-"
-    return decimal(amount) if card.get("measure") == Measure.COST else str(amount)
+    return format_decimal(amount) if card.get("measure") == Measure.COST else str(amount)
 
 
 def _describe(card: Card) -> str:

@@ -7,7 +7,7 @@ import typer
 from antiphon.cli import options
 from antiphon.cli.admin_client import connect_admin
 from antiphon.cli.output import Card, format_field, note, pick, print_id, print_list, print_one
-from antiphon.domain.tenancy import Role
+from antiphon.domain.tenancy import ProjectRole
 from antiphon.errors import SettingsError
 
 app = options.make_group("projects", "Projects of a running server, and who is in them.")
@@ -72,7 +72,7 @@ def members(project: Project, url: options.ServerUrl = None, as_json: options.Js
 def add_member(
     project: Project,
     user: Member,
-    role: Annotated[Role, typer.Option(help="What the user may.")] = Role.MEMBER,
+    role: Annotated[ProjectRole, typer.Option(help="What the user may.")] = ProjectRole.MEMBER,
     url: options.ServerUrl = None,
 ) -> None:
     """Make a user a member of a project, or change the role."""

@@ -54,8 +54,10 @@ def run(asked: ServeOptions) -> int:
 
 
 def prepare_settings(asked: ServeOptions) -> Settings:
-    """The settings with every model fetched, checked and sized, and every adapter kept. Raises a
-    StartupError."""
+    """Fetches, checks and sizes every model, keeps every adapter, and returns the settings.
+
+    Raises a StartupError.
+    """
     settings = asked.load_settings()
     require_keys(settings)
     models = place_weights(
@@ -66,7 +68,7 @@ def prepare_settings(asked: ServeOptions) -> Settings:
 
 
 def prepare_keys(settings: Settings) -> Settings:
-    """The settings with what keys need. The database's library is imported only here."""
+    """Prepares the store where keys are on. The database's library is imported only here."""
     from antiphon.cli.bootstrap import bootstrap_store
 
     require_spool(settings)
@@ -74,8 +76,7 @@ def prepare_keys(settings: Settings) -> Settings:
 
 
 def require_keys(settings: Settings) -> None:
-    """Raises SettingsError for what acts on nothing where keys are off; other commands may read it, as
-    `antiphon store` does."""
+    """Raises SettingsError for settings without effect where keys are off. Other commands may read them."""
     for section in () if settings.keys.enabled else ("keys", "limits", "ledger"):
         idle = [
             f"{section}.{name} ({variable})"
@@ -100,7 +101,7 @@ def require_spool(settings: Settings) -> None:
 
 
 def find_refusals(settings: Settings) -> Iterator[SettingsError]:
-    """What a start refuses though each setting by itself can be taken, in its order."""
+    """Yields the combinations of settings that a start refuses, in its order."""
     for rule in (require_keys, require_spool) if settings.keys.enabled else (require_keys,):
         try:
             rule(settings)
@@ -109,8 +110,8 @@ def find_refusals(settings: Settings) -> Iterator[SettingsError]:
 
 
 def place_weights(models: list[ModelSettings], free: int) -> list[ModelSettings]:
-    """Sized models with their weights in memory or in the file where the settings leave it open: in memory
-    while all that lie there take at most WEIGHTS_SHARE of the free bytes."""
+    """Decides for `auto` models whether weights are in memory: while they take at most WEIGHTS_SHARE of
+    the free bytes."""
     taken = sum(read_header(Path(model.path)).size for model in models if model.weights != "file")
     where = "memory" if taken <= WEIGHTS_SHARE * free else "file"
     return [change_model(model, weights=where) if model.weights == "auto" else model for model in models]
@@ -147,7 +148,7 @@ def _require_embedding(model: ModelSettings) -> None:
 
 
 def read_cache_options(model: ModelSettings) -> CacheOptions:
-    """What the settings say of the model's KV cache."""
+    """The options of the model's KV cache in its settings."""
     pool = model.layout == "pool" and not model.exact
     return CacheOptions(model.sequences, model.context_length, model.cells, model.kv_type, pool)
 
@@ -168,7 +169,7 @@ def make_example(model: str, info: EngineInfo) -> tuple[str, dict[str, object]]:
 
 
 def format_panel(settings: Settings, serving: ServingInfo) -> str:
-    """What a newcomer needs to see: where, which models, which library, and a first request to copy."""
+    """Formats the start-up panel: address, models, library, and a first request to copy."""
     first = settings.models[0].name
     lines = ["", f"  Antiphon listens on {serving.url}", ""]
     for model in settings.models:

@@ -88,7 +88,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Of what came in between, in seconds; as exact as the buckets are."""
+    """Percentiles between two readings in seconds, as exact as the buckets."""
 
     p50: float
     p95: float
@@ -135,7 +135,7 @@ class ModelRates:
 
 
 def run(url: str | None, interval: float, once: bool, as_json: bool) -> None:
-    """Shows until Ctrl-C, or once."""
+    """Shows the figures until Ctrl-C, or once."""
     with report_errors(), suppress(KeyboardInterrupt):
         top = Top(Client(*find_server(url), patience=PATIENCE), interval)
         top.look()
@@ -154,7 +154,7 @@ def run(url: str | None, interval: float, once: bool, as_json: bool) -> None:
 
 
 class Top:
-    """What was read so far of one server."""
+    """The readings of one server."""
 
     def __init__(self, client: Client, interval: float) -> None:
         self._client = client
@@ -203,7 +203,7 @@ class Top:
         return compute_rates(self._readings[0], self._readings[-1])
 
     def page(self) -> RenderableType:
-        """What is drawn."""
+        """Builds what is drawn."""
         head = Text(
             f"antiphon top  {escape_unprintable(self._client.url)}  {escape_unprintable(self._release())}"
         )
@@ -292,7 +292,7 @@ def compute_rates(earlier: Reading, later: Reading) -> tuple[ModelRates, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """Two readings, as far as they are about one model."""
+    """Two readings of one model."""
 
     earlier: Reading
     later: Reading
@@ -340,7 +340,7 @@ class _Pair:
         return grown / seconds if grown is not None and seconds > 0 else None
 
     def _compute_increase(self, name: str, **labels: str) -> float | None:
-        """What a counter gained; None when it is not in both, or began anew."""
+        """How much a counter grew; None when one reading lacks it, or it was reset."""
         before = self.earlier.value(ENGINE + name, model=self.model, **labels)
         now = self.later.value(ENGINE + name, model=self.model, **labels)
         return now - before if before is not None and now is not None and now >= before else None
@@ -355,8 +355,10 @@ class _Pair:
 
 
 def estimate_quantile(at_most: Mapping[float, float], share: float) -> float:
-    """Where so great a share of the values lies below, taken to lie evenly within a bucket; what lies above
-    the last bound counts as that bound. `at_most` is cumulative, and holds at least one value."""
+    """Estimates the value below which a share of all values is, spread evenly within a bucket.
+
+    Values above the last bound count as that bound. `at_most` is cumulative and has at least one value.
+    """
     wanted = share * max(at_most.values())
     low = 0.0
     for (below, lower), (above, upper) in pairwise([(0.0, 0.0), *sorted(at_most.items())]):

@@ -12,7 +12,7 @@ import typer
 from antiphon.cli import options
 from antiphon.cli.admin_client import connect_admin
 from antiphon.cli.options import now, parse_past
-from antiphon.domain.reports import TAG, Bucket, Field, dimension
+from antiphon.domain.reports import TAG, Bucket, EntryField, parse_dimension
 from antiphon.errors import SettingsError
 
 SHAPES = ("table", "csv", "json")
@@ -122,13 +122,13 @@ def _parse_second(option: str, text: str) -> int:
 
 def _parse_conditions(project: str | None, only: Sequence[str]) -> dict[str, str]:
     """The conditions by name. Raises SettingsError."""
-    said = {} if project is None else {Field.PROJECT.value: project}
+    said = {} if project is None else {EntryField.PROJECT.value: project}
     for text in only:
         name, equals, value = text.partition("=")
         if not equals:
             raise SettingsError(f"--only {text}: it takes NAME=VALUE")
         if name in said:
-            also = "--project" if project is not None and name == Field.PROJECT else "--only"
+            also = "--project" if project is not None and name == EntryField.PROJECT else "--only"
             raise SettingsError(f"--only {text}: {also} says {name} already, and there is one of it")
         _require_condition(name, text)
         said[name] = value
@@ -136,9 +136,9 @@ def _parse_conditions(project: str | None, only: Sequence[str]) -> dict[str, str
 
 
 def _require_condition(name: str, text: str) -> None:
-    of = dimension(name)
+    of = parse_dimension(name)
     if isinstance(of, Bucket):
         raise SettingsError(f"--only {text}: a time is chosen by --since and --until")
     if of is None:
-        known = ", ".join([*Field, f"{TAG}NAME"])
+        known = ", ".join([*EntryField, f"{TAG}NAME"])
         raise SettingsError(f"--only {text}: there is no {name or 'name'} to choose by; known: {known}")

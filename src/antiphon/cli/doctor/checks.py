@@ -119,7 +119,7 @@ def _describe(one: Sized) -> str:
 
 
 def check_memory(models: list[Sized]) -> list[Finding]:
-    """Weights and KV caches of all models against what can be had."""
+    """Compares weights and KV caches of all models with the free memory."""
     if not models:
         return []
     needed, room = sum(one.bytes for one in models), measure_free_memory()
@@ -163,7 +163,7 @@ def _check_adapter(adapter: AdapterSettings, base: str) -> Finding:
 
 
 def check_port(server: ServerSettings) -> Finding:
-    """Listens there for a moment."""
+    """Listens on the port for a moment."""
     try:
         bind(server.host, server.port).close()
     except AddressUnavailable as error:
@@ -178,7 +178,7 @@ def check_port(server: ServerSettings) -> Finding:
 
 
 def _is_antiphon(server: ServerSettings) -> bool:
-    """Whether what listens there answers as Antiphon's health page does."""
+    """Whether the listener answers like Antiphon's health page."""
     from antiphon.cli.client import Client
 
     try:
@@ -189,7 +189,7 @@ def _is_antiphon(server: ServerSettings) -> bool:
 
 
 def check_cache(settings: Settings) -> Finding:
-    """Where fetched models are kept: what is there can be read, and more can be written."""
+    """Checks that the cache of fetched models can be read and written."""
     cache = find_cache(settings.hub)
     place = next(place for place in (cache.root, *cache.root.parents) if os.path.lexists(place))
     try:
@@ -231,7 +231,7 @@ def check_sockets() -> Iterator[Finding]:
 
 
 def check_engine(settings: Settings, models: Sequence[LoadSpec]) -> Iterator[Finding]:
-    """Runs the probe to its end, or until it dies. `models`: to be loaded."""
+    """Runs the probe until it ends or dies. `models`: the models to load."""
     python, engine = choose_interpreter(settings), settings.engine
     threads = [model.threads for model in settings.models]
     order = {"library": engine.library, "threads": threads, "models": [asdict(model) for model in models]}
@@ -254,7 +254,7 @@ def check_engine(settings: Settings, models: Sequence[LoadSpec]) -> Iterator[Fin
 
 
 def read_probe(output: bytes, death: str, words: str) -> Iterator[Finding]:
-    """The probe's findings, and what its end means. A library writes between its lines what it likes."""
+    """Reads the probe's findings and explains its end. A library may write other lines between."""
     step, is_alive = {"step": "", "what": ""}, False
     for line in output.splitlines():
         try:

@@ -9,7 +9,7 @@ from antiphon.errors import AntiphonError
 
 
 class Standing(StrEnum):
-    """How bad it is."""
+    """How bad a finding is."""
 
     OK = "ok"
     ADVICE = "advice"
@@ -20,7 +20,7 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     id: str
     """One of REMEDIES, or for what is well the name of the check."""
@@ -80,18 +80,17 @@ REMEDIES = {
 
 
 def report_ok(check: str, said: str) -> Finding:
-    """Something that is well."""
+    """Makes a finding without a problem."""
     return Finding(check, Standing.OK, said)
 
 
 def report_problem(name: str, said: str, standing: Standing = Standing.BROKEN) -> Finding:
-    """Something that is not, with its remedy."""
+    """Makes a finding with a problem and its remedy."""
     return Finding(name, standing, said, REMEDIES[name])
 
 
 def to_finding(name: str, error: AntiphonError, mark: str = "; ") -> Finding:
-    """What an error says. Where its sentence ends with what to do, after a semicolon or another mark, that is
-    the remedy."""
+    """Converts an error. The part of its sentence after a semicolon or another mark is the remedy."""
     said, marked, remedy = error.message.rstrip(".").rpartition(mark)
     if not marked:
         return report_problem(name, error.message)

@@ -43,12 +43,12 @@ from antiphon.domain.events import (
     ReasoningDelta,
     Started,
     TextDelta,
-    ToolCallBegun,
     ToolCallDelta,
+    ToolCallStarted,
+    Usage,
 )
+from antiphon.domain.logprobs import Scores
 from antiphon.domain.request import Conversation, Prompt
-from antiphon.domain.scores import Scores
-from antiphon.domain.usage import Usage
 from antiphon.errors import AntiphonError
 
 DONE = b"data: [DONE]\n\n"
@@ -79,7 +79,7 @@ class ChunkBuilder(Protocol[Part]):
     def build_reasoning(self, choice: int, text: str, scores: Scores = ()) -> Part:
         """More of what a choice thinks before its text."""
 
-    def build_call(self, event: ToolCallBegun | ToolCallDelta) -> Part:
+    def build_call(self, event: ToolCallStarted | ToolCallDelta) -> Part:
         """The beginning of a call, or more of its arguments."""
 
     def build_closing(self, choice: int, reason: FinishReason, scores: Scores = ()) -> Part:
@@ -110,8 +110,8 @@ class BaseChatChunkBuilder(Generic[Part]):
     def build_reasoning(self, choice: int, text: str, scores: Scores = ()) -> Part:
         return self.build_part(choice, Delta(reasoning_content=text, reasoning=text), scores)
 
-    def build_call(self, event: ToolCallBegun | ToolCallDelta) -> Part:
-        if isinstance(event, ToolCallBegun):
+    def build_call(self, event: ToolCallStarted | ToolCallDelta) -> Part:
+        if isinstance(event, ToolCallStarted):
             function = FunctionPart(name=event.name, arguments="")
             call = ToolCallPart(index=event.index, id=event.id, type="function", function=function)
         else:
@@ -165,7 +165,7 @@ class BaseTextChunkBuilder(Generic[Part]):
         """A raw prompt's text is not read for reasoning; if it were, it would be text."""
         return self.build_part(choice, text, scores)
 
-    def build_call(self, event: ToolCallBegun | ToolCallDelta) -> Part:
+    def build_call(self, event: ToolCallStarted | ToolCallDelta) -> Part:
         """A text completion has no tools, so none is called."""
         return self.build_part(event.choice, "")
 
@@ -247,7 +247,7 @@ class OpenAIStreamEncoder(Generic[Part]):
                 return self._encode_part(
                     event, self._builder.build_reasoning(event.choice, event.text, event.scores)
                 )
-            case ToolCallBegun() | ToolCallDelta():
+            case ToolCallStarted() | ToolCallDelta():
                 return self._encode_part(event, self._builder.build_call(event))
             case Started():
                 self._usage = Usage(event.prompt_tokens, 0, event.cached_tokens)
@@ -290,7 +290,7 @@ class OpenAIStreamEncoder(Generic[Part]):
         choice, opened = event.choice, b""
         if choice in self._unopened:
             self._unopened.discard(choice)
-            if isinstance(event, ReasoningDelta | ToolCallBegun):
+            if isinstance(event, ReasoningDelta | ToolCallStarted):
                 self._contentless.add(choice)
             opened = self._encode_opening(choice, None if choice in self._contentless else "")
         if isinstance(event, ReasoningDelta) or choice not in self._contentless:

@@ -15,7 +15,7 @@ from antiphon.dialects.common.request_types import (
     StructuredOutputs,
 )
 from antiphon.dialects.common.strict_json import sanitize_key
-from antiphon.domain.constraint import Constraint, ConstraintKind
+from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.errors import InvalidValue, MissingParameter
 
 JSON = frozenset({ConstraintKind.JSON_OBJECT, ConstraintKind.JSON_SCHEMA})

@@ -35,12 +35,12 @@ from antiphon.dialects.common.response_types import (
     TopLogprob,
     UsageShape,
 )
-from antiphon.domain.collect import Choice, Generation
+from antiphon.domain.collect import CollectedChoice, CollectedGeneration
 from antiphon.domain.events import (
     FinishReason,
+    Usage,
 )
-from antiphon.domain.scores import Scores, TokenScore
-from antiphon.domain.usage import Usage
+from antiphon.domain.logprobs import Scores, TokenScore
 from antiphon.errors import AntiphonError, BudgetExceeded
 
 SERVER = 500
@@ -79,7 +79,7 @@ TokenSpelling = Callable[[int, bytes], str]
 """How a token is called: from its id and its piece."""
 
 
-def encode_chat(head: ResponseMeta, call: GenerationCall, generation: Generation) -> bytes:
+def encode_chat(head: ResponseMeta, call: GenerationCall, generation: CollectedGeneration) -> bytes:
     """A buffered chat completion."""
     spell, ids = choose_spelling(call), call.request.output.token_ids
     choices = [
@@ -103,7 +103,7 @@ def encode_chat(head: ResponseMeta, call: GenerationCall, generation: Generation
     )
 
 
-def encode_text(head: ResponseMeta, call: GenerationCall, generation: Generation) -> bytes:
+def encode_text(head: ResponseMeta, call: GenerationCall, generation: CollectedGeneration) -> bytes:
     """A buffered text completion."""
     output, spell = call.request.output, choose_spelling(call)
     scored = _encode_prompt_scores(generation)
@@ -128,12 +128,12 @@ def encode_text(head: ResponseMeta, call: GenerationCall, generation: Generation
     )
 
 
-def _encode_prompt_scores(generation: Generation) -> list[dict[str, Any]]:
+def _encode_prompt_scores(generation: CollectedGeneration) -> list[dict[str, Any]]:
     """Of each prompt what its scores add to where they stand; written once, however many choices show it."""
     return [{"prompt_logprobs": encode_prompt_logprobs(scores)} for scores in generation.prompt_scores]
 
 
-def build_message(choice: Choice) -> AssistantMessage:
+def build_message(choice: CollectedChoice) -> AssistantMessage:
     """What a choice of a chat said."""
     calls = [
         ToolCallShape(id=call.id, function=FunctionCall(call.name, call.arguments)) for call in choice.calls

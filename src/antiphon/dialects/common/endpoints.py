@@ -27,7 +27,7 @@ from antiphon.dialects.base import (
     Services,
     StreamEncoder,
 )
-from antiphon.domain.collect import Generation, collect
+from antiphon.domain.collect import CollectedGeneration, collect
 from antiphon.domain.context import Origin
 from antiphon.domain.identity import Right
 from antiphon.domain.values import changed
@@ -52,7 +52,7 @@ class GenerationCodec(Protocol):
     def decode(self, body: bytes) -> GenerationCall:
         """Raises a RequestError that names the field at fault."""
 
-    def answer(self, meta: ResponseMeta, call: GenerationCall, generation: Generation) -> bytes:
+    def answer(self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration) -> bytes:
         """Encodes the buffered answer."""
 
     def encoder(self, meta: ResponseMeta, call: GenerationCall) -> StreamEncoder:
@@ -172,6 +172,6 @@ def build_report_headers(
     return tuple((name, ", ".join(fields).encode()) for name, fields in named if fields)
 
 
-def _has_many_scores(generation: Generation) -> bool:
+def _has_many_scores(generation: CollectedGeneration) -> bool:
     scored = (*(choice.scores or () for choice in generation.choices), *generation.prompt_scores)
     return sum(map(len, scored)) > MANY_SCORES

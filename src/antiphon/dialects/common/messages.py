@@ -18,12 +18,11 @@ from antiphon.dialects.common.request_types import (
 )
 from antiphon.dialects.common.strict_json import describe_value, sanitize_key
 from antiphon.dialects.common.tools import require_function, require_name, require_shallow
-from antiphon.domain.messages import Message, Role
+from antiphon.domain.messages import Message, Role, ToolCall, Tools
 from antiphon.domain.request import (
     Conversation,
     Reasoning,
 )
-from antiphon.domain.tools import ToolCall, Tools
 from antiphon.errors import InvalidValue, MissingParameter, UnsupportedParameter
 
 PLAIN_MESSAGE = frozenset({"role", "content", "name"})

@@ -5,18 +5,18 @@ from collections.abc import Mapping
 from antiphon.dialects.base import NO_ATTRIBUTION, Attribution
 from antiphon.dialects.common.request_types import INT32_MAX, LARGEST_BIAS, LONGEST_TAG, CommonRequest
 from antiphon.dialects.common.strict_json import describe_value, sanitize_key
-from antiphon.domain.sampling import AskedSampling, Mirostat
+from antiphon.domain.sampling import Mirostat, SamplingOptions
 from antiphon.errors import InvalidValue
 
 
-def read_sampling(wire: CommonRequest, max_tokens: int | None) -> AskedSampling:
+def read_sampling(wire: CommonRequest, max_tokens: int | None) -> SamplingOptions:
     """The sampling that a request asks for. Raises InvalidValue."""
     if wire.min_tokens is not None and max_tokens is not None and wire.min_tokens > max_tokens:
         raise InvalidValue(
             f"min_tokens must be at most max_tokens, which is {max_tokens}; got {wire.min_tokens}",
             param="min_tokens",
         )
-    return AskedSampling(
+    return SamplingOptions(
         temperature=wire.temperature,
         top_p=wire.top_p,
         top_k=None if wire.top_k is None else max(0, wire.top_k),

@@ -20,7 +20,7 @@ from antiphon.dialects.common.request_types import (
     ToolShape,
 )
 from antiphon.dialects.common.strict_json import describe_value, sanitize_key
-from antiphon.domain.tools import Tool, ToolChoice, Tools
+from antiphon.domain.messages import Tool, ToolChoice, Tools
 from antiphon.errors import InvalidValue, MissingParameter, UnsupportedParameter
 
 FUNCTION_NAME_PATTERN = re.compile(FUNCTION_NAME)

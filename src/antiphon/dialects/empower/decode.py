@@ -14,18 +14,23 @@ from antiphon.dialects.common.strict_json import convert, read_object
 from antiphon.dialects.common.tools import filter_tools, read_tools
 from antiphon.dialects.empower.fields import EmpowerScope, filter_fields
 from antiphon.dialects.empower.wire_types import ChatRequest
-from antiphon.domain.constraint import Constraint
-from antiphon.domain.messages import Message, Role
-from antiphon.domain.request import Conversation, GenerationRequest, Output, Reasoning, ReasoningTerms
-from antiphon.domain.sampling import AskedSampling
-from antiphon.domain.tools import Tools
+from antiphon.domain.messages import Message, Role, Tools
+from antiphon.domain.request import (
+    Constraint,
+    Conversation,
+    GenerationRequest,
+    Output,
+    Reasoning,
+    ReasoningTerms,
+)
+from antiphon.domain.sampling import SamplingOptions
 from antiphon.domain.values import changed
 from antiphon.errors import InvalidValue, UnsupportedParameter
 
 MAX_TOKENS = 256
 """What a choice makes when nothing is said; the page's default."""
 
-DEFAULTS = AskedSampling(temperature=1.0, top_p=1.0, frequency_penalty=0.0, presence_penalty=0.0)
+DEFAULTS = SamplingOptions(temperature=1.0, top_p=1.0, frequency_penalty=0.0, presence_penalty=0.0)
 """The page's, which a model's own defaults do not change."""
 
 TERMS = ReasoningTerms("include_thinking")
@@ -118,7 +123,7 @@ def _build_request(
     return GenerationRequest(wire.model, prompts, _read_sampling(wire, limit), output)
 
 
-def _read_sampling(wire: ChatRequest, limit: int) -> AskedSampling:
+def _read_sampling(wire: ChatRequest, limit: int) -> SamplingOptions:
     asked = read_sampling(wire, limit)
     return changed(
         asked,

@@ -19,7 +19,7 @@ from antiphon.dialects.empower.decode import decode_chat
 from antiphon.dialects.empower.encode import EmpowerStreamEncoder, encode_chat, encode_flat_error
 from antiphon.dialects.empower.fields import PREFIX, TABLES, EmpowerScope
 from antiphon.dialects.empower.loras import declare_loras
-from antiphon.domain.collect import Generation
+from antiphon.domain.collect import CollectedGeneration
 from antiphon.errors import AntiphonError
 
 NAME = "empower"
@@ -59,8 +59,8 @@ class EmpowerChatCompletions:
     def decode(self, body: bytes) -> GenerationCall:
         return decode_chat(body, self._report, self._strict)
 
-    def answer(self, meta: ResponseMeta, call: GenerationCall, declare_generation: Generation) -> bytes:
-        return encode_chat(meta, declare_generation)
+    def answer(self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration) -> bytes:
+        return encode_chat(meta, generation)
 
     def encoder(self, meta: ResponseMeta, call: GenerationCall) -> StreamEncoder:
         return EmpowerStreamEncoder(meta, call)

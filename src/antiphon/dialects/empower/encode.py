@@ -17,17 +17,17 @@ from antiphon.dialects.empower.wire_types import (
     FlatError,
     StreamedError,
 )
-from antiphon.domain.collect import Choice, Generation
+from antiphon.domain.collect import CollectedChoice, CollectedGeneration
 from antiphon.domain.events import (
     Event,
     Finished,
     ReasoningDelta,
     Started,
     TextDelta,
-    ToolCallBegun,
     ToolCallDelta,
+    ToolCallStarted,
+    Usage,
 )
-from antiphon.domain.usage import Usage
 from antiphon.errors import AntiphonError
 
 PREFIX = "cmpl-"
@@ -38,7 +38,7 @@ THINKING, THOUGHT = "<thinking>", "</thinking>"
 _encode = msgspec.json.Encoder().encode
 
 
-def encode_chat(head: ResponseMeta, generation: Generation) -> bytes:
+def encode_chat(head: ResponseMeta, generation: CollectedGeneration) -> bytes:
     """A buffered answer."""
     choices = [
         EmpowerChatChoice(
@@ -51,7 +51,7 @@ def encode_chat(head: ResponseMeta, generation: Generation) -> bytes:
     )
 
 
-def _build_message(choice: Choice) -> AnswerMessage:
+def _build_message(choice: CollectedChoice) -> AnswerMessage:
     calls = [
         ToolCallShape(id=call.id, function=FunctionCall(call.name, call.arguments)) for call in choice.calls
     ]
@@ -89,7 +89,7 @@ class EmpowerStreamEncoder:
             case TextDelta() | ReasoningDelta():
                 self._count(event.choice, event.tokens)
                 return self._encode_delta(event.choice, EmpowerDelta(content=self._mark_reasoning(event)))
-            case ToolCallBegun() | ToolCallDelta():
+            case ToolCallStarted() | ToolCallDelta():
                 self._count(event.choice, event.tokens)
                 return self._close_reasoning(event.choice) + self._encode_delta(
                     event.choice, _build_call_delta(event)
@@ -149,9 +149,9 @@ class EmpowerStreamEncoder:
         return b"data: %b\n\n" % _encode(ChatChunk(**self._meta, choices=[part], usage=usage))
 
 
-def _build_call_delta(event: ToolCallBegun | ToolCallDelta) -> EmpowerDelta:
+def _build_call_delta(event: ToolCallStarted | ToolCallDelta) -> EmpowerDelta:
     """The beginning of a call with its name whole, or more of its arguments."""
-    if isinstance(event, ToolCallBegun):
+    if isinstance(event, ToolCallStarted):
         function = FunctionPart(name=event.name, arguments="")
         return EmpowerDelta(
             tool_calls=[ToolCallPart(index=event.index, id=event.id, type="function", function=function)]

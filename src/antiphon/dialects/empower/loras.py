@@ -11,15 +11,21 @@ from antiphon.dialects.common.endpoints import declare_get, decode_body
 from antiphon.dialects.common.strict_json import convert, read_object
 from antiphon.dialects.empower.fields import EmpowerScope, filter_fields
 from antiphon.dialects.empower.wire_types import DeployRequest
-from antiphon.domain.adapter import ADAPTER_NAME, NAME_RULE
-from antiphon.domain.deployment import Deployed, DeployedBase, Deployment, Source
+from antiphon.domain.adapters import (
+    ADAPTER_NAME,
+    ADAPTER_NAME_RULE,
+    AdapterOrigin,
+    DeployedAdapter,
+    DeployedBase,
+    DeploymentRequest,
+)
 from antiphon.domain.identity import Actor, ActorKind, Right
 from antiphon.errors import InvalidValue
 
 HUB_TOKEN = re.compile(r"[A-Za-z0-9._-]+")
 """It goes into a header as it is."""
 
-SOURCES = {"HF_HUB": Source.HUB, "LOCAL": Source.LOCAL}
+SOURCES = {"HF_HUB": AdapterOrigin.HUB, "LOCAL": AdapterOrigin.LOCAL}
 
 SourceName = Literal["HF_HUB", "LOCAL"]
 
@@ -92,24 +98,26 @@ class BaseModel(Struct, frozen=True, kw_only=True):
     active_deployment: BaseDeployment
 
 
-def decode_deploy(body: bytes) -> Deployment:
+def decode_deploy(body: bytes) -> DeploymentRequest:
     """A body of POST /empower/api/v1/lora. Raises a RequestError."""
     given = filter_fields(read_object(body), EmpowerScope.DEPLOY)
     wire = convert(given, DeployRequest)
     source = SOURCES[wire.model_source]
-    if source is not Source.HUB:
+    if source is not AdapterOrigin.HUB:
         _require_absent(wire)
     field = "model_name" if wire.name is None else "name"
     name = wire.model_name if wire.name is None else wire.name
     if not ADAPTER_NAME.fullmatch(name):
         also = "; send a name that does" if wire.name is None else ""
         raise InvalidValue(
-            f"{field} must be {NAME_RULE}{also}",
+            f"{field} must be {ADAPTER_NAME_RULE}{also}",
             param=field,
         )
     if wire.hf_token is not None and not HUB_TOKEN.fullmatch(wire.hf_token):
         raise InvalidValue("hf_token must be letters, digits and characters of ._-", param="hf_token")
-    return Deployment(name, wire.model_name, source, wire.hf_revision, wire.hf_token, wire.base_model_name)
+    return DeploymentRequest(
+        name, wire.model_name, source, wire.hf_revision, wire.hf_token, wire.base_model_name
+    )
 
 
 def _require_absent(wire: DeployRequest) -> None:
@@ -118,11 +126,11 @@ def _require_absent(wire: DeployRequest) -> None:
             raise InvalidValue(f"{field} is taken only with model_source HF_HUB", param=field)
 
 
-def _build_lora(lora: Deployed) -> Lora:
+def _build_lora(lora: DeployedAdapter) -> Lora:
     deployment = LoraDeployment(
         base_model_name=lora.base,
         model_name=lora.model_name,
-        model_source="HF_HUB" if lora.source is Source.HUB else "LOCAL",
+        model_source="HF_HUB" if lora.source is AdapterOrigin.HUB else "LOCAL",
         hf_revision=lora.revision,
         created_at=lora.created,
         creator=_build_creator(lora.creator),

@@ -39,7 +39,7 @@ from antiphon.dialects.fireworks.encode import (
     map_status,
 )
 from antiphon.dialects.fireworks.fields import PREFIX, TABLES, FireworksScope
-from antiphon.domain.collect import Generation
+from antiphon.domain.collect import CollectedGeneration
 from antiphon.errors import AntiphonError
 
 NAME = "fireworks"
@@ -141,8 +141,8 @@ class FireworksCompletions:
     def decode(self, body: bytes) -> GenerationCall:
         return decode_text(body, self._report, self._strict)
 
-    def answer(self, meta: ResponseMeta, call: GenerationCall, declare_generation: Generation) -> bytes:
-        return encode_text(meta, call, declare_generation)
+    def answer(self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration) -> bytes:
+        return encode_text(meta, call, generation)
 
     def encoder(self, meta: ResponseMeta, call: GenerationCall) -> StreamEncoder:
         return FireworksStreamEncoder(FireworksTextChunkBuilder(call), meta, call)
@@ -164,8 +164,8 @@ class FireworksChatCompletions:
     def decode(self, body: bytes) -> GenerationCall:
         return decode_chat(body, self._report, self._strict)
 
-    def answer(self, meta: ResponseMeta, call: GenerationCall, declare_generation: Generation) -> bytes:
-        return encode_chat(meta, call, declare_generation)
+    def answer(self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration) -> bytes:
+        return encode_chat(meta, call, generation)
 
     def encoder(self, meta: ResponseMeta, call: GenerationCall) -> StreamEncoder:
         return FireworksStreamEncoder(FireworksChatChunkBuilder(call), meta, call)

@@ -45,10 +45,9 @@ from antiphon.dialects.fireworks.wire_types import (
     Logprobs,
     TokenEntry,
 )
-from antiphon.domain.collect import Generation
-from antiphon.domain.events import Finished, FinishReason
-from antiphon.domain.scores import Scores, TokenScore
-from antiphon.domain.usage import Usage
+from antiphon.domain.collect import CollectedGeneration
+from antiphon.domain.events import Finished, FinishReason, Usage
+from antiphon.domain.logprobs import Scores, TokenScore
 from antiphon.errors import AntiphonError, BudgetExceeded
 
 _encode = msgspec.json.Encoder().encode
@@ -85,7 +84,7 @@ FIRST_LOGPROB = 0.0
 """Log-probability of a token that nothing comes before."""
 
 
-def encode_text(head: ResponseMeta, call: GenerationCall, generation: Generation) -> bytes:
+def encode_text(head: ResponseMeta, call: GenerationCall, generation: CollectedGeneration) -> bytes:
     """A buffered text completion."""
     logprobs, output = LogprobsBuilder(call), call.request.output
     choices = [
@@ -106,7 +105,7 @@ def encode_text(head: ResponseMeta, call: GenerationCall, generation: Generation
     )
 
 
-def encode_chat(head: ResponseMeta, call: GenerationCall, generation: Generation) -> bytes:
+def encode_chat(head: ResponseMeta, call: GenerationCall, generation: CollectedGeneration) -> bytes:
     """A buffered chat completion."""
     logprobs = LogprobsBuilder(call)
     choices = [

@@ -28,7 +28,7 @@ from antiphon.dialects.common.tools import filter_tools
 from antiphon.dialects.openai.embeddings import OpenAIEmbeddings
 from antiphon.dialects.openai.models import OpenAIModels, declare_adapters
 from antiphon.dialects.openai.tokens import declare_tokens
-from antiphon.domain.collect import Generation
+from antiphon.domain.collect import CollectedGeneration
 from antiphon.errors import AntiphonError
 
 NAME = "openai"
@@ -83,8 +83,8 @@ class OpenAIChatCompletions:
     def decode(self, body: bytes) -> GenerationCall:
         return decode_chat(body, self._report, self._strict)
 
-    def answer(self, meta: ResponseMeta, call: GenerationCall, declare_generation: Generation) -> bytes:
-        return encode_chat(meta, call, declare_generation)
+    def answer(self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration) -> bytes:
+        return encode_chat(meta, call, generation)
 
     def encoder(self, meta: ResponseMeta, call: GenerationCall) -> StreamEncoder:
         return OpenAIStreamEncoder(ChatChunkBuilder(choose_spelling(call)), meta, call)
@@ -102,8 +102,8 @@ class OpenAICompletions:
     def decode(self, body: bytes) -> GenerationCall:
         return decode_text(body, self._report, self._strict)
 
-    def answer(self, meta: ResponseMeta, call: GenerationCall, declare_generation: Generation) -> bytes:
-        return encode_text(meta, call, declare_generation)
+    def answer(self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration) -> bytes:
+        return encode_text(meta, call, generation)
 
     def encoder(self, meta: ResponseMeta, call: GenerationCall) -> StreamEncoder:
         return OpenAIStreamEncoder(

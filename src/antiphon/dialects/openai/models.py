@@ -25,7 +25,7 @@ from antiphon.dialects.common.fields import FieldScope, filter_fields
 from antiphon.dialects.common.request_types import Name
 from antiphon.dialects.common.response_types import OWNER
 from antiphon.dialects.common.strict_json import convert, read_object
-from antiphon.domain.adapter import ADAPTER_NAME, NAME_RULE
+from antiphon.domain.adapters import ADAPTER_NAME, ADAPTER_NAME_RULE
 from antiphon.domain.identity import Right
 from antiphon.domain.profile import Profile
 from antiphon.errors import InvalidValue
@@ -126,7 +126,7 @@ def decode_load(body: bytes) -> LoadCall:
     """A body of POST /v1/load_lora_adapter. Raises a RequestError."""
     wire = convert(filter_fields(read_object(body), FieldScope.LOAD), LoadAdapterRequest)
     if not ADAPTER_NAME.fullmatch(wire.lora_name):
-        raise InvalidValue(f"lora_name must be {NAME_RULE}", param="lora_name")
+        raise InvalidValue(f"lora_name must be {ADAPTER_NAME_RULE}", param="lora_name")
     return LoadCall(wire.lora_name, wire.lora_path, wire.base_model_name, bool(wire.load_inplace))
 
 

@@ -41,9 +41,9 @@ from antiphon.dialects.common.request_types import (
 from antiphon.dialects.common.strict_json import convert, read_object
 from antiphon.dialects.common.tools import build_tools, filter_tools
 from antiphon.domain.identity import Right
+from antiphon.domain.messages import Tools
+from antiphon.domain.profile import TokenizerInfo
 from antiphon.domain.request import Conversation, RawPrompt
-from antiphon.domain.tokenizer import TokenizerInfo
-from antiphon.domain.tools import Tools
 from antiphon.errors import InvalidValue, MissingParameter
 
 ONLY_MESSAGES = (

@@ -15,8 +15,8 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TypeVar
 
-from antiphon.domain.constraint import Constraint
 from antiphon.domain.embedding import EmbedRequest, Vectors
+from antiphon.domain.request import Constraint
 from antiphon.engines.base import (
     EngineInfo,
     EngineState,

@@ -5,8 +5,8 @@ The seam's own dataclasses travel as they are; all events of one decode step tra
 
 import msgspec
 
-from antiphon.domain.constraint import Constraint
 from antiphon.domain.embedding import EmbedRequest, Vectors
+from antiphon.domain.request import Constraint
 from antiphon.engines.base import (
     EngineInfo,
     PromptScores,

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
-from antiphon.domain.constraint import Constraint
+from antiphon.domain.request import Constraint
 from antiphon.engines.base import Adapting, Constrainable, Embedding, TokenEngine
 from antiphon.engines.host.frames import (
     TO_HOST,

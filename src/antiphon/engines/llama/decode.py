@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from antiphon.domain.load import AdapterLoad, Load, Timer
+from antiphon.domain.engine_load import AdapterLoad, Load, Timer
 from antiphon.engines.base import (
     Counts,
     PromptScores,

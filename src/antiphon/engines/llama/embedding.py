@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.domain.embedding import EmbeddingFacts, EmbedRequest, Pooling, Vectors
+from antiphon.domain.engine_load import Load, Timer
 from antiphon.domain.fair_queue import FairQueue
-from antiphon.domain.load import Load, Timer
-from antiphon.domain.sampling import AskedSampling
+from antiphon.domain.sampling import SamplingOptions
 from antiphon.engines.base import EngineInfo, LoadSpec, SequenceStarted
 from antiphon.engines.defects import end_of_thread, failed_batch, guard
 from antiphon.engines.llama.libllama.context import (
@@ -366,7 +366,7 @@ def load_embedder(spec: LoadSpec, model: NativeModel, pooling: Pooling, origin: 
         describe(model, context, spec, origin),
         context_length=longest,
         chat_template=None,
-        sampling=AskedSampling(),
+        sampling=SamplingOptions(),
         embedding=EmbeddingFacts(model.dimensions(), pooling),
     )
     rows = step_rows(model)

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from antiphon.constraints.mask_workers import Constraining
-from antiphon.domain.constraint import Constraint
 from antiphon.domain.embedding import EmbedRequest, Vectors
+from antiphon.domain.request import Constraint
 from antiphon.engines.base import (
     EngineInfo,
     LoadSpec,

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.domain.sampling import AskedSampling
+from antiphon.domain.sampling import SamplingOptions
 from antiphon.engines.base import EngineInfo, KVLayout, LoadSpec
 from antiphon.engines.llama.libllama.context import KV_TYPES, ContextShape, Decoded, NativeContext
 from antiphon.engines.llama.libllama.library import find_library
@@ -222,7 +222,7 @@ def quantization(description: str) -> str:
     return re.sub(r" - (Small|Medium|Large)$", lambda size: f"_{size[1][0]}", kind)
 
 
-def sampling_defaults(model: NativeModel) -> AskedSampling:
+def sampling_defaults(model: NativeModel) -> SamplingOptions:
     """The sampling that the weights recommend, where they do and it is in the range of a request's."""
 
     def number(name: str, most: float) -> float | None:
@@ -233,7 +233,7 @@ def sampling_defaults(model: NativeModel) -> AskedSampling:
         return value if 0 <= value <= most else None
 
     top_k = number("top_k", model.size)
-    return AskedSampling(
+    return SamplingOptions(
         temperature=number("temp", 2.0),
         top_p=number("top_p", 1.0),
         top_k=None if top_k is None else int(top_k),

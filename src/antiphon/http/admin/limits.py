@@ -8,7 +8,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from antiphon.dialects.base import Endpoint, Request, Response
 from antiphon.domain.identity import Actor
 from antiphon.domain.limits import MAX_COST_UNITS, Limit, LimitStatus, Measure, Subject, Window
-from antiphon.domain.money import NANO
+from antiphon.domain.prices import NANO
 from antiphon.engines.registry import Models
 from antiphon.errors import InvalidValue, ModelNotFound
 from antiphon.http.admin.model_warnings import ModelWarnings
@@ -55,8 +55,7 @@ class NewLimit(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LimitChange(Struct, frozen=True, forbid_unknown_fields=True):
-    """The fields to change; others stay. A limit always counts the same: to count something else, remove it and
-    set another."""
+    """The fields to change; others stay. To count something else, remove the limit and set another."""
 
     amount: Amount | None = None
     note: Note | None = None

@@ -11,8 +11,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from antiphon.dialects.base import Endpoint, Request, Response
 from antiphon.domain.identity import Actor
-from antiphon.domain.money import DECIMAL, decimal, nanos
-from antiphon.domain.prices import Price
+from antiphon.domain.prices import DECIMAL, Price, format_decimal, parse_decimal
 from antiphon.errors import InvalidValue
 from antiphon.http.admin.model_warnings import ModelWarnings
 from antiphon.http.admin.resource import (
@@ -168,10 +167,10 @@ def build_price_card(price: Price, warnings: Sequence[str] = ()) -> PriceCard:
         id=price.id,
         models=price.models,
         currency=price.currency,
-        input=decimal(price.input),
-        cached=None if price.cached is None else decimal(price.cached),
-        output=decimal(price.output),
-        request=decimal(price.request),
+        input=format_decimal(price.input),
+        cached=None if price.cached is None else format_decimal(price.cached),
+        output=format_decimal(price.output),
+        request=format_decimal(price.request),
         since=price.since,
         until=price.until,
         created_at=price.created,
@@ -181,7 +180,7 @@ def build_price_card(price: Price, warnings: Sequence[str] = ()) -> PriceCard:
 
 
 def _parse_amount(text: str) -> int:
-    amount = nanos(text)
+    amount = parse_decimal(text)
     if amount is None:
         raise InvalidValue(f"{text[:40]!r} is no amount")
     return amount

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from antiphon.dialects.base import Endpoint, Request, Response
-from antiphon.domain.recording import Record, Recording, Redaction
+from antiphon.domain.tenancy import RecordedRequest, RecordingPolicy, Redaction
 from antiphon.errors import MissingParameter
 from antiphon.http.admin.resource import (
     ListPage,
@@ -32,9 +32,9 @@ class NewRecording(Struct, frozen=True, forbid_unknown_fields=True):
     days: Days
     redact: list[Redaction] = msgspec.field(default_factory=list)
 
-    def to_request(self) -> Recording:
+    def to_request(self) -> RecordingPolicy:
         """As it is kept; each kind once."""
-        return Recording(self.days, tuple(sorted(set(self.redact))))
+        return RecordingPolicy(self.days, tuple(sorted(set(self.redact))))
 
 
 class RequestCard(Struct, frozen=True, kw_only=True):
@@ -152,7 +152,7 @@ def _require_project(query: dict[str, str]) -> str:
     return query["project"]
 
 
-def build_request_card(record: Record) -> RequestCard:
+def build_request_card(record: RecordedRequest) -> RequestCard:
     """The card of a kept request."""
     return RequestCard(
         id=record.id,

@@ -13,20 +13,26 @@ from antiphon.dialects.base import JSON, Answer, Endpoint, Request, RequestBody,
 from antiphon.dialects.common.strict_json import read_object, sanitize_key
 from antiphon.domain.identity import Right
 from antiphon.domain.limits import Measure, Subject, Window
-from antiphon.domain.recording import Redaction
-from antiphon.domain.tenancy import KeyKind, Role
-from antiphon.domain.texts import EMAIL, NAME, NOTE, PLAIN
+from antiphon.domain.tenancy import (
+    EMAIL_PATTERN,
+    NAME_PATTERN,
+    NOTE_PATTERN,
+    PLAIN_PATTERN,
+    KeyKind,
+    ProjectRole,
+    Redaction,
+)
 from antiphon.errors import AntiphonError, InvalidValue, MissingParameter, UnknownParameter
 
-Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=NAME)]
+Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=NAME_PATTERN)]
 
-Note = Annotated[str, Meta(max_length=2_000, pattern=NOTE)]
+Note = Annotated[str, Meta(max_length=2_000, pattern=NOTE_PATTERN)]
 
-Email = Annotated[str, Meta(min_length=3, max_length=320, pattern=EMAIL)]
+Email = Annotated[str, Meta(min_length=3, max_length=320, pattern=EMAIL_PATTERN)]
 
 Id = Annotated[str, Meta(min_length=1, max_length=64)]
 
-Pattern = Annotated[str, Meta(min_length=1, max_length=300, pattern=PLAIN)]
+Pattern = Annotated[str, Meta(min_length=1, max_length=300, pattern=PLAIN_PATTERN)]
 
 Moment = Annotated[int, Meta(ge=0, le=2**53)]
 
@@ -221,7 +227,7 @@ TEXTS: Mapping[str, str] = MappingProxyType(
 
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "kind": tuple(KeyKind),
-    "role": tuple(Role),
+    "role": tuple(ProjectRole),
     "subject": tuple(Subject),
     "measure": tuple(Measure),
     "window": tuple(Window),

@@ -8,8 +8,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from antiphon.dialects.base import Endpoint, Request, Response
-from antiphon.domain.recording import Redaction
-from antiphon.domain.tenancy import AuditEntry, Membership, Project, Role, User
+from antiphon.domain.tenancy import AuditEntry, Membership, Project, ProjectRole, Redaction, User
 from antiphon.errors import InvalidValue
 from antiphon.http.admin.resource import (
     CREATED,
@@ -77,7 +76,7 @@ class UserChange(Struct, frozen=True, forbid_unknown_fields=True):
 class Member(Struct, frozen=True, forbid_unknown_fields=True):
     """What a user is to be in a project."""
 
-    role: Role
+    role: ProjectRole
 
 
 class Nothing(Struct, frozen=True, forbid_unknown_fields=True):
@@ -122,7 +121,7 @@ class MemberCard(Struct, frozen=True, kw_only=True):
     object: Literal["membership"] = "membership"
     project: str
     user: str
-    role: Role
+    role: ProjectRole
     created_at: int
 
 

@@ -16,21 +16,21 @@ from antiphon.dialects.common.strict_json import sanitize_key
 from antiphon.domain.context import Clock
 from antiphon.domain.identity import Right
 from antiphon.domain.ledger import Entry
-from antiphon.domain.money import decimal
+from antiphon.domain.prices import format_decimal
 from antiphon.domain.reports import (
     TAG,
     Bucket,
     Condition,
     Dimension,
-    Field,
-    Group,
+    EntryField,
+    EntryPosition,
+    EntrySelection,
+    LedgerReport,
     Mean,
-    Place,
-    Report,
-    Selection,
+    ReportGroup,
     Tag,
-    Totals,
-    dimension,
+    UsageTotals,
+    parse_dimension,
 )
 from antiphon.errors import InvalidValue
 from antiphon.http.admin.exports import MEDIA, FileFormat, encode_header, encode_rows, list_columns
@@ -153,7 +153,8 @@ CHUNK = 1_000
 """Entries that are read and written at once: some fifty milliseconds of a thread."""
 
 BY = (
-    f"At most {MOST_DIMENSIONS} of {', '.join([*Field, *Bucket])} and tag:NAME, with commas between them; "
+    f"At most {MOST_DIMENSIONS} of {', '.join([*EntryField, *Bucket])} and tag:NAME, with commas between "
+    "them; "
     "hours, days, weeks and months are UTC's"
 )
 MORE = (
@@ -164,12 +165,12 @@ ENTRIES = "The generations that the caller may see, in a time, the earliest firs
 FILES = {MEDIA[each].partition(";")[0]: TEXT for each in MEDIA}
 
 TIME = ("since", "until")
-FILTERS = tuple(Field)
+FILTERS = tuple(EntryField)
 
 ENTRY, TOTALS = list_columns(EntryCard), list_columns(TotalsCard)
 """The columns of files."""
 
-Read = Callable[[int, Place | None], Sequence[Entry]]
+Read = Callable[[int, EntryPosition | None], Sequence[Entry]]
 
 
 class UsageResource:
@@ -246,7 +247,7 @@ class UsageResource:
         return FileStream(body, MEDIA[shape], _build_file_headers("entries", chosen, shape))
 
     async def _stream_chunks(
-        self, read: Read, shape: FileFormat, first: bytes, after: Place | None
+        self, read: Read, shape: FileFormat, first: bytes, after: EntryPosition | None
     ) -> AsyncIterator[bytes]:
         """Chunk by chunk, each read when the one before has gone: memory does not grow with the file. What
         fails in between breaks the response off, so that no part looks whole."""
@@ -255,7 +256,9 @@ class UsageResource:
             chunk, after = await self._reading.run_in_thread(partial(_read_chunk, read, shape, after))
             yield chunk
 
-    def _answer_report(self, report: Report, chosen: Selection, by: tuple[Dimension, ...]) -> Response:
+    def _answer_report(
+        self, report: LedgerReport, chosen: EntrySelection, by: tuple[Dimension, ...]
+    ) -> Response:
         return answer_json(
             UsageReport(
                 since=chosen.since // 1000,
@@ -268,7 +271,7 @@ class UsageResource:
             )
         )
 
-    def _read_selection(self, query: Mapping[str, str]) -> Selection:
+    def _read_selection(self, query: Mapping[str, str]) -> EntrySelection:
         """What the query chooses: without `until` all until now, without `since` of the last 30 days."""
         until = _read_second(query, "until", int(self._clock.wall()) + 1)
         since = _read_second(query, "since", max(0, until - USUAL_SECONDS))
@@ -277,10 +280,10 @@ class UsageResource:
         if since >= until:
             end = "until" if "until" in query else "now, where no until is said"
             raise InvalidValue(f"since must lie before {end}", param="since")
-        return Selection(since * 1000, until * 1000, tuple(_read_conditions(query)))
+        return EntrySelection(since * 1000, until * 1000, tuple(_read_conditions(query)))
 
 
-def _read_page(read: Read, limit: int, after: Place | None) -> Response:
+def _read_page(read: Read, limit: int, after: EntryPosition | None) -> Response:
     found = read(limit + 1, after)
     cards = [build_entry_card(each) for each in found[:limit]]
     return answer_json(
@@ -288,25 +291,27 @@ def _read_page(read: Read, limit: int, after: Place | None) -> Response:
     )
 
 
-def _read_chunk(read: Read, shape: FileFormat, after: Place | None) -> tuple[bytes, Place | None]:
+def _read_chunk(
+    read: Read, shape: FileFormat, after: EntryPosition | None
+) -> tuple[bytes, EntryPosition | None]:
     """The next lines, and where to go on; None at the end."""
     found = read(CHUNK, after)
     written = encode_rows([build_entry_card(each) for each in found], ENTRY, shape)
-    return written, Place.of(found[-1]) if len(found) == CHUNK else None
+    return written, EntryPosition.of(found[-1]) if len(found) == CHUNK else None
 
 
 def is_tag(name: str) -> bool:
     """Whether a query's field chooses by a tag."""
-    return name.startswith(TAG) and isinstance(dimension(name), Tag)
+    return name.startswith(TAG) and isinstance(parse_dimension(name), Tag)
 
 
 def parse_dimensions(text: str) -> tuple[Dimension, ...]:
     """The dimensions that a list with commas names. Raises InvalidValue."""
     found: list[Dimension] = []
     for name in filter(None, text.split(",")):
-        each = dimension(name)
+        each = parse_dimension(name)
         if each is None:
-            known = ", ".join([*Field, *Bucket, f"{TAG}NAME"])
+            known = ", ".join([*EntryField, *Bucket, f"{TAG}NAME"])
             raise InvalidValue(f"there is no dimension {sanitize_key(name)}; known: {known}", param="by")
         if each in found:
             raise InvalidValue(f"by names {sanitize_key(name)} twice", param="by")
@@ -324,14 +329,14 @@ def read_format(query: Mapping[str, str]) -> FileFormat:
     return FileFormat(said)
 
 
-def parse_cursor(cursor: str | None) -> Place | None:
+def parse_cursor(cursor: str | None) -> EntryPosition | None:
     """The place that a page named as its end. Raises InvalidValue."""
     if cursor is None:
         return None
     at, _, id_ = cursor.partition(".")
     if not (at.isascii() and at.isdigit() and len(at) < len(str(LATEST)) + 3 and id_):
         raise InvalidValue("after must be what the page before said as next", param="after")
-    return Place(int(at), id_[:LONGEST])
+    return EntryPosition(int(at), id_[:LONGEST])
 
 
 def _format_cursor(entry: Entry) -> str:
@@ -340,8 +345,8 @@ def _format_cursor(entry: Entry) -> str:
 
 def _read_conditions(query: Mapping[str, str]) -> Iterator[Condition]:
     for name, value in query.items():
-        each = dimension(name)
-        if isinstance(each, Field | Tag):
+        each = parse_dimension(name)
+        if isinstance(each, EntryField | Tag):
             if len(value) > LONGEST:
                 raise InvalidValue(f"{sanitize_key(name)} is longer than {LONGEST}", param=sanitize_key(name))
             yield Condition(each, value or None)
@@ -354,7 +359,7 @@ def _read_second(query: Mapping[str, str], name: str, otherwise: int) -> int:
     return int(said)
 
 
-def _build_file_headers(name: str, chosen: Selection, shape: FileFormat) -> Headers:
+def _build_file_headers(name: str, chosen: EntrySelection, shape: FileFormat) -> Headers:
     """The headers of a file."""
     called = f"{name}-{chosen.since // 1000}-{chosen.until // 1000}.{shape}"
     return ((b"content-disposition", f'attachment; filename="{called}"'.encode()), *NO_STORE)
@@ -382,7 +387,7 @@ def _declare_filters() -> Iterator[Mapping[str, Any]]:
     until = "Unix seconds; what began then is no more in it. Left out: until now"
     yield declare_parameter("since", second, description=since)
     yield declare_parameter("until", second, description=until)
-    for field in Field:
+    for field in EntryField:
         yield declare_parameter(field, description=f"Only of this {field.replace('_', ' ')}; empty: of none")
 
 
@@ -398,12 +403,12 @@ _FORMAT = declare_parameter(
 )
 
 
-def build_totals_card(totals: Totals) -> TotalsCard:
+def build_totals_card(totals: UsageTotals) -> TotalsCard:
     """The card of totals."""
     return TotalsCard(**_list_totals(totals))
 
 
-def build_group_card(group: Group, by: tuple[Dimension, ...]) -> GroupCard:
+def build_group_card(group: ReportGroup, by: tuple[Dimension, ...]) -> GroupCard:
     """The card of a group."""
     return GroupCard(by=dict(zip(map(str, by), group.values, strict=True)), **_list_totals(group.totals))
 
@@ -434,7 +439,7 @@ def build_entry_card(entry: Entry) -> EntryCard:
         output_tokens=entry.output_tokens,
         reasoning_tokens=entry.reasoning_tokens,
         price=entry.price,
-        cost=decimal(entry.cost),
+        cost=format_decimal(entry.cost),
         cost_nano=entry.cost,
         currency=entry.currency,
         queue_ms=entry.queue_ms,
@@ -444,7 +449,7 @@ def build_entry_card(entry: Entry) -> EntryCard:
     )
 
 
-def _list_totals(totals: Totals) -> dict[str, Any]:
+def _list_totals(totals: UsageTotals) -> dict[str, Any]:
     return {
         "requests": totals.requests,
         "ok": totals.ok,
@@ -456,7 +461,7 @@ def _list_totals(totals: Totals) -> dict[str, Any]:
         "cached_tokens": totals.cached_tokens,
         "output_tokens": totals.output_tokens,
         "reasoning_tokens": totals.reasoning_tokens,
-        "cost": decimal(totals.cost),
+        "cost": format_decimal(totals.cost),
         "cost_nano": totals.cost,
         "mean_queue_ms": _round_mean(totals.queue_ms),
         "mean_ttft_ms": _round_mean(totals.ttft_ms),

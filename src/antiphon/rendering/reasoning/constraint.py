@@ -6,8 +6,7 @@ from dataclasses import replace
 
 from antiphon.constraints import grammar as groups
 from antiphon.constraints.grammar import Frame, Prelude
-from antiphon.domain.constraint import Constraint, ConstraintKind
-from antiphon.domain.request import Conversation, Prompt, Reasoning
+from antiphon.domain.request import Constraint, ConstraintKind, Conversation, Prompt, Reasoning
 from antiphon.errors import UnsupportedParameter
 from antiphon.rendering.context_window import FittedPrompt
 from antiphon.rendering.model_info import ModelInfo

@@ -6,9 +6,8 @@ import re
 from collections.abc import Callable, Mapping
 from hashlib import blake2b
 
-from antiphon.domain.messages import Message, Role
+from antiphon.domain.messages import Message, Role, Tool, ToolCall
 from antiphon.domain.request import Conversation
-from antiphon.domain.tools import Tool, ToolCall
 from antiphon.rendering.tools.json_call import SPACE
 
 Hide = Callable[[str], str]

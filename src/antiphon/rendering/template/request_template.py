@@ -11,7 +11,7 @@ from typing import TypedDict
 import msgspec
 
 from antiphon.domain.context import Clock, SystemClock
-from antiphon.domain.fair_queue import Bounds, FairSemaphore
+from antiphon.domain.fair_queue import FairSemaphore, QueueLimits
 from antiphon.domain.request import Conversation
 from antiphon.engines.base import TextPiece
 from antiphon.errors import TemplateRefused
@@ -31,7 +31,7 @@ TEMPLATE_FIELD = "chat_template"
 ANY = "the chat template"
 """How errors of rendering begin, whosever template it is."""
 
-HELPER_BOUNDS = Bounds(
+HELPER_BOUNDS = QueueLimits(
     at_once=2, queue=256, queue_per_actor=16, usual=Limits().seconds, waiting="chat templates"
 )
 """Templates that render at the same time: each takes a processor."""
@@ -56,7 +56,7 @@ Run = Callable[[str, Mapping[str, object], Limits], Awaitable[object]]
 class TemplateHelper:
     """Renders requests' templates in the sandbox, a few at a time, for all models."""
 
-    def __init__(self, run: Run = run_job, bounds: Bounds = HELPER_BOUNDS) -> None:
+    def __init__(self, run: Run = run_job, bounds: QueueLimits = HELPER_BOUNDS) -> None:
         self._run = run
         self._places = FairSemaphore(bounds)
 
@@ -67,7 +67,7 @@ class TemplateHelper:
         process."""
         limits = Limits(answer=SHORTEST_ANSWER + PER_CHARACTER * estimate_size(conversation))
         try:
-            async with self._places.taken(template.actor, clock):
+            async with self._places.hold(template.actor, clock):
                 said = await self._run(RENDER, build_payload(template, conversation, clock.wall()), limits)
         except TemplateRefused as refused:
             raise TemplateRefused(_name_owner(refused.message), param=TEMPLATE_FIELD) from None

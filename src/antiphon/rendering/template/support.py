@@ -5,9 +5,8 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from antiphon.domain.messages import Message, Role
+from antiphon.domain.messages import Message, Role, Tool, ToolCall, Tools
 from antiphon.domain.request import Conversation
-from antiphon.domain.tools import Tool, ToolCall, Tools
 from antiphon.rendering.template.messages import read_arguments
 from antiphon.rendering.tools.call_notation import CallNotation
 from antiphon.rendering.tools.json_call import SPACE

@@ -9,8 +9,8 @@ from types import MappingProxyType
 
 from antiphon.constraints import grammar as groups
 from antiphon.constraints.grammar import Around, Call, Group, Mark
-from antiphon.domain.constraint import Constraint, ConstraintKind
-from antiphon.domain.tools import Tool, ToolChoice, Tools
+from antiphon.domain.messages import Tool, ToolChoice, Tools
+from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.errors import UnsupportedParameter
 from antiphon.rendering.tools.call_readers import EitherReader, FirstReader, ObjectReader, OutputReader
 from antiphon.rendering.tools.header_reader import HeaderReader
@@ -33,7 +33,7 @@ Marks = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Channel:
+class CallChannel:
     """A channel of the model: the marks around its text. The last channel has no `close`."""
 
     open: Marks
@@ -67,7 +67,7 @@ class CallNotation:
     sign: str | None = None
     """For calls without a mark, at the beginning of the text only: a regular expression of how the text then
     begins. `open` is empty."""
-    channels: tuple[Channel, ...] = ()
+    channels: tuple[CallChannel, ...] = ()
     """Channels, for a model that has some."""
     in_system: bool = False
     """Whether the template reads tools from the system message, as text."""
@@ -265,9 +265,9 @@ def harmony(_source: str) -> CallNotation:
         end=(),
         close=(),
         channels=(
-            Channel((channel, "analysis", message), again),
-            Channel((channel, "commentary", message), again),
-            Channel((channel, "final", message)),
+            CallChannel((channel, "analysis", message), again),
+            CallChannel((channel, "commentary", message), again),
+            CallChannel((channel, "final", message)),
         ),
         build_reader=reader,
         build_channel_reader=partial(reader, last=final),

@@ -13,7 +13,7 @@ from antiphon.rendering.tools.json_call import SPACE, CallArguments, CallName, J
 
 
 @dataclass(frozen=True, slots=True)
-class TextPart:
+class VisiblePart:
     """More text to show; never empty."""
 
     text: str
@@ -26,7 +26,7 @@ class ReasoningPart:
     text: str
 
 
-OutputPart = TextPart | ReasoningPart | CallName | CallArguments
+OutputPart = VisiblePart | ReasoningPart | CallName | CallArguments
 
 Span = tuple[int, int | None]
 """The first character of reasoning in the raw text, and the first after it; None while it has not ended."""
@@ -97,11 +97,11 @@ class VisibleText:
         if self.called and not self._any:
             body = body.lstrip(SPACE)
         self._any = True
-        return [TextPart(body)]
+        return [VisiblePart(body)]
 
     def end(self) -> list[OutputPart]:
         space, self._space = self._space, ""
-        return [TextPart(space)] if space and not self.called else []
+        return [VisiblePart(space)] if space and not self.called else []
 
 
 class PlainReader:
@@ -111,7 +111,7 @@ class PlainReader:
     spans: tuple[Span, ...] = ()
 
     def add(self, text: str) -> list[OutputPart]:
-        return [TextPart(text)] if text else []
+        return [VisiblePart(text)] if text else []
 
     def end(self, required: bool = False) -> list[OutputPart]:
         return []

@@ -9,7 +9,7 @@ import json
 import re
 from dataclasses import replace
 
-from antiphon.domain.constraint import Constraint, ConstraintKind
+from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.domain.sampling import Mirostat, Sampling
 from antiphon.engines.base import Constrainable, StopCause, TokenRequest
 from antiphon.errors import InvalidValue, UnsupportedParameter

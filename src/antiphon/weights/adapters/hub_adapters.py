@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from antiphon.domain.deployment import Delivered, Deployment
+from antiphon.domain.adapters import DeploymentRequest, FetchedAdapter
 from antiphon.errors import HubUnavailable, InvalidValue, PermissionDenied, SettingsError
 from antiphon.processes.sandbox import JobStopped, Limits, Stop, run_job
 from antiphon.weights.adapters.registry import OWN_MEMORY, staging_directory
@@ -56,7 +56,7 @@ class HubAdapters:
     pauses: tuple[float, ...] = (1.0, 3.0, 10.0)
     """Seconds before each further try after a fruitless one."""
 
-    def require_allowed(self, wanted: Deployment) -> None:
+    def require_allowed(self, wanted: DeploymentRequest) -> None:
         """Raises PermissionDenied for an adapter that the operator does not allow, InvalidValue for a
         malformed name."""
         repository = self._reference(wanted).repository
@@ -76,7 +76,7 @@ class HubAdapters:
             raise PermissionDenied("no hub is asked here: ANTIPHON_HUB_OFFLINE is set", param="model_source")
 
     @asynccontextmanager
-    async def fetch(self, wanted: Deployment) -> AsyncIterator[Delivered]:
+    async def fetch(self, wanted: DeploymentRequest) -> AsyncIterator[FetchedAdapter]:
         """Fetches the adapter; its files exist while the context lasts. Raises a RequestError that names the
         field at fault, HubUnavailable, and EngineError when the registry cannot be written."""
         self.require_allowed(wanted)
@@ -105,7 +105,7 @@ class HubAdapters:
     def _limits(self) -> Limits:
         return Limits(SECONDS + self.most * SECONDS_PER_BYTE, PATIENCE, OWN_MEMORY, writes=self.most)
 
-    def _reference(self, wanted: Deployment) -> Reference:
+    def _reference(self, wanted: DeploymentRequest) -> Reference:
         """Parses the names. Raises InvalidValue."""
         name = wanted.model_name if ":" in wanted.model_name else f"{wanted.model_name}:{ANY_FILE}"
         if "@" in name or not _is_reference(name):
@@ -131,7 +131,7 @@ def _network_variables() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name in NETWORK_VARIABLES} | NOBODY
 
 
-def _read_delivery(staging: Path, found: object) -> Delivered:
+def _read_delivery(staging: Path, found: object) -> FetchedAdapter:
     if not isinstance(found, dict) or not COMMIT.fullmatch(str(found["commit"])):
         raise TypeError("the job answered with no commit")
-    return Delivered(found["path"], staging / "arrived", found["commit"], found["base"])
+    return FetchedAdapter(found["path"], staging / "arrived", found["commit"], found["base"])

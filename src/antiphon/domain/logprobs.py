@@ -1,5 +1,5 @@
-"""Log-probabilities of tokens, one by one or packed: a long prompt has as many as it has tokens, and as
-objects they would take fifteen times the space."""
+"""Log-probabilities of tokens, single or packed: as objects, those of a long prompt would take fifteen times
+the space."""
 
 from array import array
 from collections.abc import Iterator, Sequence
@@ -16,39 +16,40 @@ class TokenScore:
 
     token: int
     piece: bytes
-    """Its bytes, perhaps part of a character; of a control token, which adds nothing to a text, the name."""
+    """Its bytes, perhaps part of a character; for a control token, which adds no text, its name."""
     logprob: float | None
-    """None for a prompt's first token, which nothing comes before."""
+    """None for a prompt's first token, which follows nothing."""
     alternatives: tuple[tuple[int, bytes, float], ...] = ()
     """The likeliest (id, piece, log-probability) at its place, best first."""
     offset: int = 0
-    """Which character of its choice's text holds its first byte; the text's length for a control token that
-    comes last."""
+    """The character of its choice's text that holds its first byte; the text's length for a last control
+    token."""
     rank: int | None = None
-    """1 for the likeliest token at its place; None where nobody asked, and for a prompt's first token."""
+    """1 for the likeliest token; None where nobody asked, and for a prompt's first token."""
 
 
 Scores = Sequence[TokenScore]
-"""Of consecutive tokens of one text."""
+"""The scores of consecutive tokens of one text."""
 
 
 @dataclass(frozen=True, slots=True)
 class PackedScores(Sequence[TokenScore]):
-    """Scores in arrays; each becomes an object only while it is looked at."""
+    """Scores in arrays; a score becomes an object only while it is read."""
 
     tokens: Sequence[int]
     offsets: Sequence[int]
     logprobs: "array[float]"
-    """NaN where nothing is known."""
+    """NaN where there is none."""
     pieces: Sequence[bytes]
-    """Of every id."""
+    """The bytes of every id."""
     width: int = 0
     """Alternatives of each token."""
     alternative_ids: "array[int]" = field(default_factory=lambda: array("i"))
-    """`held` for each token; of one that has none, whatever."""
+    """`held` ids for each token."""
     alternative_logprobs: "array[float]" = field(default_factory=lambda: array("f"))
     held: int | None = None
-    """Alternatives of each token that are held, of which the first `width` are given; None are as many."""
+    """Alternatives that the arrays hold for each token, of which the first `width` are given; None means
+    `width`."""
     ranks: "array[int] | None" = None
     """One for each token; None where nobody asked."""
 
@@ -91,7 +92,7 @@ class PackedScores(Sequence[TokenScore]):
 
 @dataclass(frozen=True, slots=True)
 class JoinedScores(Sequence[TokenScore]):
-    """Scores after scores, as they are."""
+    """Several scores in a row, without copying."""
 
     parts: tuple[Scores, ...]
 
@@ -109,8 +110,8 @@ class JoinedScores(Sequence[TokenScore]):
         return tuple(self)[index]
 
 
-def joined(parts: Sequence[Scores]) -> Scores:
-    """All of them as one, without unpacking any."""
+def join_scores(parts: Sequence[Scores]) -> Scores:
+    """Joins scores without unpacking any."""
     held = tuple(part for part in parts if part)
     if all(isinstance(part, tuple) for part in held):
         return tuple(chain.from_iterable(held))

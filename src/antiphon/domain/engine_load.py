@@ -1,4 +1,4 @@
-"""What an engine does at this moment and did so far, in numbers."""
+"""The load and the totals of an engine, in numbers."""
 
 from bisect import bisect_left
 from dataclasses import dataclass
@@ -11,16 +11,16 @@ LATENCY_BOUNDS: tuple[float, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """How often a time fell into each bucket; only grows."""
+    """How often a time fell into each bucket; the counts only grow."""
 
     counts: tuple[int, ...] = (0,) * (len(LATENCY_BOUNDS) + 1)
-    """One for each bound, not cumulative, and one for what is above all."""
+    """One for each bound, not cumulative, and one above all bounds."""
     total: float = 0.0
-    """Seconds of all together."""
+    """Sum of all times, in seconds."""
 
 
 class Timer:
-    """A histogram that grows. One thread adds, any may look."""
+    """A histogram that grows. One thread adds, any thread reads."""
 
     __slots__ = ("_counts", "_total")
 
@@ -29,23 +29,23 @@ class Timer:
         self._total = 0.0
 
     def add(self, seconds: float) -> None:
-        """Notes that something took so long."""
+        """Adds a time."""
         self._counts[bisect_left(LATENCY_BOUNDS, seconds)] += 1
         self._total += seconds
 
     def add_several(self, seconds: float, times: int) -> None:
-        """The same, so many times."""
+        """Adds a time so many times."""
         self._counts[bisect_left(LATENCY_BOUNDS, seconds)] += times
         self._total += seconds * times
 
     def histogram(self) -> Histogram:
-        """What came so far."""
+        """Returns the histogram so far."""
         return Histogram(tuple(self._counts), self._total)
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterLoad:
-    """What one adapter does now."""
+    """The current load of one adapter."""
 
     adapter: str
     """Digest of its content."""
@@ -69,24 +69,24 @@ class Load:
     steps: int = 0
     """Calls of the library's decode so far."""
     cells: int = 0
-    """Cells that there are."""
+    """All cells."""
     cells_cached: int = 0
-    """Cells that no running sequence uses, kept for requests that begin alike; free when needed."""
+    """Cells without a running sequence, kept for requests with the same beginning; free when needed."""
     cached_tokens: int = 0
-    """Prompt tokens taken from kept or running prefixes so far."""
+    """Prompt tokens taken from cached or running prefixes so far."""
     admitted: int = 0
     """Sequences admitted to the batch so far."""
     prefix_hits: int = 0
-    """Of these, those that shared a prefix."""
+    """Those of them that shared a prefix."""
     preemptions: int = 0
     """Sequences put back into the queue because cells ran out, so far."""
     refused: int = 0
     """Sequences refused because the queue was full, so far."""
     queue_seconds: Histogram = Histogram()
-    """From asking to admission."""
+    """From request to admission."""
     first_token_seconds: Histogram = Histogram()
-    """From asking to the first token."""
+    """From request to the first token."""
     inter_token_seconds: Histogram = Histogram()
     """Between tokens of one sequence."""
     adapters: tuple[AdapterLoad, ...] = ()
-    """The same by adapter, of those that were used and are not removed."""
+    """The load of each adapter that was used and is not removed."""
