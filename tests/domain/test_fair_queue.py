@@ -15,7 +15,7 @@ MANY = 1_000
 
 
 @pytest.mark.parametrize("moment", ["before", "with", "after"])
-async def test_who_leaves_while_waiting_neither_takes_nor_makes_a_place(moment: str) -> None:
+async def test_leaving_while_waiting_takes_and_makes_no_place(moment: str) -> None:
     places, clock = FairSemaphore(QueueLimits(1, MANY, MANY)), FakeClock()
     await places.acquire("a", clock)
     async with asyncio.TaskGroup() as group:
@@ -60,7 +60,7 @@ async def crowd(bounds: QueueLimits, *actors: tuple[str, int]) -> AsyncIterator[
             task.cancel()
 
 
-async def test_callers_take_turns_and_each_ones_lowest_priority_comes_first() -> None:
+async def test_callers_take_turns_by_their_lowest_priority() -> None:
     asked = [("a", 0), ("a", 2), ("a", 1), ("b", 0), ("b", 0)]
     async with crowd(QueueLimits(1, MANY, MANY), *asked) as made:
         for actor in "aabab":
@@ -78,7 +78,7 @@ async def test_a_caller_may_have_fewer_places_than_there_are() -> None:
     assert made.here == ["a", "a", "b", "a"]
 
 
-async def test_more_than_may_wait_are_refused_and_told_how_fast_the_queue_moves() -> None:
+async def test_refusals_beyond_the_bound_tell_the_queues_speed() -> None:
     bounds = QueueLimits(1, 4, 3, "chores")
     async with crowd(bounds, *[("a", 0)] * 4) as made:
         with pytest.raises(Overloaded, match="no more than 3 chores of yours may wait") as refused:

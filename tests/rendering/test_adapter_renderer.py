@@ -61,7 +61,7 @@ async def test_it_keeps_the_contract_of_engines(tmp_path: Path) -> None:
     assert not tokens.closed, "the engine is the base model's to close"
 
 
-async def test_every_choice_is_computed_with_the_adapter_and_the_base_without(
+async def test_every_choice_uses_the_adapter_and_the_base_none(
     tokens: ScriptedTokenEngine,
 ) -> None:
     base = Renderer(tokens, prove=prove_here)
@@ -84,7 +84,7 @@ async def test_it_shares_what_the_base_model_knows(tokens: ScriptedTokenEngine) 
     )
 
 
-async def test_an_adapter_that_its_engine_does_not_know_is_waited_for_until_its_name_is_gone(
+async def test_an_unloaded_adapter_is_waited_for_while_it_has_a_name(
     tokens: ScriptedTokenEngine,
 ) -> None:
     ada = AdapterRenderer(Renderer(tokens, prove=prove_here), DIGEST)
@@ -97,7 +97,7 @@ async def test_an_adapter_that_its_engine_does_not_know_is_waited_for_until_its_
         await text_of(ada)
 
 
-async def test_an_adapter_that_its_engine_could_not_load_again_is_failed_and_says_what_to_do(
+async def test_an_adapter_that_failed_to_reload_names_the_remedy(
     tokens: ScriptedTokenEngine,
 ) -> None:
     lost = {DIGEST}

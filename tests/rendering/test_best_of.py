@@ -63,7 +63,7 @@ async def test_the_end_of_a_candidate_counts_in_its_mean():
     assert choice.text == "Hello world"  # -11/3, against -10/2
 
 
-async def test_equal_candidates_keep_their_order_and_log_probabilities_and_prompts_come_along():
+async def test_equal_candidates_keep_order_logprobs_and_prompts():
     engine, _ = renderer(Script(text=" world"))
     found = await answer(engine, asking(choices=2, best_of=3, logprobs=1, echo=True))
     for choice in found.choices:

@@ -174,7 +174,7 @@ def test_a_text_is_read_whole_and_cut_at_every_character(at):
 
 
 @pytest.mark.parametrize("family", sorted(set(CALL_FAMILIES) - {"harmony"}))
-def test_where_a_call_is_required_none_of_its_notation_is_content_wherever_it_ends(family):
+def test_a_required_calls_notation_is_never_content(family):
     text = CALL_FAMILIES[family]("").write_call("weather", ARGUMENTS)
     for cut in range(len(text) + 1):
         content, calls, _ = read(family, [text[:cut]], required=True)
@@ -200,7 +200,7 @@ def test_the_cut_never_changes_what_is_read(family, parts):
     assert read(family, parts) == read(family, [text]) == read(family, list(text))
 
 
-def test_a_name_is_whole_in_what_is_said_first_and_arguments_come_as_they_are_written():
+def test_a_name_comes_complete_and_arguments_as_written():
     reader = CALL_FAMILIES["hermes"]("").build_reader()
     text = '<tool_call>{"name": "weather", "arguments": {"city": "Bern"}}</tool_call>'
     said = [each for char in text for each in reader.add(char)]
@@ -309,7 +309,7 @@ def takes(matcher, tokens):
         {"$ref": "#/$defs/a"},
     ],
 )
-def test_a_schema_that_cannot_be_followed_is_refused_under_its_own_name(schema):
+def test_an_unsupported_schema_is_refused_under_its_name(schema):
     itself = {"type": "object", "properties": {"x": {"$ref": "#/$defs/a"}}, "required": ["x"]}
     parameters = {"type": "object", "properties": {"x": schema}, "required": ["x"], "$defs": {"a": itself}}
     where = "tools[1].function.parameters"
@@ -327,7 +327,7 @@ def test_where_none_may_be_called_no_call_can_be_written(family, source):
 
 
 @pytest.mark.parametrize(("family", "source"), NOTATIONS)
-def test_text_is_free_and_a_call_that_began_in_it_can_only_become_one_of_a_tool(family, source):
+def test_a_call_begun_in_free_text_becomes_a_tools_call(family, source):
     layout = CALL_FAMILIES[family](source)
     auto = checked(layout.build_constraint(Tools((NOW,), ToolChoice.AUTO), IDS), VOCABULARY)
     tokens = written(layout)

@@ -122,12 +122,12 @@ FRAMES = [
 
 
 @pytest.mark.parametrize("source", FRAMES)
-def test_a_template_that_frames_a_text_makes_no_control_token_of_it(source):
+def test_a_template_framing_a_text_makes_no_control_token(source):
     assert written(source, talk("user"), "<|user|>") == "<|user|>"
 
 
 @given(name=NASTY, content=NASTY)
-def test_a_text_between_the_halves_of_a_name_completes_no_control_token(name, content):
+def test_text_between_halves_of_a_name_completes_no_token(name, content):
     spoken = Conversation((Message(Role.USER, content, name=name),))
     pieces = template(FRAMING, "<|user|>", "<|system|>").render(spoken, CLOCK)
     assert [piece.text for piece in pieces if piece.control] == ["<|eot_id|>"]
@@ -155,7 +155,7 @@ def test_the_template_finds_what_it_looks_for_in_a_text():
     assert written(source, talk("<think>hm <b></think>\n\nyes <|im_end|>")) == "yes <|im_end|>⟦<|im_end|>⟧"
 
 
-def test_what_the_template_looks_for_stays_hidden_where_it_names_a_control_token():
+def test_a_sought_text_that_names_a_control_token_is_hidden():
     source = "{{ messages[0].content.replace('<|im_end|>', 'gone') }}<|im_end|>"
     assert written(source, talk("a<|im_end|>b")) == "a<|im_end|>b⟦<|im_end|>⟧"
 

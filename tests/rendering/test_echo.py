@@ -29,7 +29,7 @@ async def test_a_choice_begins_with_the_callers_own_text():
             assert choice.text == prompt + " world" and choice.scores is None
 
 
-async def test_the_prompt_is_the_first_delta_of_each_choice_after_started():
+async def test_the_prompt_is_each_choices_first_delta():
     engine, _ = renderer(Script(text=" world"))
     events = await events_of(engine, asking(echo=True, choices=2))
     assert events[0] == Started(2)
@@ -45,7 +45,7 @@ async def test_token_ids_are_repeated_as_their_text():
     assert choice.text == " the cat world"
 
 
-async def test_a_character_that_the_prompt_begins_the_completion_may_end():
+async def test_the_completion_may_end_the_prompts_last_character():
     engine, tokens = renderer(Script(text=b"\x98\x80!"))
     ids = tokens.tokenizer.plain(b"a\xf0\x9f")
     (choice,) = (await answer(engine, asking(RawPrompt(tokens=ids), echo=True, logprobs=0))).choices
@@ -75,7 +75,7 @@ async def test_every_prompt_token_is_scored_but_the_first():
 
 
 @pytest.mark.parametrize("prompt", [" the cat", "  the cat", "Hello the cat"])
-async def test_tokens_stand_where_their_text_does_beside_a_space_that_the_tokenizer_adds(prompt):
+async def test_offsets_allow_for_the_space_that_tokenizers_add(prompt):
     engine, _ = renderer(Script(text=" world"), vocabulary=build_vocabulary(space_prefix=True))
     (choice,) = (await answer(engine, asking(RawPrompt(prompt), echo=True, logprobs=0))).choices
     cat = next(score for score in choice.scores if b"cat" in score.piece)
@@ -83,7 +83,7 @@ async def test_tokens_stand_where_their_text_does_beside_a_space_that_the_tokeni
     assert choice.scores[-2].offset == len(prompt)
 
 
-async def test_the_prompt_is_scored_once_however_many_choices_repeat_it():
+async def test_the_prompt_is_scored_once_for_all_choices():
     engine, tokens = renderer(info=scripted_info(context_length=4096), spec=LoadSpec("m", prefill_chunk=100))
     request = asking(RawPrompt(LONG), RawPrompt("Hello"), echo=True, logprobs=1, choices=3, max_tokens=2)
     found = await answer(engine, request)
@@ -95,7 +95,7 @@ async def test_the_prompt_is_scored_once_however_many_choices_repeat_it():
     assert all(choice.text.startswith(LONG) for choice in found.choices[:3])
 
 
-async def test_a_long_prompt_comes_in_parts_whose_scores_stand_in_their_texts():
+async def test_a_long_prompt_comes_in_parts_with_their_scores():
     words = "a😀日本語" * 400
     engine, _ = renderer(Script(text="!"), info=scripted_info(context_length=8192))
     events = await events_of(engine, asking(RawPrompt(words), echo=True, logprobs=1))
@@ -134,7 +134,7 @@ async def test_a_prompt_that_fills_the_context_can_be_scored():
         await answer(engine, asking(full, echo=True, max_tokens=1, logprobs=0))
 
 
-async def test_a_prompt_without_text_gives_its_scores_with_what_comes_next():
+async def test_scores_of_a_prompt_without_text_come_with_the_next():
     engine, tokens = renderer(Script(text="Hello"))
     bos = RawPrompt(tokens=(tokens.table.bos_id,))
     events = await events_of(engine, asking(bos, echo=True, logprobs=0))
@@ -153,7 +153,7 @@ async def test_stop_strings_are_looked_for_in_the_completion_only():
 
 
 @pytest.mark.parametrize("logprobs", [None, 1])
-async def test_of_a_conversation_the_assistants_last_message_is_repeated_before_its_answer(logprobs):
+async def test_the_assistants_last_message_is_repeated_first(logprobs):
     engine, tokens = renderer(Script(text=" world"))
     prompt = talk("Hi", "Hello <tool_call>")
     plain = await answer(engine, asking(prompt, logprobs=logprobs, choices=2))

@@ -39,7 +39,7 @@ async def embed_with(renderer: Renderer, request: EmbeddingRequest, context: Con
     return await prepared.embed(context)
 
 
-async def test_a_text_gets_what_the_model_wants_around_it_and_ids_stay_as_they_are() -> None:
+async def test_texts_get_special_tokens_and_ids_stay_as_they_are() -> None:
     engine = ScriptedEmbeddingEngine()
     found = await embed(engine, RawPrompt("hello"), RawPrompt(tokens=(7, 8)))
     (before, after), (asked,) = engine.table.around, engine.asked

@@ -147,7 +147,7 @@ def test_what_fails_on_a_longer_conversation_is_not_proved():
         prove(build_proof("{% if messages | length > 2 %}{{ a.b.c }}{% endif %}", SPECIAL))
 
 
-async def test_the_helper_proves_a_good_template_and_names_what_is_wrong_with_a_bad_one():
+async def test_the_helper_proves_templates_and_names_their_faults():
     await prove_in_sandbox(build_proof(CHATML, SPECIAL))
     with pytest.raises(TemplateRefused, match="SecurityError"):
         await prove_in_sandbox(build_proof(REACHING["class"], SPECIAL))

@@ -66,7 +66,7 @@ def test_what_is_read_is_not_told_however_it_is_read(body: str) -> None:
     assert unread(each(body)) == ()
 
 
-def test_each_part_is_told_by_itself_and_where_one_message_of_several_is_not_read() -> None:
+def test_each_unread_part_is_reported_on_its_own() -> None:
     assert unread(each("{{ m.name }}")) == BOTH[1:]
     assert unread(each("{{ m.thinking }}")) == BOTH[:1]
     assistants = each("{% if m.role == 'assistant' %}{{ m.name }}{% endif %}")

@@ -255,7 +255,7 @@ CALLING = {
 }
 
 
-def test_an_object_that_may_be_a_call_is_refused_where_calls_are_objects():
+def test_an_object_like_a_call_is_refused_for_object_calls():
     for form in (ANY_OBJECT, of_schema(CALLING), of_schema(PERSON, whitespace="[ ]?")):
         refusal_of(CALL_FAMILIES["llama"](""), form)
         for family in ("hermes", "mistral", "deepseek", "phi", "harmony"):

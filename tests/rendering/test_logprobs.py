@@ -32,7 +32,7 @@ async def test_plain_choices_carry_no_scores():
     assert tokens.requests[0].logprobs is None
 
 
-async def test_each_token_has_its_raw_logprob_and_alternatives_best_first():
+async def test_tokens_have_raw_logprobs_and_best_alternatives_first():
     engine, tokens = renderer()
     found = await answer(
         engine, asking(logprobs=3, max_tokens=6, sampling=SamplingOptions(temperature=1.7, seed=3))
@@ -126,7 +126,7 @@ async def test_wide_answers_are_bounded_though_no_max_tokens_is_said():
         tokens.requests.clear()
 
 
-async def test_half_a_character_waits_for_the_other_half_and_both_stand_at_its_place():
+async def test_half_a_character_waits_for_its_other_half():
     engine, _ = renderer(Script(text="a😀b"))
     events = await events_of(engine, asking(logprobs=0))
     deltas = [event for event in events if isinstance(event, TextDelta)]
@@ -148,7 +148,7 @@ async def test_bytes_that_are_no_character_keep_their_places():
     ]  # fmt: skip
 
 
-async def test_what_a_stop_string_cuts_takes_the_entries_of_whole_tokens_along():
+async def test_a_stop_string_cuts_the_entries_of_whole_tokens():
     engine, _ = renderer(Script(text="Hello world END the"))
     (choice,) = (await answer(engine, asking(logprobs=0, stop=("ld END",)))).choices
     assert choice.text == "Hello wor"
@@ -159,7 +159,7 @@ async def test_what_a_stop_string_cuts_takes_the_entries_of_whole_tokens_along()
     assert (choice.text, choice.scores) == ("", ())
 
 
-async def test_a_token_that_shows_nothing_has_an_entry_at_its_place_by_its_name():
+async def test_an_invisible_token_has_an_entry_under_its_name():
     tokens = ScriptedTokenEngine()
     plain, control = tokens.tokenizer.plain, tokens.tokenizer.controls["[INST]"]
     engine, _ = renderer(Script(tokens=(*plain("Hello"), control, *plain(" world"), control)))
@@ -189,7 +189,7 @@ async def test_end_tokens_that_end_nothing_have_entries():
     burst=st.integers(1, 5),
     cut=st.integers(1, 20),
 )
-async def test_entries_offsets_and_text_agree_however_the_stream_is_cut(words, stops, burst, cut):
+async def test_entries_offsets_and_text_agree_for_any_cut(words, stops, burst, cut):
     engine, _ = renderer(Script(text="".join(words), burst=burst), info=scripted_info(context_length=256))
     request = asking(logprobs=2, stop=tuple(stops), max_tokens=cut, token_ids=True)
     events = await events_of(engine, request)
@@ -252,7 +252,7 @@ async def test_token_ids_that_the_model_lacks_are_refused_by_name(field, samplin
     assert refused.value.param == field and not tokens.requests
 
 
-async def test_more_scores_than_memory_holds_are_refused_before_any_is_made():
+async def test_scores_beyond_the_memory_are_refused_first():
     engine, tokens = renderer(info=scripted_info(context_length=8192))
     await engine.profile()
     prompt = RawPrompt(tokens=(20,) * 4000)
@@ -262,7 +262,7 @@ async def test_more_scores_than_memory_holds_are_refused_before_any_is_made():
         assert refused.value.param == "logprobs" and not tokens.requests
 
 
-async def test_more_least_tokens_than_fit_are_refused_by_their_own_name():
+async def test_too_large_min_tokens_are_refused_by_name():
     engine, _ = renderer(info=scripted_info(context_length=20))
     prompts = [RawPrompt(tokens=(9,) * size) for size in (8, 15)]
     for asked in (prompts[1:], prompts):

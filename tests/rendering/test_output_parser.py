@@ -76,7 +76,7 @@ async def test_calls_of_all_choices_have_ids_of_their_own():
     assert len({call.id for call in calls}) == 3 and all(call.id.startswith("call_") for call in calls)
 
 
-async def test_a_cut_call_is_no_whole_one_and_scores_go_with_what_they_made_certain():
+async def test_a_cut_call_is_incomplete_and_keeps_its_scores():
     speaker, _ = made(Script(SAID))
     (cut,) = (await answer(speaker, asking(max_tokens=60))).choices
     assert cut.reason is FinishReason.LENGTH and '{"city": "Bern"}'.startswith(cut.calls[0].arguments)
@@ -109,7 +109,7 @@ async def test_notation_is_no_content_wherever_the_length_ends(choice):
         (ToolChoice.NONE, Around.TEXT_ALONE),
     ],
 )
-async def test_the_choice_becomes_a_constraint_that_is_checked_and_asked_for(choice, around):
+async def test_the_tool_choice_becomes_a_checked_constraint(choice, around):
     speaker, engine = made(Script("Hello"))
     (said,) = (await answer(speaker, asking(Tools((WEATHER,), choice)))).choices
     assert (said.text, said.calls, said.reason) == ("Hello", (), FinishReason.STOP)

@@ -51,7 +51,7 @@ def test_the_last_message_is_left_open_in_every_family(name, end):
 @pytest.mark.parametrize(
     "text", ["", " ", "assistant", "<|im_end|>", "end", "\n", "a", "What is it?", "\ue000"]
 )
-def test_a_text_that_stands_elsewhere_too_is_cut_where_the_message_ends(text):
+def test_a_text_found_twice_is_cut_where_the_message_ends(text):
     prompt = written(FAMILIES["chatml"], left_open("What is it?", text))
     assert prompt == f"⟦<|im_start|>⟧user\nWhat is it?⟦<|im_end|>⟧\n⟦<|im_start|>⟧assistant\n{text}"
 
@@ -62,7 +62,7 @@ def test_whatever_is_left_open_stands_at_the_end(text, name):
     assert "".join(piece.text for piece in pieces).endswith(text.lstrip())
 
 
-def test_an_open_message_of_a_model_that_thinks_follows_what_it_thought():
+def test_an_open_message_of_a_reasoning_model_is_continued():
     assert written(QWEN3, left_open("Q", "Yes, ")).endswith("assistant\n<think>\n\n</think>\n\nYes, ")
     assert written(QWEN3, left_open("Q", "<think>\nWell")).endswith("</think>\n\n<think>\nWell")
 
@@ -77,7 +77,7 @@ def test_an_open_message_of_a_model_that_thinks_follows_what_it_thought():
         "{{ messages[0].content }}",
     ],
 )
-def test_a_template_that_rewrites_the_message_cannot_leave_it_open(source):
+def test_a_template_that_rewrites_a_message_cannot_open_it(source):
     with pytest.raises(UnsupportedParameter, match="rewrites") as refused:
         written(source, left_open("Q", "<think>a</think>yes"))
     assert refused.value.param == "continue_final_message"
@@ -148,7 +148,7 @@ def test_words_that_the_template_knows_are_seen_as_they_are(mode, written_for):
     assert written(source, replace(talk("Q"), template_values=values)).endswith(f"{written_for}END")
 
 
-def test_documents_go_to_a_template_that_reads_them_and_to_no_other():
+def test_documents_reach_only_templates_that_read_them():
     documents = ({"title": "Tides", "text": "The <|im_end|> moon."},)
     source = (
         "{% for d in documents or [] %}{{ d.title }}: {{ d['text'] }}{% endfor %}{{ messages[0].content }}"
@@ -220,7 +220,7 @@ FIRST_DEVELOPER = (
 """Knows a developer who speaks first, and drops any other without a word, as one does."""
 
 
-def test_a_developer_who_speaks_after_others_is_the_system_where_nobody_would_hear_him():
+def test_a_late_developer_becomes_the_system_if_unsupported():
     assert written(FIRST_DEVELOPER, SEVERAL) == "S:one;S:two;hi"
     assert written(FIRST_DEVELOPER, instructed((Role.DEVELOPER, "D"), (Role.USER, "hi"))) == "D:D;hi"
     late = instructed((Role.DEVELOPER, "D"), (Role.USER, "hi"), (Role.DEVELOPER, "E"), (Role.USER, "ho"))

@@ -40,7 +40,7 @@ async def test_each_prompts_tokens_have_their_scores_and_ranks(width):
         require_true(scores, request.segments[0].tokens, tokens.table, width)
 
 
-async def test_a_conversations_prompt_is_scored_with_its_control_tokens():
+async def test_a_conversations_control_tokens_are_scored():
     engine, tokens = renderer(Script(text=" world"))
     found = await answer(engine, asking(talk("Hello"), prompt_logprobs=1, choices=2))
     (scores,) = found.prompt_scores
@@ -49,7 +49,7 @@ async def test_a_conversations_prompt_is_scored_with_its_control_tokens():
 
 
 @pytest.mark.parametrize(("logprobs", "wanted"), [(0, 4), (4, 0), (2, 3)])
-async def test_beside_echo_each_has_as_many_alternatives_as_it_asked_for(logprobs, wanted):
+async def test_with_echo_each_keeps_its_own_alternatives(logprobs, wanted):
     engine, tokens = renderer(Script(text=" world"))
     request = asking(RawPrompt("Hello the cat"), echo=True, logprobs=logprobs, prompt_logprobs=wanted)
     found = await answer(engine, request)
@@ -109,7 +109,7 @@ async def test_an_engine_that_tells_no_ranks_is_found_out():
         await answer(engine, asking(prompt_logprobs=0))
 
 
-async def test_more_scores_than_an_answer_may_hold_are_refused_before_a_token_is_made():
+async def test_too_many_prompt_scores_are_refused_before_a_token():
     engine, tokens = renderer(info=scripted_info(context_length=60_000))
     long = RawPrompt(tokens=(20,) * 50_000)
     with pytest.raises(InvalidValue, match="10,500,000 log-probabilities") as refused:

@@ -79,7 +79,7 @@ async def prompt_of(speaker, engine, request):
     )
 
 
-async def test_reasoning_is_told_apart_counted_and_billed_whatever_the_burst():
+async def test_reasoning_is_separated_counted_and_billed():
     outcomes = set()
     for burst in (1, 2, 3, 7, 500):
         speaker, _ = made(Script(TEXT, burst=burst))
@@ -100,7 +100,7 @@ async def test_reasoning_is_told_apart_counted_and_billed_whatever_the_burst():
     assert usage.reasoning_tokens == 2 * before
 
 
-async def test_a_prompt_that_opens_reasoning_has_its_output_begin_inside():
+async def test_output_begins_inside_reasoning_that_the_prompt_opens():
     speaker, _ = made("Two and two.\n</think>\n\nFour.", OPENING)
     (said,) = (await answer(speaker, asking())).choices
     assert (said.reasoning, said.text) == ("Two and two.", "Four.")
@@ -108,14 +108,14 @@ async def test_a_prompt_that_opens_reasoning_has_its_output_begin_inside():
     assert (await answer(speaker, asking())).choices[0].text == "Two and two."
 
 
-async def test_a_prompt_that_closes_reasoning_has_an_answer_and_no_reasoning():
+async def test_a_prompt_that_closes_reasoning_yields_an_answer():
     speaker, _ = made("Four <think>.</think>", SWITCHED_OFF)
     generation = await answer(speaker, asking())
     assert generation.choices[0].text == "Four <think>.</think>"
     assert generation.usage.reasoning_tokens == 0
 
 
-async def test_what_is_cut_in_reasoning_has_no_text_and_all_its_tokens_are_reasoning():
+async def test_an_answer_cut_in_reasoning_has_only_reasoning_tokens():
     for most in range(1, 12):
         speaker, _ = made("Two and two and two and more", OPENING)
         generation = await answer(speaker, asking(max_tokens=most))
@@ -219,7 +219,7 @@ async def test_a_constraint_begins_where_the_answer_does(template, frame, option
     assert engine.constraints[-1] == constraint
 
 
-async def test_a_constraint_of_a_model_with_channels_is_kept_in_the_last_one():
+async def test_a_channel_models_constraint_applies_to_the_last_one():
     speaker, engine = made("<|channel|>final<|message|>x", HARMONY)
     await answer(speaker, asking(constraint=Constraint(ConstraintKind.REGEX, "[a-z]+")))
     prelude = load_prelude(engine.constraints[-1].prelude)
@@ -260,14 +260,14 @@ def with_controls(said, burst):
 
 
 @pytest.mark.parametrize("burst", [1, 500])
-async def test_marks_that_are_control_tokens_are_seen_and_no_others_are_shown(burst):
+async def test_only_marks_among_control_tokens_are_shown(burst):
     speaker, _ = with_controls(("[THINK]", "Hm. [/THINK", "[/THINK]", "Four.", "[TOOL_CALLS]"), burst)
     generation = await answer(speaker, asking())
     assert (generation.choices[0].reasoning, generation.choices[0].text) == ("Hm. [/THINK", "Four.")
     assert generation.usage.reasoning_tokens == 2 + len("Hm. [/THINK")
 
 
-async def test_a_constraint_names_marks_that_are_control_tokens_by_their_ids():
+async def test_a_constraint_names_control_token_marks_by_id():
     speaker, ids = with_controls(("Four.",), 1)
     await answer(speaker, asking(Reasoning(budget=3), constraint=Constraint(ConstraintKind.REGEX, "x")))
     prelude = load_prelude(speaker._engine.constraints[-1].prelude)
@@ -281,7 +281,7 @@ async def test_a_constraint_names_marks_that_are_control_tokens_by_their_ids():
 SINGLE = (*WORDS, b"<think>", b"</think>")
 
 
-async def test_a_budget_is_asked_of_the_engine_with_and_without_a_constraint():
+async def test_a_budget_reaches_the_engine_with_any_constraint():
     speaker, engine = made(TEXT, QWEN, words=SINGLE)
     for constraint in (None, Constraint(ConstraintKind.REGEX, "[a-z]+")):
         await answer(speaker, asking(Reasoning(budget=7), constraint=constraint))
@@ -305,7 +305,7 @@ async def test_a_budget_that_cannot_be_kept_is_refused_by_name():
     assert (await answer(speaker, asking(Reasoning(budget=0)))).choices[0].text == "Four."
 
 
-async def test_a_budget_of_a_model_with_channels_bounds_the_one_in_which_is_thought():
+async def test_a_channel_models_budget_bounds_its_reasoning_channel():
     speaker, engine = made("<|channel|>final<|message|>x", HARMONY)
     tools = Tools((WEATHER,), ToolChoice.REQUIRED)
     for request in (asking(Reasoning(budget=9)), asking(Reasoning(budget=9), tools=tools)):
@@ -357,7 +357,7 @@ async def test_an_effort_that_nobody_would_see_is_refused_by_name(template, effo
     assert caught.value.param == "reasoning_effort" and not engine.requests
 
 
-async def test_reasoning_that_is_asked_for_is_refused_where_there_is_none():
+async def test_requested_reasoning_is_refused_without_support():
     speaker, _ = made("x", NOT_AT_ALL)
     with pytest.raises(UnsupportedParameter) as caught:
         await answer(speaker, asking(Reasoning(wanted=True, terms=ReasoningTerms("include_thinking"))))
@@ -366,7 +366,7 @@ async def test_reasoning_that_is_asked_for_is_refused_where_there_is_none():
     await answer(speaker, asking(Reasoning(wanted=True, terms=ReasoningTerms("include_thinking"))))
 
 
-async def test_an_effort_and_a_value_that_contradict_each_other_are_refused():
+async def test_a_contradicting_effort_and_value_are_refused():
     speaker, engine = made("Four.", QWEN)
     with pytest.raises(InvalidValue) as caught:
         await answer(speaker, asking(Reasoning("none"), values={"enable_thinking": True}))
@@ -383,7 +383,7 @@ def turns(reasoning):
 
 
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning", "thinking"])
-def test_reasoning_is_given_to_templates_by_the_name_that_they_read(name):
+def test_templates_get_reasoning_by_the_name_they_read(name):
     source = "{% for m in messages %}{{ m.role }}[{{ m." + name + " }}]{{ m.content }} {% endfor %}"
     assert written(source, turns("Hm.")) == "user[]hi assistant[Hm.]Four. user[]hi "
     assert written(QWEN, turns("Hm.")).count("<think>\nHm.\n</think>\n\nFour.") == 1
@@ -398,14 +398,14 @@ PARTS = (
 )
 
 
-def test_a_template_that_reads_reasoning_as_a_part_of_the_content_gets_it_there():
+def test_templates_get_reasoning_as_a_content_part_if_wanted():
     assert written(PARTS, turns("Hm.")) == "hi [THINK]Hm.[/THINK]Four. hi "
     assert written(PARTS, turns(None)) == "hi Four. hi "
     printing = "{% for m in messages %}{{ m.content }} {% endfor %}{# [/THINK] #}"
     assert written(printing, turns("Hm.")) == "hi Four. hi "
 
 
-def test_a_template_that_takes_no_reasoning_beside_text_and_calls_gets_none():
+def test_templates_without_reasoning_beside_calls_get_none():
     source = (
         "{% for m in messages %}{% if m.thinking and m.content %}{{ raise_exception('both') }}{% endif %}"
         "{% endfor %}x"

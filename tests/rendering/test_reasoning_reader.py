@@ -120,14 +120,14 @@ def test_the_cut_never_changes_what_is_read(family, begin, kept, parts, cuts):
     assert spans[0] == spans[1] == spans[2]
 
 
-def test_what_looks_like_a_call_in_reasoning_is_reasoning_and_calls_follow_it():
+def test_a_call_inside_reasoning_stays_reasoning():
     text = f"<think>I call {CALL}</think>\n\nI look.\n{CALL}"
     for parts in ([text], list(text)):
         assert heard(reader_of("think", FREE, "hermes"), parts) == (f"I call {CALL}", "I look.", ["f"])
     assert heard(reader_of("think", INSIDE, "hermes"), [f"I call {CALL}"]) == (f"I call {CALL}", "", [])
 
 
-def test_of_an_answer_that_is_held_to_something_only_the_gap_is_taken_away():
+def test_a_constrained_answer_loses_only_the_gap():
     text = "a</think>\n\n\n b"
     for parts in ([text], list(text)):
         assert heard(reader_of("think", INSIDE, kept=True), parts) == ("a", "\n b", [])

@@ -82,7 +82,7 @@ async def test_it_keeps_the_contract_of_engines(sequences, space_prefix):
     assert tokens.closed
 
 
-async def test_the_events_of_one_choice_tell_its_text_its_end_and_its_tokens():
+async def test_one_choices_events_tell_text_end_and_tokens():
     engine, _ = renderer(Script(text="Hello world"))
     assert await events_of(engine, asking()) == [
         Started(2),
@@ -152,7 +152,7 @@ async def test_a_message_left_open_is_gone_on_with_and_not_repeated():
     assert (await engine.decode(sent)).endswith("assistant\nThe sky is")
 
 
-async def test_values_that_a_template_may_walk_far_with_run_beside_the_event_loop():
+async def test_values_that_a_template_walks_far_run_in_a_thread():
     source = "{% for i in range(n) %}{% endfor %}{{ messages[0].content }}"
     engine, _ = renderer(info=scripted_info(chat_template="{% set n = n or 1 %}" + source))
     long = replace(talk("Hello"), template_values={"n": 99_999})
@@ -266,7 +266,7 @@ async def test_without_max_tokens_a_choice_may_use_what_is_left():
     assert found.choices[0].reason is FinishReason.LENGTH
 
 
-async def test_what_no_tokenizer_could_make_fit_is_refused_without_asking_it():
+async def test_an_impossible_text_is_refused_without_tokenizing():
     class Slow(ScriptedTokenEngine):
         async def tokenize(self, pieces, add_bos):
             raise NotImplementedError
@@ -276,7 +276,7 @@ async def test_what_no_tokenizer_could_make_fit_is_refused_without_asking_it():
         await answer(engine, asking(RawPrompt("x" * 10_000)))
 
 
-async def test_other_work_goes_on_while_a_large_conversation_is_rendered():
+async def test_other_work_goes_on_while_a_large_chat_is_rendered():
     engine, _ = renderer()
     await engine.profile()
     large = Conversation(tuple(Message(Role.USER, "a word <|im_end|> " * 10) for _ in range(5_000)))
@@ -319,7 +319,7 @@ async def test_a_model_without_a_template_serves_completions_only():
 @pytest.mark.parametrize(
     "source", ["{{ ''.__class__.__mro__ }}", "{{ 'a' * 10**9 }}", "{% for i in range(10**9) %}{% endfor %}"]
 )
-async def test_a_hostile_template_leaves_completions_and_is_refused_by_name(source):
+async def test_a_hostile_template_is_refused_and_completions_stay(source):
     tokens = ScriptedTokenEngine(Script(text="ok"), info=scripted_info(chat_template=source))
     engine = Renderer(tokens)  # in the real helper
     assert not (await engine.profile()).chat
@@ -352,7 +352,7 @@ async def test_the_leading_space_of_an_answer_is_kept():
     assert await text_of(engine, asking()) == " the cat"
 
 
-async def test_started_comes_with_the_first_token_though_it_shows_nothing():
+async def test_started_comes_with_an_invisible_first_token():
     gate = asyncio.Event()
     engine, _ = renderer(Script(text="😀", hold=Hold(gate, after=1)))
     async with open_stream(engine, asking(), Context("r")) as events:
@@ -380,7 +380,7 @@ async def test_decoding_gives_back_the_text_without_the_prefix_space():
 
 
 @pytest.mark.parametrize("burst", [1, 3, 100])
-async def test_a_stop_string_is_cut_and_counts_up_to_the_token_that_completes_it(burst):
+async def test_a_stop_string_is_cut_and_counts_to_its_last_token(burst):
     engine, tokens = renderer(Script(text="Hello the stop world and more", burst=burst))
     found = await answer(engine, asking(stop=("stop",)))
     assert found.choices[0].text == "Hello the "
@@ -426,7 +426,7 @@ async def test_a_stop_token_that_the_model_does_not_have_is_refused():
     assert tokens.requests == []
 
 
-async def test_an_end_token_shows_nothing_though_the_vocabulary_gives_it_a_text():
+async def test_an_end_token_with_a_text_shows_nothing():
     table = build_vocabulary()
     word = table.pieces.index(b"END")
     engine, _ = renderer(Script(text="Hi"), vocabulary=replace(table, end_ids=(word,), eos_id=word))
@@ -464,7 +464,7 @@ async def test_usage_counts_each_prompt_once_and_every_choice():
     assert (await tokens.info()).load.prefill_tokens < sum(sizes) * 2
 
 
-async def test_the_callers_sampling_wins_over_the_models_and_a_seed_is_drawn():
+async def test_the_callers_sampling_wins_and_a_seed_is_drawn():
     info = replace(scripted_info(), sampling=SamplingOptions(temperature=0.3, top_k=7))
     engine, tokens = renderer(info=info)
     clock = FakeClock()
@@ -479,7 +479,7 @@ async def test_the_callers_sampling_wins_over_the_models_and_a_seed_is_drawn():
 
 
 @pytest.mark.parametrize("choices", [1, 3])
-async def test_a_failure_in_one_choice_ends_its_siblings_and_is_raised_as_itself(choices):
+async def test_a_failing_choice_ends_its_siblings_and_is_raised(choices):
     error = EngineDied("gone")
 
     def script(request):
@@ -502,7 +502,7 @@ async def test_what_fails_before_the_first_token_has_made_no_event(choices):
             await anext(events)
 
 
-async def test_a_request_with_one_choice_in_the_batch_was_begun_whatever_its_queued_choices_end_with():
+async def test_a_choice_in_the_batch_means_the_request_has_begun():
     hold = asyncio.Event()
 
     def script(request):

@@ -117,7 +117,7 @@ def test_a_conversation_crosses_the_border_whole():
 
 
 @pytest.mark.parametrize("source", HOSTILE, ids=range(len(HOSTILE)))
-async def test_a_hostile_template_is_refused_within_seconds_while_others_go_on(source):
+async def test_a_hostile_template_is_refused_while_others_go_on(source):
     engine, _ = renderer(Script(text="ok"))
     engine_busy = replace(talk("Hello"), template=source)
     begun = time.monotonic()
@@ -158,7 +158,7 @@ async def test_what_was_stopped_is_told_without_details(stop, said):
 
 
 @pytest.mark.parametrize("source", ['{{ "\\ud800" }}', '{{ raise_exception("\\ud800") }}', "a\udc00"])
-async def test_half_a_surrogate_pair_of_a_template_reaches_neither_a_tokenizer_nor_an_error(source):
+async def test_half_a_surrogate_pair_reaches_no_tokenizer_or_error(source):
     engine, tokens = renderer(Script(text="ok"))
     refused = await refusal(engine, replace(talk("Hello"), template=source))
     assert refused.param == "chat_template" and not tokens.requests
@@ -244,7 +244,7 @@ async def crowd(**bounds):
         yield slow, ask, helper
 
 
-async def test_so_many_of_one_caller_run_and_wait_and_the_next_is_told_to_come_again():
+async def test_a_callers_extra_templates_are_refused_for_now():
     async with crowd(queue=4, queue_per_actor=3) as (slow, ask, helper):
         jobs = [await ask("ada") for _ in range(HELPER_BOUNDS.at_once + 3)]
         assert slow.names == ["ada"] * HELPER_BOUNDS.at_once
@@ -267,7 +267,7 @@ async def test_so_many_of_one_caller_run_and_wait_and_the_next_is_told_to_come_a
     assert all(job.done() for job in others)
 
 
-async def test_callers_take_turns_however_many_templates_one_of_them_sends():
+async def test_callers_take_turns_with_any_number_of_templates():
     """Whoever comes second waits for one of those that run, not for those that wait."""
     async with crowd() as (slow, ask, _):
         for _ in range(12):
@@ -284,7 +284,7 @@ async def test_callers_take_turns_however_many_templates_one_of_them_sends():
     assert slow.ended.count("ada") == 12 and slow.ended.index("bob") == 3
 
 
-async def test_a_caller_that_leaves_as_its_turn_comes_gives_it_to_the_next():
+async def test_a_caller_that_leaves_passes_its_turn_on():
     async with crowd() as (slow, ask, _):
         for _ in range(HELPER_BOUNDS.at_once):
             await ask("ada")
@@ -301,7 +301,7 @@ async def test_a_caller_that_leaves_as_its_turn_comes_gives_it_to_the_next():
     assert leaving.cancelled() and "eve" in slow.ended
 
 
-async def test_a_hostile_caller_keeps_its_template_from_none_of_the_others():
+async def test_a_hostile_caller_delays_none_of_the_others():
     """With real processes: whoever holds both places holds them for one rendering."""
     engine, _ = renderer(Script(text="ok"))
     hostile, honest = replace(talk("Hello"), template=HOSTILE[2]), replace(talk("Hello"), template=SHORT)
@@ -329,7 +329,7 @@ async def flooding(work):
         await work
 
 
-async def test_a_template_of_a_caller_is_refused_by_name_where_nobody_allowed_it():
+async def test_a_callers_template_is_refused_by_name_by_default():
     tokens = ScriptedTokenEngine(Script(text="ok"))
     engine = Renderer(tokens, prove=prove_here)
     conversation = replace(talk("Hello"), template=SHORT)
@@ -360,7 +360,7 @@ async def test_a_model_without_a_template_chats_through_a_requests():
     assert await engine.encode(asked) == tokens.requests[0].segments[0].tokens
 
 
-async def test_the_models_notation_of_calls_stays_unless_a_template_speaks_another():
+async def test_the_models_call_notation_stays_unless_replaced():
     engine = ScriptedTokenEngine(info=scripted_info(chat_template=SPEAKS_LLAMA))
     facts = await load_info(engine, prove_here, None)
 

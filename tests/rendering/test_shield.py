@@ -23,7 +23,7 @@ def test_only_what_makes_names_is_replaced():
 @pytest.mark.parametrize(
     "name", ["<|end|>", "EOT", "EOT ", "<|end of text|>", '<"x">', "\\x", "ß", "a", "▁end"]
 )
-def test_a_name_of_any_shape_is_kept_from_callers_and_left_to_templates(name):
+def test_any_name_is_kept_from_callers_but_not_templates(name):
     shield = Shield([name])
     assert told(shield, f"one {name} two {name}") == f"one {name} two {name}"
     assert [piece.text for piece in shield.cover([]).split_pieces(f"x{name}y") if piece.control] == [name]
@@ -46,7 +46,7 @@ def test_no_two_texts_make_a_name_together(cut):
     assert told(Shield([name]), *name) == name
 
 
-def test_all_letters_are_replaced_where_the_template_ends_with_the_beginning_of_a_name():
+def test_all_letters_are_replaced_if_a_template_ends_in_a_name():
     shield = Shield(["<|user|>"], TemplateTexts(("x<|", "|>")))
     cover = shield.cover(["user"])
     assert not any(piece.control for piece in cover.split_pieces("<|" + cover.hide("user") + "|>"))

@@ -64,7 +64,7 @@ async def test_a_stop_text_that_stays_is_not_held_back():
 
 
 @pytest.mark.parametrize("logprobs", [None, 1])
-async def test_a_stop_tokens_text_is_shown_where_stops_stay_and_else_not(logprobs):
+async def test_a_stop_tokens_text_is_shown_only_where_stops_stay(logprobs):
     engine, tokens = renderer(Script(text="Hello world the"))
     stop = ids_of(tokens, " world")
     for include, text in ((False, "Hello"), (True, "Hello world")):
@@ -117,7 +117,7 @@ async def test_an_end_token_that_ends_nothing_shows_like_any_other():
         assert (choice.text, choice.reason) == (text, FinishReason.LENGTH)
 
 
-async def test_more_tokens_than_fit_are_asked_for_and_shortened_where_that_is_the_wish():
+async def test_too_many_tokens_are_shortened_on_request():
     engine, tokens = renderer(Script(text=" the", endless=True), info=scripted_info(context_length=12))
     prompt = RawPrompt(tokens=(20,) * 9)
     with pytest.raises(ContextLengthExceeded):
@@ -162,7 +162,7 @@ async def test_each_event_tells_the_ids_of_the_tokens_that_it_shows():
 
 
 @pytest.mark.parametrize("logprobs", [None, 0])
-async def test_of_a_prompt_that_is_cut_the_last_tokens_are_used_counted_and_repeated(logprobs):
+async def test_a_cut_prompts_last_tokens_are_used_and_counted(logprobs):
     engine, tokens = renderer(Script(text=" world"), info=scripted_info(context_length=8))
     long = " the cat sat" * 9
     with pytest.raises(ContextLengthExceeded):
@@ -183,7 +183,7 @@ async def test_of_a_prompt_that_is_cut_the_last_tokens_are_used_counted_and_repe
                 assert [score.offset for score in found.choices[0].scores][:left] == [*range(0, 4 * left, 4)]
 
 
-async def test_a_shorter_prompt_is_not_cut_and_a_conversation_keeps_its_end():
+async def test_a_shorter_prompt_is_not_cut_and_a_chat_keeps_its_end():
     engine, tokens = renderer(Script(text=" world"))
     await answer(engine, asking(RawPrompt("Hello"), truncate_prompt=50))
     await answer(engine, asking(talk("Hello the cat")))

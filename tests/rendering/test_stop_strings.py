@@ -53,7 +53,7 @@ def test_streamed_is_what_buffered_is(text, stops, cuts, kept):
     text=st.text(LETTERS, max_size=20),
     stops=st.lists(st.text(LETTERS, min_size=1, max_size=4), min_size=1, max_size=4),
 )
-def test_no_beginning_of_a_stop_string_is_shown_before_it_is_known_to_be_none(text, stops):
+def test_a_beginning_of_a_stop_string_is_held_until_decided(text, stops):
     filtered = StopFilter(StopStrings(stops))
     out = ""
     for place, character in enumerate(text):
@@ -69,7 +69,7 @@ def test_a_stop_string_over_many_parts_never_leaks():
     assert shown(["one ", "<", "/", "en", "d>", " two"], ["</end>"]) == (["one ", "", "", "", ""], True)
 
 
-def test_a_stop_string_that_stays_holds_nothing_back_and_nothing_follows_it():
+def test_a_kept_stop_string_holds_back_nothing():
     assert shown(["one ", "</", "end> two"], ["</end>"], kept=True) == (["one ", "</", "end>"], True)
     assert shown(["a</en"], ["</end>"], kept=True) == (["a</en", ""], False)
 

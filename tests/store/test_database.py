@@ -17,7 +17,7 @@ from antiphon.store.schema import metadata
 from tests.support.databases import PASSWORD, running
 
 
-def test_an_empty_database_is_made_with_the_project_that_is_always_there(database):
+def test_an_empty_database_gets_the_default_project(database):
     with database.reading() as connection:
         assert list(connection.execute(sa.text("SELECT id FROM projects"))) == [("default",)]
     assert database.schema_state().pending == ()
@@ -113,7 +113,7 @@ def test_tables_of_somebody_else_are_refused(url):
             database.prepare()
 
 
-def test_a_file_that_is_no_database_is_a_sentence_without_its_content(tmp_path):
+def test_a_non_database_file_is_refused_without_its_content(tmp_path):
     (tmp_path / "antiphon.db").write_text("my secret diary " * 100)
     with pytest.raises(StoreUnavailable, match="file is not a database") as refused:
         Database(f"sqlite:///{tmp_path}/antiphon.db").prepare()
@@ -143,7 +143,7 @@ def test_a_file_that_is_no_database_is_a_sentence_without_its_content(tmp_path):
         ("postgresql://ann:hunter2@4@host/name", "written %40"),
     ],
 )
-def test_an_address_that_cannot_be_used_is_refused_without_its_password(url, said, monkeypatch):
+def test_an_unusable_address_is_refused_without_its_password(url, said, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "psycopg", None)
     with pytest.raises(StoreRefused) as refused:
         Database(url)
@@ -163,7 +163,7 @@ def test_a_wrong_password_is_a_sentence_without_it(cluster):
     assert "canary" not in refused.value.message
 
 
-def test_a_server_that_is_gone_is_a_sentence_and_back_again_it_is_used(postgresql_alone):
+def test_a_lost_server_is_reported_and_used_again_later(postgresql_alone):
     with closing(Database(postgresql_alone.database())) as database:
         database.prepare()
         with database.writing() as connection:
@@ -200,7 +200,7 @@ def test_what_a_dying_server_had_begun_is_undone(postgresql_alone):
         assert noted(database) == ""
 
 
-def test_where_nobody_knows_whether_a_change_was_kept_nobody_says_that_it_was_not(postgresql_alone):
+def test_an_uncertain_commit_is_not_called_undone(postgresql_alone):
     with closing(Database(postgresql_alone.database(), show_details=False)) as database:
         database.prepare()
 
@@ -243,7 +243,7 @@ def test_a_copy_of_what_is_no_file_is_refused(postgresql, tmp_path):
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-def test_a_file_that_was_removed_or_replaced_takes_nothing_until_it_is_back(tmp_path, replaced, caplog):
+def test_a_removed_or_replaced_file_takes_nothing(tmp_path, replaced, caplog):
     """What is written into a file without a name is lost with the process."""
     caplog.set_level(logging.INFO)
     path, aside = tmp_path / "a.db", tmp_path / "aside.db"
@@ -263,7 +263,7 @@ def test_a_file_that_was_removed_or_replaced_takes_nothing_until_it_is_back(tmp_
     assert said == ["store_moved", "store_back"]
 
 
-def test_what_was_begun_before_the_file_was_removed_is_not_said_to_be_kept(tmp_path):
+def test_a_change_begun_before_removal_is_not_confirmed(tmp_path):
     path = tmp_path / "home" / "a.db"
     path.parent.mkdir()
 
@@ -296,7 +296,7 @@ FOREVER = """WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHER
 SELECT count(*) FROM n"""
 
 
-def test_a_statement_that_takes_too_long_is_ended_and_the_next_is_not(url: str) -> None:
+def test_a_slow_statement_is_ended_and_the_next_is_not(url: str) -> None:
     with closing(Database(url)) as database:
         database.prepare()
         late = pytest.raises(DeadlineExceeded, match=r"longer than 0\.2 s: ask for a shorter time")

@@ -136,9 +136,7 @@ def test_what_did_not_change_is_not_read_again(script, tenancy):
     assert now.keys[2].key.note == "ended"
 
 
-def test_after_very_many_changes_and_others_than_are_noted_all_is_read(
-    script, tenancy, database, monkeypatch
-):
+def test_after_very_many_changes_everything_is_read(script, tenancy, database, monkeypatch):
     monkeypatch.setattr(module, "MOST", 4)
     known = tenancy.directory()
     for _ in range(5):

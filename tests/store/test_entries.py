@@ -69,7 +69,7 @@ def test_an_entry_is_kept_with_all_that_it_says(entries, database):
     assert kept == {each.name: getattr(ENTRY, each.name) for each in fields(Entry) if each.name != "tags"}
 
 
-def test_an_entry_that_is_there_already_changes_nothing_and_holds_no_other_up(entries, database):
+def test_an_existing_entry_changes_nothing_and_blocks_none(entries, database):
     entries.add([ENTRY])
     entries.add([replace(ENTRY, output_tokens=9_999), replace(ENTRY, id="e2"), replace(ENTRY, id="e2")])
     entries.add([])
@@ -103,7 +103,7 @@ def test_no_text_keeps_an_entry_out(entries, database, text):
     assert {kept[name] for name in INDEXED} == {plain[:LONGEST]}
 
 
-def test_sums_are_those_of_the_rows_by_time_key_user_project_and_model(entries):
+def test_sums_are_by_time_key_user_project_and_model(entries):
     first, later = ENTRY.at, ENTRY.at + 10 * MINUTE
     entries.add(
         [

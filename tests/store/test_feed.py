@@ -97,7 +97,7 @@ def test_a_word_that_is_lost_costs_no_more_than_a_moment(postgresql):
         assert revisions.get(timeout=LATEST_S + READ_S) == first + 1
 
 
-def test_what_changed_while_the_database_was_away_is_told_when_it_is_back():
+def test_changes_while_the_database_was_away_are_told_later():
     with running() as cluster:
         url = cluster.database()
         with closing(Database(url)) as database, told(url) as revisions:
@@ -116,7 +116,7 @@ def test_what_changed_while_the_database_was_away_is_told_when_it_is_back():
                 first = made
 
 
-def test_a_file_that_is_removed_is_noticed_and_put_back_is_heard_of_again(tmp_path, caplog):
+def test_a_removed_file_is_noticed_and_watched_when_back(tmp_path, caplog):
     path, aside = tmp_path / "a.db", tmp_path / "aside.db"
     with closing(Database(f"sqlite:///{path}")) as database:
         database.prepare()

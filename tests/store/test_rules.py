@@ -63,7 +63,7 @@ def test_changes_take_the_place_of_what_was_and_leave_entries(rules, tenancy):
     assert json.loads(entries[0].detail)["amount"] == 60
 
 
-def test_what_is_not_there_cannot_be_changed_and_what_is_cannot_be_added(rules):
+def test_missing_rows_are_not_changed_nor_existing_ones_added(rules):
     rules.add_limit(MINUTE, BY)
     rules.add_price(PRICE, BY)
     for change in (
@@ -78,7 +78,7 @@ def test_what_is_not_there_cannot_be_changed_and_what_is_cannot_be_added(rules):
             again()
 
 
-def test_every_change_counts_the_revision_up_and_a_failed_one_does_not(rules, tenancy):
+def test_only_a_committed_change_increments_the_revision(rules, tenancy):
     before = tenancy.revision()
     assert rules.add_limit(MINUTE, BY) == before + 1 == tenancy.revision()
     assert tenancy.add_project(Project("project-1", "One", 5), BY) == before + 2
@@ -89,7 +89,7 @@ def test_every_change_counts_the_revision_up_and_a_failed_one_does_not(rules, te
     assert tenancy.directory().revision == tenancy.revision() == before + 2
 
 
-def test_a_change_that_was_checked_against_an_earlier_revision_is_not_made(rules, tenancy):
+def test_a_change_checked_at_an_old_revision_is_not_made(rules, tenancy):
     known = tenancy.directory().revision
     rules.add_limit(MINUTE, replace(BY, known=known))
     for late in (
@@ -115,7 +115,7 @@ def test_rows_of_a_later_version_are_a_sentence_and_no_crash(rules, tenancy, dat
     assert [str(each.message) for each in left_open] == []
 
 
-def test_a_currency_of_costs_is_found_among_entries_without_a_price(rules, database):
+def test_a_currency_is_found_among_unpriced_entries(rules, database):
     entries = SqlEntries(database)
     assert rules.find_other_currency("EUR") is None
     plain = Entry("e1", "req", 1, "p", "k", None, "openai", "/v1/completions", "m", "m")

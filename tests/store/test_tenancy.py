@@ -59,7 +59,7 @@ def test_a_membership_is_put_changed_and_removed(peopled):
         peopled.remove_membership("project-1", "user-1", BY)
 
 
-def test_a_rotated_key_its_successor_and_its_limits_change_together(peopled):
+def test_a_rotated_key_successor_and_limits_change_together(peopled):
     peopled.add_key(KeptKey(KEY, b"d" * 32), BY, (LIMIT,))
     successor = KeptKey(replace(KEY, id="key-2"), b"d" * 32)  # of the same digest, so it cannot be kept
     moved = replace(LIMIT, target="key-2")

@@ -194,7 +194,7 @@ def followed(monkeypatch: pytest.MonkeyPatch, folder: Path, then: str = "pass") 
     monkeypatch.setattr(module, "MIGRATIONS", migrations)
 
 
-def test_an_earlier_database_is_refused_until_it_is_upgraded_with_every_row(
+def test_an_old_database_is_refused_until_upgraded_fully(
     peopled: Database, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     before = rows(peopled)

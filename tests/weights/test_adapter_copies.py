@@ -16,7 +16,7 @@ from antiphon.weights.adapters.import_job import (
 )
 
 
-def test_a_link_that_appears_after_a_path_was_resolved_is_not_followed(tmp_path: Path) -> None:
+def test_a_link_made_after_resolving_is_not_followed(tmp_path: Path) -> None:
     """As when somebody who may write to the directory swaps it in meanwhile."""
     secret, shelf, ours = (tmp_path / name for name in ("secret", "shelf", "ours"))
     for directory in (secret, shelf, ours):
@@ -75,9 +75,7 @@ def test_a_file_that_is_too_large_is_not_copied_at_all(tmp_path: Path) -> None:
     assert sum(path.stat().st_size for path in (tmp_path / "ours").iterdir()) == 0
 
 
-def test_a_path_that_this_process_may_not_follow_is_like_one_that_is_not_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_forbidden_path_looks_like_a_missing_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As /proc/1/cwd, a link that another user's process may not read."""
     follow = os.path.realpath
 
@@ -101,7 +99,7 @@ def test_a_place_that_cannot_be_written_is_no_fault_of_the_file(tmp_path: Path) 
         copy_allowed("a.gguf", [tmp_path], tmp_path / "absent", 100)
 
 
-def test_a_directory_that_is_a_link_itself_is_the_one_it_leads_to(tmp_path: Path) -> None:
+def test_a_linked_directory_is_the_one_it_leads_to(tmp_path: Path) -> None:
     """The operator's own links are the operator's choice."""
     real, ours = tmp_path / "real", tmp_path / "ours"
     real.mkdir()

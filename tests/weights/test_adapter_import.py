@@ -39,7 +39,7 @@ def peft(directory: Path, base: Header, **config: object) -> Path:
     return directory
 
 
-def test_the_same_adapter_has_the_same_digest_and_lies_there_once(tmp_path: Path, base: Header) -> None:
+def test_one_adapter_has_one_digest_and_one_file(tmp_path: Path, base: Header) -> None:
     first = keep_adapter(peft(tmp_path / "one", base), base, tmp_path / "kept")
     second = keep_adapter(peft(tmp_path / "two", base), base, tmp_path / "kept")
     assert first == second
@@ -69,7 +69,7 @@ def test_a_gguf_adapter_is_kept_as_it_is(tmp_path: Path, base: Header) -> None:
         ({"alpha_pattern": {"(a+)+$": 3}}, "only names of modules"),
     ],
 )
-def test_what_an_adapter_of_llama_cpp_cannot_hold_is_refused_by_name(
+def test_adapters_beyond_llama_cpps_format_are_refused(
     tmp_path: Path, base: Header, config: dict[str, object], says: str
 ) -> None:
     with pytest.raises(ModelFileError, match=says.replace("(", r"\(").replace("+", r"\+")):
@@ -78,9 +78,7 @@ def test_what_an_adapter_of_llama_cpp_cannot_hold_is_refused_by_name(
 
 
 @pytest.mark.parametrize("depth", [500, 995, 200_000])
-def test_a_config_that_is_nested_deep_is_refused_in_our_own_words(
-    tmp_path: Path, base: Header, depth: int
-) -> None:
+def test_a_deeply_nested_config_is_refused_in_our_words(tmp_path: Path, base: Header, depth: int) -> None:
     source = peft(tmp_path / "deep", base)
     (source / "adapter_config.json").write_text(
         '{"peft_type": "LORA", "x": ' + "[" * depth + "]" * depth + "}"
@@ -195,15 +193,13 @@ def of_kind(path: Path, base: Header, kind: str, value: float) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0"])
-def test_adapters_of_every_type_that_is_served_are_looked_through(
-    tmp_path: Path, base: Header, kind: str
-) -> None:
+def test_adapters_of_every_served_type_are_checked(tmp_path: Path, base: Header, kind: str) -> None:
     assert read_adapter(of_kind(tmp_path / "good.gguf", base, kind, 3.0), base).rank == 32
     bad = of_kind(tmp_path / "bad.gguf", base, kind, float("inf"))
     with pytest.raises(ModelFileError, match=r"bad.gguf holds numbers in blk.0.attn_v.weight.lora_a that"):
         read_adapter(bad, base)
 
 
-def test_matrices_of_a_type_that_adapters_do_not_have_are_refused(tmp_path: Path, base: Header) -> None:
+def test_matrices_of_other_types_are_refused(tmp_path: Path, base: Header) -> None:
     with pytest.raises(ModelFileError, match="as Q4_0; an adapter's matrices must be F32, F16, BF16, Q8_0"):
         read_adapter(of_kind(tmp_path / "q4.gguf", base, "Q4_0", 1.0), base)

@@ -171,7 +171,7 @@ def test_a_vocabulary_without_its_special_pieces_is_refused(tmp_path: Path, enco
         convert_bert(encoder, tmp_path / "out.gguf")
 
 
-def test_matrices_of_q8_0_are_a_quarter_and_rows_that_are_added_stay_whole(tmp_path: Path) -> None:
+def test_q8_0_quarters_matrices_but_not_added_rows(tmp_path: Path) -> None:
     convert_bert(ENCODER, tmp_path / "out.gguf", "Q8_0")
     kinds = {
         tensor.name: tensor.tensor_type.name for tensor in gguf.GGUFReader(tmp_path / "out.gguf").tensors
@@ -203,9 +203,7 @@ def test_columns_that_q8_0_cannot_hold_stay_half(tmp_path: Path, encoder: Path) 
     assert (kinds["blk.0.ffn_down.weight"], kinds["blk.0.ffn_up.weight"]) == ("F16", "Q8_0")
 
 
-def test_what_embedding_does_not_compute_with_is_left_out_whatever_it_holds(
-    tmp_path: Path, encoder: Path
-) -> None:
+def test_tensors_unused_for_embedding_are_left_out(tmp_path: Path, encoder: Path) -> None:
     """Real checkpoints hold numbers of positions as integers, and heads of their training."""
     tensors = load_file(encoder / "model.safetensors")
     tensors["embeddings.position_ids"] = np.arange(96, dtype=np.int64)[None]
@@ -237,7 +235,7 @@ def test_norms_may_have_their_old_names(tmp_path: Path, encoder: Path) -> None:
         ([None], r"module \?"),
     ],
 )
-def test_what_sentence_transformers_would_compute_besides_is_refused_by_name(
+def test_other_sentence_transformers_modules_are_refused(
     tmp_path: Path, encoder: Path, modules: list[str | None], says: str
 ) -> None:
     said = [{"idx": index, "type": kind} if kind else kind for index, kind in enumerate(modules)]

@@ -99,7 +99,7 @@ def test_what_is_none_or_several_is_refused(names, file, words):
     assert refusal.value.param == "model_name"
 
 
-def test_the_callers_token_opens_what_is_gated_and_goes_to_the_hub_only(hub, tmp_path):
+def test_the_callers_token_opens_gated_files_at_the_hub_only(hub, tmp_path):
     hub.repositories["ada/gated"] = Repository(FILES, is_gated=True)
     fetch(hub, tmp_path, "ada/gated", token=TOKEN)
     assert {asked.authorization for asked in hub.asked} == {f"Bearer {TOKEN}"}
@@ -161,7 +161,7 @@ def test_a_hub_that_lies_is_named(hub, tmp_path, fault, words):
     ],
     ids=str,
 )
-def test_a_hub_that_fails_may_be_asked_again_and_no_field_is_at_fault(hub, tmp_path, fault, words):
+def test_a_failing_hub_may_be_asked_again_without_blame(hub, tmp_path, fault, words):
     for name, value in fault.items():
         setattr(hub.faults, name, value)
     error = away(hub, tmp_path)
@@ -180,7 +180,7 @@ def test_nobody_is_asked_twice_who_does_not_listen(tmp_path):
     assert "cannot be reached" in error.message
 
 
-def test_a_file_that_is_too_large_is_refused_before_a_byte_of_it_comes(hub, tmp_path):
+def test_a_too_large_file_is_refused_before_its_first_byte(hub, tmp_path):
     hub.repositories["eve/big"] = Repository({"big.gguf": bytes(MOST + 1)})
     assert "1,048,576 are taken at most" in refused(hub, tmp_path, "eve/big").message
     assert not hub.sent

@@ -226,7 +226,7 @@ def test_a_split_model_is_read_whole_by_its_first_part(split: Path):
     assert (header.tensors, header.parameters) == (5, 5 * 4 * 32)
 
 
-def test_a_split_model_is_refused_by_another_part_and_without_one(split: Path):
+def test_a_split_model_is_refused_from_or_without_a_part(split: Path):
     second, third = (split.with_name(f"big-0000{number}-of-00003.gguf") for number in (2, 3))
     with pytest.raises(ModelFileError, match=r"part 2 of 3 .* name the first, big-00001-of-00003\.gguf"):
         read_header(second)

@@ -25,7 +25,7 @@ def kept(cache: HubCache, reference: Reference, commit: str = COMMIT, digest: st
         return cache.keep(reference, commit, digest)
 
 
-def test_it_lies_in_the_home_that_is_said_or_in_the_platforms_cache():
+def test_the_cache_is_in_the_given_home_or_the_platforms():
     home = Path("/ada")
     assert default_directory({"ANTIPHON_HOME": "/srv"}, home, "linux") == Path("/srv/models")
     assert default_directory({"XDG_CACHE_HOME": "/cache"}, home, "linux") == Path("/cache/antiphon/models")
@@ -54,7 +54,7 @@ def test_a_record_that_is_damaged_or_names_nothing_is_no_find(cache: HubCache):
     assert cache.find(MODEL) is None
 
 
-def test_the_list_shows_a_commit_only_where_nothing_else_stands_for_it(cache: HubCache):
+def test_the_list_shows_a_commit_only_without_another_name(cache: HubCache):
     kept(cache, MODEL)
     kept(cache, MODEL, NEXT, OTHER)
     assert [(entry.reference.revision, entry.digest) for entry in cache.entries()] == [
@@ -93,7 +93,7 @@ def test_a_link_out_of_the_cache_is_refused_wherever_it_is(cache: HubCache, tmp_
     assert list(outside.iterdir()) == []
 
 
-def test_a_link_in_the_place_of_a_file_is_neither_served_nor_removed_through(cache: HubCache, tmp_path: Path):
+def test_a_link_instead_of_a_file_is_not_followed(cache: HubCache, tmp_path: Path):
     fetched = kept(cache, MODEL)
     precious = tmp_path / "precious"
     precious.write_text("mine")

@@ -206,7 +206,7 @@ def test_a_token_is_not_sent_in_the_clear(cache: HubCache, monkeypatch: pytest.M
     assert "in the clear" in message and TOKEN not in message
 
 
-def test_without_a_network_what_was_fetched_is_served_and_the_rest_refused(cache: HubCache, data: bytes):
+def test_without_a_network_only_fetched_files_are_served(cache: HubCache, data: bytes):
     with running(HubServer({"ada/tiny-GGUF": Repository({FILE: data})})) as server:
         hub(server, cache).pull(MODEL, silent)
     assert hub(server, cache).local(MODEL, silent).path.read_bytes() == data
@@ -282,9 +282,7 @@ def test_a_pinned_commit_stays_when_the_branch_moves_on(server: HubServer, cache
     assert hub(server, cache, offline=True).local(pinned, silent).path.read_bytes() == data
 
 
-def test_who_wants_a_file_that_another_is_fetching_waits_and_fetches_nothing(
-    server: HubServer, cache: HubCache, data: bytes
-):
+def test_a_second_fetcher_waits_and_fetches_nothing(server: HubServer, cache: HubCache, data: bytes):
     with ThreadPoolExecutor(1) as pool:
         with cache.lock(MODEL, hashlib.sha256(data).hexdigest()):
             pulled = pool.submit(hub(server, cache).pull, MODEL, silent)

@@ -42,13 +42,13 @@ def encoder(context: int = 8192, vocabulary: int = 250_000) -> Header:
     return Header(Path("e.gguf"), 1_000_000, "bert", metadata, 1, 1, shapes)
 
 
-def test_the_longest_text_is_the_models_own_where_memory_allows_it():
+def test_the_longest_text_is_the_models_if_memory_allows():
     assert fit_text_length(encoder(512), None, free=10**12) == 512
     assert fit_text_length(encoder(131072), None, free=10**12) == LONGEST_DEFAULT
     assert fit_text_length(header(2048), None, free=10**12) == 2048
 
 
-def test_a_large_vocabulary_shortens_the_longest_text_of_an_encoder():
+def test_a_large_vocabulary_shortens_an_encoders_text():
     """Each token of it takes a row as wide as the vocabulary."""
     assert text_bytes_per_token(encoder()) > 4 * 250_000
     scarce = fit_text_length(encoder(), None, free=4 * 10**9)
@@ -76,7 +76,7 @@ def test_explicit_head_widths_and_missing_groups_count():
     assert wide.key_width == 1024
 
 
-def test_plenty_of_memory_gives_every_sequence_the_models_own_context_up_to_the_default_most():
+def test_with_memory_each_sequence_gets_the_models_context():
     for pool in (True, False):
         asked = CacheOptions(8, pool=pool)
         assert fit_cache(header(context=2048), asked, free=10**12) == CacheSize(2048, 8 * 2048)
@@ -85,7 +85,7 @@ def test_plenty_of_memory_gives_every_sequence_the_models_own_context_up_to_the_
         )
 
 
-def test_cells_fit_half_of_what_is_free_and_a_pool_shrinks_before_the_context():
+def test_cells_take_half_the_rest_and_pools_shrink_first():
     at = header()
     room = (200_000_000 - at.size) / 2 / kv_bytes_per_cell(at, "f16")
     shared = fit_cache(at, CacheOptions(8), free=200_000_000)

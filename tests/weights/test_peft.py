@@ -102,7 +102,7 @@ def test_it_is_refused_too_where_the_configuration_hides_it(
         ({"alpha_pattern": {"q_proj": 1e300}}, "beyond what float32 holds"),
     ],
 )
-def test_a_configuration_that_asks_for_more_is_refused_by_its_key(
+def test_a_config_with_unknown_demands_is_refused_by_key(
     tmp_path: Path, bases: dict[str, Header], config: dict[str, Any], says: str
 ) -> None:
     source = changed(RECORDED / "llama" / "all", tmp_path / "peft", **config)
@@ -111,7 +111,7 @@ def test_a_configuration_that_asks_for_more_is_refused_by_its_key(
 
 
 @pytest.mark.parametrize("architecture", ["mamba", "llama4", "gemma3n"])
-def test_another_architecture_is_refused_with_the_ones_that_are_known(
+def test_another_architecture_is_refused_with_known_ones(
     tmp_path: Path, bases: dict[str, Header], architecture: str
 ) -> None:
     base = bases["llama"]
@@ -122,9 +122,7 @@ def test_another_architecture_is_refused_with_the_ones_that_are_known(
         convert_peft(RECORDED / "llama" / "all", other, tmp_path / "adapter.gguf")
 
 
-def test_a_base_that_does_not_say_how_wide_its_heads_are_is_refused(
-    tmp_path: Path, bases: dict[str, Header]
-) -> None:
+def test_a_base_without_head_widths_is_refused(tmp_path: Path, bases: dict[str, Header]) -> None:
     base = bases["llama"]
     metadata = {key: value for key, value in base.metadata.items() if "head_count" not in key}
     other = Header(base.path, base.size, "llama", metadata, 0, 0, base.shapes)
@@ -132,9 +130,7 @@ def test_a_base_that_does_not_say_how_wide_its_heads_are_is_refused(
         convert_peft(RECORDED / "llama" / "all", other, tmp_path / "adapter.gguf")
 
 
-def test_heads_that_differ_from_layer_to_layer_keep_their_own_number(
-    tmp_path: Path, bases: dict[str, Header]
-) -> None:
+def test_heads_that_differ_by_layer_keep_their_number(tmp_path: Path, bases: dict[str, Header]) -> None:
     """Then the file gives a list, which the header does not hold; the width of a head is enough."""
     base = bases["llama"]
     metadata = {key: value for key, value in base.metadata.items() if not key.endswith("head_count_kv")}

@@ -1,8 +1,8 @@
-"""The seam of dialects: bytes of one product's wire format on one side, domain values on the other.
+"""The interface of dialects: one product's wire format outside, domain values inside.
 
-A dialect declares endpoints. Each names its method, path, right, body and answers, and has a handler. The
-edge serves what dialects declare: it knows no product. A dialect knows no engine and no HTTP framework, and
-does no input or output: a handler reaches the server through `Services` alone.
+A dialect declares endpoints. Each has a method, a path, a right, a body, answers and a handler. The HTTP edge
+serves the declared endpoints and knows no product. A dialect knows no engine and no HTTP framework, and does
+no I/O. A handler reaches the server only through `Services`.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
@@ -35,17 +35,17 @@ Headers = tuple[tuple[bytes, bytes], ...]
 
 @dataclass(slots=True)
 class Request:
-    """One request while it is answered, in plain types."""
+    """One HTTP request in plain types."""
 
     id: str
     method: str
     path: str
-    """As it was sent, decoded."""
+    """The decoded path."""
     headers: Mapping[bytes, list[bytes]]
-    """Every value of each header, in order, by lower-case name."""
+    """All values of each header, in order, by lower-case name."""
     query_string: bytes = b""
     client: str | None = None
-    """Address of the caller, where it is known."""
+    """The caller's address, if it is known."""
     actor: Actor = LOCAL_ANONYMOUS
     path_params: Mapping[str, str] = field(default_factory=lambda: NOTHING)
     """Values of the braces in the endpoint's path."""
@@ -53,13 +53,13 @@ class Request:
     progress: RequestProgress = field(default_factory=RequestProgress)
 
     def query(self) -> list[tuple[str, str]]:
-        """Names and values of the query, in order; an empty value counts."""
+        """Names and values of the query, in order. Empty values are included."""
         return parse_qsl(self.query_string.decode("latin-1"), keep_blank_values=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A whole answer."""
+    """A complete answer."""
 
     body: bytes = b""
     status: int = 200
@@ -68,16 +68,16 @@ class Response:
 
 
 class StreamEncoder(Protocol):
-    """Encodes one stream, event by event, into the bytes of server-sent events."""
+    """Encodes one stream into the bytes of server-sent events."""
 
     def encode(self, event: Event) -> bytes:
-        """The bytes of an event; empty for an event without bytes."""
+        """The wire events for one event; empty if it shows nothing."""
 
     def end(self) -> bytes:
-        """The bytes that end a complete stream."""
+        """The end of a complete stream."""
 
     def error(self, error: AntiphonError) -> bytes:
-        """The bytes that end a broken stream."""
+        """The end of a broken stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +87,12 @@ class EventStream:
     events: AbstractAsyncContextManager[AsyncIterator[Event]]
     encoder: StreamEncoder
     headers: Callable[[], Headers]
-    """Returns more headers of the answer; called when the answer begins."""
+    """Makes more headers when the answer begins."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileStream:
-    """An answer of any length, sent part by part. One that fails on the way breaks off."""
+    """An answer of any length, sent part by part. If it fails midway, the connection breaks off."""
 
     parts: AsyncIterator[bytes]
     media_type: str
@@ -112,40 +112,41 @@ class RequestBody:
     limit: int | None = None
     """Bytes; None is the server's own limit."""
     shape: object = None
-    """Its wire type, for the OpenAPI document."""
+    """The wire type, for the OpenAPI document."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Endpoint:
-    """One operation of the API: where it is, what it asks of its caller, and who answers it.
+    """One operation of the API: its path, the right it needs, and its handler.
 
-    The application, the authenticator, the OpenAPI document and the labels of metrics read these.
+    The application, the authenticator, the OpenAPI document and the metrics' labels all read the endpoints.
     """
 
     method: str
     path: str
-    """From the root. Braces hold a segment; `{name:path}` holds several."""
+    """The whole path. `{name}` is one segment; `{name:path}` is several."""
     handler: Handler
     right: Right | None
     """The right that the caller needs; None makes the endpoint public."""
     aliases: tuple[str, ...] = ()
-    """Other paths of the same."""
+    """Other paths of the same endpoint."""
     body: RequestBody | None = None
     summary: str = ""
-    """In the OpenAPI document, which leaves out an endpoint that has none."""
+    """For the OpenAPI document, which omits endpoints without one."""
     tag: str = ""
     description: str = ""
     answers: Mapping[str, object] = field(default_factory=lambda: NOTHING)
-    """Wire types, or JSON schemas, of the answer by media type."""
+    """Wire types or JSON schemas of the answers, by media type."""
     statuses: tuple[int, ...] = (200,)
     parameters: tuple[Mapping[str, Any], ...] = ()
-    """Those of the query, as OpenAPI has them."""
+    """Query parameters in OpenAPI's form."""
     ends_with_caller: bool = True
-    """Whether the work ends when the caller leaves. False for changes that are made whole or not at all."""
+    """Whether the work ends when the caller leaves. False for changes that must be made completely or not at
+    all."""
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """All of them."""
+        """The path and its aliases."""
         return (self.path, *self.aliases)
 
 
@@ -154,12 +155,12 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """The end user and the tags that a caller names, for the records of usage."""
+    """What a caller says about the origin of a request, for the usage records."""
 
     end_user: str | None = None
     tags: Mapping[str, str] = field(default_factory=lambda: NOTHING)
     fields: tuple[str, ...] = ()
-    """Names of the fields that say so."""
+    """The fields that said it, as the caller named them."""
 
 
 NO_ATTRIBUTION = Attribution()
@@ -167,20 +168,20 @@ NO_ATTRIBUTION = Attribution()
 
 @dataclass(frozen=True, slots=True)
 class GenerationCall:
-    """A decoded body: the request, and how to send its answer."""
+    """A decoded body: the request, and the form of its answer."""
 
     request: GenerationRequest
     stream: bool = False
     include_usage: bool = False
-    """Whether a stream ends with the usage. A buffered answer always holds it."""
+    """Whether a stream ends with the usage. A buffered answer always contains it."""
     ignored: tuple[str, ...] = ()
-    """Accepted fields without effect. A header of the answer names them."""
+    """Fields that are accepted and have no effect. A response header names them."""
     relaxed: tuple[str, ...] = ()
-    """Keywords of schemas that are not enforced, each with its path. A header of the answer names them."""
+    """Schema keywords that are not enforced, with their places. A response header names them."""
     continuous_usage: bool = False
-    """Whether each part of a stream that includes the usage tells what was made so far."""
+    """Whether each chunk of a stream contains the usage so far."""
     token_names: bool = False
-    """Whether log-probabilities call tokens by their ids."""
+    """Whether log-probabilities name tokens by id."""
     attribution: Attribution = NO_ATTRIBUTION
 
 
@@ -189,11 +190,11 @@ class ResponseMeta:
     """The values that every part of one answer repeats."""
 
     id: str
-    """Unique, without the dialect's prefix."""
+    """Unique; without the dialect's prefix."""
     created: int
-    """Unix time in seconds."""
+    """Unix seconds."""
     model: str
-    """As the caller spelt it."""
+    """The name as the caller wrote it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,18 +202,18 @@ class TokenizeCall:
     """A request for the token ids of a prompt."""
 
     model: str | None
-    """None is the only model there is."""
+    """None means the only model."""
     prompt: Prompt
     texts: bool = False
-    """Whether the answer also has each token's text."""
+    """Whether each token's text is wanted too."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApplyCall:
-    """A request for the prompt of a conversation, as text."""
+    """A request for the text that the chat template makes of a conversation."""
 
     model: str | None
-    """None is the only model there is."""
+    """None means the only model."""
     conversation: Conversation
 
 
@@ -226,69 +227,69 @@ class DetokenizeCall:
 
 @dataclass(frozen=True, slots=True)
 class LoadCall:
-    """A request to make an adapter a model."""
+    """A request to load an adapter."""
 
     name: str
     path: str
-    """As the caller wrote it."""
+    """The path as the caller wrote it."""
     base: str | None
-    """None is the only model there is."""
+    """None means the only model."""
     in_place: bool
-    """Whether it may take the place of one of the same name."""
+    """Whether it can replace an adapter with the same name."""
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingCall:
-    """A request for vectors of texts, and how to write them."""
+    """A request for vectors of texts, and the form of the answer."""
 
     request: EmbeddingRequest
     packed: bool = False
-    """Whether vectors are written as bytes, not as numbers."""
+    """Whether vectors are written as bytes instead of numbers."""
     ignored: tuple[str, ...] = ()
-    """As of a Call."""
+    """As in `GenerationCall`."""
     attribution: Attribution = NO_ATTRIBUTION
 
 
 @dataclass(frozen=True, slots=True)
 class ModelEntry:
-    """One model in a list of models."""
+    """One entry in a list of models."""
 
     name: str
     created: int
     state: str
     """The state of its engine."""
     profile: Profile | None = None
-    """None while the engine cannot say."""
+    """None while the engine is not available."""
     parent: str | None = None
-    """Of an adapter, the base model's name."""
+    """For an adapter: the name of its base model."""
     adapter: Adapter | None = None
-    """Of an adapter, what it is."""
+    """For an adapter: its content."""
     alias: str | None = None
-    """The name that the caller used, if it is another one."""
+    """The alias that the caller used, if any."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptTokens:
-    """Token ids of a prompt."""
+    """The token ids of a prompt."""
 
     ids: tuple[int, ...]
     context_length: int
-    """Tokens that a prompt and its answer must fit."""
+    """Tokens that a prompt and its answer can have together."""
     pieces: tuple[bytes, ...] | None = None
-    """Each token's bytes or name, if the request asks for texts."""
+    """The bytes or name of each token, if its text was wanted."""
 
 
 # --- what the server does for handlers ----------------------------------------------------------------------
 
 
 class DeploymentService(Protocol):
-    """Adapters that callers deploy by the names of repositories."""
+    """Adapters that callers deploy by repository name."""
 
     async def deploy(self, deployment: DeploymentRequest, actor: Actor) -> DeployedAdapter:
         """Makes an adapter of the hub, or of the operator's directories, a model."""
 
     async def remove(self, name: str, actor: Actor) -> None:
-        """Takes an adapter's name away; what runs with it ends."""
+        """Removes an adapter's name. Running requests finish."""
 
     def find(self, name: str, actor: Actor) -> DeployedAdapter:
         """One adapter. Raises ModelNotFound."""
@@ -300,43 +301,43 @@ class DeploymentService(Protocol):
         """One base model. Raises ModelNotFound."""
 
     def list_bases(self, actor: Actor) -> Iterable[DeployedBase]:
-        """All base models that the actor may use."""
+        """All base models that the actor can use."""
 
 
 class Services(Protocol):
-    """The operations of the server that handlers use."""
+    """What a handler can use of the server."""
 
     @property
     def keeps_records(self) -> bool:
-        """Whether each request's usage is written down."""
+        """Whether the usage of each request is written down."""
 
     @property
     def deployments(self) -> DeploymentService:
-        """Adapters from elsewhere."""
+        """Adapters that callers deploy."""
 
     def create_meta(self, model: str) -> "ResponseMeta":
-        """Creates the values that all parts of an answer repeat."""
+        """A new id, the time and the model, for all parts of an answer."""
 
     def build_context(self, request: Request, origin: Origin) -> Context:
-        """The request's circumstances, for the pipeline."""
+        """The request's context, for the pipeline."""
 
     def generate(
         self, request: GenerationRequest, context: Context
     ) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
-        """Events of one generation. Raises ModelNotFound or PermissionDenied at once; the rest while they are
-        read."""
+        """The events of one generation. Raises ModelNotFound or PermissionDenied at once, and other errors
+        while the events are read."""
 
     async def embed(self, request: EmbeddingRequest, context: Context) -> Embeddings:
         """Vectors of texts."""
 
     async def offload(self, work: Callable[[], T]) -> T:
-        """The result of work that takes milliseconds, done in a thread."""
+        """Runs work that takes milliseconds in a thread, and returns its result."""
 
     def list_models(self, actor: Actor) -> list[ModelEntry]:
-        """The models that an actor may use: those of the settings in their order, then adapters."""
+        """The models that an actor can use: those of the settings in order, then adapters."""
 
     async def list_profiled_models(self, actor: Actor) -> list[ModelEntry]:
-        """The same with their profiles."""
+        """The same models with their profiles."""
 
     async def load_model(self, name: str, request: Request) -> ModelEntry:
         """One model with its profile. Raises ModelNotFound or PermissionDenied."""
@@ -348,19 +349,19 @@ class Services(Protocol):
         """The text of token ids."""
 
     async def apply_template(self, call: ApplyCall, request: Request) -> str:
-        """The prompt that the chat template makes of a conversation."""
+        """The text that the chat template makes of a conversation."""
 
     async def load_tokenizer(self, model: str | None, request: Request) -> TokenizerInfo:
-        """Describes a model's tokenizer."""
+        """The description of a model's tokenizer."""
 
     async def load_adapter(self, call: LoadCall, actor: Actor) -> None:
         """Makes an adapter on the server's disk a model."""
 
     async def unload_adapter(self, name: str, actor: Actor) -> None:
-        """Takes an adapter's name away; what runs with it ends."""
+        """Removes an adapter's name. Running requests finish."""
 
     def require_owner(self, request: Request) -> None:
-        """Raises PermissionDenied unless the caller has a key, or is a program of this machine."""
+        """Raises PermissionDenied unless the caller has a key or is on this machine."""
 
 
 # --- a product ----------------------------------------------------------------------------------------------
@@ -372,29 +373,29 @@ class Description:
 
     schemas: Mapping[str, Any] = field(default_factory=dict)
     prefix: str = ""
-    """Beginning of the names of its schemas."""
+    """Prefix of its schema names."""
     error_schema: str = ""
-    """Name of the schema that all errors have."""
+    """Name of the schema of all its errors."""
 
 
 class Dialect(Protocol):
-    """One product's wire format, whole."""
+    """One product's wire format."""
 
     @property
     def name(self) -> str:
-        """In the settings, the docs and the names of its schemas."""
+        """The name in settings, docs and schema names."""
 
     @property
     def prefix(self) -> str:
-        """Beginning of all its paths and of no other dialect's: `/fireworks`. What fails below it is answered
-        with its errors. Empty: the server's own, which speaks wherever no other does."""
+        """The prefix of its paths, such as `/fireworks`. Errors below it have this dialect's form. The prefix
+        is empty for the server's own dialect, which answers everywhere else."""
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """All that it serves."""
+        """All endpoints."""
 
     def status(self, error: AntiphonError) -> int:
-        """The status of an error response: the error's own, where the product has no other for it."""
+        """The HTTP status of an error. It is the error's own status unless the product uses another."""
 
     def error(self, error: AntiphonError) -> bytes:
         """The body of an error response."""
@@ -403,4 +404,4 @@ class Dialect(Protocol):
         """Schemas for the OpenAPI document, made from the wire types."""
 
     def fields(self) -> frozenset[str]:
-        """Names of all fields that its requests have. A log holds no other names of a request's."""
+        """Names of all fields of its requests. Logs contain no other field names."""

@@ -1,7 +1,7 @@
-"""Encodes streams as chunks in OpenAI's shapes. Other dialects bring builders of their own chunks.
+"""Encodes streams as chunks in OpenAI's form. Other dialects bring their own chunk builders.
 
-Most events are text. So the bytes around a text are made once for each choice. They equal the encoding of the
-wire type, which a test compares.
+Most events are text, so the bytes around a text are encoded once for each choice. A test compares them with
+the encoding of the wire type.
 """
 
 from typing import Any, Generic, Protocol, TypeVar
@@ -54,30 +54,30 @@ from antiphon.errors import AntiphonError
 DONE = b"data: [DONE]\n\n"
 
 SPLIT = "\x00"
-"""Stands for the text while a chunk's surroundings are made; as JSON it is unmistakable."""
+"""A placeholder for the text while the bytes around it are encoded. Its JSON form is unique."""
 
 Part = TypeVar("Part")
-"""A choice's share of one chunk."""
+"""One choice's part of a chunk."""
 
 MaybeUsage = UsageShape | UnsetType | None
 
 
 class ChunkBuilder(Protocol[Part]):
-    """What a stream's chunks are made of."""
+    """Builds the chunks of a stream."""
 
     prefix: str
-    """Of the answer's id."""
+    """Prefix of the answer's id."""
     prompts_apart: bool
-    """Whether the ids of a prompt stand in each of its choices, not beside them."""
+    """Whether each choice contains the prompt's token ids, instead of the chunk."""
 
     def build_opening(self, choice: int, content: str | None = "") -> Part | None:
-        """What a choice begins with; `content`: None where a call or reasoning comes first."""
+        """The first part of a choice. `content`: None if a call or reasoning comes first."""
 
     def build_text(self, choice: int, text: str, scores: Scores = ()) -> Part:
         """More text of a choice."""
 
     def build_reasoning(self, choice: int, text: str, scores: Scores = ()) -> Part:
-        """More of what a choice thinks before its text."""
+        """More reasoning of a choice."""
 
     def build_call(self, event: ToolCallStarted | ToolCallDelta) -> Part:
         """The beginning of a call, or more of its arguments."""
@@ -90,15 +90,15 @@ class ChunkBuilder(Protocol[Part]):
 
 
 class BaseChatChunkBuilder(Generic[Part]):
-    """The form of a chat, by whichever dialect: the role first for each choice, then text, and one finish
-    chunk for each."""
+    """Builds a chat's chunks for any dialect: the role first, then text, then the finish reason of each
+    choice."""
 
     prompts_apart = False
 
     def build_part(
         self, choice: int, delta: Delta, scores: Scores = (), reason: FinishReason | None = None
     ) -> Part:
-        """A choice's share of one chunk."""
+        """One choice's part of a chunk."""
         raise NotImplementedError
 
     def build_opening(self, choice: int, content: str | None = "") -> Part:
@@ -123,12 +123,12 @@ class BaseChatChunkBuilder(Generic[Part]):
 
 
 class ChatChunkBuilder(BaseChatChunkBuilder[ChatChunkChoice]):
-    """OpenAI's chat."""
+    """Builds OpenAI's chat chunks."""
 
     prefix = CHAT_PREFIX
 
     def __init__(self, spell: TokenSpelling = spell_by_text) -> None:
-        """`spell`: how log-probabilities call tokens."""
+        """`spell`: how log-probabilities name tokens."""
         self._spell = spell
 
     def build_part(
@@ -145,14 +145,14 @@ class ChatChunkBuilder(BaseChatChunkBuilder[ChatChunkChoice]):
 
 
 class BaseTextChunkBuilder(Generic[Part]):
-    """The form of a text completion, by whichever dialect: text, and one finish chunk for each choice."""
+    """Builds a text completion's chunks for any dialect: text, then the finish reason of each choice."""
 
     prompts_apart = True
 
     def build_part(
         self, choice: int, text: str, scores: Scores = (), reason: FinishReason | None = None
     ) -> Part:
-        """A choice's share of one chunk."""
+        """One choice's part of a chunk."""
         raise NotImplementedError
 
     def build_opening(self, choice: int, content: str | None = "") -> Part | None:
@@ -162,7 +162,7 @@ class BaseTextChunkBuilder(Generic[Part]):
         return self.build_part(choice, text, scores)
 
     def build_reasoning(self, choice: int, text: str, scores: Scores = ()) -> Part:
-        """A raw prompt's text is not read for reasoning; if it were, it would be text."""
+        """Reasoning as text. The answer to a raw prompt is not parsed for reasoning."""
         return self.build_part(choice, text, scores)
 
     def build_call(self, event: ToolCallStarted | ToolCallDelta) -> Part:
@@ -174,13 +174,12 @@ class BaseTextChunkBuilder(Generic[Part]):
 
 
 class TextChunkBuilder(BaseTextChunkBuilder[TextChoice]):
-    """OpenAI's text completion."""
+    """Builds OpenAI's text chunks."""
 
     prefix = TEXT_PREFIX
 
     def __init__(self, ranked: bool, spell: TokenSpelling = spell_by_text) -> None:
-        """`ranked`: whether the likeliest tokens are given beside each token. `spell`: how log-probabilities
-        call tokens."""
+        """`ranked`: whether the likeliest tokens are listed. `spell`: how log-probabilities name tokens."""
         self._ranked = ranked
         self._spell = spell
 
@@ -204,11 +203,11 @@ _SPLIT = _encode(SPLIT)
 
 
 class OpenAIStreamEncoder(Generic[Part]):
-    """One stream: events to data lines, the usage in a chunk without choices, and the two ways to end.
+    """Encodes one stream: events as data lines, the usage in a chunk without choices, and the end.
 
-    Where a model may call, a choice is opened with what it says first, as one that only calls has no content.
-    Whatever stands in each chunk of a stream that asked for it (token ids, the usage so far) takes it off the
-    way of the bytes that are made once."""
+    If a model can call tools, the opening of a choice waits for its first event, because a choice that only
+    calls has no content. If each chunk also contains token ids or the usage, no bytes are encoded ahead.
+    """
 
     def __init__(self, form: ChunkBuilder[Part], head: ResponseMeta, call: GenerationCall) -> None:
         self._builder = form
@@ -224,10 +223,10 @@ class OpenAIStreamEncoder(Generic[Part]):
         self._may_call = any(allows_calls(prompt) for prompt in call.request.prompts)
         self._prompts: tuple[tuple[int, ...], ...] = ()
         self._has_sent_prompt_ids = False
-        """Whether the ids of a chat's prompt were told."""
+        """Whether the prompt's token ids were sent."""
         self._unopened: set[int] = set()
         self._contentless: set[int] = set()
-        """Choices whose content is null so far, and which call nothing so far."""
+        """Choices that have no content and no call so far."""
 
     def encode(self, event: Event) -> bytes:
         if self._may_call and isinstance(event, events.Delta | Finished):
@@ -270,7 +269,7 @@ class OpenAIStreamEncoder(Generic[Part]):
         )
 
     def encode_usage(self, usage: Usage) -> bytes:
-        """What comes after all choices."""
+        """The usage after all choices."""
         return self._encode_chunk([], build_usage(usage)) if self._include_usage else b""
 
     def end(self) -> bytes:
@@ -285,8 +284,8 @@ class OpenAIStreamEncoder(Generic[Part]):
         return before, after
 
     def _encode_before(self, event: events.Delta | Finished) -> bytes:
-        """What goes before an event of a choice that may call: its opening, and the empty content of one that
-        ended without text and calls."""
+        """What must precede an event if tools can be called: the opening of the choice, and empty content at
+        the end of a choice without text and calls."""
         choice, opened = event.choice, b""
         if choice in self._unopened:
             self._unopened.discard(choice)
@@ -304,7 +303,7 @@ class OpenAIStreamEncoder(Generic[Part]):
         )
 
     def _encode_opening(self, choice: int, content: str | None = "") -> bytes:
-        """What a choice begins with; where token ids are asked for, with those of its prompt."""
+        """The opening of a choice, with the prompt's token ids if they are wanted."""
         opening = self._builder.build_opening(choice, content)
         if not self._sends_ids:
             return b"" if opening is None else self._encode_chunk([opening])
@@ -329,10 +328,10 @@ class OpenAIStreamEncoder(Generic[Part]):
 
 
 def allows_calls(prompt: Prompt) -> bool:
-    """Whether what answers a prompt may be calls alone."""
+    """Whether the answer to a prompt can consist of calls alone."""
     return isinstance(prompt, Conversation) and prompt.tools is not None and bool(prompt.tools.callable)
 
 
 def replace_fields(struct: T, **values: object) -> T:
-    """The same struct with more in it."""
+    """A copy with these fields changed."""
     return msgspec.structs.replace(struct, **values)  # type: ignore[type-var]

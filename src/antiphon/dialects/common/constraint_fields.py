@@ -1,4 +1,4 @@
-"""Builds one constraint from the fields that ask for one (response_format, guided_*, structured_outputs)."""
+"""Builds one constraint from the fields response_format, guided_* and structured_outputs."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -19,21 +19,21 @@ from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.errors import InvalidValue, MissingParameter
 
 JSON = frozenset({ConstraintKind.JSON_OBJECT, ConstraintKind.JSON_SCHEMA})
-"""Kinds that a whitespace pattern means something to."""
+"""Kinds for which a whitespace pattern has a meaning."""
 
 EMPTY = (StructuredOutputs(), StructuredOutputs(json_object=False))
-"""Values without a constraint."""
+"""Values that constrain nothing."""
 
 UNSHOWN = ("name", "description")
-"""Of a named schema what is for the model to read, which is shown none of it."""
+"""Parts of a named schema that are meant for the model. The model is shown neither."""
 
 LARGEST_SOURCE = 262_144
-"""Characters of a schema that is read here. A larger one is refused where it would be compiled."""
+"""Characters of a schema that is read here. Larger ones are refused by the checker."""
 
 
 @dataclass(frozen=True, slots=True)
 class RelaxedConstraint:
-    """A constraint, and the keywords of its schema that are not kept."""
+    """A constraint, and the keywords of its schema that are not enforced."""
 
     constraint: Constraint | None
     relaxed: tuple[str, ...] = ()
@@ -50,14 +50,14 @@ _get_constraint_fields = attrgetter(
     "guided_whitespace_pattern",
     "structured_outputs",
 )
-"""All that may say what a choice looks like."""
+"""All fields that can constrain a choice."""
 
 NO_CONSTRAINT_FIELDS = (None,) * 7
 
 
 def read_constraint(wire: CommonRequest, strict: bool = False) -> RelaxedConstraint:
-    """What each choice must look like; with `strict` every keyword of a schema has to be kept. Raises
-    InvalidValue where two fields say so."""
+    """The constraint of each choice. With `strict`, every schema keyword must be enforced. Raises
+    InvalidValue if two fields ask for a constraint."""
     if _get_constraint_fields(wire) == NO_CONSTRAINT_FIELDS:
         return UNCONSTRAINED
     fields = [*read_response_format(wire.response_format, strict), *_read_guided(wire, strict)]
@@ -77,7 +77,7 @@ def read_constraint(wire: CommonRequest, strict: bool = False) -> RelaxedConstra
 
 
 def read_response_format(asked: ResponseFormat | None, strict: bool = False) -> Iterator[RelaxedConstraint]:
-    """The constraint that a response format is, if it is one. Raises a RequestError."""
+    """The constraint of a response format, if it has one. Raises a RequestError."""
     if asked is None:
         return
     where = "response_format"
@@ -101,7 +101,7 @@ def read_response_format(asked: ResponseFormat | None, strict: bool = False) -> 
 
 
 def list_unread_fields(asked: NamedSchema | str | None) -> tuple[str, ...]:
-    """The fields of `response_format.json_schema` that are there and do nothing."""
+    """The fields of `response_format.json_schema` that were sent and have no effect."""
     if not isinstance(asked, NamedSchema):
         return ()
     return tuple(
@@ -145,13 +145,13 @@ def _read_texts(
 
 
 def build_grammar(text: str, field: str) -> Constraint:
-    """A grammar in llama.cpp's notation, or else in Lark's."""
+    """A grammar in llama.cpp's notation, or otherwise in Lark's."""
     return Constraint(ConstraintKind.GBNF if "::=" in text else ConstraintKind.LARK, text, field=field)
 
 
 def _read_schema(given: dict[str, Any] | bool | str, field: str, strict: bool) -> RelaxedConstraint:
-    """The constraint of a schema: as it was written where all of it has to be kept, else without what cannot
-    be."""
+    """The constraint of a schema: unchanged if all of it must be enforced, otherwise without the keywords
+    that cannot be."""
     source = given if isinstance(given, str) else _dump_json(given, field)
     if strict or len(source) > LARGEST_SOURCE:
         return RelaxedConstraint(Constraint(ConstraintKind.JSON_SCHEMA, source, field=field))
@@ -168,7 +168,7 @@ def _dump_json(value: object, field: str) -> str:
 
 
 def _read_whitespace(wire: CommonRequest) -> tuple[str | None, str]:
-    """The whitespace pattern and its field. Raises InvalidValue where two fields say one."""
+    """The whitespace pattern and its field. Raises InvalidValue if two fields have one."""
     structured, usual = wire.structured_outputs, "guided_whitespace_pattern"
     if structured is None or structured.whitespace_pattern is None:
         return wire.guided_whitespace_pattern, usual
@@ -179,16 +179,16 @@ def _read_whitespace(wire: CommonRequest) -> tuple[str | None, str]:
 
 
 MOST_RELAXED = 32
-"""Keywords that an answer names."""
+"""Most keywords that a response header names."""
 
 
 def name_keywords(field: str, keywords: Sequence[str]) -> tuple[str, ...]:
-    """The names of one schema's keywords, each after the field of the schema."""
+    """The names of a schema's keywords, each after the schema's field."""
     return tuple(f"{field}: {sanitize_key(name)}" for name in keywords)
 
 
 def shorten_names(names: Sequence[str]) -> tuple[str, ...]:
-    """As many names as an answer holds, and how many more there are."""
+    """The names that fit a response header, and how many more there are."""
     if len(names) <= MOST_RELAXED:
         return tuple(names)
     return (*names[:MOST_RELAXED], f"and {len(names) - MOST_RELAXED} more")

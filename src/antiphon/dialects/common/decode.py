@@ -1,6 +1,5 @@
 """Builds a generation request from the wire types of chats and text completions, with OpenAI's defaults and
-rules.
-"""
+rules."""
 
 from dataclasses import replace
 from typing import Any, TypedDict
@@ -27,13 +26,13 @@ from antiphon.domain.request import GenerationRequest, Output, Prompt, RawPrompt
 from antiphon.errors import InvalidValue
 
 TEXT_MAX_TOKENS = 16
-"""The `max_tokens` of a text completion that sends none; OpenAI's default."""
+"""OpenAI's default for text completions."""
 
 
 def build_chat_call(
     wire: ChatCompletionRequest, ignored: tuple[str, ...] = (), strict: bool = False
 ) -> GenerationCall:
-    """Builds the call of a chat, for any dialect. Raises a RequestError."""
+    """Decodes a chat of any dialect. Raises a RequestError."""
     if None is not wire.max_completion_tokens != wire.max_tokens is not None:
         raise InvalidValue(
             "max_tokens and max_completion_tokens differ; send one of them", param="max_completion_tokens"
@@ -69,7 +68,7 @@ def build_chat_call(
 def build_text_call(
     wire: CompletionRequest, ignored: tuple[str, ...] = (), strict: bool = False
 ) -> GenerationCall:
-    """Builds the call of a text completion, for any dialect. Raises a RequestError."""
+    """Decodes a text completion of any dialect. Raises a RequestError."""
     if wire.max_tokens == 0 and not wire.echo:
         raise InvalidValue(
             "max_tokens must be at least 1; 0 is taken with echo: true, to score a prompt", param="max_tokens"
@@ -92,7 +91,7 @@ def build_text_call(
 
 
 def _read_best_of(wire: CommonRequest) -> int | None:
-    """The number of candidates; None without a choice among several. Raises InvalidValue."""
+    """The number of candidates. Raises InvalidValue for an impossible one."""
     if not wire.best_of:
         return None
     if wire.best_of < (wire.n or 1):
@@ -104,12 +103,12 @@ def _read_best_of(wire: CommonRequest) -> int | None:
             "best_of cannot be streamed, as the best are known when all are complete; leave one of them out",
             param="best_of",
         )
-    # One candidate is no choice among several: there is nothing to rank, nor to hold back in a stream.
+    # A single candidate needs no ranking, and its stream is not held back.
     return None if wire.best_of == 1 else wire.best_of
 
 
 class TokenOptions(TypedDict):
-    """The options of both endpoints about which tokens an answer has."""
+    """Options of both endpoints about tokens of choices and prompts."""
 
     include_stop: bool
     show_special: bool
@@ -148,7 +147,7 @@ def _read_token_options(wire: CommonRequest) -> TokenOptions:
 
 
 def _read_logprob_token_ids(wire: CommonRequest) -> tuple[int, ...]:
-    """The ids in `logprob_token_ids`, each once. Raises InvalidValue."""
+    """The tokens whose log-probabilities are wanted, without repetitions. Raises InvalidValue."""
     if wire.logprob_token_ids is None:
         return ()
     if wire.max_tokens == 0:
@@ -213,7 +212,7 @@ def _build_call(
 
 
 def _read_stream_options(options: StreamOptions) -> tuple[bool, bool]:
-    """Whether a stream tells its usage at the end, and in each part. Raises InvalidValue."""
+    """Whether a stream contains the usage at its end, and in each chunk. Raises InvalidValue."""
     if options.continuous_usage_stats and not options.include_usage:
         raise InvalidValue(
             "continuous_usage_stats is taken only together with include_usage: true",
@@ -223,7 +222,7 @@ def _read_stream_options(options: StreamOptions) -> tuple[bool, bool]:
 
 
 def _build_raw_prompts(prompt: str | list[Any], special: bool) -> tuple[RawPrompt, ...]:
-    """One prompt for a text or a list of ids; one for each item of a list of texts or of lists of ids."""
+    """One prompt for a text or a list of ids. For a list of texts or of id lists, one prompt each."""
     if isinstance(prompt, str):
         return (RawPrompt(text=prompt, add_special=special),)
     kinds = set(map(type, prompt))

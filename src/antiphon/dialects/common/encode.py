@@ -1,8 +1,7 @@
-"""Encodes buffered answers, log-probabilities and errors in OpenAI's shapes.
+"""Encodes buffered answers, log-probabilities and errors in OpenAI's form.
 
-Log-probabilities are lists of entries in a chat and parallel arrays in a text; those of a prompt are as in
-vLLM. Each list is encoded in blocks of some hundred tokens, since objects take several times as much memory
-as JSON.
+A chat has its log-probabilities as a list of entries, a text as parallel arrays; those of a prompt have
+vLLM's form. Lists are encoded in blocks, because objects take several times as much memory as JSON.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -44,7 +43,7 @@ from antiphon.domain.logprobs import Scores, TokenScore
 from antiphon.errors import AntiphonError, BudgetExceeded
 
 SERVER = 500
-"""Status from which the fault is the server's."""
+"""From this status on, the server is at fault."""
 
 TOO_MANY = 429
 
@@ -57,10 +56,10 @@ FINISHES: Mapping[FinishReason, FinishName] = MappingProxyType(
 )
 
 UNLIKELY = -9999.0
-"""OpenAI's number for what is less likely than any number should say; JSON has no infinity."""
+"""OpenAI's number for an extremely unlikely token. JSON has no infinity."""
 
 BLOCK = 256
-"""Tokens that are objects at once."""
+"""Tokens that exist as objects at the same time."""
 
 T = TypeVar("T")
 
@@ -68,7 +67,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class MetaFields(TypedDict):
-    """What every part of an answer repeats."""
+    """The fields that every part of an answer repeats."""
 
     id: str
     created: int
@@ -76,7 +75,7 @@ class MetaFields(TypedDict):
 
 
 TokenSpelling = Callable[[int, bytes], str]
-"""How a token is called: from its id and its piece."""
+"""Names a token by its id and its bytes."""
 
 
 def encode_chat(head: ResponseMeta, call: GenerationCall, generation: CollectedGeneration) -> bytes:
@@ -146,7 +145,7 @@ def build_message(choice: CollectedChoice) -> AssistantMessage:
 
 
 def choose_spelling(call: GenerationCall) -> TokenSpelling:
-    """How log-probabilities call tokens."""
+    """How log-probabilities name tokens."""
     return spell_by_id if call.token_names else spell_by_text
 
 
@@ -155,19 +154,19 @@ def build_meta(prefix: str, head: ResponseMeta) -> MetaFields:
 
 
 def build_usage(usage: Usage) -> UsageShape:
-    """The usage as OpenAI writes it."""
+    """The usage in OpenAI's form."""
     cached = CachedTokens(usage.cached_tokens)
     thought = ReasoningTokens(usage.reasoning_tokens) if usage.reasoning_tokens else UNSET
     return UsageShape(usage.prompt_tokens, usage.completion_tokens, usage.total_tokens, cached, thought)
 
 
 def encode_error(error: AntiphonError) -> bytes:
-    """`{"error": {"message", "type", "param", "code"}}`; the type is one of OpenAI's, the code is ours."""
+    """`{"error": {"message", "type", "param", "code"}}`. The type is one of OpenAI's; the code is ours."""
     return _encode(ErrorEnvelope(ErrorBody(error.message, error_type(error), error.param, error.code)))
 
 
 def error_type(error: AntiphonError) -> str:
-    """OpenAI's word for whose fault it is."""
+    """OpenAI's type for the party at fault."""
     if isinstance(error, BudgetExceeded):
         return error.code
     if error.status >= SERVER:
@@ -176,7 +175,7 @@ def error_type(error: AntiphonError) -> str:
 
 
 def spell_token(piece: bytes) -> str:
-    r"""A token as text; one that holds part of a character as OpenAI spells it: `bytes:\xe2\x98`."""
+    r"""A token as text. Bytes that are not whole characters are written as OpenAI does: `bytes:\xe2\x98`."""
     try:
         return piece.decode()
     except UnicodeDecodeError:
@@ -188,20 +187,20 @@ def spell_by_text(_token: int, piece: bytes) -> str:
 
 
 def spell_by_id(token: int, _piece: bytes) -> str:
-    """As vLLM writes it with `return_tokens_as_token_ids`."""
+    """The form that vLLM uses with `return_tokens_as_token_ids`."""
     return f"token_id:{token}"
 
 
 def build_chat_logprobs(scores: Scores, spell: TokenSpelling = spell_by_text) -> ChatLogprobs:
-    """An entry for each token, with its alternatives."""
+    """One entry per token, with its alternatives."""
     return ChatLogprobs(content=encode_list(scores, lambda score: _build_entry(score, spell)))
 
 
 def build_text_logprobs(
     scores: Scores, alternatives: bool, spell: TokenSpelling = spell_by_text
 ) -> TextLogprobs:
-    """Four arrays of equal length; that of the alternatives, which always hold the token itself too, only
-    when some were asked for."""
+    """Four arrays of equal length. The array of alternatives is left out unless some were wanted. It always
+    contains the token itself."""
     columns: tuple[list[bytes], ...] = ([], [], [], [])
     for block in _split_blocks(scores):
         columns[0].append(_encode([spell(score.token, score.piece) for score in block]))
@@ -215,17 +214,17 @@ def build_text_logprobs(
 
 
 def encode_prompt_logprobs(scores: Scores) -> Any:  # noqa: ANN401 - PromptLogprobs, already written
-    """A prompt's tokens by their ids: stands where a wire type has PromptLogprobs."""
+    """A prompt's tokens by id, encoded as PromptLogprobs."""
     return encode_list(scores, _rank_alternatives)
 
 
 def encode_list(scores: Scores, make: Callable[[TokenScore], object]) -> Any:  # noqa: ANN401 - as of any list
-    """What is made of every token, as a list that is written already and stands where a wire type has one."""
+    """The encoded list of what `make` makes of each token."""
     return _join_lists(_encode(list(map(make, block))) for block in _split_blocks(scores))
 
 
 def _rank_alternatives(score: TokenScore) -> dict[str, RankedToken] | None:
-    """The token and the likeliest at its place. Raises ValueError where nobody asked for its rank."""
+    """The token and the likeliest tokens at its place. Raises ValueError if no ranks were computed."""
     if score.logprob is None:
         return None
     if score.rank is None:
@@ -252,7 +251,7 @@ def _build_entry(score: TokenScore, spell: TokenSpelling) -> TokenLogprob:
 
 
 def build_top_logprobs(score: TokenScore, spell: TokenSpelling = spell_by_text) -> dict[str, float] | None:
-    """The alternatives by their spelling, best first; of two that are spelt alike the likelier."""
+    """The alternatives by their spelling, best first. Of two with the same spelling, the likelier one."""
     if score.logprob is None:
         return None
     found: dict[str, float] = {}
@@ -262,7 +261,7 @@ def build_top_logprobs(score: TokenScore, spell: TokenSpelling = spell_by_text) 
 
 
 def clamp_logprob(value: float | None) -> float | None:
-    """A log-probability as JSON can say it."""
+    """The log-probability as a finite number."""
     return None if value is None else max(value, UNLIKELY)
 
 
@@ -273,5 +272,5 @@ def _split_blocks(scores: Iterable[T]) -> Iterator[list[T]]:
 
 
 def _join_lists(lists: Iterable[bytes]) -> msgspec.Raw:
-    """JSON lists as one, which stands where the wire type has the list."""
+    """Several encoded JSON lists as one."""
     return msgspec.Raw(b"[%b]" % b",".join(inner for each in lists if (inner := each[1:-1])))

@@ -1,6 +1,6 @@
-"""Endpoints that generate text and that list models, and what the handlers of all products share.
+"""Endpoints that generate text and list models, and what all products' handlers share.
 
-A product brings a codec, which is pure. A handler uses nothing of the server but `Services`.
+A product brings a codec without I/O. Handlers use only `Services`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -33,10 +33,10 @@ from antiphon.domain.identity import Right
 from antiphon.domain.values import changed
 
 LARGE_BODY = 1 << 16
-"""Bytes of a body from which a thread decodes it: reading as many takes a millisecond."""
+"""Bytes of a body from which a thread decodes it. Reading this many takes a millisecond."""
 
 MANY_SCORES = 512
-"""Scored tokens of an answer from which a thread encodes it: with all alternatives they take some ten
+"""Scored tokens of an answer from which a thread encodes it. With all alternatives, this many take about ten
 milliseconds."""
 
 T = TypeVar("T")
@@ -47,10 +47,10 @@ class GenerationCodec(Protocol):
 
     @property
     def shapes(self) -> tuple[type, type, type]:
-        """Wire types of the body, of the buffered answer, and of one event of a stream."""
+        """Wire types of the body, of the buffered answer, and of a stream's event."""
 
     def decode(self, body: bytes) -> GenerationCall:
-        """Raises a RequestError that names the field at fault."""
+        """Raises a RequestError that names the wrong field."""
 
     def answer(self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration) -> bytes:
         """Encodes the buffered answer."""
@@ -113,7 +113,7 @@ class ModelCodec(Protocol):
 def declare_models(
     path: str, codec: ModelCodec, summary: str = "Show one model"
 ) -> tuple[Endpoint, Endpoint]:
-    """The endpoints of a list of models, and of each model below it."""
+    """The endpoints for the list of models and for one model."""
 
     async def list_models(request: Request, services: Services) -> Answer:
         if codec.has_profiles:
@@ -147,14 +147,14 @@ def declare_get(
 
 
 async def decode_body(decode: Callable[[bytes], T], request: Request, services: Services) -> T:
-    """Decodes a body; a large one in a thread, so that no other request waits."""
+    """Decodes a body. A thread decodes a large one, so that no other request waits."""
     if len(request.body) <= LARGE_BODY:
         return decode(request.body)
     return await services.offload(partial(decode, request.body))
 
 
 def add_attribution(origin: Origin, attribution: Attribution) -> Origin:
-    """The origin of a request with the end user and the tags that its caller names."""
+    """The origin of a request, with the end user and the tags that its caller sent."""
     if attribution is NO_ATTRIBUTION:
         return origin
     return changed(origin, end_user=attribution.end_user, tags=attribution.tags)
@@ -163,7 +163,7 @@ def add_attribution(origin: Origin, attribution: Attribution) -> Origin:
 def build_report_headers(
     call: GenerationCall | EmbeddingCall, request: Request, services: Services
 ) -> Headers:
-    """The headers that name fields without effect, and keywords of schemas that are not enforced."""
+    """The headers that name fields without effect and schema keywords that are not enforced."""
     ignored = call.ignored + request.progress.unread
     if not services.keeps_records:
         ignored += call.attribution.fields

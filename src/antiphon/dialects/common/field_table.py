@@ -1,8 +1,8 @@
-"""What each field that a dialect knows does: it is supported, ignored with a reason, or refused as not built.
+"""What each known field of a dialect does: it is supported, ignored with a reason, or refused as not built.
 
-A refused field is accepted with a value that asks for what happens anyway (`accepted_values`). A field in no
-table is unknown and refused. Null means absent everywhere. A dialect has one table: decoding obeys it, and
-the docs and the OpenAPI document print it.
+A refused field is still accepted with a value that asks for the default behaviour (`accepted_values`). A
+field in no table is unknown, and refused. Null always means absent. Each dialect has one table: decoding
+obeys it, and the docs and the OpenAPI document print it.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ INDEX = re.compile(r"\[\d+\]")
 
 
 class Need(StrEnum):
-    """What a field takes to act; where it is missing, the field is refused by its name."""
+    """What a supported field needs. If the model lacks it, the field is refused by name."""
 
     NOTHING = "every engine"
     TOKENS = "a token engine"
@@ -70,7 +70,7 @@ _NAMES: Mapping[Need, str] = {
 }
 
 NEEDS: Mapping[str, Need] = {name: need for need, names in _NAMES.items() for name in names.split()}
-"""By name; what is not listed needs nothing."""
+"""The need of each field; other fields need nothing."""
 
 
 END_USER = (
@@ -81,14 +81,14 @@ TAGS = (
     "Up to 16 pairs of texts, of 64 and 512 characters, that stand in the records of usage; where keys are "
     "off there are none, and the header x-antiphon-ignored names it."
 )
-"""What two fields say in every dialect that has them."""
+"""The meaning of two fields that are the same in every dialect."""
 
 MOST_NAMED = 32
-"""Fields without effect that an answer names; with names of 64 characters two kilobytes of a header."""
+"""Most fields that `x-antiphon-ignored` names. With names of 64 characters this is a header of 2 KB."""
 
 
 class FieldSupport(StrEnum):
-    """What becomes of a field."""
+    """What happens to a field."""
 
     SUPPORTED = "supported"
     IGNORED = "ignored"
@@ -97,22 +97,22 @@ class FieldSupport(StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RequestField:
-    """One field in one or several places."""
+    """A field in one or several objects."""
 
     name: str
     scopes: frozenset[str]
-    """The objects that it belongs to."""
+    """The objects that the field belongs to."""
     support: FieldSupport
     description: str
-    """What it does; or why it does nothing; or what to do without it."""
+    """What it does, why it has no effect, or what to use instead."""
     accepted_values: tuple[object, ...] = ()
-    """Values of a refused field that are taken, since they ask for what happens anyway."""
+    """Values of a refused field that are accepted, because they ask for the default behaviour."""
     opaque: bool = False
-    """Whether the field is ignored whatever it holds, so that decoding does not see it."""
+    """Whether the field is removed before decoding, whatever its value."""
 
     @property
     def needs(self) -> Need:
-        """By which kind of engine or model it is supported."""
+        """The kind of engine or model that supports it."""
         return NEEDS.get(self.name, Need.NOTHING)
 
 
@@ -125,12 +125,12 @@ def declare_supported(scopes: Iterable[str], **description: str) -> tuple[Reques
 
 
 def declare_ignored(name: str, scopes: Iterable[str], description: str) -> RequestField:
-    """A field that is taken and does nothing."""
+    """An accepted field without effect."""
     return RequestField(name, frozenset(scopes), FieldSupport.IGNORED, description)
 
 
 def declare_echoed(scopes: Iterable[str], description: str, *names: str) -> tuple[RequestField, ...]:
-    """Fields that only repeat what a server said: ignored, whatever they hold."""
+    """Fields that repeat part of an earlier answer. They are ignored, whatever their value."""
     known = frozenset(scopes)
     return tuple(RequestField(name, known, FieldSupport.IGNORED, description, opaque=True) for name in names)
 
@@ -147,15 +147,15 @@ Table = Mapping[str, RequestField]
 
 @dataclasses.dataclass(slots=True)
 class FieldReport:
-    """The fields of one body that have no effect, in whichever of its objects they are."""
+    """The fields of one body that have no effect, from all of its objects."""
 
     takes_unknown: bool = False
-    """Whether unknown fields are reported; they are refused otherwise."""
+    """Whether unknown fields are reported instead of refused."""
     paths: list[str] = dataclasses.field(default_factory=list)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Each field once, whichever message it belongs to, and no more of them than a header can hold."""
+        """Each field once, even if several messages have it, and no more than fit a header."""
         if not self.paths:
             return ()
         names = list(dict.fromkeys(INDEX.sub("[]", path) for path in self.paths))
@@ -164,12 +164,12 @@ class FieldReport:
 
 
 class FieldTable:
-    """All tables of one dialect, by place."""
+    """All field tables of one dialect, by object."""
 
     def __init__(
         self, fields: Iterable[RequestField], scopes: Iterable[str], endpoints: tuple[str, ...]
     ) -> None:
-        """`endpoints`: places whose fields a caller may mistake for each other's."""
+        """`endpoints`: objects whose fields callers can confuse with each other's."""
         known = tuple(fields)
         self.tables: Mapping[str, Table] = {
             scope: {field.name: field for field in known if scope in field.scopes} for scope in scopes
@@ -179,11 +179,10 @@ class FieldTable:
     def filter(
         self, given: dict[str, Any], scope: str, where: str = "", report: FieldReport | None = None
     ) -> dict[str, Any]:
-        """The fields that decoding shall see. `where` is the path of the object. `report` gets the fields
-        that are ignored.
+        """The fields that decoding sees. `where` is the path of the object. `report` collects ignored fields.
 
-        Raises UnsupportedParameter for what is not built and UnknownParameter for what nobody knows, unless
-        `report` takes it.
+        Raises UnsupportedParameter for a field that is not built, and UnknownParameter for an unknown one,
+        unless `report` takes it.
         """
         table = self.tables[scope]
         kept: dict[str, Any] = {}
@@ -223,7 +222,7 @@ def _require_harmless(field: RequestField, value: object, where: str) -> None:
 
 
 def _same(value: object, accepted_values: object) -> bool:
-    """Equality of JSON values: true is not 1, but 0.0 is 0."""
+    """JSON equality: true is not 1, but 0.0 is 0."""
     return value == accepted_values and isinstance(value, bool) == isinstance(accepted_values, bool)
 
 

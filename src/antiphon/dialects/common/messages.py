@@ -1,7 +1,7 @@
-"""Reads the conversation of a request: messages, calls and results in them, past reasoning, and how to render
-it.
+"""Reads the conversation of a request: messages, tool calls and results, past reasoning, and rendering
+options.
 
-The model's template decides later which of these it can use.
+The model's template later decides which of these it can use.
 """
 
 import json
@@ -28,26 +28,26 @@ from antiphon.errors import InvalidValue, MissingParameter, UnsupportedParameter
 PLAIN_MESSAGE = frozenset({"role", "content", "name"})
 
 MEDIA_PARTS = ("image_url", "input_audio", "file", "video_url", "image", "audio", "video")
-"""Types of parts that are known and that no model here takes."""
+"""Types of content parts that are known but that no model here takes."""
 
 ROLES = {role.value: role for role in Role}
 
 
 VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
-"""A template's variable."""
+"""The name of a template's variable."""
 
 LARGEST_VALUES = 100_000
-"""Characters of JSON that `chat_template_kwargs` may take: some tools or a long text, and no second body."""
+"""Characters of JSON that `chat_template_kwargs` can have: enough for some tools or a long text."""
 
 VALUES = "chat_template_kwargs"
 
 
 DEFAULT_REASONING = Reasoning()
-"""The reasoning of a request without fields of reasoning."""
+"""The reasoning of a request that does not mention it."""
 
 
 class RenderingFields(Protocol):
-    """The fields that tell how to render a conversation."""
+    """Rendering options of a conversation, besides its messages and tools."""
 
     @property
     def add_generation_prompt(self) -> bool | None: ...
@@ -68,7 +68,7 @@ def build_conversation(
     add_special: bool | None = None,
     reasoning: Reasoning = DEFAULT_REASONING,
 ) -> Conversation:
-    """The conversation of these messages as the request wants it rendered. Raises a RequestError."""
+    """Builds the conversation with the rendering options of the request. Raises a RequestError."""
     continues = wire.continue_final_message is True
     if continues:
         _require_open(wire, messages[-1])
@@ -86,7 +86,7 @@ def build_conversation(
 
 
 def _require_open(wire: RenderingFields, last: Message) -> None:
-    """Raises a RequestError where there is no message that could be continued."""
+    """Raises a RequestError if the last message cannot be continued."""
     field = "continue_final_message"
     if wire.add_generation_prompt:
         raise InvalidValue(
@@ -144,7 +144,7 @@ def _require_finite(value: object, field: str) -> str:
 
 
 class ReasoningFields(Protocol):
-    """The fields of a chat."""
+    """The reasoning fields of a chat."""
 
     @property
     def reasoning_effort(self) -> str | None: ...
@@ -155,7 +155,7 @@ class ReasoningFields(Protocol):
 
 
 class MessageReasoningFields(Protocol):
-    """The fields of a message."""
+    """The reasoning fields of a message."""
 
     @property
     def role(self) -> str: ...
@@ -166,14 +166,14 @@ class MessageReasoningFields(Protocol):
 
 
 def read_reasoning(wire: ReasoningFields) -> Reasoning:
-    """The reasoning that a request asks for."""
+    """Reads what reasoning the request asks for."""
     return Reasoning(
         wire.reasoning_effort, wire.thinking_token_budget, shown=wire.include_reasoning is not False
     )
 
 
 def name_reasoning_field(message: MessageReasoningFields) -> str:
-    """The name of the field that holds a message's reasoning."""
+    """The field in which a message carries its reasoning."""
     is_newer = message.reasoning_content is None and message.reasoning is not None
     return "reasoning" if is_newer else "reasoning_content"
 
@@ -196,7 +196,7 @@ def read_past_reasoning(message: MessageReasoningFields, where: str) -> str | No
 
 
 def filter_messages(given: dict[str, Any], report: FieldReport | None = None) -> dict[str, Any]:
-    """The same body with each message and content part filtered."""
+    """The same body with the fields of each message and content part filtered."""
     messages = given.get("messages")
     if not isinstance(messages, list):
         return given
@@ -228,7 +228,7 @@ def _filter_message(message: object, where: str, report: FieldReport | None) -> 
 
 
 def _require_no_images(message: Mapping[str, Any], where: str) -> None:
-    """Raises UnsupportedParameter for images that are no answer's: the model would not see them."""
+    """Raises UnsupportedParameter for images in a message, because the model would not see them."""
     if message.get("images") and message.get("role") != "assistant":
         raise UnsupportedParameter(f"{where}.images is not supported: {ONLY_TEXT}", param=f"{where}.images")
 
@@ -249,13 +249,13 @@ def _filter_part(part: object, where: str, report: FieldReport | None) -> object
 
 
 def build_messages(messages: list[ChatMessage]) -> tuple[Message, ...]:
-    """The domain's messages of wire messages. Raises a RequestError."""
+    """Converts wire messages. Raises a RequestError."""
     require_consistent_messages(messages)
     return tuple(_build_message(message, f"messages[{at}]") for at, message in enumerate(messages))
 
 
 def build_bare_conversation(messages: list[ChatMessage]) -> Conversation:
-    """The conversation of wire messages alone. Raises a RequestError."""
+    """Converts wire messages to a conversation without options. Raises a RequestError."""
     return Conversation(build_messages(messages))
 
 
@@ -274,7 +274,7 @@ def join_text(content: str | Sequence[TextPart | RefusalPart]) -> str:
 
 
 def filter_calls(message: dict[str, Any], where: str, report: FieldReport | None) -> None:
-    """Filters the calls of a message in place."""
+    """Filters the fields of a message's tool calls in place."""
     calls = message.get("tool_calls")
     if isinstance(calls, list):
         message["tool_calls"] = [
@@ -293,7 +293,7 @@ def _filter_call(call: object, where: str, report: FieldReport | None) -> object
 
 
 def require_consistent_messages(messages: list[ChatMessage]) -> None:
-    """Raises a RequestError where a message's parts do not belong together: content, calls, results."""
+    """Raises a RequestError if content, calls and results of the messages contradict each other."""
     known: set[str] = set()
     for at, message in enumerate(messages):
         where = f"messages[{at}]"
@@ -339,7 +339,7 @@ def _require_calls(message: ChatMessage, where: str, known: set[str]) -> None:
 
 
 def build_calls(message: ChatMessage, where: str) -> tuple[ToolCall, ...]:
-    """The calls of an assistant's turn. Raises InvalidValue."""
+    """The calls of an assistant's message. Raises InvalidValue."""
     return tuple(
         ToolCall(
             call.id,
@@ -351,7 +351,7 @@ def build_calls(message: ChatMessage, where: str) -> tuple[ToolCall, ...]:
 
 
 def _dump_arguments(arguments: str | Mapping[str, Any], where: str) -> str:
-    """Arguments as a text: as the model wrote them, whatever that is."""
+    """The arguments as text, exactly as the model wrote them."""
     if isinstance(arguments, str):
         return arguments
     require_shallow(arguments, where)

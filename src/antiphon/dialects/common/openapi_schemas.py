@@ -21,8 +21,8 @@ def build_schemas(
 ) -> dict[str, dict[str, Any]]:
     """The schemas of wire types and of all types that they contain.
 
-    A schema has the name of its type, after `prefix` where the type's name does not begin with it. `tables`
-    and `examples` are by the name of the type: the table of its fields, and a valid body.
+    A schema has the name of its type. `prefix` is added unless the type's name begins with it. `tables` and
+    `examples` map a type's name to the table of its fields and to a valid body.
     """
     _, schemas = _build_components(shapes, prefix)
     for name, schema in schemas.items():
@@ -36,14 +36,14 @@ def build_schemas(
 
 
 def name_schema(name: str, prefix: str) -> str:
-    """The name of the schema of a type."""
+    """The schema name of a type."""
     return name if name.startswith(prefix) else prefix + name
 
 
 def _build_components(
     shapes: Iterable[object], prefix: str
 ) -> tuple[tuple[dict[str, Any], ...], dict[str, Any]]:
-    """The schema of each type, and by type name those of all types that they contain."""
+    """The schema of each type, and by type name the schemas of all contained types."""
     found = msgspec.json.schema_components(shapes, ref_template=REF.format(name=f"{prefix}{{name}}"))
     if not prefix:
         return found
@@ -54,7 +54,7 @@ def _build_components(
 
 
 def _annotate(schema: dict[str, Any], table: Table) -> None:
-    """Gives each property its sentence, and lists what else is known."""
+    """Adds each property's description, and lists the other known fields."""
     for name, field in table.items():
         if field.opaque:
             schema["properties"][name] = {}
@@ -69,8 +69,7 @@ def _annotate(schema: dict[str, Any], table: Table) -> None:
 
 
 def list_field_names(bodies: Iterable[object], tables: Iterable[Table] = ()) -> frozenset[str]:
-    """Names of all fields that requests have: of the wire types of their bodies, of all that those hold, and
-    of tables."""
+    """Names of all request fields: of the bodies' wire types, of the types they contain, and of tables."""
     _, schemas = msgspec.json.schema_components(bodies, ref_template=REF)
     return frozenset(name for schema in schemas.values() for name in schema.get("properties", ())).union(
         *tables
@@ -94,7 +93,7 @@ def list_body_shapes(endpoints: Iterable[Endpoint]) -> list[object]:
 
 
 def build_schema(shape: object, prefix: str = "") -> Mapping[str, Any]:
-    """The schema of a wire type, whose parts have names that begin with `prefix`; a schema as it is."""
+    """The schema of a wire type. `prefix` begins the names of its parts. A schema is returned unchanged."""
     if isinstance(shape, Mapping):
         return shape
     (schema,), _ = _build_components([shape], prefix)
@@ -102,7 +101,7 @@ def build_schema(shape: object, prefix: str = "") -> Mapping[str, Any]:
 
 
 def list_parameters(endpoint: Endpoint) -> list[Mapping[str, Any]]:
-    """Those of the path, then those of the query, as OpenAPI has them."""
+    """The path parameters, then the query parameters, in OpenAPI's form."""
     named = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
         for name in BRACES.findall(endpoint.path)
@@ -111,7 +110,7 @@ def list_parameters(endpoint: Endpoint) -> list[Mapping[str, Any]]:
 
 
 def build_operation(endpoint: Endpoint, prefix: str = "") -> dict[str, Any]:
-    """An endpoint as OpenAPI has it. `prefix`: beginning of the names of its schemas."""
+    """An endpoint in OpenAPI's form. `prefix` begins the names of its schemas."""
     content = {media: {"schema": build_schema(shape, prefix)} for media, shape in endpoint.answers.items()}
     said = "The answer" if content else "Done"
     described: dict[str, Any] = {

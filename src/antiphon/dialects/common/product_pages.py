@@ -1,7 +1,7 @@
-"""What the products' documentation says of each parameter: type, default, range, and what differs here.
+"""What the products' documentation says about each parameter: type, default, range, and the difference here.
 
-Bounds are inclusive, since the pages' own defaults are equal to some. docs/parameters.md prints this beside
-the dialects' tables, and tests/contract/test_pages.py tests the server against it.
+Bounds are inclusive, because some defaults on the pages equal a bound. docs/parameters.md prints this beside
+the dialects' tables. tests/contract/test_pages.py tests the server against it.
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from enum import Enum
 
 
 class Unstated(Enum):
-    """A page's silence."""
+    """Marks what a page does not state."""
 
     NONE = "none on the page"
 
@@ -24,13 +24,13 @@ class PageRow:
 
     name: str
     type: str
-    """As the page writes it; a bar before null where null is taken."""
+    """As the page writes it, with `|null` if null is accepted."""
     default: object = UNSTATED
     low: float | None = None
     high: float | None = None
     required: bool = False
     difference: str = ""
-    """What is otherwise here, and why; nothing where nothing is."""
+    """What differs here, and why; empty if nothing does."""
 
     @property
     def is_nullable(self) -> bool:
@@ -43,11 +43,11 @@ class ProductPage:
 
     product: str
     endpoint: str
-    """The product's own."""
+    """The product's own endpoint."""
     dialect: str | None
-    """Name of the dialect that speaks it; None where that is not built."""
+    """The dialect that implements the page; None if none does."""
     served_at: str
-    """Where it is served here; of a page that is not built, the place of /v1 that comes nearest."""
+    """The path here. For a page that is not implemented, the nearest path of /v1."""
     rows: tuple[PageRow, ...]
 
 
@@ -217,5 +217,5 @@ PAGES = (FIREWORKS, EMPOWER, JAMAI, SGP)
 
 
 def list_built_pages() -> Iterator[ProductPage]:
-    """The pages that a dialect speaks."""
+    """The pages that a dialect implements."""
     return (page for page in PAGES if page.dialect is not None)

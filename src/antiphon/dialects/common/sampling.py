@@ -1,4 +1,4 @@
-"""Reads the sampling fields and the end user and tags of a request, and checks what a type alone cannot."""
+"""Reads and checks a request's sampling fields, end user and tags."""
 
 from collections.abc import Mapping
 
@@ -37,7 +37,7 @@ def read_sampling(wire: CommonRequest, max_tokens: int | None) -> SamplingOption
 
 
 def _read_mirostat(wire: CommonRequest) -> Mirostat | None:
-    """On when either field is sent; the other has its default then."""
+    """Mirostat is on if either field is sent; the other one then has its default."""
     if wire.mirostat_target is None and wire.mirostat_lr is None:
         return None
     usual = Mirostat()
@@ -52,7 +52,7 @@ def _read_biases(given: dict[str, float]) -> tuple[tuple[int, float], ...]:
 
 
 def _parse_token_id(key: str) -> int:
-    """The token id of a key. Each id has one spelling, so that no two keys mean the same id."""
+    """The token id of a key. Only the shortest spelling is accepted, so two keys never mean one id."""
     plain = key.isascii() and key.isdigit() and len(key) <= len(str(INT32_MAX))
     if not plain or str(int(key)) != key:
         raise InvalidValue(
@@ -72,13 +72,13 @@ def _require_bias(key: str, value: float) -> float:
 
 
 NUL = "\0"
-"""The one character that no record holds."""
+"""The character that no database stores."""
 
 
 def read_attribution(
     user: str | None, tags: Mapping[str, str] | None = None, safety_identifier: str | None = None
 ) -> Attribution:
-    """The end user and tags of a request. Raises InvalidValue, which names the field at fault."""
+    """The end user and the tags. Raises InvalidValue that names the wrong field."""
     if user is None and not tags and safety_identifier is None:
         return NO_ATTRIBUTION
     if None is not safety_identifier != user is not None:

@@ -1,10 +1,10 @@
-"""Reads a request body strictly: UTF-8, one JSON object, no key twice, no NaN, no lone surrogate, then a wire
-type.
+"""Reads a request body strictly: UTF-8, one JSON object, no repeated key, no NaN, no lone surrogate. Then
+converts it to a wire type.
 
-The parser of the wire types silently keeps the last of two equal keys. So the standard library's parser reads
-bodies, and shows every pair. Reading is safe in a thread: it never blocks others for long. It counts objects,
-lists and keys first, and refuses a body with too many. Errors name the field at fault, also in a text that is
-not valid JSON.
+The parser for wire types would keep the last of two equal keys. So the standard library's parser reads
+bodies, because it shows every pair. A thread can read a body without blocking others for long. Objects, lists
+and keys are counted first, and a body with too many is refused. Errors name the wrong field, even in text
+that is not valid JSON.
 """
 
 import json
@@ -20,22 +20,21 @@ from antiphon import validation_messages
 from antiphon.errors import AntiphonError, InvalidValue, MalformedBody, MissingParameter, UnknownParameter
 
 DENSE_BODY = 1 << 16
-"""Bytes from which elements are counted before reading: a smaller body cannot hold enough of them to matter.
-"""
+"""Bytes from which elements are counted before reading. A smaller body cannot contain too many."""
 
 MAX_NODES = 1 << 17
-"""Objects, lists and keys in one body: reading as many takes about a tenth of a second, and 4,096 messages
-have a tenth."""
+"""Objects, lists and keys in one body. Reading this many takes about 0.1 seconds. A body with 4,096 messages
+has a tenth of them."""
 
 MAX_SHOWN_KEY = 64
-"""Characters of a caller's own key that an error repeats."""
+"""Characters of a caller's key that an error repeats."""
 
 STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
-"""A JSON string, or all that follows the quote of one that never ends: every byte is looked at once."""
+"""A JSON string, or the rest of the text after a quote that is never closed. Linear in the length."""
 
 
 class _TwiceError(ValueError):
-    """An object holds this key twice."""
+    """An object contains this key twice."""
 
 
 class _ConstantError(ValueError):
@@ -43,7 +42,7 @@ class _ConstantError(ValueError):
 
 
 def read_object(body: bytes) -> dict[str, Any]:
-    """Reads the JSON object of a body. Raises MalformedBody, which names the problem and its place."""
+    """The object in a body. Raises MalformedBody with the error and its place."""
     text = _decode_utf8(body)
     if len(body) > DENSE_BODY:
         _refuse_crowd(body)
@@ -59,7 +58,7 @@ def read_object(body: bytes) -> dict[str, Any]:
 
 
 def describe_value(value: object) -> str:
-    """Describes a JSON value in words. Shows numbers, but nothing of a text."""
+    """Describes a JSON value. Repeats numbers, but no text."""
     match value:
         case None:
             return "null"
@@ -77,7 +76,7 @@ def describe_value(value: object) -> str:
 
 
 def sanitize_key(key: str) -> str:
-    """A caller's key as an error may repeat it: printable and short."""
+    """A caller's key in a printable, short form for an error."""
     plain = key.encode("ascii", "backslashreplace").decode()
     plain = "".join(character if character.isprintable() else "?" for character in plain[: MAX_SHOWN_KEY + 1])
     return plain if len(plain) <= MAX_SHOWN_KEY else plain[:MAX_SHOWN_KEY] + "..."
@@ -113,7 +112,8 @@ def _parse_json(text: str, decoder: json.JSONDecoder) -> object:
 
 
 def _locate(text: str, wanted: str) -> str | None:
-    """The field of what no JSON text holds; None in a large one, which would take long to search."""
+    """The path of the first match outside strings. None for a large text, because searching it takes too
+    long."""
     found = find_outside_strings(text, wanted) if len(text) <= DENSE_BODY else None
     return None if found is None else find_path(text, found)
 
@@ -148,13 +148,12 @@ _YIELDING_DECODER = json.JSONDecoder(
     parse_int=_parse_int,
     parse_float=_parse_float,
 )
-"""For large bodies, which are read in a thread: numbers pass through Python, so the other threads get their
-turn."""
+"""For large bodies, which a thread reads. Python parses the numbers, so other threads get their turn."""
 
 
 def _refuse_crowd(body: bytes) -> None:
-    """Counts bytes that may open a node; only if there are many, those that do. The exact count lets other
-    threads run."""
+    """Raises if the body has too many nodes. Counts bytes first, and nodes only if there are many such bytes.
+    Other threads can run meanwhile."""
     if sum(body.count(mark) for mark in (b"[", b"{", b":")) <= MAX_NODES:
         return
     nodes = 0
@@ -183,7 +182,7 @@ def _refuse_lone_surrogates(value: object) -> None:
 
 
 def _broken_texts(value: object, where: str) -> Iterator[str]:
-    """Paths of the texts that UTF-8 cannot hold."""
+    """Paths of the texts that UTF-8 cannot encode."""
     if isinstance(value, str):
         try:
             value.encode()
@@ -200,7 +199,7 @@ def _broken_texts(value: object, where: str) -> Iterator[str]:
 
 
 MARKS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[{}\[\],:]', re.DOTALL)
-"""Strings, also one that never ends, and what structures a text."""
+"""Strings, even unclosed ones, and JSON's punctuation."""
 
 LONGEST_PATH = 200
 """Characters of a path that an error repeats."""
@@ -209,7 +208,7 @@ LONGEST_PATH = 200
 def find_path(text: str, position: int) -> str | None:
     """The path of the value at a position; None at the top."""
     steps: list[str | int | None] = []
-    """Of each object and list that is open: its key (None before one) or index."""
+    """For each open object or list: its key (None before the first one) or its index."""
     last = ""
     for mark in MARKS.finditer(text, 0, position):
         character = mark.group()
@@ -230,7 +229,7 @@ def find_path(text: str, position: int) -> str | None:
 
 
 def find_outside_strings(text: str, wanted: str) -> int | None:
-    """Where a pattern first matches that is in no string."""
+    """The position of the first match outside all strings."""
     pattern = re.compile(rf"(?P<string>{MARKS.pattern})|(?P<found>{wanted})", re.DOTALL)
     found = (match for match in pattern.finditer(text) if match["found"] is not None)
     first = next(found, None)
@@ -252,13 +251,13 @@ def _printable(key: str) -> str:
 
 
 COUNTED = (" items", " characters")
-"""Units of a bound. The error then says how many came."""
+"""What a bound can count. The error then tells how many there were."""
 
 Wire = TypeVar("Wire", bound=msgspec.Struct)
 
 
 def convert(value: dict[str, Any], shape: type[Wire]) -> Wire:
-    """The value as `shape`. Raises InvalidValue, MissingParameter or UnknownParameter."""
+    """Converts a value to `shape`. Raises InvalidValue, MissingParameter or UnknownParameter."""
     try:
         return msgspec.convert(value, shape)
     except msgspec.ValidationError as error:
@@ -276,7 +275,7 @@ def _explain(
     if path.endswith("role"):
         return InvalidValue(f"{path} must be {_join_words(_list_choices(shape, path))}", param=path)
     if "[...]" in path:
-        # msgspec does not say which of an object's values it was.
+        # msgspec does not tell which of an object's values was wrong.
         name = path.partition("[...]")[0]
         return InvalidValue(f"{name} must have {problem.expected} at each key", param=name)
     taken, came = problem.expected, validation_messages.find_value(value, path)
@@ -295,7 +294,7 @@ def _join_words(words: Sequence[str]) -> str:
 
 
 def _list_choices(shape: type[msgspec.Struct], path: str) -> tuple[str, ...]:
-    """The words that a wire type takes at a path; none where it takes more than words."""
+    """The words that a wire type accepts at a path; empty if it accepts more than words."""
     found = _list_alternatives(inspect.type_info(shape))
     for name, _ in validation_messages.STEP.findall(path):
         found = [inner for each in found for inner in _list_members(each, name)]
@@ -313,7 +312,7 @@ def _list_alternatives(given: inspect.Type) -> list[inspect.Type]:
 
 
 def _list_members(given: inspect.Type, name: str) -> list[inspect.Type]:
-    """The types of a field of a type; of a list, the types of its items."""
+    """The types of a member, or of a list's items."""
     if isinstance(given, inspect.ListType):
         return _list_alternatives(given.item_type)
     fields = given.fields if isinstance(given, inspect.StructType) else ()

@@ -26,13 +26,13 @@ from antiphon.errors import InvalidValue, MissingParameter, UnsupportedParameter
 FUNCTION_NAME_PATTERN = re.compile(FUNCTION_NAME)
 
 DEEPEST = 48
-"""Lists and objects in each other of a schema, or of a call's arguments: templates print no deeper ones."""
+"""Depth of lists and objects in a schema or in a call's arguments. Templates print nothing deeper."""
 
 # --- filtering ----------------------------------------------------------------------------------------------
 
 
 def filter_tools(given: dict[str, Any], report: FieldReport | None) -> dict[str, Any]:
-    """The same body with each tool filtered."""
+    """The same body with the fields of each tool filtered."""
     tools = given.get("tools")
     if not isinstance(tools, list):
         return given
@@ -63,7 +63,7 @@ def require_function(given: Mapping[str, Any], where: str) -> None:
 
 
 def read_tools(wire: ChatCompletionRequest, strict: bool = False) -> tuple[Tools | None, tuple[str, ...]]:
-    """The tools, and the keywords of their schemas that are not kept; with `strict` each has to be. Raises a
+    """The tools, and the schema keywords that are not enforced. With `strict`, all must be enforced. Raises a
     RequestError."""
     choice = wire.tool_choice
     if not wire.tools:
@@ -80,7 +80,7 @@ def read_tools(wire: ChatCompletionRequest, strict: bool = False) -> tuple[Tools
 
 
 def build_tools(given: Sequence[ToolShape], strict: bool = False) -> tuple[tuple[Tool, ...], tuple[str, ...]]:
-    """The tools, and the keywords of their schemas that are not kept; with `strict` each has to be. Raises a
+    """The tools, and the schema keywords that are not enforced. With `strict`, all must be enforced. Raises a
     RequestError."""
     left_out: list[str] = []
     functions = [replace(tool.function, strict=True) if strict else tool.function for tool in given]
@@ -113,7 +113,7 @@ def _build_tool(function: Function, where: str, left_out: list[str]) -> Tool:
 def _read_tool_choice(
     choice: str | ToolChoiceShape | None, parallel: bool, names: list[str]
 ) -> tuple[ToolChoice, bool, frozenset[str] | None]:
-    """Whether to call, whether several at once, and which."""
+    """Whether to call, whether several calls are allowed, and which tools."""
     if not isinstance(choice, ToolChoiceShape):
         return ToolChoice(choice or "auto"), parallel, None
     other = "allowed_tools" if choice.type == "function" else "function"
@@ -139,13 +139,13 @@ def _read_allowed_tools(
 
 
 def require_known(name: str, names: Iterable[str], where: str) -> None:
-    """Raises InvalidValue for a name that no tool has."""
+    """Raises InvalidValue if no tool has this name."""
     if name not in names:
         raise InvalidValue(f"{where}: there is no tool named {sanitize_key(name)}", param=where)
 
 
 def require_name(name: str, where: str) -> None:
-    """Raises InvalidValue for what is no function's name."""
+    """Raises InvalidValue for an invalid function name."""
     if not FUNCTION_NAME_PATTERN.match(name) or name.endswith("\n"):
         raise InvalidValue(
             f"{where} must have 1 to 64 letters, digits, underscores and hyphens; got {describe_value(name)}"
@@ -155,7 +155,7 @@ def require_name(name: str, where: str) -> None:
 
 
 def require_shallow(value: object, field: str) -> None:
-    """Raises InvalidValue for lists and objects that nest too deep."""
+    """Raises InvalidValue for too deeply nested lists and objects."""
     level: list[Any] = [value]
     for _ in range(DEEPEST):
         level = [

@@ -1,4 +1,5 @@
-"""From a body of POST /empower/api/v1/chat/completions to a generation request, with the page's defaults."""
+"""Decodes a body of POST /empower/api/v1/chat/completions to a generation request, with the page's
+defaults."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -28,7 +29,7 @@ from antiphon.domain.values import changed
 from antiphon.errors import InvalidValue, UnsupportedParameter
 
 MAX_TOKENS = 256
-"""What a choice makes when nothing is said; the page's default."""
+"""The page's default."""
 
 DEFAULTS = SamplingOptions(temperature=1.0, top_p=1.0, frequency_penalty=0.0, presence_penalty=0.0)
 """The page's, which a model's own defaults do not change."""
@@ -37,8 +38,8 @@ TERMS = ReasoningTerms("include_thinking")
 
 
 def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> GenerationCall:
-    """A body of POST /empower/api/v1/chat/completions. Raises a RequestError; with `report` not for unknown
-    fields, which are then ignored and named; with `strict` every keyword of a schema has to be kept."""
+    """Decodes a body of POST /empower/api/v1/chat/completions. `report`: unknown fields are ignored and named
+    instead of refused. `strict`: every schema keyword must be enforced. Raises a RequestError."""
     found = FieldReport(report)
     said = read_object(body)
     _refuse_biases(said)
@@ -62,13 +63,13 @@ def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> Gene
 
 
 def _refuse_biases(said: Mapping[str, Any]) -> None:
-    """In the words of the engine that stood behind the page."""
+    """Refuses biases in the words of the engine behind Empower's own service."""
     if said.get("logit_bias") not in (None, {}):
         raise UnsupportedParameter("logit_bias is not currently supported", param="logit_bias")
 
 
 def _build_prompts(messages: str | list[str | ChatMessage]) -> tuple[Conversation, ...]:
-    """A text is one prompt, a list of texts is several; each is a message of the user."""
+    """A text is one prompt, a list of texts is several. Each text is a user message."""
     if isinstance(messages, str):
         return (_build_user_prompt(messages, "messages"),)
     texts = [message for message in messages if isinstance(message, str)]
@@ -92,7 +93,7 @@ def _build_user_prompt(text: str, where: str) -> Conversation:
 
 
 def _read_tools(wire: ChatRequest, strict: bool) -> tuple[Tools | None, tuple[str, ...]]:
-    """Empower's `any` is OpenAI's `required`."""
+    """The tools and their choice. Empower's `any` is OpenAI's `required`."""
     return read_tools(
         ChatCompletionRequest(
             model=wire.model,

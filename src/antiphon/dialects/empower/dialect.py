@@ -25,7 +25,7 @@ from antiphon.errors import AntiphonError
 NAME = "empower"
 
 SCHEMA_PREFIX = "Empower"
-"""Beginning of the names of its schemas."""
+"""Prefix of its schema names."""
 
 REQUESTS = {
     "ChatRequest": TABLES[EmpowerScope.CHAT],
@@ -73,8 +73,8 @@ class Empower:
     prefix = "/empower"
 
     def __init__(self, report_unknown: bool = False, strict_schemas: bool = False) -> None:
-        """`report_unknown`: whether a generation's unknown fields are named in the answer, not refused;
-        `strict_schemas`: whether a schema is refused of which a keyword is not kept."""
+        """`report_unknown`: name unknown fields in the answer instead of refusing them. `strict_schemas`:
+        refuse a schema with a keyword that is not enforced."""
         chat = EmpowerChatCompletions(report_unknown, strict_schemas)
         self.endpoints = (
             declare_generation(NAME, EmpowerScope.CHAT, "Answer a conversation, as Empower does", chat),

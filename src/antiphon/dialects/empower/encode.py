@@ -1,4 +1,4 @@
-"""Encodes answers and errors in Empower's shapes. A chunk belongs to one choice."""
+"""Encodes answers and errors in Empower's form. A chunk belongs to one choice."""
 
 import msgspec
 
@@ -31,7 +31,7 @@ from antiphon.domain.events import (
 from antiphon.errors import AntiphonError
 
 PREFIX = "cmpl-"
-"""Of an answer's id, for chats too."""
+"""Prefix of an answer's id, for chats too."""
 
 THINKING, THOUGHT = "<thinking>", "</thinking>"
 
@@ -63,8 +63,8 @@ def _build_message(choice: CollectedChoice) -> AnswerMessage:
 
 
 class EmpowerStreamEncoder:
-    """One stream. With one prompt each choice's last chunk says what it took; with several, whose parts are
-    counted together, the very last chunk says what all took."""
+    """Encodes one stream. With one prompt, each choice's last chunk contains the choice's usage. Several
+    prompts are counted together, so only the very last chunk contains the usage."""
 
     def __init__(self, head: ResponseMeta, call: GenerationCall) -> None:
         self._meta = build_meta(PREFIX, head)
@@ -74,7 +74,7 @@ class EmpowerStreamEncoder:
         self._prompt_tokens = 0
         self._tokens: dict[int, int] = {}
         self._reasoning_choices: set[int] = set()
-        """The choices whose reasoning is open."""
+        """Choices whose reasoning is not closed yet."""
         self._open = self._choices
         self._last: Finished | None = None
         """The end of the last choice, until the usage is known."""
@@ -110,7 +110,7 @@ class EmpowerStreamEncoder:
         self._tokens[choice] = self._tokens.get(choice, 0) + tokens
 
     def _mark_reasoning(self, event: TextDelta | ReasoningDelta) -> str:
-        """The text with what opens or closes the reasoning before it."""
+        """The text, after the marker that opens or closes the reasoning."""
         is_open = event.choice in self._reasoning_choices
         if isinstance(event, ReasoningDelta):
             self._reasoning_choices.add(event.choice)
@@ -119,7 +119,7 @@ class EmpowerStreamEncoder:
         return THOUGHT + event.text if is_open else event.text
 
     def _close_reasoning(self, choice: int) -> bytes:
-        """Closes the reasoning, where nothing but a call or the end comes after it."""
+        """Closes the reasoning if no text follows it."""
         if choice not in self._reasoning_choices:
             return b""
         self._reasoning_choices.remove(choice)
@@ -171,7 +171,7 @@ def encode_flat_error(error: AntiphonError) -> bytes:
 
 
 def encode_streamed_error(error: AntiphonError) -> bytes:
-    """The same under the key `error`."""
+    """The same error under the key `error`."""
     return _encode(StreamedError(_build_error(error)))
 
 

@@ -23,7 +23,7 @@ from antiphon.domain.identity import Actor, ActorKind, Right
 from antiphon.errors import InvalidValue
 
 HUB_TOKEN = re.compile(r"[A-Za-z0-9._-]+")
-"""It goes into a header as it is."""
+"""The token is sent as a header, so only these characters are allowed."""
 
 SOURCES = {"HF_HUB": AdapterOrigin.HUB, "LOCAL": AdapterOrigin.LOCAL}
 

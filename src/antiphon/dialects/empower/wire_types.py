@@ -1,6 +1,7 @@
-"""The JSON shapes of Empower's requests, answers and errors: OpenAI's, where Empower's page has no other.
+"""Wire types of Empower's requests, answers and errors. Where Empower's page has no type of its own, it is
+OpenAI's.
 
-The type of chat requests has all fields of OpenAI's; `fields` says which are supported.
+The chat request has all fields of OpenAI's; `fields` tells which are supported.
 """
 
 from typing import Annotated, Literal
@@ -20,7 +21,7 @@ from antiphon.dialects.common.response_types import FinishName, ToolCallPart, To
 
 LONGEST_REVISION = 200
 LONGEST_TOKEN = 512
-"""Characters of a hub's token; those of today have 37."""
+"""Characters of a hub token; today's have 37."""
 
 ModelName = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
 

@@ -1,6 +1,6 @@
 """Decodes a body of Fireworks' endpoints to a generation request, with the defaults and rules of its page.
 
-Fields that mean the same in the superset of `/v1` are passed on to its decoder.
+The decoder of `/v1` reads the fields that mean the same there.
 """
 
 from dataclasses import dataclass, replace
@@ -36,11 +36,11 @@ from antiphon.domain.values import changed
 from antiphon.errors import InvalidValue, MalformedBody, MissingParameter, UnsupportedParameter
 
 CHAT_MAX_TOKENS = 200
-"""What a choice of a chat makes when nothing is said."""
+"""The page's default for a chat."""
 
 LEAST_REPETITION = 1e-6
-"""What a repetition penalty of 0 is taken as: what it divides by cannot be 0, and this favours what is there
-already as much as a logit can."""
+"""Replaces a repetition penalty of 0, by which nothing can be divided. It favours earlier tokens as strongly
+as a logit can."""
 
 DEFAULTS: dict[str, Any] = {
     "temperature": 1.0,
@@ -49,39 +49,39 @@ DEFAULTS: dict[str, Any] = {
     "presence_penalty": 0.0,
     "repetition_penalty": 1.0,
 }
-"""The page's, which a model's own defaults do not change."""
+"""The page's defaults. A model's own defaults do not change them."""
 
 SAME_FIELDS = (
     "model", "frequency_penalty", "presence_penalty", "repetition_penalty", "ignore_eos", "mirostat_target",
     "mirostat_lr", "n", "stop", "stream", "temperature", "top_k", "top_p", "min_p", "typical_p", "logit_bias",
     "seed", "return_token_ids", "user", "metadata",
 )  # fmt: skip
-"""Fields that the superset calls so too."""
+"""Fields with the same name in `/v1`."""
 
 ON, OFF = "medium", "none"
-"""What true and false are."""
+"""The efforts that true and false mean."""
 
 EFFORT_TERMS = ReasoningTerms(budget="reasoning_effort", least=1)
 
 THINKING_TERMS = ReasoningTerms("thinking", "thinking.budget_tokens", "disabled", "enabled", LEAST_BUDGET)
 
 PLACE = "<image>"
-"""Where in a prompt an image belongs."""
+"""Marks the place of an image in a prompt."""
 
 WHERE = "response_format"
 
 
 @dataclass(frozen=True, slots=True)
 class FireworksCall(GenerationCall):
-    """A call, and the shape of its log-probabilities."""
+    """A call, and the form of its log-probabilities."""
 
     entries: bool = False
-    """Whether they are entries, one for each token, and not arrays."""
+    """Whether log-probabilities are one entry per token instead of arrays."""
 
 
 def decode_text(body: bytes, report: bool = False, strict: bool = False) -> GenerationCall:
-    """A body of POST completions. Raises a RequestError; with `report` not for unknown fields, which are then
-    ignored and named; with `strict` every keyword of a schema has to be kept."""
+    """Decodes a body of POST completions. `report`: unknown fields are ignored and named instead of refused.
+    `strict`: every schema keyword must be enforced. Raises a RequestError."""
     found = FieldReport(report)
     given = filter_fields(read_object(body), FireworksScope.TEXT, report=found)
     wire = convert(given, FireworksCompletionRequest)
@@ -99,7 +99,7 @@ def decode_text(body: bytes, report: bool = False, strict: bool = False) -> Gene
 
 
 def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> GenerationCall:
-    """A body of POST chat/completions. Raises a RequestError; the others as in `decode_text`."""
+    """Decodes a body of POST chat/completions, as `decode_text` does."""
     found = FieldReport(report)
     given = filter_fields(read_object(body), FireworksScope.CHAT, report=found)
     wire = convert(filter_tools(filter_messages(given, found), found), FireworksChatCompletionRequest)
@@ -134,7 +134,7 @@ def _read_same_fields(wire: FireworksCommonRequest) -> dict[str, Any]:
 
 
 def _read_max_tokens(wire: FireworksCommonRequest, max_tokens: int | None) -> int | None:
-    """The page's max_tokens, by either name."""
+    """The page's max_tokens, under either name."""
     newer = wire.max_completion_tokens
     if None is not newer != max_tokens is not None:
         raise InvalidValue(
@@ -144,7 +144,7 @@ def _read_max_tokens(wire: FireworksCommonRequest, max_tokens: int | None) -> in
 
 
 def _read_alternatives(wire: FireworksCommonRequest) -> int | None:
-    """How many of the likeliest tokens are asked for; None where no log-probability is."""
+    """The number of likeliest tokens that are wanted; None without log-probabilities."""
     if wire.logprobs is None or wire.logprobs is False:
         if wire.top_logprobs:
             raise InvalidValue("top_logprobs is taken only together with logprobs", param="top_logprobs")
@@ -176,8 +176,8 @@ def _read_tool_choice(
 def _complete_call(
     call: GenerationCall, wire: FireworksCommonRequest, form: RelaxedConstraint, is_usual: bool
 ) -> FireworksCall:
-    """The call with what the superset has otherwise: what is kept of a stop text, what becomes of too many
-    tokens, and usage in every stream. `is_usual`: whether the caller says no max_tokens."""
+    """Adds what differs from `/v1`: stop texts that stay, the handling of too many tokens, and usage in every
+    stream. `is_usual`: whether the caller left max_tokens out."""
     output = changed(
         call.request.output,
         constraint=form.constraint,
@@ -198,7 +198,7 @@ def _complete_call(
 
 
 def read_fireworks_format(asked: FireworksResponseFormat | None, strict: bool) -> RelaxedConstraint:
-    """What each choice must look like; with `strict` every keyword of a schema has to be kept. Raises a
+    """The constraint of each choice. `strict`: every schema keyword must be enforced. Raises a
     RequestError."""
     if asked is None:
         return RelaxedConstraint(None)
@@ -220,7 +220,7 @@ def read_fireworks_format(asked: FireworksResponseFormat | None, strict: bool) -
 
 
 def _read_schema(text: str, where: str) -> dict[str, Any]:
-    """The schema that a text is."""
+    """The schema in a text."""
     try:
         return read_object(text.encode())
     except MalformedBody:
@@ -228,8 +228,8 @@ def _read_schema(text: str, where: str) -> dict[str, Any]:
 
 
 def require_images(wire: FireworksCompletionRequest) -> None:
-    """Raises InvalidValue where images and their places differ in number, and UnsupportedParameter for any
-    image at all."""
+    """Raises InvalidValue if images and their places differ in number, and UnsupportedParameter for any
+    image."""
     if wire.images is None:
         return
     many = isinstance(wire.prompt, list) and any(isinstance(item, str | list) for item in wire.prompt)
@@ -248,7 +248,7 @@ def require_images(wire: FireworksCompletionRequest) -> None:
 
 
 def _pair_images(wire: FireworksCompletionRequest, many: bool) -> list[tuple[str, object, list[str]]]:
-    """Each prompt with its images, and where those stand."""
+    """Each prompt with its images and their fields."""
     given = wire.images or []
     nested = [item for item in given if isinstance(item, list)]
     flat = [item for item in given if isinstance(item, str)]
@@ -267,7 +267,7 @@ def _pair_images(wire: FireworksCompletionRequest, many: bool) -> list[tuple[str
 
 
 def read_reasoning(wire: FireworksChatCompletionRequest) -> Reasoning:
-    """What of it the model is asked for. Raises InvalidValue where both fields are sent."""
+    """Reads what reasoning the request asks for. Raises InvalidValue if both fields are sent."""
     effort, thinking = wire.reasoning_effort, wire.thinking
     if thinking is not None:
         if effort is not None:

@@ -45,7 +45,7 @@ from antiphon.errors import AntiphonError
 NAME = "fireworks"
 
 SCHEMA_PREFIX = "Fireworks"
-"""What the names of its schemas begin with."""
+"""Prefix of its schema names."""
 
 REQUESTS: Mapping[str, Table] = {
     "FireworksCompletionRequest": TABLES[FireworksScope.TEXT],
@@ -58,7 +58,7 @@ REQUESTS: Mapping[str, Table] = {
     "MessageToolCall": MESSAGE_TABLES[MessagePlace.CALL],
     "CalledFunction": MESSAGE_TABLES[MessagePlace.CALLED],
 }
-"""Schemas whose fields stand in a table."""
+"""Schemas whose fields are in a table."""
 
 MODEL = "accounts/fireworks/models/cantor"
 
@@ -119,7 +119,7 @@ def _build_model(model: ModelEntry) -> FireworksModelShape:
         kind=base if profile.embedding is None else "EMBEDDING_MODEL",
         supports_chat=profile.chat,
         supports_image_input="image" in profile.modalities,
-        # Whoever can chat is shown tools, by the server where the template has no place for them.
+        # Every chat model is shown tools. If its template has no place for them, the server adds them.
         supports_tools=profile.chat,
         context_length=profile.context_length,
     )
@@ -177,11 +177,11 @@ class Fireworks:
     name = NAME
     prefix = "/fireworks"
     aliases: Mapping[str, str] = MappingProxyType({"accounts/fireworks/models/*": "*"})
-    """How its callers name models, as a rule of aliases; those of the settings come before it."""
+    """How its callers name models, as an alias rule. The aliases of the settings come first."""
 
     def __init__(self, report_unknown: bool = False, strict_schemas: bool = False) -> None:
-        """`report_unknown`: whether a generation's unknown fields are named in the answer, not refused;
-        `strict_schemas`: whether a schema is refused of which a keyword is not kept."""
+        """`report_unknown`: name unknown fields in the answer instead of refusing them. `strict_schemas`:
+        refuse a schema with a keyword that is not enforced."""
         text = FireworksCompletions(report_unknown, strict_schemas)
         chat = FireworksChatCompletions(report_unknown, strict_schemas)
         self.endpoints = (

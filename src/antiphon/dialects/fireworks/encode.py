@@ -1,7 +1,7 @@
-"""Encodes answers, log-probabilities and errors in Fireworks' shapes.
+"""Encodes answers, log-probabilities and errors in Fireworks' form.
 
-A chunk belongs to one choice; the last chunk of each choice has the usage of the whole request. Fireworks'
-clients take numbers only, so the first token of an echoed prompt has the log-probability 0.
+A chunk belongs to one choice. The last chunk of each choice contains the usage of the whole request.
+Fireworks' clients accept only numbers, so the first token of an echoed prompt has the log-probability 0.
 """
 
 from collections.abc import Mapping
@@ -53,10 +53,10 @@ from antiphon.errors import AntiphonError, BudgetExceeded
 _encode = msgspec.json.Encoder().encode
 
 STATUSES: Mapping[int, int] = {415: 400, 431: 400, 504: 408}
-"""Statuses that Fireworks' table does not have, and what it says instead."""
+"""Fireworks' status for statuses that it does not have."""
 
 OVER_LIMIT = 402
-"""What Fireworks says where an account is over its budget; 429 is that of a rate."""
+"""Fireworks' status for an exceeded budget. It uses 429 for rates."""
 
 CODES: Mapping[int, str] = {
     400: "INVALID_ARGUMENT",
@@ -78,10 +78,10 @@ SENTENCES: Mapping[str, str] = {
     "invalid_api_key": "The API key you provided is invalid",
     "context_length_exceeded": "The prompt is too long",
 }
-"""How Fireworks begins to tell of an error; ours says the rest."""
+"""The beginning of Fireworks' error messages; our message follows."""
 
 FIRST_LOGPROB = 0.0
-"""Log-probability of a token that nothing comes before."""
+"""Log-probability of the first token."""
 
 
 def encode_text(head: ResponseMeta, call: GenerationCall, generation: CollectedGeneration) -> bytes:
@@ -129,13 +129,13 @@ def encode_chat(head: ResponseMeta, call: GenerationCall, generation: CollectedG
 
 
 def _build_meta(head: ResponseMeta) -> MetaFields:
-    """The id is a UUID and nothing else."""
+    """The id is a UUID without prefix."""
     parts = (head.id[begin:end] for begin, end in pairwise((0, 8, 12, 16, 20, None)))
     return {"id": "-".join(parts), "created": head.created, "model": head.model}
 
 
 class LogprobsBuilder:
-    """Log-probabilities in the shape that a call asked for."""
+    """Builds log-probabilities in the form that a call asks for."""
 
     def __init__(self, call: GenerationCall) -> None:
         self._entries = isinstance(call, FireworksCall) and call.entries
@@ -149,14 +149,14 @@ Part = TypeVar("Part")
 
 
 class FireworksChunkBuilder(ChunkBuilder[Part], Protocol[Part]):
-    """A form that knows of choices which break off."""
+    """A chunk builder that can also end a failed choice."""
 
     def build_failure(self, choice: int) -> Part:
         """The end of a choice that failed."""
 
 
 class FireworksChatChunkBuilder(BaseChatChunkBuilder[FireworksChatChunkChoice]):
-    """A chat."""
+    """Builds a chat's chunks."""
 
     prefix = ""
 
@@ -183,7 +183,7 @@ class FireworksChatChunkBuilder(BaseChatChunkBuilder[FireworksChatChunkChoice]):
 
 
 class FireworksTextChunkBuilder(BaseTextChunkBuilder[FireworksTextChoice]):
-    """A text completion."""
+    """Builds a text completion's chunks."""
 
     prefix = ""
 
@@ -207,7 +207,7 @@ class FireworksTextChunkBuilder(BaseTextChunkBuilder[FireworksTextChoice]):
 
 
 class FireworksStreamEncoder(OpenAIStreamEncoder[Part]):
-    """One stream. The ends of its choices are held back until the usage is known, which each tells."""
+    """Encodes one stream. The end of each choice waits for the usage, because it contains it."""
 
     def __init__(
         self, builder: FireworksChunkBuilder[Part], head: ResponseMeta, call: GenerationCall
@@ -226,7 +226,7 @@ class FireworksStreamEncoder(OpenAIStreamEncoder[Part]):
         return b"".join(self._encode_end(event, shape) for event in self._ends.values())
 
     def error(self, error: AntiphonError) -> bytes:
-        """Choices that did not end, end with an error; its sentence follows, and no `[DONE]`."""
+        """Ends the open choices with an error. The error's message follows, without `[DONE]`."""
         whole = b"".join(self._encode_end(event, None) for event in self._ends.values())
         cut = (choice for choice in range(self._choices) if choice not in self._ends)
         broken = b"".join(self._encode_chunk([self._build_failure(choice)]) for choice in cut)
@@ -240,7 +240,7 @@ class FireworksStreamEncoder(OpenAIStreamEncoder[Part]):
 
 
 def build_array_logprobs(scores: Scores, alternatives: bool) -> Logprobs:
-    """Arrays of equal length; that of the alternatives only when some were asked for."""
+    """Arrays of equal length. The array of alternatives is left out unless some were wanted."""
     return Logprobs(
         tokens=encode_list(scores, lambda score: spell_token(score.piece)),
         token_logprobs=encode_list(scores, _clamp_logprob),
@@ -251,7 +251,7 @@ def build_array_logprobs(scores: Scores, alternatives: bool) -> Logprobs:
 
 
 def build_entry_logprobs(scores: Scores) -> Logprobs:
-    """An entry for each token, with its alternatives."""
+    """One entry per token, with its alternatives."""
     return Logprobs(content=encode_list(scores, _build_entry))
 
 
@@ -281,14 +281,14 @@ def _clamp_logprob(score: TokenScore) -> float:
 
 
 def map_status(error: AntiphonError) -> int:
-    """The status of Fireworks' table."""
+    """The status in Fireworks' table."""
     if isinstance(error, BudgetExceeded):
         return OVER_LIMIT
     return STATUSES.get(error.status, error.status)
 
 
 def encode_fireworks_error(error: AntiphonError) -> bytes:
-    """`{"error": {"message", "param", "code"}}`; the code is one of Fireworks' words."""
+    """`{"error": {"message", "param", "code"}}`. The code is one of Fireworks' words."""
     sentence = SENTENCES.get(error.code)
     message = f"{sentence}: {error.message}" if sentence else error.message
     return _encode(

@@ -51,7 +51,7 @@ REQUESTS: Mapping[str, FieldScope] = {
     "LoadAdapterRequest": FieldScope.LOAD,
     "UnloadAdapterRequest": FieldScope.UNLOAD,
 }
-"""Schemas whose fields stand in the table."""
+"""Schemas whose fields are in the table."""
 
 EXAMPLES: Mapping[str, object] = {
     "ChatCompletionRequest": {"model": "cantor", "messages": [{"role": "user", "content": "Hello!"}]},
@@ -112,14 +112,14 @@ class OpenAICompletions:
 
 
 class OpenAI:
-    """OpenAI's dialect, with vLLM's endpoints of token ids and adapters. Holds no state."""
+    """OpenAI's dialect, with vLLM's endpoints for token ids and adapters. Stateless."""
 
     name = NAME
     prefix = ""
 
     def __init__(self, report_unknown: bool = False, strict_schemas: bool = False) -> None:
-        """`report_unknown`: whether a generation's unknown fields are named in the answer, not refused;
-        `strict_schemas`: whether a schema is refused of which a keyword is not kept."""
+        """`report_unknown`: name unknown fields in the answer instead of refusing them. `strict_schemas`:
+        refuse a schema with a keyword that is not enforced."""
         chat = OpenAIChatCompletions(report_unknown, strict_schemas)
         text = OpenAICompletions(report_unknown, strict_schemas)
         self.endpoints = (
@@ -158,8 +158,8 @@ def describe_endpoints(endpoints: tuple[Endpoint, ...]) -> Description:
 
 
 def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> GenerationCall:
-    """A body of POST /v1/chat/completions. Raises a RequestError; with `report` not for unknown fields, which
-    are then ignored and named; with `strict` every keyword of a schema has to be kept."""
+    """Decodes a body of POST /v1/chat/completions. `report`: unknown fields are ignored and named instead of
+    refused. `strict`: every schema keyword must be enforced. Raises a RequestError."""
     found = FieldReport(report)
     given = filter_fields(read_object(body), FieldScope.CHAT, report=found)
     _filter_stream_options(given, found)
@@ -168,7 +168,7 @@ def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> Gene
 
 
 def decode_text(body: bytes, report: bool = False, strict: bool = False) -> GenerationCall:
-    """A body of POST /v1/completions. Raises a RequestError; the others as in `decode_chat`."""
+    """Decodes a body of POST /v1/completions, as `decode_chat` does."""
     found = FieldReport(report)
     given = filter_fields(read_object(body), FieldScope.TEXT, report=found)
     _filter_stream_options(given, found)

@@ -36,7 +36,7 @@ MAX_INPUTS = 2048
 FORMS = ("float", "base64")
 
 MANY_VECTOR_BYTES = 1 << 16
-"""Bytes of vectors from which a thread encodes an answer: as many take some milliseconds in JSON."""
+"""Bytes of vectors from which a thread encodes an answer. In JSON, this many take some milliseconds."""
 
 ORIGIN = Origin("openai", "/v1/embeddings")
 
@@ -93,7 +93,7 @@ class OpenAIEmbeddings:
     """The endpoint that makes vectors of texts."""
 
     def __init__(self, report: bool = False) -> None:
-        """`report`: whether unknown fields are named in the answer, not refused."""
+        """`report`: name unknown fields in the answer instead of refusing them."""
         self._report = report
 
     def decode(self, body: bytes) -> EmbeddingCall:
@@ -114,7 +114,7 @@ class OpenAIEmbeddings:
         )
 
     def answer(self, call: EmbeddingCall, embeddings: Embeddings) -> bytes:
-        # Each vector by itself: whoever waits for the interpreter gets it in between.
+        # Each vector is encoded by itself, so that other threads can run in between.
         written = [
             Raw(_encode(EmbeddingShape(index=index, embedding=encode_vector(vector, call.packed))))
             for index, vector in enumerate(embeddings)
@@ -153,8 +153,8 @@ def encode_vector(vector: bytes, packed: bool) -> list[float] | str:
 
 
 def build_prompts(given: str | list[Any]) -> tuple[RawPrompt, ...]:
-    """One for a text or a list of token ids; one for each item of a list of texts or of lists of ids. Raises
-    InvalidValue."""
+    """One prompt for a text or a list of token ids. For a list of texts or of id lists, one prompt each.
+    Raises InvalidValue."""
     if isinstance(given, str):
         return (_build_text_prompt(given, "input"),)
     kinds = set(map(type, given))
