@@ -27,10 +27,10 @@ from typing import Any
 from antiphon.domain.sampling import Sampling
 from antiphon.engines.base import KVLayout, LoadSpec, Steps, TokenRequest, TokenSegment
 from antiphon.engines.llama import LlamaTokenEngine
-from antiphon.engines.llama.libllama.context import ContextShape, Decoded, NativeContext
+from antiphon.engines.llama.libllama.context import ContextSizes, DecodeStatus, NativeContext
 from antiphon.engines.llama.libllama.library import find_library
 from antiphon.engines.llama.libllama.model import NativeModel
-from antiphon.engines.llama.machine import best_threads
+from antiphon.engines.llama.machine import choose_thread_count
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -149,22 +149,22 @@ def changes(path: Path, files: Sequence[Path], layout: str, args: argparse.Names
     library, _ = find_library(None)
     model = NativeModel(library, path)
     unified, exact = layout == "pool", layout == "exact"
-    threads = args.threads or best_threads()
+    threads = args.threads or choose_thread_count()
     steps = 4 * args.steps + 16
     cells = steps * EACH if unified else steps
-    shape = ContextShape(cells, EACH, 64, 64, threads, unified, flash=not exact, kv_type="f16")
+    shape = ContextSizes(cells, EACH, 64, 64, threads, unified, flash=not exact, kv_type="f16")
     context = NativeContext(model, shape)
     for number, file in enumerate(files[:2]):
-        context.shelf.add(str(number), file)
+        context.adapters.add(str(number), file)
     costs: dict[bool, list[float]] = {True: [], False: []}
-    context.shelf.use("0")
+    context.adapters.use("0")
     for step in range(3 * args.steps):
         is_change = step % 3 == 2
-        context.set_singles([300] * EACH, [step] * EACH, list(range(EACH)))
+        context.set_single_rows([300] * EACH, [step] * EACH, list(range(EACH)))
         began = time.process_time()
         if is_change:
-            context.shelf.use(str(step // 3 % 2))
-        if context.decode(EACH) != Decoded.DONE:
+            context.adapters.use(str(step // 3 % 2))
+        if context.decode(EACH) != DecodeStatus.DONE:
             raise SystemExit("the library could not compute a step")
         if step > 8:
             costs[is_change].append(1000 * (time.process_time() - began))

@@ -15,15 +15,15 @@ from pathlib import Path
 from statistics import mean, median, quantiles
 
 import antiphon
-from antiphon.constraints.checking_process import checked
-from antiphon.constraints.guide import Clock, Guide, Make, nothing
-from antiphon.constraints.mask_workers import Masks, tokens_of
-from antiphon.constraints.matching import Matcher, Vocabulary
+from antiphon.constraints.checking_process import check_constraint
+from antiphon.constraints.guide import Clock, Guide, MatcherFactory, read_zero
+from antiphon.constraints.mask_workers import MaskWorkers, build_token_table
+from antiphon.constraints.matching import CompilerVocabulary, Matcher
 from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.domain.sampling import Sampling
 from antiphon.engines.base import LoadSpec, Steps, TextPiece, TokenRequest, TokenSegment
 from antiphon.engines.llama import LlamaTokenEngine
-from antiphon.engines.llama.guided_decoding import Guiding
+from antiphon.engines.llama.guided_decoding import GuidedSequences
 
 FIELDS = (
     "identifier quantity unit_price category_code warehouse_row shelf_number priority weight_grams "
@@ -57,7 +57,9 @@ CLOCKS = Clocks()
 class TimedGuide(Guide):
     """Counts the time of its answers."""
 
-    def work(self, vocabulary: Vocabulary, spent: Clock = nothing, make: Make = Matcher) -> None:
+    def work(
+        self, vocabulary: CompilerVocabulary, spent: Clock = read_zero, make: MatcherFactory = Matcher
+    ) -> None:
         began = time.thread_time()
         super().work(vocabulary, spent, make)
         CLOCKS.working += time.thread_time() - began
@@ -65,15 +67,15 @@ class TimedGuide(Guide):
 
 def time_waits() -> None:
     """Counts the decode thread's waits."""
-    plain = Guiding.await_answers
+    plain = GuidedSequences.await_answers
 
-    def timed(self: Guiding, running: object) -> None:
+    def timed(self: GuidedSequences, running: object) -> None:
         began = time.perf_counter()
         plain(self, running)  # type: ignore[arg-type]
         CLOCKS.awaiting += time.perf_counter() - began
 
-    Guiding.await_answers = timed  # type: ignore[method-assign]
-    Masks.guide = lambda self, grammar, clock=time.monotonic: TimedGuide(grammar, self, clock)  # type: ignore[method-assign]
+    GuidedSequences.await_answers = timed  # type: ignore[method-assign]
+    MaskWorkers.create_guide = lambda self, grammar, clock=time.monotonic: TimedGuide(grammar, self, clock)  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,7 @@ async def main(model: str, rounds: int, tokens: int, widths: list[int], most: fl
             pairs.append((free, await run(engine, prompt, streams, None)))
         report(streams, pairs)
     await engine.aclose()
-    times = answers(Vocabulary(tokens_of(table)))
+    times = answers(CompilerVocabulary(build_token_table(table)))
     slowest = quantiles(times, n=100)[98]
     print(f"answers (forced tokens and mask): mean {mean(times):.0f} us, p99 {slowest:.0f} us")
 
@@ -169,7 +171,7 @@ class Aside:
     def __init__(self, size: int) -> None:
         import threading
 
-        self.news = threading.Event()
+        self.answered = threading.Event()
         self.size = size
 
     def put(self, guide: Guide) -> None:
@@ -178,9 +180,9 @@ class Aside:
     abandon = put
 
 
-def answers(vocabulary: Vocabulary) -> list[float]:
+def answers(vocabulary: CompilerVocabulary) -> list[float]:
     """Microseconds of each answer along texts of the schema, without a model or other threads."""
-    grammar = checked(CONSTRAINT, vocabulary)
+    grammar = check_constraint(CONSTRAINT, vocabulary)
     times = []
     for seed in range(20):
         guide = Guide(grammar, Aside(vocabulary.size))
@@ -191,7 +193,7 @@ def answers(vocabulary: Vocabulary) -> list[float]:
             forced = guide.take_forced()
             if forced and forced[-1] in vocabulary.tokens.ends:
                 break
-            allowed = guide.allowed().nonzero()[0]
+            allowed = guide.get_allowed().nonzero()[0]
             token = int(allowed[seed % len(allowed)])
             if token in vocabulary.tokens.ends:
                 break

@@ -36,7 +36,7 @@ from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.engines.base import Counts, SequenceFinished, SequenceStarted, Steps, StopCause, TextPiece
 from antiphon.engines.base import TokenEvent as Event
 from antiphon.engines.base import TokenRequest as Request
-from antiphon.engines.registry import Model, ModelRoute, Models
+from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.http.application import create_app
 from antiphon.http.serve import serve
 from antiphon.http.state import AppState
@@ -45,7 +45,7 @@ from antiphon.rendering.renderer import Renderer
 from antiphon.rendering.template.chat_template import prove
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
-from antiphon.testing import Answer, ScriptedEngine, ScriptedTokenEngine
+from antiphon.testing import ScriptedAnswer, ScriptedEngine, ScriptedTokenEngine
 from benchmarks.http_path import CHUNKS, KEY, PACE, TEXT, TOKENS, Figure, measure, started
 
 ROOT = Path(__file__).parents[1]
@@ -82,7 +82,7 @@ class Ready(ScriptedTokenEngine):
         return PROMPT_TOKENS
 
     async def generate(self, request: Request) -> AsyncGenerator[Event, None]:
-        step = Steps(self.tokenizer.plain(" world"))
+        step = Steps(self.tokenizer.encode_plain(" world"))
         yield SequenceStarted(3)
         for _ in range(request.max_tokens):
             yield step
@@ -98,10 +98,13 @@ def gateway(listener: socket.socket) -> None:
     logger = logging.getLogger("antiphon")
     logger.addHandler(logging.FileHandler(os.devnull))
     logger.setLevel(logging.INFO)
-    at_once, one_by_one = Answer((TEXT,) * TOKENS, pace=None), Answer((TEXT,) * CHUNKS, pace=PACE)
+    at_once, one_by_one = (
+        ScriptedAnswer((TEXT,) * TOKENS, pace=None),
+        ScriptedAnswer((TEXT,) * CHUNKS, pace=PACE),
+    )
     events = ScriptedEngine(lambda request: at_once if request.output.max_tokens == TOKENS else one_by_one)
     rendered = Renderer(Ready(), prove=prove_here)
-    models = Models(
+    models = ModelRegistry(
         (Model("scripted", (ModelRoute(events),), 0), Model("rendered", (ModelRoute(rendered),), 0))
     )
     edge = AppState(Pipeline(models, Metrics(), 1.0), models, OpenAI(), ServerSettings(), (ServiceKey(KEY),))

@@ -35,7 +35,7 @@ from antiphon.engines.base import (
     TokenRequest,
     TokenSegment,
 )
-from antiphon.engines.host.client import host_engine
+from antiphon.engines.host.client import open_host_engine
 from antiphon.engines.host.control import HostConfig
 from antiphon.processes.ipc.frames import to_line
 from antiphon.testing import ScriptedTokenEngine
@@ -179,7 +179,7 @@ async def measured(rounds: int, seconds: float, echo: str, ours: str, host: psut
         writer.write(b"a" * ECHO_BYTES)
         await reader.readexactly(ECHO_BYTES)
 
-    async with host_engine(ours, "ready") as engine:
+    async with open_host_engine(ours, "ready") as engine:
         await engine.load(LoadSpec("none"))
         found = [
             Round(

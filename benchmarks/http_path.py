@@ -37,14 +37,14 @@ from starlette.routing import Route
 
 from antiphon.auth.keyring import ServiceKey
 from antiphon.dialects.openai.dialect import OpenAI
-from antiphon.engines.registry import Model, ModelRoute, Models
+from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.http.application import create_app
 from antiphon.http.serve import serve
 from antiphon.http.state import AppState
 from antiphon.pipeline.run import Pipeline
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
-from antiphon.testing import Answer, ScriptedEngine
+from antiphon.testing import ScriptedAnswer, ScriptedEngine
 
 CALLERS = 16
 """Connections that ask for buffered answers."""
@@ -75,9 +75,12 @@ def antiphon_server(listener: socket.socket) -> None:
     logger = logging.getLogger("antiphon")
     logger.addHandler(logging.FileHandler(os.devnull))
     logger.setLevel(logging.INFO)
-    at_once, one_by_one = Answer((TEXT,) * TOKENS, pace=None), Answer((TEXT,) * CHUNKS, pace=PACE)
+    at_once, one_by_one = (
+        ScriptedAnswer((TEXT,) * TOKENS, pace=None),
+        ScriptedAnswer((TEXT,) * CHUNKS, pace=PACE),
+    )
     engine = ScriptedEngine(lambda request: at_once if request.output.max_tokens == TOKENS else one_by_one)
-    models = Models((Model("scripted", (ModelRoute(engine),), 0),))
+    models = ModelRegistry((Model("scripted", (ModelRoute(engine),), 0),))
     pipeline = Pipeline(models, Metrics(), 1.0)
     edge = AppState(pipeline, models, OpenAI(), ServerSettings(), (ServiceKey(KEY),))
     uvloop.run(serve(create_app(edge), edge, listener))

@@ -30,10 +30,10 @@ from statistics import mean, quantiles
 
 import numpy as np
 
-from antiphon.constraints.checking_process import any_allowed, checked
+from antiphon.constraints.checking_process import check_constraint, pick_allowed
 from antiphon.constraints.grammar import Grammar
-from antiphon.constraints.mask_workers import tokens_of
-from antiphon.constraints.matching import Matcher, Vocabulary
+from antiphon.constraints.mask_workers import build_token_table
+from antiphon.constraints.matching import CompilerVocabulary, Matcher
 from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.engines.base import LoadSpec
 from antiphon.engines.base import Vocabulary as Table
@@ -116,15 +116,15 @@ class Times:
 class Walk:
     """One text of a schema, by Antiphon's masks: random tokens, all forced ones taken one by one."""
 
-    def __init__(self, grammar: Grammar, words: Vocabulary, most: int) -> None:
+    def __init__(self, grammar: Grammar, words: CompilerVocabulary, most: int) -> None:
         self.grammar = grammar
         self.tokens: list[int] = []
         self.times: list[float] = []
         ends, chosen = frozenset(words.tokens.ends), Random(0)
         matcher = Matcher(grammar, words)
         while len(self.tokens) < most:
-            mask = matcher.mask() if not self.tokens else self._timed(matcher)
-            token = any_allowed(mask, chosen, words.size, ends)
+            mask = matcher.compute_mask() if not self.tokens else self._timed(matcher)
+            token = pick_allowed(mask, chosen, words.size, ends)
             if token is None:
                 return
             self.tokens.append(token)
@@ -132,12 +132,12 @@ class Walk:
     def _timed(self, matcher: Matcher) -> bytes:
         began = time.thread_time()
         matcher.consume(self.tokens[-1:])
-        mask = matcher.mask()
+        mask = matcher.compute_mask()
         self.times.append((time.thread_time() - began) * 1e6)
         return mask
 
 
-def answered(grammar: Grammar, words: Vocabulary, most: int) -> tuple[list[float], int]:
+def answered(grammar: Grammar, words: CompilerVocabulary, most: int) -> tuple[list[float], int]:
     """As the server follows it: microseconds of each answer (forced tokens taken at once, then a mask), and
     how many tokens these were."""
     ends, chosen = frozenset(words.tokens.ends), Random(0)
@@ -146,14 +146,14 @@ def answered(grammar: Grammar, words: Vocabulary, most: int) -> tuple[list[float
         began = time.thread_time()
         if drawn is not None:
             matcher.consume([drawn])
-        forced = matcher.forced()
+        forced = matcher.find_forced()
         over = bool(ends & set(forced))
         if not over:
             matcher.consume(forced)
-            mask = matcher.mask()
+            mask = matcher.compute_mask()
         times.append((time.thread_time() - began) * 1e6)
         tokens += len(forced) + 1
-        drawn = None if over else any_allowed(mask, chosen, words.size, ends)
+        drawn = None if over else pick_allowed(mask, chosen, words.size, ends)
         if drawn is None:
             break
     return times, tokens
@@ -232,13 +232,13 @@ def said(what: str, times: Sequence[float]) -> str:
     return f"{what}: mean {mean(times):.0f} us, p99 {quantiles(times, n=100)[98]:.0f}, worst {max(times):.0f}"
 
 
-def compiled(words: Vocabulary) -> tuple[list[tuple[object, Grammar]], list[object]]:
+def compiled(words: CompilerVocabulary) -> tuple[list[tuple[object, Grammar]], list[object]]:
     """The schemas that are taken, with their grammars; and those that are refused."""
     taken, refused = [], []
     for schema in [*EVERYDAY.values(), *TAKEN, *REFUSED.values()]:
         try:
             constraint = Constraint(ConstraintKind.JSON_SCHEMA, json.dumps(schema))
-            taken.append((schema, checked(constraint, words)))
+            taken.append((schema, check_constraint(constraint, words)))
         except AntiphonError:
             refused.append(schema)
     return taken, refused
@@ -250,7 +250,7 @@ def main() -> None:
     asked.add_argument("--source", type=Path, help="a tree of llama.cpp's sources")
     asked.add_argument("--tokens", type=int, default=32, help="of each text, at most")
     given = asked.parse_args()
-    words = Vocabulary(tokens_of(vocabulary(given.model)))
+    words = CompilerVocabulary(build_token_table(vocabulary(given.model)))
     taken, refused = compiled(words)
     walks = [Walk(grammar, words, given.tokens) for _, grammar in taken]
     ours = [each for walk in walks for each in walk.times]
@@ -271,7 +271,7 @@ def main() -> None:
             beside(Peer(given.model, given.source, Path(folder)), taken, refused, walks)
 
 
-def say_keys(walks: Sequence[Walk], words: Vocabulary) -> None:
+def say_keys(walks: Sequence[Walk], words: CompilerVocabulary) -> None:
     """Says what watching keys costs, along the same texts with and without."""
     watched = [walk for walk in walks if walk.grammar.places]
     without, within = list[float](), list[float]()
@@ -282,14 +282,14 @@ def say_keys(walks: Sequence[Walk], words: Vocabulary) -> None:
     print(said("the same texts, keys not watched", without) + f"; ratio {mean(within) / mean(without):.2f}")
 
 
-def again(grammar: Grammar, words: Vocabulary, tokens: Sequence[int]) -> list[float]:
+def again(grammar: Grammar, words: CompilerVocabulary, tokens: Sequence[int]) -> list[float]:
     """Microseconds of taking each token of a text and making the next mask."""
     matcher, times = Matcher(grammar, words), []
-    matcher.mask()
+    matcher.compute_mask()
     for token in tokens:
         began = time.thread_time()
         matcher.consume([token])
-        matcher.mask()
+        matcher.compute_mask()
         times.append((time.thread_time() - began) * 1e6)
     return times
 

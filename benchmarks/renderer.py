@@ -46,7 +46,7 @@ class Ready(ScriptedTokenEngine):
     """Has every token ready; each step lets the others run, as a decode step does."""
 
     async def generate(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
-        step = Steps(self.tokenizer.plain(WORD))
+        step = Steps(self.tokenizer.encode_plain(WORD))
         yield SequenceStarted(3)
         for _ in range(request.max_tokens):
             await asyncio.sleep(0)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from antiphon.assembly.tenancy import TenancyParts
     from antiphon.domain.context import Clock
     from antiphon.domain.request import GenerationRequest
-    from antiphon.engines.registry import Models
+    from antiphon.engines.registry import ModelRegistry
     from antiphon.limits.base import Limiter
     from antiphon.settings.schema import Settings
 
@@ -92,22 +92,25 @@ def prepare_process() -> None:
     configure("info", "text")
 
 
-def build_models() -> "Models":
+def build_models() -> "ModelRegistry":
     """The scripted model, in either shape that a model has had."""
     from antiphon.engines import registry
-    from antiphon.testing import Answer, ScriptedEngine
+    from antiphon.testing import ScriptedAnswer, ScriptedEngine
 
-    at_once, one_by_one = Answer((TEXT,) * TOKENS, pace=None), Answer((TEXT,) * CHUNKS, pace=0.0)
+    at_once, one_by_one = (
+        ScriptedAnswer((TEXT,) * TOKENS, pace=None),
+        ScriptedAnswer((TEXT,) * CHUNKS, pace=0.0),
+    )
 
-    def choose(request: "GenerationRequest") -> Answer:
+    def choose(request: "GenerationRequest") -> ScriptedAnswer:
         engine.streams.clear()  # its records of streams are for tests; no engine keeps requests
         return at_once if request.output.max_tokens == TOKENS else one_by_one
 
     engine = ScriptedEngine(choose)
     make: Any = registry.Model
     if hasattr(registry, "ModelRoute"):
-        return registry.Models((make("scripted", (registry.ModelRoute(engine, "scripted"),), 0),))
-    return registry.Models((make("scripted", engine, 0, kind="scripted"),))
+        return registry.ModelRegistry((make("scripted", (registry.ModelRoute(engine, "scripted"),), 0),))
+    return registry.ModelRegistry((make("scripted", engine, 0, kind="scripted"),))
 
 
 async def run_plain(listener: socket.socket) -> None:

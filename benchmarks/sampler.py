@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from antiphon.domain.sampling import Mirostat, Sampling
-from antiphon.engines.sampling import Drawing, Sampler
+from antiphon.engines.sampling import Sampler, SamplingState
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -68,11 +68,11 @@ def flat_rows(count: int, vocabulary: int) -> np.ndarray:
     return logits
 
 
-def drawings(count: int, vocabulary: int, asked: dict[str, Any], logprobs: int | None) -> list[Drawing]:
+def drawings(count: int, vocabulary: int, asked: dict[str, Any], logprobs: int | None) -> list[SamplingState]:
     dice = random.Random(2)
     prompt = [dice.randrange(vocabulary) for _ in range(PROMPT)]
     return [
-        Drawing(Sampling(seed=row, **asked), 0, logprobs, prompt, (2,), (), vocabulary)
+        SamplingState(Sampling(seed=row, **asked), 0, logprobs, prompt, (2,), (), vocabulary)
         for row in range(count)
     ]
 
@@ -95,7 +95,7 @@ def slow(logits: np.ndarray, asked: Sampling) -> None:
         reference.distribution(changed, asked)
 
 
-def one_by_one(sampler: Sampler, logits: np.ndarray, many: list[Drawing]) -> None:
+def one_by_one(sampler: Sampler, logits: np.ndarray, many: list[SamplingState]) -> None:
     """As many calls as rows."""
     for row, one in enumerate(many):
         sampler.draw(logits[row : row + 1], [one])

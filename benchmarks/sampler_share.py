@@ -24,8 +24,8 @@ from antiphon.engines.base import EngineInfo, KVLayout, LoadSpec, TokenRequest, 
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.engines.llama.batch import Logits
 from antiphon.engines.llama.libllama.context import NativeContext
-from antiphon.engines.sampling.sampler import Drawn, Sampler
-from antiphon.engines.sampling.sampling_state import Drawing
+from antiphon.engines.sampling.sampler import SampledToken, Sampler
+from antiphon.engines.sampling.sampling_state import SamplingState
 from antiphon.errors import AntiphonError
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -80,8 +80,8 @@ class Watching:
             return status
 
         def draw(
-            sampler: Sampler, logits: Logits, drawings: list[Drawing | None]
-        ) -> list[Drawn | AntiphonError | None]:
+            sampler: Sampler, logits: Logits, drawings: list[SamplingState | None]
+        ) -> list[SampledToken | AntiphonError | None]:
             began = time.perf_counter()
             drawn = self.draw(sampler, logits, drawings)
             watch.draws.append((began, time.perf_counter()))

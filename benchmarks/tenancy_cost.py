@@ -41,7 +41,7 @@ from antiphon.domain.context import SystemClock
 from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind
 from antiphon.domain.limits import Measure, Subject, Window
 from antiphon.domain.tenancy import DEFAULT_PROJECT, KeyKind
-from antiphon.engines.registry import Model, ModelRoute, Models
+from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.http.application import create_app
 from antiphon.http.serve import serve
 from antiphon.limits.base import Limiter
@@ -54,7 +54,7 @@ from antiphon.services.prices import PriceRequest
 from antiphon.settings.schema import Settings
 from antiphon.settings.tenancy import KeysSettings
 from antiphon.store.tenancy import SqlRules
-from antiphon.testing import Answer, ScriptedEngine
+from antiphon.testing import ScriptedAnswer, ScriptedEngine
 from benchmarks.http_path import (
     CHUNKS,
     KEY,
@@ -96,11 +96,14 @@ def main_of_server(listener: socket.socket, store: str, home: Path) -> None:
     uvloop.run(keyed(listener, store, home) if store else plain(listener))
 
 
-def models() -> Models:
+def models() -> ModelRegistry:
     """The scripted one."""
-    at_once, one_by_one = Answer((TEXT,) * TOKENS, pace=None), Answer((TEXT,) * CHUNKS, pace=PACE)
+    at_once, one_by_one = (
+        ScriptedAnswer((TEXT,) * TOKENS, pace=None),
+        ScriptedAnswer((TEXT,) * CHUNKS, pace=PACE),
+    )
     engine = ScriptedEngine(lambda request: at_once if request.output.max_tokens == TOKENS else one_by_one)
-    return Models((Model("scripted", (ModelRoute(engine, "scripted"),), 0),))
+    return ModelRegistry((Model("scripted", (ModelRoute(engine, "scripted"),), 0),))
 
 
 async def plain(listener: socket.socket) -> None:

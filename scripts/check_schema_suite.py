@@ -19,10 +19,10 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any
 
-from antiphon.constraints.checking_process import checked
+from antiphon.constraints.checking_process import check_constraint
 from antiphon.constraints.grammar import Grammar
-from antiphon.constraints.json_schema.lowering import normalize
-from antiphon.constraints.matching import Matcher, Tokens, Vocabulary
+from antiphon.constraints.json_schema.lowering import normalize_schema
+from antiphon.constraints.matching import CompilerVocabulary, Matcher, TokenTable
 from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.errors import EngineError, RequestError
 
@@ -30,7 +30,7 @@ MAX_PERMUTED = 4
 """Names that are tried in every order."""
 
 END = 256
-TOKENS = Tokens((*(bytes([byte]) for byte in range(256)), b""), (END,))
+TOKENS = TokenTable((*(bytes([byte]) for byte in range(256)), b""), (END,))
 
 DRAFTS = {
     "draft3": "http://json-schema.org/draft-03/schema#",
@@ -53,14 +53,14 @@ def find_cases(folder: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
                 yield path.name, case
 
 
-def accepts(grammar: Grammar, vocabulary: Vocabulary, text: str) -> bool:
+def accepts(grammar: Grammar, vocabulary: CompilerVocabulary, text: str) -> bool:
     """Whether a grammar takes a text to its end."""
     matcher = Matcher(grammar, vocabulary)
     try:
         matcher.consume(list(text.encode()))
     except EngineError:
         return False
-    return matcher.complete
+    return matcher.is_complete
 
 
 def orders(schema: object, value: object) -> Iterator[object]:
@@ -106,7 +106,7 @@ def _whole(value: object) -> object:
 
 
 def check(
-    cases: Iterable[tuple[str, Mapping[str, Any]]], uri: str | None, vocabulary: Vocabulary
+    cases: Iterable[tuple[str, Mapping[str, Any]]], uri: str | None, vocabulary: CompilerVocabulary
 ) -> tuple[Counter[str], list[str]]:
     """What became of one draft's cases, and the instances that were taken or refused wrongly."""
     counts: Counter[str] = Counter()
@@ -116,11 +116,11 @@ def check(
         if uri is not None and isinstance(schema, dict) and "$schema" not in schema:
             schema = {"$schema": uri} | schema
         try:
-            made = normalize(schema, "schema")
+            made = normalize_schema(schema, "schema")
             grammar: Grammar | None = None
             if not made.relaxations:
                 source = json.dumps(schema)
-                grammar = checked(Constraint(ConstraintKind.JSON_SCHEMA, source), vocabulary)
+                grammar = check_constraint(Constraint(ConstraintKind.JSON_SCHEMA, source), vocabulary)
         except RequestError as refusal:
             counts["refused"] += 1
             if any(each["valid"] for each in case["tests"]):
@@ -148,7 +148,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--draft", choices=DRAFTS)
     options = parser.parse_args()
-    vocabulary = Vocabulary(TOKENS)
+    vocabulary = CompilerVocabulary(TOKENS)
     for name, uri in DRAFTS.items():
         if options.draft in (None, name) and (options.folder / name).is_dir():
             counts, wrong = check(find_cases(options.folder / name), uri, vocabulary)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from antiphon.constraints.checker import Checker, CheckLimits
-from antiphon.constraints.matching import Tokens
+from antiphon.constraints.matching import TokenTable
 from antiphon.dialects.openai.dialect import decode_chat
 from antiphon.errors import RequestError
 
@@ -26,7 +26,7 @@ SIGNS = frozenset("$schema type properties items anyOf oneOf allOf $ref enum con
 """Keys of which a schema has at least one."""
 
 END = 256
-VOCABULARY = Tokens((*(bytes([byte]) for byte in range(256)), b""), (END,))
+VOCABULARY = TokenTable((*(bytes([byte]) for byte in range(256)), b""), (END,))
 """A token for each byte: what is taken does not depend on the model, but for time."""
 
 PLACE = re.compile(r" at #.*? of response_format\S*|'.*?'|[0-9]+")
@@ -73,7 +73,7 @@ async def count(folder: Path, checker: Checker) -> Tally:
         try:
             call = decode_chat(build_body(schema))
             if call.request.output.constraint is not None:
-                await checker.grammar(call.request.output.constraint)
+                await checker.check(call.request.output.constraint)
         except RequestError as refusal:
             reason = PLACE.sub("_", refusal.message)[:160]
             tally.reasons[reason] += 1

@@ -5,7 +5,7 @@ import pytest
 from antiphon.cli.serve_options import ServeOptions
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.domain.aliases import Aliases
-from antiphon.engines.registry import Model, ModelRoute, Models
+from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import ModelNotFound, SettingsError
 from antiphon.http.state import AppState
 from antiphon.pipeline.run import Pipeline
@@ -52,7 +52,7 @@ def test_one_set_of_rules_comes_before_the_next():
 
 def models(**aliases):
     made = tuple(Model(name, (ModelRoute(ScriptedEngine()),), 7) for name in ("cantor", "gpt-4"))
-    return Models(made, Aliases(aliases | {"other/*": "*"}))
+    return ModelRegistry(made, Aliases(aliases | {"other/*": "*"}))
 
 
 def test_names_of_models_come_before_aliases_which_do_not_chain():
@@ -135,7 +135,7 @@ def test_a_wrong_alias_is_named(tmp_path, line, sentence):
 @pytest.fixture
 async def served():
     engine = ScriptedEngine()
-    found = Models((Model("m", (ModelRoute(engine),), 7),), Aliases({"gpt-*": "m"}))
+    found = ModelRegistry((Model("m", (ModelRoute(engine),), 7),), Aliases({"gpt-*": "m"}))
     metrics = Metrics()
     edge = AppState(Pipeline(found, metrics, 0.0), found, OpenAI(), ServerSettings(), metrics=metrics)
     async with serving_edge(edge) as (port, connections):

@@ -68,12 +68,12 @@ class Hosted(ScriptedTokenEngine):
     def state(self) -> EngineState:
         return EngineState.READY
 
-    def lacks(self, _: str) -> bool:
+    def is_pending_reload(self, _: str) -> bool:
         return False
 
     def note_adapters(self, _: object) -> None: ...
 
-    def lose(self, _: str, __: str) -> None: ...
+    def note_refused(self, _: str, __: str) -> None: ...
 
 
 @pytest.mark.parametrize(("sharing", "shared"), [("project", False), ("server", True)])

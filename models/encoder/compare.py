@@ -46,7 +46,7 @@ async def compare(path: Path) -> tuple[int, Rows, float]:
     engine = LlamaTokenEngine()
     await engine.load(LoadSpec(str(path)))
     try:
-        before, after = (await engine.vocabulary()).around
+        before, after = (await engine.vocabulary()).embedding_frame
         split = [(*before, *await engine.tokenize([TextPiece(row["text"])], False), *after) for row in rows]
         alike = sum(list(ids) == row["ids"] for ids, row in zip(split, rows, strict=True))
         found = await vectors(engine, split)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from antiphon.cli.client import Usage
+from antiphon.cli.client import TokenUsage
 from antiphon.cli.commands.bench import (
     BINS,
     PROBE_WORDS,
@@ -92,15 +92,15 @@ def test_a_server_that_is_not_there_is_one_line(antiphon: Run):
     assert done.stderr.startswith("antiphon: nothing answers at http://127.0.0.1:1 (")
 
 
-def timed(began: float, *arrivals: float, usage: Usage | None = None, problem: str = "") -> Timed:
+def timed(began: float, *arrivals: float, usage: TokenUsage | None = None, problem: str = "") -> Timed:
     return Timed(began, list(arrivals), arrivals[-1] if arrivals else began, usage, problem)
 
 
 def test_rates_count_all_requests_and_latencies_the_good_ones():
     found = measure(
         [
-            timed(10.0, 10.5, 10.6, 10.8, usage=Usage(7, 3)),
-            timed(11.0, 11.1, 12.0, usage=Usage(9, 17)),
+            timed(10.0, 10.5, 10.6, 10.8, usage=TokenUsage(7, 3)),
+            timed(11.0, 11.1, 12.0, usage=TokenUsage(9, 17)),
             timed(10.2, problem="overloaded"),
         ]
     )

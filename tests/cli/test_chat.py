@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from antiphon.cli.commands.chat import Conversation
+from antiphon.cli.commands.chat import ChatHistory
 from tests.cli.conftest import Run
 from tests.cli.standin import ALIAS, ENCODER, MODELS, Standin, standin
 from tests.support.processes import bare_environment
@@ -266,8 +266,8 @@ def test_an_address_where_nobody_is_starts_no_server(antiphon: Run):
     assert done.returncode == 1 and "nothing answers at" in done.stderr and done.stdout == ""
 
 
-def spoken() -> Conversation:
-    chat = Conversation("cantor", system="Be brief.")
+def spoken() -> ChatHistory:
+    chat = ChatHistory("cantor", system="Be brief.")
     chat.add_turn("Hello?", "Grüß Gott.")
     return chat
 
@@ -282,7 +282,7 @@ def test_a_question_comes_after_the_system_text_and_the_turns():
             {"role": "user", "content": "And?"},
         ],
     }
-    assert Conversation("cantor").ask("Hi")["messages"] == [{"role": "user", "content": "Hi"}]
+    assert ChatHistory("cantor").ask("Hi")["messages"] == [{"role": "user", "content": "Hi"}]
 
 
 def test_a_chat_is_written_as_json_or_markdown_and_over_nothing(tmp_path: Path):

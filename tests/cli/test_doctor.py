@@ -27,7 +27,7 @@ from antiphon.cli.doctor.findings import REMEDIES, Finding, Standing, report_ok
 from antiphon.cli.doctor.probe import check_processor, check_threads, read_processor_features
 from antiphon.cli.doctor.report import examine
 from antiphon.cli.serve_options import ServeOptions
-from antiphon.engines.llama.libllama.library import discovered
+from antiphon.engines.llama.libllama.library import find_installed
 from antiphon.settings.loading import build_model
 from antiphon.settings.models import HubSettings, ModelSettings
 from antiphon.settings.schema import EngineSettings, Settings
@@ -93,7 +93,7 @@ def test_a_working_setup_has_no_findings_and_loads_the_model(antiphon: Run):
     assert (done.returncode, done.stderr, shown["broken"]) == (0, "", 0)
     said = {finding["id"]: finding["said"] for finding in shown["findings"]}
     assert f"Python {sys.version_info[0]}.{sys.version_info[1]}" in said["python"]
-    assert "llama.cpp " in said["library"] and str(next(discovered()).path) in said["library"]
+    assert "llama.cpp " in said["library"] and str(next(find_installed()).path) in said["library"]
     assert "the first that was found" in said["library"]
     assert "16 x 2048 tokens" in said["model"]
     assert said["loading"] == "cantor.gguf loads"

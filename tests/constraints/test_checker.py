@@ -36,7 +36,7 @@ async def checking(limits: CheckLimits = DEFAULT) -> AsyncIterator[Checker]:
 
 
 @pytest.mark.timeout(180)
-async def test_hostile_grammars_end_within_the_caps_and_the_event_loop_goes_on():
+async def test_hostile_grammars_end_within_their_limits():
     pauses: list[float] = []
 
     async def beat() -> None:
@@ -47,58 +47,58 @@ async def test_hostile_grammars_end_within_the_caps_and_the_event_loop_goes_on()
             pauses.append(loop.time() - before)
 
     async with checking() as checker, asyncio.TaskGroup() as group:
-        await checker.grammar(SOUND)
+        await checker.check(SOUND)
         beating = group.create_task(beat())
         for constraint in [*HOSTILE.values(), MILLION]:
             with suppress(InvalidValue):
-                await checker.grammar(constraint)
-        assert (await checker.grammar(SOUND)).text
+                await checker.check(constraint)
+        assert (await checker.check(SOUND)).text
         beating.cancel()
     assert sorted(pauses)[len(pauses) // 2] < 0.1 and max(pauses) < 1.0
 
 
-async def test_a_grammar_that_passes_the_cap_ends_the_process_which_is_replaced():
+async def test_a_grammar_over_its_limit_ends_the_process_alone():
     async with checking(CheckLimits(seconds=0.3)) as checker:
-        await checker.grammar(SOUND)
+        await checker.check(SOUND)
         first = checker.pid
         with pytest.raises(InvalidValue, match="guided_regex takes too much time"):
-            await checker.grammar(BOMB)
+            await checker.check(BOMB)
         assert checker.pid is None
         again = Constraint(BOMB.kind, BOMB.source, field="another")
         with pytest.raises(InvalidValue) as refusal:
-            await checker.grammar(again)
+            await checker.check(again)
         assert refusal.value.param == "another" and checker.pid is None, "the refusal was not remembered"
-        await checker.grammar(Constraint(KIND.REGEX, "ab"))
+        await checker.check(Constraint(KIND.REGEX, "ab"))
         assert checker.pid not in (None, first)
 
 
-async def test_a_process_that_stands_still_is_not_the_constraints_fault():
+async def test_a_stalled_process_is_not_the_constraints_fault():
     """Working, it would have been ended by its cap of CPU."""
     async with checking(CheckLimits(patience=0.5)) as checker:
-        await checker.grammar(SOUND)
+        await checker.check(SOUND)
         os.kill(pid_of(checker), signal.SIGSTOP)
         constraint = Constraint(KIND.REGEX, "a")
         with pytest.raises(EngineBusy, match="too busy") as refusal:
-            await checker.grammar(constraint)
+            await checker.check(constraint)
         assert refusal.value.retry_after and "0.5 s" in (refusal.value.cause or "")
-        assert "/a/" in (await checker.grammar(constraint)).text, "the refusal was remembered"
+        assert "/a/" in (await checker.check(constraint)).text, "the refusal was remembered"
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-async def test_a_process_that_somebody_kills_is_replaced_and_asked_again(number: signal.Signals):
+async def test_a_killed_process_is_replaced_and_asked_again(number: signal.Signals):
     async with checking() as checker:
-        await checker.grammar(SOUND)
+        await checker.check(SOUND)
         before = pid_of(checker)
         os.kill(before, signal.SIGSTOP)
         async with asyncio.TaskGroup() as group:
-            asked = group.create_task(checker.grammar(Constraint(KIND.REGEX, "c")))
+            asked = group.create_task(checker.check(Constraint(KIND.REGEX, "c")))
             await asyncio.sleep(0)
             os.kill(before, number)
             os.kill(before, signal.SIGCONT)
         assert "/c/" in asked.result().text and pid_of(checker) != before
 
 
-async def test_a_process_that_does_not_start_is_tried_again_and_the_log_says_why(
+async def test_a_process_that_does_not_start_is_tried_again_and_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     """As where the package is being replaced just then: half of it is of another release."""
@@ -109,11 +109,11 @@ async def test_a_process_that_does_not_start_is_tried_again_and_the_log_says_why
     caplog.set_level(logging.ERROR, LOGGER.name)
     async with checking() as checker:
         with pytest.raises(EngineUnavailable) as refusal:
-            await checker.grammar(SOUND)
+            await checker.check(SOUND)
         assert "no such name in it" in (refusal.value.cause or "")
         assert "no such name" not in refusal.value.message and refusal.value.retry_after
         with pytest.raises(EngineUnavailable):
-            await checker.grammar(SOUND)
+            await checker.check(SOUND)
         (logged,) = [getattr(each, FIELDS) for each in caplog.records]
         assert "no such name in it" in logged["problem"], "and it rests before it is started again"
         monkeypatch.undo()
@@ -123,7 +123,7 @@ async def test_a_process_that_does_not_start_is_tried_again_and_the_log_says_why
 async def test_a_process_that_starts_too_slowly_is_said_to():
     async with checking(CheckLimits(start=0.01)) as slow:
         with pytest.raises(EngineUnavailable) as refusal:
-            await slow.grammar(SOUND)
+            await slow.check(SOUND)
         assert "0.01 s" in (refusal.value.cause or "") and slow.pid is None
 
 
@@ -137,7 +137,7 @@ async def patiently(checker: Checker, constraint: Constraint) -> str:
     async with asyncio.timeout(30):
         while True:
             try:
-                return (await checker.grammar(constraint)).text
+                return (await checker.check(constraint)).text
             except EngineUnavailable as absent:
                 await asyncio.sleep(absent.retry_after or 0)
 
@@ -145,26 +145,26 @@ async def patiently(checker: Checker, constraint: Constraint) -> str:
 async def test_what_is_remembered_stays_within_its_bytes():
     async with checking(CheckLimits(remembered=64 * 1024)) as checker:
         for at in range(100):
-            await checker.grammar(Constraint(KIND.REGEX, f"a{{{at + 1}}}"))
-        assert 0 < checker.held <= 64 * 1024
+            await checker.check(Constraint(KIND.REGEX, f"a{{{at + 1}}}"))
+        assert 0 < checker.held_bytes <= 64 * 1024
         process = checker.pid
-        await checker.grammar(Constraint(KIND.REGEX, "a{100}"))
+        await checker.check(Constraint(KIND.REGEX, "a{100}"))
         assert checker.pid == process
 
 
-async def test_too_large_a_source_is_refused_unread_and_too_many_waiting_are_told_so():
+async def test_large_sources_and_too_many_waiting_are_refused():
     async with checking(CheckLimits(waiting=0)) as checker:
         with pytest.raises(InvalidValue, match="bytes"):
-            await checker.grammar(Constraint(KIND.REGEX, "a" * 300_000))
+            await checker.check(Constraint(KIND.REGEX, "a" * 300_000))
         with pytest.raises(EngineBusy):
-            await checker.grammar(SOUND)
+            await checker.check(SOUND)
         assert checker.pid is None
 
 
 async def test_a_caller_that_leaves_takes_its_grammar_along():
     async with checking() as checker:
-        await checker.grammar(SOUND)
+        await checker.check(SOUND)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.2):
-                await checker.grammar(BOMB)
-        assert (await checker.grammar(Constraint(KIND.REGEX, "x"))).text
+                await checker.check(BOMB)
+        assert (await checker.check(Constraint(KIND.REGEX, "x"))).text

@@ -11,13 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as some
 from msgspec import convert, to_builtins
 
-from antiphon.constraints.call_grammar import grammar_of_json
-from antiphon.constraints.checking_process import any_allowed, checked
+from antiphon.constraints.call_grammar import build_json_grammar
+from antiphon.constraints.checking_process import check_constraint, pick_allowed
 from antiphon.constraints.constraint_sources import COMPACT, STRICT
-from antiphon.constraints.grammar import WHOLE_TEXT, Around, Call, Frame, Grammar, Group, Prelude
-from antiphon.constraints.json_text import JsonFinder, JsonText, Mode
+from antiphon.constraints.grammar import (
+    WHOLE_TEXT,
+    CallFormat,
+    CallGroup,
+    Grammar,
+    Prelude,
+    TextAround,
+    TextFrame,
+)
+from antiphon.constraints.json_text import JsonFinder, JsonMode, JsonText
 from antiphon.constraints.key_guard import has_open_objects
-from antiphon.constraints.matching import Matcher, Tokens, Vocabulary
+from antiphon.constraints.matching import CompilerVocabulary, Matcher, TokenTable
 from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.errors import EngineError
 
@@ -31,7 +39,7 @@ SEVERAL = (
 )
 # fmt: on
 PIECES = (*(bytes([byte]) for byte in range(256)), b"", b"", *(text.encode() for text in SEVERAL))
-WORDS = Vocabulary(Tokens(PIECES, (END,)))
+WORDS = CompilerVocabulary(TokenTable(PIECES, (END,)))
 LIKELY = [*map(ord, '{}[]":, ab1\\u06/n'), *range(CONTROL + 1, len(PIECES))]
 """Tokens of which keys are made that come again."""
 
@@ -56,7 +64,7 @@ CLOSED: list[Any] = [
 
 
 def grammar_of(schema: Any, **more: Any) -> Grammar:
-    return checked(Constraint(KIND.JSON_SCHEMA, json.dumps(schema), **more), WORDS)
+    return check_constraint(Constraint(KIND.JSON_SCHEMA, json.dumps(schema), **more), WORDS)
 
 
 def takes(grammar: Grammar, text: str) -> bool:
@@ -64,7 +72,7 @@ def takes(grammar: Grammar, text: str) -> bool:
     shows only the tokens that the tokenizer would make of it."""
     matcher = Matcher(grammar, WORDS)
     for byte in text.encode():
-        shown = bool(matcher.forced()) or has(matcher.mask(), byte)
+        shown = bool(matcher.find_forced()) or has(matcher.compute_mask(), byte)
         try:
             matcher.consume([byte])
         except EngineError:
@@ -81,15 +89,15 @@ def walk(grammar: Grammar, seed: int, most: int = 60) -> list[int]:
     """Tokens that masks allow, with many keys alike; perhaps not to the end."""
     chosen, matcher, made = Random(seed), Matcher(grammar, WORDS), list[int]()
     while len(made) < most:
-        forced = matcher.forced()
+        forced = matcher.find_forced()
         matcher.consume([token for token in forced if token != END])
         made += forced
         if END in forced:
             break
-        mask = matcher.mask()
+        mask = matcher.compute_mask()
         likely = [token for token in LIKELY if has(mask, token)]
         token = chosen.choice(likely) if likely and chosen.random() < 0.95 else None
-        token = any_allowed(mask, chosen, WORDS.size) if token is None else token
+        token = pick_allowed(mask, chosen, WORDS.size) if token is None else token
         assert token is not None, "the walk ends where nothing may follow"
         made.append(token)
         if token == END:
@@ -167,7 +175,7 @@ def test_a_mask_lacks_what_would_be_refused_and_nothing_else(schema: Any) -> Non
         matcher, free = Matcher(grammar, WORDS), Matcher(Grammar(grammar.text), WORDS)
         found = finder.start
         for token in walk(grammar, seed):
-            mask, before = matcher.mask(), free.mask()
+            mask, before = matcher.compute_mask(), free.compute_mask()
             for each in range(WORDS.size):
                 refused = finder.read(found, WORDS.key_tables.spelled[each]) is None
                 assert has(mask, each) == (has(before, each) and not refused), (found, PIECES[each])
@@ -193,7 +201,7 @@ def test_json_is_read_alike_however_it_is_cut(value: Any, data: some.DataObject)
     for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True):
         read, _ = read.read(text[start:end])
     read, end = read.read(b"\n")
-    assert read.mode is Mode.DONE and not read.levels
+    assert read.mode is JsonMode.DONE and not read.levels
 
 
 @given(pairs=some.lists(some.tuples(some.sampled_from(["", "a", "ab", '"', "\\"]), VALUES), max_size=4))
@@ -201,12 +209,12 @@ def test_a_repeated_key_is_refused_where_it_ends(pairs: list[tuple[str, Any]]) -
     items = [f"{json.dumps(key)}:{json.dumps(value, ensure_ascii=False)}" for key, value in pairs]
     read, _ = JsonText().read(f"{{{','.join(items)}}}".encode())
     keys = [key for key, _ in pairs]
-    assert read.mode is (Mode.DONE if len({*keys}) == len(keys) else Mode.REFUSED)
+    assert read.mode is (JsonMode.DONE if len({*keys}) == len(keys) else JsonMode.REFUSED)
 
 
 @pytest.mark.parametrize("text", ["<b>", "{a", '{"a" 1', "[1}", '{"a": 1]', "{,", '{"a": ,', "[,"])
 def test_what_is_no_json_is_left_alone(text: str) -> None:
-    assert JsonText().read(text.encode())[0].mode is Mode.BROKEN
+    assert JsonText().read(text.encode())[0].mode is JsonMode.BROKEN
 
 
 @pytest.mark.parametrize("schema", CLOSED, ids=range(len(CLOSED)))
@@ -234,7 +242,7 @@ def test_open_schemas_are_watched(schema: Any) -> None:
 
 # --- JSON in other text
 
-THOUGHT = Frame(("<think>",), ("</think>", "\n"))
+THOUGHT = TextFrame(("<think>",), ("</think>", "\n"))
 
 
 @pytest.mark.parametrize("thought", ["", '<think>{"a": 1, "a": 2, "\\u0061"</think>\n'])
@@ -248,7 +256,7 @@ def test_keys_are_watched_after_reasoning_and_not_in_it(thought: str) -> None:
 
 def test_keys_are_watched_after_a_channel() -> None:
     prelude = Prelude(
-        (Frame((CONTROL, "think"), (CONTROL, "end")),), optional=True, answer=(CONTROL, "final")
+        (TextFrame((CONTROL, "think"), (CONTROL, "end")),), optional=True, answer=(CONTROL, "final")
     )
     grammar = grammar_of({"type": "object"}, prelude=prelude.dump())
     for thought in ([], [CONTROL, *b'think{"a": 1, "a": 2}', CONTROL, *b"end"]):
@@ -262,21 +270,21 @@ def test_keys_are_watched_after_a_channel() -> None:
 TOOL = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 
 
-def calls(around: Around, **more: Any) -> Grammar:
+def calls(around: TextAround, **more: Any) -> Grammar:
     layout: dict[str, Any] = {"open": ("<call>",), "close": ("</call>",), **more}
-    each = tuple(Call((f"{name}(",), TOOL, (")",), "tools") for name in ("f", "ff"))
-    return checked(Constraint(KIND.CALLS, Group(around, calls=each, **layout).dump()), WORDS)
+    each = tuple(CallFormat((f"{name}(",), TOOL, (")",), "tools") for name in ("f", "ff"))
+    return check_constraint(Constraint(KIND.CALLS, CallGroup(around, calls=each, **layout).dump()), WORDS)
 
 
 @pytest.mark.parametrize(
     ("grammar", "before"),
     [
-        (calls(Around.NOTHING), "<call>f("),
-        (calls(Around.TEXT, again=("\n",)), 'Say {"a": 1, "a": 2}: <call>ff('),
-        (calls(Around.TEXT, again=("\n",)), '<call>f({"a": 1})</call>\n<call>f('),
-        (calls(Around.NOTHING, between=("; ",)), '<call>f({"a": 1, "b": "; f("}); ff('),
-        (calls(Around.TEXT, open=(), close=(), between=("; ",), sign=r"f+\("), "f("),
-        (calls(Around.TEXT, open=(), close=(), between=("; ",), sign=r"f+\("), 'ff({"a": 1}); f('),
+        (calls(TextAround.NOTHING), "<call>f("),
+        (calls(TextAround.TEXT, again=("\n",)), 'Say {"a": 1, "a": 2}: <call>ff('),
+        (calls(TextAround.TEXT, again=("\n",)), '<call>f({"a": 1})</call>\n<call>f('),
+        (calls(TextAround.NOTHING, between=("; ",)), '<call>f({"a": 1, "b": "; f("}); ff('),
+        (calls(TextAround.TEXT, open=(), close=(), between=("; ",), sign=r"f+\("), "f("),
+        (calls(TextAround.TEXT, open=(), close=(), between=("; ",), sign=r"f+\("), 'ff({"a": 1}); f('),
     ],
 )
 def test_keys_are_watched_in_the_arguments_of_calls(grammar: Grammar, before: str) -> None:
@@ -296,13 +304,13 @@ REPEATING = {
 
 
 def test_what_is_forced_ends_before_a_key_that_is_there() -> None:
-    matcher = Matcher(grammar_of_json(REPEATING, COMPACT | STRICT), WORDS)
+    matcher = Matcher(build_json_grammar(REPEATING, COMPACT | STRICT), WORDS)
     made = b""
-    while forced := matcher.forced():
+    while forced := matcher.find_forced():
         matcher.consume(forced)
         made += b"".join(PIECES[token] for token in forced)
     assert made.startswith(b'{"a": null, "') and made.count(b'"a"') == 1
-    assert not any(matcher.mask())
+    assert not any(matcher.compute_mask())
 
 
 def test_a_copy_knows_the_keys_and_goes_its_own_way() -> None:
@@ -312,11 +320,11 @@ def test_a_copy_knows_the_keys_and_goes_its_own_way() -> None:
     other.consume([*b'b": 1, "'])
     matcher.consume([*b"b"])
     other.consume([*b"b"])
-    assert has(matcher.mask(), ord('"')) and not has(other.mask(), ord('"'))
+    assert has(matcher.compute_mask(), ord('"')) and not has(other.compute_mask(), ord('"'))
 
 
 def test_a_grammar_is_read_back_as_it_was_written() -> None:
-    for grammar in (grammar_of(CLOSED[0]), grammar_of({}), calls(Around.NOTHING, open=(CONTROL, "x"))):
+    for grammar in (grammar_of(CLOSED[0]), grammar_of({}), calls(TextAround.NOTHING, open=(CONTROL, "x"))):
         assert convert(to_builtins(grammar), Grammar) == grammar
 
 
@@ -339,7 +347,7 @@ def test_no_text_is_led_to_where_only_a_known_key_fits(pattern: str, keys: set[s
         "patternProperties": {pattern: {"type": "null"}},
         "additionalProperties": False,
     }
-    grammar = grammar_of_json(schema, COMPACT | STRICT)
+    grammar = build_json_grammar(schema, COMPACT | STRICT)
     seen = set[str]()
     for seed in range(12):
         made = walk(grammar, seed, 120)

@@ -12,16 +12,29 @@ import numpy as np
 import pytest
 from llguidance import LLParserLimits
 
-from antiphon.constraints.checking_process import checked
+from antiphon.constraints.checking_process import check_constraint
 from antiphon.constraints.grammar import Grammar
-from antiphon.constraints.guide import CAP, PATIENCE, Guide
-from antiphon.constraints.mask_workers import WORKERS, Lent, Masks, own_cpu, tokens_of
-from antiphon.constraints.matching import BEYOND, DEAD_END, STOPPED, Matcher, Vocabulary, is_callers
+from antiphon.constraints.guide import MAX_CPU_SECONDS, PATIENCE, Guide
+from antiphon.constraints.mask_workers import (
+    WORKERS,
+    MaskWorkers,
+    RevocableTokenizer,
+    build_token_table,
+    create_cpu_clock,
+)
+from antiphon.constraints.matching import (
+    BEYOND,
+    DEAD_END,
+    STOPPED,
+    CompilerVocabulary,
+    Matcher,
+    is_callers_fault,
+)
 from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.engines.base import TokenKind, TokenRequest, TokenSegment
 from antiphon.engines.base import Vocabulary as Table
-from antiphon.engines.llama.guided_decoding import Guiding
-from antiphon.engines.llama.sequence import Sequence
+from antiphon.engines.llama.guided_decoding import GuidedSequences
+from antiphon.engines.llama.sequence import TokenSequence
 from antiphon.errors import AntiphonError, EngineBusy, EngineError, InvalidValue, UnsupportedParameter
 from tests.support.constraint_texts import END, TOKENS
 
@@ -35,14 +48,14 @@ SCHEMA = {
 
 
 @pytest.fixture
-def masks() -> Iterator[Masks]:
-    made = Masks(TOKENS)
+def masks() -> Iterator[MaskWorkers]:
+    made = MaskWorkers(TOKENS)
     yield made
     made.close()
 
 
 def grammar(kind: ConstraintKind, source: str) -> Grammar:
-    return checked(Constraint(kind, source), Vocabulary(TOKENS))
+    return check_constraint(Constraint(kind, source), CompilerVocabulary(TOKENS))
 
 
 def lark(source: str) -> Grammar:
@@ -51,22 +64,22 @@ def lark(source: str) -> Grammar:
 
 def answered(guide: Guide, seconds: float = 10.0) -> Guide:
     until = time.monotonic() + seconds
-    while not guide.ready and time.monotonic() < until:
+    while not guide.is_ready and time.monotonic() < until:
         time.sleep(0.0005)
-    assert guide.ready
+    assert guide.is_ready
     return guide
 
 
-def text_of(masks: Masks, source: Grammar, seed: int) -> bytes:
+def text_of(masks: MaskWorkers, source: Grammar, seed: int) -> bytes:
     """A text as the decode thread makes one, with a model that knows nothing."""
     chosen, made = Random(seed), list[int]()
-    guide = masks.guide(source)
+    guide = masks.create_guide(source)
     while len(made) < 500:
         forced = answered(guide).take_forced()
         made += forced
         if forced and forced[-1] == END:
             break
-        token = chosen.choice(np.flatnonzero(guide.allowed()).tolist())
+        token = chosen.choice(np.flatnonzero(guide.get_allowed()).tolist())
         made.append(token)
         if token == END:
             break
@@ -75,56 +88,56 @@ def text_of(masks: Masks, source: Grammar, seed: int) -> bytes:
     return b"".join(TOKENS.pieces[token] for token in made)
 
 
-def test_a_text_follows_its_schema_and_ends_where_it_is_complete(masks: Masks):
+def test_a_text_follows_its_schema_and_ends_where_it_is_complete(masks: MaskWorkers):
     source = grammar(KIND.JSON_SCHEMA, json.dumps(SCHEMA))
     for seed in range(10):
         found = json.loads(text_of(masks, source, seed))
         assert len(found["name"]) <= 6 and found["age"] <= 120
 
 
-def test_what_is_forced_comes_as_a_list_and_the_mask_is_of_what_follows(masks: Masks):
-    guide = answered(masks.guide(grammar(KIND.REGEX, "abc[xy]z")))
+def test_forced_tokens_come_first_and_the_mask_is_for_the_next(masks: MaskWorkers):
+    guide = answered(masks.create_guide(grammar(KIND.REGEX, "abc[xy]z")))
     assert guide.get_forced() == (ord("a"), ord("b"), ord("c"))
-    assert np.flatnonzero(guide.allowed()).tolist() == [ord("a")]
+    assert np.flatnonzero(guide.get_allowed()).tolist() == [ord("a")]
     guide.advance(ord("a"))
     assert guide.take_forced() == (ord("b"), ord("c"))
-    assert np.flatnonzero(guide.allowed()).tolist() == [ord("x"), ord("y")]
+    assert np.flatnonzero(guide.get_allowed()).tolist() == [ord("x"), ord("y")]
     guide.advance(ord("x"))
     assert answered(guide).take_forced() == (ord("z"),)
-    assert np.flatnonzero(guide.allowed()).tolist() == [END]
+    assert np.flatnonzero(guide.get_allowed()).tolist() == [END]
 
 
-def test_what_a_worker_finds_out_is_seen_between_steps_only(masks: Masks):
-    guide = answered(masks.guide(grammar(KIND.REGEX, "ab[xy]")))
-    assert guide.settled and not guide.seen
-    guide.look()
-    assert guide.seen
+def test_what_a_worker_finds_out_is_seen_between_steps_only(masks: MaskWorkers):
+    guide = answered(masks.create_guide(grammar(KIND.REGEX, "ab[xy]")))
+    assert guide.is_settled and not guide.was_settled
+    guide.note_settled()
+    assert guide.was_settled
     guide.take_forced()
     guide.advance(ord("x"))
-    assert not answered(guide).seen
+    assert not answered(guide).was_settled
 
 
-def test_a_token_that_is_not_allowed_is_an_error_for_ever(masks: Masks):
-    guide = answered(masks.guide(grammar(KIND.REGEX, "[ab]{9}")))
+def test_a_token_that_is_not_allowed_is_an_error_for_ever(masks: MaskWorkers):
+    guide = answered(masks.create_guide(grammar(KIND.REGEX, "[ab]{9}")))
     guide.advance(ord("c"))
     for _ in range(2):
         with pytest.raises(EngineError):
             answered(guide).get_forced()
         with pytest.raises(EngineError):
-            guide.allowed()
+            guide.get_allowed()
         guide.advance(ord("a"))
 
 
-def test_a_grammar_that_does_not_compile_allows_nothing(masks: Masks):
+def test_a_grammar_that_does_not_compile_allows_nothing(masks: MaskWorkers):
     with pytest.raises(EngineError):
-        answered(masks.guide(lark("start: /(/"))).allowed()
+        answered(masks.create_guide(lark("start: /(/"))).get_allowed()
 
 
 class Nowhere:
     """A desk where nobody works."""
 
     def __init__(self) -> None:
-        self.news = threading.Event()
+        self.answered = threading.Event()
         self.size = len(TOKENS.pieces)
 
     def put(self, guide: Guide) -> None: ...
@@ -133,7 +146,7 @@ class Nowhere:
 
 def test_a_guide_that_was_not_answered_yet_allows_nothing():
     waiting = Guide(lark(""), Nowhere())
-    for ask in (waiting.get_forced, waiting.allowed):
+    for ask in (waiting.get_forced, waiting.get_allowed):
         with pytest.raises(EngineError):
             ask()
 
@@ -167,12 +180,12 @@ def test_a_matcher_that_breaks_is_an_error_of_its_guide(at: int):
     """Also the fourth: a mask that would allow the end where the matcher says the text is not complete."""
     guide = Guide(lark(""), Nowhere())
     guide._matcher = Failing(at)  # type: ignore[assignment]
-    words = Vocabulary(TOKENS)
+    words = CompilerVocabulary(TOKENS)
     with suppress(RuntimeError):
         guide.work(words)
-    assert guide.ready
+    assert guide.is_ready
     with pytest.raises(EngineError):
-        guide.allowed()
+        guide.get_allowed()
 
 
 class Panic(BaseException):
@@ -184,66 +197,66 @@ class Panicking(Failing):
         raise Panic
 
 
-def test_a_worker_outlives_what_native_code_does(masks: Masks, caplog: pytest.LogCaptureFixture):
+def test_a_worker_outlives_what_native_code_does(masks: MaskWorkers, caplog: pytest.LogCaptureFixture):
     for _ in range(2 * WORKERS):
-        guide = answered(masks.guide(grammar(KIND.REGEX, "a[bc]")))
+        guide = answered(masks.create_guide(grammar(KIND.REGEX, "a[bc]")))
         guide._matcher = Panicking(1)  # type: ignore[assignment]
         guide.take_forced()
         guide.advance(ord("b"))
         with pytest.raises(EngineError) as raised:
-            answered(guide).allowed()
+            answered(guide).get_allowed()
         assert "Panic at" in (raised.value.cause or "") and "Panic at" in caplog.text
-    assert answered(masks.guide(grammar(KIND.REGEX, "ab"))).get_forced()
+    assert answered(masks.create_guide(grammar(KIND.REGEX, "ab"))).get_forced()
 
 
 class Stuck(Guide):
     """Keeps a worker for as long as it is not let go, which has had so much CPU."""
 
-    def __init__(self, masks: Masks, leave: threading.Event, cpu: float) -> None:
+    def __init__(self, masks: MaskWorkers, leave: threading.Event, cpu: float) -> None:
         self.entered, self.go, self.cpu = threading.Event(), leave, cpu
         super().__init__(lark(""), masks)
 
-    def work(self, vocabulary: Vocabulary, *_: Any, **__: Any) -> None:
+    def work(self, vocabulary: CompilerVocabulary, *_: Any, **__: Any) -> None:
         self._spent = lambda: self.cpu
         self.entered.set()
         assert self.go.wait(30)
 
 
-@pytest.mark.parametrize(("cpu", "replaced"), [(CAP + 1, True), (CAP - 1, False)])
-def test_a_worker_that_is_stuck_is_replaced_and_others_are_answered(masks: Masks, cpu: float, replaced: bool):
+@pytest.mark.parametrize(("cpu", "replaced"), [(MAX_CPU_SECONDS + 1, True), (MAX_CPU_SECONDS - 1, False)])
+def test_a_stuck_worker_is_replaced_and_others_are_answered(masks: MaskWorkers, cpu: float, replaced: bool):
     leave = threading.Event()
     stuck = [Stuck(masks, leave, cpu) for _ in range(WORKERS)]
     for guide in stuck:
-        assert guide.entered.wait(30) and guide.overdue() is replaced
+        assert guide.entered.wait(30) and guide.is_overdue() is replaced
         masks.abandon(guide)
     if replaced:
-        assert answered(masks.guide(grammar(KIND.REGEX, "ab"))).get_forced()
+        assert answered(masks.create_guide(grammar(KIND.REGEX, "ab"))).get_forced()
     leave.set()
-    assert answered(masks.guide(grammar(KIND.REGEX, "ab"))).get_forced(), "who comes back works on"
+    assert answered(masks.create_guide(grammar(KIND.REGEX, "ab"))).get_forced(), "who comes back works on"
 
 
-def following(guide: Guide) -> tuple[Guiding, Sequence]:
+def following(guide: Guide) -> tuple[GuidedSequences, TokenSequence]:
     """A sequence that follows a guide, with nothing else to compute."""
     constraint = Constraint(KIND.REGEX, "ab", field="guided_regex")
-    sequence = Sequence(TokenRequest((TokenSegment((1, 2)),), 9, constraint=constraint), (1, 2), 100)
+    sequence = TokenSequence(TokenRequest((TokenSegment((1, 2)),), 9, constraint=constraint), (1, 2), 100)
     sequence.guide, sequence.id, sequence.computed = guide, 0, 1
-    return Guiding(), sequence
+    return GuidedSequences(), sequence
 
 
-def test_a_machine_without_time_for_an_answer_makes_nobody_fail_until_nobody_would_wait():
+def test_a_busy_machine_fails_a_constraint_only_after_patience():
     now = [0.0]
     guide = Guide(lark(""), Nowhere(), lambda: now[0])
     guiding, sequence = following(guide)
-    for now[0] in (CAP + 1, 10 * CAP, PATIENCE):
+    for now[0] in (MAX_CPU_SECONDS + 1, 10 * MAX_CPU_SECONDS, PATIENCE):
         assert guiding.find_failed([sequence]) == []
     now[0] = PATIENCE + 1
     ((_, error),) = guiding.find_failed([sequence])
     assert isinstance(error, EngineBusy) and error.retry_after and "no worker" in (error.cause or "")
 
 
-def test_an_answer_that_takes_too_much_work_is_the_constraints_fault():
+def test_too_much_work_for_an_answer_is_the_constraints_fault():
     guide = Guide(lark(""), Nowhere())
-    guide._spent = lambda: CAP + 1
+    guide._spent = lambda: MAX_CPU_SECONDS + 1
     guiding, sequence = following(guide)
     ((_, error),) = guiding.find_failed([sequence])
     assert isinstance(error, InvalidValue) and error.param == "guided_regex" and "simpler" in error.message
@@ -259,7 +272,7 @@ def test_an_answer_that_takes_too_much_work_is_the_constraints_fault():
 )
 def test_what_ends_a_guide_is_the_callers_fault_only_where_it_is(cause: str, kind: type[AntiphonError]):
     guide = Guide(lark(""), Nowhere())
-    guide.error, guide.ready = EngineError("it stopped", cause=cause), True
+    guide.error, guide.is_ready = EngineError("it stopped", cause=cause), True
     guiding, sequence = following(guide)
     ((_, error),) = guiding.find_failed([sequence])
     assert type(error) is kind and error.cause == cause
@@ -278,42 +291,42 @@ STATES = "start: /(a|b)*a(a|b){40}/"
         (STATES, "max_lexer_states"),
     ],
 )
-def test_what_passes_a_limit_of_the_matcher_is_told_from_a_defect(source: str, limit: str):
-    words = Vocabulary(TOKENS)
+def test_a_passed_matcher_limit_is_told_from_a_defect(source: str, limit: str):
+    words = CompilerVocabulary(TOKENS)
     few: dict[str, Any] = {limit: 3}
     words.limits = LLParserLimits(**few)
     matcher = Matcher(lark(source), words)
 
     def follow() -> None:
         for _ in range(20):
-            matcher.mask()
-            matcher.forced()
+            matcher.compute_mask()
+            matcher.find_forced()
             matcher.consume([ord("a")])
 
     with pytest.raises(EngineError) as raised:
         follow()
-    assert is_callers(raised.value), raised.value.message
+    assert is_callers_fault(raised.value), raised.value.message
 
 
-def test_a_token_that_is_not_allowed_is_our_fault_and_no_word_of_the_log():
-    matcher = Matcher(grammar(KIND.REGEX, "ab"), Vocabulary(TOKENS))
+def test_a_forbidden_token_is_our_fault_and_is_not_logged():
+    matcher = Matcher(grammar(KIND.REGEX, "ab"), CompilerVocabulary(TOKENS))
     with pytest.raises(EngineError, match='"c"') as raised:
         matcher.consume([ord("c")])
-    assert not is_callers(raised.value) and raised.value.cause == STOPPED + "InternalError"
+    assert not is_callers_fault(raised.value) and raised.value.cause == STOPPED + "InternalError"
 
 
 def test_a_clock_of_cpu_is_of_its_thread_alone_and_ends_with_it():
     clocks, begun, go = list[Callable[[], float]](), threading.Event(), threading.Event()
 
     def wait() -> None:
-        clocks.append(own_cpu())
+        clocks.append(create_cpu_clock())
         begun.set()
         assert go.wait(30)
 
     thread = threading.Thread(target=wait)
     thread.start()
     assert begun.wait(30)
-    own, before = own_cpu(), time.monotonic()
+    own, before = create_cpu_clock(), time.monotonic()
     start = own()
     while own() - start < 0.05:
         sum(range(1000))
@@ -332,14 +345,16 @@ def table(kinds: Callable[[int], TokenKind], ends: tuple[int, ...]) -> Table:
     return Table(pieces, tuple(kinds(token) for token in range(256)), {}, ends)
 
 
-def test_only_tokens_of_text_are_part_of_it_and_a_model_that_cannot_end_is_refused():
-    found = tokens_of(table(lambda token: TokenKind.CONTROL if token == 7 else TokenKind.NORMAL, (9, 10)))
+def test_only_text_tokens_count_and_a_model_must_be_able_to_end():
+    found = build_token_table(
+        table(lambda token: TokenKind.CONTROL if token == 7 else TokenKind.NORMAL, (9, 10))
+    )
     assert found.pieces[7] == found.pieces[9] == b"" and found.pieces[8] == b"\x08" and found.ends == (9, 10)
     with pytest.raises(UnsupportedParameter):
-        tokens_of(table(lambda token: TokenKind.NORMAL, ()))
+        build_token_table(table(lambda token: TokenKind.NORMAL, ()))
 
 
-def test_a_tokenizer_that_is_taken_back_is_left_by_everybody_and_called_no_more():
+def test_a_revoked_tokenizer_is_called_no_more():
     inside, leave = threading.Event(), threading.Event()
     calls: list[bytes] = []
 
@@ -349,9 +364,9 @@ def test_a_tokenizer_that_is_taken_back_is_left_by_everybody_and_called_no_more(
         assert leave.wait(10)
         return [1]
 
-    lent = Lent(tokenize)
+    lent = RevocableTokenizer(tokenize)
     caller = threading.Thread(target=lent, args=(b"a",))
-    back = threading.Thread(target=lent.take_back)
+    back = threading.Thread(target=lent.revoke)
     caller.start()
     assert inside.wait(10)
     back.start()
@@ -363,13 +378,13 @@ def test_a_tokenizer_that_is_taken_back_is_left_by_everybody_and_called_no_more(
     assert not back.is_alive() and lent(b"b") == [] and calls == [b"a"]
 
 
-def test_a_guide_that_fails_between_two_looks_of_a_step_ends_in_the_next_one(masks: Masks):
+def test_a_guide_that_fails_within_a_step_ends_in_the_next(masks: MaskWorkers):
     """Its worker goes on while the decode thread looks at it."""
-    guiding, request = Guiding(), TokenRequest((TokenSegment((1, 2)),), 9)
-    sequence = Sequence(request, (1, 2), 100)
-    sequence.guide = guide = answered(masks.guide(grammar(KIND.CHOICE, '["ab"]')))
+    guiding, request = GuidedSequences(), TokenRequest((TokenSegment((1, 2)),), 9)
+    sequence = TokenSequence(request, (1, 2), 100)
+    sequence.guide = guide = answered(masks.create_guide(grammar(KIND.CHOICE, '["ab"]')))
     sequence.id, sequence.computed = 0, 1
-    guide.look()
+    guide.note_settled()
     assert guiding.find_failed([sequence]) == []
     guide.error = EngineError("it cannot go on")
     assert guiding.collect_forced([sequence]) == []

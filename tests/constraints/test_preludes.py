@@ -4,15 +4,15 @@ import json
 
 import pytest
 
-from antiphon.constraints.checking_process import checked
-from antiphon.constraints.grammar import Around, Call, Frame, Group, Prelude, load_prelude
-from antiphon.constraints.matching import Matcher, Tokens, Vocabulary
+from antiphon.constraints.checking_process import check_constraint
+from antiphon.constraints.grammar import CallFormat, CallGroup, Prelude, TextAround, TextFrame, load_prelude
+from antiphon.constraints.matching import CompilerVocabulary, Matcher, TokenTable
 from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.errors import EngineError, InvalidValue
 
 END, OPEN, CLOSE, CHANNEL, THINK = 256, 257, 258, 259, 260
 PIECES = (*(bytes([byte]) for byte in range(256)), b"", b"", b"", b"", b"</think>", b"\n\n", b"hello", b'{"')
-VOCABULARY = Vocabulary(Tokens(PIECES, (END,)))
+VOCABULARY = CompilerVocabulary(TokenTable(PIECES, (END,)))
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 ANSWERS = {
@@ -23,19 +23,19 @@ ANSWERS = {
     ConstraintKind.LARK: ('start: "a" B\nB: /[0-9]+/', "a1", "x"),
     ConstraintKind.GBNF: ('root ::= "a" [0-9]', "a1", "x"),
     ConstraintKind.CALLS: (
-        Group(
-            Around.NOTHING,
+        CallGroup(
+            TextAround.NOTHING,
             ("<tool_call>",),
-            (Call(("f",), {"type": "object"}, (), "tools"),),
+            (CallFormat(("f",), {"type": "object"}, (), "tools"),),
             ("</tool_call>",),
         ).dump(),
         "<tool_call>f{}</tool_call>",
         "x",
     ),
 }
-TEXT_MARK = Frame(("<think>",), ("</think>", "\n\n"))
-TOKEN_MARK = Frame((OPEN,), (CLOSE,))
-INSIDE = Frame((), (THINK, "\n\n"))
+TEXT_MARK = TextFrame(("<think>",), ("</think>", "\n\n"))
+TOKEN_MARK = TextFrame((OPEN,), (CLOSE,))
+INSIDE = TextFrame((), (THINK, "\n\n"))
 
 
 def spelt(*parts):
@@ -51,7 +51,7 @@ def takes(matcher, tokens):
 
 
 def followed(prelude, kind=ConstraintKind.REGEX, source="[a-c]{2}"):
-    grammar = checked(Constraint(kind, source, prelude=prelude.dump()), VOCABULARY)
+    grammar = check_constraint(Constraint(kind, source, prelude=prelude.dump()), VOCABULARY)
     return lambda: Matcher(grammar, VOCABULARY)
 
 
@@ -64,9 +64,9 @@ def test_every_kind_begins_where_the_reasoning_ends(kind):
     ):
         made = followed(Prelude((frame,), optional=True), kind, source)
         matcher = made()
-        assert takes(matcher, spelt(*said)) and not matcher.complete
-        assert takes(matcher, spelt(good)) and matcher.complete
-        assert takes(matcher := made(), spelt(good)) and matcher.complete
+        assert takes(matcher, spelt(*said)) and not matcher.is_complete
+        assert takes(matcher, spelt(good)) and matcher.is_complete
+        assert takes(matcher := made(), spelt(good)) and matcher.is_complete
         assert not takes(made(), spelt(*said, bad)) and not takes(made(), spelt(bad))
 
 
@@ -74,7 +74,7 @@ def test_nothing_ends_before_the_reasoning_does():
     for frame, said in ((TEXT_MARK, ("<think>", "abc")), (TOKEN_MARK, (OPEN, "abc")), (INSIDE, ("abc",))):
         matcher = followed(Prelude((frame,)))()
         assert takes(matcher, spelt(*said))
-        assert not matcher.complete and not matcher.mask()[END // 8] >> END % 8 & 1
+        assert not matcher.is_complete and not matcher.compute_mask()[END // 8] >> END % 8 & 1
 
 
 @pytest.mark.parametrize("budget", [0, 1, 5])
@@ -85,7 +85,7 @@ def test_after_its_budget_the_reasoning_is_closed(budget):
         close = CLOSE if frame is TOKEN_MARK else THINK
         matcher = made()
         assert takes(matcher, spelt(*before, "x" * budget))
-        assert matcher.forced()[:1] == [close]
+        assert matcher.find_forced()[:1] == [close]
         assert not takes(made(), spelt(*before, "x" * (budget + 1)))
         assert takes(made(), spelt(*before, "x" * max(0, budget - 1), close))
 
@@ -96,13 +96,13 @@ def test_a_mark_that_is_one_token_is_spelt_by_nothing_else():
     assert not takes(made(), spelt("a </think>"))
 
 
-def test_channels_may_be_several_and_the_last_one_holds_the_answer():
-    thought = Frame((CHANNEL, "analysis"), (CLOSE,))
-    aside = Frame((CHANNEL, "commentary"), (CLOSE,))
+def test_of_several_channels_the_last_holds_the_answer():
+    thought = TextFrame((CHANNEL, "analysis"), (CLOSE,))
+    aside = TextFrame((CHANNEL, "commentary"), (CLOSE,))
     made = followed(Prelude((thought, aside), optional=True, many=True, answer=(CHANNEL, "final")))
     said = (CHANNEL, "analysis", "one", CLOSE, CHANNEL, "commentary", "two", CLOSE)
     matcher = made()
-    assert takes(matcher, spelt(*said, CHANNEL, "final", "ab")) and matcher.complete
+    assert takes(matcher, spelt(*said, CHANNEL, "final", "ab")) and matcher.is_complete
     assert takes(made(), spelt(CHANNEL, "final", "ab"))
     assert not takes(made(), spelt(*said, "ab")) and not takes(made(), spelt(*said, CHANNEL, "final", "xy"))
 
@@ -114,7 +114,7 @@ def test_a_constraint_is_tried_without_what_stands_before_it():
         ConstraintKind.JSON_SCHEMA, impossible, field="guided_json", prelude=Prelude((TEXT_MARK,)).dump()
     )
     with pytest.raises(InvalidValue) as caught:
-        checked(constraint, VOCABULARY)
+        check_constraint(constraint, VOCABULARY)
     assert caught.value.message.startswith("guided_json")
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from antiphon.constraints.checking_process import checked
+from antiphon.constraints.checking_process import check_constraint
 from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.errors import InvalidValue, RequestError, UnsupportedParameter
 from tests.constraints.collected import REFUSED
@@ -69,7 +69,7 @@ GBNF = {
 def test_a_schema_is_refused_by_the_name_of_its_keyword(named: str):
     constraint = Constraint(KIND.JSON_SCHEMA, json.dumps(REFUSED[named]), field="guided_json")
     with pytest.raises((InvalidValue, UnsupportedParameter)) as refusal:
-        checked(constraint, vocabulary())
+        check_constraint(constraint, vocabulary())
     assert named.strip() in refusal.value.message
     assert refusal.value.param == "guided_json"
 
@@ -79,7 +79,7 @@ def test_a_schema_is_refused_by_the_name_of_its_keyword(named: str):
 )
 def test_what_is_no_schema_is_refused(source: str):
     with pytest.raises(InvalidValue):
-        checked(Constraint(KIND.JSON_SCHEMA, source), vocabulary())
+        check_constraint(Constraint(KIND.JSON_SCHEMA, source), vocabulary())
 
 
 @pytest.mark.parametrize(
@@ -95,8 +95,8 @@ def test_what_is_no_schema_is_refused(source: str):
 def test_half_of_a_surrogate_pair_is_refused_by_what_it_is(kind: ConstraintKind, source: str):
     """JSON inside a text can say one, whatever the request's own JSON is held to."""
     with pytest.raises(InvalidValue, match="guided_it holds half of a surrogate pair"):
-        checked(Constraint(kind, source, field="guided_it"), vocabulary())
-    checked(Constraint(KIND.JSON_SCHEMA, '{"const": "\\ud83d\\ude00"}'), vocabulary())
+        check_constraint(Constraint(kind, source, field="guided_it"), vocabulary())
+    check_constraint(Constraint(KIND.JSON_SCHEMA, '{"const": "\\ud83d\\ude00"}'), vocabulary())
 
 
 @pytest.mark.parametrize(
@@ -109,17 +109,17 @@ def test_half_of_a_surrogate_pair_is_refused_by_what_it_is(kind: ConstraintKind,
 )
 def test_regexes_and_grammars_are_refused_by_what_is_not_kept(kind: ConstraintKind, source: str, named: str):
     with pytest.raises((InvalidValue, UnsupportedParameter)) as refusal:
-        checked(Constraint(kind, source, field="guided_it"), vocabulary())
+        check_constraint(Constraint(kind, source, field="guided_it"), vocabulary())
     assert named in refusal.value.message
 
 
 @pytest.mark.parametrize("source", ['["a", ""]', "[]", '"a"', '["a", 3]', json.dumps(["x"] * 5000)])
 def test_choices_are_texts(source: str):
     with pytest.raises(InvalidValue):
-        checked(Constraint(KIND.CHOICE, source), vocabulary())
+        check_constraint(Constraint(KIND.CHOICE, source), vocabulary())
 
 
 @pytest.mark.parametrize("pattern", ["x", ".*", "[ a]", "", "[ \\n", "\\S"])
 def test_whitespace_is_what_json_takes_as_whitespace(pattern: str):
     with pytest.raises(RequestError, match="whitespace"):
-        checked(Constraint(KIND.JSON_OBJECT, "", pattern), vocabulary())
+        check_constraint(Constraint(KIND.JSON_OBJECT, "", pattern), vocabulary())

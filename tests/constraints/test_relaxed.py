@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from antiphon.constraints.json_schema.lowering import compilable, relax
+from antiphon.constraints.json_schema.lowering import make_compilable, relax_schema
 from antiphon.domain.request import ConstraintKind
 from antiphon.errors import InvalidValue, UnsupportedParameter
 from tests.constraints.collected import REFUSED, TAKEN
@@ -17,7 +17,7 @@ from tests.support.constraint_texts import sampled, vocabulary
 
 def refused(schema):
     try:
-        compilable(json.dumps(schema), "f")
+        make_compilable(json.dumps(schema), "f")
     except (UnsupportedParameter, InvalidValue) as error:
         return error
     return None
@@ -25,14 +25,14 @@ def refused(schema):
 
 def test_what_is_taken_loses_nothing():
     for schema in TAKEN:
-        made, names = relax(schema, "f")
-        assert (names, made) == ((), compilable(json.dumps(schema), "f"))
+        made, names = relax_schema(schema, "f")
+        assert (names, made) == ((), make_compilable(json.dumps(schema), "f"))
 
 
 def test_what_was_written_for_the_compiler_stays_as_it_is():
     for schema in TAKEN:
-        made, _ = relax(schema, "f")
-        assert compilable(json.dumps(made), "f") == made
+        made, _ = relax_schema(schema, "f")
+        assert make_compilable(json.dumps(made), "f") == made
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -40,12 +40,12 @@ def test_what_is_refused_is_taken_without_what_could_not_be_kept(name):
     schema = REFUSED[name]
     if not isinstance(schema, dict) or isinstance(refused(schema), InvalidValue):
         return
-    made, names = relax(schema, "f", without_references=True)
+    made, names = relax_schema(schema, "f", without_references=True)
     assert refused(made) is None
     assert names or refused(schema) is None
 
 
-def test_the_names_are_those_of_what_was_left_out_and_the_rest_holds():
+def test_relaxed_keywords_are_named_and_the_rest_holds():
     schema = {
         "type": "object",
         "properties": {
@@ -56,7 +56,7 @@ def test_the_names_are_those_of_what_was_left_out_and_the_rest_holds():
         "additionalProperties": False,
         "uniqueItems": True,
     }
-    made, names = relax(schema, "f", without_references=True)
+    made, names = relax_schema(schema, "f", without_references=True)
     assert names == ("maximun", "$ref", "uniqueItems")
     loose = Draft202012Validator(made)
     assert loose.is_valid({"a": 5, "b": "anything"}) and not loose.is_valid({"a": 6})
@@ -64,7 +64,7 @@ def test_the_names_are_those_of_what_was_left_out_and_the_rest_holds():
 
 
 def test_a_call_is_made_of_what_is_left():
-    made, _ = relax(
+    made, _ = relax_schema(
         {
             "type": "object",
             "properties": {"a": {"const": 1, "maximun": 3}},
@@ -80,13 +80,13 @@ def test_a_call_is_made_of_what_is_left():
 @pytest.mark.parametrize("schema", [{"properties": []}, {"type": "strin"}, {"required": "a"}, {"items": 3}])
 def test_what_is_no_schema_is_refused_all_the_same(schema):
     with pytest.raises(InvalidValue):
-        relax(schema, "f")
+        relax_schema(schema, "f")
 
 
 @pytest.mark.parametrize("target", ["https://example.com/s", "other.json#/a", "#/$defs/none", "#none"])
 def test_a_reference_to_nothing_inside_is_refused_by_name(target: str):
     with pytest.raises(UnsupportedParameter, match=r"\$ref at #/items of f"):
-        relax({"type": "array", "items": {"$ref": target}}, "f")
+        relax_schema({"type": "array", "items": {"$ref": target}}, "f")
 
 
 def _nested(depth: int, around: str, **more: Any) -> Any:
@@ -128,10 +128,10 @@ CPU = 5.0
 
 
 @pytest.mark.parametrize("name", COSTLY)
-def test_a_schema_that_is_made_to_cost_much_is_read_within_bounds(name: str):
+def test_a_costly_schema_is_read_within_bounds(name: str):
     began = time.process_time()
     with suppress(InvalidValue, UnsupportedParameter):
-        relax(COSTLY[name], "f")
+        relax_schema(COSTLY[name], "f")
     assert time.process_time() - began < CPU
 
 
@@ -144,8 +144,11 @@ def test_a_schema_that_is_made_to_cost_much_is_read_within_bounds(name: str):
 )
 def test_a_reference_that_leads_to_itself_alone_is_refused(schema: Any):
     with pytest.raises(InvalidValue, match="leads to itself"):
-        relax(schema, "f")
+        relax_schema(schema, "f")
 
 
 def test_a_class_that_is_none_is_left_out_by_name():
-    assert relax({"type": "string", "pattern": "^[\\w-_]+$"}, "f") == ({"type": "string"}, ("pattern",))
+    assert relax_schema({"type": "string", "pattern": "^[\\w-_]+$"}, "f") == (
+        {"type": "string"},
+        ("pattern",),
+    )

@@ -10,19 +10,19 @@ def test_what_was_put_is_there_until_there_is_no_room():
     kept: SegmentedLRU[str, int] = SegmentedLRU(100, 10)
     for at in range(4):
         kept.put(f"{at}", at, 30)
-    assert [kept.get(f"{at}") for at in range(4)] == [None, 1, 2, 3] and kept.held == 90
+    assert [kept.get(f"{at}") for at in range(4)] == [None, 1, 2, 3] and kept.held_size == 90
     assert len(kept) == 3
 
 
-def test_a_thing_that_has_no_room_is_not_kept_and_pushes_nothing_out_that_was_asked_for_again():
+def test_a_value_that_does_not_fit_pushes_out_no_known_one():
     kept: SegmentedLRU[str, int] = SegmentedLRU(100, 10)
     kept.put("again", 1, 40)
     assert kept.get("again") == 1
     kept.put("large", 2, 61)
-    assert kept.get("large") is None and kept.get("again") == 1 and kept.held == 40
+    assert kept.get("large") is None and kept.get("again") == 1 and kept.held_size == 40
 
 
-def test_a_thousand_new_things_push_out_none_that_was_asked_for_again():
+def test_a_thousand_new_values_push_out_no_known_one():
     kept: SegmentedLRU[str, int] = SegmentedLRU(1000, 100)
     for name in ("a", "b", "c"):
         kept.put(name, 1, 100)
@@ -54,5 +54,5 @@ def test_the_bounds_hold_and_nothing_is_mixed_up(asked: list[tuple[int, int, boo
         assert kept.get(key) in (None, f"{key}")
         there = [each for each in range(31) if each in kept._fresh or each in kept._known]
         assert len(there) == len(kept) <= 7
-        assert kept.held == sum(sizes[each] for each in there) <= 100
+        assert kept.held_size == sum(sizes[each] for each in there) <= 100
         assert sum(one.size for one in kept._known.values()) == kept._held_known <= KNOWN * 100

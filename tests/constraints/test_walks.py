@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from antiphon.constraints.checking_process import checked
-from antiphon.constraints.json_schema.lowering import relax
-from antiphon.constraints.matching import Vocabulary
+from antiphon.constraints.checking_process import check_constraint
+from antiphon.constraints.json_schema.lowering import relax_schema
+from antiphon.constraints.matching import CompilerVocabulary
 from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.errors import InvalidValue, UnsupportedParameter
 from tests.constraints.generated import generate
@@ -23,11 +23,11 @@ UNTAKEN = 0.1
 """Share of the schemas as people write them that may be refused."""
 
 
-def walk(schema: Any, words: Vocabulary, walks: int) -> str:
+def walk(schema: Any, words: CompilerVocabulary, walks: int) -> str:
     """What became of a schema: exact, relaxed or refused. Every walk of an exact one has to satisfy it."""
     try:
-        made, names = relax(schema, "f")
-        grammar = checked(Constraint(ConstraintKind.JSON_SCHEMA, json.dumps(made)), words)
+        made, names = relax_schema(schema, "f")
+        grammar = check_constraint(Constraint(ConstraintKind.JSON_SCHEMA, json.dumps(made)), words)
     except (InvalidValue, UnsupportedParameter):
         return "refused"
     for seed in range(walks):

@@ -22,7 +22,7 @@ from antiphon.dialects.empower.dialect import Empower
 from antiphon.dialects.fireworks.dialect import Fireworks
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.domain.request import Conversation, GenerationRequest
-from antiphon.engines.registry import Model, ModelRoute, Models
+from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import AntiphonError, EngineDied, EngineUnavailable, Overloaded
 from antiphon.http.application import create_app
 from antiphon.http.serve import make_server
@@ -31,7 +31,7 @@ from antiphon.pipeline.reserve import Accounting
 from antiphon.pipeline.run import Pipeline
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
-from antiphon.testing import Answer, ScriptedEngine
+from antiphon.testing import ScriptedAnswer, ScriptedEngine
 from tests.contract.clients import stop_clients
 from tests.support.server import serving
 
@@ -63,27 +63,31 @@ class Script:
     def __init__(self) -> None:
         self._failed: set[str] = set()
 
-    def __call__(self, request: GenerationRequest) -> Answer:
+    def __call__(self, request: GenerationRequest) -> ScriptedAnswer:
         words = _last_words(request)
         answers = {
-            "die midway": Answer(error=EngineDied("the engine's process ended"), error_after=2, pace=0.02),
-            "die once": Answer(error=EngineDied("the engine's process ended"), error_after=1, pace=None),
-            "be busy": Answer(error=Overloaded("the queue is full", retry_after=7)),
-            "be away": Answer(error=EngineUnavailable("the model is restarting", retry_after=1)),
-            "begin late": Answer(wait=1.2),
-            "never end": Answer(endless=True, pace=0.01),
+            "die midway": ScriptedAnswer(
+                error=EngineDied("the engine's process ended"), error_after=2, pace=0.02
+            ),
+            "die once": ScriptedAnswer(
+                error=EngineDied("the engine's process ended"), error_after=1, pace=None
+            ),
+            "be busy": ScriptedAnswer(error=Overloaded("the queue is full", retry_after=7)),
+            "be away": ScriptedAnswer(error=EngineUnavailable("the model is restarting", retry_after=1)),
+            "begin late": ScriptedAnswer(wait=1.2),
+            "never end": ScriptedAnswer(endless=True, pace=0.01),
         }
         if words.startswith("never begin"):
-            return Answer(wait=3600)
+            return ScriptedAnswer(wait=3600)
         if words.startswith("be away once"):
             return self._once(words, EngineUnavailable("the model is restarting", retry_after=0.1))
-        return answers.get(words, Answer(("Hello", " wor", "ld, ", "héllo 😀", "!")))
+        return answers.get(words, ScriptedAnswer(("Hello", " wor", "ld, ", "héllo 😀", "!")))
 
-    def _once(self, words: str, error: AntiphonError) -> Answer:
+    def _once(self, words: str, error: AntiphonError) -> ScriptedAnswer:
         if words in self._failed:
-            return Answer()
+            return ScriptedAnswer()
         self._failed.add(words)
-        return Answer(error=error)
+        return ScriptedAnswer(error=error)
 
 
 def _last_words(request: GenerationRequest) -> str:
@@ -95,7 +99,7 @@ def _last_words(request: GenerationRequest) -> str:
 def scripted_server(key: str | None = None, accounting: Accounting | None = None) -> Iterator[Scripted]:
     """The edge over a scripted engine, in a thread with a loop of its own."""
     engine = ScriptedEngine(Script())
-    models = Models(
+    models = ModelRegistry(
         (
             Model("scripted", (ModelRoute(engine),), 1_700_000_000),
             Model("org/scripted", (ModelRoute(engine),), 1_700_000_000),

@@ -7,7 +7,7 @@ from typing import Any
 import openai
 import pytest
 
-from antiphon.testing.scripted_engine import Ending, Record
+from antiphon.testing.scripted_engine import StreamEnding, StreamRecord
 from tests.contract.conftest import KEY, Scripted, Target
 
 HELLO: Any = [{"role": "user", "content": "Hello!"}]
@@ -196,11 +196,11 @@ def ended(scripted: Scripted, words: str) -> None:
     """The last stream that was told so ended because its reader left."""
     record = find_records(scripted, words)[-1]
     deadline = time.monotonic() + LEAVING
-    while record.ending is Ending.OPEN:
+    while record.ending is StreamEnding.OPEN:
         assert time.monotonic() < deadline, "the work goes on for nobody"
         time.sleep(0.01)
-    assert record.ending is Ending.LEFT
+    assert record.ending is StreamEnding.LEFT
 
 
-def find_records(scripted: Scripted, words: str) -> list[Record]:
+def find_records(scripted: Scripted, words: str) -> list[StreamRecord]:
     return [record for record in scripted.engine.streams if words in str(record.request.prompts)]

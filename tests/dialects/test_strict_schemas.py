@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.constraints.checking_process import checked
+from antiphon.constraints.checking_process import check_constraint
 from antiphon.dialects.empower.dialect import EmpowerChatCompletions
 from antiphon.dialects.fireworks.dialect import FireworksChatCompletions
 from antiphon.dialects.openai.dialect import OpenAIChatCompletions
@@ -26,14 +26,14 @@ def test_a_strict_schema_is_refused_by_the_keywords_name_and_place(chat: Any):
     loose = chat(report=False).decode(body())
     assert loose.relaxed == ("response_format.json_schema.schema: uniqueItems",)
     assert loose.request.output.constraint is not None
-    checked(loose.request.output.constraint, vocabulary())
+    check_constraint(loose.request.output.constraint, vocabulary())
     for strict in (
         chat(report=False).decode(body(strict=True)),
         chat(report=False, strict=True).decode(body()),
     ):
         assert strict.relaxed == () and strict.request.output.constraint is not None
         with pytest.raises(UnsupportedParameter, match="uniqueItems at #/properties/a of response_format"):
-            checked(strict.request.output.constraint, vocabulary())
+            check_constraint(strict.request.output.constraint, vocabulary())
 
 
 def test_the_setting_makes_tools_strict_too():

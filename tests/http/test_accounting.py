@@ -12,7 +12,7 @@ import pytest
 from antiphon.domain.limits import Limit, LimitStatus, Measure, Window
 from antiphon.errors import BudgetExceeded
 from antiphon.http.responses import RATE_LIMIT_HEADERS, build_limit_headers, format_duration
-from antiphon.testing import Answer
+from antiphon.testing import ScriptedAnswer
 from tests.support.accounting import PRICE, Books, limit
 from tests.support.http_server import CHAT, HELLO, PROMPT, TEXT, Reply, Served, gone, request_bytes, serving
 
@@ -20,12 +20,12 @@ FIREWORKS = "/fireworks/inference/v1/completions"
 FIREWORKS_CHAT = "/fireworks/inference/v1/chat/completions"
 EMPOWER = "/empower/api/v1/chat/completions"
 STREAM = PROMPT | {"stream": True, "max_tokens": 1000}
-ENDLESS = Answer(endless=True)
+ENDLESS = ScriptedAnswer(endless=True)
 
 
 @asynccontextmanager
 async def limited(
-    *limits: Limit, answer: Answer | None = None, step: int = 8, **settings: Any
+    *limits: Limit, answer: ScriptedAnswer | None = None, step: int = 8, **settings: Any
 ) -> AsyncIterator[tuple[Served, Books]]:
     """A server with accounting."""
     books = Books(*limits, step=step)
@@ -154,7 +154,10 @@ async def test_a_refused_request_gives_its_count_back_and_leaves_no_entry():
 
 async def test_fifty_at_once_on_a_budget_with_room_for_ten():
     """Each takes two tokens of prompt and makes three."""
-    async with limited(limit(Measure.TOKENS, 50, Window.DAY), answer=Answer(pace=0.001)) as (served, books):
+    async with limited(limit(Measure.TOKENS, 50, Window.DAY), answer=ScriptedAnswer(pace=0.001)) as (
+        served,
+        books,
+    ):
         asked = [served.ask(TEXT, PROMPT | {"max_tokens": 3}) for _ in range(50)]
         statuses = [reply.status for reply in await asyncio.gather(*asked)]
     assert statuses.count(200) == 10 and statuses.count(429) == 40
@@ -162,7 +165,7 @@ async def test_fifty_at_once_on_a_budget_with_room_for_ten():
 
 
 async def test_metrics_count_refusals_by_kind_and_cost_and_name_nobody():
-    async with limited(limit(amount=1, name="secret-limit"), answer=Answer()) as (served, _):
+    async with limited(limit(amount=1, name="secret-limit"), answer=ScriptedAnswer()) as (served, _):
         await served.ask(TEXT, PROMPT)
         await served.ask(TEXT, PROMPT)
         page = (await served.ask("/metrics")).body.decode()
@@ -236,7 +239,7 @@ async def test_an_answer_that_runs_away_becomes_an_error():
 
 
 async def test_a_caller_that_leaves_pays_for_what_was_made():
-    async with limited(answer=Answer(endless=True, pace=0.001)) as (served, books):
+    async with limited(answer=ScriptedAnswer(endless=True, pace=0.001)) as (served, books):
         async with served.line() as line:
             await line.send(request_bytes(TEXT, STREAM))
             await line.until(b"world")

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from antiphon.testing import Answer, ScriptedEngine
+from antiphon.testing import ScriptedAnswer, ScriptedEngine
 from tests.support.http_server import CHAT, HELLO, PROMPT, TEXT, TOO_LATE, request_bytes, serving
 
 MIB = 1 << 20
@@ -111,7 +111,7 @@ BAD = {
 async def beside_a_stream():
     """A server on which a stream runs; it is whole at the end, and each of its chunks came in time."""
     texts = tuple(f"{number} " for number in range(20))
-    engine = ScriptedEngine(lambda request: Answer(texts, pace=0.005))
+    engine = ScriptedEngine(lambda request: ScriptedAnswer(texts, pace=0.005))
     async with serving(engine) as server, server.line() as line, asyncio.TaskGroup() as group:
         await line.send(request_bytes(CHAT, HELLO | {"stream": True}))
         await line.until(b"\r\n\r\n")

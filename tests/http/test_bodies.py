@@ -8,7 +8,7 @@ import pytest
 from antiphon.domain.tenancy import KeyKind, ProjectRole
 from antiphon.errors import Overloaded, ServerBusy
 from antiphon.http.body_budget import BodyAccount, BodyBudget
-from antiphon.testing import Answer
+from antiphon.testing import ScriptedAnswer
 from tests.http.test_admin import keyed
 from tests.support.http_server import CHAT, HELLO
 
@@ -36,7 +36,7 @@ async def test_a_caller_that_fills_the_room_shuts_nobody_else_out(tmp_path):
     async with keyed(tmp_path) as server:
         largest = server.edge.settings.max_body_bytes
         room = server.edge.settings.max_bodies_bytes
-        server.engine.answer = lambda request: Answer(
+        server.engine.answer = lambda request: ScriptedAnswer(
             gate=gate if request.prompts[0].messages[0].text == LONG else None
         )
         mallory, ada = [await server.token(KeyKind.SERVICE, project="default") for _ in range(2)]
@@ -61,7 +61,7 @@ async def test_the_many_tokens_of_one_user_are_one_caller(tmp_path):
     gate = asyncio.Event()
     async with keyed(tmp_path) as server:
         largest, room = server.edge.settings.max_body_bytes, server.edge.settings.max_bodies_bytes
-        server.engine.answer = lambda request: Answer(gate=gate)
+        server.engine.answer = lambda request: ScriptedAnswer(gate=gate)
         user, token = await server.person(ProjectRole.MEMBER)
         tokens = [token, *[await server.token(KeyKind.ACCESS_TOKEN, user=user) for _ in range(3)]]
         async with asyncio.TaskGroup() as group:

@@ -9,7 +9,7 @@ from antiphon.dialects.base import Description, Endpoint, Request, RequestBody, 
 from antiphon.dialects.common.endpoints import declare_generation
 from antiphon.dialects.openai.dialect import OpenAI, OpenAIChatCompletions
 from antiphon.domain.identity import Right
-from antiphon.engines.registry import Model, ModelRoute, Models
+from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import EngineDied
 from antiphon.http.application import list_endpoints
 from antiphon.http.openapi import build_document
@@ -18,7 +18,7 @@ from antiphon.http.state import AppState, is_under
 from antiphon.pipeline.run import Pipeline
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
-from antiphon.testing import Answer, ScriptedEngine
+from antiphon.testing import ScriptedAnswer, ScriptedEngine
 from tests.support.http_server import HELLO, KEY, Served, request_bytes, serving_edge
 
 PREFIX = "/flat"
@@ -67,7 +67,7 @@ class Upload(Flat):
 
 
 def edge_with(engine=None, key=None, others=None, **settings):
-    models = Models((Model("m", (ModelRoute(engine or ScriptedEngine()),), 7),))
+    models = ModelRegistry((Model("m", (ModelRoute(engine or ScriptedEngine()),), 7),))
     verifiers = (ServiceKey(key),) if key else ()
     pipeline = Pipeline(models, Metrics(), 0.0)
     return AppState(
@@ -104,7 +104,9 @@ async def test_below_its_prefix_every_refusal_is_the_dialects(path, body, how, e
 async def test_so_is_a_missing_key_and_a_failed_engine():
     keyed = await asked(edge_with(key=KEY), FLAT_CHAT, HELLO)
     assert (keyed.status, keyed.json()) == (400, {"flat": "invalid_api_key"})
-    failed = await asked(edge_with(ScriptedEngine(Answer(error=EngineDied("it died")))), FLAT_CHAT, HELLO)
+    failed = await asked(
+        edge_with(ScriptedEngine(ScriptedAnswer(error=EngineDied("it died")))), FLAT_CHAT, HELLO
+    )
     assert (failed.status, failed.json()) == (500, {"flat": "engine_died"})
     assert failed.headers["x-should-retry"] == "false"
 

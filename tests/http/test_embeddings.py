@@ -12,14 +12,14 @@ import msgspec
 import pytest
 
 from antiphon.dialects.openai.dialect import OpenAI
-from antiphon.engines.registry import Model, ModelRoute, Models
+from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.http.state import AppState
 from antiphon.pipeline.run import Pipeline
 from antiphon.rendering.renderer import Renderer
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import EmbeddingScript, ScriptedEmbeddingEngine, ScriptedEngine
-from antiphon.testing.scripted_embedding_engine import vector_of
+from antiphon.testing.scripted_embedding_engine import make_vector
 from tests.support.http_server import CHAT, HELLO, PATIENCE, Reply, Served, serving_edge
 
 EMBEDDINGS = "/v1/embeddings"
@@ -41,7 +41,7 @@ class Serving:
 @asynccontextmanager
 async def serving(script: EmbeddingScript = PLAIN, **settings: Any) -> AsyncIterator[Serving]:
     engine, generating = ScriptedEmbeddingEngine(script), ScriptedEngine()
-    models = Models(
+    models = ModelRegistry(
         (Model("e", (ModelRoute(Renderer(engine)),), 1), Model("m", (ModelRoute(generating),), 1))
     )
     chosen = msgspec.structs.replace(ServerSettings(), **settings)
@@ -57,8 +57,8 @@ async def test_vectors_come_in_order_with_their_usage() -> None:
     answer = reply.json()
     assert reply.status == 200
     assert [array("f", each["embedding"]).tobytes() for each in answer["data"]] == [
-        vector_of((7, 8)),
-        vector_of((9,)),
+        make_vector((7, 8)),
+        make_vector((9,)),
     ]
     assert answer["usage"] == {"prompt_tokens": 3, "total_tokens": 3}
 

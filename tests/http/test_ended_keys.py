@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from antiphon.domain.tenancy import ProjectRole
-from antiphon.testing import Answer
+from antiphon.testing import ScriptedAnswer
 from tests.http.test_admin import OPERATOR, ROOT, keyed
 from tests.http.test_kept import earlier, require_freed  # noqa: F401 - a fixture is found by its name
 from tests.support.http_server import CHAT, HELLO, request_bytes
@@ -21,7 +21,7 @@ SENTENCE = (
 
 @pytest.fixture
 async def server(tmp_path):
-    async with keyed(tmp_path, Answer(endless=True, pace=0.005)) as running:
+    async with keyed(tmp_path, ScriptedAnswer(endless=True, pace=0.005)) as running:
         yield running
 
 

@@ -8,7 +8,7 @@ import pytest
 from antiphon.engines.registry import Model, ModelRoute
 from antiphon.errors import EngineDied, EngineUnavailable, Overloaded
 from antiphon.http.services import load_entry
-from antiphon.testing import Answer, ScriptedEngine
+from antiphon.testing import ScriptedAnswer, ScriptedEngine
 from tests.support.http_server import HELLO, KEY, PROMPT, request_bytes, serving
 
 BASE = "/fireworks/inference/v1"
@@ -79,14 +79,14 @@ async def test_headers_that_never_end_are_refused_in_fireworks_words():
     ],
 )
 async def test_an_engine_that_cannot_is_told_with_when_to_try_again(error, expected):
-    async with serving(Answer(error=error)) as server:
+    async with serving(ScriptedAnswer(error=error)) as server:
         for body in (PROMPT, PROMPT | {"stream": True}):
             reply = await server.ask(TEXT, body)
             assert (told(reply), reply.headers["retry-after"]) == (expected, "2")
 
 
 async def test_a_time_that_is_up_is_a_408_that_nobody_shall_send_again():
-    async with serving(Answer(wait=3600), request_timeout=0.05) as server:
+    async with serving(ScriptedAnswer(wait=3600), request_timeout=0.05) as server:
         reply = await server.ask(TEXT, PROMPT)
     assert told(reply) == (408, "REQUEST_TIMEOUT", None)
     assert reply.headers["x-should-retry"] == "false"
@@ -94,7 +94,7 @@ async def test_a_time_that_is_up_is_a_408_that_nobody_shall_send_again():
 
 @pytest.mark.parametrize(("path", "body"), [(TEXT, PROMPT), (CHAT, HELLO)])
 async def test_a_stream_that_breaks_says_so_and_has_no_end(path, body):
-    broken = Answer(("a", "b"), error=EngineDied("it died"), error_after=1)
+    broken = ScriptedAnswer(("a", "b"), error=EngineDied("it died"), error_after=1)
     async with serving(broken) as server:
         events = (await server.ask(path, body | {"stream": True})).events()
     assert events[-1]["error"]["code"] == "SERVICE_UNAVAILABLE"

@@ -5,8 +5,8 @@ import pytest
 from antiphon.domain.events import Event
 from antiphon.domain.identity import LOCAL_ANONYMOUS
 from antiphon.errors import ContextLengthExceeded, EngineBusy, EngineDied, EngineUnavailable, Overloaded
-from antiphon.testing import Answer
-from antiphon.testing.scripted_engine import Ending
+from antiphon.testing import ScriptedAnswer
+from antiphon.testing.scripted_engine import StreamEnding
 from tests.support.http_server import CHAT, HELLO, PROMPT, TEXT, LooseEngine, serving
 
 REQUESTS = {
@@ -56,7 +56,7 @@ async def test_streamed_and_buffered_are_the_same(served, path, body):
     assert told(buffered.json()) == folded(streamed.events())
     assert buffered.headers["content-type"] == "application/json"
     assert streamed.headers["content-type"] == "text/event-stream; charset=utf-8"
-    assert all(record.ending is Ending.COMPLETE for record in served.engine.streams)
+    assert all(record.ending is StreamEnding.COMPLETE for record in served.engine.streams)
 
 
 async def test_a_stream_without_usage_says_nothing_of_it(served):
@@ -106,7 +106,7 @@ ERRORS = [
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(("error", "status", "retry"), ERRORS, ids=[error.code for error, _, _ in ERRORS])
 async def test_an_error_before_the_first_token_is_a_plain_http_error(error, status, retry, stream):
-    async with serving(Answer(error=error)) as server:
+    async with serving(ScriptedAnswer(error=error)) as server:
         reply = await server.ask(CHAT, HELLO | {"stream": stream})
     assert (reply.status, reply.error["code"], reply.error["message"]) == (status, error.code, error.message)
     assert (reply.error["param"], reply.headers.get("retry-after")) == (error.param, retry)
@@ -116,7 +116,7 @@ async def test_an_error_before_the_first_token_is_a_plain_http_error(error, stat
 
 
 async def test_an_error_after_the_first_token_ends_a_buffered_answer_with_its_status():
-    async with serving(Answer(error=EngineDied("gone"), error_after=2)) as server:
+    async with serving(ScriptedAnswer(error=EngineDied("gone"), error_after=2)) as server:
         reply = await server.ask(CHAT, HELLO)
     assert (reply.status, reply.error["code"]) == (503, "engine_died")
 

@@ -11,7 +11,7 @@ import pytest
 from antiphon.dialects.base import Request
 from antiphon.domain.events import Started, TextDelta
 from antiphon.errors import EngineBusy, EngineError, EngineLost
-from antiphon.testing import Answer, ScriptedEngine
+from antiphon.testing import ScriptedAnswer, ScriptedEngine
 from tests.http.test_accounting import limited
 from tests.support.accounting import limit
 from tests.support.http_server import (
@@ -82,8 +82,8 @@ async def defect():
     yield
 
 
-ENDLESS = Answer(endless=True, pace=0.005)
-CASES: dict[str, tuple[ScriptedEngine | Answer | None, dict[str, Any], Asked]] = {
+ENDLESS = ScriptedAnswer(endless=True, pace=0.005)
+CASES: dict[str, tuple[ScriptedEngine | ScriptedAnswer | None, dict[str, Any], Asked]] = {
     "answered": (None, {}, whole(CHAT, HELLO)),
     "streamed": (None, {}, whole(CHAT, STREAM)),
     "several choices": (None, {}, whole(CHAT, STREAM | {"n": 3})),
@@ -104,7 +104,7 @@ CASES: dict[str, tuple[ScriptedEngine | Answer | None, dict[str, Any], Asked]] =
     "stream too late": (ENDLESS, {"request_timeout": 0.05}, whole(CHAT, STREAM | {"max_tokens": 10_000})),
     "left": (ENDLESS, {}, left(HELLO | {"max_tokens": 100_000})),
     "stream left": (ENDLESS, {}, left(STREAM | {"max_tokens": 100_000}, b"Hello")),
-    "stopped": (Answer(wait=60), {}, stopped),
+    "stopped": (ScriptedAnswer(wait=60), {}, stopped),
     "no vectors": (None, {}, whole("/v1/embeddings", {"model": "m", "input": "hi"})),
 }
 

@@ -8,7 +8,7 @@ from typing import Any
 import psutil
 import pytest
 
-from antiphon.testing import Answer
+from antiphon.testing import ScriptedAnswer
 from tests.support.http_server import CHAT, HELLO, TEXT, gone, request_bytes, serving
 
 MIB = 1 << 20
@@ -178,7 +178,7 @@ async def test_many_slow_connections_leave_others_alone():
 
 async def test_an_answer_that_takes_longer_than_a_request_may_arrive_is_not_cut():
     """The deadline of arrival ends with the request."""
-    async with serving(Answer(wait=0.6), **SOON) as server:
+    async with serving(ScriptedAnswer(wait=0.6), **SOON) as server:
         for body in (HELLO, HELLO | {"stream": True}):
             assert (await server.ask(CHAT, body)).status == 200
 
@@ -192,7 +192,7 @@ async def test_a_kept_connection_may_rest_longer_than_a_request_may_arrive():
 
 
 async def test_a_generation_that_takes_too_long_is_a_504():
-    async with serving(Answer(wait=3600), request_timeout=0.2, keep_alive_interval=0.05) as server:
+    async with serving(ScriptedAnswer(wait=3600), request_timeout=0.2, keep_alive_interval=0.05) as server:
         buffered = await server.ask(CHAT, HELLO)
         assert (buffered.status, buffered.error["code"]) == (504, "deadline_exceeded")
         streamed = await server.ask(CHAT, HELLO | {"stream": True})
@@ -242,7 +242,7 @@ INTRUSIONS = {"malformed": b"NO HTTP\r\n\r\n", "endless": b"GET / HTTP/1.1\r\nx:
 async def test_what_is_no_request_waits_for_the_running_one(caplog, stream, intrusion):
     """Nothing is written into the middle of an answer."""
     gate = asyncio.Event()
-    async with serving(Answer(gate=gate)) as server, server.line() as line:
+    async with serving(ScriptedAnswer(gate=gate)) as server, server.line() as line:
         await line.send(request_bytes(CHAT, HELLO | {"stream": stream}))
         await running(server)
         await line.send(intrusion)
@@ -256,7 +256,7 @@ async def test_what_is_no_request_waits_for_the_running_one(caplog, stream, intr
 
 @pytest.mark.parametrize("intrusion", INTRUSIONS.values(), ids=INTRUSIONS)
 async def test_a_client_that_leaves_behind_what_is_no_request_is_seen(intrusion):
-    async with serving(Answer(pace=0.01, endless=True)) as server, server.line() as line:
+    async with serving(ScriptedAnswer(pace=0.01, endless=True)) as server, server.line() as line:
         await line.send(request_bytes(CHAT, HELLO) + intrusion)
         await running(server)
         line.drop()
@@ -297,7 +297,7 @@ async def test_all_bodies_together_are_bounded_and_the_next_is_told_to_come_agai
     """Two running requests hold what is allowed; a third is refused unread, and taken afterwards."""
     gate = asyncio.Event()
     padded = HELLO | {"messages": [{"role": "user", "content": "x" * 900}]}
-    async with serving(Answer(gate=gate), max_body_bytes=1100, max_bodies_bytes=2200) as server:
+    async with serving(ScriptedAnswer(gate=gate), max_body_bytes=1100, max_bodies_bytes=2200) as server:
         async with asyncio.TaskGroup() as group:
             held = [group.create_task(server.ask(CHAT, padded)) for _ in range(2)]
             async with asyncio.timeout(10):

@@ -11,7 +11,7 @@ from antiphon.auth.keyring import ServiceKey
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.domain.engine_load import Histogram, Load
 from antiphon.engines.base import EngineState
-from antiphon.engines.registry import Model, ModelRoute, Models
+from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import EngineUnavailable
 from antiphon.http.server_status import observe_engines
 from antiphon.http.state import AppState
@@ -19,7 +19,7 @@ from antiphon.pipeline.run import Pipeline
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.exposition import Totals
 from antiphon.telemetry.metrics import Metrics
-from antiphon.testing import Answer, ScriptedEngine
+from antiphon.testing import ScriptedAnswer, ScriptedEngine
 from tests.support.http_server import CHAT, HELLO, KEY, Served, serving, serving_edge
 
 CANARY = "canary-prompt-7d1c"
@@ -42,7 +42,7 @@ class Observed(ScriptedEngine):
 
 
 def models_of(**engines):
-    return Models(tuple(Model(name, (ModelRoute(engine),), 7) for name, engine in engines.items()))
+    return ModelRegistry(tuple(Model(name, (ModelRoute(engine),), 7) for name, engine in engines.items()))
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ async def test_names_that_callers_make_up_are_no_labels(counted):
 
 async def test_the_load_is_the_generations_that_run_or_wait():
     gate = asyncio.Event()
-    async with serving(Answer(gate=gate)) as served:
+    async with serving(ScriptedAnswer(gate=gate)) as served:
         assert (await served.ask("/load")).json() == {"server_load": 0}
         async with asyncio.TaskGroup() as group:
             for stream in (False, True):
@@ -173,8 +173,8 @@ async def test_numbers_are_those_of_all_processes():
         own = replace(served, port=port)
         assert (await own.ask("/load")).json() == {"server_load": 0}
         busy = Metrics()
-        busy.generation_began(next(iter(served.edge.models)).name)
-        other.totals = Totals.of(busy.series())
+        busy.begin_generation(next(iter(served.edge.models)).name)
+        other.totals = Totals.of(busy.list_series())
         assert (await own.ask("/load")).json() == {"server_load": 1}
         assert "antiphon_http_processes 2" in (await own.ask("/metrics")).body.decode()
 

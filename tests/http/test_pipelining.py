@@ -9,7 +9,7 @@ import pytest
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from antiphon.http.protocol import MAX_PIPELINED
-from antiphon.testing import Answer
+from antiphon.testing import ScriptedAnswer
 from tests.support.http_server import CHAT, HELLO, TEXT, request_bytes, serving
 
 CHUNKED: Any = {"content-length": None, "transfer-encoding": "chunked"}
@@ -38,7 +38,7 @@ async def running(server):
 @pytest.mark.parametrize("pad", [0, 1000])
 async def test_of_a_crowd_of_requests_few_are_held_and_answered(pad):
     gate = asyncio.Event()
-    async with serving(Answer(gate=gate)) as server, server.line() as line:
+    async with serving(ScriptedAnswer(gate=gate)) as server, server.line() as line:
         gc.collect()
         one = request_bytes("/health", headers={"x-pad": "p" * pad})
         await line.send(request_bytes(CHAT, HELLO) + one * 100)
@@ -121,7 +121,7 @@ async def test_a_body_behind_a_wish_for_another_protocol_is_never_read_as_a_requ
 async def test_a_request_whose_head_comes_before_and_after_an_answer_is_whole(cut):
     gate = asyncio.Event()
     second = request_bytes(TEXT, prompt(2))
-    async with serving(Answer(gate=gate)) as server, server.line() as line:
+    async with serving(ScriptedAnswer(gate=gate)) as server, server.line() as line:
         await line.send(request_bytes(CHAT, HELLO) + second[:cut])
         await running(server)
         gate.set()
@@ -133,7 +133,7 @@ async def test_a_request_whose_head_comes_before_and_after_an_answer_is_whole(cu
 async def test_a_large_body_behind_a_running_request_is_not_read_before_its_turn():
     gate = asyncio.Event()
     large = {"model": "zzz", "messages": [{"role": "user", "content": "x" * 6_000_000}]}
-    async with serving(Answer(gate=gate)) as server, server.line() as line:
+    async with serving(ScriptedAnswer(gate=gate)) as server, server.line() as line:
         gc.collect()
         line.writer.write(request_bytes(CHAT, HELLO) * 5 + request_bytes(CHAT, large))
         await running(server)
@@ -146,7 +146,7 @@ async def test_a_large_body_behind_a_running_request_is_not_read_before_its_turn
 
 
 async def test_what_is_no_request_in_a_crowd_ends_it():
-    async with serving(Answer(wait=3600)) as server, server.line() as line:
+    async with serving(ScriptedAnswer(wait=3600)) as server, server.line() as line:
         await line.send(request_bytes("/health") * 3 + b"NO HTTP\r\n\r\n" + request_bytes("/health") * 30)
         assert [(await line.reply()).status for _ in range(4)] == [200] * 3 + [400]
         assert await line.rest() == b""

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from antiphon.dialects.openai.dialect import OpenAI
-from antiphon.engines.registry import Model, ModelRoute, Models
+from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.http.state import AppState
 from antiphon.pipeline.run import Pipeline
 from antiphon.rendering.renderer import Renderer
@@ -28,7 +28,7 @@ async def until(engine, queued):
 async def test_of_what_a_caller_has_waiting_the_lowest_priority_comes_first(priorities, order):
     go = asyncio.Event()
     engine = ScriptedTokenEngine(Script("yes", hold=Hold(go)), info=scripted_info(sequences=1))
-    models = Models((Model("m", (ModelRoute(Renderer(engine, prove=unproved)),), 1),))
+    models = ModelRegistry((Model("m", (ModelRoute(Renderer(engine, prove=unproved)),), 1),))
     edge = AppState(Pipeline(models, Metrics(), restart_patience=0.0), models, OpenAI(), ServerSettings())
     answered = []
     async with serving_edge(edge) as (port, connections), asyncio.TaskGroup() as group:

@@ -10,7 +10,13 @@ import pytest
 from antiphon.domain.limits import Measure, Window
 from antiphon.errors import EngineBusy, EngineDied, EngineUnavailable
 from antiphon.telemetry.logs import FIELDS, JsonFormatter, TextFormatter
-from antiphon.testing import Answer, Script, ScriptedEmbeddingEngine, ScriptedTokenEngine, scripted_info
+from antiphon.testing import (
+    Script,
+    ScriptedAnswer,
+    ScriptedEmbeddingEngine,
+    ScriptedTokenEngine,
+    scripted_info,
+)
 from tests.http.test_accounting import limited
 from tests.http.test_admin import ROOT, keyed
 from tests.support.accounting import limit
@@ -204,7 +210,7 @@ async def test_a_refused_request_is_logged_once(log, path, body, headers, status
 @pytest.mark.parametrize("after", [None, 2], ids=["at once", "midway"])
 @pytest.mark.parametrize("error", [EngineBusy("full"), EngineDied("it died"), EngineUnavailable("away")])
 async def test_a_failed_generation_is_logged_once(log, error, after, stream):
-    async with serving(Answer(error=error, error_after=after)) as server:
+    async with serving(ScriptedAnswer(error=error, error_after=after)) as server:
         reply = await server.ask(CHAT, HELLO | {"stream": stream})
     (line,) = records(log, reply.headers["x-request-id"])
     assert line["event"] == ("stream_failed" if stream and after else "refused")
@@ -221,7 +227,7 @@ async def test_a_limit_that_has_no_room_is_logged_once(log):
 
 
 async def test_work_that_the_edge_ends_is_logged_once(log):
-    async with serving(Answer(gate=asyncio.Event()), request_timeout=0.05) as server:
+    async with serving(ScriptedAnswer(gate=asyncio.Event()), request_timeout=0.05) as server:
         reply = await server.ask(CHAT, HELLO)
     (line,) = records(log, reply.headers["x-request-id"])
     assert (line["event"], line["status"], line["model"]) == ("refused", 504, "m")

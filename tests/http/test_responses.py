@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 from antiphon.dialects.base import Endpoint, FileStream, Request, Services
 from antiphon.dialects.openai.dialect import OpenAI
-from antiphon.engines.registry import Models
+from antiphon.engines.registry import ModelRegistry
 from antiphon.http.state import AppState
 from antiphon.pipeline.run import Pipeline
 from antiphon.settings.server import ServerSettings
@@ -29,7 +29,7 @@ async def test_a_client_that_leaves_a_file_ends_its_reading():
         return FileStream(parts(), "text/csv")
 
     endpoint = Endpoint(method="GET", path="/file", handler=show, right=None)
-    models = Models(())
+    models = ModelRegistry(())
     pipeline = Pipeline(models, Metrics(), restart_patience=0.0)
     edge = AppState(pipeline, models, OpenAI(), ServerSettings(), admin=(endpoint,))
     async with serving_edge(edge) as (port, connections):

@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.domain.identity import LOCAL_ANONYMOUS
 from antiphon.engines.base import EngineState
-from antiphon.engines.registry import Model, ModelRoute, Models
+from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import EngineUnavailable
 from antiphon.http.state import AppState
 from antiphon.ledger.base import LedgerState
@@ -36,7 +36,7 @@ from tests.support.http_server import (
 async def two():
     """A server with two models, the second of which is restarting; the engine's name tells its model."""
     engines = {"a": ScriptedEngine(), "org/b": ScriptedEngine(state=EngineState.RESTARTING)}
-    models = Models(tuple(Model(name, (ModelRoute(engine),), 7) for name, engine in engines.items()))
+    models = ModelRegistry(tuple(Model(name, (ModelRoute(engine),), 7) for name, engine in engines.items()))
     edge = AppState(Pipeline(models, Metrics(), 0.0), models, OpenAI(), ServerSettings())
     async with serving_edge(edge) as (port, connections):
         yield Served(port, engines["org/b"], edge, connections)
@@ -154,7 +154,7 @@ async def test_an_engine_that_shows_no_tokens_says_so():
                 scripted.aclose,
             )
 
-    models = Models((Model("m", (ModelRoute(Mute()),), 1),))
+    models = ModelRegistry((Model("m", (ModelRoute(Mute()),), 1),))
     edge = AppState(Pipeline(models, Metrics(), 0.0), models, OpenAI(), ServerSettings())
     async with serving_edge(edge) as (port, connections):
         reply = await Served(port, ScriptedEngine(), edge, connections).ask("/tokenize", {"prompt": "a"})

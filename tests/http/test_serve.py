@@ -6,20 +6,20 @@ import signal
 import socket
 
 from antiphon.dialects.openai.dialect import OpenAI
-from antiphon.engines.registry import Model, ModelRoute, Models
+from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.http.application import create_app
 from antiphon.http.serve import make_server, serve
 from antiphon.http.state import AppState
 from antiphon.pipeline.run import Pipeline
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
-from antiphon.testing import Answer, ScriptedEngine
+from antiphon.testing import ScriptedAnswer, ScriptedEngine
 from tests.support.http_server import CHAT, HELLO, Line, request_bytes
 
 
 def edge_over(answer, drain):
     engine = ScriptedEngine(answer)
-    models = Models((Model("m", (ModelRoute(engine),), 1),))
+    models = ModelRegistry((Model("m", (ModelRoute(engine),), 1),))
     settings = ServerSettings(drain_timeout=drain)
     return engine, AppState(Pipeline(models, Metrics(), 0.0), models, OpenAI(), settings)
 
@@ -40,7 +40,7 @@ async def test_nothing_waits_for_nagle(served):
 
 async def test_a_running_answer_may_finish_while_the_server_drains():
     gate = asyncio.Event()
-    engine, edge = edge_over(Answer(gate=gate), drain=30)
+    engine, edge = edge_over(ScriptedAnswer(gate=gate), drain=30)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port, started = listener.getsockname()[1], asyncio.Event()
         async with asyncio.TaskGroup() as group:
@@ -62,8 +62,8 @@ async def test_a_running_answer_may_finish_while_the_server_drains():
 
 
 async def test_what_does_not_finish_in_time_ends_with_an_error_its_caller_sees():
-    engine, edge = edge_over(Answer(gate=asyncio.Event()), drain=0.3)
-    endless, endless_edge = edge_over(Answer(endless=True, pace=0.02), drain=0.3)
+    engine, edge = edge_over(ScriptedAnswer(gate=asyncio.Event()), drain=0.3)
+    endless, endless_edge = edge_over(ScriptedAnswer(endless=True, pace=0.02), drain=0.3)
     for over, at, body in (
         (engine, edge, HELLO),
         (engine, edge, HELLO | {"stream": True}),
@@ -100,7 +100,7 @@ async def refused(port):
 
 
 async def test_an_idle_connection_does_not_hold_the_server_back():
-    _, edge = edge_over(Answer(), drain=30)
+    _, edge = edge_over(ScriptedAnswer(), drain=30)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = make_server(create_app(edge), edge)
         async with asyncio.TaskGroup() as group, asyncio.timeout(10):

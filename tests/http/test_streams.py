@@ -10,12 +10,12 @@ from antiphon.domain.events import Started
 from antiphon.errors import EngineDied
 from antiphon.http.connection import Connection
 from antiphon.http.sse import HIGH_WATER, EventWriter, Pace
-from antiphon.testing import Answer, ScriptedEngine
-from antiphon.testing.scripted_engine import Ending
+from antiphon.testing import ScriptedAnswer, ScriptedEngine
+from antiphon.testing.scripted_engine import StreamEnding
 from tests.support.http_server import CHAT, HELLO, TEXT, LooseEngine, gone, request_bytes, serving
 
 STREAM = HELLO | {"stream": True}
-ENDLESS = Answer(endless=True, pace=0.005)
+ENDLESS = ScriptedAnswer(endless=True, pace=0.005)
 
 
 async def first_event(line):
@@ -25,7 +25,7 @@ async def first_event(line):
 
 async def test_headers_wait_for_the_first_event():
     gate = asyncio.Event()
-    async with serving(Answer(gate=gate)) as server, server.line() as line:
+    async with serving(ScriptedAnswer(gate=gate)) as server, server.line() as line:
         await line.send(request_bytes(CHAT, STREAM))
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.3):
@@ -38,14 +38,14 @@ async def test_headers_wait_for_the_first_event():
 @pytest.mark.parametrize("path", [CHAT, TEXT])
 async def test_the_first_event_opens_the_response_even_when_it_shows_nothing(path):
     body = STREAM if path == CHAT else {"model": "m", "prompt": "a", "stream": True}
-    async with serving(Answer(pace=3600)) as server, server.line() as line:
+    async with serving(ScriptedAnswer(pace=3600)) as server, server.line() as line:
         await line.send(request_bytes(path, body))
         assert (await line.until(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
 
 
 async def test_silence_opens_the_response_and_is_filled_with_comments():
     gate = asyncio.Event()
-    async with serving(Answer(gate=gate), keep_alive_interval=0.05) as server, server.line() as line:
+    async with serving(ScriptedAnswer(gate=gate), keep_alive_interval=0.05) as server, server.line() as line:
         await line.send(request_bytes(CHAT, STREAM))
         head, comment = await first_event(line)
         assert head.startswith(b"HTTP/1.1 200") and comment.endswith(b": keep-alive\n\n")
@@ -57,7 +57,7 @@ async def test_silence_opens_the_response_and_is_filled_with_comments():
 
 
 async def test_an_error_after_silence_is_an_error_event():
-    answer = Answer(wait=0.2, error=EngineDied("gone"))
+    answer = ScriptedAnswer(wait=0.2, error=EngineDied("gone"))
     async with serving(answer, keep_alive_interval=0.05) as server:
         reply = await server.ask(CHAT, STREAM)
     assert reply.status == 200 and reply.events()[-1]["error"]["code"] == "engine_died"
@@ -65,7 +65,7 @@ async def test_an_error_after_silence_is_an_error_event():
 
 async def test_an_error_inside_a_stream_is_an_event_and_no_clean_end():
     async with serving(
-        Answer(error=EngineDied("the engine's process ended"), error_after=2, pace=0.01)
+        ScriptedAnswer(error=EngineDied("the engine's process ended"), error_after=2, pace=0.01)
     ) as server:
         reply = await server.ask(CHAT, STREAM)
     *chunks, last = reply.events()
@@ -100,7 +100,7 @@ async def test_a_defect_inside_a_stream_says_the_request_id_and_nothing_else():
 
 async def test_what_is_ready_at_once_is_written_at_once():
     texts = tuple(f"{number} " for number in range(50))
-    async with serving(Answer(texts, pace=None)) as server:
+    async with serving(ScriptedAnswer(texts, pace=None)) as server:
         reply = await server.ask(CHAT, STREAM)
         async with server.line() as line:
             await line.send(request_bytes(CHAT, STREAM))
@@ -122,7 +122,7 @@ async def test_a_client_that_leaves_a_buffered_answer_ends_the_work():
 
 async def test_a_client_that_leaves_before_the_first_token_ends_the_work():
     for body in (HELLO, STREAM):
-        async with serving(Answer(gate=asyncio.Event())) as server, server.line() as line:
+        async with serving(ScriptedAnswer(gate=asyncio.Event())) as server, server.line() as line:
             await line.send(request_bytes(CHAT, body))
             await until_streaming(server)
             line.drop()
@@ -155,7 +155,7 @@ async def test_a_client_that_leaves_with_more_requests_on_the_way_ends_the_work(
 
 async def test_a_client_that_leaves_during_silence_ends_the_work():
     gate = asyncio.Event()
-    async with serving(Answer(gate=gate), keep_alive_interval=0.05) as server, server.line() as line:
+    async with serving(ScriptedAnswer(gate=gate), keep_alive_interval=0.05) as server, server.line() as line:
         await line.send(request_bytes(CHAT, STREAM))
         await line.until(b": keep-alive\n\n")
         line.drop()
@@ -175,7 +175,7 @@ async def left(server):
     (record,) = server.engine.streams
     async with asyncio.timeout(10):
         await record.over.wait()
-    assert record.ending is Ending.LEFT
+    assert record.ending is StreamEnding.LEFT
     await gone(server.edge.ongoing)
     await gone(server.connections)
 
@@ -184,7 +184,7 @@ async def left(server):
 
 
 async def test_a_client_that_does_not_read_holds_the_engine_back_and_is_cut():
-    big = Answer(("x" * 60_000,), endless=True, pace=None)
+    big = ScriptedAnswer(("x" * 60_000,), endless=True, pace=None)
     async with serving(big, send_timeout=0.5) as server:
         sock = socket.socket()
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -204,13 +204,15 @@ async def test_a_client_that_does_not_read_holds_the_engine_back_and_is_cut():
             await gone(server.connections)
             async with asyncio.timeout(10):
                 await record.over.wait()
-        assert record.ending is Ending.LEFT
+        assert record.ending is StreamEnding.LEFT
 
 
 async def test_a_slow_reader_does_not_disturb_a_fast_one():
     big = ScriptedEngine(
         lambda request: (
-            Answer(("x" * 60_000,), endless=True, pace=None) if request.output.max_tokens else Answer()
+            ScriptedAnswer(("x" * 60_000,), endless=True, pace=None)
+            if request.output.max_tokens
+            else ScriptedAnswer()
         )
     )
     async with serving(big, send_timeout=30) as server, server.line() as slow:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.testing import Answer, ScriptedEngine
+from antiphon.testing import ScriptedAnswer, ScriptedEngine
 from tests.support.http_server import CHAT, HELLO, gone, request_bytes, serving
 
 LARGE = 12_000_000
@@ -25,7 +25,7 @@ WAYS: dict[str, bytes] = {
 
 
 def large() -> ScriptedEngine:
-    return ScriptedEngine(Answer(("x" * LARGE,)))
+    return ScriptedEngine(ScriptedAnswer(("x" * LARGE,)))
 
 
 @contextlib.asynccontextmanager
@@ -104,7 +104,7 @@ async def test_connections_that_rest_and_streams_in_silence_are_not_cut():
     """Nothing waits to be written there."""
     gate = asyncio.Event()
     async with (
-        serving(Answer(gate=gate), send_timeout=0.1) as server,
+        serving(ScriptedAnswer(gate=gate), send_timeout=0.1) as server,
         server.line() as line,
         server.line() as resting,
     ):

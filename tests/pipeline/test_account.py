@@ -27,7 +27,7 @@ from antiphon.domain.identity import Actor, ActorKind
 from antiphon.domain.ledger import ABORTED
 from antiphon.domain.limits import Amounts, Limit, Measure, Window
 from antiphon.domain.request import GenerationRequest, Output, RawPrompt
-from antiphon.engines.registry import Model, ModelRoute, Models
+from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import (
     AntiphonError,
     BudgetExceeded,
@@ -43,13 +43,13 @@ from antiphon.errors import (
 )
 from antiphon.pipeline.run import Pipeline
 from antiphon.telemetry.metrics import Metrics
-from antiphon.testing import Answer, ScriptedEngine
+from antiphon.testing import ScriptedAnswer, ScriptedEngine
 from tests.support.accounting import PRICE, Books, ScriptedEmbedding, limit
 from tests.support.http_server import LooseEngine
 
 PROMPT = RawPrompt("hello")
 """Five tokens."""
-PLAIN = Answer()
+PLAIN = ScriptedAnswer()
 """Three tokens."""
 TEN = Output(max_tokens=10)
 ACTOR = Actor(ActorKind.USER, "key-1", "project-1", "user-1")
@@ -63,7 +63,7 @@ class Bench:
         self.engine = answer if isinstance(answer, ScriptedEngine) else ScriptedEngine(answer)
         self.metrics = Metrics()
         model = Model("m", (ModelRoute(self.engine, "scripted"),), 1)
-        self.pipeline = Pipeline(Models((model,)), self.metrics, 5.0, books.accounting)
+        self.pipeline = Pipeline(ModelRegistry((model,)), self.metrics, 5.0, books.accounting)
         self.context = Context("req-1", clock=books.clock)
 
     @asynccontextmanager
@@ -103,7 +103,7 @@ async def test_what_was_really_used_counts_in_the_end():
 
 
 async def test_prompt_most_output_and_their_cost_are_taken_before_anything_is_made():
-    at = Bench(Books(*EVERYTHING), Answer(gate=asyncio.Event()))
+    at = Bench(Books(*EVERYTHING), ScriptedAnswer(gate=asyncio.Event()))
     async with asyncio.TaskGroup() as group:
         task = group.create_task(at.run(Output(max_tokens=10, choices=2)))
         while not at.books.ledger.intents:
@@ -126,14 +126,14 @@ async def test_a_budget_of_money_has_room_for_the_dearest_a_prompt_can_be():
 
 
 async def test_a_request_that_says_no_most_takes_a_step_and_goes_on_in_steps():
-    at = Bench(Books(limit(Measure.OUTPUT_TOKENS)), Answer(texts=("a",) * 20))
+    at = Bench(Books(limit(Measure.OUTPUT_TOKENS)), ScriptedAnswer(texts=("a",) * 20))
     await at.run(Output())
     assert at.books.limiter.taken == [Amounts(1, 5, 8, 80 + 5), Amounts(0, 0, 8, 80), Amounts(0, 0, 8, 80)]
     assert await at.books.used() == [20]
 
 
 async def test_what_is_left_of_the_most_is_no_whole_step():
-    at = Bench(Books(limit(Measure.OUTPUT_TOKENS, 3000), step=1500), Answer(texts=("a",) * 1600))
+    at = Bench(Books(limit(Measure.OUTPUT_TOKENS, 3000), step=1500), ScriptedAnswer(texts=("a",) * 1600))
     await at.run(Output())
     assert [more.output_tokens for more in at.books.limiter.taken] == [1500, 2048 - 5 - 1500]
 
@@ -147,7 +147,7 @@ async def hear(at: Bench, heard: list[Event]) -> None:
 @pytest.mark.parametrize("window", [Window.MINUTE, Window.DAY])
 async def test_a_stream_is_stopped_in_flight_when_there_is_no_room_for_what_it_makes(window):
     error = RateLimited if window is Window.MINUTE else BudgetExceeded
-    at = Bench(Books(limit(Measure.OUTPUT_TOKENS, 21, window)), Answer(endless=True))
+    at = Bench(Books(limit(Measure.OUTPUT_TOKENS, 21, window)), ScriptedAnswer(endless=True))
     heard: list[Event] = []
     with pytest.raises(error):
         await hear(at, heard)
@@ -181,23 +181,23 @@ async def test_a_stream_that_runs_is_held_to_its_limits_as_they_are_by_then():
         return limit(Measure.OUTPUT_TOKENS, amount)
 
     first = limit(Measure.REQUESTS, 1)
-    assert await heard_by(Bench(books(), Answer(endless=True)), 10, (of(21), first)) == 21
-    assert await heard_by(Bench(books(), Answer(endless=True)), 10, (of(1_000), first)) == 100
-    assert await heard_by(Bench(books(), Answer(endless=True)), 10, (of(16), first)) == 16
+    assert await heard_by(Bench(books(), ScriptedAnswer(endless=True)), 10, (of(21), first)) == 21
+    assert await heard_by(Bench(books(), ScriptedAnswer(endless=True)), 10, (of(1_000), first)) == 100
+    assert await heard_by(Bench(books(), ScriptedAnswer(endless=True)), 10, (of(16), first)) == 16
     assert (
-        await heard_by(Bench(books(), Answer(endless=True)), 10, (of(1), first)) == 16
+        await heard_by(Bench(books(), ScriptedAnswer(endless=True)), 10, (of(1), first)) == 16
     )  # what is granted is made
-    assert await heard_by(Bench(books(), Answer(endless=True)), 10, (first,)) == 100
-    assert await heard_by(Bench(books(), Answer(endless=True)), 10, ()) == 100
+    assert await heard_by(Bench(books(), ScriptedAnswer(endless=True)), 10, (first,)) == 100
+    assert await heard_by(Bench(books(), ScriptedAnswer(endless=True)), 10, ()) == 100
     added = limit(Measure.OUTPUT_TOKENS, 5, name="added")
     assert (
-        await heard_by(Bench(books(), Answer(endless=True)), 10, (of(1_000), first, added)) == 100
+        await heard_by(Bench(books(), ScriptedAnswer(endless=True)), 10, (of(1_000), first, added)) == 100
     )  # for those that begin later
 
 
 async def test_what_is_counted_of_a_stream_whose_limit_is_removed_is_counted_of_the_others():
     day = limit(Measure.OUTPUT_TOKENS, 1_000, Window.DAY)
-    at = Bench(Books(limit(Measure.OUTPUT_TOKENS, 21), day), Answer(endless=True))
+    at = Bench(Books(limit(Measure.OUTPUT_TOKENS, 21), day), ScriptedAnswer(endless=True))
     assert await heard_by(at, 10, (day,)) == 100
     assert at.books.ledger.entry.output_tokens == 100
     assert await at.books.used() == [21, 100]
@@ -205,7 +205,7 @@ async def test_what_is_counted_of_a_stream_whose_limit_is_removed_is_counted_of_
 
 async def test_what_ends_after_its_currency_was_decided_anew_is_not_priced():
     """Costs are summed, so there are none of two currencies."""
-    at = Bench(Books(limit(Measure.COST, 1_000_000, Window.DAY)), Answer(texts=("a",) * 4))
+    at = Bench(Books(limit(Measure.COST, 1_000_000, Window.DAY)), ScriptedAnswer(texts=("a",) * 4))
     async with at.stream() as events:
         async for _ in events:
             euro = replace(PRICE, id="price-2", currency="EUR", since=2**40)
@@ -217,12 +217,12 @@ async def test_what_ends_after_its_currency_was_decided_anew_is_not_priced():
 
 
 async def test_an_answer_that_ends_with_the_last_token_there_is_room_for_is_whole():
-    at = Bench(Books(limit(Measure.OUTPUT_TOKENS, 8)), Answer(texts=("a",) * 8))
+    at = Bench(Books(limit(Measure.OUTPUT_TOKENS, 8)), ScriptedAnswer(texts=("a",) * 8))
     assert (await at.run(Output())).usage.completion_tokens == 8
 
 
 async def test_a_limit_smaller_than_a_step_gives_what_it_has():
-    at = Bench(Books(limit(Measure.OUTPUT_TOKENS, 5)), Answer(texts=("a",) * 5))
+    at = Bench(Books(limit(Measure.OUTPUT_TOKENS, 5)), ScriptedAnswer(texts=("a",) * 5))
     assert (await at.run(Output())).usage.completion_tokens == 5
     refusal = await at.refused(LargerThanLimit, Output(max_tokens=6))
     assert "6 output tokens" in refusal.message
@@ -358,7 +358,7 @@ async def left_at(at: Bench, wanted: type[Event] | None) -> None:
 
 @pytest.mark.parametrize("wanted", [Started, TextDelta])
 async def test_a_caller_that_leaves_pays_for_what_was_made(wanted):
-    at = Bench(Books(*EVERYTHING), Answer(endless=True))
+    at = Bench(Books(*EVERYTHING), ScriptedAnswer(endless=True))
     await left_at(at, wanted)
     made = 1 if wanted is TextDelta else 0
     entry = at.books.ledger.entry
@@ -367,7 +367,7 @@ async def test_a_caller_that_leaves_pays_for_what_was_made(wanted):
 
 
 async def test_a_caller_that_leaves_the_queue_pays_for_no_token():
-    at = Bench(Books(*EVERYTHING), Answer(gate=asyncio.Event()))
+    at = Bench(Books(*EVERYTHING), ScriptedAnswer(gate=asyncio.Event()))
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.02):
             await at.run()
@@ -377,7 +377,7 @@ async def test_a_caller_that_leaves_the_queue_pays_for_no_token():
 
 
 async def test_a_deadline_that_passes_is_an_entry_of_its_own_kind():
-    at = Bench(Books(*EVERYTHING), Answer(endless=True))
+    at = Bench(Books(*EVERYTHING), ScriptedAnswer(endless=True))
     at.context = structs.replace(at.context, deadline=at.books.clock.monotonic() + 5)
     async with at.stream(Output(max_tokens=50)) as events:
         async for event in events:
@@ -389,7 +389,7 @@ async def test_a_deadline_that_passes_is_an_entry_of_its_own_kind():
 
 @pytest.mark.parametrize("after", [None, 2])
 async def test_an_engine_that_fails_leaves_an_entry_with_its_error(after):
-    at = Bench(Books(*EVERYTHING), Answer(error=EngineDied("gone"), error_after=after))
+    at = Bench(Books(*EVERYTHING), ScriptedAnswer(error=EngineDied("gone"), error_after=after))
     await at.refused(EngineDied)
     entry = at.books.ledger.entry
     assert (entry.status, entry.output_tokens) == ("engine_died", after or 0)
@@ -403,8 +403,8 @@ async def test_a_request_that_is_tried_again_is_one_entry_and_reserves_once():
         EngineUnavailable("again"),
     ]
 
-    def answer(_request: GenerationRequest) -> Answer:
-        return Answer(error=left.pop()) if len(left) > 1 else Answer()
+    def answer(_request: GenerationRequest) -> ScriptedAnswer:
+        return ScriptedAnswer(error=left.pop()) if len(left) > 1 else ScriptedAnswer()
 
     at = Bench(Books(*EVERYTHING), answer)
     await at.run()
@@ -417,9 +417,9 @@ async def test_a_request_that_is_tried_again_is_one_entry_and_reserves_once():
 async def test_a_later_route_extends_what_was_reserved_at_its_price():
     dear = replace(PRICE, id="price-2", models="dear/m", input=3_000_000, output=30_000_000)
     at = Bench(Books(*EVERYTHING, prices=(PRICE, dear)))
-    lost = ScriptedEngine(Answer(error=EngineUnavailable("gone")))
+    lost = ScriptedEngine(ScriptedAnswer(error=EngineUnavailable("gone")))
     routes = (ModelRoute(lost, "llama"), ModelRoute(at.engine, "vendor", "dear/m"))
-    at.pipeline = replace(at.pipeline, models=Models((Model("m", routes, 1),)))
+    at.pipeline = replace(at.pipeline, models=ModelRegistry((Model("m", routes, 1),)))
     await at.run()
     entry = at.books.ledger.entry
     assert at.books.limiter.taken == [Amounts(1, 5, 10, 105), Amounts(0, 0, 0, 2 * 105)]
@@ -444,7 +444,7 @@ async def test_an_end_that_cannot_be_written_fails_the_request_and_is_settled_al
 
 
 async def test_an_error_is_not_hidden_by_an_end_that_cannot_be_written():
-    at = Bench(Books(*EVERYTHING), Answer(error=EngineDied("gone")))
+    at = Bench(Books(*EVERYTHING), ScriptedAnswer(error=EngineDied("gone")))
     at.books.ledger.can_end = False
     await at.refused(EngineDied)
     assert (await at.books.used())[0] == 1

@@ -9,7 +9,7 @@ import pytest
 
 from antiphon.domain.adapters import Adapter, AdapterOrigin, DeployedAdapter
 from antiphon.domain.identity import LOCAL_ANONYMOUS
-from antiphon.engines.registry import Model, ModelRoute, Models
+from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import EngineError, InvalidValue, ModelNotFound
 from antiphon.pipeline.adapters import AdapterRegistry, AdapterRequest, AdapterTarget
 from antiphon.telemetry.metrics import Metrics
@@ -62,13 +62,13 @@ class Shared:
 class Process:
     """What one HTTP process has of it."""
 
-    models: Models
+    models: ModelRegistry
     adapters: AdapterRegistry
     noted: dict[str, str] = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
 
     def names(self) -> list[str]:
-        return [model.name for model in self.models.adapters()]
+        return [model.name for model in self.models.list_adapters()]
 
 
 async def keep(path: str, _: Path | None) -> Adapter:
@@ -76,7 +76,7 @@ async def keep(path: str, _: Path | None) -> Adapter:
 
 
 def process(shared: Shared, engine: Host, *declared: str) -> Process:
-    models = Models((Model("base", (ModelRoute(ScriptedEngine()),), 1),))
+    models = ModelRegistry((Model("base", (ModelRoute(ScriptedEngine()),), 1),))
     noted: dict[str, str] = {}
 
     def note(paths: object) -> None:

@@ -9,7 +9,7 @@ import pytest
 from antiphon.domain.context import Context
 from antiphon.domain.embedding import EmbeddingRequest, Embeddings
 from antiphon.domain.request import RawPrompt
-from antiphon.engines.registry import Model, ModelRoute, Models
+from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import (
     AntiphonError,
     EngineDied,
@@ -59,7 +59,7 @@ class Bench:
         self.engine = engine
         self.metrics = Metrics()
         self.pipeline = Pipeline(
-            Models((Model("m", (ModelRoute(engine),), 1),)), self.metrics, restart_patience=5.0
+            ModelRegistry((Model("m", (ModelRoute(engine),), 1),)), self.metrics, restart_patience=5.0
         )
 
     async def embed(self, request: EmbeddingRequest = REQUEST) -> Embeddings:

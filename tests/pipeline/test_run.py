@@ -11,13 +11,13 @@ from antiphon.domain.events import TextDelta
 from antiphon.domain.request import GenerationRequest, Output, RawPrompt
 from antiphon.domain.values import changed
 from antiphon.engines.base import EngineState
-from antiphon.engines.registry import Model, ModelRoute, Models
+from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import EngineDied, EngineLost, EngineUnavailable, InvalidValue, ModelNotFound
 from antiphon.pipeline.run import Pipeline
 from antiphon.telemetry.logs import FIELDS
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing.clock import FakeClock
-from antiphon.testing.scripted_engine import Answer, Ending, ScriptedEngine
+from antiphon.testing.scripted_engine import ScriptedAnswer, ScriptedEngine, StreamEnding
 
 REQUEST = GenerationRequest("m", (RawPrompt(text="hello"),))
 
@@ -25,10 +25,12 @@ REQUEST = GenerationRequest("m", (RawPrompt(text="hello"),))
 class Bench:
     """A pipeline over one scripted engine, and the records it logged."""
 
-    def __init__(self, caplog, answer=Answer(), patience=1.0, engine=None):  # noqa: B008 - frozen
+    def __init__(self, caplog, answer=ScriptedAnswer(), patience=1.0, engine=None):  # noqa: B008 - frozen
         self.engine = engine or ScriptedEngine(answer)
         self.metrics = Metrics()
-        self.pipeline = Pipeline(Models((Model("m", (ModelRoute(self.engine),), 1),)), self.metrics, patience)
+        self.pipeline = Pipeline(
+            ModelRegistry((Model("m", (ModelRoute(self.engine),), 1),)), self.metrics, patience
+        )
         self.caplog = caplog
         caplog.set_level(logging.INFO, logger="antiphon")
 
@@ -45,7 +47,7 @@ def bench(caplog):
 
 
 async def test_what_candidates_made_is_counted_also_when_the_caller_leaves(bench):
-    at = bench(Answer(endless=True))
+    at = bench(ScriptedAnswer(endless=True))
     request = changed(REQUEST, output=Output(best_of=5))
     async with at.run(request) as events:
         async for event in events:
@@ -72,7 +74,7 @@ async def test_a_generation_passes_through_and_is_logged_once(bench):
 
 
 async def test_neither_prompt_nor_answer_is_logged(bench):
-    at = bench(Answer(texts=("SECRETANSWER",)))
+    at = bench(ScriptedAnswer(texts=("SECRETANSWER",)))
     async with at.run(GenerationRequest("m", (RawPrompt(text="SECRETPROMPT"),))) as events:
         await collect(events)
     assert "SECRET" not in str(at.logged())
@@ -94,18 +96,18 @@ async def test_entering_begins_nothing(bench):
 
 
 async def test_leaving_mid_stream_ends_the_engine_and_logs_what_was_made(bench):
-    at = bench(Answer(endless=True))
+    at = bench(ScriptedAnswer(endless=True))
     async with at.run(GenerationRequest("m", REQUEST.prompts, output=Output(max_tokens=1000))) as events:
         async for _ in events:
             if at.engine.streams[0].events >= 4:
                 break
-    assert at.engine.streams[0].ending is Ending.LEFT
+    assert at.engine.streams[0].ending is StreamEnding.LEFT
     (line,) = at.logged()
     assert line["status"] == "cancelled" and at.metrics.running["m"] == 0
 
 
 async def test_a_cancelled_task_ends_the_engine_and_is_logged_as_cancelled(bench):
-    at = bench(Answer(gate=asyncio.Event()))
+    at = bench(ScriptedAnswer(gate=asyncio.Event()))
 
     async def consume():
         async with at.run() as events:
@@ -116,12 +118,12 @@ async def test_a_cancelled_task_ends_the_engine_and_is_logged_as_cancelled(bench
         while not at.engine.streams:
             await asyncio.sleep(0)
         task.cancel()
-    assert at.engine.streams[0].ending is Ending.LEFT
+    assert at.engine.streams[0].ending is StreamEnding.LEFT
     assert [line["status"] for line in at.logged()] == ["cancelled"]
 
 
 async def test_what_is_ended_at_its_deadline_is_logged_as_late_and_not_as_left_by_its_caller(bench):
-    at, clock = bench(Answer(endless=True)), FakeClock()
+    at, clock = bench(ScriptedAnswer(endless=True)), FakeClock()
     context = Context("req-1", deadline=clock.monotonic() + 5, clock=clock)
     async with at.pipeline.run(REQUEST, context) as events:
         async for event in events:
@@ -138,7 +140,7 @@ async def test_an_engine_that_comes_back_in_time_costs_a_queued_request_nothing_
     async def come_back():
         while not engine.prepared:
             await asyncio.sleep(0)
-        engine.standing = EngineState.READY
+        engine.engine_state = EngineState.READY
 
     async with asyncio.TaskGroup() as group:
         group.create_task(come_back())
@@ -170,7 +172,7 @@ async def test_another_route_is_taken_while_an_engine_restarts(bench):
     restarting, ready = ScriptedEngine(state=EngineState.RESTARTING), ScriptedEngine()
     at = bench(patience=1000.0)
     model = Model("m", (ModelRoute(restarting), ModelRoute(ready)), 1)
-    at.pipeline = Pipeline(Models((model,)), at.metrics, 1000.0)
+    at.pipeline = Pipeline(ModelRegistry((model,)), at.metrics, 1000.0)
     async with at.run() as events:
         generation = await collect(events)
     assert generation.choices[0].text == "Hello world!"
@@ -180,7 +182,7 @@ async def test_another_route_is_taken_while_an_engine_restarts(bench):
 @pytest.mark.parametrize("error", [EngineDied("gone"), InvalidValue("no"), EngineUnavailable("late")])
 async def test_nothing_is_retried_after_the_first_event_nor_what_may_not_be(bench, error):
     after = 1 if isinstance(error, EngineUnavailable) else None
-    at = bench(Answer(error=error, error_after=after), patience=1000.0)
+    at = bench(ScriptedAnswer(error=error, error_after=after), patience=1000.0)
     with pytest.raises(type(error)):
         async with at.run() as events:
             await collect(events)
@@ -205,7 +207,7 @@ async def test_a_request_survives_the_loss_of_one_engine_process_and_not_of_two(
     left = [EngineLost("gone")] * losses
 
     def answer(_request):
-        return Answer(error=left.pop()) if left else Answer()
+        return ScriptedAnswer(error=left.pop()) if left else ScriptedAnswer()
 
     at = bench(answer, patience=1000.0)
     if status == "ok":

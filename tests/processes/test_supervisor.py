@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from antiphon.engines.base import EngineState, SequenceStarted
-from antiphon.engines.host.client import host_engine
+from antiphon.engines.host.client import open_host_engine
 from antiphon.errors import AddressUnavailable, AntiphonError, EngineDied, EngineLost
 from antiphon.processes.supervisor import (
     Programs,
@@ -220,7 +220,7 @@ def test_a_child_of_another_release_is_named(monkeypatch: pytest.MonkeyPatch) ->
 async def test_a_killed_host_loses_only_its_batch_and_returns_soon() -> None:
     with serving() as server:
         path = (await asyncio.to_thread(server.knows))["sockets"]["cantor"]
-        async with host_engine(path, "cantor") as client, asyncio.timeout(2 * PATIENCE):
+        async with open_host_engine(path, "cantor") as client, asyncio.timeout(2 * PATIENCE):
             info = await client.load(SPEC)
             streams = [client.generate(asking()) for _ in range(info.sequences + 8)]
             async with asyncio.TaskGroup() as group:

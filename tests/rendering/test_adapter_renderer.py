@@ -8,7 +8,7 @@ from antiphon.domain.context import Context
 from antiphon.domain.events import TextDelta
 from antiphon.domain.request import GenerationRequest, Output, RawPrompt
 from antiphon.domain.sampling import SamplingOptions
-from antiphon.engines.base import Engine, EngineState, Observable, Tokenizing
+from antiphon.engines.base import Engine, EngineState, ObservableEngine, TokenizerEngine
 from antiphon.errors import EngineUnavailable, ModelNotFound
 from antiphon.rendering.adapter_renderer import AdapterRenderer
 from antiphon.rendering.renderer import Renderer
@@ -75,7 +75,7 @@ async def test_it_shares_what_the_base_model_knows(tokens: ScriptedTokenEngine) 
     base = Renderer(tokens, prove=prove_here)
     ada = AdapterRenderer(base, DIGEST)
     assert await ada.profile() is await base.profile()
-    assert isinstance(ada, Tokenizing) and not isinstance(ada, Observable)
+    assert isinstance(ada, TokenizerEngine) and not isinstance(ada, ObservableEngine)
     ids = await ada.encode(RawPrompt("Hello"))
     assert (ids, await ada.decode(ids), await ada.spell(ids)) == (
         await base.encode(RawPrompt("Hello")),

@@ -22,7 +22,7 @@ async def asked(*words, space_prefix=False, **request):
         async for _ in events:
             pass
     (found,) = engine.requests
-    return found, engine.tokenizer.plain
+    return found, engine.tokenizer.encode_plain
 
 
 @pytest.mark.parametrize("space_prefix", [False, True])

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from antiphon.constraints.checking_process import any_allowed, checked
-from antiphon.constraints.grammar import load
-from antiphon.constraints.matching import Matcher, Tokens, Vocabulary
+from antiphon.constraints.checking_process import check_constraint, pick_allowed
+from antiphon.constraints.grammar import load_group
+from antiphon.constraints.matching import CompilerVocabulary, Matcher, TokenTable
 from antiphon.domain.messages import Tool, ToolChoice, Tools
 from antiphon.errors import EngineError, InvalidValue
 from antiphon.rendering.tools.call_notation import CALL_FAMILIES, detect_calls
@@ -221,7 +221,7 @@ END = 256
 IDS = {name: END + 1 + at for at, name in enumerate(CONTROLS)}
 WORDS = [b'{"', b'"}', b'": ', b'{"name": "', b"<tool_call>", b"</tool_call>", b"}}", b"weather"]
 PIECES = (*(bytes([byte]) for byte in range(256)), b"", *(b"" for _ in CONTROLS), *WORDS)
-VOCABULARY = Vocabulary(Tokens(PIECES, (END,)))
+VOCABULARY = CompilerVocabulary(TokenTable(PIECES, (END,)))
 NAMES = {token: name for name, token in IDS.items()}
 
 WEATHER = Tool(
@@ -246,13 +246,13 @@ def walk(matcher, seed, most=300):
     """A text that the constraint allows, ended by itself, with control tokens as their names."""
     chosen, said = Random(seed), b""
     for _ in range(most):
-        forced = matcher.forced()
+        forced = matcher.find_forced()
         tokens = [token for token in forced if token != END]
         if not forced:
-            mask = matcher.mask()
+            mask = matcher.compute_mask()
             if mask[END // 8] >> END % 8 & 1 and chosen.random() < 0.3:
                 return said.decode(errors="replace")
-            tokens = [any_allowed(mask, chosen, VOCABULARY.size, frozenset({END})) or 0]
+            tokens = [pick_allowed(mask, chosen, VOCABULARY.size, frozenset({END})) or 0]
         matcher.consume(tokens)
         said += b"".join(NAMES[token].encode() if token in NAMES else PIECES[token] for token in tokens)
         if END in forced:
@@ -265,7 +265,7 @@ def walk(matcher, seed, most=300):
 def test_a_required_call_is_read_back_and_satisfies_its_schema(family, source, parallel):
     layout = CALL_FAMILIES[family](source)
     tools = Tools((WEATHER, NOW), ToolChoice.REQUIRED, parallel)
-    grammar = checked(layout.build_constraint(tools, IDS), VOCABULARY)
+    grammar = check_constraint(layout.build_constraint(tools, IDS), VOCABULARY)
     counts = set()
     for seed in range(40):
         text = walk(Matcher(grammar, VOCABULARY), seed)
@@ -286,7 +286,7 @@ def test_a_required_call_is_read_back_and_satisfies_its_schema(family, source, p
 
 def written(layout):
     """One call of `now`, in tokens."""
-    group = load(layout.build_constraint(Tools((NOW,), ToolChoice.REQUIRED, False), IDS).source)
+    group = load_group(layout.build_constraint(Tools((NOW,), ToolChoice.REQUIRED, False), IDS).source)
     (call,) = group.calls
     marks = (*group.open, *call.begin, "{}", *call.end, *group.close)
     return [token for mark in marks for token in ([mark] if isinstance(mark, int) else [*str(mark).encode()])]
@@ -315,29 +315,29 @@ def test_an_unsupported_schema_is_refused_under_its_name(schema):
     where = "tools[1].function.parameters"
     tools = Tools((NOW, Tool("odd", None, parameters, strict=True, field=where)), ToolChoice.REQUIRED)
     with pytest.raises(InvalidValue) as caught:
-        checked(CALL_FAMILIES["hermes"]("").build_constraint(tools, IDS), VOCABULARY)
+        check_constraint(CALL_FAMILIES["hermes"]("").build_constraint(tools, IDS), VOCABULARY)
     assert caught.value.param == where and caught.value.message.startswith(where)
 
 
 @pytest.mark.parametrize(("family", "source"), NOTATIONS)
 def test_where_none_may_be_called_no_call_can_be_written(family, source):
     layout = CALL_FAMILIES[family](source)
-    none = checked(layout.build_constraint(Tools((WEATHER,), ToolChoice.NONE), IDS), VOCABULARY)
+    none = check_constraint(layout.build_constraint(Tools((WEATHER,), ToolChoice.NONE), IDS), VOCABULARY)
     assert not takes(Matcher(none, VOCABULARY), written(layout))
 
 
 @pytest.mark.parametrize(("family", "source"), NOTATIONS)
 def test_a_call_begun_in_free_text_becomes_a_tools_call(family, source):
     layout = CALL_FAMILIES[family](source)
-    auto = checked(layout.build_constraint(Tools((NOW,), ToolChoice.AUTO), IDS), VOCABULARY)
+    auto = check_constraint(layout.build_constraint(Tools((NOW,), ToolChoice.AUTO), IDS), VOCABULARY)
     tokens = written(layout)
     name = next(at for at in range(len(tokens)) if tokens[at : at + 3] == [*b"now"])
     matcher = Matcher(auto, VOCABULARY)
-    assert takes(matcher, tokens) and matcher.complete
+    assert takes(matcher, tokens) and matcher.is_complete
     assert not takes(Matcher(auto, VOCABULARY), [*tokens[:name], ord("x")])
     opening = [IDS["<|channel|>"], *b"final", IDS["<|message|>"]] if layout.channels else []
     matcher = Matcher(auto, VOCABULARY)
-    assert takes(matcher, [*opening, *b"I know { <that> [x]."]) and matcher.complete
+    assert takes(matcher, [*opening, *b"I know { <that> [x]."]) and matcher.is_complete
 
 
 def test_a_template_says_its_family():

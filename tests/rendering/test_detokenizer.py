@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from antiphon.engines.base import TokenKind, Vocabulary
 from antiphon.rendering.decode.detokenizer import Detokenizer, Pieces
 from antiphon.testing import build_vocabulary
-from antiphon.testing.toy_model import Tokenizer
+from antiphon.testing.toy_model import ToyTokenizer
 
 
 def vocabulary_of(pieces):
@@ -67,11 +67,11 @@ def test_bytes_cut_at_the_end_become_one_replacement(last):
 
 def test_control_tokens_show_as_nothing_even_within_a_character():
     vocabulary = build_vocabulary()
-    first, second = Tokenizer(vocabulary).plain("😀")
+    first, second = ToyTokenizer(vocabulary).encode_plain("😀")
     control = next(iter(vocabulary.names))
     assert streamed(vocabulary, [control, first, control, second, control]) == (["", "", "", "😀", ""], "")
 
 
 def test_a_leading_space_is_kept():
     vocabulary = build_vocabulary()
-    assert streamed(vocabulary, Tokenizer(vocabulary).plain(" the cat"))[0] == [" the", " cat"]
+    assert streamed(vocabulary, ToyTokenizer(vocabulary).encode_plain(" the cat"))[0] == [" the", " cat"]

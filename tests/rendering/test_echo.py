@@ -40,14 +40,14 @@ async def test_the_prompt_is_each_choices_first_delta():
 
 async def test_token_ids_are_repeated_as_their_text():
     engine, tokens = renderer(Script(text=" world"))
-    ids = (tokens.table.bos_id, *tokens.tokenizer.plain(" the cat"))
+    ids = (tokens.table.bos_id, *tokens.tokenizer.encode_plain(" the cat"))
     (choice,) = (await answer(engine, asking(RawPrompt(tokens=ids), echo=True))).choices
     assert choice.text == " the cat world"
 
 
 async def test_the_completion_may_end_the_prompts_last_character():
     engine, tokens = renderer(Script(text=b"\x98\x80!"))
-    ids = tokens.tokenizer.plain(b"a\xf0\x9f")
+    ids = tokens.tokenizer.encode_plain(b"a\xf0\x9f")
     (choice,) = (await answer(engine, asking(RawPrompt(tokens=ids), echo=True, logprobs=0))).choices
     assert choice.text == "a😀!"
     assert [(score.piece, score.offset) for score in choice.scores] == [

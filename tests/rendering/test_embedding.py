@@ -22,7 +22,7 @@ from antiphon.errors import (
 )
 from antiphon.rendering.renderer import Renderer
 from antiphon.testing import EmbeddingScript, FakeClock, ScriptedEmbeddingEngine, ScriptedTokenEngine
-from antiphon.testing.scripted_embedding_engine import DIMENSIONS, vector_of
+from antiphon.testing.scripted_embedding_engine import DIMENSIONS, make_vector
 
 WHO = Actor(ActorKind.ANONYMOUS, "somebody")
 
@@ -42,11 +42,11 @@ async def embed_with(renderer: Renderer, request: EmbeddingRequest, context: Con
 async def test_texts_get_special_tokens_and_ids_stay_as_they_are() -> None:
     engine = ScriptedEmbeddingEngine()
     found = await embed(engine, RawPrompt("hello"), RawPrompt(tokens=(7, 8)))
-    (before, after), (asked,) = engine.table.around, engine.asked
-    plain = engine.tokenizer.plain("hello")
+    (before, after), (asked,) = engine.table.embedding_frame, engine.asked
+    plain = engine.tokenizer.encode_plain("hello")
     assert asked.texts == ((*before, *plain, *after), (7, 8))
     assert asked.actor == "somebody"
-    assert list(found) == [vector_of(text) for text in asked.texts]
+    assert list(found) == [make_vector(text) for text in asked.texts]
     assert (found.dimensions, found.prompt_tokens) == (DIMENSIONS, sum(map(len, asked.texts)))
 
 
@@ -60,7 +60,7 @@ async def test_the_text_of_a_control_token_stays_text() -> None:
 async def test_many_texts_come_in_order() -> None:
     engine = ScriptedEmbeddingEngine()
     found = await embed(engine, *(RawPrompt(tokens=(place % 200, 7)) for place in range(500)))
-    assert list(found) == [vector_of((place % 200, 7)) for place in range(500)]
+    assert list(found) == [make_vector((place % 200, 7)) for place in range(500)]
 
 
 async def test_what_was_made_is_known_of_a_request_that_is_cut_midway() -> None:

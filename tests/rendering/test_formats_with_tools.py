@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from jsonschema import Draft202012Validator
 
-from antiphon.constraints.checking_process import checked
-from antiphon.constraints.grammar import Frame, Prelude, load
+from antiphon.constraints.checking_process import check_constraint
+from antiphon.constraints.grammar import Prelude, TextFrame, load_group
 from antiphon.constraints.matching import Matcher
 from antiphon.domain.messages import ToolChoice, Tools
 from antiphon.domain.request import Constraint, ConstraintKind
@@ -38,7 +38,7 @@ def of_schema(schema, **more):
 
 
 def grammar_of(layout, form, tools=TOOLS, prelude=""):
-    return checked(replace(layout.build_constraint(tools, IDS, form), prelude=prelude), VOCABULARY)
+    return check_constraint(replace(layout.build_constraint(tools, IDS, form), prelude=prelude), VOCABULARY)
 
 
 def read(reader, parts):
@@ -91,7 +91,7 @@ def said_in(layout, text):
 
 
 def texts_of(form, count):
-    grammar = checked(form, VOCABULARY)
+    grammar = check_constraint(form, VOCABULARY)
     found = (walk(Matcher(grammar, VOCABULARY), seed) for seed in range(count))
     return [text for text in found if text is not None]
 
@@ -120,18 +120,22 @@ def keep_texts(family, schemas, count):
         grammar = grammar_of(layout, form, tools)
         for text in texts:
             matcher = Matcher(grammar, VOCABULARY)
-            assert takes(matcher, said_in(layout, text)) and matcher.complete, text
+            assert takes(matcher, said_in(layout, text)) and matcher.is_complete, text
 
 
 @pytest.mark.parametrize("family", CALL_FAMILIES)
 def test_no_call_is_lost_and_nothing_else_is_let_in(family):
     layout, form = CALL_FAMILIES[family](""), of_schema(PERSON)
     grammar = grammar_of(layout, form)
-    alone = checked(layout.build_constraint(Tools(TOOLS.tools, ToolChoice.REQUIRED), IDS), VOCABULARY)
+    alone = check_constraint(
+        layout.build_constraint(Tools(TOOLS.tools, ToolChoice.REQUIRED), IDS), VOCABULARY
+    )
     for seed in range(4):
         matcher, tokens = Matcher(alone, VOCABULARY), list[int]()
-        while not matcher.complete and len(tokens) < 300:
-            step = matcher.forced() or [next(at for at in range(seed, 999) if matcher_allows(matcher, at))]
+        while not matcher.is_complete and len(tokens) < 300:
+            step = matcher.find_forced() or [
+                next(at for at in range(seed, 999) if matcher_allows(matcher, at))
+            ]
             matcher.consume(step)
             tokens += step
         assert takes(Matcher(grammar, VOCABULARY), tokens)
@@ -141,7 +145,7 @@ def test_no_call_is_lost_and_nothing_else_is_let_in(family):
 
 def matcher_allows(matcher, token):
     token %= VOCABULARY.size
-    return token != 256 and matcher.mask()[token // 8] >> token % 8 & 1
+    return token != 256 and matcher.compute_mask()[token // 8] >> token % 8 & 1
 
 
 HOSTILE = (
@@ -189,7 +193,7 @@ def test_a_call_that_is_cut_is_no_content_where_a_mark_begins_it():
 
 @pytest.mark.parametrize("family", ["hermes", "llama", "mistral"])
 def test_both_come_after_reasoning(family):
-    layout, frame = CALL_FAMILIES[family](""), Frame(("<think>",), ("</think>", "\n\n"))
+    layout, frame = CALL_FAMILIES[family](""), TextFrame(("<think>",), ("</think>", "\n\n"))
     prelude = Prelude((frame,), optional=True).dump()
     grammar = grammar_of(layout, of_schema(PERSON), prelude=prelude)
     thinking = '<think>I say {"name": "Ann", or <tool_call>.</think>\n\n'
@@ -199,7 +203,7 @@ def test_both_come_after_reasoning(family):
             marks = {name: token for name, token in IDS.items() if text.startswith(name)}
             (mark,) = marks or ("",)
             tokens = [*before.encode(), *marks.values(), *text.removeprefix(mark).encode()]
-            assert takes(matcher, tokens) and matcher.complete
+            assert takes(matcher, tokens) and matcher.is_complete
             reader = ReasoningReader(think(""), Begin.FREE, layout.build_either_reader(TOOLS), kept=True)
             content, thought, calls, _ = read(reader, list(before + text))
             assert thought == before.removeprefix("<think>").removesuffix("</think>\n\n")
@@ -281,7 +285,7 @@ def test_where_a_call_is_required_the_format_changes_nothing():
 def test_a_group_is_read_back_with_its_format():
     form = Constraint(ConstraintKind.JSON_SCHEMA, "{}", "[ ]?", "guided_json")
     source = CALL_FAMILIES["hermes"]("").build_constraint(TOOLS, IDS, form).source
-    group = load(source)
+    group = load_group(source)
     assert (group.format, group.heads, group.is_either) == (form, ("<t",), True)
     assert group.format is not None and group.format.field == "guided_json"
-    assert load(group.dump()) == group
+    assert load_group(group.dump()) == group

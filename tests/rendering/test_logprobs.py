@@ -64,7 +64,7 @@ async def test_the_end_of_the_turn_has_an_entry_by_its_name():
 
 async def test_wanted_tokens_stand_in_the_place_of_the_likeliest():
     engine, tokens = renderer(Script(text="Hello world"))
-    wanted = (7, tokens.tokenizer.plain("Hello")[0], 40)
+    wanted = (7, tokens.tokenizer.encode_plain("Hello")[0], 40)
     found = await answer(engine, asking(logprobs=3, logprob_token_ids=wanted))
     past = tokens.requests[0].segments[0].tokens
     model = ToyModel(tokens.table)
@@ -161,7 +161,7 @@ async def test_a_stop_string_cuts_the_entries_of_whole_tokens():
 
 async def test_an_invisible_token_has_an_entry_under_its_name():
     tokens = ScriptedTokenEngine()
-    plain, control = tokens.tokenizer.plain, tokens.tokenizer.controls["[INST]"]
+    plain, control = tokens.tokenizer.encode_plain, tokens.tokenizer.controls["[INST]"]
     engine, _ = renderer(Script(tokens=(*plain("Hello"), control, *plain(" world"), control)))
     events = await events_of(engine, asking(logprobs=0))
     scores = [score for event in events if isinstance(event, TextDelta) for score in event.scores]

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from antiphon.constraints.grammar import Around, load
+from antiphon.constraints.grammar import TextAround, load_group
 from antiphon.domain.events import Finished, FinishReason, TextDelta, ToolCallDelta, ToolCallStarted, Usage
 from antiphon.domain.messages import Message, Role, Tool, ToolCall, ToolChoice, Tools
 from antiphon.domain.request import Constraint, ConstraintKind, Conversation, GenerationRequest, Output
@@ -104,9 +104,9 @@ async def test_notation_is_no_content_wherever_the_length_ends(choice):
 @pytest.mark.parametrize(
     ("choice", "around"),
     [
-        (ToolChoice.AUTO, Around.TEXT),
-        (ToolChoice.REQUIRED, Around.NOTHING),
-        (ToolChoice.NONE, Around.TEXT_ALONE),
+        (ToolChoice.AUTO, TextAround.TEXT),
+        (ToolChoice.REQUIRED, TextAround.NOTHING),
+        (ToolChoice.NONE, TextAround.TEXT_ALONE),
     ],
 )
 async def test_the_tool_choice_becomes_a_checked_constraint(choice, around):
@@ -114,7 +114,7 @@ async def test_the_tool_choice_becomes_a_checked_constraint(choice, around):
     (said,) = (await answer(speaker, asking(Tools((WEATHER,), choice)))).choices
     assert (said.text, said.calls, said.reason) == ("Hello", (), FinishReason.STOP)
     (constraint,) = engine.checked
-    assert constraint.kind is ConstraintKind.CALLS and load(constraint.source).around is around
+    assert constraint.kind is ConstraintKind.CALLS and load_group(constraint.source).around is around
     assert engine.constraints == [constraint]
 
 
@@ -132,7 +132,7 @@ async def test_a_format_beside_tools_is_a_part_of_their_constraint(choice):
     speaker, engine = made(Script("{}"))
     await answer(speaker, asking(Tools((WEATHER,), choice), constraint=FORMAT))
     (constraint,) = engine.checked
-    group = load(constraint.source)
+    group = load_group(constraint.source)
     assert (constraint.kind, group.format) == (ConstraintKind.CALLS, FORMAT)
     assert group.is_either == (choice is ToolChoice.AUTO)
 

@@ -23,7 +23,7 @@ from antiphon.errors import InvalidValue, UnsupportedParameter
 from antiphon.rendering.renderer import Renderer, RendererOptions
 from antiphon.rendering.template.chat_template import NotationFamilies
 from antiphon.testing import Script, scripted_info
-from antiphon.testing.toy_model import WORDS, Tokenizer, build_vocabulary
+from antiphon.testing.toy_model import WORDS, ToyTokenizer, build_vocabulary
 from tests.rendering.scripted_renderer import GREEDY, answer, events_of
 from tests.rendering.test_output_parser import Constrained
 from tests.support.chat_templates import prove_here, written
@@ -96,7 +96,7 @@ async def test_reasoning_is_separated_counted_and_billed():
             outcomes.add((said.reasoning, said.text, said.reason, generation.usage))
     ((reasoning, text, reason, usage),) = outcomes
     assert (reasoning, text, reason) == ("Two and two.", "Four.", FinishReason.STOP)
-    before = len(made(TEXT)[1].tokenizer.plain(TEXT.removesuffix("Four.")))
+    before = len(made(TEXT)[1].tokenizer.encode_plain(TEXT.removesuffix("Four.")))
     assert usage.reasoning_tokens == 2 * before
 
 
@@ -144,7 +144,7 @@ async def test_log_probabilities_are_those_of_all_tokens_as_ids_are(burst):
         asked = asking(Reasoning(shown=shown), logprobs=1, token_ids=True)
         (said,) = (await answer(speaker, asked)).choices
         tokens = tuple(score.token for score in said.scores or ())
-        assert tokens[:-1] == engine.tokenizer.plain(TEXT) and tokens == said.ids
+        assert tokens[:-1] == engine.tokenizer.encode_plain(TEXT) and tokens == said.ids
         events = await events_of(speaker, asked)
         told = [event for event in events if isinstance(event, TextDelta | ReasoningDelta | Finished)]
         assert all(len(event.ids) == len(event.scores or ()) for event in told)
@@ -154,7 +154,7 @@ async def test_ids_are_those_of_all_tokens():
     speaker, engine = made(TEXT)
     for shown in (True, False):
         (said,) = (await answer(speaker, asking(Reasoning(shown=shown), token_ids=True))).choices
-        assert said.ids[:-1] == engine.tokenizer.plain(TEXT)
+        assert said.ids[:-1] == engine.tokenizer.encode_plain(TEXT)
 
 
 async def test_stop_texts_match_the_raw_text():
@@ -252,7 +252,7 @@ def with_controls(said, burst):
         kinds=(*table.kinds, *(TokenKind.CONTROL for _ in CONTROL)),
         names={**table.names, **{token: name for name, token in ids.items()}},
     )
-    plain = Tokenizer(table).plain
+    plain = ToyTokenizer(table).encode_plain
     tokens = tuple(token for part in said for token in ([ids[part]] if part in ids else plain(part)))
     script = Script(tokens=tokens, burst=burst)
     engine = Constrained(script, info=scripted_info(chat_template=MAGISTRAL), vocabulary=table)

@@ -338,7 +338,7 @@ async def test_characters_cut_by_tokens_arrive_whole():
     assert "".join(delta.text for delta in deltas) == "a😀日本語"
     emoji = next(delta for delta in deltas if "😀" in delta.text)
     assert emoji.tokens == 2
-    assert len(tokens.tokenizer.plain("😀")) == 2
+    assert len(tokens.tokenizer.encode_plain("😀")) == 2
 
 
 async def test_a_character_cut_by_the_end_becomes_one_replacement():
@@ -363,7 +363,7 @@ async def test_started_comes_with_an_invisible_first_token():
 
 async def test_many_tokens_are_decoded_like_few():
     engine, tokens = renderer()
-    (cat,) = tokens.tokenizer.plain(" cat")
+    (cat,) = tokens.tokenizer.encode_plain(" cat")
     assert await engine.decode((cat,) * 20_000) == " cat" * 20_000
 
 
@@ -385,7 +385,7 @@ async def test_a_stop_string_is_cut_and_counts_to_its_last_token(burst):
     found = await answer(engine, asking(stop=("stop",)))
     assert found.choices[0].text == "Hello the "
     assert found.choices[0].reason is FinishReason.STOP
-    until = tokens.tokenizer.plain("Hello the stop")
+    until = tokens.tokenizer.encode_plain("Hello the stop")
     assert found.usage.completion_tokens == len(until)
     assert tokens.ended == 1
     assert (await tokens.info()).load.running == 0
@@ -411,7 +411,7 @@ async def test_a_stop_string_ends_one_choice_and_no_other():
 
 async def test_stop_tokens_and_the_end_of_turn_are_a_stop():
     engine, tokens = renderer(Script(text="Hello world"))
-    (world,) = tokens.tokenizer.plain(" world")
+    (world,) = tokens.tokenizer.encode_plain(" world")
     found = await answer(engine, asking(stop_token_ids=(world,)))
     assert found.choices[0].reason is FinishReason.STOP
     assert found.usage.completion_tokens == 2

@@ -18,7 +18,7 @@ GOES_ON = SamplingOptions(temperature=0.0, ignore_eos=True)
 
 
 def ids_of(tokens, *texts):
-    return tuple(token for text in texts for token in tokens.tokenizer.plain(text))
+    return tuple(token for text in texts for token in tokens.tokenizer.encode_plain(text))
 
 
 async def choice_of(script, **output):

@@ -9,7 +9,7 @@ from antiphon.domain.context import Context
 from antiphon.errors import DeadlineExceeded, EngineDied
 from antiphon.rendering.streams import WAITING, enforce_deadline, merge
 from antiphon.testing import FakeClock
-from antiphon.testing.rules import beside, interrupt
+from antiphon.testing.rules import interrupt, run_beside
 from tests.support.references import Held, is_freed
 
 
@@ -148,7 +148,7 @@ async def test_a_stream_without_a_deadline_goes_on():
     gate = asyncio.Event()
     events = enforce_deadline(Source(1, wait=gate).items(), Context("r"))
     await anext(events)
-    async with beside(anext(events, None)) as (waiting,):
+    async with run_beside(anext(events, None)) as (waiting,):
         await asyncio.sleep(0.01)
         assert not waiting.done()
         gate.set()

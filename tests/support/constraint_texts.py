@@ -2,9 +2,9 @@
 
 from random import Random
 
-from antiphon.constraints.checking_process import any_allowed, checked
+from antiphon.constraints.checking_process import check_constraint, pick_allowed
 from antiphon.constraints.grammar import Grammar
-from antiphon.constraints.matching import Matcher, Tokens, Vocabulary
+from antiphon.constraints.matching import CompilerVocabulary, Matcher, TokenTable
 from antiphon.domain.request import Constraint, ConstraintKind
 
 MORE = [
@@ -27,17 +27,17 @@ MORE = [
     "  ",
 ]
 END = 256
-TOKENS = Tokens((*(bytes([byte]) for byte in range(256)), b"", *(text.encode() for text in MORE)), (END,))
+TOKENS = TokenTable((*(bytes([byte]) for byte in range(256)), b"", *(text.encode() for text in MORE)), (END,))
 
 CLOSING = 60
 """Tokens after which a walk prefers those that end soonest."""
 
 
-def vocabulary() -> Vocabulary:
-    return Vocabulary(TOKENS)
+def vocabulary() -> CompilerVocabulary:
+    return CompilerVocabulary(TOKENS)
 
 
-def walked(grammar: Grammar, words: Vocabulary, seed: int, most: int = 2000) -> str | None:
+def walked(grammar: Grammar, words: CompilerVocabulary, seed: int, most: int = 2000) -> str | None:
     """A text of the grammar's, ended by itself; None when `most` tokens did not end it."""
     chosen = Random(seed)
     matcher = Matcher(grammar, words)
@@ -45,23 +45,23 @@ def walked(grammar: Grammar, words: Vocabulary, seed: int, most: int = 2000) -> 
     ends = frozenset(words.tokens.ends)
     closing = [ord(sign) for sign in '"]}']
     while len(made) < most:
-        forced = matcher.forced()
+        forced = matcher.find_forced()
         if ends & set(forced):
             break
         matcher.consume(forced)
         made += forced
-        mask = matcher.mask()
-        if matcher.complete and chosen.random() < (0.2 if len(made) < CLOSING else 0.9):
+        mask = matcher.compute_mask()
+        if matcher.is_complete and chosen.random() < (0.2 if len(made) < CLOSING else 0.9):
             assert mask[END // 8] >> END % 8 & 1, "complete, and the end is not allowed"
             break
-        assert matcher.complete == bool(mask[END // 8] >> END % 8 & 1), (
+        assert matcher.is_complete == bool(mask[END // 8] >> END % 8 & 1), (
             "the end is allowed and it is not complete"
         )
         soon = [token for token in closing if mask[token // 8] >> token % 8 & 1]
         if len(made) > CLOSING and soon and chosen.random() < 0.5:
             token = soon[0]
         else:
-            found = any_allowed(mask, chosen, words.size, ends)
+            found = pick_allowed(mask, chosen, words.size, ends)
             if found is None:
                 break
             token = found
@@ -73,9 +73,9 @@ def walked(grammar: Grammar, words: Vocabulary, seed: int, most: int = 2000) -> 
 
 
 def sampled(
-    kind: ConstraintKind, source: str, words: Vocabulary, count: int, whitespace: str | None = None
+    kind: ConstraintKind, source: str, words: CompilerVocabulary, count: int, whitespace: str | None = None
 ) -> list[str]:
     """Texts of a constraint that is taken."""
-    grammar = checked(Constraint(kind, source, whitespace), words)
+    grammar = check_constraint(Constraint(kind, source, whitespace), words)
     texts = (walked(grammar, words, seed) for seed in range(count))
     return [text for text in texts if text is not None]

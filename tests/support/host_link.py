@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from antiphon.engines.base import TokenEngine
-from antiphon.engines.host.client import HostTokenEngine, host_engine
-from antiphon.engines.host.server import MAX_UNSENT, Host, listening
+from antiphon.engines.host.client import HostTokenEngine, open_host_engine
+from antiphon.engines.host.server import MAX_UNSENT, HostServer, serve_engine
 from tests.support.host_engines import SPEC
 
 
@@ -17,7 +17,7 @@ class Link:
     """Both ends."""
 
     client: HostTokenEngine
-    host: Host
+    host: HostServer
     path: str
 
 
@@ -33,6 +33,9 @@ async def linked(engine: TokenEngine, max_unsent: int = MAX_UNSENT) -> AsyncIter
     """A connected pair."""
     with short_directory() as place:
         path = str(place / "0.sock")
-        async with listening(engine, path, max_unsent) as host, host_engine(path, "scripted") as client:
+        async with (
+            serve_engine(engine, path, max_unsent) as host,
+            open_host_engine(path, "scripted") as client,
+        ):
             await client.load(SPEC)
             yield Link(client, host, path)

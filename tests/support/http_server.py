@@ -24,7 +24,7 @@ from antiphon.domain.context import Context
 from antiphon.domain.events import Event
 from antiphon.domain.request import GenerationRequest
 from antiphon.engines.base import RequestSize, TokenEngine
-from antiphon.engines.registry import Model, ModelRoute, Models
+from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.http.application import create_app, list_endpoints
 from antiphon.http.serve import make_server
 from antiphon.http.state import AppState
@@ -33,7 +33,7 @@ from antiphon.pipeline.run import Pipeline
 from antiphon.rendering.renderer import Renderer
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
-from antiphon.testing import Answer, ScriptedEngine
+from antiphon.testing import ScriptedAnswer, ScriptedEngine
 from antiphon.testing.scripted_engine import ScriptedRequest
 from tests.support.chat_templates import prove_here
 
@@ -191,15 +191,15 @@ class Served:
 
 @asynccontextmanager
 async def serving(
-    engine: ScriptedEngine | Answer | None = None,
+    engine: ScriptedEngine | ScriptedAnswer | None = None,
     *,
     key: str | None = None,
     accounting: Accounting | None = None,
     **settings: Any,
 ) -> AsyncIterator[Served]:
     """A server with one model `m`, ended at once when the test is done."""
-    made = engine if isinstance(engine, ScriptedEngine) else ScriptedEngine(engine or Answer())
-    models = Models((Model("m", (ModelRoute(made),), 1_700_000_000),), Aliases(Fireworks.aliases))
+    made = engine if isinstance(engine, ScriptedEngine) else ScriptedEngine(engine or ScriptedAnswer())
+    models = ModelRegistry((Model("m", (ModelRoute(made),), 1_700_000_000),), Aliases(Fireworks.aliases))
     verifiers: tuple[TokenVerifier, ...] = (ServiceKey(key),) if key else ()
     chosen = msgspec.structs.replace(ServerSettings(), **settings)
     metrics = Metrics()
@@ -215,7 +215,9 @@ async def serving(
 async def serving_tokens(**engines: TokenEngine) -> AsyncIterator[Served]:
     """A server that renders for token engines, by their models' names; its scripted engine serves nobody."""
     rendered = ((name, Renderer(engine, prove=prove_here)) for name, engine in engines.items())
-    models = Models(tuple(Model(name, (ModelRoute(engine),), 1_700_000_000) for name, engine in rendered))
+    models = ModelRegistry(
+        tuple(Model(name, (ModelRoute(engine),), 1_700_000_000) for name, engine in rendered)
+    )
     pipeline, others = Pipeline(models, Metrics(), restart_patience=0.0), (Fireworks(), Empower())
     edge = AppState(pipeline, models, OpenAI(), ServerSettings(), others=others)
     async with serving_edge(edge) as (port, connections):

@@ -19,7 +19,7 @@ from antiphon.dialects.empower.dialect import Empower
 from antiphon.dialects.fireworks.dialect import Fireworks
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.domain.aliases import Aliases
-from antiphon.engines.registry import Model, ModelRoute, Models
+from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.http.state import AppState
 from antiphon.pipeline.adapters import AdapterRegistry, AdapterTarget
 from antiphon.pipeline.deployments import Deployments
@@ -108,7 +108,7 @@ async def lending(
     shelf.mkdir(exist_ok=True)
     made = tokens or ScriptedTokenEngine()
     renderers = {name: Renderer(made, prove=unproved) for name in models}
-    served = Models(
+    served = ModelRegistry(
         tuple(Model(name, (ModelRoute(renderer),), 7) for name, renderer in renderers.items()),
         Aliases(aliases or {}, Fireworks.aliases),
     )

@@ -17,7 +17,7 @@ import psutil
 
 from antiphon.domain.engine_load import Load
 from antiphon.engines.base import LoadSpec
-from antiphon.engines.host.client import host_engine
+from antiphon.engines.host.client import open_host_engine
 from tests.support.processes import bare_environment
 from tests.support.waiting import wait_until
 
@@ -78,7 +78,7 @@ def _command(process: psutil.Process) -> str:
 
 
 async def _load_at(path: str) -> Load:
-    async with host_engine(path, "observed") as engine:
+    async with open_host_engine(path, "observed") as engine:
         return (await engine.load(LoadSpec(""))).load
 
 

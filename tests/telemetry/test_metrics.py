@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from antiphon.domain.engine_load import LATENCY_BOUNDS, AdapterLoad, Histogram, Load, Timer
 from antiphon.telemetry import engine_metrics, metrics
-from antiphon.telemetry.exposition import Family, Kind, Series, render_page
+from antiphon.telemetry.exposition import Family, MetricKind, Series, render_page
 from antiphon.telemetry.metrics import Generation, Metrics
 
 NASTY = 'a"b\\c\nd{}é'
@@ -26,7 +26,9 @@ def read(text: str) -> dict[tuple[str, ...], float]:
 
 
 def test_labels_may_hold_anything():
-    text = render_page([(Family("antiphon_x", Kind.GAUGE, "Says \\ and\nmore.", ("model",)), {(NASTY,): 2})])
+    text = render_page(
+        [(Family("antiphon_x", MetricKind.GAUGE, "Says \\ and\nmore.", ("model",)), {(NASTY,): 2})]
+    )
     assert text.count("\n") == 3
     assert read(text) == {("antiphon_x", NASTY): 2}
 
@@ -35,7 +37,9 @@ def test_buckets_are_cumulative_and_hold_their_bounds():
     times = Timer()
     for seconds in (0.001, 0.0011, 0.3, 1000.0):
         times.add(seconds)
-    found = read(render_page([(Family("antiphon_s", Kind.HISTOGRAM, "Seconds."), {(): times.histogram()})]))
+    found = read(
+        render_page([(Family("antiphon_s", MetricKind.HISTOGRAM, "Seconds."), {(): times.histogram()})])
+    )
     bounds = {key[1]: value for key, value in found.items() if key[0] == "antiphon_s_bucket"}
     assert list(map(float, bounds)) == [*LATENCY_BOUNDS, float("inf")]
     assert (bounds["0.001"], bounds["0.0025"], bounds["0.25"], bounds["0.5"]) == (1, 2, 2, 3)
@@ -45,10 +49,10 @@ def test_buckets_are_cumulative_and_hold_their_bounds():
 
 def test_a_generation_is_counted_once_under_its_model():
     counted = Metrics()
-    counted.generation_began("m")
-    counted.generation_began("m")
-    counted.generation_ended(Generation("m", "ok", 10, 4, 6, 2.0, 0.2))
-    found = read(render_page(counted.series()))
+    counted.begin_generation("m")
+    counted.begin_generation("m")
+    counted.end_generation(Generation("m", "ok", 10, 4, 6, 2.0, 0.2))
+    found = read(render_page(counted.list_series()))
     assert found["antiphon_generations_running", "m"] == 1
     assert found["antiphon_generations_total", "m", "ok"] == 1
     assert (found["antiphon_tokens_total", "m", "input"], found["antiphon_tokens_total", "m", "output"]) == (
@@ -83,7 +87,7 @@ def test_names_are_legal_and_none_stands_twice():
     assert len(set(names)) == len(names)
     for family in families:
         assert family.name.startswith("antiphon_") and family.description.endswith(".")
-        assert family.name.endswith("_total") == (family.kind is Kind.COUNTER), family.name
+        assert family.name.endswith("_total") == (family.kind is MetricKind.COUNTER), family.name
         assert "le" not in family.labels
 
 
@@ -92,7 +96,7 @@ def test_names_labels_help_and_types_stay():
     page = Path(__file__).with_name("families.txt").read_text().splitlines()
     series: list[Series] = []
     for family in (*metrics.FAMILIES, *engine_metrics.FAMILIES):
-        value = Histogram() if family.kind is Kind.HISTOGRAM else 0
+        value = Histogram() if family.kind is MetricKind.HISTOGRAM else 0
         series.append((family, {family.labels: value}))
     found = []
     for each in text_string_to_metric_families(render_page(series)):
@@ -109,24 +113,24 @@ def test_names_labels_help_and_types_stay():
 
 def test_every_family_of_the_process_is_listed():
     counted = Metrics()
-    counted.generation_began("m")
-    counted.generation_ended(Generation("m", "ok", 1, 1, 0, 1.0, 1.0))
-    counted.answered("/health", "200", 0.1)
+    counted.begin_generation("m")
+    counted.end_generation(Generation("m", "ok", 1, 1, 0, 1.0, 1.0))
+    counted.count_answer("/health", "200", 0.1)
     elsewhere = {metrics.BUILD.name, metrics.PROCESSES.name, metrics.BODY_BYTES.name, metrics.LEDGER.name}
-    assert {family.name for family, _ in counted.series()} | elsewhere == {
+    assert {family.name for family, _ in counted.list_series()} | elsewhere == {
         family.name for family in metrics.FAMILIES
     }
 
 
 def test_a_removed_model_is_shown_until_its_last_generation_ends():
     counted = Metrics()
-    counted.generation_began("ada")
-    counted.generation_ended(Generation("ada", "ok", 1, 2, 0, 0.1, 0.1))
-    counted.embedded("ada", "unsupported_parameter", 0, 0.1)
-    counted.generation_began("ada")
-    counted.generation_began("base")
+    counted.begin_generation("ada")
+    counted.end_generation(Generation("ada", "ok", 1, 2, 0, 0.1, 0.1))
+    counted.count_embedding("ada", "unsupported_parameter", 0, 0.1)
+    counted.begin_generation("ada")
+    counted.begin_generation("base")
     counted.forget("ada")
-    assert "ada" in render_page(counted.series()), "one still runs"
-    counted.generation_ended(Generation("ada", "cancelled", 1, 2, 0, 0.1))
-    page = render_page(counted.series())
+    assert "ada" in render_page(counted.list_series()), "one still runs"
+    counted.end_generation(Generation("ada", "cancelled", 1, 2, 0, 0.1))
+    page = render_page(counted.list_series())
     assert "ada" not in page and 'antiphon_generations_running{model="base"} 1' in page

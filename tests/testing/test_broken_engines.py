@@ -16,7 +16,7 @@ from antiphon.testing import ScriptedEngine, ScriptedTokenEngine, check_engine, 
 from antiphon.testing.token_kit.check import SENTENCES
 from antiphon.testing.token_kit.lifecycle_rules import QUEUE_RULES
 from antiphon.testing.token_kit.logprob_rules import SCORE_RULES
-from antiphon.testing.token_kit.probe import Probe
+from antiphon.testing.token_kit.probe import TokenProbe
 from antiphon.testing.token_kit.sampling_rules import SAMPLING_RULES
 
 PATIENCE = 0.5
@@ -167,7 +167,7 @@ BROKEN = {
 
 async def examine(engine):
     """The rules that are tried here, on one engine."""
-    probe = await Probe.of(engine, 0.0, PATIENCE)
+    probe = await TokenProbe.of(engine, 0.0, PATIENCE)
     probe.prompts = tuple([await engine.tokenize([TextPiece(text)], True) for text in SENTENCES])
     probe.queue, probe.queue_per_actor = BOUNDS.queue, BOUNDS.queue_per_actor
     for rule in (*SAMPLING_RULES, *SCORE_RULES, *QUEUE_RULES):
@@ -268,7 +268,7 @@ BROKEN_ENGINES = {
 
 
 @pytest.mark.parametrize("broken", BROKEN_ENGINES, ids=lambda broken: broken.__name__)
-async def test_an_engine_that_answers_less_than_it_was_asked_is_told_so(broken):
+async def test_an_engine_that_answers_too_little_is_found(broken):
     async def make():
         return broken()
 

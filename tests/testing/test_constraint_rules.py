@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from antiphon.constraints.checking_process import checked
-from antiphon.constraints.mask_workers import tokens_of
-from antiphon.constraints.matching import Matcher, Vocabulary
+from antiphon.constraints.checking_process import check_constraint
+from antiphon.constraints.mask_workers import build_token_table
+from antiphon.constraints.matching import CompilerVocabulary, Matcher
 from antiphon.domain.request import Constraint
 from antiphon.engines.base import TextPiece, TokenEvent, TokenRequest
 from antiphon.errors import InvalidValue
 from antiphon.testing import Failure, Script, ScriptedTokenEngine, scripted_info
 from antiphon.testing.token_kit.check import SENTENCES
-from antiphon.testing.token_kit.probe import Probe
+from antiphon.testing.token_kit.probe import TokenProbe
 from antiphon.testing.token_kit.sampling_rules import CONSTRAINT_RULES
 from antiphon.testing.toy_model import ToySampler
 
@@ -27,10 +27,10 @@ class Guided(ScriptedTokenEngine):
 
     def __init__(self) -> None:
         super().__init__(info=scripted_info(context_length=256))
-        self.words = Vocabulary(tokens_of(self.table))
+        self.words = CompilerVocabulary(build_token_table(self.table))
 
     async def check(self, constraint: Constraint) -> None:
-        checked(constraint, self.words)
+        check_constraint(constraint, self.words)
 
     async def generate(self, request: TokenRequest) -> AsyncIterator[TokenEvent]:  # type: ignore[override]
         self.script = Script() if request.constraint is None else self.walked(request, request.constraint)
@@ -41,10 +41,10 @@ class Guided(ScriptedTokenEngine):
         return InvalidValue("no token is left that may be drawn")
 
     def walked(self, request: TokenRequest, constraint: Constraint) -> Script:
-        matcher, made = Matcher(checked(constraint, self.words), self.words), list[int]()
+        matcher, made = Matcher(check_constraint(constraint, self.words), self.words), list[int]()
         ends = {*self.table.end_ids, *request.stop_token_ids}
         while len(made) < request.max_tokens and not (made and made[-1] in ends):
-            forced = matcher.forced()
+            forced = matcher.find_forced()
             if forced and self.forces:
                 token = forced[0]
             else:
@@ -60,7 +60,7 @@ class Guided(ScriptedTokenEngine):
     def allowed(self, matcher: Matcher, forced: list[int]) -> set[int]:
         if forced:
             return {forced[0]}
-        bits = int.from_bytes(matcher.mask(), "little")
+        bits = int.from_bytes(matcher.compute_mask(), "little")
         return {token for token in range(self.words.size) if bits >> token & 1}
 
     def drawn(self, request: TokenRequest, made: list[int], allowed: set[int]) -> int | None:
@@ -123,14 +123,14 @@ BROKEN = {
 
 
 async def examine(engine: ScriptedTokenEngine) -> None:
-    probe = await Probe.of(engine, 0.0, 0.5)
+    probe = await TokenProbe.of(engine, 0.0, 0.5)
     probe.prompts = tuple([await engine.tokenize([TextPiece(text)], True) for text in SENTENCES])
     for rule in CONSTRAINT_RULES:
         await rule(probe)
 
 
 @pytest.mark.parametrize("kind", [Guided, ScriptedTokenEngine])
-async def test_engines_that_follow_constraints_or_refuse_them_keep_the_rules(
+async def test_engines_may_follow_constraints_or_refuse_them(
     kind: type[ScriptedTokenEngine],
 ) -> None:
     await examine(kind())

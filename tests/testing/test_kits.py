@@ -12,8 +12,8 @@ from antiphon.domain.events import Finished, Started, TextDelta, Usage
 from antiphon.domain.values import changed
 from antiphon.engines.base import RequestSize, SequenceFinished, SequenceStarted, Steps, StopCause, TextPiece
 from antiphon.testing import (
-    Answer,
     Script,
+    ScriptedAnswer,
     ScriptedEngine,
     ScriptedTokenEngine,
     check_engine,
@@ -76,7 +76,7 @@ class MislabelledLength(Altered):
 
 
 class Credulous(Altered):
-    def _prompt(self, segments):
+    def _join_segments(self, segments):
         return tuple(abs(token) % 100 for segment in segments for token in segment.tokens)
 
 
@@ -148,9 +148,9 @@ class Familyless(Altered):
 class Leaking(Altered):
     """Keeps the slot of a sequence that was closed in mid-stream."""
 
-    def _leave(self, sequence):
+    def _release(self, sequence):
         if sequence.cause is not None:
-            super()._leave(sequence)
+            super()._release(sequence)
 
 
 class Slow(Altered):
@@ -354,7 +354,7 @@ BROKEN_ENGINES = {
 @pytest.mark.parametrize("broken", BROKEN_ENGINES, ids=lambda broken: broken.__name__)
 async def test_an_engine_that_breaks_a_rule_is_told_so(broken):
     async def make():
-        return broken(Answer(("a", "b"), endless=True))
+        return broken(ScriptedAnswer(("a", "b"), endless=True))
 
     with pytest.raises(AssertionError) as told:
         await check_engine(make, patience=PATIENCE)

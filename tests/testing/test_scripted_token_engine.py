@@ -28,7 +28,7 @@ from antiphon.testing import (
     check_token_engine,
     scripted_info,
 )
-from antiphon.testing.rules import beside
+from antiphon.testing.rules import run_beside
 from antiphon.testing.token_kit.check import check_adapters
 
 PROMPT = (TokenSegment((1, 20, 30)),)
@@ -89,7 +89,7 @@ async def test_a_held_sequence_waits_for_its_event() -> None:
     events = engine.generate(TokenRequest(PROMPT, 10))
     assert isinstance(await anext(events), SequenceStarted)
     assert isinstance(await anext(events), Steps)
-    async with beside(anext(events)) as (waiting,):
+    async with run_beside(anext(events)) as (waiting,):
         await asyncio.sleep(0.01)
         assert not waiting.done()
         gate.set()
@@ -109,7 +109,7 @@ async def test_its_adapters_keep_their_contract(tmp_path: Path) -> None:
     await check_adapters(ScriptedTokenEngine(), adapters)
 
 
-async def test_an_adapter_makes_it_say_something_else_and_one_that_was_removed_is_refused(
+async def test_an_adapter_changes_the_output_until_it_is_removed(
     tmp_path: Path,
 ) -> None:
     engine = ScriptedTokenEngine()

@@ -31,7 +31,7 @@ from antiphon.engines.base import EngineState, LoadSpec
 from antiphon.engines.host import runtime
 from antiphon.engines.host.client import HostTokenEngine
 from antiphon.engines.host.control import EngineNews, HttpConfig, Lifeline, StatusPipe
-from antiphon.engines.registry import Model, Models
+from antiphon.engines.registry import Model, ModelRegistry
 from antiphon.errors import (
     AntiphonError,
     EngineUnavailable,
@@ -78,7 +78,7 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
 
         lifeline.watch(forward_news, lambda: _exit_orphaned(config.runtime))
         models = build_models(hosts, clock, settings)
-        path = runtime.coordinator_path(Path(config.runtime))
+        path = runtime.build_coordinator_path(Path(config.runtime))
         database = open_database(settings)
         begin = partial(open_coordinator, settings, path, clock, database)
         managed = accounting = None
@@ -128,7 +128,7 @@ async def _load_tenants(tenants: TenancyService) -> None:
 
 
 @asynccontextmanager
-async def learn_models(hosts: Mapping[str, HostTokenEngine], models: Models) -> AsyncIterator[None]:
+async def learn_models(hosts: Mapping[str, HostTokenEngine], models: ModelRegistry) -> AsyncIterator[None]:
     """Fetches every model's profile once its host is ready, while the context lasts."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(_learn_model(host, models.get(name))) for name, host in hosts.items()]
@@ -149,7 +149,7 @@ async def report_readiness(
     """
     accepts, over = asyncio.Event(), asyncio.Event()
     async with task_group() as group:
-        group.create_task(status.pulse(over))
+        group.create_task(status.report_alive_until(over))
         ready = group.create_task(_report_ready(status, hosts, adapters, accepts))
         try:
             yield accepts.set
@@ -172,7 +172,7 @@ async def _report_ready(
             await _restore_adapters(host, name, adapters, status)
     with suppress(AntiphonError):  # a full disk: the next process starts as the first did
         await adapters.publish_settings()
-    status.ready()
+    status.report_ready()
 
 
 async def _restore_adapters(
@@ -192,7 +192,7 @@ async def _restore_adapters(
 
 def _exit_with(status: StatusPipe, error: AntiphonError) -> NoReturn:
     """Ends this process with an error for the supervisor to print. Nothing has been served yet."""
-    status.failed(error)
+    status.report_failure(error)
     os._exit(1)
 
 
@@ -211,7 +211,7 @@ def _apply_news(hosts: Mapping[str, HostTokenEngine], news: EngineNews) -> None:
 
 def _exit_orphaned(directory: str) -> None:
     """Ends this process when the supervisor is gone, since nothing else would stop it."""
-    runtime.leave(Path(directory))
+    runtime.leave_directory(Path(directory))
     os._exit(1)
 
 
@@ -219,8 +219,8 @@ def main() -> None:
     """The HTTP process."""
     lifeline = Lifeline()
     try:
-        settings = decode_settings(lifeline.line())
-        config = from_line(lifeline.line(), HttpConfig)
+        settings = decode_settings(lifeline.read_line())
+        config = from_line(lifeline.read_line(), HttpConfig)
     except EOFError:
         sys.exit(1)
     configure(settings.log.level, settings.log.format)

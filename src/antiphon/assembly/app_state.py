@@ -10,7 +10,7 @@ from antiphon.dialects.empower.dialect import Empower
 from antiphon.dialects.fireworks.dialect import Fireworks
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.domain.context import Clock
-from antiphon.engines.registry import Models
+from antiphon.engines.registry import ModelRegistry
 from antiphon.http.admin.keys import KeyResource
 from antiphon.http.admin.limits import LimitResource
 from antiphon.http.admin.model_warnings import ModelWarnings
@@ -32,7 +32,7 @@ from antiphon.telemetry.metrics import Metrics
 
 def build_app_state(
     settings: Settings,
-    models: Models,
+    models: ModelRegistry,
     clock: Clock,
     managed: TenancyParts | None = None,
     accounting: Accounting | None = None,
@@ -76,7 +76,7 @@ def _watch_keys(managed: TenancyParts) -> InFlightRegistry:
 
 
 def list_admin_endpoints(
-    managed: TenancyParts, accounting: Accounting | None, models: Models, clock: Clock
+    managed: TenancyParts, accounting: Accounting | None, models: ModelRegistry, clock: Clock
 ) -> tuple[Endpoint, ...]:
     """Lists the endpoints of all resources of the admin API."""
     from antiphon.store.tenancy import SqlRules

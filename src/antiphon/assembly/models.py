@@ -9,8 +9,8 @@ from pathlib import Path
 from antiphon.dialects.fireworks.dialect import Fireworks
 from antiphon.domain.aliases import Aliases
 from antiphon.domain.context import Clock
-from antiphon.engines.host.client import HostTokenEngine, host_engine
-from antiphon.engines.registry import Model, ModelRoute, Models
+from antiphon.engines.host.client import HostTokenEngine, open_host_engine
+from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import ModelFileError
 from antiphon.http.state import AppState
 from antiphon.pipeline.adapters import AdapterRegistry, AdapterTarget
@@ -33,11 +33,12 @@ async def connect_engines(sockets: Mapping[str, str]) -> AsyncIterator[dict[str,
     """Connects to each engine host while the context lasts."""
     async with AsyncExitStack() as stack:
         yield {
-            name: await stack.enter_async_context(host_engine(path, name)) for name, path in sockets.items()
+            name: await stack.enter_async_context(open_host_engine(path, name))
+            for name, path in sockets.items()
         }
 
 
-def build_models(hosts: Mapping[str, HostTokenEngine], clock: Clock, settings: Settings) -> Models:
+def build_models(hosts: Mapping[str, HostTokenEngine], clock: Clock, settings: Settings) -> ModelRegistry:
     """Builds the models in the order of the settings, each with a renderer over its host."""
     created = int(clock.wall())
     rules = RendererOptions(
@@ -49,7 +50,7 @@ def build_models(hosts: Mapping[str, HostTokenEngine], clock: Clock, settings: S
         model.name: NotationFamilies(_resolve_family(model.tool_calls), _resolve_family(model.reasoning))
         for model in settings.models
     }
-    return Models(
+    return ModelRegistry(
         tuple(
             Model(
                 name,
@@ -96,9 +97,9 @@ def build_adapters(
             homes[model.name] = AdapterTarget(
                 hosts[model.name],
                 partial(keeper.keep, base=model.path),
-                partial(AdapterRenderer, base, lacks=hosts[model.name].lacks),
+                partial(AdapterRenderer, base, lacks=hosts[model.name].is_pending_reload),
                 hosts[model.name].note_adapters,
-                hosts[model.name].lose,
+                hosts[model.name].note_refused,
             )
     adapters = AdapterRegistry(edge.models, homes, edge.clock, edge.metrics, names)
     for adapter in settings.adapters:

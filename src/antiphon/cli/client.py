@@ -30,14 +30,14 @@ ABSENT = (404, 405)
 Shape = TypeVar("Shape", bound=msgspec.Struct)
 
 
-class Usage(msgspec.Struct, frozen=True):
+class TokenUsage(msgspec.Struct, frozen=True):
     """Tokens, as the server counted them."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
 
-class Delta(msgspec.Struct):
+class ChunkDelta(msgspec.Struct):
     """The part of an answer in a chunk."""
 
     content: str | None = None
@@ -48,7 +48,7 @@ class Delta(msgspec.Struct):
 class Choice(msgspec.Struct):
     """One choice of a chunk; only the first is requested."""
 
-    delta: Delta | None = None
+    delta: ChunkDelta | None = None
     finish_reason: str | None = None
 
 
@@ -56,7 +56,7 @@ class Chunk(msgspec.Struct):
     """One event of a stream, as far as it is read."""
 
     choices: list[Choice] = []
-    usage: Usage | None = None
+    usage: TokenUsage | None = None
     error: object = None
 
     @property
@@ -72,8 +72,8 @@ class Chunk(msgspec.Struct):
         return self.choices[0].finish_reason or "" if self.choices else ""
 
     @property
-    def _delta(self) -> Delta:
-        return (self.choices[0].delta if self.choices else None) or Delta()
+    def _delta(self) -> ChunkDelta:
+        return (self.choices[0].delta if self.choices else None) or ChunkDelta()
 
 
 class ModelRow(msgspec.Struct):
@@ -86,7 +86,7 @@ class ModelRow(msgspec.Struct):
     """The model whose weights it uses."""
 
 
-class Models(msgspec.Struct):
+class ModelList(msgspec.Struct):
     """The list of models."""
 
     data: list[ModelRow]
@@ -119,7 +119,7 @@ class Client:
     def list_model_rows(self) -> list[ModelRow]:
         """The models that this caller may use. Raises CallFailed."""
         with self._open("GET", "/v1/models") as response:
-            return self._decode(Models, response.read()).data
+            return self._decode(ModelList, response.read()).data
 
     def find_generating(self) -> str:
         """The first model that generates text. Models without a description count as such. Raises

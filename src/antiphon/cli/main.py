@@ -132,9 +132,9 @@ def bench(
 ) -> None:
     """Measure any server that speaks OpenAI's API."""
     from antiphon.cli.commands import bench as command
-    from antiphon.cli.commands.bench import Plan
+    from antiphon.cli.commands.bench import LoadPlan
 
-    plan = Plan(concurrency, requests, max_tokens, prompt_tokens)
+    plan = LoadPlan(concurrency, requests, max_tokens, prompt_tokens)
     raise typer.Exit(command.run(url, model, plan, as_json=json))
 
 

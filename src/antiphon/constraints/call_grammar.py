@@ -10,20 +10,20 @@ from llguidance import LLMatcher
 
 from antiphon.constraints.grammar import (
     WHOLE_TEXT,
-    Around,
-    Call,
-    Frame,
+    CallFormat,
+    CallGroup,
     Grammar,
-    Group,
     JsonPlaces,
     Mark,
     Marks,
     Prelude,
+    TextAround,
+    TextFrame,
+    find_argument_places,
     join_grammars,
     load_prelude,
-    places_of_arguments,
 )
-from antiphon.constraints.json_schema.lowering import compilable
+from antiphon.constraints.json_schema.lowering import make_compilable
 from antiphon.constraints.key_guard import has_key_patterns, has_open_objects
 
 if TYPE_CHECKING:
@@ -41,43 +41,43 @@ PLAIN = re.compile(r"[A-Za-z0-9 ]")
 """Characters that stand for themselves in a regular expression of the compiler's."""
 
 
-def grammar_of_calls(group: Group, options: "JsonCompileOptions") -> Grammar:
+def build_call_grammar(group: CallGroup, options: "JsonCompileOptions") -> Grammar:
     """The grammar of all calls, which refers to that of a format by FORMAT. Raises InvalidValue or
     UnsupportedParameter for a schema."""
-    lines = ["%llguidance {}", *_start(group)]
-    if group.around is Around.TEXT_ALONE:
+    lines = ["%llguidance {}", *_build_start_rules(group)]
+    if group.around is TextAround.TEXT_ALONE:
         return Grammar("\n".join(lines))
-    more = "" if group.between is None else f"({marks_of(group.between)} call)*"
+    more = "" if group.between is None else f"({format_marks(group.between)} call)*"
     names = [f"call_{index}" for index in range(len(group.calls))]
     lines += [
-        f"group: {marks_of(group.open[1:])} call {more} {marks_of(group.close)}",
+        f"group: {format_marks(group.open[1:])} call {more} {format_marks(group.close)}",
         f"call: {' | '.join(names)}",
     ]
-    schemas = [_schema(call) for call in group.calls]
+    schemas = [_build_schema(call) for call in group.calls]
     for name, call, schema in zip(names, group.calls, schemas, strict=True):
         arguments = json.dumps({**schema, "x-guidance": options})
         begin, end = (_write_marks(marks, group) for marks in (call.begin, call.end))
         lines.append(f"{name}: {begin} %json {arguments} {end}")
-    places = _find_watched_places(places_of_arguments(group), schemas)
+    places = _find_watched_places(find_argument_places(group), schemas)
     return Grammar("\n".join(lines), places)
 
 
-def _write_marks(marks: Marks, group: Group) -> str:
+def _write_marks(marks: Marks, group: CallGroup) -> str:
     """Marks in order. Where a call and a text of the format may both be JSON objects, in the pieces that the
     compiler makes of JSON: it follows both only as long as their pieces are the same."""
     if group.sign is None or not group.is_either:
-        return marks_of(marks)
-    return marks_of([piece for mark in marks for piece in LEXEME.findall(str(mark))])
+        return format_marks(marks)
+    return format_marks([piece for mark in marks for piece in LEXEME.findall(str(mark))])
 
 
-def argument_grammars(group: Group, options: "JsonCompileOptions") -> Iterator[tuple[str, Grammar]]:
-    """The grammar of each call's arguments alone, after what the caller calls them; free text around them
-    would hide what they take."""
+def build_argument_grammars(group: CallGroup, options: "JsonCompileOptions") -> Iterator[tuple[str, Grammar]]:
+    """The grammar of each call's arguments alone, after the caller's name for it. Free text around them would
+    hide their cost."""
     for call in group.calls:
-        yield call.field, grammar_of_json(_schema(call), options)
+        yield call.field, build_json_grammar(_build_schema(call), options)
 
 
-def grammar_of_json(schema: Mapping[str, object], options: "JsonCompileOptions") -> Grammar:
+def build_json_grammar(schema: Mapping[str, object], options: "JsonCompileOptions") -> Grammar:
     """The grammar of a text that is one value of JSON."""
     text = LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=options)
     return Grammar(text, _find_watched_places(WHOLE_TEXT, [schema]))
@@ -90,34 +90,40 @@ def _find_watched_places(places: JsonPlaces, schemas: Sequence[Mapping[str, obje
     return replace(places, keys_run_out=any(map(has_key_patterns, schemas)))
 
 
-def _schema(call: Call) -> dict[str, object]:
-    made = compilable(json.dumps(call.schema), call.field)
+def _build_schema(call: CallFormat) -> dict[str, object]:
+    made = make_compilable(json.dumps(call.schema), call.field)
     return dict(made) if isinstance(made, dict) else {}
 
 
-def _start(group: Group) -> Iterator[str]:
-    """What the output as a whole is, and what text is in it."""
+def _build_start_rules(group: CallGroup) -> Iterator[str]:
+    """The rules of the whole output, and of the text in it."""
     if group.sign is not None:
         if group.is_either:
             yield f"start: group | @{FORMAT}"
             return
-        whole = {Around.NOTHING: "group", Around.TEXT: "group | TEXT?", Around.TEXT_ALONE: "TEXT?"}
+        whole = {
+            TextAround.NOTHING: "group",
+            TextAround.TEXT: "group | TEXT?",
+            TextAround.TEXT_ALONE: "TEXT?",
+        }
         yield f"start: {whole[group.around]}"
         yield f"TEXT: {ANYTHING} & ~/{group.sign}(.|\n)*/"
         return
-    first, again = mark_of(group.open[0]), group.again
-    more = "" if again is None else f"({marks_of(again)} {first} group)*"
+    first, again = format_mark(group.open[0]), group.again
+    more = "" if again is None else f"({format_marks(again)} {first} group)*"
     if group.frames:
         text = f"@{FORMAT}" if group.is_either else "TEXT?"
         yield from _build_framed_rules(group.frames, group.around, f"{first} group {more}", text)
     elif group.is_either:
         yield f"start: {first} group {more} | @{FORMAT}"
-    elif group.around is Around.NOTHING:
+    elif group.around is TextAround.NOTHING:
         yield f"start: {first} group {more}"
-    elif group.around is Around.TEXT_ALONE:
+    elif group.around is TextAround.TEXT_ALONE:
         yield "start: TEXT?"
         # A control token is no text, so no text holds one.
-        kept = "" if isinstance(group.open[0], int) else f" & ~/(.|\n)*{literal(group.open[0])}(.|\n)*/"
+        kept = (
+            "" if isinstance(group.open[0], int) else f" & ~/(.|\n)*{escape_literal(group.open[0])}(.|\n)*/"
+        )
         yield f"TEXT: {ANYTHING}{kept}"
     else:
         yield "start: (head group)* TEXT?" if again is not None else "start: head group | TEXT?"
@@ -126,34 +132,39 @@ def _start(group: Group) -> Iterator[str]:
         yield f"TEXT: {ANYTHING}"
 
 
-def _build_framed_rules(frames: Sequence[Frame], around: Around, groups: str, text: str) -> Iterator[str]:
-    """Where all text has a frame: closed ones, and then groups or the last one, with `text` in it."""
+def _build_framed_rules(
+    frames: Sequence[TextFrame], around: TextAround, groups: str, text: str
+) -> Iterator[str]:
+    """The rules where all text has a frame: closed frames, then groups or the last frame, with `text` in
+    it."""
     closed = [
-        f"{marks_of(frame.open)} TEXT? {marks_of(frame.close)}" for frame in frames if frame.close is not None
+        f"{format_marks(frame.open)} TEXT? {format_marks(frame.close)}"
+        for frame in frames
+        if frame.close is not None
     ]
-    last = [f"{marks_of(frame.open)} {text}" for frame in frames if frame.close is None]
+    last = [f"{format_marks(frame.open)} {text}" for frame in frames if frame.close is None]
     ends = {
-        Around.NOTHING: [groups],
-        Around.TEXT: [groups, *last],
-        Around.TEXT_ALONE: last,
+        TextAround.NOTHING: [groups],
+        TextAround.TEXT: [groups, *last],
+        TextAround.TEXT_ALONE: last,
     }
     yield f"start: frame* ({' | '.join(ends[around])})"
     yield f"frame: {' | '.join(closed)}"
     yield f"TEXT: {ANYTHING}"
 
 
-def marks_of(marks: Sequence[Mark]) -> str:
+def format_marks(marks: Sequence[Mark]) -> str:
     """Marks in order, as the compiler writes them."""
-    return " ".join(map(mark_of, marks))
+    return " ".join(map(format_mark, marks))
 
 
-def mark_of(mark: Mark) -> str:
+def format_mark(mark: Mark) -> str:
     """A text, or a token by its id."""
     return f"<[{mark}]>" if isinstance(mark, int) else json.dumps(mark)
 
 
-def literal(text: str) -> str:
-    """The text in a regular expression of the compiler's."""
+def escape_literal(text: str) -> str:
+    """The text as a regular expression of the compiler's."""
     return "".join(char if PLAIN.match(char) else f"\\u{{{ord(char):x}}}" for char in text)
 
 
@@ -161,37 +172,37 @@ ANSWER = "answer"
 """The name by which the first grammar refers to the one that follows."""
 
 
-def after(prelude: str, grammar: Grammar) -> Grammar:
-    """First what the prelude takes, then the grammar."""
+def prepend_prelude(prelude: str, grammar: Grammar) -> Grammar:
+    """The grammar of the prelude's frames, then the given grammar."""
     made = load_prelude(prelude)
-    first = "\n".join(("%llguidance {}", *_rules(made)))
-    places = None if grammar.places is None else grammar.places.after_prelude(made)
+    first = "\n".join(("%llguidance {}", *_build_prelude_rules(made)))
+    places = None if grammar.places is None else grammar.places.add_prelude(made)
     return Grammar(join_grammars(first, ANSWER, grammar.text), places)
 
 
-def _rules(prelude: Prelude) -> Iterator[str]:
+def _build_prelude_rules(prelude: Prelude) -> Iterator[str]:
     names = [f"frame_{at}" for at in range(len(prelude.frames))]
     how = {(False, False): "", (True, False): "?", (True, True): "*", (False, True): "+"}
     times = how[prelude.optional, prelude.many]
-    yield f"start: ({' | '.join(names)}){times} {marks_of(prelude.answer)} @{ANSWER}"
+    yield f"start: ({' | '.join(names)}){times} {format_marks(prelude.answer)} @{ANSWER}"
     for at, frame in enumerate(prelude.frames):
-        yield from _frame(f"frame_{at}", f"said_{at}", frame, prelude)
+        yield from _build_frame_rules(f"frame_{at}", f"said_{at}", frame, prelude)
 
 
-def _frame(name: str, said: str, frame: Frame, prelude: Prelude) -> Iterator[str]:
+def _build_frame_rules(name: str, said: str, frame: TextFrame, prelude: Prelude) -> Iterator[str]:
     """A frame whose text ends with the first mark that closes it."""
     first, *rest = frame.close or ()
     token, budget = said.upper(), prelude.budget
-    begin = marks_of(frame.open)
+    begin = format_marks(frame.open)
     if isinstance(first, int):
         limit = "" if budget is None else f"[max_tokens={budget}]"
-        yield f"{name}: {begin} {said} {mark_of(first)} {marks_of(rest)}"
+        yield f"{name}: {begin} {said} {format_mark(first)} {format_marks(rest)}"
         yield f"{said}{limit}: {token}"
         # The mark is one token, so nothing else may spell it.
-        kept = f" & ~/(.|\n)*{literal(prelude.never)}(.|\n)*/" if prelude.never else ""
+        kept = f" & ~/(.|\n)*{escape_literal(prelude.never)}(.|\n)*/" if prelude.never else ""
         yield f"{token}: {ANYTHING}{kept}"
         return
     # The shortest text that ends with the mark.
-    yield f"{name}: {begin} {said} {marks_of(rest)}"
-    yield f"{said}[lazy]: {token} {mark_of(first)}"
+    yield f"{name}: {begin} {said} {format_marks(rest)}"
+    yield f"{said}[lazy]: {token} {format_mark(first)}"
     yield f"{token}: {ANYTHING}"

@@ -38,7 +38,7 @@ HEADER = 4
 TRIALS = 2
 """Processes that one constraint is given when somebody else ends them."""
 
-FAREWELL = 5.0
+EXIT_PATIENCE = 5.0
 """Seconds that a process gets to be gone after it closed its output."""
 
 FIRST_REST, LONGEST_REST = 0.5, 30.0
@@ -51,13 +51,13 @@ RETRY_AFTER = 2.0
 ENTRIES = 65_536
 """Answers that are remembered, of the least size."""
 
-MOST_WORDS = 300
+MAX_LAST_ERROR = 300
 """Characters of a process' last words that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckLimits:
-    """What one constraint may take."""
+    """Limits of checking one constraint."""
 
     source: int = 262_144
     """Bytes of what the caller wrote."""
@@ -77,8 +77,8 @@ class CheckLimits:
     """Bytes of constraints and answers that are kept."""
 
 
-class Words(Protocol):
-    """A vocabulary: `matching.Tokens` without its import."""
+class CheckerVocabulary(Protocol):
+    """A vocabulary: `matching.TokenTable` without its import."""
 
     @property
     def pieces(self) -> tuple[bytes, ...]: ...
@@ -86,26 +86,26 @@ class Words(Protocol):
     def ends(self) -> tuple[int, ...]: ...
 
 
-Answer = Grammar | ErrorReport
+CheckResult = Grammar | ErrorReport
 """A grammar, or why there is none."""
 
 
 class Checker:
     """Checks constraints against one vocabulary. Belongs to one event loop."""
 
-    def __init__(self, words: Words, limits: CheckLimits = CheckLimits()) -> None:
+    def __init__(self, words: CheckerVocabulary, limits: CheckLimits = CheckLimits()) -> None:
         self._words = words
         self._limits = limits
         self._process: Process | None = None
         self._turn = asyncio.Lock()
         self._waiting = 0
-        self._answers: SegmentedLRU[Constraint, Answer] = SegmentedLRU(limits.remembered, ENTRIES)
+        self._answers: SegmentedLRU[Constraint, CheckResult] = SegmentedLRU(limits.remembered, ENTRIES)
         self._rest = self._rests_until = 0.0
         """Seconds of the rest after the last start that failed, and when it ends, in the loop's time."""
         self._fault: str | None = None
         """Why that start failed."""
 
-    async def grammar(self, constraint: Constraint) -> Grammar:
+    async def check(self, constraint: Constraint) -> Grammar:
         """The grammar of a constraint that can be kept. Raises the RequestError that refuses it, or
         EngineBusy or EngineUnavailable when it could not be asked."""
         self._require_small(constraint)
@@ -126,9 +126,9 @@ class Checker:
         return self._process.pid if self._process else None
 
     @property
-    def held(self) -> int:
+    def held_bytes(self) -> int:
         """Bytes of what is remembered."""
-        return self._answers.held
+        return self._answers.held_size
 
     def _require_small(self, constraint: Constraint) -> None:
         size, most = len(constraint.source.encode("utf-8", "surrogatepass")), self._limits.source
@@ -139,7 +139,7 @@ class Checker:
 
     # --- asking
 
-    async def _check_in_turn(self, constraint: Constraint) -> Answer:
+    async def _check_in_turn(self, constraint: Constraint) -> CheckResult:
         if self._waiting >= self._limits.waiting:
             raise EngineBusy("too many constraints wait to be checked; try again", retry_after=1.0)
         self._waiting += 1
@@ -148,14 +148,14 @@ class Checker:
                 if known := self._answers.get(constraint):
                     return known
                 answer = await self._answer(constraint)
-                self._answers.put(constraint, answer, _size(constraint, answer))
+                self._answers.put(constraint, answer, _estimate_size(constraint, answer))
                 return answer
         finally:
             self._waiting -= 1
 
-    async def _answer(self, constraint: Constraint) -> Answer:
-        """What the process says; one that ends over its caps has answered too. Raises EngineBusy where the
-        machine, and not the constraint, kept it from answering."""
+    async def _answer(self, constraint: Constraint) -> CheckResult:
+        """The process's answer. A process that ends over its limits has answered too. Raises EngineBusy where
+        the machine kept it from answering."""
         job = to_builtins(constraint)
         for _ in range(TRIALS):
             process = await self._ensure_process()
@@ -163,23 +163,23 @@ class Checker:
                 said = await self._exchange(process, job, self._limits.patience)
             except TimeoutError:  # it is ended long before where it works, so it did not
                 await self._end()
-                raise self._busy(f"it had no answer within {self._limits.patience:g} s") from None
+                raise self._build_busy_error(f"it had no answer within {self._limits.patience:g} s") from None
             except ValueError:
                 await self._end()
-                return _too_much(constraint)
+                return _build_refusal(constraint)
             except (EOFError, OSError):
-                if not was_ended(await self._farewell(process)):
-                    return _too_much(constraint)
+                if not was_ended(await self._await_exit(process)):
+                    return _build_refusal(constraint)
             except BaseException:
                 await self._end()
                 raise
             else:
-                return _read(said)
-        raise self._busy("it was killed from outside")
+                return _read_result(said)
+        raise self._build_busy_error("it was killed from outside")
 
     async def _ensure_process(self) -> Process:
-        """The process that answers, ready. Raises EngineUnavailable when it does not start; it is tried again
-        after a while, each time a longer one."""
+        """A process that is ready to answer. Raises EngineUnavailable when it does not start; later attempts
+        wait longer each time."""
         if self._process is not None and self._process.returncode is None:
             return self._process
         clock = asyncio.get_running_loop().time
@@ -198,7 +198,7 @@ class Checker:
         )
 
     async def _start(self) -> str | None:
-        """Starts the process; what was wrong, if it did not come up."""
+        """Starts the process; returns the problem if it did not come up."""
         limits = self._limits
         words = {
             "pieces": [piece.decode("latin-1") for piece in self._words.pieces],
@@ -219,20 +219,20 @@ class Checker:
             await self._end()
             return f"it was not ready within {limits.start:g} s"
         except (EOFError, OSError, ValueError) as problem:
-            return await self._last_words(problem)
+            return await self._read_last_error(problem)
         except BaseException:
             await self._end()
             raise
         return None
 
-    async def _last_words(self, problem: Exception) -> str:
-        """What a process that did not come up said last; nothing of a caller was told to it."""
+    async def _read_last_error(self, problem: Exception) -> str:
+        """The last error line of a process that did not come up; it had got nothing from a caller."""
         process = self._process
         if process is None or process.stderr is None:
             return f"{type(problem).__name__}: {problem}"
-        status = await self._farewell(process)
+        status = await self._await_exit(process)
         lines = (await process.stderr.read()).decode(errors="replace").split("\n")
-        return f"status {status}: {next(filter(None, reversed(lines)), 'it said nothing')[:MOST_WORDS]}"
+        return f"status {status}: {next(filter(None, reversed(lines)), 'it said nothing')[:MAX_LAST_ERROR]}"
 
     async def _exchange(self, process: Process, value: object, seconds: float) -> dict[str, object]:
         """One frame there and one back. Raises EOFError, OSError, TimeoutError or ValueError."""
@@ -248,15 +248,15 @@ class Checker:
             said: dict[str, object] = json.loads(await process.stdout.readexactly(size))
         return said
 
-    async def _farewell(self, process: Process) -> int | None:
-        """The exit status of a process that ends by itself, or was ended."""
+    async def _await_exit(self, process: Process) -> int | None:
+        """The exit status of a process that ends by itself or was ended."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(FAREWELL):
+            async with asyncio.timeout(EXIT_PATIENCE):
                 await process.wait()
         await self._end()
         return process.returncode
 
-    def _busy(self, cause: str) -> EngineBusy:
+    def _build_busy_error(self, cause: str) -> EngineBusy:
         message = "the machine is too busy to compile constraints; try again"
         return EngineBusy(
             message, retry_after=RETRY_AFTER, cause=f"the process that checks constraints: {cause}"
@@ -272,8 +272,8 @@ class Checker:
         await process.wait()
 
 
-def _read(said: Mapping[str, object]) -> Answer:
-    """An answer as the process wrote it; whatever is neither a grammar nor a refusal is an error."""
+def _read_result(said: Mapping[str, object]) -> CheckResult:
+    """Decodes an answer; raises an error for anything but a grammar or a refusal."""
     if (grammar := said.get("grammar")) is not None:
         return convert(grammar, Grammar)
     if isinstance(error := said.get("error"), dict):
@@ -284,7 +284,7 @@ def _read(said: Mapping[str, object]) -> Answer:
     raise EngineError("the process that checks constraints said nothing that is known")
 
 
-def _too_much(constraint: Constraint) -> ErrorReport:
+def _build_refusal(constraint: Constraint) -> ErrorReport:
     return ErrorReport(
         InvalidValue.code,
         f"{constraint.field} takes too much time or memory to compile; make it simpler",
@@ -292,7 +292,7 @@ def _too_much(constraint: Constraint) -> ErrorReport:
     )
 
 
-def _size(constraint: Constraint, answer: Answer) -> int:
+def _estimate_size(constraint: Constraint, answer: CheckResult) -> int:
     """Bytes that remembering takes, about."""
     size = len(repr(answer) if isinstance(answer, Grammar) else answer.message)
     return 4 * (len(constraint.source) + len(constraint.prelude) + size) + 1024

@@ -16,9 +16,9 @@ from typing import BinaryIO
 
 from msgspec import convert, to_builtins
 
-from antiphon.constraints.constraint_sources import build_grammar, format_of, parts
+from antiphon.constraints.constraint_sources import build_grammar, find_format, list_parts
 from antiphon.constraints.grammar import Grammar
-from antiphon.constraints.matching import Matcher, Tokens, Vocabulary, require_compiles
+from antiphon.constraints.matching import CompilerVocabulary, Matcher, TokenTable, require_compiles
 from antiphon.domain.request import Constraint
 from antiphon.errors import AntiphonError, EngineError, ErrorReport, InvalidValue, UnsupportedParameter
 
@@ -35,10 +35,10 @@ START_CPU = 30
 """Seconds of CPU that starting and reading the vocabulary may take."""
 
 
-def checked(constraint: Constraint, vocabulary: Vocabulary) -> Grammar:
+def check_constraint(constraint: Constraint, vocabulary: CompilerVocabulary) -> Grammar:
     """The grammar of a constraint that compiles and can be followed. Raises an AntiphonError."""
-    grammar, inner = build_grammar(constraint), parts(constraint)
-    _require_apart(constraint, vocabulary)
+    grammar, inner = build_grammar(constraint), list_parts(constraint)
+    _require_distinct_calls(constraint, vocabulary)
     try:
         require_compiles(grammar, vocabulary, constraint.field)
     except InvalidValue:
@@ -47,15 +47,15 @@ def checked(constraint: Constraint, vocabulary: Vocabulary) -> Grammar:
         raise
     for field, each in (*inner, (constraint.field, grammar)):
         try:
-            _follow(Matcher(each, vocabulary), vocabulary)
+            _try_masks(Matcher(each, vocabulary), vocabulary)
         except EngineError as error:
             raise InvalidValue(f"{field} is too complex: {error.message}", param=field) from None
     return grammar
 
 
-def _require_apart(constraint: Constraint, vocabulary: Vocabulary) -> None:
+def _require_distinct_calls(constraint: Constraint, vocabulary: CompilerVocabulary) -> None:
     """Raises UnsupportedParameter where a text of a format could not be told from calls."""
-    if (found := format_of(constraint)) is None:
+    if (found := find_format(constraint)) is None:
         return
     form, grammar, heads = found
     require_compiles(grammar, vocabulary, form.field)
@@ -73,25 +73,25 @@ def _require_apart(constraint: Constraint, vocabulary: Vocabulary) -> None:
         )
 
 
-def _follow(matcher: Matcher, vocabulary: Vocabulary) -> None:
-    """Computes masks along one text. Raises EngineError where one cannot be had, or allows nothing."""
+def _try_masks(matcher: Matcher, vocabulary: CompilerVocabulary) -> None:
+    """Computes masks along one text. Raises EngineError where a mask fails or allows nothing."""
     chosen = Random(0)  # noqa: S311 - the same text for the same grammar
     ends = frozenset(vocabulary.tokens.ends)
     for _ in range(TRIED):
-        forced = matcher.forced()
+        forced = matcher.find_forced()
         if ends & set(forced):
             return
         matcher.consume(forced)
-        token = any_allowed(matcher.mask(), chosen, vocabulary.size, ends)
+        token = pick_allowed(matcher.compute_mask(), chosen, vocabulary.size, ends)
         if token is None:
-            if matcher.complete:
+            if matcher.is_complete:
                 return
             raise EngineError("no text of this model's tokens can satisfy it")
         matcher.consume([token])
 
 
-def any_allowed(mask: bytes, chosen: Random, size: int, but: frozenset[int] = frozenset()) -> int | None:
-    """One of the ids that a mask allows, less some."""
+def pick_allowed(mask: bytes, chosen: Random, size: int, but: frozenset[int] = frozenset()) -> int | None:
+    """One of the ids that a mask allows, except those in `but`."""
     bits = int.from_bytes(mask, "little") & ((1 << size) - 1)
     for each in but:
         bits &= ~(1 << each)
@@ -110,37 +110,37 @@ def main() -> None:
     seconds, memory = float(sys.argv[1]), int(sys.argv[2])
     source, target = sys.stdin.buffer, sys.stdout.buffer
     _confine(memory)
-    _alarm(START_CPU)
-    first = read(source)
+    _set_alarm(START_CPU)
+    first = read_frame(source)
     if first is None:
         return
-    vocabulary = Vocabulary(_tokens(first))
-    _say_no_more()
-    write(target, {"ready": True})
-    while (job := read(source)) is not None:
-        _alarm(seconds)
+    vocabulary = CompilerVocabulary(_read_tokens(first))
+    _close_stderr()
+    write_frame(target, {"ready": True})
+    while (job := read_frame(source)) is not None:
+        _set_alarm(seconds)
         answer = _answer(job, vocabulary)
-        _alarm(0)
-        write(target, answer)
+        _set_alarm(0)
+        write_frame(target, answer)
 
 
-def _tokens(first: Mapping[str, object]) -> Tokens:
+def _read_tokens(first: Mapping[str, object]) -> TokenTable:
     """The vocabulary as the first frame says it: pieces with a character for each byte."""
     pieces, ends = first["pieces"], first["ends"]
     if not isinstance(pieces, list) or not isinstance(ends, list):
         raise TypeError("the first frame is no vocabulary")
-    return Tokens(tuple(piece.encode("latin-1") for piece in pieces), tuple(ends))
+    return TokenTable(tuple(piece.encode("latin-1") for piece in pieces), tuple(ends))
 
 
-def _answer(job: Mapping[str, object], vocabulary: Vocabulary) -> dict[str, object]:
+def _answer(job: Mapping[str, object], vocabulary: CompilerVocabulary) -> dict[str, object]:
     try:
-        return {"grammar": to_builtins(checked(convert(job, Constraint), vocabulary))}
+        return {"grammar": to_builtins(check_constraint(convert(job, Constraint), vocabulary))}
     except AntiphonError as error:
         return {"error": asdict(ErrorReport.of(error))}
 
 
-def _say_no_more() -> None:
-    """Closes standard error: from here on it might hold what callers wrote, and nobody reads it."""
+def _close_stderr() -> None:
+    """Closes standard error: from here on it might hold callers' text, and nobody reads it."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stderr.fileno())
     os.close(nowhere)
@@ -158,14 +158,14 @@ def _confine(memory: int) -> None:
         resource.setrlimit(kind, (most, most))
 
 
-def _alarm(seconds: float) -> None:
-    """Ends this process after so much CPU; 0 takes it back."""
+def _set_alarm(seconds: float) -> None:
+    """Ends this process after so much CPU; 0 removes the limit."""
     import signal
 
     signal.setitimer(signal.ITIMER_PROF, seconds)
 
 
-def read(source: BinaryIO) -> dict[str, object] | None:
+def read_frame(source: BinaryIO) -> dict[str, object] | None:
     """The next frame; None at the end."""
     header = source.read(HEADER)
     if len(header) < HEADER:
@@ -174,13 +174,13 @@ def read(source: BinaryIO) -> dict[str, object] | None:
     return found
 
 
-def write(target: BinaryIO, value: object) -> None:
+def write_frame(target: BinaryIO, value: object) -> None:
     """Says one frame."""
-    target.write(frame(value))
+    target.write(encode_frame(value))
     target.flush()
 
 
-def frame(value: object) -> bytes:
+def encode_frame(value: object) -> bytes:
     """A value as a frame."""
     body = json.dumps(value).encode()
     return len(body).to_bytes(HEADER, "big") + body

@@ -11,9 +11,16 @@ from llguidance import LLMatcher, regex_to_lark
 from llguidance.gbnf_to_lark import GbnfToLarkError, gbnf_to_lark
 
 from antiphon.constraints import call_grammar as calls
-from antiphon.constraints.call_grammar import after
-from antiphon.constraints.grammar import Grammar, Group, JsonPlaces, join_grammars, load, places_of_format
-from antiphon.constraints.json_schema.lowering import compilable, parsed
+from antiphon.constraints.call_grammar import prepend_prelude
+from antiphon.constraints.grammar import (
+    CallGroup,
+    Grammar,
+    JsonPlaces,
+    find_format_places,
+    join_grammars,
+    load_group,
+)
+from antiphon.constraints.json_schema.lowering import make_compilable, parse_json
 from antiphon.constraints.regexes import require_portable, require_whitespace
 from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.errors import InvalidValue, UnsupportedParameter
@@ -53,7 +60,7 @@ LARK_TEXT = re.compile(
 LARK_HEADER = re.compile(r"%llguidance\s*\{\s*\}")
 """Says which dialect of Lark a grammar is in, and nothing else."""
 
-LARK_UNBUILT = {
+LARK_REFUSED = {
     re.compile(r"%(?!import\b|ignore\b)\w+"): "directives other than %import and %ignore are not supported",
     re.compile(r"%import\s+(?!common\b)"): "only %import common is supported",
     re.compile(r"<"): "tokens written as <...> are not supported; write their text",
@@ -67,65 +74,65 @@ LARK_UNBUILT = {
 
 def build_grammar(constraint: Constraint) -> Grammar:
     """The grammar of a constraint, its prelude before it. Raises InvalidValue or UnsupportedParameter."""
-    grammar = _answer(constraint)
-    return after(constraint.prelude, grammar) if constraint.prelude else grammar
+    grammar = _build_answer_grammar(constraint)
+    return prepend_prelude(constraint.prelude, grammar) if constraint.prelude else grammar
 
 
-def _answer(constraint: Constraint) -> Grammar:
+def _build_answer_grammar(constraint: Constraint) -> Grammar:
     source, field = constraint.source, constraint.field
     match constraint.kind:
         case ConstraintKind.JSON_OBJECT:
-            return _json({"type": "object"}, constraint)
+            return _build_json_grammar({"type": "object"}, constraint)
         case ConstraintKind.JSON_SCHEMA:
-            return _json(compilable(source, field), constraint)
+            return _build_json_grammar(make_compilable(source, field), constraint)
         case ConstraintKind.REGEX:
-            return _grammar_of_lark(f"start: {_regex(source, field)}")
+            return _build_lark_grammar(f"start: {_translate_regex(source, field)}")
         case ConstraintKind.CHOICE:
-            return _grammar_of_lark(f"start: ONE\nONE: {' | '.join(_choices(source, field))}")
+            return _build_lark_grammar(f"start: ONE\nONE: {' | '.join(_translate_choices(source, field))}")
         case ConstraintKind.LARK:
-            return _grammar_of_lark(_lark(source, field))
+            return _build_lark_grammar(_require_plain_lark(source, field))
         case ConstraintKind.GBNF:
-            return _grammar_of_lark(_gbnf(source, field))
+            return _build_lark_grammar(_translate_gbnf(source, field))
         case ConstraintKind.CALLS:
-            return _calls(load(source))
+            return _build_calls_grammar(load_group(source))
 
 
-def parts(constraint: Constraint) -> tuple[tuple[str, Grammar], ...]:
-    """Grammars of what stands in a constraint's text and has to be tried by itself, each after what the
-    caller calls it: free text before them would hide what they take."""
-    alone = ((constraint.field, _answer(constraint)),) if constraint.prelude else ()
+def list_parts(constraint: Constraint) -> tuple[tuple[str, Grammar], ...]:
+    """Grammars inside a constraint that must be tried by themselves, each with the caller's name for it. Free
+    text before them would hide their cost."""
+    alone = ((constraint.field, _build_answer_grammar(constraint)),) if constraint.prelude else ()
     if constraint.kind is not ConstraintKind.CALLS:
         return alone
-    group = load(constraint.source)
-    formats = () if group.format is None else ((group.format.field, _answer(group.format)),)
-    return (*alone, *formats, *calls.argument_grammars(group, COMPACT | STRICT))
+    group = load_group(constraint.source)
+    formats = () if group.format is None else ((group.format.field, _build_answer_grammar(group.format)),)
+    return (*alone, *formats, *calls.build_argument_grammars(group, COMPACT | STRICT))
 
 
-def format_of(constraint: Constraint) -> tuple[Constraint, Grammar, tuple[str, ...]] | None:
-    """The format that an answer is held to where it makes no calls, its grammar, and how no text of it may
-    begin; None where there is none."""
-    group = load(constraint.source) if constraint.kind is ConstraintKind.CALLS else None
+def find_format(constraint: Constraint) -> tuple[Constraint, Grammar, tuple[str, ...]] | None:
+    """The format that an answer without calls is held to, its grammar, and the beginnings that no text of it
+    may have; None where there is none."""
+    group = load_group(constraint.source) if constraint.kind is ConstraintKind.CALLS else None
     if group is None or group.format is None or not group.is_either:
         return None
-    return group.format, _answer(group.format), group.heads
+    return group.format, _build_answer_grammar(group.format), group.heads
 
 
-def _calls(group: Group) -> Grammar:
-    of_calls = calls.grammar_of_calls(group, COMPACT | STRICT)
+def _build_calls_grammar(group: CallGroup) -> Grammar:
+    of_calls = calls.build_call_grammar(group, COMPACT | STRICT)
     text, places = LLMatcher.grammar_from_lark(of_calls.text), of_calls.places
     if group.format is None or not group.is_either:
         return Grammar(text, places)
-    form = _answer(group.format)
+    form = _build_answer_grammar(group.format)
     if form.places is not None:
-        places = (places or JsonPlaces()) | places_of_format(group, form.places)
+        places = (places or JsonPlaces()) | find_format_places(group, form.places)
     return Grammar(join_grammars(text, calls.FORMAT, form.text), places)
 
 
-def _grammar_of_lark(text: str) -> Grammar:
+def _build_lark_grammar(text: str) -> Grammar:
     return Grammar(LLMatcher.grammar_from_lark(text))
 
 
-def _json(schema: object, constraint: Constraint) -> Grammar:
+def _build_json_grammar(schema: object, constraint: Constraint) -> Grammar:
     spacing = COMPACT
     if (pattern := constraint.whitespace) is not None:
         require_whitespace(pattern, constraint.field)
@@ -138,10 +145,10 @@ def _json(schema: object, constraint: Constraint) -> Grammar:
         }
     if schema is False:
         raise InvalidValue(f"{constraint.field} accepts nothing", param=constraint.field)
-    return calls.grammar_of_json(schema if isinstance(schema, dict) else {}, spacing | STRICT)
+    return calls.build_json_grammar(schema if isinstance(schema, dict) else {}, spacing | STRICT)
 
 
-def _regex(pattern: str, field: str) -> str:
+def _translate_regex(pattern: str, field: str) -> str:
     """A regular expression as Lark writes it."""
     if not pattern:
         raise InvalidValue(f"{field} is empty; leave it out", param=field)
@@ -154,26 +161,26 @@ def _escape(char: str) -> str:
     return f"\\x{ord(char):02x}" if ord(char) < 256 else f"\\u{{{ord(char):x}}}"
 
 
-def _choices(source: str, field: str) -> list[str]:
+def _translate_choices(source: str, field: str) -> list[str]:
     """The texts as literals."""
-    texts = parsed(source, field)
+    texts = parse_json(source, field)
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
         raise InvalidValue(f"{field} must be a list of texts", param=field)
     if len(texts) > MAX_CHOICES:
         raise InvalidValue(f"{field} may hold {MAX_CHOICES} texts; got {len(texts)}", param=field)
     if "" in texts:
         raise InvalidValue(f"{field} holds an empty text", param=field)
-    return [f"/{''.join(map(_literal, text))}/" for text in dict.fromkeys(texts)]
+    return [f"/{''.join(map(_escape_literal, text))}/" for text in dict.fromkeys(texts)]
 
 
-def _literal(char: str) -> str:
+def _escape_literal(char: str) -> str:
     """A character in a regular expression of Lark's that stands for itself."""
     if char.isalnum() and char.isascii():
         return char
     return _escape(char) if ord(char) < 128 else f"\\u{{{ord(char):x}}}"
 
 
-def _lark(source: str, field: str) -> str:
+def _require_plain_lark(source: str, field: str) -> str:
     """The grammar, when its structure holds nothing but rules."""
     body = LARK_HEADER.sub("", source, count=1)
     for text in LARK_TEXT.finditer(body):
@@ -188,7 +195,7 @@ def _lark(source: str, field: str) -> str:
                 f'{field}: literals of either case ("..."i) are not supported', param=field
             )
     structure = LARK_TEXT.sub(" ", body)
-    for unbuilt, says in LARK_UNBUILT.items():
+    for unbuilt, says in LARK_REFUSED.items():
         if found := unbuilt.search(structure):
             raise UnsupportedParameter(f"{field}: {found[0][:32]!r}: {says}", param=field)
     return "%llguidance {}\n" + body
@@ -201,7 +208,7 @@ GBNF_SIGNS = frozenset('"\\[]^-/')
 """Characters that mean something in a literal or class."""
 
 
-def _plain(escape: re.Match[str]) -> str:
+def _unescape(escape: re.Match[str]) -> str:
     """A character for its number, where it needs no escape."""
     if escape[4]:
         return escape[0]
@@ -212,17 +219,17 @@ def _plain(escape: re.Match[str]) -> str:
     return char if char.isprintable() and char not in GBNF_SIGNS and number != 32 else f"\\x{number:02x}"
 
 
-def _gbnf(source: str, field: str) -> str:
+def _translate_gbnf(source: str, field: str) -> str:
     """The same grammar in Lark's notation."""
     try:
-        text = GBNF_ESCAPE.sub(_plain, source)
+        text = GBNF_ESCAPE.sub(_unescape, source)
         _require_rules(text)
         made = gbnf_to_lark(text)
     except RecursionError:
         raise InvalidValue(f"{field} is nested too deep", param=field) from None
     except (ValueError, IndexError, GbnfToLarkError) as problem:
         raise InvalidValue(f"{field} is no grammar in GBNF: {str(problem)[:300]}", param=field) from None
-    return _lark(made, field)
+    return _require_plain_lark(made, field)
 
 
 GBNF_TEXT = re.compile(r""""(?:\\.|[^"\\])*"|\[(?:\\.|[^]\\])*\]|\#[^\n]*|\{[^}]*\}""")
@@ -230,7 +237,7 @@ GBNF_TEXT = re.compile(r""""(?:\\.|[^"\\])*"|\[(?:\\.|[^]\\])*\]|\#[^\n]*|\{[^}]
 
 
 def _require_rules(text: str) -> None:
-    """Raises ValueError for names that the converter cannot tell apart, and for those of no rule."""
+    """Raises ValueError for names that the converter cannot tell apart, and for names without a rule."""
     structure = GBNF_TEXT.sub(" ", text)
     defined = re.findall(r"([\w-]+)\s*::=", structure)
     alike = {re.sub(r"[-_]", "", name).lower() for name in defined}

@@ -19,8 +19,8 @@ Mark = str | int
 Marks = tuple[Mark, ...]
 
 
-class Around(StrEnum):
-    """What stands around groups."""
+class TextAround(StrEnum):
+    """What text may stand around groups of calls."""
 
     NOTHING = "nothing"
     """The output is a group, and others after `again`."""
@@ -32,8 +32,8 @@ class Around(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """One function: what is written before and after its arguments."""
+class CallFormat:
+    """One function: the marks before and after its arguments."""
 
     begin: Marks
     schema: Mapping[str, object]
@@ -43,21 +43,21 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
-    """What stands around a text of its own: a channel of the model's. One that is closed may be followed by
-    others; one that is not is the end."""
+class TextFrame:
+    """Marks around a text of its own: a channel of the model's. Others may follow a closed frame; one that is
+    not closed is the end."""
 
     open: Marks
     close: Marks | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class CallGroup:
     """`open`, a call, as many more as `between` allows, and `close`."""
 
-    around: Around
+    around: TextAround
     open: Marks
-    calls: tuple[Call, ...]
+    calls: tuple[CallFormat, ...]
     close: Marks
     between: Marks | None = None
     """Before each further call; None is one call in a group."""
@@ -65,7 +65,7 @@ class Group:
     """Before each further group."""
     sign: str | None = None
     """A regular expression of how a group may begin, and no text does. `open` is empty then."""
-    frames: tuple[Frame, ...] = ()
+    frames: tuple[TextFrame, ...] = ()
     """In which all text stands, before groups only; closed ones also where there is to be no text."""
     format: Constraint | None = None
     """What an output without calls is held to, a caller's; None is any text."""
@@ -75,7 +75,7 @@ class Group:
     @property
     def is_either(self) -> bool:
         """Whether the output is calls or a text of `format`."""
-        return self.format is not None and self.around is Around.TEXT
+        return self.format is not None and self.around is TextAround.TEXT
 
     def dump(self) -> str:
         """As JSON."""
@@ -84,9 +84,9 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Prelude:
-    """What a choice may say before what it is held to: one of the frames, each closed."""
+    """What a choice may say before its constrained part: one of the frames, each closed."""
 
-    frames: tuple[Frame, ...]
+    frames: tuple[TextFrame, ...]
     optional: bool = False
     """Whether there may be none."""
     many: bool = False
@@ -108,14 +108,14 @@ def load_prelude(source: str) -> Prelude:
     return convert(json.loads(source), Prelude)
 
 
-def load(source: str) -> Group:
+def load_group(source: str) -> CallGroup:
     """What `Group.dump` wrote."""
-    return convert(json.loads(source), Group)
+    return convert(json.loads(source), CallGroup)
 
 
 @dataclass(frozen=True, slots=True)
 class JsonPlaces:
-    """What comes right before a value of JSON in a text."""
+    """The marks right before a value of JSON in a text."""
 
     at_start: tuple[Marks, ...] = ()
     """At the text's beginning; no marks are the beginning itself."""
@@ -126,8 +126,8 @@ class JsonPlaces:
     keys_run_out: bool = False
     """Whether keys are held to patterns, so that none may be left that is new."""
 
-    def after_prelude(self, prelude: Prelude) -> "JsonPlaces":
-        """The places in a text that a prelude stands before."""
+    def add_prelude(self, prelude: Prelude) -> "JsonPlaces":
+        """The places in a text that begins with a prelude."""
         starts = tuple((*prelude.answer, *start) for start in self.at_start)
         closes = (frame.close or () for frame in prelude.frames)
         behind = tuple((*close, *start) for close in closes for start in starts)
@@ -146,7 +146,7 @@ class JsonPlaces:
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """What one constraint becomes."""
+    """The compiler's text of one constraint."""
 
     text: str
     """What the compiler reads."""
@@ -159,8 +159,8 @@ WHOLE_TEXT = JsonPlaces(at_start=((),))
 """The text is one value of JSON."""
 
 
-def places_of_arguments(group: Group) -> JsonPlaces:
-    """Where the arguments of a group's calls stand."""
+def find_argument_places(group: CallGroup) -> JsonPlaces:
+    """The places of the arguments of a group's calls."""
     begins = tuple(call.begin for call in group.calls)
     first = tuple((*group.open, *begin) for begin in begins)
     ends = dict.fromkeys(call.end for call in group.calls)
@@ -170,9 +170,9 @@ def places_of_arguments(group: Group) -> JsonPlaces:
     return JsonPlaces((), first, later) if group.sign is None else JsonPlaces(first, (), later)
 
 
-def places_of_format(group: Group, alone: JsonPlaces) -> JsonPlaces:
-    """Where a text of the group's format stands in an output that makes no calls. `alone`: its places in a
-    text that is nothing else."""
+def find_format_places(group: CallGroup, alone: JsonPlaces) -> JsonPlaces:
+    """The places of a text of the group's format in an output without calls. `alone`: its places in a text
+    that is nothing but the format."""
     if not group.frames:
         return alone
     framed = tuple(frame.open for frame in group.frames if frame.close is None)
@@ -189,7 +189,7 @@ def join_grammars(first: str, name: str, other: str) -> str:
 
 
 def _list_grammars(grammar: str) -> list[Part]:
-    """A grammar and those that it refers to; one that is not JSON is written in Lark and alone."""
+    """A grammar and those that it refers to. A grammar that is not JSON is written in Lark and alone."""
     if not grammar.startswith("{"):
         return [{"lark_grammar": grammar}]
     found: list[Part] = json.loads(grammar)["grammars"]

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.constraints.grammar import Grammar
-from antiphon.constraints.matching import DEAD_END, Matcher, Vocabulary
+from antiphon.constraints.matching import DEAD_END, CompilerVocabulary, Matcher
 from antiphon.errors import AntiphonError, EngineError
 from antiphon.telemetry.logs import describe_exception
 
@@ -24,12 +24,12 @@ log = logging.getLogger(__name__)
 Clock = Callable[[], float]
 """Seconds."""
 
-Make = Callable[[Grammar, Vocabulary], Matcher]
+MatcherFactory = Callable[[Grammar, CompilerVocabulary], Matcher]
 """Makes one text's way through a grammar."""
 
-Allowed = NDArray[np.bool_]
+TokenMask = NDArray[np.bool_]
 
-CAP = 2.0
+MAX_CPU_SECONDS = 2.0
 """Seconds of a worker's CPU for one answer; the mean is under a millisecond. A machine that is busy makes an
 answer late and does not make a constraint hard."""
 
@@ -37,15 +37,15 @@ PATIENCE = 60.0
 """Seconds of wall clock for one answer, its turn included: so long only where nobody gets any work done."""
 
 
-def nothing() -> float:
+def read_zero() -> float:
     """The clock of a worker that has not begun."""
     return 0.0
 
 
-class Desk(Protocol):
-    """Where guides are worked on."""
+class GuideWorkers(Protocol):
+    """The workers that compute the answers of guides."""
 
-    news: threading.Event
+    answered: threading.Event
     """Set whenever an answer, or a part of one, has come."""
 
     @property
@@ -55,10 +55,11 @@ class Desk(Protocol):
 
 
 class Guide:
-    """One sequence's way through its grammar. The decode thread asks; a worker answers; never both at once.
+    """The path of one sequence through its grammar. The decode thread asks and a worker answers, never both
+    at once.
 
-    An answer is of two parts, which come one after the other: `settled`, forced tokens are known; `ready`,
-    the mask of what follows them is. When both are used up, `advance` begins the next answer.
+    An answer has two parts, one after the other: with `is_settled` the forced tokens are known, with
+    `is_ready` the mask of the token after them. When both are used up, `advance` begins the next answer.
     """
 
     __slots__ = (
@@ -71,40 +72,42 @@ class Guide:
         "_over",
         "_spent",
         "_token",
-        "abandoned",
-        "desk",
         "error",
-        "ready",
-        "seen",
-        "settled",
+        "is_abandoned",
+        "is_ready",
+        "is_settled",
+        "was_settled",
+        "workers",
     )
 
-    def __init__(self, grammar: Grammar, desk: "Desk", clock: Callable[[], float] = time.monotonic) -> None:
-        self.desk = desk
+    def __init__(
+        self, grammar: Grammar, desk: "GuideWorkers", clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.workers = desk
         self._grammar = grammar
         self._clock = clock
-        self._spent: Clock = nothing
+        self._spent: Clock = read_zero
         self._matcher: Matcher | None = None
         self._over = False
         """Whether the forced tokens end the text; the worker's."""
-        self.settled = self.ready = self.seen = False
+        self.is_settled = self.is_ready = self.was_settled = False
         self._token: int | None = None
         self._forced: tuple[int, ...] = ()
-        self._allowed: Allowed | None = None
+        self._allowed: TokenMask | None = None
         self.error: AntiphonError | None = None
         """Why it cannot go on."""
-        self.abandoned = False
+        self.is_abandoned = False
         """Whether nobody will ask any more."""
-        self.settled = False
+        self.is_settled = False
         """Whether the forced tokens are known."""
-        self.ready = False
+        self.is_ready = False
         """Whether the mask of what follows them is known too."""
         self._begin()
 
     # --- the decode thread
 
     def advance(self, token: int) -> None:
-        """The sequence's next token was drawn, and was allowed."""
+        """Notes the sequence's next token, which was allowed."""
         if self._forced:
             self._forced = self._forced[1:]
             return
@@ -114,55 +117,55 @@ class Guide:
     def get_forced(self) -> tuple[int, ...]:
         """Tokens that must come next, in order; the last may be an end token. Once `settled`. Raises
         EngineError."""
-        self._require(self.settled)
+        self._require(self.is_settled)
         return self._forced
 
     def take_forced(self) -> tuple[int, ...]:
-        """The same, and they are taken as come."""
+        """The forced tokens, marked as used."""
         forced, self._forced = self.get_forced(), ()
         return forced
 
-    def allowed(self) -> Allowed:
+    def get_allowed(self) -> TokenMask:
         """One flag for each id: what may come next. Once `ready`. Raises EngineError."""
-        self._require(self.ready)
+        self._require(self.is_ready)
         if self._forced:
-            only = np.zeros(self.desk.size, dtype=np.bool_)
+            only = np.zeros(self.workers.size, dtype=np.bool_)
             only[self._forced[0]] = True
             return only
         if self._allowed is None:
             raise EngineError("the constraint allows no token here; nothing can follow")
         return self._allowed
 
-    def next(self) -> tuple[Allowed, bool]:
-        """What is allowed, and whether that is one token. Once `ready`. Raises EngineError."""
-        return self.allowed(), bool(self._forced)
+    def get_mask(self) -> tuple[TokenMask, bool]:
+        """The mask, and whether it allows one token only. Once `is_ready`. Raises EngineError."""
+        return self.get_allowed(), bool(self._forced)
 
-    def look(self) -> None:
-        """Notes whether forced tokens are known, so that all of one step go by the same: workers go on
-        meanwhile. Whether they are computed together or one by one changes the last bits of what follows."""
-        self.seen = self.settled
+    def note_settled(self) -> None:
+        """Notes whether forced tokens are known, so that one step sees one state while workers go on.
+        Computing tokens together or one by one changes the last bits of what follows."""
+        self.was_settled = self.is_settled
 
-    def age(self) -> float:
-        """Seconds since the answer was asked for."""
+    def get_age(self) -> float:
+        """Seconds since the answer was requested."""
         return self._clock() - self._began
 
-    def overdue(self) -> bool:
-        """Whether the answer takes more work than any may."""
-        return not self.ready and self._spent() > CAP
+    def is_overdue(self) -> bool:
+        """Whether the answer takes more CPU than allowed."""
+        return not self.is_ready and self._spent() > MAX_CPU_SECONDS
 
     def is_starved(self) -> bool:
-        """Whether the answer takes longer than anybody waits, though it may take no work."""
-        return not self.ready and self.age() > PATIENCE
+        """Whether the answer takes longer than the patience, though perhaps little CPU."""
+        return not self.is_ready and self.get_age() > PATIENCE
 
     def _begin(self) -> None:
-        self.settled = self.ready = self.seen = False
-        self._forced, self._allowed, self._spent = (), None, nothing
+        self.is_settled = self.is_ready = self.was_settled = False
+        self._forced, self._allowed, self._spent = (), None, read_zero
         self._began = self._clock()
-        self.desk.put(self)
+        self.workers.put(self)
 
-    def leave(self) -> None:
-        """Nobody will ask any more."""
-        self.desk.abandon(self)
+    def abandon(self) -> None:
+        """Tells the workers that nobody will ask any more."""
+        self.workers.abandon(self)
 
     def _require(self, known: bool) -> None:
         if self.error is not None:
@@ -172,15 +175,16 @@ class Guide:
 
     # --- a worker
 
-    def work(self, vocabulary: Vocabulary, spent: Clock = nothing, make: Make = Matcher) -> None:
-        """Works the next answer out. Whatever is raised on the way, the guide is left with an answer or an
-        error. `spent`: seconds of CPU that this takes, as far as it is; asked from other threads. `make`:
-        what makes a matcher."""
+    def work(
+        self, vocabulary: CompilerVocabulary, spent: Clock = read_zero, make: MatcherFactory = Matcher
+    ) -> None:
+        """Computes the next answer. Whatever is raised, the guide ends with an answer or an error. `spent`:
+        seconds of CPU used so far, readable from other threads. `make` makes a matcher."""
         self._spent = spent
         try:
             self._settle(vocabulary, make)
-            self.settled = True
-            self.desk.news.set()
+            self.is_settled = True
+            self.workers.answered.set()
             self._mask(vocabulary)
         except AntiphonError as error:
             self.error = error
@@ -189,27 +193,27 @@ class Guide:
             log.error("a constraint could not be followed: %s", place)  # noqa: TRY400 - without the message
             self.error = EngineError("the constraint could not be followed: its matcher failed", cause=place)
         finally:
-            self.settled = self.ready = True
-            self.desk.news.set()
+            self.is_settled = self.is_ready = True
+            self.workers.answered.set()
 
-    def _settle(self, vocabulary: Vocabulary, make: Make) -> None:
+    def _settle(self, vocabulary: CompilerVocabulary, make: MatcherFactory) -> None:
         if self._matcher is None:
             self._matcher = make(self._grammar, vocabulary)
         if self._token is not None:
             self._matcher.consume([self._token])
-        forced = self._matcher.forced()
+        forced = self._matcher.find_forced()
         ends = frozenset(vocabulary.tokens.ends)
         self._matcher.consume([token for token in forced if token not in ends])
         self._over = bool(forced) and forced[-1] in ends
         self._forced = tuple(forced)
 
-    def _mask(self, vocabulary: Vocabulary) -> None:
+    def _mask(self, vocabulary: CompilerVocabulary) -> None:
         if self._matcher is None or self._over:
             return
-        bits = np.frombuffer(self._matcher.mask(), np.uint8)
+        bits = np.frombuffer(self._matcher.compute_mask(), np.uint8)
         allowed = np.unpackbits(bits, bitorder="little", count=vocabulary.size).astype(np.bool_)
         ends = list(vocabulary.tokens.ends)
-        if allowed[ends].any() and not self._matcher.complete:
+        if allowed[ends].any() and not self._matcher.is_complete:
             raise EngineError("the constraint would end where it is not complete")
         if not allowed.any():
             raise EngineError("no token of this model can satisfy the constraint here", cause=DEAD_END)

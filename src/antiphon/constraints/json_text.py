@@ -33,7 +33,7 @@ Level = frozenset[bytes] | None
 """The keys of an open object, as they are spelled; None for an open list."""
 
 
-class Mode(IntEnum):
+class JsonMode(IntEnum):
     """What comes next. Integers, because they are looked up for every token."""
 
     VALUE = auto()
@@ -59,13 +59,13 @@ class Mode(IntEnum):
     """Nothing: the text is no JSON."""
 
 
-ENDED = frozenset({Mode.DONE, Mode.REFUSED, Mode.BROKEN})
+ENDED = frozenset({JsonMode.DONE, JsonMode.REFUSED, JsonMode.BROKEN})
 
 
 class JsonText(NamedTuple):
     """One value as far as it is written. A tuple, because one is made for every token that is tried."""
 
-    mode: Mode = Mode.VALUE
+    mode: JsonMode = JsonMode.VALUE
     levels: tuple[Level, ...] = ()
     key: bytes = b""
     """The open key as it is spelled so far, without an escape that has just begun."""
@@ -74,14 +74,14 @@ class JsonText(NamedTuple):
 
     def read(self, data: bytes, start: int = 0) -> "tuple[JsonText, int]":
         """The text after more bytes, and where in them it ended; their length where it goes on."""
-        if self.mode is Mode.STRING and not self.escape and QUOTE not in data and BACKSLASH not in data:
+        if self.mode is JsonMode.STRING and not self.escape and QUOTE not in data and BACKSLASH not in data:
             return self, len(data)  # what most tokens are
-        reader = _Reader(self, data, start)
+        reader = _JsonReader(self, data, start)
         reader.read()
         return JsonText(reader.mode, reader.levels, reader.key, reader.escape), reader.at
 
 
-class _Reader:
+class _JsonReader:
     """Reads bytes from where a text stands."""
 
     __slots__ = ("at", "data", "escape", "key", "levels", "mode")
@@ -107,10 +107,10 @@ class _Reader:
         if self._next() == BACKSLASH:
             self.escape = BACKSLASH
         elif (keys := self.levels[-1]) is None or self.key in keys:
-            self.mode = Mode.REFUSED
+            self.mode = JsonMode.REFUSED
         else:
             self.levels = (*self.levels[:-1], keys | {self.key})
-            self.key, self.mode = b"", Mode.COLON
+            self.key, self.mode = b"", JsonMode.COLON
 
     def _read_escape(self) -> None:
         self.escape += self._next()
@@ -118,7 +118,7 @@ class _Reader:
             self.key += self.escape
             self.escape = b""
         elif self.escape not in ESCAPES_BEGUN:
-            self.mode = Mode.REFUSED
+            self.mode = JsonMode.REFUSED
 
     def read_string(self) -> None:
         if self.escape:  # a value may spell its characters as it likes
@@ -144,50 +144,50 @@ class _Reader:
         sign = self._next()
         if sign.isspace():
             return
-        if self.mode in (Mode.VALUE, Mode.FIRST_ITEM):
+        if self.mode in (JsonMode.VALUE, JsonMode.FIRST_ITEM):
             self._begin_value(sign)
-        elif self.mode in (Mode.FIRST_KEY, Mode.NEXT_KEY):
+        elif self.mode in (JsonMode.FIRST_KEY, JsonMode.NEXT_KEY):
             self._begin_key(sign)
-        elif self.mode is Mode.COLON:
-            self.mode = Mode.VALUE if sign == b":" else Mode.BROKEN
+        elif self.mode is JsonMode.COLON:
+            self.mode = JsonMode.VALUE if sign == b":" else JsonMode.BROKEN
         elif sign == b",":
-            self.mode = Mode.VALUE if self.levels[-1] is None else Mode.NEXT_KEY
+            self.mode = JsonMode.VALUE if self.levels[-1] is None else JsonMode.NEXT_KEY
         else:
             self._close(sign)
 
     def _begin_value(self, sign: bytes) -> None:
         if sign == b"{":
             self.levels = (*self.levels, frozenset())
-            self.mode = Mode.FIRST_KEY
+            self.mode = JsonMode.FIRST_KEY
         elif sign == b"[":
             self.levels = (*self.levels, None)
-            self.mode = Mode.FIRST_ITEM
+            self.mode = JsonMode.FIRST_ITEM
         elif sign == QUOTE:
-            self.mode = Mode.STRING
+            self.mode = JsonMode.STRING
         elif SCALAR.fullmatch(sign):
-            self.mode = Mode.SCALAR
-        elif self.mode is Mode.FIRST_ITEM:
+            self.mode = JsonMode.SCALAR
+        elif self.mode is JsonMode.FIRST_ITEM:
             self._close(sign)
         else:
-            self.mode = Mode.BROKEN
+            self.mode = JsonMode.BROKEN
 
     def _begin_key(self, sign: bytes) -> None:
         if sign == QUOTE:
-            self.mode = Mode.KEY
-        elif self.mode is Mode.FIRST_KEY:
+            self.mode = JsonMode.KEY
+        elif self.mode is JsonMode.FIRST_KEY:
             self._close(sign)
         else:
-            self.mode = Mode.BROKEN
+            self.mode = JsonMode.BROKEN
 
     def _close(self, sign: bytes) -> None:
         if sign == (b"]" if self.levels[-1] is None else b"}"):
             self.levels = self.levels[:-1]
             self._end_value()
         else:
-            self.mode = Mode.BROKEN
+            self.mode = JsonMode.BROKEN
 
     def _end_value(self) -> None:
-        self.mode = Mode.COMMA if self.levels else Mode.DONE
+        self.mode = JsonMode.COMMA if self.levels else JsonMode.DONE
 
     def _read_plain(self) -> bytes:
         """What stands before the next quote, backslash or end."""
@@ -201,26 +201,30 @@ class _Reader:
         return self.data[self.at - 1 : self.at]
 
 
-READERS: Mapping[Mode, Callable[[_Reader], None]] = MappingProxyType(
-    dict.fromkeys(Mode, _Reader.read_sign)
-    | {Mode.KEY: _Reader.read_key, Mode.STRING: _Reader.read_string, Mode.SCALAR: _Reader.read_scalar}
+READERS: Mapping[JsonMode, Callable[[_JsonReader], None]] = MappingProxyType(
+    dict.fromkeys(JsonMode, _JsonReader.read_sign)
+    | {
+        JsonMode.KEY: _JsonReader.read_key,
+        JsonMode.STRING: _JsonReader.read_string,
+        JsonMode.SCALAR: _JsonReader.read_scalar,
+    }
 )
 
 
-class Lead(NamedTuple):
-    """What may come right before a value, of which a part has come."""
+class PartialMarks(NamedTuple):
+    """Marks that may come right before a value, of which a part has come."""
 
     texts: tuple[bytes, ...]
     size: int = 0
     """Bytes that have come of each."""
 
 
-class Found(NamedTuple):
-    """A text as far as it is read."""
+class FoundValues(NamedTuple):
+    """The open values of a text, as far as it is read."""
 
     values: tuple[JsonText, ...] = ()
     """Those that are open."""
-    leads: tuple[Lead, ...] = ()
+    leads: tuple[PartialMarks, ...] = ()
     tail: bytes = b""
     """The end of the text, in which marks may have begun."""
 
@@ -240,42 +244,46 @@ class JsonFinder:
         self._after_json = tuple(map(spell, places.after_json))
         self.is_whole = replace(places, keys_run_out=False) == WHOLE_TEXT
         """Whether the text is one value and nothing else."""
-        at_start = Lead(tuple(map(spell, places.at_start)))
-        self.start = Found((JsonText(),)) if self.is_whole else self._read(Found(leads=(at_start,)), b"")
+        at_start = PartialMarks(tuple(map(spell, places.at_start)))
+        self.start = (
+            FoundValues((JsonText(),)) if self.is_whole else self._read(FoundValues(leads=(at_start,)), b"")
+        )
         """A text that is still empty."""
 
-    def read(self, found: Found, data: bytes) -> Found | None:
+    def read(self, found: FoundValues, data: bytes) -> FoundValues | None:
         """The text after more bytes; None where they repeat or misspell a key."""
         if self.is_whole:
             value, _ = found.values[0].read(data)
-            return None if value.mode is Mode.REFUSED else Found((value,))
+            return None if value.mode is JsonMode.REFUSED else FoundValues((value,))
         found = self._read(found, data)
-        return None if any(value.mode is Mode.REFUSED for value in found.values) else found
+        return None if any(value.mode is JsonMode.REFUSED for value in found.values) else found
 
-    def _read(self, found: Found, data: bytes) -> Found:
-        parts: list[JsonText | Lead] = [*found.values, *found.leads]
+    def _read(self, found: FoundValues, data: bytes) -> FoundValues:
+        parts: list[JsonText | PartialMarks] = [*found.values, *found.leads]
         open_now = [each for part in parts for each in self._follow(part, data, 0)]
         tail = b""
         if self._anywhere:
             text = found.tail + data
-            begun = self._ends_of_marks(text, len(found.tail))
+            begun = self._find_mark_ends(text, len(found.tail))
             open_now += [each for at in begun for each in self._follow(JsonText(), data, at)]
             tail = text[-self._longest :]
         values = tuple(each for each in open_now if isinstance(each, JsonText))
-        return Found(values, tuple(each for each in open_now if isinstance(each, Lead)), tail)
+        return FoundValues(values, tuple(each for each in open_now if isinstance(each, PartialMarks)), tail)
 
-    def _follow(self, part: JsonText | Lead, data: bytes, at: int) -> Iterator[JsonText | Lead]:
-        """What is open after the bytes of what was open before."""
-        if isinstance(part, Lead):
-            yield from self._follow_lead(part, data, at)
+    def _follow(
+        self, part: JsonText | PartialMarks, data: bytes, at: int
+    ) -> Iterator[JsonText | PartialMarks]:
+        """The open parts after the bytes, from one part that was open before."""
+        if isinstance(part, PartialMarks):
+            yield from self._follow_marks(part, data, at)
             return
         value, at = part.read(data, at)
-        if value.mode is Mode.DONE:
-            yield from self._follow_lead(Lead(self._after_json), data, at)
-        elif value.mode is not Mode.BROKEN:
+        if value.mode is JsonMode.DONE:
+            yield from self._follow_marks(PartialMarks(self._after_json), data, at)
+        elif value.mode is not JsonMode.BROKEN:
             yield value
 
-    def _follow_lead(self, lead: Lead, data: bytes, at: int) -> Iterator[JsonText | Lead]:
+    def _follow_marks(self, lead: PartialMarks, data: bytes, at: int) -> Iterator[JsonText | PartialMarks]:
         more = data[at:]
         going_on = []
         for text in lead.texts:
@@ -285,10 +293,10 @@ class JsonFinder:
             elif rest.startswith(more):
                 going_on.append(text)
         if going_on:
-            yield Lead(tuple(going_on), lead.size + len(more))
+            yield PartialMarks(tuple(going_on), lead.size + len(more))
 
-    def _ends_of_marks(self, text: bytes, start: int) -> Iterator[int]:
-        """Where after the start marks end, counted from there."""
+    def _find_mark_ends(self, text: bytes, start: int) -> Iterator[int]:
+        """Where marks end after the start, counted from there."""
         for at in range(start, len(text)):
             if text[at] in self._last_bytes and text.endswith(self._anywhere, 0, at + 1):
                 yield at + 1 - start

@@ -19,10 +19,10 @@ from antiphon.constraints.json_text import (
     ESCAPES,
     ESCAPES_BEGUN,
     QUOTE,
-    Found,
+    FoundValues,
     JsonFinder,
+    JsonMode,
     JsonText,
-    Mode,
 )
 from antiphon.errors import EngineError
 
@@ -33,7 +33,7 @@ UNKNOWN = b"\xff"
 """What is written of an open key: bytes that no text holds."""
 
 
-class Suspects(NamedTuple):
+class SuspectTokens(NamedTuple):
     """Tokens that may repeat or misspell a key in one state of a text."""
 
     refused: Sequence[Bit]
@@ -59,10 +59,10 @@ class KeyTables:
         """Tokens that may begin a string and complete or misspell it."""
         self.with_value = [token for token in self._several if self._holds_refused_value(token)]
         """Tokens that hold the beginning of a value which is refused by itself."""
-        self._key_openers: dict[tuple[Mode, bool], Sequence[int]] = {}
-        self._suspects: dict[tuple[Mode, bool, bytes], Suspects] = {}
+        self._key_openers: dict[tuple[JsonMode, bool], Sequence[int]] = {}
+        self._suspects: dict[tuple[JsonMode, bool, bytes], SuspectTokens] = {}
 
-    def completing(self, rest: bytes) -> Sequence[int]:
+    def find_completing(self, rest: bytes) -> Sequence[int]:
         """Tokens that begin with the rest of a key and its quote."""
         rest += QUOTE
         first = last = bisect_left(self._closing, rest)
@@ -77,13 +77,13 @@ class KeyTables:
             found[piece] = (*found.get(piece, ()), token)
         return found
 
-    def beginning(self, rest: bytes) -> Iterator[int]:
-        """Tokens that are the rest of a key, without its quote, or the beginning of it."""
+    def find_beginning(self, rest: bytes) -> Iterator[int]:
+        """Tokens that are the rest of a key without its quote, or the beginning of that rest."""
         for size in range(1, len(rest) + 1):
             yield from self._ids.get(rest[:size], ())
 
-    def key_openers(self, text: JsonText) -> Sequence[int]:
-        """Tokens that may come outside of a key and after which an object needs another."""
+    def find_key_openers(self, text: JsonText) -> Sequence[int]:
+        """Tokens that may come outside of a key and after which an object needs another key."""
         in_object = bool(text.levels) and text.levels[-1] is not None
         state = (text.mode, in_object)
         if state not in self._key_openers:
@@ -93,7 +93,7 @@ class KeyTables:
             ]
         return self._key_openers[state]
 
-    def suspects(self, text: JsonText) -> Suspects:
+    def get_suspects(self, text: JsonText) -> SuspectTokens:
         """Tokens that may repeat or misspell a key where a text stands."""
         in_object = bool(text.levels) and text.levels[-1] is not None
         state = (text.mode, in_object, text.escape)
@@ -102,25 +102,27 @@ class KeyTables:
             found = self._suspects[state] = self._find_suspects(*state)
         return found
 
-    def _find_suspects(self, mode: Mode, in_object: bool, escape: bytes) -> Suspects:
-        begun = UNKNOWN if mode is Mode.KEY else b""
+    def _find_suspects(self, mode: JsonMode, in_object: bool, escape: bytes) -> SuspectTokens:
+        begun = UNKNOWN if mode is JsonMode.KEY else b""
         empty = JsonText(mode, (frozenset() if in_object else None,), begun, escape)
-        refused, tokens = self._in_key(escape) if mode is Mode.KEY else ([], self._several)
+        refused, tokens = self._sort_in_key(escape) if mode is JsonMode.KEY else ([], self._several)
         others = list[int]()
         by_key: dict[bytes, list[int]] = defaultdict(list)
         for token in tokens:
             piece = self.spelled[token]
             text, end = empty.read(piece)
             keys = (text.levels and text.levels[0]) or ()
-            if text.mode is Mode.REFUSED:
+            if text.mode is JsonMode.REFUSED:
                 refused.append(token)
-            elif (QUOTE in piece[end:] and text.mode is Mode.DONE) or (mode is Mode.KEY and len(keys) > 1):
+            elif (QUOTE in piece[end:] and text.mode is JsonMode.DONE) or (
+                mode is JsonMode.KEY and len(keys) > 1
+            ):
                 others.append(token)
             for key in keys:
                 by_key[key.removeprefix(UNKNOWN)].append(token)
-        return Suspects(_bits(refused), by_key, frozenset(by_key), others)
+        return SuspectTokens(_build_bits(refused), by_key, frozenset(by_key), others)
 
-    def _in_key(self, escape: bytes) -> tuple[list[int], list[int]]:
+    def _sort_in_key(self, escape: bytes) -> tuple[list[int], list[int]]:
         """Tokens that misspell a key in which this escape has begun, by their first byte; and others that may
         complete or misspell it."""
         refused, tokens = list[int](), list[int]()
@@ -136,7 +138,7 @@ class KeyTables:
     def _holds_refused_value(self, token: int) -> bool:
         piece = self.spelled[token]
         starts = (at for at, sign in enumerate(piece) if sign in b"{[")
-        return any(JsonText().read(piece, at)[0].mode is Mode.REFUSED for at in starts)
+        return any(JsonText().read(piece, at)[0].mode is JsonMode.REFUSED for at in starts)
 
 
 def _opens_key(text: JsonText, piece: bytes) -> bool:
@@ -144,17 +146,17 @@ def _opens_key(text: JsonText, piece: bytes) -> bool:
     if QUOTE not in piece and b"," not in piece and not piece.isspace():
         return False
     after, end = text.read(piece)
-    return after.mode in (Mode.KEY, Mode.NEXT_KEY) or b"," in piece[end:]
+    return after.mode in (JsonMode.KEY, JsonMode.NEXT_KEY) or b"," in piece[end:]
 
 
-def _bits(tokens: Iterable[int]) -> Sequence[Bit]:
+def _build_bits(tokens: Iterable[int]) -> Sequence[Bit]:
     found: dict[int, int] = defaultdict(lambda: 0xFF)
     for token in tokens:
         found[token >> 3] &= ~(1 << (token & 7))
     return tuple(found.items())
 
 
-class Rivals(NamedTuple):
+class RivalKeys(NamedTuple):
     """Keys of an object that begin as its open key does."""
 
     keys: frozenset[bytes]
@@ -169,14 +171,14 @@ class KeyGuard:
         self._tables = tables
         self._finder = JsonFinder(places, tables.spelled.__getitem__)
         self._found = self._finder.start
-        self._last_rivals = Rivals(frozenset(), b"", [])
+        self._last_rivals = RivalKeys(frozenset(), b"", [])
         self.run_out = places.keys_run_out
         """Whether there may be no key left that is new."""
-        self.known: dict[Found, bool] = {}
+        self.known: dict[FoundValues, bool] = {}
         """Whether any key is left where the text may stand soon; of the same open objects and their keys."""
 
     def copy(self) -> "KeyGuard":
-        """One that stands where this one does, and goes its own way."""
+        """An independent copy at the same place of the text."""
         return copy(self)
 
     def consume(self, tokens: Iterable[int]) -> None:
@@ -189,13 +191,13 @@ class KeyGuard:
                 self.known = {}
             self._found = found
 
-    def after(self, token: int) -> Found | None:
-        """Where the text stands after a token; None where that is refused."""
+    def read_token(self, token: int) -> FoundValues | None:
+        """The text after a token; None where the token is refused."""
         return self._read(self._found, token)
 
-    def allowed_part(self, tokens: list[int]) -> list[int]:
-        """Tokens up to the first that repeats or misspells a key."""
-        found: Found | None = self._found
+    def cut_to_allowed(self, tokens: list[int]) -> list[int]:
+        """The tokens up to the first that repeats or misspells a key."""
+        found: FoundValues | None = self._found
         for at, token in enumerate(tokens):
             if found is None or (found := self._read(found, token)) is None:
                 return tokens[:at]
@@ -206,72 +208,77 @@ class KeyGuard:
         bits, refused = list[Bit](), list[int]()
         suspected = [] if self._finder.is_whole else [*self._tables.with_value]
         for value in self._found.values:
-            suspects = self._tables.suspects(value)
+            suspects = self._tables.get_suspects(value)
             bits += suspects.refused
             suspected += suspects.others
             if keys := value.levels and value.levels[-1]:
-                refused += self._completing(value, keys, suspects)
-        refused += [token for token in suspected if _has(mask, token) and self.after(token) is None]
-        return without(mask, refused, bits) if bits or refused else mask
+                refused += self._find_completing(value, keys, suspects)
+        refused += [
+            token for token in suspected if _is_allowed(mask, token) and self.read_token(token) is None
+        ]
+        return remove_tokens(mask, refused, bits) if bits or refused else mask
 
-    def narrowing(self, mask: bytes) -> list[int]:
-        """Allowed tokens after which the open key begins like one that is there, or another key is needed."""
+    def find_narrowing(self, mask: bytes) -> list[int]:
+        """Allowed tokens after which the open key begins like a known one, or another key is needed."""
         tokens = list[int]()
         for value in self._found.values:
-            if value.mode is not Mode.KEY:
-                tokens += self._tables.key_openers(value)
+            if value.mode is not JsonMode.KEY:
+                tokens += self._tables.find_key_openers(value)
             elif keys := value.levels[-1]:
                 begun = value.key + value.escape
-                for key in self._rivals(keys, begun):
-                    tokens += self._tables.beginning(key[len(begun) :])
-        return [token for token in {*tokens} if _has(mask, token) and self._narrows(token)]
+                for key in self._find_rivals(keys, begun):
+                    tokens += self._tables.find_beginning(key[len(begun) :])
+        return [token for token in {*tokens} if _is_allowed(mask, token) and self._is_narrowing(token)]
 
-    def _narrows(self, token: int) -> bool:
-        found = self.after(token)
+    def _is_narrowing(self, token: int) -> bool:
+        found = self.read_token(token)
         return found is not None and any(map(_is_narrow, found.values))
 
-    def _completing(self, value: JsonText, keys: frozenset[bytes], suspects: Suspects) -> Iterator[int]:
+    def _find_completing(
+        self, value: JsonText, keys: frozenset[bytes], suspects: SuspectTokens
+    ) -> Iterator[int]:
         """Tokens that complete one of the keys."""
         begun = value.key + value.escape
-        if value.mode is not Mode.KEY or not begun:
+        if value.mode is not JsonMode.KEY or not begun:
             for key in keys & suspects.keys:
                 yield from suspects.by_key[key]
         else:
-            for key in self._rivals(keys, begun):
-                yield from self._tables.completing(key[len(begun) :])
+            for key in self._find_rivals(keys, begun):
+                yield from self._tables.find_completing(key[len(begun) :])
 
-    def _rivals(self, keys: frozenset[bytes], begun: bytes) -> list[bytes]:
-        """Keys that begin like the open one: of those that did so a token ago, as long as it is the same."""
+    def _find_rivals(self, keys: frozenset[bytes], begun: bytes) -> list[bytes]:
+        """Keys that begin like the open one, out of those that did so a token ago while it is the same
+        key."""
         last = self._last_rivals
         within = last.rivals if last.keys is keys and begun.startswith(last.begun) else keys
         rivals = [key for key in within if key.startswith(begun)]
-        self._last_rivals = Rivals(keys, begun, rivals)
+        self._last_rivals = RivalKeys(keys, begun, rivals)
         return rivals
 
-    def _read(self, found: Found, token: int) -> Found | None:
+    def _read(self, found: FoundValues, token: int) -> FoundValues | None:
         return self._finder.read(found, self._tables.spelled[token])
 
 
-def _has(mask: bytes, token: int) -> bool:
+def _is_allowed(mask: bytes, token: int) -> bool:
     return bool(mask[token >> 3] >> (token & 7) & 1)
 
 
 def _is_narrow(value: JsonText) -> bool:
-    """Whether a key is needed that may have to be one that is there."""
+    """Whether a key is needed and may have to be a known one."""
     keys = value.levels[-1] if value.levels else None
-    if not keys or value.mode is Mode.NEXT_KEY:
+    if not keys or value.mode is JsonMode.NEXT_KEY:
         return bool(keys)
     begun = value.key + value.escape
-    return value.mode is Mode.KEY and any(key.startswith(begun) for key in keys)
+    return value.mode is JsonMode.KEY and any(key.startswith(begun) for key in keys)
 
 
-def _are_alike(one: Found, other: Found) -> bool:
+def _are_alike(one: FoundValues, other: FoundValues) -> bool:
     """Whether the same objects are open, with the same keys."""
     pairs = zip(one.values, other.values, strict=False)
     return len(one.values) == len(other.values) and all(a.levels is b.levels for a, b in pairs)
 
 
-def without(mask: bytes, tokens: Iterable[int], bits: Iterable[Bit] = ()) -> bytes:
+def remove_tokens(mask: bytes, tokens: Iterable[int], bits: Iterable[Bit] = ()) -> bytes:
     """The mask less some tokens."""
     allowed = bytearray(mask)
     for index, others in bits:
@@ -290,21 +297,21 @@ DECIDED_ELSEWHERE = frozenset({"const", "enum", "$ref", "anyOf", "oneOf", "allOf
 
 
 def has_open_objects(schema: object) -> bool:
-    """Whether a schema, as the compiler gets it, or any schema in it takes such an object. May be true of one
-    that does not, and is never false of one that does."""
+    """Whether a schema, as the compiler gets it, or any schema in it takes keys that it does not list. It may
+    be true of a schema that does not, and is never false of one that does."""
     if not isinstance(schema, dict):
         return schema is not False
-    return _is_open(schema) or any(map(has_open_objects, _schemas_in(schema)))
+    return _is_open(schema) or any(map(has_open_objects, _list_schemas(schema)))
 
 
 def has_key_patterns(schema: object) -> bool:
-    """Whether any object's keys are held to a pattern that says how they end: then few may match it, or few
-    may begin like one that is there."""
+    """Whether the keys of any object must match a pattern that says how they end. Then few keys may match, or
+    few may begin like a known one."""
     if not isinstance(schema, dict):
         return False
     patterns = schema.get("patternProperties")
     ends = isinstance(patterns, dict) and any("$" in pattern for pattern in patterns)
-    return ends or any(map(has_key_patterns, _schemas_in(schema)))
+    return ends or any(map(has_key_patterns, _list_schemas(schema)))
 
 
 def _is_open(schema: dict[str, object]) -> bool:
@@ -318,7 +325,7 @@ def _is_open(schema: dict[str, object]) -> bool:
     return ("object" in types and not has_all_keys) or ("array" in types and "items" not in schema)
 
 
-def _schemas_in(schema: dict[str, object]) -> Iterator[object]:
+def _list_schemas(schema: dict[str, object]) -> Iterator[object]:
     for name in SINGLE:
         if name in schema:
             yield schema[name]

@@ -15,7 +15,7 @@ from queue import SimpleQueue
 from antiphon.constraints.checker import Checker
 from antiphon.constraints.grammar import Grammar
 from antiphon.constraints.guide import Clock, Guide
-from antiphon.constraints.matching import Matcher, Tokens, Vocabulary
+from antiphon.constraints.matching import CompilerVocabulary, Matcher, TokenTable
 from antiphon.constraints.segmented_lru import SegmentedLRU
 from antiphon.domain.request import Constraint
 from antiphon.engines.base import TokenKind
@@ -32,8 +32,9 @@ PER_SECOND, PER_CHARACTER, LEAST = 400e6, 100, 32 * 1024
 of its text. The compiler does not tell; hostile and everyday ones were measured at 18 to 300 MB/s."""
 
 
-class Compiled:
-    """Grammars of one vocabulary. From any thread."""
+class MatcherCache:
+    """Compiled grammars of one vocabulary: a request with the same one takes a copy, which costs
+    microseconds. From any thread."""
 
     def __init__(self, most: int = MOST, clock: Callable[[], float] = time.thread_time) -> None:
         """`clock`: seconds of the calling thread's CPU."""
@@ -43,12 +44,12 @@ class Compiled:
         self._lock = threading.Lock()
 
     @property
-    def held(self) -> int:
+    def held_bytes(self) -> int:
         """Bytes, by estimate."""
-        return self._kept.held
+        return self._kept.held_size
 
-    def matcher(self, grammar: Grammar, vocabulary: Vocabulary) -> Matcher:
-        """One text's way through a checked grammar. Raises EngineError when it does not compile."""
+    def get_matcher(self, grammar: Grammar, vocabulary: CompilerVocabulary) -> Matcher:
+        """A matcher for a checked grammar. Raises EngineError when it does not compile."""
         key = sha256(repr(grammar).encode()).digest()
         with self._lock:
             kept = self._kept.get(key)
@@ -69,8 +70,8 @@ TEXT = frozenset({TokenKind.NORMAL, TokenKind.BYTE})
 """Tokens that may be part of constrained text."""
 
 
-def tokens_of(table: VocabularyTable) -> Tokens:
-    """The vocabulary as constraints see it. Raises UnsupportedParameter for a model that never ends."""
+def build_token_table(table: VocabularyTable) -> TokenTable:
+    """The vocabulary as constraints need it. Raises UnsupportedParameter for a model without end tokens."""
     if not table.end_ids:
         problem = "this model has no end token, so no constrained text could end; leave the constraint out"
         raise UnsupportedParameter(problem)
@@ -79,12 +80,12 @@ def tokens_of(table: VocabularyTable) -> Tokens:
         piece if kind in TEXT and token not in ends else b""
         for token, (piece, kind) in enumerate(zip(table.pieces, table.kinds, strict=True))
     )
-    return Tokens(pieces, table.end_ids)
+    return TokenTable(pieces, table.end_ids)
 
 
-def own_cpu() -> Clock:
-    """A clock of the CPU that this thread has had, for any thread to look at. Where the system keeps none it
-    is one of the wall."""
+def create_cpu_clock() -> Clock:
+    """A clock of this thread's CPU time that any thread may read. Where the system has none it is a wall
+    clock."""
     if not hasattr(time, "pthread_getcpuclockid"):
         return time.monotonic
     number = time.pthread_getcpuclockid(threading.get_ident())
@@ -98,17 +99,17 @@ def own_cpu() -> Clock:
     return clock
 
 
-def _since(began: float, clock: Clock) -> float:
+def measure_since(began: float, clock: Clock) -> float:
     return clock() - began
 
 
-class Masks:
-    """The workers of one engine."""
+class MaskWorkers:
+    """The threads of one engine that compute masks."""
 
-    def __init__(self, tokens: Tokens, tokenize: Callable[[bytes], list[int]] | None = None) -> None:
+    def __init__(self, tokens: TokenTable, tokenize: Callable[[bytes], list[int]] | None = None) -> None:
         """Takes half a second for 131,072 ids."""
-        self._vocabulary = Vocabulary(tokens, tokenize)
-        self._compiled = Compiled()
+        self._vocabulary = CompilerVocabulary(tokens, tokenize)
+        self._compiled = MatcherCache()
         self._jobs: SimpleQueue[Guide | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._stuck: set[Guide] = set()
@@ -116,7 +117,7 @@ class Masks:
         self._at: set[Guide] = set()
         """What workers are at."""
         self._closed = False
-        self.news = threading.Event()
+        self.answered = threading.Event()
         for _ in range(WORKERS):
             self._start()
 
@@ -125,19 +126,19 @@ class Masks:
         """Ids of the vocabulary."""
         return self._vocabulary.size
 
-    def guide(self, grammar: Grammar, clock: Callable[[], float] = time.monotonic) -> Guide:
-        """The way through a checked grammar, which begins at once."""
+    def create_guide(self, grammar: Grammar, clock: Callable[[], float] = time.monotonic) -> Guide:
+        """A guide through a checked grammar; its first answer is begun at once."""
         return Guide(grammar, self, clock)
 
     def put(self, guide: Guide) -> None:
-        """Has a worker work the guide's next answer out."""
+        """Queues the guide's next answer."""
         self._jobs.put(guide)
 
     def abandon(self, guide: Guide) -> None:
-        """Nobody will ask this guide any more. A worker that is stuck in it is replaced."""
-        guide.abandoned = True
+        """Drops a guide. A worker that is stuck in it is replaced."""
+        guide.is_abandoned = True
         with self._lock:
-            if guide in self._at and guide not in self._stuck and guide.overdue():
+            if guide in self._at and guide not in self._stuck and guide.is_overdue():
                 self._stuck.add(guide)
                 self._start()
 
@@ -151,14 +152,14 @@ class Masks:
         threading.Thread(target=self._work, name="antiphon-masks", daemon=True).start()
 
     def _work(self) -> None:
-        cpu = own_cpu()
+        cpu = create_cpu_clock()
         while (guide := self._jobs.get()) is not None:
-            if guide.abandoned:
+            if guide.is_abandoned:
                 continue
             with self._lock:
                 self._at.add(guide)
             try:
-                guide.work(self._vocabulary, partial(_since, cpu(), cpu), self._compiled.matcher)
+                guide.work(self._vocabulary, partial(measure_since, cpu(), cpu), self._compiled.get_matcher)
             finally:
                 surplus = self._note_done(guide)
             if surplus:
@@ -176,12 +177,12 @@ class Masks:
 LINE_BREAK = b"\n"
 
 
-def after_line_break(
+def split_after_line_break(
     tokenize: Callable[[bytes], list[int]], table: VocabularyTable
 ) -> Callable[[bytes], list[int]]:
-    """How a tokenizer that puts a space before every text splits what stands in the middle of one: as it does
-    after a line break, whose own tokens are taken away. Gives nothing where they cannot be told apart, and
-    then the longest pieces are taken."""
+    """How a tokenizer that puts a space before every text splits the middle of one: as after a line break,
+    whose own tokens are removed. Returns nothing where they cannot be separated; then the longest pieces are
+    taken."""
     head = tokenize(LINE_BREAK)
 
     def split(text: bytes) -> list[int]:
@@ -193,62 +194,64 @@ def after_line_break(
     return split
 
 
-class Lent:
-    """The model's tokenizer for as long as the model is there: threads of the masks may outlive it."""
+class RevocableTokenizer:
+    """The model's tokenizer while the model is there: mask threads may outlive it."""
 
     def __init__(self, tokenize: Callable[[bytes], list[int]]) -> None:
         self._tokenize: Callable[[bytes], list[int]] | None = tokenize
         self._lock = threading.Lock()
 
     def __call__(self, text: bytes) -> list[int]:
-        """The tokens of a text; none once it is taken back."""
+        """The tokens of a text; none after `revoke`."""
         with self._lock:
             return self._tokenize(text) if self._tokenize is not None else []
 
-    def take_back(self) -> None:
-        """Returns when nobody is in it any more, nor will be."""
+    def revoke(self) -> None:
+        """Returns when no thread uses the tokenizer any more, nor will."""
         with self._lock:
             self._tokenize = None
 
 
-class Constraining:
-    """What the engine needs to constrain its sequences."""
+class ModelConstraints:
+    """Checks the constraints of one model and makes guides for its sequences. Belongs to one event loop."""
 
     def __init__(
         self, vocabulary: Callable[[], Awaitable[VocabularyTable]], tokenize: Callable[[bytes], list[int]]
     ) -> None:
         """`tokenize`: how the model splits a text; called from other threads."""
         self._vocabulary = vocabulary
-        self._tokenize = Lent(tokenize)
+        self._tokenize = RevocableTokenizer(tokenize)
         self._checker: Checker | None = None
-        self._masks: Masks | None = None
+        self._masks: MaskWorkers | None = None
         self._making = asyncio.Lock()
 
     async def check(self, constraint: Constraint) -> Grammar:
         """The grammar of a constraint that can be kept. Raises the error that refuses it."""
         checker, _ = await self._ensure_checker()
-        return await checker.grammar(constraint)
+        return await checker.check(constraint)
 
-    async def guide(self, constraint: Constraint) -> Guide:
-        """A way through a constraint. Raises the error that refuses it."""
+    async def create_guide(self, constraint: Constraint) -> Guide:
+        """A guide for a constraint. Raises the error that refuses it."""
         grammar = await self.check(constraint)
         _, masks = await self._ensure_checker()
-        return masks.guide(grammar)
+        return masks.create_guide(grammar)
 
     async def aclose(self) -> None:
         """Ends the process and the threads; the tokenizer is not called after it."""
-        await asyncio.to_thread(self._tokenize.take_back)
+        await asyncio.to_thread(self._tokenize.revoke)
         if self._checker is not None:
             await self._checker.aclose()
         if self._masks is not None:
             self._masks.close()
 
-    async def _ensure_checker(self) -> tuple[Checker, Masks]:
+    async def _ensure_checker(self) -> tuple[Checker, MaskWorkers]:
         async with self._making:
             if self._checker is None or self._masks is None:
                 table = await self._vocabulary()
-                tokens = tokens_of(table)
-                tokenize = after_line_break(self._tokenize, table) if table.space_prefix else self._tokenize
-                self._masks = await asyncio.to_thread(Masks, tokens, tokenize)
+                tokens = build_token_table(table)
+                tokenize = (
+                    split_after_line_break(self._tokenize, table) if table.space_prefix else self._tokenize
+                )
+                self._masks = await asyncio.to_thread(MaskWorkers, tokens, tokenize)
                 self._checker = Checker(tokens)
             return self._checker, self._masks

@@ -16,8 +16,8 @@ from functools import cached_property
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from antiphon.constraints.grammar import Grammar
-from antiphon.constraints.json_text import Found
-from antiphon.constraints.key_guard import KeyGuard, KeyTables, without
+from antiphon.constraints.json_text import FoundValues
+from antiphon.constraints.key_guard import KeyGuard, KeyTables, remove_tokens
 from antiphon.errors import AntiphonError, EngineError, InvalidValue
 
 MOST = 64
@@ -25,31 +25,31 @@ MOST = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Road:
-    """Where a text stands, for the compiler and by its keys. Looking ahead moves neither."""
+class DeadEndSearch:
+    """The place of a text for the compiler and for its keys. Looking ahead moves neither."""
 
     matcher: LLMatcher
     keys: KeyGuard
-    known: dict[Found, bool]
+    known: dict[FoundValues, bool]
     """Whether the text can go on from where it may stand soon."""
 
-    def dead_ends(self, mask: bytes) -> list[int]:
+    def find_dead_ends(self, mask: bytes) -> list[int]:
         """Tokens of a mask after which the text cannot go on."""
-        return [token for token in self.keys.narrowing(mask) if not self._goes_on(token)]
+        return [token for token in self.keys.find_narrowing(mask) if not self._can_continue(token)]
 
-    def _goes_on(self, token: int) -> bool:
-        place = self.keys.after(token)
+    def _can_continue(self, token: int) -> bool:
+        place = self.keys.read_token(token)
         if place is None or place in self.known or len(self.known) >= MOST:
             return place is not None and self.known.get(place, True)
-        ahead = Road(self.matcher.deep_copy(), self.keys.copy(), self.known)
+        ahead = DeadEndSearch(self.matcher.deep_copy(), self.keys.copy(), self.known)
         ahead.matcher.consume_token(token)
         ahead.keys.consume([token])
         mask = ahead.keys.restrict(ahead.matcher.compute_bitmask())
         if ahead.matcher.is_error():
             return True  # a limit was passed: no word on where it leads
-        narrowing = ahead.keys.narrowing(mask)
-        is_wide = bool(without(mask, narrowing).strip(b"\0"))
-        self.known[place] = is_wide or any(ahead._goes_on(each) for each in narrowing)
+        narrowing = ahead.keys.find_narrowing(mask)
+        is_wide = bool(remove_tokens(mask, narrowing).strip(b"\0"))
+        self.known[place] = is_wide or any(ahead._can_continue(each) for each in narrowing)
         return self.known[place]
 
 
@@ -59,7 +59,9 @@ MAX_SHOWN = 300
 SPECIAL = b"\xff"
 """Marks tokens that stand for no text; no text holds this byte."""
 
-PASSED = re.compile(r"(lexer error|parser error): too many|parser error: current row has", re.IGNORECASE)
+LIMIT_PASSED = re.compile(
+    r"(lexer error|parser error): too many|parser error: current row has", re.IGNORECASE
+)
 """How the compiler's sentences begin that say which of its limits was passed; they hold nothing of a text."""
 
 BEYOND = "the constraint passed a limit: "
@@ -69,7 +71,7 @@ STOPPED = "the constraint's matcher stopped: "
 
 
 @dataclass(frozen=True, slots=True)
-class Tokens:
+class TokenTable:
     """A vocabulary as the compiler needs it."""
 
     pieces: tuple[bytes, ...]
@@ -78,12 +80,12 @@ class Tokens:
     """End tokens: allowed where the grammar is complete."""
 
 
-class Vocabulary:
+class CompilerVocabulary:
     """A vocabulary that masks are made for. Takes half a second for 131,072 ids."""
 
-    def __init__(self, tokens: Tokens, tokenize: Callable[[bytes], list[int]] | None = None) -> None:
-        """`tokenize`: how the model's tokenizer splits a text, for forced text; by longest pieces where it
-        gives nothing."""
+    def __init__(self, tokens: TokenTable, tokenize: Callable[[bytes], list[int]] | None = None) -> None:
+        """`tokenize` splits forced text as the model's tokenizer does. Where it gives nothing, the longest
+        pieces are taken."""
         self.tokens = tokens
         self.size = len(tokens.pieces)
         self.limits = LLParserLimits(
@@ -95,7 +97,7 @@ class Vocabulary:
             max_grammar_size=200_000,
             verbose_errors=False,
         )
-        self._source = _Source(tokens, tokenize)
+        self._source = _TokenizerSource(tokens, tokenize)
         self.tokenizer = LLTokenizer(
             TokenizerWrapper(self._source),
             eos_token=list(tokens.ends),
@@ -109,13 +111,13 @@ class Vocabulary:
 
     def spell(self, text: str) -> list[int]:
         """Tokens that make up a text, the longest first."""
-        return self._source.longest(text.encode())
+        return self._source.split_longest(text.encode())
 
 
-class _Source:
-    """What the compiler asks of a tokenizer, by its names."""
+class _TokenizerSource:
+    """What the compiler asks of a tokenizer, under its names."""
 
-    def __init__(self, tokens: Tokens, tokenize: Callable[[bytes], list[int]] | None) -> None:
+    def __init__(self, tokens: TokenTable, tokenize: Callable[[bytes], list[int]] | None) -> None:
         self.tokens = [piece or SPECIAL + b"<%d>" % token for token, piece in enumerate(tokens.pieces)]
         for end in tokens.ends:
             self.tokens[end] = SPECIAL + b"<end%d>" % end
@@ -124,14 +126,14 @@ class _Source:
         ]
         self.eos_token_id = tokens.ends[0]
         self.bos_token_id = None
-        self._tokenize = tokenize or self.longest
+        self._tokenize = tokenize or self.split_longest
         self._ids = {piece: token for token, piece in reversed(list(enumerate(tokens.pieces))) if piece}
         self._most = max(map(len, self._ids), default=1)
 
     def __call__(self, text: bytes) -> list[int]:
-        return self._tokenize(text) or self.longest(text)
+        return self._tokenize(text) or self.split_longest(text)
 
-    def longest(self, text: bytes) -> list[int]:
+    def split_longest(self, text: bytes) -> list[int]:
         """The text by longest pieces, as far as there are some."""
         found: list[int] = []
         at = 0
@@ -150,7 +152,7 @@ class _Source:
 class Matcher:
     """One text on its way through a grammar. Not for two threads at once."""
 
-    def __init__(self, grammar: Grammar, vocabulary: Vocabulary) -> None:
+    def __init__(self, grammar: Grammar, vocabulary: CompilerVocabulary) -> None:
         """Raises EngineError when the grammar does not compile."""
         self._vocabulary = vocabulary
         self._matcher = LLMatcher(vocabulary.tokenizer, grammar.text, log_level=0, limits=vocabulary.limits)
@@ -159,14 +161,14 @@ class Matcher:
         self._require_sound()
 
     def copy(self) -> "Matcher":
-        """One that stands where this one does, and goes its own way."""
+        """An independent copy at the same place of the text."""
         other = object.__new__(Matcher)
         other._vocabulary = self._vocabulary
         other._matcher = self._matcher.deep_copy()
         other._keys = None if self._keys is None else self._keys.copy()
         return other
 
-    def mask(self) -> bytes:
+    def compute_mask(self) -> bytes:
         """One bit for each id, the lowest first, in little-endian words of 32. Raises EngineError."""
         mask = self._matcher.compute_bitmask()
         self._require_sound()
@@ -175,9 +177,11 @@ class Matcher:
         mask = self._keys.restrict(mask)
         if not self._keys.run_out:
             return mask
-        return without(mask, Road(self._matcher, self._keys, self._keys.known).dead_ends(mask))
+        return remove_tokens(
+            mask, DeadEndSearch(self._matcher, self._keys, self._keys.known).find_dead_ends(mask)
+        )
 
-    def forced(self) -> list[int]:
+    def find_forced(self) -> list[int]:
         """Tokens that must come next, whatever the model thinks; an end token when nothing else may. Raises
         EngineError."""
         if self._matcher.is_stopped():
@@ -185,7 +189,7 @@ class Matcher:
             return [self._vocabulary.tokens.ends[0]]
         tokens = self._matcher.compute_ff_tokens()
         self._require_sound()
-        return tokens if self._keys is None else self._keys.allowed_part(tokens)
+        return tokens if self._keys is None else self._keys.cut_to_allowed(tokens)
 
     def consume(self, tokens: Sequence[int]) -> None:
         """Takes tokens. Raises EngineError for one that the grammar does not allow."""
@@ -197,7 +201,7 @@ class Matcher:
             self._keys.consume(tokens)
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether the text may end here."""
         return bool(self._matcher.is_accepting())
 
@@ -206,21 +210,21 @@ class Matcher:
             raise EngineError(
                 f"the constraint cannot be followed any further: {extract_first_line(problem)}",
                 cause=BEYOND + extract_first_line(problem)
-                if PASSED.match(problem)
-                else STOPPED + self._reason(),
+                if LIMIT_PASSED.match(problem)
+                else STOPPED + self._get_reason(),
             )
 
-    def _reason(self) -> str:
-        """Why it stopped, without the token at which it did."""
+    def _get_reason(self) -> str:
+        """The reason why it stopped, without the token."""
         return str(self._matcher.stop_reason())
 
 
-def is_callers(error: AntiphonError) -> bool:
-    """Whether an error along a text lies in the constraint, and not in us."""
+def is_callers_fault(error: AntiphonError) -> bool:
+    """Whether an error along a text comes from the constraint and not from us."""
     return (error.cause or "").startswith((BEYOND, DEAD_END))
 
 
-def require_compiles(grammar: Grammar, vocabulary: Vocabulary, field: str) -> None:
+def require_compiles(grammar: Grammar, vocabulary: CompilerVocabulary, field: str) -> None:
     """Raises InvalidValue with what the compiler says against a grammar; its warnings count."""
     _, problems = LLMatcher.validate_grammar_with_warnings(
         grammar.text, vocabulary.tokenizer, limits=vocabulary.limits
@@ -230,5 +234,5 @@ def require_compiles(grammar: Grammar, vocabulary: Vocabulary, field: str) -> No
 
 
 def extract_first_line(problem: str) -> str:
-    """The first line of what the compiler says: what follows is its state."""
+    """The first line of the compiler's message; its state follows."""
     return problem.strip().partition("\n")[0][:MAX_SHOWN]

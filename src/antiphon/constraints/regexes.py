@@ -28,11 +28,11 @@ QUANTIFIER = re.compile(r"[*+?]|\{\d+(?:,\d*)?\}")
 
 
 def require_portable(pattern: str, field: str) -> None:
-    """Raises InvalidValue that names the part which is not taken."""
+    """Raises InvalidValue that names the part which is refused."""
     at, in_class = 0, False
     while at < len(pattern):
         if pattern[at] == "\\":
-            at = _after_escape(pattern, at, field)
+            at = _skip_escape(pattern, at, field)
         elif in_class:
             in_class = pattern[at] != "]"
             _require_plain(pattern, at, field)
@@ -41,12 +41,12 @@ def require_portable(pattern: str, field: str) -> None:
             at += 1 + pattern.startswith("^", at + 1)
             in_class = True
             if pattern.startswith("]", at):
-                raise _to_refusal(pattern, at, "write a bracket in a class as \\]", field)
+                raise _build_refusal(pattern, at, "write a bracket in a class as \\]", field)
         else:
-            at = _after_outside(pattern, at, field)
+            at = _skip_outside_class(pattern, at, field)
 
 
-def _after_escape(pattern: str, at: int, field: str) -> int:
+def _skip_escape(pattern: str, at: int, field: str) -> int:
     escaped = pattern[at + 1 : at + 2]
     digits = HEX.get(escaped, 0)
     if digits and re.fullmatch(rf"[0-9a-fA-F]{{{digits}}}", pattern[at + 2 : at + 2 + digits]):
@@ -54,7 +54,7 @@ def _after_escape(pattern: str, at: int, field: str) -> int:
     punctuation = escaped.isascii() and escaped.isprintable() and not escaped.isalnum()
     if escaped and (escaped in CLASSES | CONTROLS or (punctuation and escaped not in UNESCAPABLE)):
         return at + 2
-    raise _to_refusal(
+    raise _build_refusal(
         pattern, at, f"\\{escaped} is not supported; backreferences and word boundaries are not", field
     )
 
@@ -62,27 +62,33 @@ def _after_escape(pattern: str, at: int, field: str) -> int:
 def _require_plain(pattern: str, at: int, field: str) -> None:
     """Inside a class: no class in a class, no set operation."""
     if pattern[at] == "[":
-        raise _to_refusal(pattern, at, "write a bracket in a class as \\[", field)
+        raise _build_refusal(pattern, at, "write a bracket in a class as \\[", field)
     if pattern.startswith(SET_OPERATORS, at):
-        raise _to_refusal(pattern, at, "set operations in a class are not supported; escape the signs", field)
+        raise _build_refusal(
+            pattern, at, "set operations in a class are not supported; escape the signs", field
+        )
 
 
-def _after_outside(pattern: str, at: int, field: str) -> int:
+def _skip_outside_class(pattern: str, at: int, field: str) -> int:
     if pattern.startswith("(?", at):
         if not (group := GROUP.match(pattern, at)):
-            raise _to_refusal(pattern, at, "lookaround, flags and other (? groups are not supported", field)
+            raise _build_refusal(
+                pattern, at, "lookaround, flags and other (? groups are not supported", field
+            )
         return group.end()
     if quantifier := QUANTIFIER.match(pattern, at):
         end = quantifier.end()
         if pattern.startswith(("+", "*"), end):
-            raise _to_refusal(pattern, at, "possessive and doubled quantifiers are not supported", field)
+            raise _build_refusal(pattern, at, "possessive and doubled quantifiers are not supported", field)
         return end + pattern.startswith("?", end)
     if pattern[at] == "{":
-        raise _to_refusal(pattern, at, "write a brace that is no repetition as \\{, and {,n} as {0,n}", field)
+        raise _build_refusal(
+            pattern, at, "write a brace that is no repetition as \\{, and {,n} as {0,n}", field
+        )
     return at + 1
 
 
-def _to_refusal(pattern: str, at: int, says: str, field: str) -> InvalidValue:
+def _build_refusal(pattern: str, at: int, says: str, field: str) -> InvalidValue:
     shown = pattern[at : at + 12]
     return InvalidValue(f"the regular expression at character {at}, {shown!r}: {says}", param=field)
 
@@ -97,21 +103,22 @@ QUOTED = '"\\'
 """Characters that JSON escapes by a backslash and themselves."""
 
 
-def quotable(pattern: str, field: str) -> str:
-    """The pattern as the compiler quotes it rightly for JSON; matches no more than the pattern does.
+def make_quotable(pattern: str, field: str) -> str:
+    """The pattern in a form that the compiler quotes correctly for JSON; it matches no more than the
+    original.
 
-    A class with all control characters is taken by the compiler to hold the quote and the backslash too. So
-    negated classes without these lose the control characters, and such ranges are refused.
+    The compiler takes a class with all control characters to hold the quote and the backslash too. So negated
+    classes without these lose the control characters, and such ranges are refused.
     """
     try:
-        return CLASS.sub(lambda found: _without_controls(found, field), pattern)
+        return CLASS.sub(lambda found: _remove_controls(found, field), pattern)
     except re.error as problem:
         raise InvalidValue(
             f"the regular expression holds a class that is none: {problem.msg}", param=field
         ) from None
 
 
-def _without_controls(found: re.Match[str], field: str) -> str:
+def _remove_controls(found: re.Match[str], field: str) -> str:
     inner = found["inner"]
     if inner is None or all(re.fullmatch(found[0], char, re.ASCII) for char in QUOTED):
         return found[0]

@@ -36,12 +36,12 @@ class SegmentedLRU(Generic[Key, Value]):
         return len(self._fresh) + len(self._known)
 
     @property
-    def held(self) -> int:
+    def held_size(self) -> int:
         """The sum of sizes."""
         return self._held
 
     def get(self, key: Key) -> Value | None:
-        """What was put under the key, if it is still there."""
+        """The value of the key, if it is still there."""
         kept = self._known.get(key)
         if kept is not None:
             self._known.move_to_end(key)
@@ -58,7 +58,7 @@ class SegmentedLRU(Generic[Key, Value]):
         return kept.value
 
     def put(self, key: Key, value: Value, size: int) -> None:
-        """Keeps a value, unless there is one under its key; what was asked for longest ago goes."""
+        """Keeps a value, unless its key has one; the least recently used values go."""
         if key in self._fresh or key in self._known:
             return
         self._fresh[key] = _Kept(value, size)

@@ -43,7 +43,7 @@ from antiphon.domain.sampling import Sampling, SamplingOptions
 
 
 class EngineState(StrEnum):
-    """Where an engine stands; readiness is READY."""
+    """The state of an engine. Only READY serves requests."""
 
     STARTING = "starting"
     READY = "ready"
@@ -88,53 +88,54 @@ class Engine(Protocol):
     """Turns a generation request into events."""
 
     async def prepare(self, request: GenerationRequest, context: Context) -> PreparedRequest:
-        """The request made ready for this engine. Raises a RequestError that names what the engine cannot do,
+        """Prepares the request for this engine. Raises a RequestError that names what the engine cannot do,
         EngineUnavailable, or DeadlineExceeded."""
 
     async def profile(self) -> Profile:
-        """What the model can take and give. Raises EngineUnavailable while it is not known."""
+        """What the model accepts and produces. Raises EngineUnavailable while it is not known."""
 
     def state(self) -> EngineState:
-        """Where the engine stands now, without asking it."""
+        """The engine's state now, known without asking it."""
 
     async def aclose(self) -> None:
         """Ends all work and frees what the engine holds."""
 
 
 @runtime_checkable
-class Tokenizing(Protocol):
-    """An engine that can show its token ids; what /tokenize and /detokenize stand on."""
+class TokenizerEngine(Protocol):
+    """An engine that can show its token ids; /tokenize and /detokenize use it."""
 
     async def encode(self, prompt: Prompt, actor: Actor = LOCAL_ANONYMOUS) -> tuple[int, ...]:
-        """The token ids that generating from this prompt would start with; `actor` asks."""
+        """The token ids that generating from this prompt would start with; `actor` is the caller."""
 
     async def apply(self, conversation: Conversation, actor: Actor = LOCAL_ANONYMOUS) -> str:
-        """What the chat template writes of a conversation."""
+        """Renders a conversation by the chat template."""
 
     async def decode(self, tokens: Sequence[int]) -> str:
         """The text of token ids, without the space that the tokenizer's prefix added."""
 
     async def spell(self, tokens: Sequence[int]) -> tuple[bytes, ...]:
-        """What each token adds to a text, perhaps part of a character; of a control token the name."""
+        """The bytes that each token adds to a text, perhaps part of a character; for a control token its
+        name."""
 
     async def describe_tokenizer(self) -> TokenizerInfo:
-        """What the tokenizer is, its special tokens and its chat template."""
+        """Describes the tokenizer, its special tokens and its chat template."""
 
 
 @runtime_checkable
-class TextEmbedding(Protocol):
-    """An engine that makes vectors of texts; one whose model generates refuses them, and the other way."""
+class TextEmbeddingEngine(Protocol):
+    """An engine that makes vectors of texts. A model either generates or embeds, and refuses the other."""
 
     async def prepare_embedding(self, request: EmbeddingRequest, context: Context) -> PreparedEmbedding:
-        """The request made ready for this engine. Raises as `Engine.prepare` does."""
+        """Prepares the request for this engine. Raises as `Engine.prepare` does."""
 
 
 @runtime_checkable
-class Observable(Protocol):
-    """An engine that can say how busy it is; what /metrics shows of it."""
+class ObservableEngine(Protocol):
+    """An engine that reports its load; /metrics shows it."""
 
     async def observe(self) -> Load:
-        """What it does now and did so far. Raises EngineUnavailable while it is not there."""
+        """The load now, and the totals so far. Raises EngineUnavailable while the engine is away."""
 
 
 # --- the token engine ---------------------------------------------------------------------------------------
@@ -338,7 +339,7 @@ class Vocabulary:
     """Whether the tokenizer wants a BOS before a raw prompt."""
     space_prefix: bool = False
     """Whether tokenizing text puts a space before it that detokenizing takes away."""
-    around: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+    embedding_frame: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
     """What stands before and after a whole text whose vector is made."""
 
 
@@ -393,27 +394,31 @@ class TokenEngine(Protocol):
 
 
 @runtime_checkable
-class Adapting(Protocol):
+class AdapterEngine(Protocol):
     """A token engine that computes with adapters, each known by the digest of its content."""
 
     async def add_adapter(self, digest: str, path: str) -> None:
         """Makes the GGUF adapter at `path` usable, if it is not. InvalidValue: the library refuses it."""
 
     async def remove_adapter(self, digest: str) -> None:
-        """Refuses it to new sequences and forgets it when the last with it has ended; unknown is fine."""
+        """Refuses the adapter to new sequences, and forgets it when the last sequence with it ends. An
+        unknown digest is no error."""
 
 
 @runtime_checkable
-class Constrainable(Protocol):
+class ConstraintEngine(Protocol):
     """A token engine that takes constraints; others refuse such requests with UnsupportedParameter."""
 
     async def check(self, constraint: Constraint) -> None:
-        """Raises the RequestError that says why a constraint cannot be kept; asked before admission."""
+        """Raises the RequestError that says why a constraint cannot be kept. It is called before
+        admission."""
 
 
 @runtime_checkable
-class Embedding(Protocol):
-    """Makes vectors where `EngineInfo.embedding` says so; see `antiphon.testing.check_embedding_engine`."""
+class EmbeddingEngine(Protocol):
+    """An engine that makes vectors where `EngineInfo.embedding` is set; see
+    `antiphon.testing.check_embedding_engine`."""
 
     def embed(self, request: EmbedRequest) -> AsyncGenerator[SequenceStarted | Vectors, None]:
-        """One SequenceStarted with its first text, then Vectors. As `generate`; turns go text by text."""
+        """One SequenceStarted with the first text, then Vectors. It behaves as `generate`; actors take turns
+        text by text."""

@@ -14,10 +14,10 @@ Result = TypeVar("Result")
 
 
 def guard(work: Callable[Given, Result], *given: Given.args, **named: Given.kwargs) -> Result | AntiphonError:
-    """What the work gives, or what ends the sequence that it is done for.
+    """Runs work for one sequence; returns its result, or the error that ends the sequence.
 
-    A defect is an InternalError that says its type and place and not its message, which may hold what was
-    asked; the edge logs it under the request's id, and tells the caller that id.
+    A defect becomes an InternalError with its type and place, but without its message, which may hold a
+    caller's text. The edge logs it under the request's id, and tells the caller that id.
     """
     try:
         return work(*given, **named)
@@ -29,13 +29,13 @@ def guard(work: Callable[Given, Result], *given: Given.args, **named: Given.kwar
         return InternalError(place)
 
 
-def failed_batch(status: int) -> EngineError:
-    """What ends those in whose batch the library failed, with the status that it returned; logged."""
+def build_batch_error(status: int) -> EngineError:
+    """The error for sequences in whose batch the library failed with this status; it is logged."""
     log.error("llama_decode failed with %d", status)
     message = "the engine's library failed at this batch; the server's log says how"
     return EngineError(message, cause=f"llama_decode failed with {status}")
 
 
-def end_of_thread(what: str, defect: Exception) -> None:
-    """Logs what ended a thread that works for everybody: type and place, as above."""
+def log_thread_end(what: str, defect: Exception) -> None:
+    """Logs what ended a thread that works for everybody: type and place, without the message."""
     log.error("%s failed: %s", what, describe_exception(defect))

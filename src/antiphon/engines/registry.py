@@ -21,8 +21,8 @@ LONGEST_SHOWN = 100
 """Characters of a name that an error repeats."""
 
 
-def absent(name: str) -> str:
-    """The sentence about a model that is not there, in OpenAI's words: clients look for them."""
+def describe_missing_model(name: str) -> str:
+    """The sentence about a model that does not exist, in OpenAI's words: clients look for them."""
     shown = name if len(name) <= LONGEST_SHOWN else name[:LONGEST_SHOWN] + "..."
     plain = "".join(character if character.isprintable() else "?" for character in shown)
     return f"The model `{plain}` does not exist or you do not have access to it."
@@ -61,7 +61,7 @@ class Model:
         return self.routes[0].engine
 
 
-class Models:
+class ModelRegistry:
     """All models: the base models in the order of the settings, then adapters in the order of loading."""
 
     def __init__(self, models: tuple[Model, ...], aliases: Aliases | None = None) -> None:
@@ -75,17 +75,17 @@ class Models:
     def __contains__(self, name: str) -> bool:
         return name in self._models
 
-    def bases(self) -> tuple[Model, ...]:
+    def list_bases(self) -> tuple[Model, ...]:
         """The models that have an engine of their own."""
         return tuple(model for model in self if model.parent is None)
 
-    def adapters(self) -> tuple[Model, ...]:
+    def list_adapters(self) -> tuple[Model, ...]:
         """The models that are adapters of another."""
         return tuple(model for model in self if model.parent is not None)
 
     def get(self, name: str, may_use: Callable[[str], bool] = lambda _: True) -> Model:
-        """The model of that name, or of which it is an alias. Raises ModelNotFound, which names those that
-        exist, of those that the caller may use."""
+        """The model of that name or alias. Raises ModelNotFound, which names the models that the caller may
+        use."""
         found = self._models.get(name)
         if found is None and (target := self._aliases.target(name)) is not None:
             found = self._models.get(target)
@@ -94,11 +94,13 @@ class Models:
             deployment = (
                 " Nothing is deployed by name here: leave out # and what follows." if "#" in name else ""
             )
-            raise ModelNotFound(f"{absent(name)} This server has: {known}.{deployment}", param="model")
+            raise ModelNotFound(
+                f"{describe_missing_model(name)} This server has: {known}.{deployment}", param="model"
+            )
         return found
 
     def is_alias(self, name: str) -> bool:
-        """Whether a rule of the operator's, or of a dialect, says what the name means."""
+        """Whether a rule of the operator or of a dialect maps the name to a model."""
         return self._aliases.is_taken(name)
 
     def put(self, model: Model) -> None:
@@ -112,6 +114,6 @@ class Models:
 
     async def aclose(self) -> None:
         """Closes every engine."""
-        for model in self.bases():
+        for model in self.list_bases():
             for route in model.routes:
                 await route.engine.aclose()

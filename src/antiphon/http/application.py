@@ -110,7 +110,7 @@ class Application:
             await self._refuse(to_api_error(problem, request.id), request, scope["raw_path"], state, answer)
         finally:
             seconds = asyncio.get_running_loop().time() - began
-            self._edge.metrics.answered(self.routes.get_label(path), state.status, seconds)
+            self._edge.metrics.count_answer(self.routes.get_label(path), state.status, seconds)
 
     async def _answer(
         self, endpoint: Endpoint, request: Request, connection: Connection, receive: Receive, send: Send

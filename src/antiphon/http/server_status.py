@@ -13,8 +13,8 @@ from antiphon import __version__
 from antiphon.dialects.base import JSON, PLAIN, Endpoint, Handler, Headers, Request, Response, Services
 from antiphon.domain.engine_load import Load
 from antiphon.domain.identity import Right
-from antiphon.engines.base import EngineState, Observable
-from antiphon.engines.registry import Model, Models
+from antiphon.engines.base import EngineState, ObservableEngine
+from antiphon.engines.registry import Model, ModelRegistry
 from antiphon.errors import AntiphonError
 from antiphon.http.errors import DEFAULT_RETRY
 from antiphon.http.state import AppState
@@ -96,7 +96,7 @@ def _list_series(
 async def count_running_generations(edge: AppState) -> int:
     """Generations that run or wait now, in all HTTP processes."""
     _, others = await _collect(edge)
-    counted = sum_series(edge.metrics.series(), others, edge.models.__contains__)
+    counted = sum_series(edge.metrics.list_series(), others, edge.models.__contains__)
     running = (values.values() for family, values in counted if family is RUNNING)
     return sum(int(value) for values in running for value in values if isinstance(value, int | float))
 
@@ -107,13 +107,13 @@ def list_own_series(edge: AppState) -> Iterator[Series]:
     if edge.ledger is not None:
         state = edge.ledger.state
         yield LEDGER, {(str(each),): int(each is state) for each in LedgerState}
-    yield from edge.metrics.series()
+    yield from edge.metrics.list_series()
 
 
-async def observe_engines(models: Models, patience: float = PATIENCE) -> dict[str, EngineReport]:
+async def observe_engines(models: ModelRegistry, patience: float = PATIENCE) -> dict[str, EngineReport]:
     """Every engine, asked at once; adapters are their base model's to tell."""
     async with asyncio.TaskGroup() as group:
-        asked = {model.name: group.create_task(_observe(model, patience)) for model in models.bases()}
+        asked = {model.name: group.create_task(_observe(model, patience)) for model in models.list_bases()}
     return {name: task.result() for name, task in asked.items()}
 
 
@@ -121,7 +121,7 @@ async def _observe(model: Model, patience: float) -> EngineReport:
     engine = model.engine
     if engine.state() is not EngineState.READY:
         return EngineReport(False)
-    if not isinstance(engine, Observable):
+    if not isinstance(engine, ObservableEngine):
         return EngineReport(True)
     try:
         async with asyncio.timeout(patience):
@@ -141,7 +141,7 @@ def declare_health(edge: AppState) -> tuple[Endpoint, Endpoint]:
         """200 when every engine is ready, limits are counted, the ledger has room and, where keys are on,
         the coordinator answers; otherwise 503 with the engines that are not, their states, and what is
         missing."""
-        states = {model.name: model.engine.state() for model in edge.models.bases()}
+        states = {model.name: model.engine.state() for model in edge.models.list_bases()}
         missing = {name: str(state) for name, state in states.items() if state is not EngineState.READY}
         silent = edge.coordinator is not None and not await edge.coordinator.ping()
         away = edge.limiter is not None and not edge.limiter.available

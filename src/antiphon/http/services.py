@@ -23,7 +23,7 @@ from antiphon.domain.events import Event
 from antiphon.domain.identity import Actor
 from antiphon.domain.profile import Profile, TokenizerInfo
 from antiphon.domain.request import GenerationRequest
-from antiphon.engines.base import Tokenizing
+from antiphon.engines.base import TokenizerEngine
 from antiphon.engines.registry import Model
 from antiphon.errors import (
     AntiphonError,
@@ -155,7 +155,7 @@ class ServerServices:
         """The named model; without a name the only one, adapters of it apart. Raises PermissionDenied for a
         model that the caller's key is not for."""
         models, actor = self._edge.models, request.actor
-        bases = [model for model in models.bases() if actor.may_use(model.name)]
+        bases = [model for model in models.list_bases() if actor.may_use(model.name)]
         if name is None and len(bases) != 1:
             names = ", ".join(model.name for model in bases) or "none"
             raise MissingParameter(f"model is missing; this server has: {names}", param="model")
@@ -164,8 +164,8 @@ class ServerServices:
         return model
 
 
-def _tokenizing(model: Model) -> Tokenizing:
-    if not isinstance(model.engine, Tokenizing):
+def _tokenizing(model: Model) -> TokenizerEngine:
+    if not isinstance(model.engine, TokenizerEngine):
         raise UnsupportedParameter(f"the engine of {model.name} does not show its token ids", param="model")
     return model.engine
 

@@ -13,7 +13,7 @@ from antiphon.domain.context import Clock, Context, SystemClock
 from antiphon.domain.embedding import EmbeddingRequest, Embeddings
 from antiphon.domain.events import Event
 from antiphon.domain.request import GenerationRequest
-from antiphon.engines.registry import Models
+from antiphon.engines.registry import ModelRegistry
 from antiphon.http.body_budget import BodyBudget
 from antiphon.http.in_flight import InFlightRegistry
 from antiphon.ledger.base import MonitoredLedger
@@ -56,7 +56,7 @@ class AppState:
     """Everything that the application and its handlers use."""
 
     pipeline: Runner
-    models: Models
+    models: ModelRegistry
     dialect: Dialect
     """The server's own."""
     settings: ServerSettings

@@ -17,8 +17,8 @@ from typing import Protocol, runtime_checkable
 
 from antiphon.domain.adapters import Adapter, DeployedAdapter
 from antiphon.domain.context import Clock
-from antiphon.engines.base import Adapting, Engine
-from antiphon.engines.registry import Model, ModelRoute, Models, absent
+from antiphon.engines.base import AdapterEngine, Engine
+from antiphon.engines.registry import Model, ModelRegistry, ModelRoute, describe_missing_model
 from antiphon.errors import (
     EngineUnavailable,
     InvalidValue,
@@ -44,7 +44,7 @@ PermissionDenied."""
 class AdapterTarget:
     """A base model that takes adapters."""
 
-    engine: Adapting
+    engine: AdapterEngine
     keep: KeepAdapter
     create_engine: Callable[[str], Engine]
     """The engine that computes with the adapter of a digest."""
@@ -108,7 +108,7 @@ class AdapterRegistry:
 
     def __init__(
         self,
-        models: Models,
+        models: ModelRegistry,
         targets: Mapping[str, AdapterTarget],
         clock: Clock,
         metrics: Metrics,
@@ -226,7 +226,7 @@ class AdapterRegistry:
         self._apply_names({named.name: named for named in from_line(names, tuple[AdapterName, ...])})
 
     def _apply_names(self, there: Mapping[str, AdapterName]) -> None:
-        for model in self._models.adapters():
+        for model in self._models.list_adapters():
             named = there.get(model.name)
             if named is None or not self._is_served(named):
                 self._models.remove(model)
@@ -257,7 +257,7 @@ class AdapterRegistry:
         """The current names."""
         return {
             model.name: AdapterName(model.name, model.parent, model.adapter, model.created, model.deployed)
-            for model in self._models.adapters()
+            for model in self._models.list_adapters()
             if model.parent is not None and model.adapter is not None
         }
 
@@ -294,7 +294,7 @@ class AdapterRegistry:
             await self._targets[gone.parent].engine.remove_adapter(digest)
 
     def _adapters_of(self, base: str) -> Iterable[Model]:
-        return (model for model in self._models.adapters() if model.parent == base)
+        return (model for model in self._models.list_adapters() if model.parent == base)
 
     def _find_target(self, name: str | None, may_use: Callable[[str], bool]) -> tuple[str, AdapterTarget]:
         """The base model for an adapter, by name."""
@@ -306,7 +306,7 @@ class AdapterRegistry:
                 f"base_model_name is missing; models that take adapters: {known}", param="base_model_name"
             )
         if not may_use(name):
-            raise ModelNotFound(absent(name), param="base_model_name")
+            raise ModelNotFound(describe_missing_model(name), param="base_model_name")
         if name not in self._targets:
             try:
                 found = self._models.get(name, may_use)
@@ -329,7 +329,7 @@ class AdapterRegistry:
                 )
             return
         self.require_no_alias(wanted.name)
-        if len(self._models.adapters()) >= MAX_ADAPTERS:
+        if len(self._models.list_adapters()) >= MAX_ADAPTERS:
             record("adapters_full", logging.WARNING, most=MAX_ADAPTERS)
             raise InvalidValue(
                 f"{MAX_ADAPTERS:,} adapters are loaded, which is the most; unload one first",

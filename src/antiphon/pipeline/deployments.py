@@ -20,7 +20,7 @@ from antiphon.domain.adapters import (
 )
 from antiphon.domain.context import Clock, SystemClock
 from antiphon.domain.identity import Actor
-from antiphon.engines.registry import Model, Models
+from antiphon.engines.registry import Model, ModelRegistry
 from antiphon.errors import InvalidValue, ModelNotFound, Overloaded, PermissionDenied, RequestError
 from antiphon.pipeline.adapters import AdapterRegistry, AdapterRequest
 from antiphon.pipeline.resolve import authorize_name
@@ -58,7 +58,7 @@ class Deployments:
 
     def __init__(
         self,
-        models: Models,
+        models: ModelRegistry,
         adapters: AdapterRegistry | None = None,
         fetching: AdapterSource | None = None,
         clock: Clock | None = None,
@@ -115,7 +115,7 @@ class Deployments:
         """All adapters that the actor's key allows, including those that nobody deployed."""
         return (
             self._redact_creator(model, actor)
-            for model in self._models.adapters()
+            for model in self._models.list_adapters()
             if actor.may_use(model.name)
         )
 
@@ -128,7 +128,7 @@ class Deployments:
 
     def list_bases(self, actor: Actor) -> Iterator[DeployedBase]:
         """All base models that the actor's key allows."""
-        bases = (model for model in self._models.bases() if actor.may_use(model.name))
+        bases = (model for model in self._models.list_bases() if actor.may_use(model.name))
         return (DeployedBase(model.name, model.created) for model in bases)
 
     def _require_adapters(self) -> AdapterRegistry:

@@ -10,8 +10,8 @@ from antiphon.domain.context import Context
 from antiphon.domain.embedding import EmbeddingRequest, Embeddings
 from antiphon.domain.events import Usage
 from antiphon.domain.values import changed
-from antiphon.engines.base import TextEmbedding
-from antiphon.engines.registry import ModelRoute, Models
+from antiphon.engines.base import TextEmbeddingEngine
+from antiphon.engines.registry import ModelRegistry, ModelRoute
 from antiphon.errors import UnsupportedParameter
 from antiphon.pipeline.attempt import Reserve, pass_unlimited, try_routes
 from antiphon.pipeline.meter import OK, find_status, is_logged_by_edge
@@ -23,7 +23,7 @@ from antiphon.telemetry.metrics import Metrics
 
 
 async def embed(
-    models: Models,
+    models: ModelRegistry,
     request: EmbeddingRequest,
     context: Context,
     metrics: Metrics,
@@ -73,7 +73,7 @@ async def _attempt(
 ) -> Embeddings:
     """Tries one route."""
     engine = route.engine
-    if not isinstance(engine, TextEmbedding):
+    if not isinstance(engine, TextEmbeddingEngine):
         raise UnsupportedParameter(
             f"{request.model} makes no vectors; name an embedding model", param="model"
         )
@@ -87,7 +87,7 @@ def _report(
     ended: RequestOutcome, request: EmbeddingRequest, context: Context, metrics: Metrics, answered: bool
 ) -> None:
     tokens = ended.usage.prompt_tokens
-    metrics.embedded(request.model, ended.status, tokens, ended.total)
+    metrics.count_embedding(request.model, ended.status, tokens, ended.total)
     values = {
         "actor": context.actor.id,
         "inputs": len(request.inputs),

@@ -108,7 +108,7 @@ class Settlement:
         self._account = account
 
     async def __aenter__(self) -> None:
-        self._metrics.generation_began(self._request.model)
+        self._metrics.begin_generation(self._request.model)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -183,7 +183,7 @@ def _report(
     answered: bool,
 ) -> None:
     usage, first = ended.usage, ended.first_token
-    metrics.generation_ended(
+    metrics.end_generation(
         Generation(
             request.model,
             ended.status,

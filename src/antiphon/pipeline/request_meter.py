@@ -128,7 +128,7 @@ class RequestMeter:
         usage = ending.usage
         cost = self._compute_cost(usage) if usage.total_tokens else 0
         if self._price is not None:
-            self._metrics.spent(self._model.name, self._price.currency, cost)
+            self._metrics.add_cost(self._model.name, self._price.currency, cost)
         try:
             self._accounting.ledger.complete(self._build_entry(usage, cost, ending))
         except LedgerFull as full:

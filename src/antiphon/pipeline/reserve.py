@@ -213,7 +213,7 @@ class Reservation:
         """Counts a refusal in the metrics, and remembers the exhausted limit."""
         for limit in self._limits:
             if limit.id == refusal.limit:
-                self._metrics.limited(limit.subject, limit.measure, limit.window)
+                self._metrics.count_refusal(limit.subject, limit.measure, limit.window)
                 if not isinstance(refusal, LargerThanLimit):
                     self._exhausted.add(limit, self._clock.monotonic())
         told = tuple(each for each in refusal.standings if isinstance(each, LimitStatus))

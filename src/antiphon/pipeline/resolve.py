@@ -1,11 +1,11 @@
 """From a model name in a request to the model, if the actor can use it."""
 
 from antiphon.domain.identity import Actor
-from antiphon.engines.registry import Model, Models
+from antiphon.engines.registry import Model, ModelRegistry
 from antiphon.errors import PermissionDenied
 
 
-def resolve(models: Models, name: str, actor: Actor) -> Model:
+def resolve(models: ModelRegistry, name: str, actor: Actor) -> Model:
     """The model of a name or alias. Raises ModelNotFound, and PermissionDenied if the actor's key does not
     allow the model."""
     model = models.get(name, actor.may_use)

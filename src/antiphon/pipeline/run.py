@@ -14,7 +14,7 @@ from antiphon.domain.embedding import EmbeddingRequest, Embeddings
 from antiphon.domain.events import Event
 from antiphon.domain.request import GenerationRequest
 from antiphon.domain.values import changed
-from antiphon.engines.registry import Models
+from antiphon.engines.registry import ModelRegistry
 from antiphon.pipeline.attempt import attempt, pass_unlimited
 from antiphon.pipeline.embedding import embed
 from antiphon.pipeline.meter import meter_stream
@@ -29,7 +29,7 @@ from antiphon.telemetry.metrics import Metrics
 class Pipeline:
     """The stages and what they need, built once."""
 
-    models: Models
+    models: ModelRegistry
     metrics: Metrics
     restart_patience: float
     """Seconds that a request waits for a restarting engine."""

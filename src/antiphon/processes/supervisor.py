@@ -24,10 +24,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from antiphon.engines.base import EngineInfo, EngineState, KVLayout, LoadSpec
-from antiphon.engines.host.child import DEATHS, WINDOW, Child, Watch, start_child
-from antiphon.engines.host.confine import other_user
+from antiphon.engines.host.child import DEATHS, WINDOW, Child, ChildWatch, start_child
+from antiphon.engines.host.confine import find_other_user
 from antiphon.engines.host.control import CoordinatorConfig, EngineNews, HostConfig, HttpConfig
-from antiphon.engines.host.runtime import coordinator_path, runtime_directory, socket_path
+from antiphon.engines.host.runtime import build_coordinator_path, build_socket_path, create_runtime_directory
 from antiphon.errors import AddressUnavailable, AntiphonError
 from antiphon.processes.ipc.frames import to_line
 from antiphon.processes.sandbox import INTERPRETER_VARIABLES
@@ -102,8 +102,8 @@ def supervise(
     _disable_core_dumps()
     signal.signal(RETIRE_SIGNAL, signal.SIG_IGN)  # until there is something to replace
     if settings.engine.user is not None:
-        other_user(settings.engine.user)  # refused before anything is started
-    with bind(settings.server.host, settings.server.port) as listener, runtime_directory() as runtime:
+        find_other_user(settings.engine.user)  # refused before anything is started
+    with bind(settings.server.host, settings.server.port) as listener, create_runtime_directory() as runtime:
         return asyncio.run(_Supervisor(settings, listener, runtime, programs, on_replaced).run(on_serving))
 
 
@@ -189,7 +189,7 @@ class _Supervisor:
         self._runtime = runtime
         self._programs = programs
         self._sockets = {
-            model.name: socket_path(runtime, index) for index, model in enumerate(settings.models)
+            model.name: build_socket_path(runtime, index) for index, model in enumerate(settings.models)
         }
         self._hosts = [self._make_host_watch(model) for model in settings.models]
         self._workers = Workers(
@@ -200,7 +200,9 @@ class _Supervisor:
             self._fail,
             replaced,
         )
-        self._coordinator = Watch("the coordinator", self._start_coordinator, lambda *_: None, paced=True)
+        self._coordinator = ChildWatch(
+            "the coordinator", self._start_coordinator, lambda *_: None, paced=True
+        )
         self._has_coordinator = settings.server.workers > 1
         self._news: dict[str, EngineNews] = {}
         self._infos: dict[str, EngineInfo] = {}
@@ -231,14 +233,14 @@ class _Supervisor:
         with suppress(OSError):  # nobody may be there to read the panel
             serving(ServingInfo(format_url(self._listener), self._infos))
 
-    def _list_watches(self) -> list[Watch]:
+    def _list_watches(self) -> list[ChildWatch]:
         """The watches of all children but the HTTP processes."""
         return [*self._hosts, self._coordinator] if self._has_coordinator else self._hosts
 
-    async def _guard(self, watch: Watch) -> None:
+    async def _guard(self, watch: ChildWatch) -> None:
         """A child that was never ready ends the server, with its own reason if it gave one."""
         try:
-            await watch.keep()
+            await watch.keep_running()
         except AntiphonError as error:
             self._fail(error)
 
@@ -266,8 +268,8 @@ class _Supervisor:
 
     # --- engine hosts ---------------------------------------------------------------------------------------
 
-    def _make_host_watch(self, model: ModelSettings) -> Watch:
-        return Watch(
+    def _make_host_watch(self, model: ModelSettings) -> ChildWatch:
+        return ChildWatch(
             f"the engine of {model.name}",
             lambda: self._start_host(model),
             lambda state, info: self._update_host(model.name, state, info),
@@ -319,7 +321,7 @@ class _Supervisor:
 
     async def _start_coordinator(self) -> Child:
         def configuration(status_fd: int) -> bytes:
-            wiring = CoordinatorConfig(coordinator_path(self._runtime), status_fd)
+            wiring = CoordinatorConfig(build_coordinator_path(self._runtime), status_fd)
             return encode_settings(self._settings) + b"\n" + to_line(wiring)
 
         command = [sys.executable, "-P", "-m", self._programs.coordinator]

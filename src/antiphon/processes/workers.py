@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from antiphon.engines.base import EngineInfo, EngineState
-from antiphon.engines.host.child import DEATHS, WINDOW, Child, Watch
+from antiphon.engines.host.child import DEATHS, WINDOW, Child, ChildWatch
 from antiphon.errors import AntiphonError, StartupError
 from antiphon.telemetry.logs import record
 
@@ -29,7 +29,7 @@ MARGIN = 5.0
 class Worker:
     """One HTTP process, which is started again when it dies."""
 
-    watch: Watch
+    watch: ChildWatch
     is_ready: bool = False
     settled: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once the process is ready, or never will be."""
@@ -69,7 +69,7 @@ class Workers:
     def tell(self, line: bytes) -> None:
         """Sends a line to every process."""
         for worker in self._list_all():
-            worker.watch.tell(line)
+            worker.watch.send(line)
 
     def kill(self) -> None:
         for worker in self._list_all():
@@ -96,7 +96,7 @@ class Workers:
         """Ends all processes, by force after so many seconds."""
         self._stopping.set()
         for worker in self._list_all():
-            worker.watch.forbid()
+            worker.watch.forbid_restart()
         async with asyncio.TaskGroup() as group:
             for worker in self._list_all():
                 group.create_task(worker.watch.stop(seconds))
@@ -110,7 +110,9 @@ class Workers:
         """Makes the worker of a number, not yet started."""
         alone = self._count == 1
         name = "the HTTP process" if alone else f"the HTTP process {number + 1}"
-        watch = Watch(name, self._start, lambda *said: self._update_state(worker, *said), paced=not alone)
+        watch = ChildWatch(
+            name, self._start, lambda *said: self._update_state(worker, *said), paced=not alone
+        )
         worker = Worker(watch)
         return worker
 
@@ -129,7 +131,7 @@ class Workers:
     async def _guard(self, worker: Worker, on_failure: Callable[[AntiphonError], None]) -> None:
         """Keeps a worker running. `on_failure` gets the error of one that was never ready."""
         try:
-            await worker.watch.keep()
+            await worker.watch.keep_running()
         except AntiphonError as error:
             on_failure(error)
         finally:

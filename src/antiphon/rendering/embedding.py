@@ -15,7 +15,7 @@ from antiphon.domain.embedding import (
     Vectors,
 )
 from antiphon.domain.request import RawPrompt
-from antiphon.engines.base import Embedding, RequestSize, TokenEngine
+from antiphon.engines.base import EmbeddingEngine, RequestSize, TokenEngine
 from antiphon.errors import ContextLengthExceeded, EngineError, InvalidValue, UnsupportedParameter
 from antiphon.rendering.model_info import ModelInfo
 from antiphon.rendering.prompt import require_known, tokenize_text
@@ -30,7 +30,7 @@ AT_ONCE = 128
 class TokenizedTexts:
     """The renderer's `PreparedEmbedding`: texts as token ids that fit."""
 
-    def __init__(self, engine: Embedding, texts: Sequence[tuple[int, ...]], dimensions: int) -> None:
+    def __init__(self, engine: EmbeddingEngine, texts: Sequence[tuple[int, ...]], dimensions: int) -> None:
         self._engine = engine
         self._texts = texts
         self._dimensions = dimensions
@@ -64,7 +64,7 @@ async def prepare_embedding(
 ) -> TokenizedTexts:
     """Turns the inputs into token ids. Raises a RequestError that names the input at fault."""
     makes = _require_embedding_model(facts, request)
-    if not isinstance(engine, Embedding):
+    if not isinstance(engine, EmbeddingEngine):
         raise UnsupportedParameter("this model's engine makes no vectors", param="model")
     if request.dimensions not in (None, makes.dimensions):
         raise UnsupportedParameter(

@@ -72,7 +72,7 @@ async def tokenize_text(
 ) -> tuple[int, ...]:
     """Tokenizes a text for embedding; nothing in it is a control token. `special`: whether to add what the
     model wants before and after it."""
-    before, after = facts.vocabulary.around if special else ((), ())
+    before, after = facts.vocabulary.embedding_frame if special else ((), ())
     return (*before, *await tokens.tokenize([TextPiece(text)], False), *after)
 
 

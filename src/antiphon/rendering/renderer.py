@@ -18,7 +18,7 @@ from antiphon.domain.fair_queue import FairSemaphore, QueueLimits
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor
 from antiphon.domain.profile import Profile, TokenizerInfo
 from antiphon.domain.request import Constraint, Conversation, GenerationRequest, Prompt
-from antiphon.engines.base import Constrainable, EngineState, TokenEngine, TokenRequest
+from antiphon.engines.base import ConstraintEngine, EngineState, TokenEngine, TokenRequest
 from antiphon.errors import UnsupportedParameter
 from antiphon.rendering.context_window import FittedPrompt, fit_prompts
 from antiphon.rendering.embedding import TokenizedTexts, prepare_embedding
@@ -206,7 +206,7 @@ class Renderer:
 
     async def _require_constrainable(self, constraint: Constraint) -> None:
         """Raises a RequestError that says why the engine cannot keep the constraint."""
-        if not isinstance(self._engine, Constrainable):
+        if not isinstance(self._engine, ConstraintEngine):
             raise UnsupportedParameter(
                 f"{constraint.field}: this model's engine takes no constraints; leave it out",
                 param=constraint.field,

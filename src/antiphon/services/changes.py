@@ -17,7 +17,7 @@ from antiphon.auth.base import DirectoryIndex
 from antiphon.auth.secrets import ALPHABET
 from antiphon.domain.identity import Actor
 from antiphon.errors import Conflict
-from antiphon.services.policy import Named, Policy
+from antiphon.services.policy import AccessPolicy, Named
 from antiphon.store.base import ChangeAuthor, ChangeFeed, Directory, StaleDirectory, TenancyStore
 
 MOMENT_LENGTH = 9
@@ -64,10 +64,10 @@ class DirectoryChanges:
         return self._view.directory
 
     @property
-    def policy(self) -> Policy:
+    def policy(self) -> AccessPolicy:
         """The rules over the current directory."""
         view = self._view
-        return Policy(view.directory, self.now(), view.known)
+        return AccessPolicy(view.directory, self.now(), view.known)
 
     async def load(self) -> None:
         """Reads the directory, then follows changes by others. Raises StoreUnavailable."""

@@ -32,7 +32,7 @@ class KeyRequest:
     """Limits of the new key, which has no id yet."""
 
 
-class Policy:
+class AccessPolicy:
     """The rules over one directory. What an actor may not see raises NotFound."""
 
     def __init__(self, directory: Directory, now: int, known: DirectoryIndex | None = None) -> None:

@@ -3,25 +3,25 @@
 from collections.abc import Callable, Iterator, Mapping
 
 from antiphon.domain.engine_load import AdapterLoad, Load
-from antiphon.telemetry.exposition import Family, Kind, Series, Value
+from antiphon.telemetry.exposition import Family, MetricKind, Series, Value
 
 PREFIX = "antiphon_engine_"
 
 
-def _family(name: str, kind: Kind, says: str, *more: str) -> Family:
+def _family(name: str, kind: MetricKind, says: str, *more: str) -> Family:
     return Family(PREFIX + name, kind, says, ("model", *more))
 
 
 def _gauge(name: str, says: str, *more: str) -> Family:
-    return _family(name, Kind.GAUGE, says, *more)
+    return _family(name, MetricKind.GAUGE, says, *more)
 
 
 def _counter(name: str, says: str, *more: str) -> Family:
-    return _family(name, Kind.COUNTER, says, *more)
+    return _family(name, MetricKind.COUNTER, says, *more)
 
 
 def _histogram(name: str, says: str) -> Family:
-    return _family(name, Kind.HISTOGRAM, says)
+    return _family(name, MetricKind.HISTOGRAM, says)
 
 
 UP = _gauge("up", "1 when the engine answered this scrape within a second; else 0, and nothing more of it.")

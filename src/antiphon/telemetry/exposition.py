@@ -21,7 +21,7 @@ BOUNDS = (*map(str, LATENCY_BOUNDS), "+Inf")
 """Bounds of buckets on the page."""
 
 
-class Kind(StrEnum):
+class MetricKind(StrEnum):
     """How a family's numbers behave."""
 
     COUNTER = "counter"
@@ -36,7 +36,7 @@ class Family:
     """A metric: its name, kind, description and labels."""
 
     name: str
-    kind: Kind
+    kind: MetricKind
     description: str
     """One line: what is counted, in which unit."""
     labels: tuple[str, ...] = ()
@@ -104,7 +104,7 @@ class Totals:
         """Collects the totals of a process."""
         totals = Totals()
         for family, values in series:
-            sums = totals.gauges if family.kind is Kind.GAUGE else totals.counts
+            sums = totals.gauges if family.kind is MetricKind.GAUGE else totals.counts
             sums[family.name] = dict(values)
         return totals
 
@@ -118,7 +118,7 @@ class Totals:
 def sum_series(own: Iterable[Series], others: Totals, is_served: Callable[[str], bool]) -> Iterator[Series]:
     """Adds the totals of others to this process's series, for models that are served."""
     for family, values in own:
-        more = others.gauges if family.kind is Kind.GAUGE else others.counts
+        more = others.gauges if family.kind is MetricKind.GAUGE else others.counts
         place = family.labels.index(MODEL) if MODEL in family.labels else None
         served = {
             labels: value

@@ -11,85 +11,89 @@ from dataclasses import dataclass, field
 
 from antiphon.domain import values
 from antiphon.domain.engine_load import Timer
-from antiphon.telemetry.exposition import Family, Kind, Series, Value
+from antiphon.telemetry.exposition import Family, MetricKind, Series, Value
 
 MODEL = ("model",)
 
 REQUESTS = Family(
     "antiphon_http_requests_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "Requests by route and status; `left` where the caller did not wait for one.",
     ("route", "status"),
 )
 REQUEST_SECONDS = Family(
     "antiphon_http_request_seconds",
-    Kind.HISTOGRAM,
+    MetricKind.HISTOGRAM,
     "From a request's headers to the end of its answer, streams included.",
     ("route",),
 )
-BODY_BYTES = Family("antiphon_http_body_bytes", Kind.GAUGE, "Bytes of request bodies that are held now.")
+BODY_BYTES = Family(
+    "antiphon_http_body_bytes", MetricKind.GAUGE, "Bytes of request bodies that are held now."
+)
 RUNNING = Family(
     "antiphon_generations_running",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     "Generations begun and not ended, queued ones included.",
     MODEL,
 )
 ENDED = Family(
     "antiphon_generations_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "Generations ended: `ok`, `cancelled` by the caller, or the code of their error.",
     ("model", "status"),
 )
 SECONDS = Family(
-    "antiphon_generation_seconds", Kind.HISTOGRAM, "From the start of a generation to its end.", MODEL
+    "antiphon_generation_seconds", MetricKind.HISTOGRAM, "From the start of a generation to its end.", MODEL
 )
 FIRST_TOKEN = Family(
     "antiphon_generation_first_token_seconds",
-    Kind.HISTOGRAM,
+    MetricKind.HISTOGRAM,
     "From the start of a generation to its first token, as the HTTP process sees it.",
     MODEL,
 )
 TOKENS = Family(
     "antiphon_tokens_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "Tokens that usage counted: `input` of prompts, `output` of answers.",
     ("model", "type"),
 )
 CACHED = Family(
     "antiphon_cached_tokens_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "Of the input tokens, those that were not computed again.",
     MODEL,
 )
 EMBEDDINGS = Family(
     "antiphon_embeddings_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "Requests for vectors ended: `ok`, `cancelled` by the caller, or the code of their error.",
     ("model", "status"),
 )
 EMBEDDING_SECONDS = Family(
-    "antiphon_embedding_seconds", Kind.HISTOGRAM, "From a request for vectors to its answer.", MODEL
+    "antiphon_embedding_seconds", MetricKind.HISTOGRAM, "From a request for vectors to its answer.", MODEL
 )
 REFUSALS = Family(
     "antiphon_limit_refusals_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "Requests that a limit refused or ended, by whose limit it is, what it counts and in which time.",
     ("subject", "measure", "window"),
 )
 COST = Family(
     "antiphon_cost_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "What requests cost by the list of prices, in nano-units of the currency.",
     ("model", "currency"),
 )
 LEDGER = Family(
     "antiphon_ledger",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     "HTTP processes by how their ledger stands: `well`, `waiting` for the database, or `full`.",
     ("state",),
 )
-BUILD = Family("antiphon_build_info", Kind.GAUGE, "Always 1; the label is the release.", ("version",))
-PROCESSES = Family("antiphon_http_processes", Kind.GAUGE, "HTTP processes that run, leaving ones included.")
+BUILD = Family("antiphon_build_info", MetricKind.GAUGE, "Always 1; the label is the release.", ("version",))
+PROCESSES = Family(
+    "antiphon_http_processes", MetricKind.GAUGE, "HTTP processes that run, leaving ones included."
+)
 
 FAMILIES = (
     BUILD,
@@ -150,11 +154,11 @@ class Metrics:
     leaving: set[str] = field(default_factory=set)
     """Models that were unloaded while generations of theirs run."""
 
-    def generation_began(self, model: str) -> None:
+    def begin_generation(self, model: str) -> None:
         self.leaving.discard(model)
         self.running[model] += 1
 
-    def generation_ended(self, generation: Generation) -> None:
+    def end_generation(self, generation: Generation) -> None:
         model = generation.model
         self.running[model] -= 1
         self._count(generation, model)
@@ -184,26 +188,26 @@ class Metrics:
         if generation.first_token is not None:
             self.first_tokens[model].add(generation.first_token)
 
-    def embedded(self, model: str, status: str, tokens: int, seconds: float) -> None:
+    def count_embedding(self, model: str, status: str, tokens: int, seconds: float) -> None:
         """A request for vectors is over."""
         self.embeddings[model, status] += 1
         self.embedding_seconds[model].add(seconds)
         self.prompt_tokens[model] += tokens
 
-    def limited(self, subject: str, measure: str, window: str | None) -> None:
+    def count_refusal(self, subject: str, measure: str, window: str | None) -> None:
         """A limit has refused a request; without a window it counts requests at once."""
         self.refusals[subject, measure, window or "at once"] += 1
 
-    def spent(self, model: str, currency: str, cost: int) -> None:
+    def add_cost(self, model: str, currency: str, cost: int) -> None:
         """A request has cost so many nano-units."""
         self.cost[model, currency] += cost
 
-    def answered(self, route: str, status: str, seconds: float) -> None:
+    def count_answer(self, route: str, status: str, seconds: float) -> None:
         """A request is over."""
         self.requests[route, status] += 1
         self.request_seconds[route].add(seconds)
 
-    def series(self) -> Iterator[Series]:
+    def list_series(self) -> Iterator[Series]:
         """Everything, for the page."""
         yield REQUESTS, {**self.requests}
         yield REQUEST_SECONDS, _histograms(self.request_seconds)

@@ -59,7 +59,7 @@ def redact(text: str, kinds: Collection[Redaction], most: int = sys.maxsize) -> 
 def _redacted_piece(text: str, kinds: Collection[Redaction]) -> str:
     for kind, pattern in PATTERNS.items():
         if kind in kinds:
-            text = pattern.sub(_named(kind), text)
+            text = pattern.sub(_make_replacement(kind), text)
     return text
 
 
@@ -124,7 +124,7 @@ def _cut(parts: Iterable[str], most: int) -> str:
     return "".join(kept)
 
 
-def _named(kind: Redaction) -> Callable[[re.Match[str]], str]:
+def _make_replacement(kind: Redaction) -> Callable[[re.Match[str]], str]:
     mark, is_one = f"[{kind}]", CHECKS.get(kind)
     return lambda found: mark if is_one is None or is_one(found[0]) else found[0]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from antiphon.domain.embedding import WIDTH, EmbedRequest, Vectors
 from antiphon.domain.engine_load import Load
 from antiphon.engines.base import (
-    Embedding,
+    EmbeddingEngine,
     EngineInfo,
     SequenceStarted,
     TextPiece,
@@ -19,7 +19,7 @@ from antiphon.engines.base import (
     TokenSegment,
 )
 from antiphon.errors import AntiphonError, ContextLengthExceeded, EngineBusy, InvalidValue
-from antiphon.testing.rules import PATIENCE, beside, require, require_end, require_error, require_soon
+from antiphon.testing.rules import PATIENCE, require, require_end, require_error, require_soon, run_beside
 
 SENTENCES = (
     "a",
@@ -33,11 +33,11 @@ MANY = 400
 
 
 @dataclass(slots=True)
-class Trial:
-    """The engine under examination."""
+class EmbeddingProbe:
+    """The engine under test."""
 
     engine: TokenEngine
-    embedding: Embedding
+    embedding: EmbeddingEngine
     info: EngineInfo
     texts: tuple[tuple[int, ...], ...]
     tolerance: float
@@ -49,8 +49,8 @@ class Trial:
     def dimensions(self) -> int:
         return self.info.embedding.dimensions if self.info.embedding is not None else 0
 
-    async def vectors(self, request: EmbedRequest) -> list[tuple[float, ...]]:
-        """All of them, with what is said before and between."""
+    async def embed(self, request: EmbedRequest) -> list[tuple[float, ...]]:
+        """All vectors of a request, with checks of the events."""
         events = [event async for event in self.embedding.embed(request)]
         require(
             isinstance(events[0], SequenceStarted)
@@ -73,14 +73,14 @@ class Trial:
         require(len(found) == len(request.texts), "every text has one vector")
         return found
 
-    async def load(self) -> Load:
+    async def get_load(self) -> Load:
         return (await self.engine.info()).load
 
     async def require_idle(self, rule: str) -> None:
         """Requires what is held to be as it was in the beginning."""
 
         async def is_idle() -> bool:
-            now = await self.load()
+            now = await self.get_load()
             held = (now.running, now.queued, now.free_sequences, now.cells_used)
             return held == (
                 self.resting.running,
@@ -91,7 +91,7 @@ class Trial:
 
         await require_soon(is_idle, rule, self.patience)
 
-    def many(self, actor: str) -> EmbedRequest:
+    def build_large_request(self, actor: str) -> EmbedRequest:
         return EmbedRequest((self.texts * MANY)[:MANY], actor)
 
 
@@ -108,33 +108,33 @@ async def check_embedding_engine(
     `tolerance`: how far a number may differ between a text alone and in a batch. `queue`: requests that the
     engine was told may wait; without it the queue is not tried.
     """
-    if not isinstance(engine, Embedding):
+    if not isinstance(engine, EmbeddingEngine):
         raise TypeError("an engine that makes vectors has `embed`")
     info = await engine.info()
     require(info.embedding is not None, "info says what vectors a model makes that makes some")
-    before, after = (await engine.vocabulary()).around
+    before, after = (await engine.vocabulary()).embedding_frame
     texts = [(*before, *await engine.tokenize([TextPiece(text)], False), *after) for text in SENTENCES]
-    trial = Trial(engine, engine, info, tuple(texts), tolerance, patience, queue, info.load)
+    trial = EmbeddingProbe(engine, engine, info, tuple(texts), tolerance, patience, queue, info.load)
     for rule in RULES:
         await rule(trial)
         await trial.require_idle(f"a request that is over leaves nothing behind ({rule.__name__})")
 
 
-async def vectors_have_unit_length(trial: Trial) -> None:
-    for vector in await trial.vectors(EmbedRequest(trial.texts)):
+async def vectors_have_unit_length(trial: EmbeddingProbe) -> None:
+    for vector in await trial.embed(EmbedRequest(trial.texts)):
         length = sum(number * number for number in vector)
         require(abs(length - 1) < 1e-3, "a vector has the length 1")
 
 
-async def company_changes_nothing(trial: Trial) -> None:
-    together = await trial.vectors(EmbedRequest(trial.texts))
+async def company_changes_nothing(trial: EmbeddingProbe) -> None:
+    together = await trial.embed(EmbedRequest(trial.texts))
     for text, expected in zip(trial.texts, together, strict=True):
-        (alone,) = await trial.vectors(EmbedRequest((text,)))
+        (alone,) = await trial.embed(EmbedRequest((text,)))
         far = max(abs(one - other) for one, other in zip(alone, expected, strict=True))
         require(far <= trial.tolerance, "a text has one vector, alone and beside others")
 
 
-async def tokens_are_told(trial: Trial) -> None:
+async def tokens_are_told(trial: EmbeddingProbe) -> None:
     async with aclosing(trial.embedding.embed(EmbedRequest(trial.texts))) as events:
         started = await anext(events)
     require(
@@ -143,24 +143,24 @@ async def tokens_are_told(trial: Trial) -> None:
     )
 
 
-async def nonsense_is_refused(trial: Trial) -> None:
+async def nonsense_is_refused(trial: EmbeddingProbe) -> None:
     size, most = trial.info.vocabulary, trial.info.context_length
     for texts in ((), ((),), (trial.texts[0], ()), ((size,),), ((-1,),)):
         await require_error(
-            trial.vectors(EmbedRequest(texts)),
+            trial.embed(EmbedRequest(texts)),
             InvalidValue,
             "no text, an empty one and ids outside the vocabulary are refused with InvalidValue",
         )
     long = (trial.texts[0] * (most + 1))[: most + 1]
     await require_error(
-        trial.vectors(EmbedRequest((long,))),
+        trial.embed(EmbedRequest((long,))),
         ContextLengthExceeded,
         "a text longer than the context is refused with ContextLengthExceeded, never shortened",
     )
-    require(await trial.vectors(EmbedRequest((long[:most],))), "a text may fill the context")
+    require(await trial.embed(EmbedRequest((long[:most],))), "a text may fill the context")
 
 
-async def tokens_are_refused(trial: Trial) -> None:
+async def tokens_are_refused(trial: EmbeddingProbe) -> None:
     async def generate_tokens() -> None:
         async with aclosing(
             trial.engine.generate(TokenRequest((TokenSegment(trial.texts[0]),), max_tokens=1))
@@ -170,20 +170,20 @@ async def tokens_are_refused(trial: Trial) -> None:
     await require_error(generate_tokens(), AntiphonError, "an embedding model refuses to make tokens")
 
 
-async def closing_ends_the_request(trial: Trial) -> None:
-    events = trial.embedding.embed(trial.many("leaving"))
+async def closing_ends_the_request(trial: EmbeddingProbe) -> None:
+    events = trial.embedding.embed(trial.build_large_request("leaving"))
     await anext(events)
     await require_end(events.aclose(), "closing the generator returns at once", trial.patience)
     await trial.require_idle("a request that is closed holds nothing")
 
 
-async def small_requests_get_their_turn(trial: Trial) -> None:
-    """Beside a large one, of the same actor and of another."""
-    async with aclosing(trial.embedding.embed(trial.many("large"))) as events:
+async def small_requests_get_their_turn(trial: EmbeddingProbe) -> None:
+    """Beside a large request, of the same actor and of another."""
+    async with aclosing(trial.embedding.embed(trial.build_large_request("large"))) as events:
         await anext(events)
         for actor in ("large", "other"):
             await require_end(
-                trial.vectors(EmbedRequest(trial.texts[:1], actor)),
+                trial.embed(EmbedRequest(trial.texts[:1], actor)),
                 "a small request does not wait for all of a large one",
                 trial.patience,
             )
@@ -193,7 +193,7 @@ async def small_requests_get_their_turn(trial: Trial) -> None:
         require(last.start, "the large one is served too")
 
 
-async def a_full_queue_refuses(trial: Trial) -> None:
+async def a_full_queue_refuses(trial: EmbeddingProbe) -> None:
     """More requests than may wait and run, each of an actor of its own."""
     if trial.queue is None:
         return
@@ -201,7 +201,7 @@ async def a_full_queue_refuses(trial: Trial) -> None:
 
     async def ask(number: int) -> None:
         try:
-            await trial.vectors(trial.many(f"waiting-{number}"))
+            await trial.embed(trial.build_large_request(f"waiting-{number}"))
         except EngineBusy as error:
             refused.append(error)
 
@@ -209,7 +209,7 @@ async def a_full_queue_refuses(trial: Trial) -> None:
         return bool(refused)
 
     asked = (ask(number) for number in range(trial.queue + trial.info.sequences + 1))
-    async with beside(*asked) as tasks:
+    async with run_beside(*asked) as tasks:
         rule = "a request beyond a full queue is refused with EngineBusy"
         await require_soon(any_refused, rule, trial.patience)
         require(all((error.retry_after or 0) > 0 for error in refused), "EngineBusy says when to try again")

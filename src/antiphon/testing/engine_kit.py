@@ -32,13 +32,13 @@ from antiphon.engines.base import Engine, EngineState, RequestSize
 from antiphon.errors import AntiphonError, DeadlineExceeded, UnsupportedParameter
 from antiphon.testing.rules import (
     PATIENCE,
-    beside,
     interrupt,
     open_stream,
     require,
     require_end,
     require_error,
     require_soon,
+    run_beside,
 )
 
 PROMPT = "Once upon a time, naïve 😀"
@@ -46,8 +46,8 @@ WIDTH = 2
 """Alternatives that the rules ask for."""
 
 
-async def _events(engine: Engine, output: Output) -> list[Event]:
-    """Of a greedy request; none when the engine says that it cannot."""
+async def _collect_events(engine: Engine, output: Output) -> list[Event]:
+    """Events of a greedy request; none when the engine refuses the output."""
     request = GenerationRequest("any", (RawPrompt(PROMPT),), SamplingOptions(temperature=0.0), output)
     try:
         async with open_stream(engine, request, Context("check")) as events:
@@ -57,7 +57,7 @@ async def _events(engine: Engine, output: Output) -> list[Event]:
 
 
 def _collect_output(events: list[Event], choice: int = 0) -> tuple[str, list[TokenScore]]:
-    """A choice's text and scores; each delta's scores must stand in its text."""
+    """A choice's text and scores. Each delta's scores must be of tokens in its text."""
     text = ""
     scores: list[TokenScore] = []
     for event in events:
@@ -73,12 +73,12 @@ def _collect_output(events: list[Event], choice: int = 0) -> tuple[str, list[Tok
 
 
 async def scores_come_as_asked(engine: Engine) -> None:
-    silent = await _events(engine, Output(max_tokens=8))
+    silent = await _collect_events(engine, Output(max_tokens=8))
     ends = [event for event in silent if isinstance(event, Finished)]
     rule = "scores come only when they are asked for"
     require(not _collect_output(silent)[1] and all(end.scores is None for end in ends), rule)
     for width in (0, WIDTH):
-        events = await _events(engine, Output(max_tokens=8, logprobs=width))
+        events = await _collect_events(engine, Output(max_tokens=8, logprobs=width))
         text, scores = _collect_output(events)
         ends = [event for event in events if isinstance(event, Finished)]
         require(all(end.scores is not None for end in ends), "with logprobs each Finished has scores, or ()")
@@ -101,9 +101,9 @@ def _require_scores(text: str, scores: list[TokenScore], width: int) -> None:
 
 
 async def echo_begins_with_the_prompt(engine: Engine) -> None:
-    plain, _ = _collect_output(await _events(engine, Output(max_tokens=8)))
+    plain, _ = _collect_output(await _collect_events(engine, Output(max_tokens=8)))
     for logprobs in (None, 0, WIDTH):
-        events = await _events(engine, Output(max_tokens=8, choices=2, echo=True, logprobs=logprobs))
+        events = await _collect_events(engine, Output(max_tokens=8, choices=2, echo=True, logprobs=logprobs))
         for choice in (0, 1) if events else ():
             text, scores = _collect_output(events, choice)
             require(text.startswith(PROMPT), "with echo each choice begins with the caller's own text")
@@ -117,7 +117,7 @@ async def echo_begins_with_the_prompt(engine: Engine) -> None:
 
 async def a_prompt_can_be_scored_alone(engine: Engine) -> None:
     for logprobs in (None, WIDTH):
-        events = await _events(engine, Output(max_tokens=0, echo=True, logprobs=logprobs))
+        events = await _collect_events(engine, Output(max_tokens=0, echo=True, logprobs=logprobs))
         if not events:
             continue
         require(isinstance(events[0], Started), "Started comes first, also when no token is made")
@@ -131,8 +131,8 @@ async def a_prompt_can_be_scored_alone(engine: Engine) -> None:
 
 
 async def candidates_are_counted(engine: Engine) -> None:
-    one = await _events(engine, Output(max_tokens=8))
-    events = await _events(engine, Output(max_tokens=8, choices=2, best_of=4))
+    one = await _collect_events(engine, Output(max_tokens=8))
+    events = await _collect_events(engine, Output(max_tokens=8, choices=2, best_of=4))
     if not events:
         return
     usage, alone = events[-1], one[-1]
@@ -150,30 +150,32 @@ async def candidates_are_counted(engine: Engine) -> None:
 
 
 async def ids_are_told_with_the_tokens_that_are_counted(engine: Engine) -> None:
-    silent = await _events(engine, Output(max_tokens=8))
+    silent = await _collect_events(engine, Output(max_tokens=8))
     told = [event for event in silent if isinstance(event, Started)]
     rule = "token ids come only when they are asked for"
-    require(not any(event.prompts for event in told) and not any(map(_ids, silent)), rule)
+    require(not any(event.prompts for event in told) and not any(map(_get_ids, silent)), rule)
     for choices in (1, 2):
-        events = await _events(engine, Output(max_tokens=8, choices=choices, token_ids=True))
+        events = await _collect_events(engine, Output(max_tokens=8, choices=choices, token_ids=True))
         for event in events:
             if isinstance(event, TextDelta | Finished):
-                require(len(_ids(event)) == event.tokens, "an event tells the ids of the tokens it counts")
+                require(
+                    len(_get_ids(event)) == event.tokens, "an event tells the ids of the tokens it counts"
+                )
             elif isinstance(event, Started):
                 lengths = [len(prompt) for prompt in event.prompts]
                 require(lengths == [event.prompt_tokens], "Started tells the ids of each prompt")
 
 
-def _ids(event: Event) -> tuple[int, ...]:
+def _get_ids(event: Event) -> tuple[int, ...]:
     return event.ids if isinstance(event, TextDelta | Finished) else ()
 
 
 async def prompts_are_scored_as_asked(engine: Engine) -> None:
-    silent = await _events(engine, Output(max_tokens=4, echo=True, logprobs=0))
+    silent = await _collect_events(engine, Output(max_tokens=4, echo=True, logprobs=0))
     rule = "a prompt's scores are told apart only when they are asked for"
     require(not any(isinstance(event, PromptScored) for event in silent), rule)
     for width in (0, WIDTH):
-        events = await _events(engine, Output(max_tokens=4, choices=2, prompt_logprobs=width))
+        events = await _collect_events(engine, Output(max_tokens=4, choices=2, prompt_logprobs=width))
         if not events:
             continue
         told = [event for event in events if isinstance(event, PromptScored)]
@@ -226,14 +228,14 @@ async def check_engine(
 
 @dataclass(frozen=True, slots=True)
 class EngineProbe:
-    """The engine under examination."""
+    """The engine under test."""
 
     engine: Engine
     profile: Profile
     load: LoadOf | None
     patience: float
 
-    def request(
+    def build_request(
         self,
         *prompts: Prompt,
         max_tokens: int | None = 8,
@@ -245,7 +247,7 @@ class EngineProbe:
             "any", prompts or (STORY,), sampling or greedy, Output(max_tokens=max_tokens, choices=choices)
         )
 
-    async def events(self, request: GenerationRequest, context: Context | None = None) -> list[Event]:
+    async def collect_events(self, request: GenerationRequest, context: Context | None = None) -> list[Event]:
         async with self.stream(request, context) as events:
             return [event async for event in events]
 
@@ -254,12 +256,12 @@ class EngineProbe:
     ) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
         return open_stream(self.engine, request, context or Context("check"))
 
-    async def generation(self, request: GenerationRequest) -> CollectedGeneration:
+    async def generate(self, request: GenerationRequest) -> CollectedGeneration:
         async with self.stream(request) as events:
             return await collect(events)
 
     async def require_idle(self, rule: str) -> None:
-        """Requires the engine to hold nothing, where it can be asked."""
+        """Requires the engine to hold nothing, where it reports its load."""
         asked = self.load
         if asked is None:
             return
@@ -273,9 +275,13 @@ class EngineProbe:
 
 async def events_come_in_order(probe: EngineProbe) -> None:
     """One prompt, several choices, several prompts."""
-    requests = (probe.request(), probe.request(choices=3), probe.request(STORY, OTHER, choices=2))
+    requests = (
+        probe.build_request(),
+        probe.build_request(choices=3),
+        probe.build_request(STORY, OTHER, choices=2),
+    )
     for request in requests:
-        events = await probe.events(request)
+        events = await probe.collect_events(request)
         _require_order(events, len(request.prompts) * request.output.choices)
 
 
@@ -304,10 +310,10 @@ def _require_order(events: list[Event], choices: int) -> None:
 
 
 async def usage_is_counted(probe: EngineProbe) -> None:
-    one = await probe.generation(probe.request())
-    three = await probe.generation(probe.request(choices=3))
-    both = await probe.generation(probe.request(STORY, OTHER))
-    other = await probe.generation(probe.request(OTHER))
+    one = await probe.generate(probe.build_request())
+    three = await probe.generate(probe.build_request(choices=3))
+    both = await probe.generate(probe.build_request(STORY, OTHER))
+    other = await probe.generate(probe.build_request(OTHER))
     require(one.usage.prompt_tokens > 0, "prompt tokens are counted")
     require(0 < one.usage.completion_tokens <= 8, "a choice makes at least one token and at most max_tokens")
     require(three.usage.prompt_tokens == one.usage.prompt_tokens, "n choices count their prompt once")
@@ -318,7 +324,7 @@ async def usage_is_counted(probe: EngineProbe) -> None:
         both.usage.prompt_tokens == one.usage.prompt_tokens + other.usage.prompt_tokens,
         "each prompt is counted once",
     )
-    events = await probe.events(probe.request(STORY, OTHER))
+    events = await probe.collect_events(probe.build_request(STORY, OTHER))
     shown = sum(event.tokens for event in events if isinstance(event, TextDelta | Finished))
     require(shown == both.usage.completion_tokens, "deltas and Finished tell the tokens that Usage sums up")
     started = next(event for event in events if isinstance(event, Started))
@@ -329,7 +335,7 @@ async def usage_is_counted(probe: EngineProbe) -> None:
 
 async def max_tokens_is_kept(probe: EngineProbe) -> None:
     for limit in (1, 5):
-        found = await probe.generation(probe.request(max_tokens=limit))
+        found = await probe.generate(probe.build_request(max_tokens=limit))
         require(found.usage.completion_tokens <= limit, "a choice makes at most max_tokens tokens")
         cut = found.choices[0].reason is FinishReason.LENGTH
         require(
@@ -340,44 +346,47 @@ async def max_tokens_is_kept(probe: EngineProbe) -> None:
 async def greedy_choices_are_equal(probe: EngineProbe) -> None:
     if not probe.profile.exact:
         return
-    found = await probe.generation(probe.request(choices=3))
+    found = await probe.generate(probe.build_request(choices=3))
     require(len({choice.text for choice in found.choices}) == 1, "choices at temperature 0 are equal")
     require(
-        found.choices[0].text == (await probe.generation(probe.request())).choices[0].text,
+        found.choices[0].text == (await probe.generate(probe.build_request())).choices[0].text,
         "a greedy choice says the same whether it has siblings or not",
     )
 
 
 async def equal_seeds_speak_equally(probe: EngineProbe) -> None:
-    request = probe.request(choices=2, sampling=SamplingOptions(temperature=1.3, seed=7))
-    first, second = await probe.generation(request), await probe.generation(request)
+    request = probe.build_request(choices=2, sampling=SamplingOptions(temperature=1.3, seed=7))
+    first, second = await probe.generate(request), await probe.generate(request)
     require(first.choices == second.choices or not probe.profile.exact, "equal seeds give equal choices")
 
 
 async def conversations_are_answered(probe: EngineProbe) -> None:
     if probe.profile.chat:
         talk = Conversation((Message(Role.USER, "Hello world"),))
-        _require_order(await probe.events(probe.request(talk)), 1)
+        _require_order(await probe.collect_events(probe.build_request(talk)), 1)
 
 
 async def errors_are_of_the_tree(probe: EngineProbe) -> None:
     too_long = RawPrompt(tokens=(5,) * (probe.profile.context_length + 1))
     rule = "prepare refuses what cannot be done, by an error of antiphon.errors"
     await require_error(
-        probe.engine.prepare(probe.request(too_long), Context("check")), AntiphonError, rule, probe.patience
+        probe.engine.prepare(probe.build_request(too_long), Context("check")),
+        AntiphonError,
+        rule,
+        probe.patience,
     )
 
 
 async def deadlines_end_streams(probe: EngineProbe) -> None:
     clock = Context("check").clock
     past = Context("check", deadline=clock.monotonic() - 1)
-    work = probe.events(probe.request(max_tokens=None), past)
+    work = probe.collect_events(probe.build_request(max_tokens=None), past)
     await require_error(work, DeadlineExceeded, "a passed deadline raises DeadlineExceeded", probe.patience)
 
 
 async def entering_does_no_work(probe: EngineProbe) -> None:
     begun = time.monotonic()
-    async with probe.stream(probe.request()):
+    async with probe.stream(probe.build_request()):
         pass
     require(
         time.monotonic() - begun < probe.patience, "entering and leaving a stream that nobody reads is cheap"
@@ -387,7 +396,7 @@ async def entering_does_no_work(probe: EngineProbe) -> None:
 async def leaving_ends_the_work(probe: EngineProbe) -> None:
     """Waiting for the first event, in mid-stream between two events, waiting for the next one, at the end."""
     for moment in (0.0, 0.01, 0.1):
-        reading = interrupt(probe.events(probe.request(max_tokens=None, choices=2)), moment)
+        reading = interrupt(probe.collect_events(probe.build_request(max_tokens=None, choices=2)), moment)
         await require_end(reading, "leaving while waiting for an event ends at once", moment + probe.patience)
         await probe.require_idle("leaving while waiting for an event frees the engine")
     for wanted in (Started, TextDelta, Finished, Usage):
@@ -399,7 +408,7 @@ async def leaving_ends_the_work(probe: EngineProbe) -> None:
 async def _leave_at(probe: EngineProbe, wanted: type[Event]) -> float:
     """Leaves at the first event of a kind; the time when leaving began."""
     limit = None if wanted in (Started, TextDelta) else 4
-    async with probe.stream(probe.request(max_tokens=limit, choices=2)) as events:
+    async with probe.stream(probe.build_request(max_tokens=limit, choices=2)) as events:
         async for event in events:
             if isinstance(event, wanted):
                 break
@@ -410,15 +419,17 @@ async def queued_streams_can_be_left(probe: EngineProbe) -> None:
     """More streams than the engine runs at once; the last one leaves, the others go on until they are
     left."""
     count = min(probe.profile.sequences, 64) + 1
-    async with beside(*(probe.events(probe.request(max_tokens=None)) for _ in range(count - 1))):
+    async with run_beside(
+        *(probe.collect_events(probe.build_request(max_tokens=None)) for _ in range(count - 1))
+    ):
         await asyncio.sleep(0)
-        last = interrupt(probe.events(probe.request(max_tokens=None)), 0.02)
+        last = interrupt(probe.collect_events(probe.build_request(max_tokens=None)), 0.02)
         await require_end(last, "leaving while queued ends at once", probe.patience)
 
 
 async def sizes_are_told(probe: EngineProbe) -> None:
     """Of prompts and choices together, before anything is computed."""
-    for request in (probe.request(), probe.request(STORY, OTHER, choices=2)):
+    for request in (probe.build_request(), probe.build_request(STORY, OTHER, choices=2)):
         prepared = await probe.engine.prepare(request, Context("check"))
         await probe.require_idle("preparing a request takes no place")
         async with prepared.stream(Context("check")) as events:

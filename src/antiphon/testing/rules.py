@@ -59,7 +59,7 @@ async def require_error(
 
 
 async def interrupt(work: Awaitable[object], moment: float) -> None:
-    """Begins some work and cancels it after `moment` seconds, unless it has ended by then."""
+    """Starts some work and cancels it after `moment` seconds, unless it has ended by then."""
     try:
         async with asyncio.timeout(moment):
             await work
@@ -68,9 +68,9 @@ async def interrupt(work: Awaitable[object], moment: float) -> None:
 
 
 @asynccontextmanager
-async def beside(*work: Coroutine[None, None, T]) -> AsyncGenerator[list[asyncio.Task[T]], None]:
-    """Runs all beside the block, and ends what still runs when the block is left; a failure is raised as
-    itself."""
+async def run_beside(*work: Coroutine[None, None, T]) -> AsyncGenerator[list[asyncio.Task[T]], None]:
+    """Runs all work beside the block, and cancels what still runs when the block is left; a failure is raised
+    as itself."""
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(each) for each in work]

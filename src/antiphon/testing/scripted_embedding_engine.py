@@ -1,7 +1,7 @@
 """A token engine that makes vectors without weights: each text's follows from its token ids by a hash.
 
-It keeps the contract of `Embedding`, so it passes `check_embedding_engine`, and it can be told to hold, and
-to fail after so many texts.
+It keeps the contract of `EmbeddingEngine`, so it passes `check_embedding_engine`, and it can be told to hold,
+and to fail after so many texts.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ DIMENSIONS = 8
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingScript:
-    """How requests go."""
+    """How to answer requests."""
 
     hold: asyncio.Event | None = None
     """Each request stands still before its second text until this is set."""
@@ -39,8 +39,8 @@ class EmbeddingScript:
 
 
 class ScriptedEmbeddingEngine(ScriptedTokenEngine):
-    """`TokenEngine` and `Embedding`. `asked` holds every request in order; `ended` counts the ones that are
-    over."""
+    """`TokenEngine` and `EmbeddingEngine`. `asked` holds every request in order; `ended` counts the finished
+    ones."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class ScriptedEmbeddingEngine(ScriptedTokenEngine):
             scripted_info(context_length, sequences, None),
             embedding=EmbeddingFacts(DIMENSIONS, Pooling.MEAN),
         )
-        super().__init__(info=facts, vocabulary=replace(table, around=ends), spec=spec)
+        super().__init__(info=facts, vocabulary=replace(table, embedding_frame=ends), spec=spec)
         self.behaviour = script
         self.asked: list[EmbedRequest] = []
 
@@ -81,7 +81,7 @@ class ScriptedEmbeddingEngine(ScriptedTokenEngine):
                     await self.behaviour.hold.wait()
                 await asyncio.sleep(0)
                 self._count(prefill_tokens=len(text), steps=1, admitted=1)
-                yield Vectors(place, vector_of(text))
+                yield Vectors(place, make_vector(text))
         finally:
             self._count(queued=-1)
             self.ended += 1
@@ -104,7 +104,7 @@ class ScriptedEmbeddingEngine(ScriptedTokenEngine):
             )
 
 
-def vector_of(text: tuple[int, ...]) -> bytes:
+def make_vector(text: tuple[int, ...]) -> bytes:
     """The vector that the scripted engine makes of these token ids."""
     digest = blake2b(repr(text).encode(), digest_size=DIMENSIONS * 2).digest()
     numbers = [int.from_bytes(digest[at : at + 2], "little") - 32767.5 for at in range(0, len(digest), 2)]

@@ -32,8 +32,8 @@ from antiphon.errors import (
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What one request gets."""
+class ScriptedAnswer:
+    """The answer to one request."""
 
     texts: tuple[str, ...] = ("Hello", " world", "!")
     """The deltas of every choice; one token each."""
@@ -52,7 +52,7 @@ class Answer:
     """Why a choice ends whose texts are through."""
 
 
-class Ending(StrEnum):
+class StreamEnding(StrEnum):
     """How a stream of the scripted engine ended."""
 
     OPEN = "open"
@@ -63,18 +63,18 @@ class Ending(StrEnum):
 
 
 @dataclass(slots=True)
-class Record:
-    """One stream: what was asked, how much was given, how it ended."""
+class StreamRecord:
+    """One stream: the request, how much was given, how it ended."""
 
     request: GenerationRequest
     context: Context
     events: int = 0
-    ending: Ending = Ending.OPEN
+    ending: StreamEnding = StreamEnding.OPEN
     over: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the stream has ended, however it did."""
 
 
-Answers = Answer | Callable[[GenerationRequest], Answer]
+ScriptedAnswers = ScriptedAnswer | Callable[[GenerationRequest], ScriptedAnswer]
 
 SCRIPTED_PROFILE = Profile(
     architecture="scripted",
@@ -95,7 +95,7 @@ Streams = Callable[[Context], AbstractAsyncContextManager[AsyncIterator[Event]]]
 
 @dataclass(frozen=True, slots=True)
 class ScriptedRequest:
-    """`PreparedRequest` of a given size, whose streams `make` makes."""
+    """`PreparedRequest` of a given size; `make` makes its streams."""
 
     size: RequestSize
     make: Streams
@@ -105,22 +105,22 @@ class ScriptedRequest:
 
 
 class ScriptedEngine:
-    """`Engine` and `Tokenizing` without tokens. `streams` holds a record of each stream, in order of
+    """`Engine` and `TokenizerEngine` without tokens. `streams` holds a record of each stream, in order of
     entering."""
 
     def __init__(
         self,
-        answer: Answers = Answer(),
+        answer: ScriptedAnswers = ScriptedAnswer(),
         *,
         profile: Profile = SCRIPTED_PROFILE,
         state: EngineState = EngineState.READY,
     ) -> None:
         self.answer = answer
-        self.streams: list[Record] = []
+        self.streams: list[StreamRecord] = []
         self.prepared = 0
         """Requests that it was asked to prepare."""
         self.closed = False
-        self.standing = state
+        self.engine_state = state
         """What `state` says; a test may set it."""
         self._profile = profile
 
@@ -135,29 +135,29 @@ class ScriptedEngine:
             raise UnsupportedParameter("a script ranks no tokens", param="prompt_logprobs")
         if request.output.logprob_token_ids:
             raise UnsupportedParameter("a script knows no token ids", param="logprob_token_ids")
-        counts = [len(_bytes(prompt)) for prompt in request.prompts]
+        counts = [len(_encode_prompt(prompt)) for prompt in request.prompts]
         if max(counts) >= self._profile.context_length:
             raise ContextLengthExceeded(
                 f"This model's maximum context length is {self._profile.context_length} tokens. "
                 f"However, your prompt has {max(counts)} tokens."
             )
         candidates = len(counts) * (request.output.best_of or request.output.choices)
-        size = RequestSize(sum(counts), self._room(request, sum(counts)) * candidates)
+        size = RequestSize(sum(counts), self._count_room(request, sum(counts)) * candidates)
         return ScriptedRequest(size, partial(self.stream, request))
 
     @asynccontextmanager
     async def stream(
         self, request: GenerationRequest, context: Context
     ) -> AsyncGenerator[AsyncIterator[Event], None]:
-        """What streaming a prepared request does."""
-        record = Record(request, context)
+        """Streams a prepared request."""
+        record = StreamRecord(request, context)
         self.streams.append(record)
         events = self._events(record)
         try:
             yield events
         finally:
             await events.aclose()
-            record.ending = Ending.LEFT if record.ending is Ending.OPEN else record.ending
+            record.ending = StreamEnding.LEFT if record.ending is StreamEnding.OPEN else record.ending
             record.over.set()
 
     async def profile(self) -> Profile:
@@ -165,19 +165,19 @@ class ScriptedEngine:
         return self._profile
 
     def state(self) -> EngineState:
-        return self.standing
+        return self.engine_state
 
     async def aclose(self) -> None:
         self.closed = True
-        self.standing = EngineState.FAILED
+        self.engine_state = EngineState.FAILED
 
     async def encode(self, prompt: Prompt, actor: Actor = LOCAL_ANONYMOUS) -> tuple[int, ...]:
         self._require_ready()
-        return _tokens(prompt)
+        return _tokenize_prompt(prompt)
 
     async def apply(self, conversation: Conversation, actor: Actor = LOCAL_ANONYMOUS) -> str:
         self._require_ready()
-        return bytes(_tokens(conversation)).decode()
+        return bytes(_tokenize_prompt(conversation)).decode()
 
     async def decode(self, tokens: Sequence[int]) -> str:
         self._require_ready()
@@ -197,10 +197,10 @@ class ScriptedEngine:
         return TokenizerInfo(self._profile.context_length, {})
 
     def _require_ready(self) -> None:
-        if self.standing is not EngineState.READY:
-            raise EngineUnavailable(f"the scripted engine is {self.standing}", retry_after=1.0)
+        if self.engine_state is not EngineState.READY:
+            raise EngineUnavailable(f"the scripted engine is {self.engine_state}", retry_after=1.0)
 
-    async def _events(self, record: Record) -> AsyncGenerator[Event, None]:
+    async def _events(self, record: StreamRecord) -> AsyncGenerator[Event, None]:
         context = record.context
         now, deadline = context.clock.monotonic, math.inf if context.deadline is None else context.deadline
         try:
@@ -213,16 +213,16 @@ class ScriptedEngine:
                     raise TimeoutError
                 record.events += 1
                 yield event
-            record.ending = Ending.COMPLETE
+            record.ending = StreamEnding.COMPLETE
         except AntiphonError:
-            record.ending = Ending.FAILED
+            record.ending = StreamEnding.FAILED
             raise
         except TimeoutError:
-            record.ending = Ending.FAILED
+            record.ending = StreamEnding.FAILED
             raise DeadlineExceeded("the deadline passed before the answer was complete") from None
 
-    async def _begin(self, request: GenerationRequest, context: Context) -> tuple[Answer, int]:
-        """All that comes before Started. Raises TimeoutError at the deadline."""
+    async def _begin(self, request: GenerationRequest, context: Context) -> tuple[ScriptedAnswer, int]:
+        """Everything before Started. Raises TimeoutError at the deadline."""
         self._require_ready()
         answer = self.answer(request) if callable(self.answer) else self.answer
         if answer.wait or answer.gate is not None:
@@ -234,19 +234,23 @@ class ScriptedEngine:
             await asyncio.sleep(0)
         if answer.error is not None and answer.error_after is None:
             raise answer.error
-        return answer, sum([len(_bytes(prompt)) for prompt in request.prompts])
+        return answer, sum([len(_encode_prompt(prompt)) for prompt in request.prompts])
 
     def _generate_events(
-        self, answer: Answer, request: GenerationRequest, prompt_tokens: int
+        self, answer: ScriptedAnswer, request: GenerationRequest, prompt_tokens: int
     ) -> Iterator[Event]:
         output = request.output
-        tellers = [_Teller(prompt, output) for prompt in request.prompts for _ in range(output.choices)]
+        tellers = [
+            _ScriptedChoice(prompt, output) for prompt in request.prompts for _ in range(output.choices)
+        ]
         candidates = len(request.prompts) * (output.best_of or output.choices)
-        room = self._room(request, prompt_tokens)
+        room = self._count_room(request, prompt_tokens)
         said = cycle(answer.texts) if answer.endless else iter(answer.texts)
         cut = answer.endless or len(answer.texts) > room
         made = 0
-        yield Started(prompt_tokens, prompts=tuple(map(_tokens, request.prompts)) if output.token_ids else ())
+        yield Started(
+            prompt_tokens, prompts=tuple(map(_tokenize_prompt, request.prompts)) if output.token_ids else ()
+        )
         yield from (teller.echo(choice) for choice, teller in enumerate(tellers) if output.echo)
         for made, text in enumerate(islice(said, room), start=1):
             if answer.error is not None and answer.error_after == made - 1:
@@ -254,7 +258,7 @@ class ScriptedEngine:
             if output.best_of is not None:
                 yield DiscardedTokens(candidates)
             for choice, teller in enumerate(tellers):
-                yield teller.say(choice, text)
+                yield teller.write(choice, text)
         if answer.error is not None:
             raise answer.error
         scores = None if output.logprobs is None else ()
@@ -262,14 +266,14 @@ class ScriptedEngine:
         yield from (Finished(choice, reason, scores=scores) for choice in range(len(tellers)))
         yield Usage(prompt_tokens, made * candidates)
 
-    def _room(self, request: GenerationRequest, prompt_tokens: int) -> int:
+    def _count_room(self, request: GenerationRequest, prompt_tokens: int) -> int:
         """The most tokens of one choice."""
         asked = request.output.max_tokens
         return self._profile.context_length - prompt_tokens if asked is None else asked
 
 
-class _Teller:
-    """One choice: how far its text is, and the scores of what it says."""
+class _ScriptedChoice:
+    """One choice: how far its text is, and the scores of its tokens."""
 
     def __init__(self, prompt: Prompt, output: Output) -> None:
         self._prompt = prompt
@@ -278,15 +282,15 @@ class _Teller:
         self._places = 0
 
     def echo(self, choice: int) -> TextDelta:
-        text = bytes(_tokens(self._prompt)).decode(errors="replace")
-        scores = tuple(chain.from_iterable(self._scores(character) for character in text))
+        text = bytes(_tokenize_prompt(self._prompt)).decode(errors="replace")
+        scores = tuple(chain.from_iterable(self._build_scores(character) for character in text))
         return TextDelta(choice, text, 0, scores)
 
-    def say(self, choice: int, text: str) -> TextDelta:
+    def write(self, choice: int, text: str) -> TextDelta:
         ids = (self._places,) if self._output.token_ids else ()
-        return TextDelta(choice, text, 0 if self._output.best_of else 1, self._scores(text), ids)
+        return TextDelta(choice, text, 0 if self._output.best_of else 1, self._build_scores(text), ids)
 
-    def _scores(self, text: str) -> tuple[TokenScore, ...]:
+    def _build_scores(self, text: str) -> tuple[TokenScore, ...]:
         wanted, offset, place = self._output.logprobs, self._said, self._places
         self._said, self._places = offset + len(text), place + 1
         if wanted is None:
@@ -297,12 +301,12 @@ class _Teller:
         return (TokenScore(0, piece, None if first else value, () if first else best, offset),)
 
 
-def _bytes(prompt: Prompt) -> bytes | tuple[int, ...]:
+def _encode_prompt(prompt: Prompt) -> bytes | tuple[int, ...]:
     """Bytes of the text, each of which is a token, or the tokens themselves."""
     if isinstance(prompt, Conversation):
         return "\n".join([message.text for message in prompt.messages]).encode(errors="replace")
     return prompt.tokens if prompt.tokens is not None else (prompt.text or "").encode(errors="replace")
 
 
-def _tokens(prompt: Prompt) -> tuple[int, ...]:
-    return tuple(_bytes(prompt))
+def _tokenize_prompt(prompt: Prompt) -> tuple[int, ...]:
+    return tuple(_encode_prompt(prompt))

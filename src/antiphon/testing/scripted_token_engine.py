@@ -43,7 +43,14 @@ from antiphon.errors import (
     Overloaded,
     UnsupportedParameter,
 )
-from antiphon.testing.toy_model import ScriptedAdapters, Tokenizer, ToySampler, best, build_vocabulary, rank
+from antiphon.testing.toy_model import (
+    ScriptedAdapters,
+    ToySampler,
+    ToyTokenizer,
+    build_vocabulary,
+    find_rank,
+    list_best,
+)
 
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
@@ -63,7 +70,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A place where the sequence stands still until the event is set."""
+    """A point at which the sequence waits until the event is set."""
 
     event: asyncio.Event
     after: int | None = 0
@@ -72,8 +79,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What is said to a prompt, and how. Without text and tokens the toy model speaks, by the sampling asked
-    for."""
+    """How to answer a prompt. Without text and tokens the toy model answers, by the requested sampling."""
 
     text: str | bytes | None = None
     """The continuation; the end-of-sequence token follows."""
@@ -120,7 +126,7 @@ def scripted_info(
 
 
 @dataclass(slots=True)
-class _Group:
+class _SiblingGroup:
     """Siblings: the first to hold the lock computes the prompt, the others find it computed."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -135,7 +141,7 @@ class _Sequence:
     request: TokenRequest
     script: Script
     prompt: tuple[int, ...]
-    group: _Group
+    group: _SiblingGroup
     room: int
     cached: int = 0
     past: tuple[int, ...] = ()
@@ -146,8 +152,8 @@ class _Sequence:
 
 
 class ScriptedTokenEngine:
-    """`TokenEngine` without a model. `requests` holds every request in order; `ended` counts the ones that
-    are over."""
+    """`TokenEngine` without a model. `requests` holds every request in order; `ended` counts the finished
+    ones."""
 
     def __init__(
         self,
@@ -164,13 +170,13 @@ class ScriptedTokenEngine:
         self.ended = 0
         self.closed = False
         self.table = vocabulary or build_vocabulary()
-        self.tokenizer = Tokenizer(self.table)
+        self.tokenizer = ToyTokenizer(self.table)
         self._facts = replace(info or scripted_info(), vocabulary=len(self.table.pieces))
         self.adapters = ScriptedAdapters(self.table)
         self._clock = clock or SystemClock()
         self._slots = FairSemaphore(QueueLimits(self._facts.sequences, sys.maxsize, sys.maxsize))
         self._counters = Load(free_sequences=self._facts.sequences)
-        self._groups: dict[str, _Group] = {}
+        self._groups: dict[str, _SiblingGroup] = {}
         self._spec = spec
         self._waiting: Counter[str] = Counter()
 
@@ -217,20 +223,20 @@ class ScriptedTokenEngine:
                 self._admit(sequence)
                 yield SequenceStarted(len(sequence.prompt), sequence.cached, self._clock.monotonic() - begun)
                 await self._prefill(sequence)
-            for scores in self._prompt_scores(sequence):
+            for scores in self._score_prompt(sequence):
                 yield scores
-            words = self._words(sequence)
+            words = self._iterate_tokens(sequence)
             while sequence.cause is None:
-                await self._stand(script, sequence.made)
+                await self._hold_or_fail(script, sequence.made)
                 if script.pace is not None:
                     await asyncio.sleep(script.pace)
                 yield self._step(sequence, words)
-            self._leave(sequence)
+            self._release(sequence)
             yield SequenceFinished(
                 sequence.cause, Counts(len(sequence.prompt), sequence.made, sequence.cached)
             )
         finally:
-            self._leave(sequence)
+            self._release(sequence)
             sequence.group.members -= 1
             if not sequence.group.members and request.group is not None:
                 self._groups.pop(request.group, None)
@@ -238,7 +244,7 @@ class ScriptedTokenEngine:
 
     # --- one sequence ---
 
-    def _prompt(self, segments: Sequence[Segment]) -> tuple[int, ...]:
+    def _join_segments(self, segments: Sequence[Segment]) -> tuple[int, ...]:
         prompt = tuple(token for segment in segments for token in segment.tokens)
         size = len(self.table.pieces)
         for token in prompt:
@@ -247,7 +253,7 @@ class ScriptedTokenEngine:
         return prompt
 
     def _accept(self, request: TokenRequest) -> _Sequence:
-        prompt = self._prompt(request.segments)
+        prompt = self._join_segments(request.segments)
         room = self._facts.context_length - len(prompt)
         if self.closed:
             raise EngineUnavailable("the scripted engine is closed")
@@ -260,13 +266,17 @@ class ScriptedTokenEngine:
                 f"However, your prompt has {len(prompt)} tokens."
             )
         script = self.script(request) if callable(self.script) else self.script
-        group = _Group() if request.group is None else self._groups.setdefault(request.group, _Group())
+        group = (
+            _SiblingGroup()
+            if request.group is None
+            else self._groups.setdefault(request.group, _SiblingGroup())
+        )
         room = min(room, request.max_tokens)
         cause = None if room else StopCause.LENGTH
         return _Sequence(request, script, prompt, group, room, past=prompt, cause=cause)
 
-    def _require_room(self, request: TokenRequest, group: _Group) -> None:
-        """Raises EngineBusy or Overloaded; never for a sibling of a sequence that is there."""
+    def _require_room(self, request: TokenRequest, group: _SiblingGroup) -> None:
+        """Raises EngineBusy or Overloaded; never for a sibling of a sequence that is queued or runs."""
         if group.members or self._slots.has_room(request.actor):
             return
         refusal: AntiphonError | None = None
@@ -307,7 +317,7 @@ class ScriptedTokenEngine:
         sequence.group.computed = True
         self._count(prefill_tokens=len(sequence.prompt) - sequence.cached, steps=1)
 
-    def _leave(self, sequence: _Sequence) -> None:
+    def _release(self, sequence: _Sequence) -> None:
         """Frees what the sequence holds; once."""
         if sequence.running:
             sequence.running = False
@@ -315,44 +325,46 @@ class ScriptedTokenEngine:
             self._slots.release(sequence.request.actor, self._clock)
 
     @staticmethod
-    async def _stand(script: Script, made: int) -> None:
-        """Waits or fails where the script says so."""
+    async def _hold_or_fail(script: Script, made: int) -> None:
+        """Waits or fails where the script tells it to."""
         if script.hold is not None and script.hold.after == made:
             await script.hold.event.wait()
         if script.failure is not None and script.failure.after == made:
             raise script.failure.error
 
-    def _words(self, sequence: _Sequence) -> Iterator[int]:
+    def _iterate_tokens(self, sequence: _Sequence) -> Iterator[int]:
         """The tokens of this sequence, one by one; `past` must hold the ones before."""
         script, request = sequence.script, sequence.request
-        said = script.tokens if script.text is None else self.tokenizer.plain(script.text)
+        said = script.tokens if script.text is None else self.tokenizer.encode_plain(script.text)
         if said is not None:
             eos = self.table.eos_id if self.table.eos_id is not None else 0
             return cycle(said) if script.endless else chain(said, repeat(eos))
-        ends = frozenset((*self._ends(request), *request.stop_token_ids))
+        ends = frozenset((*self._list_ends(request), *request.stop_token_ids))
         sampler = ToySampler(request.sampling, request.choice, sequence.prompt, ends)
-        toy = self.adapters.toy(request.adapter)
+        toy = self.adapters.get_model(request.adapter)
         return iter(lambda: sampler.next(toy.logprobs(sequence.past)), -1)
 
-    def _ends(self, request: TokenRequest) -> tuple[int, ...]:
+    def _list_ends(self, request: TokenRequest) -> tuple[int, ...]:
         return () if request.sampling.ignore_eos else self.table.end_ids
 
-    def _prompt_scores(self, sequence: _Sequence) -> Iterator[PromptScores]:
+    def _score_prompt(self, sequence: _Sequence) -> Iterator[PromptScores]:
         """In chunks as an engine computes them; the first token is scored by nobody."""
         wanted, prompt = sequence.request.prompt_logprobs, sequence.prompt
         if wanted is None:
             return
         for start in range(1, len(prompt), self._spec.prefill_chunk):
             places = range(start, min(start + self._spec.prefill_chunk, len(prompt)))
-            toy = self.adapters.toy(sequence.request.adapter)
+            toy = self.adapters.get_model(sequence.request.adapter)
             rows = [toy.logprobs(prompt[:place]) for place in places]
-            likeliest = [pair for row in rows for pair in best(row, wanted)]
+            likeliest = [pair for row in rows for pair in list_best(row, wanted)]
             yield PromptScores(
                 start,
                 array("f", [row[prompt[place]] for row, place in zip(rows, places, strict=True)]).tobytes(),
                 array("i", [token for token, _ in likeliest]).tobytes(),
                 array("f", [value for _, value in likeliest]).tobytes(),
-                array("i", [rank(row, prompt[at]) for row, at in zip(rows, places, strict=True)]).tobytes(),
+                array(
+                    "i", [find_rank(row, prompt[at]) for row, at in zip(rows, places, strict=True)]
+                ).tobytes(),
             )
 
     def _step(self, sequence: _Sequence, words: Iterator[int]) -> Steps:
@@ -364,29 +376,29 @@ class ScriptedTokenEngine:
             tokens.append(token)
             sequence.past = (*sequence.past[-8:], token)
             sequence.made += 1
-            sequence.cause = self._cause(token, sequence)
+            sequence.cause = self._find_cause(token, sequence)
             if sequence.cause is not None or len(tokens) >= script.burst or sequence.made in marks:
                 break
         sequence.cells += len(tokens)
         self._count(decoded_tokens=len(tokens), steps=1, cells_used=len(tokens))
         return Steps(tuple(tokens)) if wanted is None else self._score_steps(sequence, before, tokens, wanted)
 
-    def _cause(self, token: int, sequence: _Sequence) -> StopCause | None:
+    def _find_cause(self, token: int, sequence: _Sequence) -> StopCause | None:
         if token in sequence.request.stop_token_ids:
             return StopCause.STOP_TOKEN
-        if token in self._ends(sequence.request):
+        if token in self._list_ends(sequence.request):
             return StopCause.END
         return StopCause.LENGTH if sequence.made >= sequence.room else None
 
     def _score_steps(
         self, sequence: _Sequence, before: tuple[int, ...], tokens: list[int], wanted: int
     ) -> Steps:
-        toy = self.adapters.toy(sequence.request.adapter)
+        toy = self.adapters.get_model(sequence.request.adapter)
         rows = [toy.logprobs(before + tuple(tokens[:index])) for index in range(len(tokens))]
         chosen = tuple(row[token] for row, token in zip(rows, tokens, strict=True))
         if listed := sequence.request.logprob_token_ids:
             return Steps(tuple(tokens), chosen, tuple(tuple((at, row[at]) for at in listed) for row in rows))
-        return Steps(tuple(tokens), chosen, tuple(best(row, wanted) for row in rows) if wanted else ())
+        return Steps(tuple(tokens), chosen, tuple(list_best(row, wanted) for row in rows) if wanted else ())
 
     def _count(self, **changes: int) -> None:
         self._counters = replace(

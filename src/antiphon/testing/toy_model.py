@@ -39,13 +39,13 @@ class ToyModel:
         self._speakable = [index for index, kind in enumerate(kinds) if kind is TokenKind.NORMAL]
         self._size = len(kinds)
         self._eos = vocabulary.eos_id
-        self._cached = lru_cache(maxsize=4096)(self._distribution)
+        self._cached = lru_cache(maxsize=4096)(self._compute_distribution)
 
     def logprobs(self, past: tuple[int, ...]) -> tuple[float, ...]:
         """Log-probability of each id after these tokens; sums to one."""
         return self._cached(past[-MEMORY:])
 
-    def _distribution(self, past: tuple[int, ...]) -> tuple[float, ...]:
+    def _compute_distribution(self, past: tuple[int, ...]) -> tuple[float, ...]:
         noise = blake2b(self._salt + repr(past).encode(), digest_size=64).digest()
         logits = [noise[index % 64] / 256 + (index * 37 % 101) / 101 for index in range(self._size)]
         for place in range(CANDIDATES):
@@ -57,12 +57,12 @@ class ToyModel:
         return tuple(logit - total for logit in logits)
 
 
-def rank(row: tuple[float, ...], token: int) -> int:
+def find_rank(row: tuple[float, ...], token: int) -> int:
     """1 for the likeliest token of a row, and so on."""
     return 1 + sum(value > row[token] for value in row)
 
 
-def best(row: tuple[float, ...], count: int) -> tuple[tuple[int, float], ...]:
+def list_best(row: tuple[float, ...], count: int) -> tuple[tuple[int, float], ...]:
     """The likeliest tokens, best first."""
     return tuple(sorted(enumerate(row), key=lambda pair: -pair[1])[:count])
 
@@ -71,7 +71,7 @@ Weighted = list[tuple[float, int]]
 """Probabilities with their ids, likeliest first; they need not sum to one."""
 
 
-def draw(seed: int, choice: int, position: int) -> float:
+def draw_number(seed: int, choice: int, position: int) -> float:
     """A number in [0, 1) that depends on nothing else."""
     key = b"".join((value & (2**64 - 1)).to_bytes(8, "little") for value in (seed, choice, position))
     return int.from_bytes(blake2b(key, digest_size=8).digest(), "little") / 2**64
@@ -98,7 +98,9 @@ class ToySampler:
         """The next token after `raw` log-probabilities."""
         position = self._said.total()
         legal = [
-            (self._logit(token, value), token) for token, value in enumerate(raw) if self._is_legal(token)
+            (self._compute_logit(token, value), token)
+            for token, value in enumerate(raw)
+            if self._is_legal(token)
         ]
         token = self._draw(sorted(legal, key=lambda pair: (-pair[0], pair[1])), position)
         self._said[token] += 1
@@ -114,7 +116,7 @@ class ToySampler:
         ended = [banned for banned in self._sampling.banned if banned[-1] == token]
         return any(output[len(output) - len(banned) + 1 :] == banned[:-1] for banned in ended)
 
-    def _logit(self, token: int, value: float) -> float:
+    def _compute_logit(self, token: int, value: float) -> float:
         sampling, count = self._sampling, self._said[token]
         value += self._bias.get(token, 0.0)
         if count or token in self._prompt:
@@ -128,21 +130,21 @@ class ToySampler:
             return ranked[0][1]
         best = ranked[0][0]
         weights = [(math.exp((value - best) / sampling.temperature), token) for value, token in ranked]
-        number = draw(sampling.seed, self._choice, position)
+        number = draw_number(sampling.seed, self._choice, position)
         if sampling.mirostat is None:
             return _pick(_truncate(weights, sampling), number)
-        return self._draw_mirostat(_shares(weights), number, sampling.mirostat)
+        return self._draw_mirostat(_normalize(weights), number, sampling.mirostat)
 
     def _draw_mirostat(self, shares: Weighted, number: float, mirostat: Mirostat) -> int:
         near = [pair for pair in shares if pair[0] > 0 and -math.log2(pair[0]) <= self._threshold]
-        kept = _shares(near or shares[:1])
+        kept = _normalize(near or shares[:1])
         token = _pick(kept, number)
         surprise = -math.log2(next(share for share, other in kept if other == token))
         self._threshold -= mirostat.rate * (surprise - mirostat.target)
         return token
 
 
-def _shares(weights: Weighted) -> Weighted:
+def _normalize(weights: Weighted) -> Weighted:
     total = math.fsum(weight for weight, _ in weights)
     return [(weight / total, token) for weight, token in weights]
 
@@ -178,7 +180,7 @@ def _keep_share(weights: Weighted, share: float) -> Weighted:
 
 
 def _apply_typical(weights: Weighted, share: float) -> Weighted:
-    shares = [pair for pair in _shares(weights) if pair[0] > 0]
+    shares = [pair for pair in _normalize(weights) if pair[0] > 0]
     entropy = -math.fsum(part * math.log(part) for part, _ in shares)
     near = sorted(shares, key=lambda pair: abs(-math.log(pair[0]) - entropy))
     return sorted(_keep_share(near, share), reverse=True)
@@ -237,7 +239,7 @@ def build_vocabulary(
 
 
 @dataclass(frozen=True)
-class Tokenizer:
+class ToyTokenizer:
     """Longest match from the left over the pieces of a vocabulary that has every byte."""
 
     vocabulary: Vocabulary
@@ -261,7 +263,7 @@ class Tokenizer:
     def _control(self) -> re.Pattern[str]:
         return re.compile("(" + "|".join(map(re.escape, sorted(self.controls, key=len, reverse=True))) + ")")
 
-    def plain(self, text: str | bytes) -> tuple[int, ...]:
+    def encode_plain(self, text: str | bytes) -> tuple[int, ...]:
         """Ids of text that holds no control token, without the prefix space."""
         data = text.encode() if isinstance(text, str) else text
         return tuple(self._longest_matches(data))
@@ -281,15 +283,15 @@ class Tokenizer:
         ids: list[int] = []
         if add_bos and self.vocabulary.bos_id is not None:
             ids.append(self.vocabulary.bos_id)
-        for index, run in enumerate(self._runs(pieces)):
+        for index, run in enumerate(self._split_at_controls(pieces)):
             if isinstance(run, int):
                 ids.append(run)
             else:
                 prefix = " " if index == 0 and self.vocabulary.space_prefix else ""
-                ids.extend(self.plain(prefix + run))
+                ids.extend(self.encode_plain(prefix + run))
         return tuple(ids)
 
-    def _runs(self, pieces: Sequence[TextPiece]) -> Iterator[str | int]:
+    def _split_at_controls(self, pieces: Sequence[TextPiece]) -> Iterator[str | int]:
         """Alternates between stretches of plain text and ids of control tokens."""
         text = ""
         for piece in pieces:
@@ -343,7 +345,7 @@ class ScriptedAdapters:
         finally:
             self.running[digest] -= 1
 
-    def toy(self, digest: str | None) -> ToyModel:
+    def get_model(self, digest: str | None) -> ToyModel:
         """The toy model, computing with an adapter."""
         if digest not in self._toys:
             self._toys[digest] = ToyModel(self._vocabulary, digest or "")

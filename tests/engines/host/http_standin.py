@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from antiphon.engines.host.control import EngineNews, HttpConfig, Lifeline, StatusPipe
-from antiphon.engines.host.runtime import leave
+from antiphon.engines.host.runtime import leave_directory
 from antiphon.processes.ipc.frames import from_line
 from antiphon.settings.schema import decode_settings
 
@@ -27,17 +27,17 @@ NOTE = "STANDIN_NOTE"
 
 def main() -> None:
     lifeline = Lifeline()
-    settings = decode_settings(lifeline.line())
-    config = from_line(lifeline.line(), HttpConfig)
+    settings = decode_settings(lifeline.read_line())
+    config = from_line(lifeline.read_line(), HttpConfig)
     news: list[EngineNews] = []
     lifeline.watch(
-        told=lambda line: news.append(from_line(line, EngineNews)), gone=lambda: _abandon(config.runtime)
+        on_line=lambda line: news.append(from_line(line, EngineNews)), on_end=lambda: _abandon(config.runtime)
     )
     listener = socket.socket(fileno=config.listen_fd)
     if NONSENSE in os.environ:
         os.write(config.status_fd, b"hello\n")
     signal.signal(signal.SIGTERM, lambda *_: _drain(listener, config))
-    StatusPipe(config.status_fd).ready()
+    StatusPipe(config.status_fd).report_ready()
     while True:
         connection, _ = listener.accept()
         known = {
@@ -69,7 +69,7 @@ def _reachable(family: int, address: object) -> bool:
 
 
 def _abandon(runtime: str) -> None:
-    leave(Path(runtime))
+    leave_directory(Path(runtime))
     os._exit(3)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar, runtime_checkable
 
 import antiphon
-from antiphon.engines.host.frames import TO_HOST, Generate
+from antiphon.engines.host.frames import TO_HOST, GenerateCall
 from antiphon.processes.ipc.frames import PROTOCOL, FrameReader, FrameWriter, Hello, Message
 
 M = TypeVar("M")
@@ -43,7 +43,7 @@ class Peer:
     async def asked(self) -> None:
         """Reads, as a host, until a sequence is asked for."""
         async for group in messages(self, FrameReader(TO_HOST)):
-            if any(isinstance(message, Generate) for message in group):
+            if any(isinstance(message, GenerateCall) for message in group):
                 return
 
     async def ended(self) -> bool:

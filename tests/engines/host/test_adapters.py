@@ -9,8 +9,8 @@ import pytest
 
 from antiphon.domain.sampling import Sampling
 from antiphon.engines.base import EngineState, LoadSpec, Steps, TokenRequest, TokenSegment
-from antiphon.engines.host.client import host_engine
-from antiphon.engines.host.server import listening
+from antiphon.engines.host.client import open_host_engine
+from antiphon.engines.host.server import serve_engine
 from antiphon.errors import EngineDied, InvalidValue
 from antiphon.telemetry.logs import FIELDS, LOGGER
 from antiphon.testing import Script, ScriptedTokenEngine
@@ -66,49 +66,49 @@ async def test_an_engine_without_adapters_refuses_them() -> None:
             await link.client.add_adapter("d1", "/a/one")
 
 
-async def test_a_host_that_came_back_is_told_of_its_adapters_before_anything_else() -> None:
+async def test_a_restarted_host_is_told_of_its_adapters_first() -> None:
     with short_directory() as place:
         path = str(place / "0.sock")
         first, second = Adapting(), Adapting()
-        async with host_engine(path, "x") as client, asyncio.timeout(PATIENCE):
-            async with listening(first, path):
+        async with open_host_engine(path, "x") as client, asyncio.timeout(PATIENCE):
+            async with serve_engine(first, path):
                 await client.load(SPEC)
                 await client.add_adapter("d1", "/a/one")
                 await client.add_adapter("d2", "/a/two")
                 await client.remove_adapter("d2")
             while client.state() is not EngineState.RESTARTING:
                 await asyncio.sleep(0.005)
-            async with listening(second, path):
+            async with serve_engine(second, path):
                 await client.load(SPEC)
                 assert [event async for event in client.generate(asking())]
         assert second.told == [("add", "d1", "/a/one")]
 
 
-async def test_an_adapter_that_a_host_refuses_when_it_is_back_is_told_of_until_it_is_added_again(
+async def test_a_refused_adapter_is_pending_until_it_is_added_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with short_directory() as place:
         path = str(place / "0.sock")
         second = Adapting()
         second.lost.add("/a/one")
-        async with host_engine(path, "x") as client, asyncio.timeout(PATIENCE):
-            async with listening(Adapting(), path):
+        async with open_host_engine(path, "x") as client, asyncio.timeout(PATIENCE):
+            async with serve_engine(Adapting(), path):
                 await client.load(SPEC)
                 await client.add_adapter("d1", "/a/one")
                 await client.add_adapter("d2", "/a/two")
             while client.state() is not EngineState.RESTARTING:
                 await asyncio.sleep(0.005)
-            async with listening(second, path):
+            async with serve_engine(second, path):
                 await client.load(SPEC)
-                assert (client.lacks("d1"), client.lacks("d2")) == (True, False)
+                assert (client.is_pending_reload("d1"), client.is_pending_reload("d2")) == (True, False)
                 (lost,) = [getattr(line, FIELDS) for line in caplog.records if line.message == "adapter_lost"]
                 assert lost == {"model": "x", "digest": "d1", "reason": "the library refused it"}
                 second.lost.clear()
                 await client.add_adapter("d1", "/a/one")
-                assert not client.lacks("d1")
+                assert not client.is_pending_reload("d1")
 
 
-async def test_an_adapter_that_a_host_lacks_is_given_to_it_again_without_anybodys_doing(
+async def test_a_missing_adapter_is_loaded_again_by_itself(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, LOGGER.name)
@@ -120,24 +120,24 @@ async def test_an_adapter_that_a_host_lacks_is_given_to_it_again_without_anybody
         path = str(place / "0.sock")
         second = Adapting()
         second.lost |= {"/a/one", "/a/two"}
-        async with host_engine(path, "x") as client, asyncio.timeout(PATIENCE):
-            async with listening(Adapting(), path):
+        async with open_host_engine(path, "x") as client, asyncio.timeout(PATIENCE):
+            async with serve_engine(Adapting(), path):
                 await client.load(SPEC)
                 await client.add_adapter("d1", "/a/one")
                 await client.add_adapter("d2", "/a/two")
             while client.state() is not EngineState.RESTARTING:
                 await asyncio.sleep(0.005)
-            async with listening(second, path):
+            async with serve_engine(second, path):
                 await client.load(SPEC)
                 while second.refused < 6:  # twice after the first time
                     await asyncio.sleep(0.005)
-                assert client.lacks("d1") and client.lacks("d2")
+                assert client.is_pending_reload("d1") and client.is_pending_reload("d2")
                 second.lost.remove("/a/one")
                 await client.remove_adapter("d2")
-                while client.lacks("d1"):
+                while client.is_pending_reload("d1"):
                     await asyncio.sleep(0.005)
                 assert second.told == [("remove", "d2"), ("add", "d1", "/a/one")]
-                assert not client.lacks("d2"), "who was unloaded is not given again"
+                assert not client.is_pending_reload("d2"), "who was unloaded is not given again"
         assert len(said("adapter_lost")) == 2, "each loss is said once"
         assert said("adapter_back") == [{"model": "x", "digest": "d1"}]
 
@@ -155,7 +155,7 @@ async def test_adapters_are_back_after_a_host_was_killed(tmp_path: Path) -> None
 
     with short_directory() as place:
         path = str(place / "0.sock")
-        async with host_engine(path, "tiny") as client, asyncio.timeout(2 * PATIENCE):
+        async with open_host_engine(path, "tiny") as client, asyncio.timeout(2 * PATIENCE):
 
             async def answers() -> list[list[int]]:
                 said: list[list[int]] = []

@@ -24,7 +24,8 @@ import sys, time
 from antiphon.engines.host.control import StatusPipe
 pipe = StatusPipe(int(sys.stdin.readline()))
 for word in sys.argv[1]:
-    {"r": pipe.ready, "a": pipe.alive, ".": lambda: time.sleep(0.2), "_": lambda: time.sleep(60)}[word]()
+    pauses = {".": lambda: time.sleep(0.2), "_": lambda: time.sleep(60)}
+    ({"r": pipe.report_ready, "a": pipe.report_alive} | pauses)[word]()
 """
 
 
@@ -43,7 +44,7 @@ async def speaking(words: str) -> AsyncIterator[Child]:
 
 async def told(child: Child, silence: float) -> list[ChildState]:
     async with asyncio.timeout(30):
-        return [status.state async for status in child.reports(silence)]
+        return [status.state async for status in child.read_reports(silence)]
 
 
 async def test_one_that_falls_silent_after_a_sign_of_life_is_killed():
@@ -66,7 +67,7 @@ async def test_one_that_keeps_its_word_is_left_alone():
 
 async def test_one_that_is_stopped_is_ended_too():
     async with speaking("ar" + ".a" * 100) as child:
-        reports = child.reports(0.2)
+        reports = child.read_reports(0.2)
         assert (await anext(reports)).state is ChildState.READY
         os.kill(child.pid, signal.SIGSTOP)
         async with asyncio.timeout(30):

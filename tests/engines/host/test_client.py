@@ -9,9 +9,9 @@ import pytest
 
 import antiphon
 from antiphon.engines.base import EngineState, SequenceStarted, Steps, TextPiece, TokenSegment
-from antiphon.engines.host.client import HostTokenEngine, host_engine
-from antiphon.engines.host.frames import TO_HOST, Begun, Cancel, Generate, Stepped
-from antiphon.engines.host.server import listening
+from antiphon.engines.host.client import HostTokenEngine, open_host_engine
+from antiphon.engines.host.frames import TO_HOST, CancelCall, GenerateCall, StartedReply, StepsReply
+from antiphon.engines.host.server import serve_engine
 from antiphon.errors import (
     DeadlineExceeded,
     EngineBusy,
@@ -40,7 +40,7 @@ async def until(engine: HostTokenEngine, state: EngineState) -> None:
 
 async def test_before_the_first_connection_a_call_is_refused_at_once() -> None:
     with short_directory() as place:
-        async with host_engine(str(place / "0.sock"), "cantor") as client:
+        async with open_host_engine(str(place / "0.sock"), "cantor") as client:
             assert client.state() is EngineState.STARTING
             with pytest.raises(EngineUnavailable, match="cantor is starting; try again") as refusal:
                 await anext(client.generate(asking()))
@@ -49,7 +49,7 @@ async def test_before_the_first_connection_a_call_is_refused_at_once() -> None:
                 await client.info()
 
 
-async def test_a_lost_connection_kills_what_had_started_and_not_what_was_queued() -> None:
+async def test_a_lost_connection_kills_started_calls_only() -> None:
     engine = endless()
     async with linked(engine) as link, asyncio.timeout(PATIENCE):
         running = [link.client.generate(asking()) for _ in range(4)]
@@ -80,11 +80,14 @@ async def test_events_that_had_come_are_read_before_the_error() -> None:
     async def behave(peer: Peer) -> None:
         peer.send(HELLO)
         await peer.asked()
-        peer.send(Begun(1, SequenceStarted(3)), Stepped(1, Steps((4,))), Stepped(1, Steps((5,))))
+        peer.send(StartedReply(1, SequenceStarted(3)), StepsReply(1, Steps((4,))), StepsReply(1, Steps((5,))))
         peer.writer.close()
 
     with short_directory() as place:
-        async with pretending(place / "0.sock", behave), host_engine(str(place / "0.sock"), "x") as client:
+        async with (
+            pretending(place / "0.sock", behave),
+            open_host_engine(str(place / "0.sock"), "x") as client,
+        ):
             await until(client, EngineState.READY)
             events = client.generate(asking())
             heard = [await anext(events)]
@@ -98,9 +101,9 @@ async def test_events_that_had_come_are_read_before_the_error() -> None:
 async def test_it_connects_again_to_a_new_host() -> None:
     with short_directory() as place:
         path = str(place / "0.sock")
-        async with host_engine(path, "x") as client, asyncio.timeout(PATIENCE):
+        async with open_host_engine(path, "x") as client, asyncio.timeout(PATIENCE):
             for generation in (1, 2, 3):
-                async with listening(brief(), path):
+                async with serve_engine(brief(), path):
                     await client.load(SPEC)
                     assert client.generation == generation
                     assert [event async for event in client.generate(asking())]
@@ -109,7 +112,7 @@ async def test_it_connects_again_to_a_new_host() -> None:
                     await client.tokenize([TextPiece("a")], False)
 
 
-async def test_giving_up_ends_every_call_and_refuses_new_ones_without_a_hope() -> None:
+async def test_giving_up_ends_every_call_and_refuses_new_ones() -> None:
     async with linked(endless()) as link:
         running = link.client.generate(asking())
         assert isinstance(await anext(running), SequenceStarted)
@@ -153,16 +156,19 @@ async def test_closing_a_generator_tells_the_host_and_does_not_wait() -> None:
         async for group in messages(peer, FrameReader(TO_HOST)):
             for message in group:
                 told.put_nowait(message)
-                if isinstance(message, Generate):
-                    peer.send(Begun(message.call, SequenceStarted(3)))
+                if isinstance(message, GenerateCall):
+                    peer.send(StartedReply(message.call, SequenceStarted(3)))
 
     with short_directory() as place:
-        async with pretending(place / "0.sock", behave), host_engine(str(place / "0.sock"), "x") as client:
+        async with (
+            pretending(place / "0.sock", behave),
+            open_host_engine(str(place / "0.sock"), "x") as client,
+        ):
             await until(client, EngineState.READY)
             async with asyncio.timeout(PATIENCE), aclosing(client.generate(asking())) as events:
                 await anext(events)
             heard = [await told.get() for _ in range(3)]
-            assert heard == [HELLO, Generate(1, asking()), Cancel(1)]
+            assert heard == [HELLO, GenerateCall(1, asking()), CancelCall(1)]
 
 
 async def test_a_sequence_that_is_over_is_not_cancelled() -> None:
@@ -184,12 +190,15 @@ async def test_a_gap_in_the_sequence_ends_the_connection_and_its_calls() -> None
     async def behave(peer: Peer) -> None:
         peer.send(HELLO)
         await peer.asked()
-        peer.send(Begun(1, SequenceStarted(3)))
-        peer.frame(Stepped(1, Steps((4,))))  # made and lost
-        peer.send(Stepped(1, Steps((5,))))
+        peer.send(StartedReply(1, SequenceStarted(3)))
+        peer.frame(StepsReply(1, Steps((4,))))  # made and lost
+        peer.send(StepsReply(1, Steps((5,))))
 
     with short_directory() as place:
-        async with pretending(place / "0.sock", behave), host_engine(str(place / "0.sock"), "x") as client:
+        async with (
+            pretending(place / "0.sock", behave),
+            open_host_engine(str(place / "0.sock"), "x") as client,
+        ):
             await until(client, EngineState.READY)
             async with asyncio.timeout(PATIENCE):
                 assert isinstance(await failure(client.generate(asking())), EngineDied)
@@ -204,7 +213,10 @@ async def test_a_host_of_another_release_is_given_up_with_a_sentence(hello: Hell
         await peer.ended()
 
     with short_directory() as place:
-        async with pretending(place / "0.sock", behave), host_engine(str(place / "0.sock"), "x") as client:
+        async with (
+            pretending(place / "0.sock", behave),
+            open_host_engine(str(place / "0.sock"), "x") as client,
+        ):
             await until(client, EngineState.FAILED)
             with pytest.raises(EngineUnavailable, match="install the same release"):
                 await client.info()
@@ -214,12 +226,15 @@ async def test_a_host_that_does_not_begin_with_hello_is_not_believed() -> None:
     hung_up = asyncio.Event()
 
     async def behave(peer: Peer) -> None:
-        peer.send(Begun(1, SequenceStarted(3)))
+        peer.send(StartedReply(1, SequenceStarted(3)))
         await peer.ended()
         hung_up.set()
 
     with short_directory() as place:
-        async with pretending(place / "0.sock", behave), host_engine(str(place / "0.sock"), "x") as client:
+        async with (
+            pretending(place / "0.sock", behave),
+            open_host_engine(str(place / "0.sock"), "x") as client,
+        ):
             async with asyncio.timeout(PATIENCE):
                 await hung_up.wait()
             assert client.state() is EngineState.STARTING
@@ -235,7 +250,10 @@ async def test_a_host_that_greets_and_leaves_is_never_taken_for_ready() -> None:
         greeted += 1
 
     with short_directory() as place:
-        async with pretending(place / "0.sock", behave), host_engine(str(place / "0.sock"), "x") as client:
+        async with (
+            pretending(place / "0.sock", behave),
+            open_host_engine(str(place / "0.sock"), "x") as client,
+        ):
             async with asyncio.timeout(PATIENCE):
                 while greeted < 5:
                     await asyncio.sleep(0.005)
@@ -249,13 +267,16 @@ async def test_an_answer_out_of_turn_is_an_error_of_that_call_alone() -> None:
         peer.send(HELLO)
         async for group in messages(peer, FrameReader(TO_HOST)):
             for message in group:
-                if not isinstance(message, Hello | Cancel):
-                    peer.send(Begun(message.call, SequenceStarted(3)))
+                if not isinstance(message, Hello | CancelCall):
+                    peer.send(StartedReply(message.call, SequenceStarted(3)))
 
     with short_directory() as place:
-        async with pretending(place / "0.sock", behave), host_engine(str(place / "0.sock"), "x") as client:
+        async with (
+            pretending(place / "0.sock", behave),
+            open_host_engine(str(place / "0.sock"), "x") as client,
+        ):
             await until(client, EngineState.READY)
-            with pytest.raises(EngineError, match="out of turn with Begun"):
+            with pytest.raises(EngineError, match="out of turn with StartedReply"):
                 await client.info()
             assert client.state() is EngineState.READY
 
@@ -278,12 +299,12 @@ async def test_a_call_that_is_not_answered_ends_at_its_deadline() -> None:
             with pytest.raises(DeadlineExceeded, match=r"within 0\.05 s"):
                 await client.tokenize([TextPiece("hello")], False)
             async with asyncio.timeout(PATIENCE):
-                while not isinstance(await told.get(), Cancel):
+                while not isinstance(await told.get(), CancelCall):
                     pass
             keeping.cancel()
 
 
-async def test_a_prompt_that_no_message_can_hold_is_refused_and_harms_nobody() -> None:
+async def test_a_prompt_too_large_for_a_message_is_refused_alone() -> None:
     async with linked(endless()) as link:
         running = link.client.generate(asking())
         await anext(running)
@@ -300,7 +321,7 @@ async def test_a_host_that_stops_reading_gets_no_more_calls() -> None:
     async with asyncio.timeout(PATIENCE):
         with short_directory() as place:
             path = str(place / "0.sock")
-            async with pretending(place / "0.sock", behave), host_engine(path, "x") as client:
+            async with pretending(place / "0.sock", behave), open_host_engine(path, "x") as client:
                 await until(client, EngineState.READY)
                 text = [TextPiece("x" * (MAX_MESSAGE // 3))]
                 async with asyncio.TaskGroup() as group:
@@ -333,7 +354,7 @@ async def test_what_one_caller_sends_leaves_as_much_room_to_others() -> None:
     async with asyncio.timeout(PATIENCE):
         with short_directory() as place:
             path = str(place / "0.sock")
-            async with pretending(place / "0.sock", behave), host_engine(path, "x") as client:
+            async with pretending(place / "0.sock", behave), open_host_engine(path, "x") as client:
                 await until(client, EngineState.READY)
                 found: list[set[type[Exception] | None]] = []
                 counts: list[int] = []
@@ -361,7 +382,7 @@ async def refused(call: Awaitable[object]) -> bool:
     return False
 
 
-async def test_a_held_sequence_is_cancelled_while_it_is_queued_and_in_its_prompt() -> None:
+async def test_a_held_sequence_is_cancelled_in_queue_and_in_prefill() -> None:
     held = asyncio.Event()
     engine = ScriptedTokenEngine(Script(hold=Hold(held, after=None)))
     async with linked(engine) as link, asyncio.timeout(PATIENCE):

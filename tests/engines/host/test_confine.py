@@ -10,8 +10,8 @@ import psutil
 import pytest
 
 from antiphon.engines.base import LoadSpec
-from antiphon.engines.host.client import host_engine
-from antiphon.engines.host.confine import FIRST_TO_GO, OPEN_FILES, other_user
+from antiphon.engines.host.client import open_host_engine
+from antiphon.engines.host.confine import FIRST_TO_GO, OPEN_FILES, find_other_user
 from antiphon.engines.host.control import ChildState
 from antiphon.errors import SettingsError
 from tests.engines.host.test_child import speaking
@@ -44,7 +44,7 @@ def ready(host: Started) -> None:
     host.says(ChildState.READY)
 
 
-def test_a_host_has_limits_no_new_privileges_and_is_the_first_to_go() -> None:
+def test_a_host_has_limits_and_no_new_privileges() -> None:
     with started("brief") as host:
         ready(host)
         seen = psutil.Process(host.process.pid)
@@ -65,20 +65,20 @@ async def test_a_child_inherits_no_descriptor_but_those_it_is_given(tmp_path: Pa
     with secret.open() as opened:
         os.set_inheritable(opened.fileno(), True)
         async with speaking("r_") as child:
-            assert (await anext(child.reports(5.0))).state is ChildState.READY
+            assert (await anext(child.read_reports(5.0))).state is ChildState.READY
             assert str(secret) not in [file.path for file in psutil.Process(child.pid).open_files()]
 
 
-def test_only_root_may_name_another_user_and_only_one_that_there_is() -> None:
+def test_only_root_may_name_another_existing_user() -> None:
     own = psutil.Process().username()
-    assert other_user(own) is None, "nothing to change"
+    assert find_other_user(own) is None, "nothing to change"
     with pytest.raises(SettingsError, match="there is no user 'nobody-of-that-name'"):
-        other_user("nobody-of-that-name")
+        find_other_user("nobody-of-that-name")
     if AS_ROOT:
-        assert other_user(NOBODY) is not None
+        assert find_other_user(NOBODY) is not None
     else:
         with pytest.raises(SettingsError, match="only root can run engines as root"):
-            other_user("root")
+            find_other_user("root")
 
 
 async def test_a_host_takes_the_rights_of_its_user_and_still_serves() -> None:
@@ -98,7 +98,7 @@ async def test_a_host_takes_the_rights_of_its_user_and_still_serves() -> None:
             assert int(kernel["CapEff"], 16) == int(kernel["CapPrm"], 16) == 0
             assert kernel["NoNewPrivs"] == "1" and "0" not in kernel["Groups"].split()
             assert host.socket.stat().st_mode & 0o777 == 0o600, "nobody else may connect"
-            async with host_engine(str(host.socket), "cantor") as client:
+            async with open_host_engine(str(host.socket), "cantor") as client:
                 await client.load(LoadSpec(""))
                 assert [event async for event in client.generate(asking())]
             host.process.send_signal(signal.SIGTERM)

@@ -38,7 +38,7 @@ def test_what_is_written_is_one_line_and_is_read_as_it_was(value: object) -> Non
 @pytest.mark.parametrize(
     "line", [b"", b"{", b'{"state":"odd"}', b'{"state":"ready","info":{"library":"of another release"}}']
 )
-def test_a_line_of_another_release_is_named_as_one_that_cannot_be_read(line: bytes) -> None:
+def test_a_line_of_another_release_is_named_unreadable(line: bytes) -> None:
     with pytest.raises(FrameError, match="cannot be read"):
         from_line(line, Status)
 
@@ -47,9 +47,9 @@ def test_lines_come_whole_however_they_are_written() -> None:
     reading, writing = os.pipe()
     lifeline = Lifeline(reading)
     os.write(writing, b'{"a":1}\n{"b"')
-    assert lifeline.line() == b'{"a":1}'
+    assert lifeline.read_line() == b'{"a":1}'
     os.write(writing, b":2}\nnews\n")
-    assert lifeline.line() == b'{"b":2}'
+    assert lifeline.read_line() == b'{"b":2}'
     told: list[bytes] = []
     over = threading.Event()
     lifeline.watch(told.append, over.set)
@@ -65,16 +65,16 @@ def test_a_child_without_a_supervisor_is_told_so() -> None:
     reading, writing = os.pipe()
     os.close(writing)
     with pytest.raises(EOFError, match="supervisor is gone"):
-        Lifeline(reading).line()
+        Lifeline(reading).read_line()
     os.close(reading)
 
 
-def test_reports_arrive_and_a_supervisor_that_is_gone_is_no_error() -> None:
+def test_reports_arrive_and_a_lost_supervisor_is_no_error() -> None:
     reading, writing = os.pipe()
     pipe = StatusPipe(writing)
-    pipe.loading()
-    pipe.ready(scripted_info())
-    pipe.failed(LibraryError("none found"))
+    pipe.report_loading()
+    pipe.report_ready(scripted_info())
+    pipe.report_failure(LibraryError("none found"))
     *lines, rest = os.read(reading, 100_000).split(b"\n")
     assert rest == b""
     loading, ready, failed = (from_line(line, Status) for line in lines)
@@ -82,5 +82,5 @@ def test_reports_arrive_and_a_supervisor_that_is_gone_is_no_error() -> None:
     assert ready.info is not None and ready.info.chat_template is None
     assert failed.error == ErrorReport("engine_library_unusable", "none found")
     os.close(reading)
-    pipe.ready()
+    pipe.report_ready()
     os.close(writing)

@@ -7,11 +7,11 @@ import pytest
 
 from antiphon.domain.embedding import EmbedRequest, Vectors
 from antiphon.engines.base import EngineState, LoadSpec, SequenceStarted
-from antiphon.engines.host.client import HostTokenEngine, host_engine
-from antiphon.engines.host.server import listening
+from antiphon.engines.host.client import HostTokenEngine, open_host_engine
+from antiphon.engines.host.server import serve_engine
 from antiphon.errors import EngineDied, EngineUnavailable, InvalidValue, UnsupportedParameter
 from antiphon.testing import EmbeddingScript, ScriptedEmbeddingEngine, check_embedding_engine
-from antiphon.testing.scripted_embedding_engine import vector_of
+from antiphon.testing.scripted_embedding_engine import make_vector
 from tests.support.host_engines import SPEC, brief
 from tests.support.host_link import linked, short_directory
 
@@ -28,14 +28,14 @@ async def test_the_contract_holds_across_the_socket() -> None:
         await check_embedding_engine(link.client, queue=4)
 
 
-async def test_an_engine_without_vectors_refuses_them_and_errors_come_as_they_are() -> None:
+async def test_vectors_are_refused_where_the_engine_makes_none() -> None:
     async with linked(brief()) as link:
         with pytest.raises(UnsupportedParameter, match="makes no vectors"):
             await vectors(link.client)
     async with linked(ScriptedEmbeddingEngine()) as link:
         with pytest.raises(InvalidValue, match="token ids go from 0"):
             await anext(link.client.embed(EmbedRequest(((10**9,),))))
-        assert await vectors(link.client) == [vector_of(text) for text in TEXTS]
+        assert await vectors(link.client) == [make_vector(text) for text in TEXTS]
 
 
 async def test_leaving_ends_the_work_on_the_other_side() -> None:
@@ -59,8 +59,8 @@ async def test_what_a_loss_means_depends_on_whether_it_was_begun(
 ) -> None:
     with short_directory() as place:
         path = str(place / "0.sock")
-        async with host_engine(path, "x") as client, asyncio.timeout(PATIENCE):
-            async with listening(ScriptedEmbeddingEngine(script), path):
+        async with open_host_engine(path, "x") as client, asyncio.timeout(PATIENCE):
+            async with serve_engine(ScriptedEmbeddingEngine(script), path):
                 await client.load(SPEC)
                 events = client.embed(EmbedRequest(TEXTS))
                 if error is EngineDied:
@@ -73,6 +73,6 @@ async def test_what_a_loss_means_depends_on_whether_it_was_begun(
                     _ = [event async for event in events]
             while client.state() is not EngineState.RESTARTING:
                 await asyncio.sleep(0.005)
-            async with listening(ScriptedEmbeddingEngine(), path):
+            async with serve_engine(ScriptedEmbeddingEngine(), path):
                 await client.load(SPEC)
-                assert await vectors(client) == [vector_of(text) for text in TEXTS]
+                assert await vectors(client) == [make_vector(text) for text in TEXTS]

@@ -22,15 +22,15 @@ from antiphon.engines.base import (
 from antiphon.engines.host.frames import (
     TO_GATEWAY,
     TO_HOST,
-    Begun,
-    Cancel,
-    Ended,
-    Failed,
-    Generate,
-    Stepped,
+    CancelCall,
+    ErrorReply,
+    FinishedReply,
+    GenerateCall,
+    StartedReply,
+    StepsReply,
     ToGateway,
     ToHost,
-    Tokenize,
+    TokenizePiecesCall,
 )
 from antiphon.errors import ErrorReport
 from antiphon.processes.ipc.frames import (
@@ -47,17 +47,17 @@ from antiphon.processes.ipc.frames import (
 
 TO_GATEWAY_EXAMPLES: list[Message] = [
     Hello(PROTOCOL, "1.2.3"),
-    Begun(7, SequenceStarted(3, 2, 0.5)),
-    Stepped(7, Steps((5,))),
-    Stepped(8, Steps((5, 6), (-0.5, -1.0), (((5, -0.5), (9, -2.0)), ()))),
-    Ended(7, SequenceFinished(StopCause.LENGTH, Counts(3, 2, 1))),
-    Failed(8, ErrorReport("engine_died", "gone", "prompt", 1.5)),
+    StartedReply(7, SequenceStarted(3, 2, 0.5)),
+    StepsReply(7, Steps((5,))),
+    StepsReply(8, Steps((5, 6), (-0.5, -1.0), (((5, -0.5), (9, -2.0)), ()))),
+    FinishedReply(7, SequenceFinished(StopCause.LENGTH, Counts(3, 2, 1))),
+    ErrorReply(8, ErrorReport("engine_died", "gone", "prompt", 1.5)),
 ]
 TO_HOST_EXAMPLES: list[Message] = [
     Hello(PROTOCOL, "1.2.3"),
-    Generate(1, TokenRequest((TokenSegment((1, 2)),), 5, Sampling(seed=2**63 - 1), (2,), 3, "group", 1)),
-    Cancel(1),
-    Tokenize(3, (TextPiece("a 😀\x00", True),), False),
+    GenerateCall(1, TokenRequest((TokenSegment((1, 2)),), 5, Sampling(seed=2**63 - 1), (2,), 3, "group", 1)),
+    CancelCall(1),
+    TokenizePiecesCall(3, (TextPiece("a 😀\x00", True),), False),
 ]
 
 PER_EVENT = 10e-6
@@ -100,16 +100,16 @@ def test_bytes_may_come_in_any_pieces(cuts: list[int]) -> None:
     [([1], "frame 1 came where frame 0"), ([0, 2], "frame 2 came where frame 1"), ([0, 0], "frame 0 came")],
 )
 def test_a_lost_or_doubled_frame_is_an_error(order: list[int], sentence: str) -> None:
-    messages: list[list[Message]] = [[Cancel(number)] for number in range(3)]
+    messages: list[list[Message]] = [[CancelCall(number)] for number in range(3)]
     sent = frames(*messages)
     with pytest.raises(FrameError, match=sentence):
         list(host().feed(b"".join(sent[index] for index in order)))
 
 
 def test_what_came_before_a_broken_frame_is_heard() -> None:
-    first, _, third = frames([Cancel(1)], [Cancel(2)], [Cancel(3)])
+    first, _, third = frames([CancelCall(1)], [CancelCall(2)], [CancelCall(3)])
     heard = host().feed(first + third)
-    assert next(heard) == Cancel(1)
+    assert next(heard) == CancelCall(1)
     with pytest.raises(FrameError):
         next(heard)
 
@@ -119,17 +119,17 @@ def test_a_frame_over_the_limit_is_refused_before_it_is_there() -> None:
         list(host().feed((MAX_FRAME + 1).to_bytes(HEADER, "big")))
 
 
-def test_a_message_that_no_frame_can_hold_is_refused_and_the_rest_goes_on() -> None:
+def test_a_message_too_large_for_a_frame_is_refused_alone() -> None:
     writer = FrameWriter()
     with pytest.raises(FrameError, match="over the limit"):
-        writer.encode_message(Tokenize(1, (TextPiece("x" * MAX_MESSAGE),), False))
-    assert list(host().feed(writer.encode_frame([writer.encode_message(Cancel(1))]))) == [Cancel(1)]
+        writer.encode_message(TokenizePiecesCall(1, (TextPiece("x" * MAX_MESSAGE),), False))
+    assert list(host().feed(writer.encode_frame([writer.encode_message(CancelCall(1))]))) == [CancelCall(1)]
 
 
 def test_the_largest_message_fits_a_frame() -> None:
     text = "x" * (MAX_MESSAGE - 100)
-    assert list(host().feed(frames([Tokenize(1, (TextPiece(text),), False)])[0])) == [
-        Tokenize(1, (TextPiece(text),), False)
+    assert list(host().feed(frames([TokenizePiecesCall(1, (TextPiece(text),), False)])[0])) == [
+        TokenizePiecesCall(1, (TextPiece(text),), False)
     ]
 
 
@@ -163,7 +163,7 @@ def test_no_bytes_break_the_reader_in_another_way(body: bytes) -> None:
 
 def test_an_event_costs_microseconds() -> None:
     count, batch = 300, 16
-    messages: list[Message] = [Stepped(number, Steps((number,), (-0.5,))) for number in range(batch)]
+    messages: list[Message] = [StepsReply(number, Steps((number,), (-0.5,))) for number in range(batch)]
     writer, reader = FrameWriter(), gateway()
     begun = time.process_time()
     sent = [

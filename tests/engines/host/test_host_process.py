@@ -15,7 +15,7 @@ import pytest
 
 from antiphon.engines.base import SequenceFinished, SequenceStarted, TextPiece
 from antiphon.engines.host.__main__ import LOST
-from antiphon.engines.host.client import host_engine
+from antiphon.engines.host.client import open_host_engine
 from antiphon.engines.host.control import ChildState, HostConfig, Status
 from antiphon.errors import EngineDied, EngineUnavailable, LibraryError, LoadError
 from antiphon.processes.ipc.frames import from_line, to_line
@@ -86,14 +86,14 @@ def gone(host: Started, patience: float = 20.0) -> int:
     return host.process.wait(patience)
 
 
-async def test_it_says_that_it_loads_and_then_what_it_loaded_and_serves() -> None:
+async def test_it_reports_loading_then_ready_and_serves() -> None:
     with started("brief") as host:
         host.says(ChildState.LOADING)
         info = host.says(ChildState.READY).info
         assert info is not None
         assert info.architecture == "scripted"
         assert info.chat_template is None
-        async with host_engine(str(host.socket), "cantor") as client:
+        async with open_host_engine(str(host.socket), "cantor") as client:
             assert (await client.load(SPEC)).chat_template
             assert [event async for event in client.generate(asking())]
 
@@ -109,7 +109,7 @@ def test_a_missing_library_is_reported_with_its_own_error() -> None:
         assert not host.socket.exists()
 
 
-def test_a_defect_while_loading_is_one_sentence_and_its_place_is_logged() -> None:
+def test_a_defect_while_loading_is_one_sentence_and_is_logged() -> None:
     with started("Defective", subprocess.PIPE) as host:
         host.says(ChildState.LOADING)
         error = host.says(ChildState.FAILED).error
@@ -139,11 +139,11 @@ def test_it_ends_and_leaves_no_socket_also_while_it_loads(factory: str, way: str
         assert not host.socket.exists()
 
 
-async def test_the_end_of_its_input_ends_it_while_native_code_holds_the_event_loop() -> None:
+async def test_the_end_of_its_input_ends_it_during_native_code() -> None:
     with started("Stuck") as host:
         host.says(ChildState.LOADING)
         host.says(ChildState.READY)
-        async with host_engine(str(host.socket), "cantor") as client:
+        async with open_host_engine(str(host.socket), "cantor") as client:
             await client.load(SPEC)
             async with asyncio.timeout(20), asyncio.TaskGroup() as group:
                 hanging = group.create_task(hang_up_after(host, 0.1))
@@ -158,7 +158,7 @@ async def test_sigterm_lets_running_calls_end() -> None:
     with started("unhurried") as host:
         host.says(ChildState.LOADING)
         host.says(ChildState.READY)
-        async with host_engine(str(host.socket), "cantor") as client:
+        async with open_host_engine(str(host.socket), "cantor") as client:
             await client.load(SPEC)
             events = client.generate(asking())
             assert isinstance(await anext(events), SequenceStarted)
@@ -171,7 +171,7 @@ async def test_sigterm_does_not_wait_long_for_running_calls() -> None:
     with started("endless") as host:
         host.says(ChildState.LOADING)
         host.says(ChildState.READY)
-        async with host_engine(str(host.socket), "cantor") as client:
+        async with open_host_engine(str(host.socket), "cantor") as client:
             await client.load(SPEC)
             events = client.generate(asking())
             assert isinstance(await anext(events), SequenceStarted)
@@ -182,11 +182,11 @@ async def test_sigterm_does_not_wait_long_for_running_calls() -> None:
             assert await asyncio.to_thread(gone, host) == 0
 
 
-async def test_it_ends_when_its_engine_is_lost_so_that_another_takes_its_place() -> None:
+async def test_it_ends_when_its_engine_is_lost() -> None:
     with started("Lost") as host:
         host.says(ChildState.LOADING)
         host.says(ChildState.READY)
-        async with host_engine(str(host.socket), "cantor") as client:
+        async with open_host_engine(str(host.socket), "cantor") as client:
             await client.load(SPEC)
             await client.tokenize([TextPiece("a")], False)
             assert await asyncio.to_thread(gone, host) == LOST

@@ -10,29 +10,29 @@ import pytest
 
 from antiphon.engines.host.runtime import (
     LONGEST_PATH,
-    first_usable,
-    leave,
-    runtime_directory,
-    socket_path,
-    sweep,
+    build_socket_path,
+    create_runtime_directory,
+    find_usable_base,
+    leave_directory,
+    remove_stale_directories,
 )
 from antiphon.errors import SettingsError
 from tests.support.host_link import short_directory
 
 
 def test_it_is_private_and_short_and_gone_afterwards() -> None:
-    with runtime_directory() as path:
+    with create_runtime_directory() as path:
         assert stat.S_IMODE(path.stat().st_mode) == 0o700
-        assert len(os.fsencode(socket_path(path, 9999))) <= LONGEST_PATH
+        assert len(os.fsencode(build_socket_path(path, 9999))) <= LONGEST_PATH
         (path / "0.sock").write_bytes(b"")
     assert not path.exists()
 
 
-def test_a_living_supervisors_directory_is_left_alone_by_everybody() -> None:
-    with short_directory() as base, runtime_directory(base) as path:
-        sweep(base)
-        leave(path)
-        with runtime_directory(base) as second:
+def test_a_living_supervisors_directory_is_left_alone() -> None:
+    with short_directory() as base, create_runtime_directory(base) as path:
+        remove_stale_directories(base)
+        leave_directory(path)
+        with create_runtime_directory(base) as second:
             assert second != path
         assert path.is_dir()
 
@@ -43,7 +43,7 @@ def test_the_next_supervisor_removes_what_a_dead_one_left() -> None:
         stale.mkdir()
         (stale / "lock").write_bytes(b"")
         (stale / "0.sock").write_bytes(b"")
-        with runtime_directory(base):
+        with create_runtime_directory(base):
             assert not stale.exists()
 
 
@@ -53,7 +53,7 @@ def test_a_directory_that_is_not_ours_is_not_swept(name: str) -> None:
         other = base / name
         other.mkdir()
         (other / ("file" if name == "antiphon-0123abcd" else "lock")).write_bytes(b"")
-        sweep(base)
+        remove_stale_directories(base)
         assert other.exists()
 
 
@@ -63,7 +63,7 @@ def test_a_link_to_elsewhere_is_not_followed() -> None:
         elsewhere.mkdir()
         (elsewhere / "lock").write_bytes(b"")
         (base / "antiphon-0123abcd").symlink_to(elsewhere)
-        sweep(base)
+        remove_stale_directories(base)
         assert (elsewhere / "lock").exists()
 
 
@@ -73,32 +73,32 @@ def test_only_the_last_child_to_leave_removes_the_directory() -> None:
         place.mkdir()
         (place / "lock").write_bytes(b"")
         (place / "1.sock").write_bytes(b"")
-        leave(place)
+        leave_directory(place)
         assert place.exists()
         (place / "1.sock").unlink()
         lock = os.open(place / "lock", os.O_RDWR)
         fcntl.flock(lock, fcntl.LOCK_EX)
-        leave(place)
+        leave_directory(place)
         assert place.exists()
         os.close(lock)
-        leave(place)
+        leave_directory(place)
         assert not place.exists()
-        leave(place)
+        leave_directory(place)
 
 
-def test_a_place_whose_paths_are_too_long_or_closed_is_passed_over(tmp_path: Path) -> None:
+def test_a_base_with_long_or_unwritable_paths_is_skipped(tmp_path: Path) -> None:
     deep = tmp_path / ("d" * 90)
     deep.mkdir()
     with short_directory() as short:
-        assert first_usable(["", str(deep), str(short / "missing"), str(short)]) == short
+        assert find_usable_base(["", str(deep), str(short / "missing"), str(short)]) == short
 
 
 def test_no_place_at_all_is_a_sentence() -> None:
     with pytest.raises(SettingsError, match=r"none of /missing will do; set XDG_RUNTIME_DIR"):
-        first_usable(["", "/missing"])
+        find_usable_base(["", "/missing"])
 
 
-def test_a_child_that_leaves_while_the_lock_is_just_let_go_still_removes_the_directory() -> None:
+def test_a_child_waits_for_the_lock_and_removes_the_directory() -> None:
     with short_directory() as base:
         place = base / "antiphon-0123abcd"
         place.mkdir()
@@ -106,6 +106,6 @@ def test_a_child_that_leaves_while_the_lock_is_just_let_go_still_removes_the_dir
         fcntl.flock(lock, fcntl.LOCK_EX)
         letting_go = threading.Timer(0.1, os.close, [lock])
         letting_go.start()
-        leave(place)
+        leave_directory(place)
         letting_go.join()
         assert not place.exists()

@@ -9,9 +9,9 @@ import pytest
 
 from antiphon.domain.engine_load import Load
 from antiphon.engines.base import SequenceStarted, Steps, TextPiece, TokenSegment
-from antiphon.engines.host.client import host_engine
-from antiphon.engines.host.frames import TO_GATEWAY, Cancel, Generate, Stepped
-from antiphon.engines.host.server import listening
+from antiphon.engines.host.client import open_host_engine
+from antiphon.engines.host.frames import TO_GATEWAY, CancelCall, GenerateCall, StepsReply
+from antiphon.engines.host.server import serve_engine
 from antiphon.errors import EngineError, EngineUnavailable, InvalidValue
 from antiphon.processes.ipc.frames import HEADER, MAX_FRAME, FrameReader, Hello
 from antiphon.telemetry.logs import FIELDS
@@ -31,7 +31,7 @@ async def load_when(engine: ScriptedTokenEngine, running: int) -> Load:
     return load
 
 
-async def test_only_this_user_may_open_the_socket_and_it_goes_with_the_host() -> None:
+async def test_the_socket_is_this_users_alone_and_goes_with_the_host() -> None:
     async with linked(brief()) as link:
         mode = os.stat(link.path).st_mode
         assert stat.S_ISSOCK(mode)
@@ -43,20 +43,20 @@ async def test_a_stale_socket_is_replaced() -> None:
     with short_directory() as place:
         (place / "0.sock").write_bytes(b"")
         async with (
-            listening(brief(), str(place / "0.sock")),
-            host_engine(str(place / "0.sock"), "x") as client,
+            serve_engine(brief(), str(place / "0.sock")),
+            open_host_engine(str(place / "0.sock"), "x") as client,
         ):
             await client.load(SPEC)
 
 
 @pytest.mark.parametrize("way", ["close", "half", "abort"])
-async def test_the_end_of_a_connection_ends_its_sequences_and_no_others(way: str) -> None:
+async def test_a_closed_connection_ends_its_own_sequences_only(way: str) -> None:
     engine = endless()
     async with linked(engine) as link:
         kept = link.client.generate(asking())
         await anext(kept)
         leaving = await connect(link.path)
-        leaving.send(HELLO, Generate(1, asking()), Generate(2, asking()))
+        leaving.send(HELLO, GenerateCall(1, asking()), GenerateCall(2, asking()))
         await load_when(engine, running=3)
         if way == "half":
             leaving.writer.write_eof()
@@ -77,9 +77,9 @@ async def test_cancel_ends_one_sequence_and_nothing_more_is_said_of_it() -> None
     engine = endless()
     async with linked(engine) as link:
         peer = await connect(link.path)
-        peer.send(HELLO, Generate(1, asking()), Generate(2, asking()))
+        peer.send(HELLO, GenerateCall(1, asking()), GenerateCall(2, asking()))
         await load_when(engine, running=2)
-        peer.send(Cancel(1), Cancel(77))
+        peer.send(CancelCall(1), CancelCall(77))
         await load_when(engine, running=1)
         heard = FrameReader(TO_GATEWAY)
         calls = []
@@ -95,7 +95,7 @@ async def test_all_events_of_one_decode_step_travel_in_one_frame() -> None:
     engine = Lockstep()
     async with linked(engine) as link, asyncio.timeout(PATIENCE):
         peer = await connect(link.path)
-        peer.send(HELLO, *(Generate(number, asking()) for number in range(1, 17)))
+        peer.send(HELLO, *(GenerateCall(number, asking()) for number in range(1, 17)))
         reader = FrameReader(TO_GATEWAY)
         for _ in range(5):
             while engine.waiting < 16:
@@ -105,12 +105,12 @@ async def test_all_events_of_one_decode_step_travel_in_one_frame() -> None:
             while not steps:
                 header = await peer.reader.readexactly(HEADER)
                 body = await peer.reader.readexactly(int.from_bytes(header, "big"))
-                steps = [item.call for item in reader.feed(header + body) if isinstance(item, Stepped)]
+                steps = [item.call for item in reader.feed(header + body) if isinstance(item, StepsReply)]
             assert sorted(steps) == list(range(1, 17))
         peer.writer.close()
 
 
-async def test_an_engines_own_error_crosses_with_its_class_and_its_field() -> None:
+async def test_an_engines_error_keeps_its_class_and_field() -> None:
     error = EngineUnavailable("come back later", param="prompt", retry_after=2.5)
     async with linked(ScriptedTokenEngine(Script(failure=Failure(error, after=1)))) as link:
         events = link.client.generate(asking())
@@ -163,7 +163,7 @@ async def test_bytes_that_are_no_frames_end_that_connection_only(data: bytes) ->
 async def test_a_gateway_that_does_not_begin_with_hello_is_not_heard() -> None:
     engine = brief()
     async with linked(engine) as link, asyncio.timeout(PATIENCE):
-        for first in (Generate(1, asking()), Hello(HELLO.protocol + 1, HELLO.release)):
+        for first in (GenerateCall(1, asking()), Hello(HELLO.protocol + 1, HELLO.release)):
             peer = await connect(link.path)
             peer.send(first)
             assert await peer.ended()
@@ -171,24 +171,24 @@ async def test_a_gateway_that_does_not_begin_with_hello_is_not_heard() -> None:
         assert engine.requests == []
 
 
-@pytest.mark.parametrize("again", [HELLO, Generate(1, asking())])
-async def test_a_second_hello_or_a_number_used_twice_ends_the_connection(again: Hello | Generate) -> None:
+@pytest.mark.parametrize("again", [HELLO, GenerateCall(1, asking())])
+async def test_a_second_hello_or_reused_number_ends_the_connection(again: Hello | GenerateCall) -> None:
     engine = endless()
     async with linked(engine) as link, asyncio.timeout(PATIENCE):
         peer = await connect(link.path)
-        peer.send(HELLO, Generate(1, asking()))
+        peer.send(HELLO, GenerateCall(1, asking()))
         peer.send(again)
         assert await peer.ended()
         peer.writer.close()
         await load_when(engine, running=0)
 
 
-async def test_a_gateway_that_stops_reading_is_cut_and_its_sequences_end() -> None:
+async def test_a_gateway_that_stops_reading_is_disconnected() -> None:
     engine = Torrent()
     async with linked(engine, max_unsent=2**20) as link:
         peer = await connect(link.path)
         peer.stop_reading()
-        peer.send(HELLO, *(Generate(number, asking(logprobs=20)) for number in range(1, 17)))
+        peer.send(HELLO, *(GenerateCall(number, asking(logprobs=20)) for number in range(1, 17)))
         await load_when(engine, running=16)
         most = 0
         async with asyncio.timeout(PATIENCE):

@@ -95,20 +95,20 @@ async def load_stepped(
 
 def get_load(engine: LlamaTokenEngine) -> Load:
     """Its counters, also while the decode thread is held."""
-    return engine._working().load()
+    return engine._get_loop().measure_load()
 
 
 async def wait_until_submitted(engine: LlamaTokenEngine, count: int) -> None:
     """Waits until the decode thread was told of so many requests, all since it began; held, it does nothing
     about them."""
     async with asyncio.timeout(PATIENCE):
-        while engine._working()._submitted != count:
+        while engine._get_loop()._submitted != count:
             await asyncio.sleep(0.002)
 
 
 def get_context(engine: LlamaTokenEngine) -> NativeContext:
     """What its decode thread computes with."""
-    return engine._model().context
+    return engine._get_loaded().context
 
 
 async def take_event(events: AsyncGenerator[Event, None]) -> Event:

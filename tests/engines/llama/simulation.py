@@ -6,18 +6,18 @@ from typing import Any
 
 from antiphon.domain.sampling import Sampling
 from antiphon.engines.base import KVLayout, TokenRequest, TokenSegment
-from antiphon.engines.llama.batch import Call, Plan
-from antiphon.engines.llama.kv.layout import Change, Copy
+from antiphon.engines.llama.batch import DecodeCall, StepPlan
+from antiphon.engines.llama.kv.layout import CacheChange, CopyCells
 from antiphon.engines.llama.kv.pool import PoolLayout
 from antiphon.engines.llama.scheduler import Scheduler
-from antiphon.engines.llama.sequence import Phase, Policy, Sequence
+from antiphon.engines.llama.sequence import SchedulingPolicy, SequencePhase, TokenSequence
 
 BUDGET = 64
 Entry = tuple[str | None, str, int, int, str]
 """Adapter, salt, token, which computing made it (a shared cell is one entry in several ids), and how."""
 
 
-def policy(layout: str = "pool", sequences: int = 4, **changes: Any) -> Policy:
+def policy(layout: str = "pool", sequences: int = 4, **changes: Any) -> SchedulingPolicy:
     """`layout`: pool, streams or exact."""
     sizes: dict[str, Any] = {
         "chunk": 16,
@@ -27,18 +27,18 @@ def policy(layout: str = "pool", sequences: int = 4, **changes: Any) -> Policy:
         "layout": KVLayout.POOL if layout == "pool" else KVLayout.STREAMS,
         "ids": 16 if layout == "pool" else sequences,
     }
-    return Policy(sequences, exact=layout == "exact", **(sizes | changes))
+    return SchedulingPolicy(sequences, exact=layout == "exact", **(sizes | changes))
 
 
-def sequence(prompt: int | tuple[int, ...] = 5, max_tokens: int = 100, **more: Any) -> Sequence:
+def sequence(prompt: int | tuple[int, ...] = 5, max_tokens: int = 100, **more: Any) -> TokenSequence:
     """A sequence with these tokens, or with so many, from 1 on."""
     tokens = tuple(range(1, prompt + 1)) if isinstance(prompt, int) else prompt
     context = more.pop("context", 1000)
     request = TokenRequest((TokenSegment(tokens),), max_tokens, Sampling(0.0), **more)
-    return Sequence(request, tokens, context)
+    return TokenSequence(request, tokens, context)
 
 
-def spans(call: Call) -> list[tuple[int | None, int, int]]:
+def spans(call: DecodeCall) -> list[tuple[int | None, int, int]]:
     return [(span.sequence.id, span.start, span.stop) for span in call.spans]
 
 
@@ -46,26 +46,26 @@ class Simulation:
     """A scheduler and the cache that it believes in."""
 
     def __init__(
-        self, policy: Policy, draw: Callable[[Sequence], int] = lambda _: 0, tick: float = 0.0
+        self, policy: SchedulingPolicy, draw: Callable[[TokenSequence], int] = lambda _: 0, tick: float = 0.0
     ) -> None:
         """`tick`: seconds that a step takes."""
         self.scheduler = Scheduler(policy)
         self.cache: dict[int, list[Entry]] = {}
         self.computed = 0
         """Rows that were computed, less padding."""
-        self._ways: dict[Sequence, list[str]] = {}
+        self._ways: dict[TokenSequence, list[str]] = {}
         """In which call the cells of each sequence were computed: alone, or as which part."""
-        self.given: list[Sequence] = []
+        self.given: list[TokenSequence] = []
         """Who got a token in the last step."""
         self.now = 0.0
         self._tick = tick
         self._draw = draw
 
-    def add(self, *sequences: Sequence) -> None:
+    def add(self, *sequences: TokenSequence) -> None:
         for one in sequences:
             assert self.scheduler.add(one, self.now) is None
 
-    def step(self, budget: int = BUDGET) -> Plan:
+    def step(self, budget: int = BUDGET) -> StepPlan:
         plan = self.scheduler.plan(budget, self.now)
         self.carry_out(plan)
         self.now += self._tick
@@ -78,16 +78,16 @@ class Simulation:
             steps -= 1
             assert steps, "somebody starves"
 
-    def change(self, changes: list[Change]) -> None:
+    def change(self, changes: list[CacheChange]) -> None:
         for change in changes:
-            if isinstance(change, Copy):
+            if isinstance(change, CopyCells):
                 assert not self.cache.get(change.target)
                 assert len(self.cache[change.source]) >= change.length
                 self.cache[change.target] = self.cache[change.source][: change.length]
             else:
                 self.cache[change.id] = self.cache.get(change.id, [])[: change.start]
 
-    def carry_out(self, plan: Plan) -> None:
+    def carry_out(self, plan: StepPlan) -> None:
         self.change(plan.changes)
         self.given = []
         for call in plan.calls:
@@ -103,10 +103,10 @@ class Simulation:
             for span in call.spans:
                 assert span.start == span.sequence.computed
                 self._compute(span.sequence, span.stop, call, f"{span.start} to {span.stop}")
-                span.sequence.computed_span(span.start, span.stop)
+                span.sequence.note_span(span.start, span.stop)
                 if span.scored:
-                    span.sequence.scored = span.stop
-                elif span.logits:
+                    span.sequence.scored_tokens = span.stop
+                elif span.gives_logits:
                     drawing.append(span.sequence)
             for one in drawing:
                 if one.accept(self._draw(one), frozenset()):
@@ -114,9 +114,9 @@ class Simulation:
             self.given += drawing
         self.check()
 
-    def _compute(self, one: Sequence, stop: int, call: Call, way: str) -> None:
+    def _compute(self, one: TokenSequence, stop: int, call: DecodeCall, way: str) -> None:
         assert call.adapter == one.request.adapter
-        cells = self.cache.setdefault(one.seat, [])
+        cells = self.cache.setdefault(one.running_id, [])
         assert [(key, token) for *key, token, _, _ in cells] == [
             (list(one.key), token) for token in one.tokens[: one.computed]
         ], "what it goes on from is its own tokens, under its own adapter"
@@ -131,8 +131,8 @@ class Simulation:
     def check(self) -> None:
         """The scheduler's accounts against the cache."""
         self.change(self.scheduler.take_changes())
-        cells, running = self.scheduler.cells, self.scheduler.everybody()
-        seats = [one.seat for one in running]
+        cells, running = self.scheduler.layout, self.scheduler.list_running()
+        seats = [one.running_id for one in running]
         assert len(set(seats)) == len(seats) <= self.scheduler.policy.sequences
         if isinstance(cells, PoolLayout):
             used = {entry for seat in seats for entry in self.cache.get(seat, [])}
@@ -143,4 +143,4 @@ class Simulation:
         else:
             assert cells.used == sum(len(self.cache.get(seat, [])) for seat in seats)
             assert cells.cached == sum(map(len, self.cache.values())) - cells.used
-        assert all(one.phase in (Phase.PREFILL, Phase.DECODE) for one in running)
+        assert all(one.phase in (SequencePhase.PREFILL, SequencePhase.DECODE) for one in running)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.engines.llama.adapters.cache import AdapterCache, Native
+from antiphon.engines.llama.adapters.cache import AdapterCache, LoadedAdapter
 from antiphon.errors import EngineError, LoadError
 
 
@@ -25,7 +25,7 @@ class Library:
     """Stands for the native side."""
 
     read: list[Adapter] = field(default_factory=list)
-    on: Native | None = None
+    on: LoadedAdapter | None = None
 
     def load(self, path: Path) -> Adapter:
         if not path.exists():
@@ -33,7 +33,7 @@ class Library:
         self.read.append(Adapter(path))
         return self.read[-1]
 
-    def use(self, adapter: Native | None) -> None:
+    def use(self, adapter: LoadedAdapter | None) -> None:
         self.on = adapter
 
 
@@ -98,9 +98,7 @@ def test_each_is_closed_once_at_the_end(shelf: AdapterCache, library: Library) -
     assert (len(shelf), library.on) == (0, None)
 
 
-def test_a_file_that_was_changed_is_not_read_under_its_old_digest(
-    shelf: AdapterCache, tmp_path: Path
-) -> None:
+def test_a_changed_file_is_not_read_under_its_old_digest(shelf: AdapterCache, tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"others")
     with pytest.raises(EngineError, match="was changed"):
         shelf.use("a")
@@ -108,7 +106,7 @@ def test_a_file_that_was_changed_is_not_read_under_its_old_digest(
     shelf.use("a")
 
 
-def test_one_that_is_banned_is_off_and_stays_so_until_it_was_removed(
+def test_a_banned_adapter_stays_off_until_it_was_removed(
     shelf: AdapterCache, library: Library, tmp_path: Path
 ) -> None:
     shelf.use("d")
@@ -124,7 +122,7 @@ def test_one_that_is_banned_is_off_and_stays_so_until_it_was_removed(
 
 
 def test_when_the_library_does_not_take_one_none_is_on(library: Library, tmp_path: Path) -> None:
-    def refuse(adapter: Native | None) -> None:
+    def refuse(adapter: LoadedAdapter | None) -> None:
         library.use(adapter)
         if isinstance(adapter, Adapter) and adapter.path.name == "b":
             raise EngineError("it is not taken")
@@ -142,5 +140,5 @@ def test_when_the_library_does_not_take_one_none_is_on(library: Library, tmp_pat
 
 
 def test_what_rests_on_disk_is_known_with_its_file(shelf: AdapterCache, tmp_path: Path) -> None:
-    assert shelf.resting("a") == tmp_path / "a"
-    assert shelf.resting("d") is None and shelf.resting("unknown") is None
+    assert shelf.find_unloaded("a") == tmp_path / "a"
+    assert shelf.find_unloaded("d") is None and shelf.find_unloaded("unknown") is None

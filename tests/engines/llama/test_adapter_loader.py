@@ -20,7 +20,7 @@ from antiphon.domain.sampling import Sampling
 from antiphon.engines.base import KVLayout, SequenceFinished, Steps, TokenEvent, TokenRequest, TokenSegment
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.engines.llama import engine as engine_module
-from antiphon.engines.llama.sequence import Sequence as TokenSequence
+from antiphon.engines.llama.sequence import TokenSequence
 from antiphon.errors import EngineError, InvalidValue
 from antiphon.testing import check_adapters
 from antiphon.weights.gguf import read_header
@@ -147,16 +147,14 @@ class Careless(TokenSequence):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-async def test_that_test_fails_on_a_cache_that_does_not_know_of_adapters(
-    models, adapters, layout, monkeypatch
-):
+async def test_that_test_fails_where_the_cache_ignores_adapters(models, adapters, layout, monkeypatch):
     monkeypatch.setattr(engine_module, "TokenSequence", Careless)
     with pytest.raises(AssertionError, match="one after another"):
         await hold_apart(models, adapters, LAYOUTS[layout], NEAR)
 
 
 @pytest.mark.parametrize(("rank", "seed"), [(4, 1), (8, 2), (16, 3)])
-async def test_exact_answers_with_an_adapter_have_the_same_bits_alone_and_in_a_crowd(tmp_path, rank, seed):
+async def test_exact_adapter_answers_have_equal_bits_alone_and_batched(tmp_path, rank, seed):
     path = tmp_path / "adapter.gguf"
     digest = write_adapter(path, CANTOR, rank, seed, 0.5)
     prompts = [(1, *range(300 + 20 * user, 310 + 21 * user)) for user in range(8)]
@@ -214,7 +212,7 @@ async def test_an_adapter_that_comes_back_while_it_is_in_use_stays(models, adapt
         assert len((await say(engine, request(adapter=digest))).tokens) == 12
 
 
-async def test_an_adapter_is_found_by_whoever_asks_for_it_after_it_was_added(models, adapters):
+async def test_an_adapter_is_found_once_it_was_added(models, adapters):
     """Both calls are under way at once, as when a host came back."""
     digest = next(iter(adapters))
     async with loaded(models / "tiny-f32.gguf") as engine, asyncio.TaskGroup() as group:
@@ -405,7 +403,7 @@ async def test_no_adapter_starves(models, adapters):
         assert set(heard[start : start + window]) == set(names)
 
 
-async def test_constraints_hold_with_every_adapter_while_they_take_turns(tmp_path):
+async def test_constraints_hold_while_adapters_take_turns(tmp_path):
     paths = [tmp_path / "a.gguf", tmp_path / "b.gguf"]
     digests = [write_adapter(path, CANTOR, 8, seed, 0.5) for seed, path in enumerate(paths)]
     code = Constraint(ConstraintKind.REGEX, "[a-z]{3}-[0-9]{3}")
@@ -433,7 +431,7 @@ async def test_the_contract_is_kept_with_adapters(models, adapters, layout):
         await check_adapters(engine, adapters, tolerance=tolerance)
 
 
-async def test_the_kit_finds_an_engine_whose_cache_does_not_know_of_adapters(models, adapters, monkeypatch):
+async def test_the_kit_finds_a_cache_that_ignores_adapters(models, adapters, monkeypatch):
     monkeypatch.setattr(engine_module, "TokenSequence", Careless)
     async with loaded(models / "tiny-f32.gguf") as engine:
         with pytest.raises(AssertionError, match="never shows in an answer with another"):

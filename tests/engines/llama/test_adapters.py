@@ -8,9 +8,9 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from antiphon.engines.llama.libllama.context import ContextShape, Decoded, NativeContext
+from antiphon.engines.llama.libllama.context import ContextSizes, DecodeStatus, NativeContext
 from antiphon.engines.llama.libllama.library import find_library
-from antiphon.engines.llama.libllama.model import NativeAdapter, NativeModel, switch
+from antiphon.engines.llama.libllama.model import NativeAdapter, NativeModel, set_adapter
 from antiphon.errors import LoadError
 from antiphon.weights.adapters.import_job import keep_adapter
 from antiphon.weights.gguf import read_header
@@ -44,21 +44,21 @@ def random_adapter(directory: Path, weights: Weights, **config: object) -> Weigh
 
 def last_logits(model: NativeModel, adapter: NativeAdapter | None = None) -> NDArray[np.float32]:
     """Of the token after PROMPT."""
-    shape = ContextShape(
+    shape = ContextSizes(
         cells=64, sequences=1, rows=16, micro_rows=16, threads=2, unified=True, flash=False, kv_type="f32"
     )
     context = NativeContext(model, shape)
     try:
-        assert switch(model.library.call, context.pointer, adapter) == 0
+        assert set_adapter(model.library.call, context.pointer, adapter) == 0
         context.set_rows(0, PROMPT, 0, 0, True)
-        assert context.decode(len(PROMPT)) == Decoded.DONE
-        return np.array(context.logits(1)[0], dtype=np.float32)
+        assert context.decode(len(PROMPT)) == DecodeStatus.DONE
+        return np.array(context.read_logits(1)[0], dtype=np.float32)
     finally:
         context.close()
 
 
 @pytest.mark.parametrize("config", [{}, {"use_rslora": True}], ids=["plain", "rank-stabilised"])
-def test_an_adapter_from_peft_computes_what_its_merged_weights_do(
+def test_a_peft_adapter_computes_what_its_merged_weights_do(
     tmp_path: Path, config: dict[str, object]
 ) -> None:
     weights = reference_weights()

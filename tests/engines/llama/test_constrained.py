@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from antiphon.constraints.checking_process import checked
+from antiphon.constraints.checking_process import check_constraint
 from antiphon.constraints.guide import Guide
-from antiphon.constraints.mask_workers import Masks, after_line_break, tokens_of
-from antiphon.constraints.matching import Matcher, Vocabulary
+from antiphon.constraints.mask_workers import MaskWorkers, build_token_table, split_after_line_break
+from antiphon.constraints.matching import CompilerVocabulary, Matcher
 from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.domain.sampling import Sampling
 from antiphon.engines.base import SequenceFinished, Steps, StopCause, TextPiece, TokenRequest, TokenSegment
@@ -80,7 +80,7 @@ async def text(engine: LlamaTokenEngine, said: Said) -> str:
     return b"".join(pieces[token] for token in said.tokens).decode()
 
 
-async def test_what_is_said_satisfies_the_constraint_alone_and_beside_others(
+async def test_output_satisfies_its_constraint_alone_and_batched(
     engine: LlamaTokenEngine,
 ) -> None:
     constraints = [JSON, None, CODE, JSON, None, JSON]
@@ -104,7 +104,7 @@ def test_forced_text_has_the_tokens_that_the_model_learnt_for_it() -> None:
     model = NativeModel(library, CANTOR)
     try:
         table = read_vocabulary(model)
-        split = after_line_break(model.tokenize, table)
+        split = split_after_line_break(model.tokenize, table)
         assert [table.pieces[token] for token in split(b"difference")] == [b"di", b"f", b"fer", b"ence"]
         for text in (
             b'{"name": "multiply", "arguments": {"',
@@ -116,10 +116,12 @@ def test_forced_text_has_the_tokens_that_the_model_learnt_for_it() -> None:
         ):
             assert b"".join(table.pieces[token] for token in split(text)) == text
             assert split(text) == model.tokenize(b"Hello.\n" + text)[-len(split(text)) :]
-        longest = Vocabulary(tokens_of(table)).tokenizer.tokenize_bytes(b"Berlin")
-        assert Vocabulary(tokens_of(table), split).tokenizer.tokenize_bytes(b"Berlin") == split(b"Berlin")
+        longest = CompilerVocabulary(build_token_table(table)).tokenizer.tokenize_bytes(b"Berlin")
+        assert CompilerVocabulary(build_token_table(table), split).tokenizer.tokenize_bytes(
+            b"Berlin"
+        ) == split(b"Berlin")
         assert longest != split(b"Berlin")
-        assert after_line_break(lambda _: [], table)(b"a") == []
+        assert split_after_line_break(lambda _: [], table)(b"a") == []
     finally:
         model.close()
 
@@ -185,8 +187,8 @@ async def test_no_open_object_has_a_key_twice(engine: LlamaTokenEngine) -> None:
 class Broken:
     """Masks, of which the answers of a guide go wrong from the `at`-th on."""
 
-    def __init__(self, masks: Masks, at: int, how: Callable[[Guide], None]) -> None:
-        self.news = masks.news
+    def __init__(self, masks: MaskWorkers, at: int, how: Callable[[Guide], None]) -> None:
+        self.answered = masks.answered
         self.size = masks.size
         self._masks = masks
         self._left = at
@@ -198,7 +200,7 @@ class Broken:
             self._masks.put(guide)
         else:
             self._how(guide)
-            self.news.set()
+            self.answered.set()
 
     def abandon(self, guide: Guide) -> None:
         self._masks.abandon(guide)
@@ -206,11 +208,11 @@ class Broken:
 
 def fails(guide: Guide) -> None:
     guide.error = EngineError("broken")
-    guide.settled = guide.ready = True
+    guide.is_settled = guide.is_ready = True
 
 
 def settles_only(guide: Guide) -> None:
-    guide.settled = True
+    guide.is_settled = True
 
 
 def answers_nothing(guide: Guide) -> None:
@@ -218,22 +220,22 @@ def answers_nothing(guide: Guide) -> None:
 
 
 def knows_no_mask(guide: Guide) -> None:
-    guide.settled = guide.ready = True
+    guide.is_settled = guide.is_ready = True
 
 
 @pytest.mark.parametrize("how", [fails, settles_only, answers_nothing, knows_no_mask])
 @pytest.mark.parametrize("at", [1, 4])
-async def test_whatever_breaks_is_an_error_and_never_unconstrained_text(
+async def test_a_failure_is_an_error_and_never_unconstrained_text(
     at: int, how: Callable[[Guide], None]
 ) -> None:
     """What was said before satisfies the constraint so far, and others go on."""
     async with loaded(CANTOR) as engine:
-        masks = Masks(tokens := tokens_of(await engine.vocabulary()))
-        words = Vocabulary(tokens)
-        grammar = checked(JSON, words)
+        masks = MaskWorkers(tokens := build_token_table(await engine.vocabulary()))
+        words = CompilerVocabulary(tokens)
+        grammar = check_constraint(JSON, words)
 
         class Standin:
-            async def guide(self, constraint: Constraint) -> Guide:
+            async def create_guide(self, constraint: Constraint) -> Guide:
                 return Guide(
                     grammar, Broken(masks, at, how), lambda: clock.pop(0) if len(clock) > 1 else clock[0]
                 )
@@ -253,7 +255,7 @@ async def test_whatever_breaks_is_an_error_and_never_unconstrained_text(
 
 async def test_a_dead_checker_refuses() -> None:
     async with loaded(CANTOR) as engine:
-        checker, _ = await engine._constraining()._ensure_checker()
+        checker, _ = await engine._get_constraints()._ensure_checker()
         checker._limits = type(checker._limits)(start=0.001)
         with pytest.raises(AntiphonError):
             await say(engine, JSON)

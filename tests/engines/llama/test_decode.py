@@ -21,14 +21,13 @@ from antiphon.engines.base import (
     TokenRequest,
     TokenSegment,
 )
-from antiphon.engines.llama.adapters.cache import AdapterCache, Native
+from antiphon.engines.llama.adapters.cache import AdapterCache, LoadedAdapter
 from antiphon.engines.llama.decode import DecodeLoop, Delivery
-from antiphon.engines.llama.libllama.context import Decoded
-from antiphon.engines.llama.mailboxes import Ended, Stream
+from antiphon.engines.llama.libllama.context import DecodeStatus
+from antiphon.engines.llama.mailboxes import SequenceStream, StreamEnd
 from antiphon.engines.llama.scheduler import Scheduler
-from antiphon.engines.llama.sequence import Policy
-from antiphon.engines.llama.sequence import Sequence as TokenSequence
-from antiphon.engines.sampling import Drawing, Sampler
+from antiphon.engines.llama.sequence import SchedulingPolicy, TokenSequence
+from antiphon.engines.sampling import Sampler, SamplingState
 from antiphon.errors import EngineBusy, EngineDied, EngineError, EngineUnavailable
 
 VOCABULARY = 10
@@ -55,18 +54,18 @@ class FakeContext:
         self.cells: dict[int, int] = {}
         self.flag = False
         self.rows: list[tuple[int, int, int, bool]] = []
-        self.answer: Callable[[FakeContext], int] = lambda _: Decoded.DONE
-        self.shelf = AdapterCache(Adapter, self._turn_on, 0)
-        self.on: Native | None = None
+        self.answer: Callable[[FakeContext], int] = lambda _: DecodeStatus.DONE
+        self.adapters = AdapterCache(Adapter, self._turn_on, 0)
+        self.on: LoadedAdapter | None = None
         """The adapter that is on."""
         self.cleared = 0
-        self.switched: list[Native | None] = []
+        self.switched: list[LoadedAdapter | None] = []
         self.refusing = self.broken_adapter = False
         """Whether adapters cannot be turned on, or give no numbers."""
         self.broken: set[int] = set()
         """Slots whose logits are not numbers."""
 
-    def set_singles(self, tokens: list[int], positions: list[int], sequences: list[int]) -> None:
+    def set_single_rows(self, tokens: list[int], positions: list[int], sequences: list[int]) -> None:
         rows = zip(sequences, positions, tokens, strict=True)
         self.rows = [(sequence, position, token, True) for sequence, position, token in rows]
 
@@ -83,14 +82,14 @@ class FakeContext:
         assert rows == len(self.rows)
         self.calls.append(self.rows)
         status = self.answer(self)
-        if status != Decoded.NO_ROOM:
+        if status != DecodeStatus.NO_ROOM:
             for slot, position, _, _ in self.rows:
                 assert self.cells.get(slot, 0) == position, "positions follow each other"
                 self.cells[slot] = position + 1
         self.outputs, self.rows = [row for row in self.rows if row[3]], []
         return status
 
-    def logits(self, rows: int) -> np.ndarray:
+    def read_logits(self, rows: int) -> np.ndarray:
         assert rows == len(self.outputs)
         table = np.zeros((rows, VOCABULARY), dtype=np.float32)
         for index, (slot, position, _, _) in enumerate(self.outputs):
@@ -111,7 +110,7 @@ class FakeContext:
         self.cells.clear()
         self.cleared += 1
 
-    def _turn_on(self, adapter: Native | None) -> None:
+    def _turn_on(self, adapter: LoadedAdapter | None) -> None:
         if self.refusing and adapter is not None:
             raise EngineError("it is not taken")
         self.on = adapter
@@ -124,9 +123,9 @@ class FakeContext:
         self.flag = False
 
 
-def policy(exact: bool, **changes: Any) -> Policy:
-    sizes: dict[str, Any] = {"chunk": 8, "budget": 16, "cells": 4000, "keep": False}
-    return Policy(4, exact=exact, row_counts=(1, 2, 3, 4), **(sizes | changes))
+def policy(exact: bool, **changes: Any) -> SchedulingPolicy:
+    sizes: dict[str, Any] = {"chunk": 8, "budget": 16, "cells": 4000, "keeps_prefixes": False}
+    return SchedulingPolicy(4, exact=exact, row_counts=(1, 2, 3, 4), **(sizes | changes))
 
 
 class Bench:
@@ -134,7 +133,7 @@ class Bench:
 
     def __init__(self, exact: bool, **changes: Any) -> None:
         self.context = FakeContext()
-        self.heard: dict[Stream, list[object]] = {}
+        self.heard: dict[SequenceStream, list[object]] = {}
         self.news = threading.Condition()
         self.submitted = 0
         self.loop = DecodeLoop(
@@ -153,31 +152,33 @@ class Bench:
                 self.heard.setdefault(stream, []).append(event)
             self.news.notify_all()
 
-    def submit(self, length: int, max_tokens: int = 3, group: str | None = None, **more: Any) -> Stream:
+    def submit(
+        self, length: int, max_tokens: int = 3, group: str | None = None, **more: Any
+    ) -> SequenceStream:
         self.submitted += 1
         first = 0 if group else 1000 * self.submitted  # else prompts have nothing in common
         prompt = tuple(range(first, first + length))
         request = TokenRequest((TokenSegment(prompt),), max_tokens, Sampling(0.0), group=group, **more)
-        drawing = Drawing(request.sampling, 0, None, prompt, (9,), (), VOCABULARY)
-        stream = Stream(TokenSequence(request, prompt, 1000, drawing), 0.0)
+        drawing = SamplingState(request.sampling, 0, None, prompt, (9,), (), VOCABULARY)
+        stream = SequenceStream(TokenSequence(request, prompt, 1000, drawing), 0.0)
         self.loop.submit(stream)
         return stream
 
-    def all_of(self, stream: Stream) -> list[object]:
+    def all_of(self, stream: SequenceStream) -> list[object]:
         """Everything said of the stream, once it has ended."""
         with self.news:
             said = self.news.wait_for(
-                lambda: self.heard.get(stream) and isinstance(self.heard[stream][-1], Ended), PATIENCE
+                lambda: self.heard.get(stream) and isinstance(self.heard[stream][-1], StreamEnd), PATIENCE
             )
         assert said, "the stream has not ended"
         return self.heard[stream]
 
-    def tokens(self, stream: Stream) -> list[int]:
+    def tokens(self, stream: SequenceStream) -> list[int]:
         return [token for event in self.all_of(stream) if isinstance(event, Steps) for token in event.tokens]
 
-    def error(self, stream: Stream) -> object:
+    def error(self, stream: SequenceStream) -> object:
         ended = self.all_of(stream)[-1]
-        assert isinstance(ended, Ended)
+        assert isinstance(ended, StreamEnd)
         return ended.error
 
 
@@ -216,8 +217,8 @@ def test_a_sequence_is_told_from_start_to_end(exact):
         assert made.tokens(stream) == [9]
         assert isinstance(finished, SequenceFinished) and finished.cause is StopCause.END
         assert (finished.counts.prompt_tokens, finished.counts.completion_tokens) == (20, 1)
-        assert ended == Ended() and len(steps) == 1
-        load = made.loop.load()
+        assert ended == StreamEnd() and len(steps) == 1
+        load = made.loop.measure_load()
         assert (load.running, load.queued, load.free_sequences, load.cells_used) == (0, 0, 4, 0)
         assert (load.prefill_tokens, load.decoded_tokens) == (20, 1)
         assert not any(made.context.cells.values())
@@ -229,12 +230,12 @@ def test_closing_a_sequence_in_prefill_aborts_the_running_decode():
     def hang(context: FakeContext) -> int:
         entered.set()
         wait(lambda: context.flag)
-        return Decoded.ABORTED
+        return DecodeStatus.ABORTED
 
     with bench(answer=hang) as made:
         stream = made.submit(5)
         assert entered.wait(PATIENCE)
-        made.context.answer = lambda _: Decoded.DONE
+        made.context.answer = lambda _: DecodeStatus.DONE
         made.loop.close(stream)
         assert made.error(stream) is None
         assert made.tokens(stream) == []
@@ -249,7 +250,7 @@ def test_closing_one_of_several_that_only_decode_aborts_nothing():
             entered.set()
             assert release.wait(PATIENCE)
         assert not context.flag
-        return Decoded.DONE
+        return DecodeStatus.DONE
 
     with bench(answer=slow) as made:
         leaver, other = made.submit(1, max_tokens=7), made.submit(1, max_tokens=7)
@@ -266,10 +267,10 @@ def test_closing_the_only_sequence_aborts_whatever_runs():
 
     def hang(context: FakeContext) -> int:
         if len(context.calls) < 3:
-            return Decoded.DONE
+            return DecodeStatus.DONE
         entered.set()
         wait(lambda: context.flag)
-        return Decoded.ABORTED
+        return DecodeStatus.ABORTED
 
     with bench(answer=hang) as made:
         stream = made.submit(1, max_tokens=100)
@@ -290,8 +291,8 @@ def test_an_aborted_batch_is_computed_again_for_the_others():
             assert {slot for slot, *_ in context.rows} == {0, 1, 2}
             entered.set()
             wait(lambda: context.flag)
-            return Decoded.ABORTED
-        return Decoded.DONE
+            return DecodeStatus.ABORTED
+        return DecodeStatus.DONE
 
     with bench(exact=False, answer=once) as made:
         first = made.submit(12, max_tokens=6)
@@ -315,7 +316,7 @@ def test_a_decode_that_others_lost_once_is_not_aborted_again():
         entered.release()
         assert proceed.acquire(timeout=PATIENCE)
         seen.append(context.flag)
-        return Decoded.ABORTED if context.flag else Decoded.DONE
+        return DecodeStatus.ABORTED if context.flag else DecodeStatus.DONE
 
     with bench(exact=False, answer=pause) as made:
         first = made.submit(2, max_tokens=1)
@@ -339,7 +340,7 @@ def test_an_abort_that_nobody_else_felt_allows_the_next():
     def hang(context: FakeContext) -> int:
         entered.release()
         wait(lambda: context.flag)
-        return Decoded.ABORTED
+        return DecodeStatus.ABORTED
 
     with bench(exact=False, answer=hang) as made:
         for _ in range(3):
@@ -351,7 +352,7 @@ def test_an_abort_that_nobody_else_felt_allows_the_next():
 
 def test_a_failed_batch_ends_its_sequences_and_no_others():
     def fail(context: FakeContext) -> int:
-        return -3 if len(context.rows) == 6 else Decoded.DONE
+        return -3 if len(context.rows) == 6 else DecodeStatus.DONE
 
     with bench(answer=fail) as made:
         bad, good = made.submit(7), made.submit(4, max_tokens=2)
@@ -361,7 +362,7 @@ def test_a_failed_batch_ends_its_sequences_and_no_others():
 
 
 def test_no_room_is_a_failure_that_is_told():
-    with bench(exact=False, answer=lambda _: Decoded.NO_ROOM) as made:
+    with bench(exact=False, answer=lambda _: DecodeStatus.NO_ROOM) as made:
         assert isinstance(made.error(made.submit(4)), EngineError)
 
 
@@ -373,7 +374,7 @@ def test_logits_that_are_no_numbers_end_one_sequence_only():
         assert made.tokens(good) == [3, 4]
 
 
-def test_a_defect_of_the_thread_is_told_to_everybody_and_it_takes_no_more():
+def test_a_defect_of_the_thread_ends_all_and_refuses_new_ones():
     def crash(context: FakeContext) -> int:
         raise RuntimeError("a defect")
 
@@ -386,7 +387,7 @@ def test_a_defect_of_the_thread_is_told_to_everybody_and_it_takes_no_more():
     with bench(answer=later) as made:
         running = [made.submit(4) for _ in range(4)]
         waiting = made.submit(4)
-        wait(lambda: made.loop.load().queued == 1)
+        wait(lambda: made.loop.measure_load().queued == 1)
         release.set()
         assert all(isinstance(made.error(stream), EngineDied) for stream in running)
         assert isinstance(made.error(waiting), EngineUnavailable)
@@ -394,7 +395,7 @@ def test_a_defect_of_the_thread_is_told_to_everybody_and_it_takes_no_more():
         with pytest.raises(EngineUnavailable):
             made.submit(4)
         with pytest.raises(EngineUnavailable):
-            made.loop.load()
+            made.loop.measure_load()
 
 
 def test_stopping_ends_every_sequence():
@@ -403,7 +404,7 @@ def test_stopping_ends_every_sequence():
     def hang(context: FakeContext) -> int:
         entered.set()
         wait(lambda: context.flag)
-        return Decoded.ABORTED
+        return DecodeStatus.ABORTED
 
     with bench(answer=hang) as made:
         streams = [made.submit(8) for _ in range(6)]
@@ -416,7 +417,7 @@ def test_stopping_ends_every_sequence():
     ("readers", "step_latency", "most"),
     [(1, 0.1, 128), (2, 0.1, 256), (3, 0.1, 384), (1, 0.05, 64), (1, 1.0, 500)],
 )
-def test_slow_prompts_get_smaller_parts_while_others_wait_for_tokens(readers, step_latency, most):
+def test_slow_prompts_get_smaller_parts_beside_decoding(readers, step_latency, most):
     """A clock that jumps with every call makes each prompt token look slow."""
     made = Bench(exact=False)
     times = iter(range(10**6))
@@ -434,7 +435,7 @@ def test_slow_prompts_get_smaller_parts_while_others_wait_for_tokens(readers, st
         if len(context.calls) == 2:  # the talker's first token is out
             talks.set()
             assert come.wait(PATIENCE)
-        return Decoded.DONE
+        return DecodeStatus.DONE
 
     made.context.answer = hold
     made.thread = threading.Thread(target=made.loop.run, daemon=True)
@@ -454,44 +455,44 @@ def test_slow_prompts_get_smaller_parts_while_others_wait_for_tokens(readers, st
     assert all(seat in {slot for slot, *_ in rows} for rows in made.context.calls), "no step leaves it out"
 
 
-def test_who_finds_the_queue_full_is_told_and_leaves_nothing_behind():
+def test_a_full_queue_refuses_and_keeps_nothing_of_the_request():
     release = threading.Event()
 
     def hold(context: FakeContext) -> int:
         assert release.wait(PATIENCE)
-        return Decoded.DONE
+        return DecodeStatus.DONE
 
     with bench(answer=hold, queue=1) as made:
         first = made.submit(4, actor="a")
-        wait(lambda: made.loop.load().running == 1)
+        wait(lambda: made.loop.measure_load().running == 1)
         streams = [made.submit(4, actor="a") for _ in range(6)]  # for three free places, and one to wait
         release.set()
         errors = [made.error(stream) for stream in (first, *streams)]
         assert [type(error) for error in errors] == [type(None)] * 5 + [EngineBusy] * 2
-        load = made.loop.load()
+        load = made.loop.measure_load()
         assert (load.refused, load.admitted, load.queued) == (2, 5, 0)
 
 
-def test_a_library_without_room_is_asked_again_after_kept_cells_were_given_up():
+def test_without_room_it_frees_kept_cells_and_decodes_again():
     full = threading.Event()
 
     def once(context: FakeContext) -> int:
         if len(context.calls) > 4 and not full.is_set():
             full.set()
-            return Decoded.NO_ROOM
-        return Decoded.DONE
+            return DecodeStatus.NO_ROOM
+        return DecodeStatus.DONE
 
-    with bench(exact=False, answer=once, keep=True) as made:
+    with bench(exact=False, answer=once, keeps_prefixes=True) as made:
         made.all_of(made.submit(12))
-        assert made.loop.load().cells_cached == 14
+        assert made.loop.measure_load().cells_cached == 14
         assert made.tokens(made.submit(3)) == [2, 3, 4]
         assert full.is_set()
-        assert made.loop.load().cells_cached == 5, "of the second alone"
+        assert made.loop.measure_load().cells_cached == 5, "of the second alone"
 
 
-def test_a_library_without_room_for_two_runs_them_one_after_the_other():
+def test_without_room_for_two_they_run_one_after_the_other():
     def narrow(context: FakeContext) -> int:
-        return Decoded.NO_ROOM if len({slot for slot, *_ in context.rows}) > 1 else Decoded.DONE
+        return DecodeStatus.NO_ROOM if len({slot for slot, *_ in context.rows}) > 1 else DecodeStatus.DONE
 
     with bench(exact=False, answer=narrow) as made:
         streams = [made.submit(3, max_tokens=4) for _ in range(3)]
@@ -500,13 +501,13 @@ def test_a_library_without_room_for_two_runs_them_one_after_the_other():
             assert sum(isinstance(event, SequenceStarted) for event in made.heard[stream]) == 1
 
 
-def test_one_who_waits_for_anothers_prompt_can_leave_and_so_can_the_other():
+def test_either_of_two_that_share_a_prompt_can_leave():
     entered, release = threading.Event(), threading.Event()
 
     def hold(context: FakeContext) -> int:
         entered.set()
         wait(lambda: release.is_set() or context.flag)
-        return Decoded.ABORTED if context.flag else Decoded.DONE
+        return DecodeStatus.ABORTED if context.flag else DecodeStatus.DONE
 
     with bench(exact=False, answer=hold) as made:
         family = [made.submit(40, 2, group="g", choice=choice) for choice in range(3)]
@@ -544,7 +545,7 @@ def test_times_are_counted():
     made.thread = threading.Thread(target=made.loop.run, daemon=True)
     made.thread.start()
     made.all_of(made.submit(5, max_tokens=4))
-    load = made.loop.load()
+    load = made.loop.measure_load()
     made.loop.stop()
     made.thread.join(PATIENCE)
     assert sum(load.queue_seconds.counts) == sum(load.first_token_seconds.counts) == 1
@@ -560,7 +561,7 @@ def adapted(exact: bool = False, **changes: Any) -> Iterator[Bench]:
     """A loop that knows the adapters a and b, whose files are this one."""
     with bench(exact, **changes) as made:
         for name in "ab":
-            made.loop.inbox.ask(partial(made.loop.lending.add, name, Path(__file__))).result(PATIENCE)
+            made.loop.inbox.ask(partial(made.loop.adapter_refs.add, name, Path(__file__))).result(PATIENCE)
         yield made
 
 
@@ -573,7 +574,7 @@ def test_the_library_is_told_of_an_adapter_only_when_it_changes():
         assert all(one is not other for one, other in pairwise(switched))
 
 
-def test_an_adapter_that_the_library_does_not_take_ends_its_own_sequences_only():
+def test_an_unusable_adapter_ends_its_own_sequences_only():
     with adapted() as made:
         made.context.refusing = True
         bad, queued, good = made.submit(4, adapter="a"), made.submit(4, adapter="a"), made.submit(4)
@@ -584,7 +585,7 @@ def test_an_adapter_that_the_library_does_not_take_ends_its_own_sequences_only()
 
 
 @pytest.mark.parametrize("exact", [True, False])
-def test_after_an_adapter_gave_no_numbers_everybody_is_computed_again_upon_clean_cells(exact):
+def test_after_an_unsound_adapter_all_is_computed_on_clean_cells(exact):
     with adapted(exact, quantum=1) as made:
         good = made.submit(20, 7)
         wait(lambda: bool(made.heard.get(good)))
@@ -600,14 +601,14 @@ def test_after_an_adapter_gave_no_numbers_everybody_is_computed_again_upon_clean
         assert made.tokens(good) == made.tokens(made.submit(20, 7))
 
 
-def test_a_first_call_with_an_adapter_runs_to_its_end_whoever_leaves():
+def test_a_first_call_with_an_adapter_is_never_aborted():
     """Until an adapter has given numbers, what it leaves in the cells is looked at before others get them."""
     entered, go = threading.Event(), threading.Event()
 
     def slow(context: FakeContext) -> int:
         entered.set()
         assert go.wait(PATIENCE)
-        return Decoded.DONE
+        return DecodeStatus.DONE
 
     with adapted(answer=slow) as made:
         stream = made.submit(200, adapter="a")
@@ -615,7 +616,7 @@ def test_a_first_call_with_an_adapter_runs_to_its_end_whoever_leaves():
         made.loop.close(stream)
         assert not made.context.flag
         go.set()
-        assert made.all_of(stream)[-1] == Ended()
+        assert made.all_of(stream)[-1] == StreamEnd()
 
 
 def test_what_is_asked_of_the_loop_after_it_has_ended_is_refused():

@@ -10,7 +10,7 @@ from antiphon.domain.sampling import Mirostat, Sampling
 from antiphon.engines.base import Steps, TokenRequest, TokenSegment
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.engines.llama import decode as decoding
-from antiphon.engines.sampling import Drawing, filters, sampler
+from antiphon.engines.sampling import SamplingState, filters, sampler
 from antiphon.errors import InternalError
 from tests.engines.llama.conftest import loaded
 
@@ -69,14 +69,12 @@ def breaking(real: Any, after: int) -> Any:
     return broken
 
 
-async def test_a_draw_that_raises_ends_its_sequence_and_the_others_say_what_they_say_without_it(
-    models, monkeypatch, caplog
-):
+async def test_a_draw_that_raises_ends_its_sequence_and_no_other(models, monkeypatch, caplog):
     async with loaded(models / "tiny-q8_0.gguf", exact=True, sequences=8) as engine:
         whole: list[Any] = []
         undisturbed = await together(engine, whole)
         assert len(whole) > AFTER, "the faulty one goes on as long as nothing is broken"
-        monkeypatch.setattr(sampler, "keep_typical", breaking(filters.keep_typical, AFTER))
+        monkeypatch.setattr(sampler, "find_typical", breaking(filters.find_typical, AFTER))
         cut: list[Any] = []
         with caplog.at_level(logging.ERROR):
             assert await together(engine, cut) == undisturbed
@@ -87,19 +85,19 @@ async def test_a_draw_that_raises_ends_its_sequence_and_the_others_say_what_they
     assert "IndexError at" in caplog.text and SECRET not in caplog.text
 
 
-@pytest.mark.parametrize("name", ["change", "accept"])
+@pytest.mark.parametrize("name", ["apply_to", "accept"])
 async def test_so_does_what_raises_while_a_draw_is_prepared_or_noted(models, monkeypatch, name):
-    real = getattr(Drawing, name)
+    real = getattr(SamplingState, name)
     calls = iter(range(AFTER))
 
-    def broken(self: Drawing, *given: Any) -> None:
+    def broken(self: SamplingState, *given: Any) -> None:
         if self.sampling.seed == 3 and next(calls, None) is None:
             raise ValueError(SECRET)
         real(self, *given)
 
     async with loaded(models / "tiny-q8_0.gguf", exact=True, sequences=8) as engine:
         alone = [await said(engine, one, 300 + at, []) for at, one in enumerate(COMPANY)]
-        monkeypatch.setattr(Drawing, name, broken)
+        monkeypatch.setattr(SamplingState, name, broken)
         tries = [said(engine, one, 300 + at, []) for at, one in enumerate(COMPANY)]
         found = await asyncio.gather(*tries, return_exceptions=True)
     assert isinstance(found[3], InternalError) and SECRET not in found[3].message
@@ -109,7 +107,7 @@ async def test_so_does_what_raises_while_a_draw_is_prepared_or_noted(models, mon
 async def test_scores_that_raise_end_their_sequence_only(models, monkeypatch):
     async with loaded(models / "tiny-q8_0.gguf", exact=True, sequences=4) as engine:
         alone = await said(engine, COMPANY[1], 300, [])
-        monkeypatch.setattr(decoding, "prompt_scores", breaking(None, 0))
+        monkeypatch.setattr(decoding, "score_prompt", breaking(None, 0))
         scored = TokenRequest((TokenSegment((1, 2, 3, 4)),), 4, Sampling(0.0), prompt_logprobs=1)
         async with asyncio.TaskGroup() as group:
             beside = group.create_task(said(engine, COMPANY[1], 300, []))

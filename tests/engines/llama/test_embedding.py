@@ -114,7 +114,7 @@ async def test_vectors_are_those_of_transformers(encoders: Path, pooling: str) -
 
 async def test_a_text_is_split_as_transformers_splits_it(encoders: Path) -> None:
     async with embedding(encoders / "MEAN-F16.gguf") as engine:
-        before, after = (await engine.vocabulary()).around
+        before, after = (await engine.vocabulary()).embedding_frame
         for row in ROWS:
             tokens = (*before, *await engine.tokenize([TextPiece(row["text"])], False), *after)
             assert list(tokens)[:96] == row["ids"]

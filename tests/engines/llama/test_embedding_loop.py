@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from antiphon.domain.embedding import EmbedRequest, Vectors
 from antiphon.engines.base import SequenceStarted
-from antiphon.engines.llama.embedding import Answer, EmbeddingLoop
-from antiphon.engines.llama.libllama.context import Decoded
-from antiphon.engines.llama.mailboxes import Ended
-from antiphon.engines.llama.sequence import Policy
+from antiphon.engines.llama.embedding import EmbeddingLoop, EmbeddingStream
+from antiphon.engines.llama.libllama.context import DecodeStatus
+from antiphon.engines.llama.mailboxes import StreamEnd
+from antiphon.engines.llama.sequence import SchedulingPolicy
 from antiphon.errors import AntiphonError, EngineBusy, EngineError, InternalError, Overloaded
 
 ROWS = 20
-POLICY = Policy(sequences=4, chunk=ROWS, budget=ROWS, cells=ROWS, queue=5, queue_per_actor=3)
+POLICY = SchedulingPolicy(sequences=4, chunk=ROWS, budget=ROWS, cells=ROWS, queue=5, queue_per_actor=3)
 
 
 class Context:
@@ -41,7 +41,7 @@ class Context:
         self.meanwhile.get(number, lambda: None)()
         if any(text[0] in self.faulty for text in texts):
             raise ValueError("a defect")
-        status = Decoded.ABORTED if self.aborted else self.statuses.get(number, Decoded.DONE)
+        status = DecodeStatus.ABORTED if self.aborted else self.statuses.get(number, DecodeStatus.DONE)
         rows = np.array([[1, text[0]] for text in texts], np.float32)
         rows[[text[0] in self.broken for text in texts]] = np.nan
         return status, rows
@@ -56,14 +56,16 @@ class Context:
 class Bench:
     """A loop, the context under it, and what was said to each request."""
 
-    def __init__(self, policy: Policy = POLICY) -> None:
+    def __init__(self, policy: SchedulingPolicy = POLICY) -> None:
         self.context = Context()
         self.said: list[tuple[Any, Any]] = []
         self.loop = EmbeddingLoop(self.context, policy, self.said.extend, lambda: 0.0)
 
-    def ask(self, *lengths: tuple[int, int], actor: str = "") -> Answer:
+    def ask(self, *lengths: tuple[int, int], actor: str = "") -> EmbeddingStream:
         """A request whose texts begin with these numbers and have these lengths."""
-        answer = Answer(EmbedRequest(tuple((first,) * length for first, length in lengths), actor), 0.0)
+        answer = EmbeddingStream(
+            EmbedRequest(tuple((first,) * length for first, length in lengths), actor), 0.0
+        )
         self.loop.submit(answer)
         return answer
 
@@ -80,11 +82,11 @@ class Bench:
         self.loop.run()
         return self.context.steps
 
-    def of(self, answer: Answer) -> list[Any]:
+    def of(self, answer: EmbeddingStream) -> list[Any]:
         return [event for one, event in self.said if one is answer]
 
-    def error(self, answer: Answer) -> AntiphonError | None:
-        (end,) = [event for event in self.of(answer) if isinstance(event, Ended)]
+    def error(self, answer: EmbeddingStream) -> AntiphonError | None:
+        (end,) = [event for event in self.of(answer) if isinstance(event, StreamEnd)]
         return end.error
 
 
@@ -110,7 +112,7 @@ def test_a_long_text_goes_alone_and_is_not_passed_over_for_ever() -> None:
 
 
 def test_in_exact_mode_a_text_is_computed_alone() -> None:
-    bench = Bench(Policy(sequences=4, chunk=ROWS, budget=ROWS, cells=ROWS, exact=True))
+    bench = Bench(SchedulingPolicy(sequences=4, chunk=ROWS, budget=ROWS, cells=ROWS, exact=True))
     bench.ask((1, 2), (2, 2))
     assert bench.run(2) == [[1], [2]]
 
@@ -120,7 +122,7 @@ def test_vectors_are_said_in_order_and_have_unit_length() -> None:
     answer = bench.ask(*((number, 9) for number in (3, 4, 5)))
     bench.run(2)
     started, first, second, end = bench.of(answer)
-    assert started == SequenceStarted(27, 0, 0.0) and end == Ended()
+    assert started == SequenceStarted(27, 0, 0.0) and end == StreamEnd()
     assert isinstance(first, Vectors) and isinstance(second, Vectors)
     assert (first.start, second.start) == (0, 2)
     found = np.frombuffer(first.values + second.values, "<f4").reshape(3, 2)
@@ -145,7 +147,7 @@ def test_a_defect_in_one_text_ends_its_request_and_nobody_else() -> None:
     assert bench.error(other) is None and isinstance(bench.of(other)[1], Vectors)
 
 
-def test_a_text_without_a_vector_ends_its_request_and_nobody_else() -> None:
+def test_a_text_without_a_vector_ends_its_own_request_only() -> None:
     bench = Bench()
     one, other = bench.ask((1, 2), (2, 2), actor="a"), bench.ask((3, 2), actor="b")
     bench.context.broken = {2}
@@ -174,7 +176,7 @@ def test_leaving_aborts_a_step_that_is_for_nobody_else(company: bool) -> None:
 def test_what_an_abort_ended_is_let_go_and_the_next_is_computed() -> None:
     bench = Bench()
     leaving = bench.ask((1, ROWS), (2, ROWS))
-    coming: list[Answer] = []
+    coming: list[EmbeddingStream] = []
 
     def leave() -> None:
         bench.loop.close(leaving)
@@ -182,7 +184,7 @@ def test_what_an_abort_ended_is_let_go_and_the_next_is_computed() -> None:
 
     bench.context.meanwhile[0] = leave
     assert bench.run(2) == [[1], [9]]
-    assert bench.of(leaving) == [SequenceStarted(2 * ROWS, 0, 0.0), Ended()]
+    assert bench.of(leaving) == [SequenceStarted(2 * ROWS, 0, 0.0), StreamEnd()]
     assert bench.error(coming[0]) is None
 
 

@@ -22,7 +22,7 @@ from antiphon.engines.base import (
     TokenSegment,
 )
 from antiphon.engines.llama import LlamaTokenEngine
-from antiphon.engines.llama.libllama.context import ContextShape, Decoded, NativeContext
+from antiphon.engines.llama.libllama.context import ContextSizes, DecodeStatus, NativeContext
 from antiphon.engines.llama.libllama.library import find_library
 from antiphon.engines.llama.libllama.model import NativeModel
 from antiphon.errors import ContextLengthExceeded, EngineError, EngineUnavailable, InvalidValue, LoadError
@@ -83,7 +83,7 @@ def crowd(vocabulary: int) -> list[TokenRequest]:
 
 
 @pytest.mark.parametrize("kind", ["q8_0", "f32", "f16"])
-async def test_64_exact_streams_over_16_sequences_each_equal_themselves_alone(models, kind):
+async def test_64_exact_streams_each_equal_themselves_alone(models, kind):
     async with loaded(models / f"tiny-{kind}.gguf", exact=True, sequences=16) as engine:
         wanted = crowd(1001)
         alone = [await say(engine, one) for one in wanted]
@@ -92,7 +92,7 @@ async def test_64_exact_streams_over_16_sequences_each_equal_themselves_alone(mo
         assert all(said == alone[index % 16] for index, said in zip(order, together, strict=True))
 
 
-async def test_64_pooled_streams_differ_first_only_where_two_logits_are_close(models):
+async def test_64_pooled_streams_differ_only_where_logits_are_close(models):
     async with loaded(models / "tiny-f32.gguf", exact=False, sequences=16) as engine:
         wanted = [one for one in crowd(1001) if one.sampling.temperature == 0]
         alone = [await say(engine, one) for one in wanted]
@@ -107,7 +107,7 @@ async def test_64_pooled_streams_differ_first_only_where_two_logits_are_close(mo
                 assert first - second < CLOSE
 
 
-async def test_each_draw_is_the_same_however_the_prompt_came_into_the_cache(models):
+async def test_draws_do_not_depend_on_how_the_prompt_was_cached(models):
     """Computed alone, computed in a group, or copied from a sibling."""
     async with loaded(models / "tiny-q8_0.gguf", exact=True) as engine:
         prompt = [1, *range(300, 500)]
@@ -214,7 +214,7 @@ def test_a_running_decode_is_aborted_and_can_be_done_again(models, exact):
     """Below the loop: the flag that a C function reads, and what is left in the cache."""
     library, _ = find_library(None)
     model = NativeModel(library, models / "small.gguf")
-    shape = ContextShape(2048, 2, 1024, 128, 2, unified=not exact, flash=not exact, kv_type="f16")
+    shape = ContextSizes(2048, 2, 1024, 128, 2, unified=not exact, flash=not exact, kv_type="f16")
     context = NativeContext(model, shape)
     halt = Halt(context)
     prompt = [1, *range(300, 900)]
@@ -223,20 +223,20 @@ def test_a_running_decode_is_aborted_and_can_be_done_again(models, exact):
         context.set_rows(0, prompt, 0, 1, True)
         return context.decode(len(prompt))
 
-    assert compute() == Decoded.DONE
-    expected = context.logits(1)[0].copy()
+    assert compute() == DecodeStatus.DONE
+    expected = context.read_logits(1)[0].copy()
     context.remove(1)
     halt.set(halt.looks // 2)  # in the third of five passes
     aborting = halt.abort_when_reached()
-    assert compute() == Decoded.ABORTED
+    assert compute() == DecodeStatus.ABORTED
     aborting.join()
     assert compute() < 0, "the rows of two passes are in the cache, and no row may come twice"
     context.remove(1)
-    assert compute() == Decoded.ABORTED, "until it is taken back"
+    assert compute() == DecodeStatus.ABORTED, "until it is taken back"
     context.remove(1)
     context.resume()
-    assert compute() == Decoded.DONE
-    assert (context.logits(1)[0] == expected).all()
+    assert compute() == DecodeStatus.DONE
+    assert (context.read_logits(1)[0] == expected).all()
     context.close()
     model.close()
 

@@ -11,22 +11,22 @@ from pathlib import Path
 import pytest
 
 from antiphon.engines.llama.libllama.library import (
-    Place,
-    discovered,
-    explain,
+    LibraryFile,
+    explain_load_error,
+    find_installed,
     find_library,
-    library_file,
     list_libraries,
     open_library,
+    resolve_library_file,
 )
 from antiphon.engines.llama.libllama.struct_layouts import (
     LAYOUTS,
     MODEL_FIELDS,
-    Layout,
-    difference,
-    layout,
-    recognise,
-    returned_struct,
+    StructLayout,
+    build_layout,
+    find_difference,
+    read_returned_struct,
+    recognise_layout,
 )
 from antiphon.errors import LibraryError
 
@@ -34,10 +34,10 @@ from antiphon.errors import LibraryError
 @pytest.fixture(scope="module")
 def wheel() -> Path:
     """The library of the installed wheel."""
-    return [place.path for place in discovered()][-1]
+    return [place.path for place in find_installed()][-1]
 
 
-def defaults(known: Layout) -> tuple[bytes, bytes]:
+def defaults(known: StructLayout) -> tuple[bytes, bytes]:
     """What a library of this layout returns."""
     raw = []
     for kind, fields in ((known.model, known.model_fields), (known.context, known.context_fields)):
@@ -53,8 +53,8 @@ def test_the_installed_wheel_is_found_and_recognised(wheel):
     assert library.path == wheel
     assert place.origin.startswith("xllamacpp 20")
     assert library.layout.build == "b11549"
-    assert "llama.cpp b11549" in library.version()
-    assert library.cpu_features()
+    assert "llama.cpp b11549" in library.describe_version()
+    assert library.list_cpu_features()
 
 
 def test_the_wheel_is_not_imported_to_be_found(wheel):
@@ -64,7 +64,7 @@ def test_the_wheel_is_not_imported_to_be_found(wheel):
 
 def test_each_known_layout_is_recognised_by_its_defaults():
     for known in LAYOUTS:
-        assert recognise(*defaults(known), LAYOUTS) == known
+        assert recognise_layout(*defaults(known), LAYOUTS) == known
 
 
 BOOLEANS = {"embeddings", "offload_kqv", "no_perf", "op_offload", "swa_full", "kv_unified"}
@@ -76,26 +76,29 @@ def test_any_other_default_is_not_recognised(known):
     for name, _, value in known.context_fields:
         struct = known.context.from_buffer_copy(context)
         setattr(struct, name, 77 if value is None else value + 1 if name not in BOOLEANS else not value)
-        assert recognise(model, bytes(struct), (known,)) == f"{name} is {getattr(struct, name)}, not {value}"
+        assert (
+            recognise_layout(model, bytes(struct), (known,))
+            == f"{name} is {getattr(struct, name)}, not {value}"
+        )
 
 
 def test_a_longer_struct_is_not_recognised():
     known = LAYOUTS[0]
     _, context = defaults(known)
     assert (
-        difference(context + b"\0" * 8, known.context, known.context_fields)
+        find_difference(context + b"\0" * 8, known.context, known.context_fields)
         == "its struct has 176 bytes, not 168"
     )
 
 
 def test_the_structs_real_length_is_seen(wheel):
     functions = ctypes.CDLL(str(wheel))
-    raw = returned_struct(functions, "llama_context_default_params")
+    raw = read_returned_struct(functions, "llama_context_default_params")
     assert len(raw) == ctypes.sizeof(LAYOUTS[0].context)
 
 
-def test_a_library_of_another_build_is_refused_before_any_struct_is_passed(wheel):
-    other = layout(
+def test_an_unknown_build_is_refused_before_any_struct_is_passed(wheel):
+    other = build_layout(
         "other", tuple(field for field in MODEL_FIELDS if field[0] != "lazy_mode"), LAYOUTS[1].context_fields
     )
     with pytest.raises(LibraryError, match=r"another binary interface .* \((its struct has|main_gpu is)"):
@@ -121,13 +124,13 @@ def test_an_explicit_path_is_the_only_place(tmp_path, wheel):
     library, place = find_library(str(wheel))
     assert (library.path, place.origin) == (wheel, "the library setting")
     (tmp_path / "libllama.so").symlink_to(wheel)
-    assert library_file(tmp_path) == tmp_path / "libllama.so"
+    assert resolve_library_file(tmp_path) == tmp_path / "libllama.so"
 
 
-def test_a_discovered_library_that_is_unusable_is_passed_over_with_a_warning(tmp_path, wheel, caplog):
+def test_an_unusable_installed_library_is_skipped_with_a_warning(tmp_path, wheel, caplog):
     broken = tmp_path / "libllama.so"
     broken.write_text("not a library")
-    places = [Place(broken, "llama-cpp-python 0.0"), Place(wheel, "xllamacpp")]
+    places = [LibraryFile(broken, "llama-cpp-python 0.0"), LibraryFile(wheel, "xllamacpp")]
     with caplog.at_level(logging.WARNING):
         library, place = find_library(None, iter(places))
     assert library.path == wheel and place.origin == "xllamacpp"
@@ -141,10 +144,10 @@ def test_when_nothing_is_usable_the_last_reason_is_given(tmp_path):
     broken = tmp_path / "libllama.so"
     broken.write_text("not a library")
     with pytest.raises(LibraryError, match="Cannot load"):
-        find_library(None, iter([Place(broken, "x")]))
+        find_library(None, iter([LibraryFile(broken, "x")]))
 
 
 def test_a_missing_system_library_is_named_with_its_package():
-    said = explain("libgomp.so.1: cannot open shared object file: No such file or directory")
+    said = explain_load_error("libgomp.so.1: cannot open shared object file: No such file or directory")
     assert said.endswith("install the system package libgomp1.")
-    assert explain("libodd.so.3: cannot open shared object file: No such").endswith("No such.")
+    assert explain_load_error("libodd.so.3: cannot open shared object file: No such").endswith("No such.")

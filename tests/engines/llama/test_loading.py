@@ -10,10 +10,10 @@ import pytest
 
 from antiphon.domain.sampling import SamplingOptions
 from antiphon.engines.base import LoadSpec
-from antiphon.engines.llama.libllama.context import ContextShape, NativeContext
+from antiphon.engines.llama.libllama.context import ContextSizes, NativeContext
 from antiphon.engines.llama.libllama.library import find_library
 from antiphon.engines.llama.libllama.model import NativeModel
-from antiphon.engines.llama.loading import alike_row_counts, load_model, quantization
+from antiphon.engines.llama.loading import find_alike_row_counts, format_quantization, load_model
 from antiphon.errors import LibraryError, LoadError
 from benchmarks import make_model
 from benchmarks.make_model import write_model
@@ -52,7 +52,7 @@ def test_sampling_that_the_weights_recommend(tmp_path):
     assert said.top_k == 40 and said.min_p == pytest.approx(0.05)
 
 
-def test_recommended_sampling_outside_the_range_of_a_request_is_left_out(tmp_path):
+def test_recommended_sampling_out_of_range_is_left_out(tmp_path):
     odd = {"temp": float("nan"), "top_p": 5.0, "top_k": float("inf"), "min_p": -1.0}
     loaded = load_model(spec(write_model(tmp_path / "m.gguf", SIZES["tiny"], sampling=odd)))
     loaded.close()
@@ -90,7 +90,7 @@ def test_the_context_is_the_models_own_unless_said(models):
     ],
 )
 def test_quantizations_are_named_as_everybody_does(words, name):
-    assert quantization(words) == name
+    assert format_quantization(words) == name
 
 
 @pytest.mark.parametrize(
@@ -166,9 +166,9 @@ def test_numbers_of_rows_that_compute_alike_are_found(models, kind, lone):
     """A lone row of F32 weights is computed by another kernel; quantized rows are all computed alike."""
     library, _ = find_library(None)
     model = NativeModel(library, models / f"tiny-{kind}.gguf")
-    shape = ContextShape(256, 6, 64, 32, threads=2, unified=False, flash=False, kv_type="f16")
+    shape = ContextSizes(256, 6, 64, 32, threads=2, unified=False, flash=False, kv_type="f16")
     context = NativeContext(model, shape)
-    counts = alike_row_counts(context, model.size)
+    counts = find_alike_row_counts(context, model.size)
     assert counts[-1] == 6 and (1 in counts) == lone
     assert set(range(2, 7)) <= set(counts)
     context.close()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.engines.llama.machine import best_threads, prepare_environment, usable_cpus
+from antiphon.engines.llama.machine import choose_thread_count, list_usable_cpus, prepare_environment
 
 
 @pytest.fixture
@@ -22,13 +22,13 @@ def machine(tmp_path: Path):
 
 def test_threads_are_physical_cores(machine):
     cpus, group = machine
-    assert best_threads(cpus, group, allowed=range(8)) == 4
-    assert best_threads(cpus, group, allowed=[0, 1]) == 1
-    assert best_threads(cpus, group, allowed=[1, 2, 5]) == 3
+    assert choose_thread_count(cpus, group, allowed=range(8)) == 4
+    assert choose_thread_count(cpus, group, allowed=[0, 1]) == 1
+    assert choose_thread_count(cpus, group, allowed=[1, 2, 5]) == 3
 
 
 def test_processors_of_unknown_topology_are_cores(tmp_path):
-    assert best_threads(tmp_path, tmp_path, allowed=range(3)) == 3
+    assert choose_thread_count(tmp_path, tmp_path, allowed=range(3)) == 3
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_processors_of_unknown_topology_are_cores(tmp_path):
 def test_a_control_groups_quota_is_kept(machine, limit, threads):
     cpus, group = machine
     (group / "cpu.max").write_text(limit)
-    assert best_threads(cpus, group, allowed=range(8)) == threads
+    assert choose_thread_count(cpus, group, allowed=range(8)) == threads
 
 
 @pytest.mark.parametrize(("quota", "threads"), [("-1", 4), ("300000", 3)])
@@ -46,14 +46,14 @@ def test_an_old_control_groups_quota_is_kept(machine, quota, threads):
     (group / "cpu").mkdir()
     (group / "cpu" / "cpu.cfs_quota_us").write_text(quota)
     (group / "cpu" / "cpu.cfs_period_us").write_text("100000")
-    assert best_threads(cpus, group, allowed=range(8)) == threads
+    assert choose_thread_count(cpus, group, allowed=range(8)) == threads
 
 
 def test_this_machine_has_at_least_one():
-    assert 1 <= best_threads() <= len(usable_cpus())
+    assert 1 <= choose_thread_count() <= len(list_usable_cpus())
 
 
-def test_waiting_threads_spin_shortly_unless_the_operator_says_otherwise():
+def test_waiting_threads_spin_shortly_unless_configured():
     said: list[dict[str, str]] = [{}, {"OMP_WAIT_POLICY": "passive"}]
     for environment in said:
         prepare_environment(environment)

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from antiphon.engines.llama.libllama.context import ContextShape, Decoded, NativeContext
+from antiphon.engines.llama.libllama.context import ContextSizes, DecodeStatus, NativeContext
 from antiphon.engines.llama.libllama.library import Library, find_library
-from antiphon.engines.llama.libllama.model import NativeAdapter, NativeModel, switch
+from antiphon.engines.llama.libllama.model import NativeAdapter, NativeModel, set_adapter
 from antiphon.weights.adapters.import_job import read_adapter
 from antiphon.weights.convert.peft import STRAIGHT, TURNED, convert_peft
 from antiphon.weights.gguf import Header, read_header
@@ -45,16 +45,16 @@ class Base:
     def logits(self, adapter: Path | None = None, scale: float = 1.0) -> Logits:
         """Of the token after the prompt."""
         native = NativeAdapter(self.model, adapter) if adapter else None
-        shape = ContextShape(
+        shape = ContextSizes(
             cells=64, sequences=1, rows=16, micro_rows=16, threads=1, unified=True, flash=False, kv_type="f32"
         )
         context = NativeContext(self.model, shape)
         try:
-            assert switch(self.model.library.call, context.pointer, native, scale) == 0
+            assert set_adapter(self.model.library.call, context.pointer, native, scale) == 0
             prompt = SAID["prompt"]
             context.set_rows(0, prompt, 0, 0, True)
-            assert context.decode(len(prompt)) == Decoded.DONE
-            return np.array(context.logits(1)[0], dtype=np.float32)
+            assert context.decode(len(prompt)) == DecodeStatus.DONE
+            return np.array(context.read_logits(1)[0], dtype=np.float32)
         finally:
             context.close()
             if native:

@@ -7,21 +7,21 @@ from collections import Counter
 import pytest
 
 from antiphon.engines.llama.queue import LEAST_RUN, PATIENCE
-from antiphon.engines.llama.sequence import Phase, Sequence
+from antiphon.engines.llama.sequence import SequencePhase, TokenSequence
 from tests.engines.llama.simulation import Simulation, policy, sequence
 
 LAYOUTS = ["pool", "streams", "exact"]
 TICK = 0.05
 
 
-def fresh(place: int, length: int = 5, max_tokens: int = 900, **more) -> Sequence:
+def fresh(place: int, length: int = 5, max_tokens: int = 900, **more) -> TokenSequence:
     """A sequence whose prompt begins unlike that of any with another place."""
     return sequence((10_000 + place, *range(length - 1)), max_tokens, **more)
 
 
 def flooded(
     layout: str, count: int = 10, places: int = 4, max_tokens: int = 300
-) -> tuple[Simulation, list[Sequence]]:
+) -> tuple[Simulation, list[TokenSequence]]:
     """One caller's long sequences have run for two seconds in every place, and more of them wait."""
     made = Simulation(policy(layout, sequences=places), tick=TICK)
     flood = [fresh(place, max_tokens=max_tokens, actor="a") for place in range(count)]
@@ -31,7 +31,7 @@ def flooded(
     return made, flood
 
 
-def waited(made: Simulation, one: Sequence) -> float:
+def waited(made: Simulation, one: TokenSequence) -> float:
     """Seconds until it is admitted."""
     began = made.now
     made.add(one)
@@ -46,13 +46,15 @@ def test_a_caller_that_fills_every_place_gives_way_to_another(layout):
     made, flood = flooded(layout, max_tokens=100)
     late = fresh(100, max_tokens=4, actor="b")
     assert PATIENCE <= waited(made, late) <= PATIENCE + 2 * TICK
-    assert [one.phase for one in flood[:4]] == [Phase.DECODE] * 3 + [Phase.QUEUED], "its newest one"
-    while late.phase is not Phase.OVER:
+    assert [one.phase for one in flood[:4]] == [SequencePhase.DECODE] * 3 + [SequencePhase.QUEUED], (
+        "its newest one"
+    )
+    while late.phase is not SequencePhase.OVER:
         made.step()
     made.step()
-    assert flood[3].phase is not Phase.QUEUED, "it comes before all others of its caller"
+    assert flood[3].phase is not SequencePhase.QUEUED, "it comes before all others of its caller"
     made.run()
-    assert [one.made for one in flood] == [100] * 10
+    assert [one.completion_tokens for one in flood] == [100] * 10
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -61,7 +63,7 @@ def test_callers_come_to_equal_parts_and_stay_there(layout):
     made.add(*(fresh(place, actor="b") for place in range(100, 110)))
     while made.now < 5.0:
         made.step()
-    held = Counter(one.actor for one in made.scheduler.everybody())
+    held = Counter(one.actor for one in made.scheduler.list_running())
     assert held == {"a": 4, "b": 3}
     before = made.scheduler.tally.preemptions
     while made.now < 10.0:
@@ -83,7 +85,7 @@ def test_nobody_gives_way_as_long_as_the_machine_has_places():
     assert made.scheduler.tally.preemptions == 0
 
 
-def test_a_place_that_is_free_goes_to_the_caller_that_has_the_fewest():
+def test_a_free_place_goes_to_the_caller_with_the_fewest():
     made = Simulation(policy(sequences=3))
     long = [fresh(place, actor="a") for place in range(4)]
     made.add(*long[:2])
@@ -103,13 +105,13 @@ def test_one_that_gives_way_gets_on_before_it_does_again(layout):
     given = dict.fromkeys(long, 0.0)
     ran = dict.fromkeys(long, False)
     for step in itertools.count(30):
-        if all(one.phase is Phase.OVER for one in long):
+        if all(one.phase is SequencePhase.OVER for one in long):
             break
         if step % 15 == 0:
             made.add(fresh(step, max_tokens=3, actor="b"))
         made.step(16)
         for one in long:
-            if ran[one] and one.phase is Phase.QUEUED:
+            if ran[one] and one.phase is SequencePhase.QUEUED:
                 assert made.now - given[one] > LEAST_RUN, "it had its place for a moment only"
                 given[one] = made.now
             ran[one] = one.id is not None
@@ -129,7 +131,7 @@ def test_where_cells_run_out_shares_are_of_cells():
     made.run()
 
 
-def test_one_that_is_more_than_a_share_by_itself_is_not_sent_back_and_forth():
+def test_one_larger_than_a_share_is_not_sent_back_and_forth():
     made = Simulation(policy(sequences=4, cells=1000), tick=TICK)
     made.add(fresh(0, 600, 100, actor="a"))
     made.step()
@@ -146,33 +148,33 @@ def test_in_exact_mode_a_prompt_that_is_scored_keeps_its_place():
     while made.now < 2.0:
         made.step()
     waited(made, fresh(100, actor="b"))
-    assert Phase.OVER in {one.phase for one in scored} and made.scheduler.tally.preemptions == 0
+    assert SequencePhase.OVER in {one.phase for one in scored} and made.scheduler.tally.preemptions == 0
 
 
-def test_in_exact_mode_forced_tokens_are_computed_again_as_they_were():
+def test_exact_mode_recomputes_forced_tokens_as_they_were():
     """The simulation compares in which calls cells were computed."""
     made, flood = flooded("exact", count=4)
     for one in flood:
         for token in range(40):
-            one.take(token, frozenset())
+            one.accept_forced(token, frozenset())
     while made.now < 4.0:
         made.step()
-    forced = [one.forced for one in flood]
+    forced = [one.forced_spans for one in flood]
     assert all(forced)
     waited(made, fresh(100, max_tokens=4, actor="b"))
-    back = next(one for one in flood if one.phase is Phase.QUEUED)
-    assert back.reached > 60
+    back = next(one for one in flood if one.phase is SequencePhase.QUEUED)
+    assert back.furthest > 60
     made.run()
-    assert back.made == 300 and back.forced in forced
+    assert back.completion_tokens == 300 and back.forced_spans in forced
 
 
-def test_a_more_urgent_one_of_the_same_caller_comes_before_one_that_gave_way():
+def test_a_more_urgent_one_comes_before_one_that_gave_way():
     made, flood = flooded("pool", count=4)
     waited(made, fresh(100, actor="b"))
     urgent, equal = fresh(200, actor="a", priority=-1), fresh(201, actor="a")
     made.add(equal, urgent)
     for admitted in (urgent, flood[3], equal):
-        made.scheduler.drop(next(one for one in made.scheduler.everybody() if one.actor == "a"))
+        made.scheduler.drop(next(one for one in made.scheduler.list_running() if one.actor == "a"))
         made.step()
         assert admitted.id is not None
 
@@ -187,12 +189,12 @@ def test_one_that_gave_way_may_leave():
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("seed", range(4))
-def test_nobody_with_less_than_its_share_waits_long_while_another_has_more(layout, seed):
+def test_no_caller_waits_long_while_another_exceeds_its_share(layout, seed):
     dice = random.Random(seed)
     places = dice.choice([2, 4, 7])
     made = Simulation(policy(layout, sequences=places, queue=10_000, queue_per_actor=5000), tick=TICK)
     unfair: dict[str, float] = {}
-    ran: dict[Sequence, float] = {}
+    ran: dict[TokenSequence, float] = {}
     for step in range(1000):
         if len(made.scheduler.waiting) < 40 and dice.random() < 0.1:
             actor = dice.choice("aaabcd")
@@ -205,7 +207,7 @@ def test_nobody_with_less_than_its_share_waits_long_while_another_has_more(layou
                 )
             )
         made.step(64)
-        running, waiting = made.scheduler.everybody(), made.scheduler.waiting.everybody()
+        running, waiting = made.scheduler.list_running(), made.scheduler.waiting.everybody()
         for one in waiting:
             if one in ran:
                 assert made.now - ran.pop(one) > LEAST_RUN, "it had its place for a moment only"
@@ -214,7 +216,7 @@ def test_nobody_with_less_than_its_share_waits_long_while_another_has_more(layou
         callers = {*held, *(one.actor for one in waiting)}
         share = -(-places // len(callers)) if callers else places
         over = any(count > share for count in held.values())
-        less = {one.actor for one in waiting if one.awaits is None and held[one.actor] < share}
+        less = {one.actor for one in waiting if one.waits_for is None and held[one.actor] < share}
         unfair = {actor: unfair.get(actor, made.now) for actor in less if over}
         assert all(made.now - since <= PATIENCE + LEAST_RUN + 1.0 for since in unfair.values())
     assert made.scheduler.tally.preemptions > 0

@@ -5,12 +5,12 @@ from array import array
 
 import pytest
 
-from antiphon.engines.llama.kv.layout import Match
+from antiphon.engines.llama.kv.layout import PrefixMatch
 from antiphon.engines.llama.kv.pool import PrefixTree
-from antiphon.engines.llama.sequence import Key, Sequence
+from antiphon.engines.llama.sequence import PrefixKey, TokenSequence
 from tests.engines.llama.simulation import sequence
 
-KEYS: list[Key] = [(None, ""), (None, "salt"), ("adapter", "")]
+KEYS: list[PrefixKey] = [(None, ""), (None, "salt"), ("adapter", "")]
 
 
 class Model:
@@ -19,9 +19,9 @@ class Model:
     def __init__(self) -> None:
         self.cells: dict[int, list[object]] = {}
         self.tokens: dict[int, list[int]] = {}
-        self.keys: dict[int, Key] = {}
+        self.keys: dict[int, PrefixKey] = {}
 
-    def longest(self, key: Key, tokens: list[int]) -> int:
+    def longest(self, key: PrefixKey, tokens: list[int]) -> int:
         """Of all that is computed, how much these tokens begin with."""
         return max(
             (alike(self.tokens[held], tokens) for held in self.tokens if self.keys[held] == key), default=0
@@ -42,7 +42,7 @@ class Trial:
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(seed)
         self.tree, self.model = PrefixTree(), Model()
-        self.running: dict[int, Sequence] = {}
+        self.running: dict[int, TokenSequence] = {}
         self.next = 0
 
     def begin(self) -> None:
@@ -50,17 +50,17 @@ class Trial:
         one = sequence(tuple(tokens), adapter=key[0], cache_salt=key[1])
         match = self.tree.match(key, one.tokens, len(tokens) - 1)
         assert match.length == self.model.longest(key, tokens[:-1])
-        keeper = self.tree.keeper(match)
+        keeper = self.tree.find_keeper(match)
         one.id, one.computed = self.next if keeper is None else keeper, match.length
         self.next += 1
         cells: list[object] = []
         if match.node is not None and match.length:
             assert match.node.ids <= self.model.cells.keys(), "what was given up is not offered"
             cells = self.model.cells[min(match.node.ids)][: match.length]
-        self.tree.begin(one, match)
-        self.running[one.seat] = one
-        self.model.cells[one.seat], self.model.keys[one.seat] = cells, key
-        self.model.tokens[one.seat] = tokens[: match.length]
+        self.tree.add(one, match)
+        self.running[one.running_id] = one
+        self.model.cells[one.running_id], self.model.keys[one.running_id] = cells, key
+        self.model.tokens[one.running_id] = tokens[: match.length]
 
     def compute(self) -> None:
         seat, one = self.dice.choice(list(self.running.items()))
@@ -117,7 +117,7 @@ def test_a_prefix_is_found_under_its_own_adapter_and_salt_only():
     tree = PrefixTree()
     one = sequence((1, 2, 3, 4), adapter="a", cache_salt="s")
     one.id = 0
-    tree.begin(one, Match(0))
+    tree.add(one, PrefixMatch(0))
     one.computed = 3
     tokens = array("i", (1, 2, 3, 9))
     assert tree.match(("a", "s"), tokens, 3).length == 3

@@ -6,17 +6,17 @@ from collections import Counter
 import pytest
 
 from antiphon.engines.base import StopCause, TokenRequest, TokenSegment
-from antiphon.engines.llama.batch import Plan
-from antiphon.engines.llama.kv.layout import Copy, Trim
+from antiphon.engines.llama.batch import StepPlan
+from antiphon.engines.llama.kv.layout import CopyCells, TrimCells
 from antiphon.engines.llama.scheduler import Scheduler
-from antiphon.engines.llama.sequence import Phase, Sequence
+from antiphon.engines.llama.sequence import SequencePhase, TokenSequence
 from antiphon.errors import EngineBusy, Overloaded
 from tests.engines.llama.simulation import BUDGET, Simulation, policy, sequence, spans
 
 LAYOUTS = ["pool", "streams", "exact"]
 
 
-def other(start: int, length: int, max_tokens: int = 100, **more) -> Sequence:
+def other(start: int, length: int, max_tokens: int = 100, **more) -> TokenSequence:
     """A sequence whose prompt begins unlike that of any with another start."""
     return sequence(tuple(range(start, start + length)), max_tokens, **more)
 
@@ -36,7 +36,7 @@ def test_places_go_to_those_who_wait_longest():
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_nothing_to_do_is_an_empty_plan(layout):
-    assert Scheduler(policy(layout)).plan(BUDGET) == Plan()
+    assert Scheduler(policy(layout)).plan(BUDGET) == StepPlan()
 
 
 def test_actors_take_turns():
@@ -84,7 +84,7 @@ def test_a_refusal_says_the_bound_however_many_siblings_wait(queue, own, words):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_who_finds_a_free_place_does_not_wait_and_is_taken_without_any_queue(layout):
+def test_a_free_place_is_taken_without_waiting(layout):
     scheduler = Scheduler(policy(layout, queue=0, queue_per_actor=0, sequences=2))
     assert scheduler.add(sequence()) is None
     scheduler.plan(BUDGET)
@@ -92,7 +92,7 @@ def test_who_finds_a_free_place_does_not_wait_and_is_taken_without_any_queue(lay
     assert isinstance(scheduler.add(sequence()), EngineBusy)
 
 
-def test_who_is_refused_is_told_to_wait_as_long_as_the_queue_takes():
+def test_a_refusal_names_the_time_that_the_queue_takes():
     scheduler = Scheduler(policy(queue=4, queue_per_actor=9, sequences=1))
     for now in range(10):
         one = sequence(2, 1)
@@ -107,7 +107,7 @@ def test_who_is_refused_is_told_to_wait_as_long_as_the_queue_takes():
     assert isinstance(refusal, EngineBusy) and refusal.retry_after == 12.0
 
 
-def test_a_sequence_is_admitted_when_its_prompt_and_some_head_room_fit():
+def test_a_sequence_is_admitted_when_prompt_and_headroom_fit():
     made = Simulation(policy(cells=200))
     first, second = other(100, 100, context=200), other(300, 70, context=200)
     made.add(first, second)
@@ -120,12 +120,12 @@ def test_a_sequence_is_admitted_when_its_prompt_and_some_head_room_fit():
 # --- prompts
 
 
-def test_exact_chunks_lie_on_a_grid_in_calls_of_their_own_and_leave_the_last_token():
+def test_exact_chunks_are_on_a_grid_and_leave_the_last_token():
     made = Simulation(policy("exact"))
     made.add(sequence(40))
     plan = made.step()
     assert [spans(call) for call in plan.calls] == [[(0, 0, 16)], [(0, 16, 32)], [(0, 32, 39)]]
-    assert not any(span.logits for call in plan.calls for span in call.spans)
+    assert not any(span.gives_logits for call in plan.calls for span in call.spans)
     (call,) = made.step().calls
     assert (call.ids, call.positions, call.spans) == ([0], [39], [])
 
@@ -135,7 +135,7 @@ def test_exact_chunks_of_a_prompt_do_not_depend_on_the_budget(budget):
     made, one = Simulation(policy("exact")), sequence(70)
     made.add(one)
     seen = []
-    while one.phase is not Phase.DECODE:
+    while one.phase is not SequencePhase.DECODE:
         seen += [spans(call)[0][1:] for call in made.step(budget).calls]
     assert seen == [(0, 16), (16, 32), (32, 48), (48, 64), (64, 69)]
 
@@ -145,7 +145,7 @@ def test_a_budget_is_kept_but_for_the_first_chunk(layout, expected):
     made, one = Simulation(policy(layout)), sequence(42 if layout == "exact" else 50)
     made.add(one)
     seen = []
-    while one.made == 0 and one.phase is not Phase.DECODE:
+    while one.completion_tokens == 0 and one.phase is not SequencePhase.DECODE:
         calls = made.step(20).calls
         seen.append(sum(stop - start for call in calls for _, start, stop in spans(call)))
     assert seen == expected
@@ -160,11 +160,11 @@ def test_a_pool_computes_decode_rows_and_chunks_in_one_call():
     (call,) = made.step().calls
     assert (call.rows, call.positions) == ([first], [3])
     assert sorted(spans(call)) == [(1, 0, 10), (2, 0, 4)]
-    assert second.made == third.made == 1
-    assert call.abortable() == {second, third}
+    assert second.completion_tokens == third.completion_tokens == 1
+    assert call.list_abortable() == {second, third}
 
 
-def test_long_prompts_come_in_while_short_ones_do_not_wait_for_them():
+def test_short_prompts_do_not_wait_for_long_ones():
     for layout in LAYOUTS:
         made = Simulation(policy(layout, cells=10_000))
         long = other(1000, 900)
@@ -174,7 +174,7 @@ def test_long_prompts_come_in_while_short_ones_do_not_wait_for_them():
         made.add(short)
         for _ in range(4):
             made.step(16)
-        assert short.made > 0
+        assert short.completion_tokens > 0
         before = long.computed
         for index in range(8):
             made.add(other(2000 + 100 * index, 15, 1))
@@ -197,12 +197,12 @@ def test_users_who_come_at_once_compute_what_they_share_once(layout):
     made.run()
     assert made.computed == 1000 + 16 * 32 + 16 * 4
     assert made.scheduler.tally.hits == 15
-    assert [one.shared for one in users] == [0, *([1000] * 15)]
+    assert [one.shared_tokens for one in users] == [0, *([1000] * 15)]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_siblings_share_even_when_the_first_makes_one_token_only(layout):
-    made = Simulation(policy(layout, keep=False))
+    made = Simulation(policy(layout, keeps_prefixes=False))
     made.add(*(sequence(10, 1, group="g", choice=choice) for choice in range(3)))
     made.run()
     assert made.computed == 10 + 1 + 1
@@ -214,10 +214,10 @@ def test_those_who_wait_go_on_when_the_one_that_computes_leaves(layout):
     family = [sequence(100, 3) for _ in range(3)]
     made.add(*family)
     assert made.step().admitted == [family[0]]
-    assert family[1].awaits is family[0]
+    assert family[1].waits_for is family[0]
     made.scheduler.drop(family[0])
     assert made.step().admitted == [family[1]]
-    assert family[1].shared >= 48, "what the first has computed is kept"
+    assert family[1].shared_tokens >= 48, "what the first has computed is kept"
     made.run()
     assert made.computed <= 100 + 2 + 1 + 2
 
@@ -228,7 +228,7 @@ def test_one_who_waits_may_leave():
     made.add(*family)
     made.step()
     made.scheduler.drop(family[1])
-    assert family[0].awaited == 1
+    assert family[0].followers == 1
     made.run()
 
 
@@ -250,10 +250,10 @@ def test_a_conversation_goes_on_where_it_ended(layout):
     made.add(second)
     plan = made.step()
     made.run()
-    assert not any(isinstance(change, Copy) for change in plan.changes)
+    assert not any(isinstance(change, CopyCells) for change in plan.changes)
     # exact: whole chunks of the prompt only
-    assert second.shared == (48 if layout == "exact" else 59)
-    assert made.computed - before == 70 - second.shared
+    assert second.shared_tokens == (48 if layout == "exact" else 59)
+    assert made.computed - before == 70 - second.shared_tokens
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -265,7 +265,7 @@ def test_another_adapter_another_salt_and_scores_share_nothing(layout, change):
     stranger = sequence(50, 2, **change)
     made.add(stranger, sequence(50, 2, **change))
     made.run()
-    assert stranger.shared == 0
+    assert stranger.shared_tokens == 0
 
 
 def test_a_pool_shares_cells_and_forks_them():
@@ -277,20 +277,20 @@ def test_a_pool_shares_cells_and_forks_them():
     for tail in (300, 400):
         made.add(sequence((*range(1, 41), *range(tail, tail + 10)), 50))
         plan_of.append(made.step())
-    assert [plan.changes for plan in plan_of] == [[Copy(0, 1, 40)], [Copy(0, 2, 40)]]
-    assert made.scheduler.cells.used == 40 + 10 + 10 + 1
-    assert made.scheduler.cells.cached == 20 + 4
+    assert [plan.changes for plan in plan_of] == [[CopyCells(0, 1, 40)], [CopyCells(0, 2, 40)]]
+    assert made.scheduler.layout.used == 40 + 10 + 10 + 1
+    assert made.scheduler.layout.cached == 20 + 4
 
 
-def test_kept_cells_are_given_up_when_needed_the_longest_unused_first_and_its_end_first():
+def test_kept_cells_are_freed_least_recent_first_from_the_end():
     made = Simulation(policy(cells=700, ids=8))
     for index in (1, 2, 3, 1):
         made.add(other(1000 * index, 200, 1, context=700))
         made.run()
-    assert made.scheduler.cells.cached == 600
+    assert made.scheduler.layout.cached == 600
     made.add(other(5000, 150, 1, context=700))
     made.run()
-    lengths = [made.scheduler.cells.match(other(1000 * index, 201)).length for index in (1, 2, 3)]
+    lengths = [made.scheduler.layout.match(other(1000 * index, 201)).length for index in (1, 2, 3)]
     assert lengths == [200, 136, 200]
 
 
@@ -299,8 +299,8 @@ def test_a_pool_keeps_no_more_than_it_may():
     for index in range(1, 5):
         made.add(other(100 * index, 30, 1))
         made.run()
-        assert made.scheduler.cells.cached <= 50
-    assert made.scheduler.cells.match(other(400, 31)).length == 30
+        assert made.scheduler.layout.cached <= 50
+    assert made.scheduler.layout.match(other(400, 31)).length == 30
 
 
 def test_ids_are_taken_back_when_they_run_out():
@@ -308,47 +308,47 @@ def test_ids_are_taken_back_when_they_run_out():
     for index in range(1, 9):
         made.add(other(100 * index, 20, 1))
         made.run()
-    assert made.scheduler.cells.cached == 60
+    assert made.scheduler.layout.cached == 60
     made.add(sequence((*range(700, 715), 1, 2, 3), 1))
     made.run()
 
 
 def test_nothing_stays_when_nothing_is_to_be_kept():
     for layout in LAYOUTS:
-        made = Simulation(policy(layout, keep=False))
+        made = Simulation(policy(layout, keeps_prefixes=False))
         made.add(sequence(50, 2))
         made.run()
-        assert made.scheduler.cells.cached == 0
+        assert made.scheduler.layout.cached == 0
         assert not any(made.cache.values())
 
 
 # --- cells run out
 
 
-def test_the_youngest_gives_way_when_cells_run_out_and_comes_back():
+def test_the_youngest_yields_when_cells_run_out_and_comes_back():
     made = Simulation(policy(cells=150, sequences=4))
     crowd = [other(1000 * index, 20, 60, context=150) for index in range(1, 5)]
     made.add(*crowd)
-    admitted: Counter[Sequence] = Counter()
+    admitted: Counter[TokenSequence] = Counter()
     while made.scheduler.running or made.scheduler.waiting:
         admitted.update(made.step().admitted)
-        if crowd[0].phase is not Phase.OVER:
+        if crowd[0].phase is not SequencePhase.OVER:
             assert crowd[0].id is not None, "the oldest is never put back"
     assert set(admitted.values()) == {1}
     assert made.scheduler.tally.preemptions > 0
-    assert [one.made for one in crowd] == [60] * 4
+    assert [one.completion_tokens for one in crowd] == [60] * 4
 
 
-def test_a_library_without_room_gets_kept_cells_then_the_youngest_then_an_error():
+def test_without_room_kept_cells_go_before_the_youngest():
     made = Simulation(policy())
     made.add(other(500, 30, 1))
     made.run()
     first, second = other(100, 5), other(200, 5)
     made.add(first, second)
     made.step()
-    assert made.scheduler.make_room(5) and made.scheduler.cells.cached == 0
-    assert made.scheduler.make_room(5) and second.phase is Phase.QUEUED
-    assert made.step().admitted == [] and second.phase is Phase.QUEUED
+    assert made.scheduler.make_room(5) and made.scheduler.layout.cached == 0
+    assert made.scheduler.make_room(5) and second.phase is SequencePhase.QUEUED
+    assert made.step().admitted == [] and second.phase is SequencePhase.QUEUED
     assert made.scheduler.make_room(5), "what the youngest had computed is kept, and given up"
     assert not made.scheduler.make_room(5)
     made.scheduler.drop(first)
@@ -368,7 +368,7 @@ def test_adapters_take_turns_of_some_steps():
 
 
 def test_a_turn_lasts_some_steps_and_some_time():
-    made = Simulation(policy(quantum=3, turn=1.0))
+    made = Simulation(policy(quantum=3, min_turn=1.0))
     made.add(*(other(100 * index, 4, 60, adapter="ab"[index]) for index in range(2)))
     served = []
     for now in (0.0, 0.1, 0.2, 0.3, 0.9, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0):
@@ -381,11 +381,11 @@ def test_a_turn_lasts_some_steps_and_some_time():
 class Unsettled:
     """A guide that does not know yet what must come."""
 
-    seen = False
+    was_settled = False
 
 
-def test_an_adapter_has_no_turn_while_its_sequences_wait_for_their_constraints():
-    made = Simulation(policy(quantum=3, turn=100.0))
+def test_an_adapter_has_no_turn_while_all_wait_for_constraints():
+    made = Simulation(policy(quantum=3, min_turn=100.0))
     held, free = (other(100 * index, 4, 60, adapter="ab"[index]) for index in range(2))
     made.add(held, free)
     made.step()
@@ -404,14 +404,14 @@ def test_lanes_of_an_adapter_lie_together(layout):
 
 
 @pytest.mark.parametrize("layout", ["streams", "exact"])
-def test_lanes_of_an_adapter_come_together_when_one_between_them_leaves(layout):
+def test_streams_of_an_adapter_close_a_gap_between_them(layout):
     made = Simulation(policy(layout, sequences=6, quantum=2))
     ends, middle = [other(100 * index, 4, 60, adapter="a") for index in (1, 2)], other(300, 4, 6, adapter="a")
     beside = [other(100 * index, 4, 60, adapter="b") for index in (4, 5)]
     made.add(ends[0], middle, ends[1], *beside)
     made.step()
     assert [one.id for one in (ends[0], middle, ends[1])] == [0, 1, 2]
-    while middle in made.scheduler.everybody():
+    while middle in made.scheduler.list_running():
         made.step()
     assert {len(made.step().calls[0].rows) for _ in range(20)} == {2}
 
@@ -426,15 +426,15 @@ def test_the_base_model_is_an_adapter_like_any_other():
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_scored_prompt_is_computed_in_parts_whose_every_row_gives_logits(layout):
+def test_every_row_of_a_scored_prompt_gives_logits(layout):
     made = Simulation(policy(layout, scored_rows=16))
     one = sequence(40, 2, prompt_logprobs=0)
     made.add(one)
     seen = []
-    while one.scores:
+    while one.needs_scores:
         seen += [(span.start, span.stop, span.scored) for call in made.step().calls for span in call.spans]
     assert seen == [(0, 16, True), (16, 32, True), (32, 39, True)]
-    assert one.phase is Phase.DECODE
+    assert one.phase is SequencePhase.DECODE
     made.run()
 
 
@@ -443,17 +443,17 @@ def test_scores_alone_ask_for_no_decode_row():
     one = sequence(10, 0, prompt_logprobs=0)
     made.add(one)
     made.step()
-    assert one.complete and made.step().calls == []
+    assert one.is_complete and made.step().calls == []
     made.scheduler.drop(one)
     lone = sequence(1, 0, prompt_logprobs=0)
     made.add(lone)
-    assert made.step().calls == [] and lone.complete
+    assert made.step().calls == [] and lone.is_complete
 
 
 # --- lanes
 
 
-def test_gaps_between_decode_rows_are_padded_at_the_next_position_of_their_lane():
+def test_gaps_between_decode_rows_are_padded():
     made = Simulation(policy("exact"))
     one, two, three = other(100, 2), other(200, 60), other(300, 2)
     made.add(one)
@@ -489,14 +489,14 @@ def test_padding_stays_within_the_lanes():
 
 
 def test_running_lanes_are_kept_together_when_nobody_waits():
-    made = Simulation(policy("exact", keep=False))
+    made = Simulation(policy("exact", keeps_prefixes=False))
     crowd = [other(100 * index, 3) for index in range(1, 5)]
     made.add(*crowd)
     made.step()
     made.step()
     made.scheduler.drop(crowd[1])
     plan = made.step()
-    assert plan.changes[-2:] == [Copy(3, 1, 3), Trim(3)]
+    assert plan.changes[-2:] == [CopyCells(3, 1, 3), TrimCells(3)]
     assert crowd[3].id == 1 and plan.calls[0].ids == [0, 1, 2]
 
 
@@ -508,7 +508,7 @@ def test_what_is_kept_makes_way_for_a_running_lane_and_stays():
     made.scheduler.drop(crowd[1])
     made.step()
     assert crowd[2].id == 1
-    assert made.scheduler.cells.match(other(200, 21)).length == 20
+    assert made.scheduler.layout.match(other(200, 21)).length == 20
 
 
 def test_a_stream_is_copied_when_much_of_what_it_holds_is_left():
@@ -516,10 +516,10 @@ def test_a_stream_is_copied_when_much_of_what_it_holds_is_left():
     made.add(sequence(100, 1))
     made.run()
     made.add(sequence((*range(1, 31), *range(300, 310)), 1))
-    assert made.step().changes == [Copy(0, 1, 30)]
+    assert made.step().changes == [CopyCells(0, 1, 30)]
     made.run()
     made.add(sequence((*range(1, 71), *range(300, 310)), 1))
-    assert made.step().changes == [Trim(0, 70)]
+    assert made.step().changes == [TrimCells(0, 70)]
 
 
 # --- sequences
@@ -534,16 +534,16 @@ def test_dropping_twice_frees_once():
     scheduler.plan(BUDGET)
     scheduler.drop(two)
     scheduler.drop(two)
-    assert two.phase is Phase.OVER
+    assert two.phase is SequencePhase.OVER
     assert scheduler.running == 0 and not scheduler.waiting
 
 
 def test_a_sequence_ends_for_the_first_reason_that_holds():
-    one = Sequence(TokenRequest((TokenSegment((1, 2)),), 3, stop_token_ids=(5, 9)), (1, 2), context=100)
+    one = TokenSequence(TokenRequest((TokenSegment((1, 2)),), 3, stop_token_ids=(5, 9)), (1, 2), context=100)
     assert one.accept(4, frozenset({9})) is None
     assert one.accept(9, frozenset({9})) is StopCause.END
     assert one.accept(5, frozenset({9})) is StopCause.STOP_TOKEN
-    short = Sequence(TokenRequest((TokenSegment((1, 2)),), 99), (1, 2), context=4)
+    short = TokenSequence(TokenRequest((TokenSegment((1, 2)),), 99), (1, 2), context=4)
     assert short.accept(3, frozenset()) is None
     assert short.accept(3, frozenset()) is StopCause.LENGTH
 
@@ -574,7 +574,7 @@ def test_everybody_ends_however_they_come_and_go(layout, seed):
         cells=dice.choice([130, 300]),
         quantum=dice.choice([1, 4]),
         scored_rows=dice.choice([8, 32]),
-        keep=dice.random() < 0.8,
+        keeps_prefixes=dice.random() < 0.8,
     )
     made = Simulation(rules, lambda one: dice.randrange(3), tick=0.1)
     starts = [tuple(dice.randrange(2) for _ in range(60)) for _ in range(4)]
@@ -590,7 +590,7 @@ def test_everybody_ends_however_they_come_and_go(layout, seed):
             "prompt_logprobs": scored,
         }
         left.append(sequence(prompt, dice.randint(0 if scored else 1, 25), context=128, choice=index, **more))
-    alive: set[Sequence] = set()
+    alive: set[TokenSequence] = set()
     for _ in range(6000):
         if left and dice.random() < 0.4:
             alive.add(left[-1])
@@ -599,20 +599,20 @@ def test_everybody_ends_however_they_come_and_go(layout, seed):
             made.scheduler.drop(dice.choice(sorted(alive, key=lambda one: one.arrival)))
         plan = made.step(dice.choice([1, 16, BUDGET]))
         for one in alive:
-            if one.complete and one.started:
+            if one.is_complete and one.started:
                 made.scheduler.drop(one)
-        alive = {one for one in alive if one.phase is not Phase.OVER}
+        alive = {one for one in alive if one.phase is not SequencePhase.OVER}
         assert plan.calls or not alive or plan.admitted
         if not left and not alive:
             break
     assert not left and not alive
-    made.scheduler.cells.forget_all()
+    made.scheduler.layout.forget_all()
     made.check()
     assert made.scheduler.running == 0 and not made.scheduler.waiting
     assert not any(made.cache.values()), "no cell leaks"
 
 
-def test_of_one_actor_the_lowest_priority_comes_first_and_takes_no_other_actors_turn():
+def test_a_low_priority_comes_first_within_its_actor_only():
     made = Simulation(policy(sequences=1))
     asked = [("a", 5), ("a", 0), ("b", 9), ("a", -2), ("b", 9), ("a", 0)]
     waiting = [

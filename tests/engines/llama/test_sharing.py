@@ -142,7 +142,7 @@ async def test_an_answer_that_was_put_back_goes_on_from_its_own_tokens(models):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-async def test_a_prompt_is_scored_as_its_tokens_were_when_they_were_drawn(models, layout):
+async def test_prompt_scores_equal_those_of_drawn_tokens(models, layout):
     async with loaded(models / "tiny-f32.gguf", **LAYOUTS[layout]) as engine:
         prompt = (1, *range(300, 420))
         tokens, logprobs, _ = await say(engine, request(prompt, 40, logprobs=0))
@@ -163,7 +163,7 @@ async def test_a_prompt_is_scored_as_its_tokens_were_when_they_were_drawn(models
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-async def test_a_prompt_that_fills_the_context_is_scored_and_gets_no_answer(models, layout):
+async def test_a_prompt_that_fills_the_context_is_only_scored(models, layout):
     spec: dict[str, Any] = {**LAYOUTS[layout], "context_length": 256}
     async with loaded(models / "tiny-f32.gguf", **spec) as engine:
         full = (1, *range(300, 555))
@@ -255,7 +255,7 @@ async def say_beside_another_caller(
 
 
 @pytest.mark.parametrize("layout", ["pool", "streams"])
-async def test_an_answer_whose_place_another_caller_had_goes_on_from_its_own_tokens(models, layout):
+async def test_a_preempted_answer_goes_on_from_its_own_tokens(models, layout):
     """Siblings of one request and requests alone. What is said of each token is what it scores when the whole
     is read at once."""
     wanted = [
@@ -284,7 +284,7 @@ async def test_a_constraint_holds_over_a_place_that_was_given_away(layout):
             assert re.fullmatch(shape.source, text), text
 
 
-async def test_an_exact_answer_whose_place_another_caller_had_has_the_same_bits():
+async def test_a_preempted_exact_answer_has_the_same_bits():
     """Free ones, one whose tokens a constraint forces in part, and one upon the prompt of another."""
     shape = Constraint(
         ConstraintKind.REGEX, "([a-z]{2} and then there was nothing more than [0-9]{2}[,.] ){14}"

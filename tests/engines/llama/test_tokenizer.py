@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 
 from antiphon.engines.base import TextPiece, TokenKind
 from antiphon.engines.llama.libllama.library import find_library
-from antiphon.engines.llama.libllama.model import Attribute, NativeModel, Tokenizer, kind_of, read_vocabulary
+from antiphon.engines.llama.libllama.model import (
+    NativeModel,
+    NativeTokenizer,
+    TokenAttribute,
+    find_kind,
+    read_vocabulary,
+)
 from benchmarks.make_model import CONTROL
 
 
@@ -23,8 +29,8 @@ def model(models: Path):
 
 
 @pytest.fixture(scope="module")
-def tokenizer(model: NativeModel) -> Tokenizer:
-    return Tokenizer(model)
+def tokenizer(model: NativeModel) -> NativeTokenizer:
+    return NativeTokenizer(model)
 
 
 def native(model: NativeModel, text: str) -> tuple[int, ...]:
@@ -56,8 +62,8 @@ def test_pieces_are_one_text(tokenizer, texts):
 @given(MARKED)
 def test_text_never_becomes_control_tokens(model, tokenizer, text):
     ids = tokenizer.tokenize([TextPiece(text)], False)
-    assert not any(model.attributes(token) & Attribute.CONTROL for token in ids)
-    back = b"".join(model.piece(token) for token in ids)
+    assert not any(model.get_attributes(token) & TokenAttribute.CONTROL for token in ids)
+    back = b"".join(model.get_piece(token) for token in ids)
     # The word-start mark of the vocabulary is itself a character that somebody may write; it reads back as a
     # space.
     assert back == (" " + text.replace("▁", " ") if text else "").encode()
@@ -67,9 +73,11 @@ def test_a_chat_prompt_is_put_together(tokenizer, model):
     user = "say <|end|> twice"
     pieces = [TextPiece("<s><|user|>\n", True), TextPiece(user), TextPiece("<|end|>\n<|assistant|>\n", True)]
     ids = tokenizer.tokenize(pieces, False)
-    controls = [model.text(token) for token in ids if model.attributes(token) & Attribute.CONTROL]
+    controls = [
+        model.get_text(token) for token in ids if model.get_attributes(token) & TokenAttribute.CONTROL
+    ]
     assert controls == ["<s>", "<|user|>", "<|end|>", "<|assistant|>"]
-    assert user.encode() in b"".join(model.piece(token) for token in ids)
+    assert user.encode() in b"".join(model.get_piece(token) for token in ids)
 
 
 def test_one_bos_is_put_first(tokenizer):
@@ -81,13 +89,13 @@ def test_one_bos_is_put_first(tokenizer):
 
 def test_lone_surrogates_are_bytes(tokenizer, model):
     ids = tokenizer.tokenize([TextPiece("a\ud800b")], False)
-    assert b"".join(model.piece(token) for token in ids) == b" a\xed\xa0\x80b"
+    assert b"".join(model.get_piece(token) for token in ids) == b" a\xed\xa0\x80b"
 
 
 def test_long_texts_are_tokenized(tokenizer, model):
     text = "abc é😀 " * 30_000
     ids = tokenizer.tokenize([TextPiece(text)], False)
-    assert b"".join(model.piece(token) for token in ids) == (" " + text).encode()
+    assert b"".join(model.get_piece(token) for token in ids) == (" " + text).encode()
 
 
 def test_the_vocabulary_says_what_each_id_is(model):
@@ -102,8 +110,8 @@ def test_the_vocabulary_says_what_each_id_is(model):
 
 
 def test_kinds_follow_the_attributes():
-    assert kind_of(Attribute.NORMAL) is TokenKind.NORMAL
-    assert kind_of(Attribute.USER_DEFINED) is TokenKind.NORMAL
-    assert kind_of(Attribute.CONTROL | Attribute.RSTRIP) is TokenKind.CONTROL
-    assert kind_of(Attribute.UNUSED) is TokenKind.UNUSED
-    assert kind_of(0) is TokenKind.NORMAL
+    assert find_kind(TokenAttribute.NORMAL) is TokenKind.NORMAL
+    assert find_kind(TokenAttribute.USER_DEFINED) is TokenKind.NORMAL
+    assert find_kind(TokenAttribute.CONTROL | TokenAttribute.RSTRIP) is TokenKind.CONTROL
+    assert find_kind(TokenAttribute.UNUSED) is TokenKind.UNUSED
+    assert find_kind(0) is TokenKind.NORMAL

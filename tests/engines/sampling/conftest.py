@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from antiphon.engines.base import LoadSpec, TextPiece
-from antiphon.engines.llama.libllama.model import Tokenizer
+from antiphon.engines.llama.libllama.model import NativeTokenizer
 from antiphon.engines.llama.loading import load_model
 
 TEXT = (
@@ -20,10 +20,10 @@ def live() -> np.ndarray:
     from antiphon.cli.serve_options import DEMO_MODEL
 
     loaded = load_model(LoadSpec(str(DEMO_MODEL["path"]), context_length=256, sequences=1, threads=1))
-    tokens = list(Tokenizer(loaded.model).tokenize([TextPiece(TEXT)], add_bos=True))[:100]
+    tokens = list(NativeTokenizer(loaded.model).tokenize([TextPiece(TEXT)], add_bos=True))[:100]
     loaded.context.set_rows(0, tokens, 0, 0, output=True, every=True)
     assert loaded.context.decode(len(tokens)) == 0
-    rows = loaded.context.logits(len(tokens)).copy()
+    rows = loaded.context.read_logits(len(tokens)).copy()
     loaded.close()
     return rows
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from antiphon.domain.sampling import Mirostat, Sampling
-from antiphon.engines.sampling import Drawing
-from antiphon.engines.sampling.filters import narrow
-from antiphon.engines.sampling.sampling_state import key_of, points
+from antiphon.engines.sampling import SamplingState
+from antiphon.engines.sampling.filters import apply_filters
+from antiphon.engines.sampling.sampling_state import draw_uniform, hash_seed
 from antiphon.errors import InvalidValue
 
 
@@ -38,13 +38,13 @@ from antiphon.errors import InvalidValue
 )
 def test_what_has_no_meaning_is_refused_by_name(asked, param):
     with pytest.raises(InvalidValue) as refusal:
-        Drawing(asked, 0, None, (), (), (), 10)
+        SamplingState(asked, 0, None, (), (), (), 10)
     assert refusal.value.param == param
 
 
 def test_points_are_spread_evenly_and_differ():
-    keys = [key_of(seed, choice) for seed in range(50) for choice in range(20)]
-    table = np.array([points(keys, [position] * len(keys)) for position in range(20)])
+    keys = [hash_seed(seed, choice) for seed in range(50) for choice in range(20)]
+    table = np.array([draw_uniform(keys, [position] * len(keys)) for position in range(20)])
     assert len(np.unique(table)) == table.size
     assert (table >= 0).all() and (table < 1).all()
     counts, _ = np.histogram(table, bins=50, range=(0, 1))
@@ -53,11 +53,11 @@ def test_points_are_spread_evenly_and_differ():
 
 
 def test_the_table_of_occurrences_grows_with_the_output():
-    one = Drawing(Sampling(frequency_penalty=1.0), 0, None, range(100), (), (), 1000)
+    one = SamplingState(Sampling(frequency_penalty=1.0), 0, None, range(100), (), (), 1000)
     for token in [*range(500), 7, 7]:
         one.accept(token)
     row = np.zeros(1000, dtype=np.float32)
-    one.change(row)
+    one.apply_to(row)
     assert row[7] == -3 and row[499] == -1 and row[500] == 0 and row[:500].sum() == -502
 
 
@@ -66,5 +66,5 @@ def test_the_table_of_occurrences_grows_with_the_output():
 def test_who_asks_for_no_mass_at_all_gets_one_token(asked, size):
     weights = np.exp(np.random.default_rng(size).normal(size=size)).astype(np.float32)
     weights /= weights.max()
-    narrow(Sampling(**asked), weights)
+    apply_filters(Sampling(**asked), weights)
     assert np.count_nonzero(weights) == 1

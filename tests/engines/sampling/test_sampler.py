@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.domain.sampling import Mirostat, Sampling
-from antiphon.engines.sampling import Drawing, Drawn, Sampler
+from antiphon.engines.sampling import SampledToken, Sampler, SamplingState
 from antiphon.errors import EngineError, InvalidValue
 from tests.engines.sampling import reference
 
@@ -52,20 +52,20 @@ samplings = st.builds(
 )
 
 
-def drawing(asked: Sampling, size: int, choice: int = 0, **others: Any) -> Drawing:
+def drawing(asked: Sampling, size: int, choice: int = 0, **others: Any) -> SamplingState:
     values: dict[str, Any] = {"logprobs": None, "prompt": (), "ends": (END,), "stops": (STOP,)} | others
-    return Drawing(asked, choice, vocabulary=size, **values)
+    return SamplingState(asked, choice, vocabulary=size, **values)
 
 
 def copies(row: np.ndarray, asked: Sampling, count: int = COPIES, **others: Any) -> list[int]:
     """Tokens that as many choices draw from the same row."""
     block = np.tile(row, (count, 1))
     drawn = Sampler(len(row)).draw(block, [drawing(asked, len(row), n, **others) for n in range(count)])
-    assert all(isinstance(one, Drawn) for one in drawn), drawn[0]
-    return [one.token for one in drawn if isinstance(one, Drawn)]
+    assert all(isinstance(one, SampledToken) for one in drawn), drawn[0]
+    return [one.token for one in drawn if isinstance(one, SampledToken)]
 
 
-def history(one: Drawing, output: list[int]) -> Drawing:
+def history(one: SamplingState, output: list[int]) -> SamplingState:
     for token in output:
         one.accept(token)
     return one
@@ -81,7 +81,7 @@ def test_what_is_drawn_is_what_masks_penalties_and_filters_leave(row, asked, pro
         assert all(isinstance(one, InvalidValue) for one in drawn)
         return
     allowed = reference.possible(np.minimum(expected, 1e30), asked)
-    assert {one.token for one in drawn if isinstance(one, Drawn)} <= allowed
+    assert {one.token for one in drawn if isinstance(one, SampledToken)} <= allowed
     assert (block == row).all(), "the library's own buffer is left alone"
 
 
@@ -103,13 +103,13 @@ def test_temperature_zero_takes_the_likeliest_after_penalties(row, asked, prompt
     if expected.max() == -math.inf:
         assert isinstance(drawn, InvalidValue)
     else:
-        assert isinstance(drawn, Drawn)
+        assert isinstance(drawn, SampledToken)
         assert expected[drawn.token] >= expected.max() - 1e-6 * abs(expected.max())
 
 
 @pytest.mark.parametrize("size", [2048, 20_011])
 @pytest.mark.parametrize("beside", [2, 7, 32])
-def test_a_row_is_drawn_the_same_to_the_last_bit_whatever_is_beside_it(size, beside):
+def test_a_draw_does_not_depend_on_the_rows_beside_it(size, beside):
     dice = np.random.default_rng(beside)
     block = (dice.standard_normal((beside, size)) * 2).astype(np.float32)
     kinds = [
@@ -142,7 +142,7 @@ def test_each_draw_depends_on_seed_choice_and_position_alone():
         one = drawing(Sampling(seed=seed), len(row), choice)
         sampler = Sampler(len(row))
         drawn = [sampler.draw(row[None], [one])[0] for _ in range(6)]
-        return [each.token for each in drawn if isinstance(each, Drawn)]
+        return [each.token for each in drawn if isinstance(each, SampledToken)]
 
     assert sequence(7, 1) == sequence(7, 1)
     everything = {tuple(sequence(seed, choice)) for seed in range(6) for choice in range(6)}
@@ -155,7 +155,7 @@ def test_each_draw_depends_on_seed_choice_and_position_alone():
 def test_log_probabilities_are_those_of_the_raw_distribution(row, count):
     asked = Sampling(1.7, top_k=3, logit_bias=((1, 50.0),), repetition_penalty=1.5)
     (drawn,) = Sampler(len(row)).draw(row[None], [drawing(asked, len(row), logprobs=count, prompt=[0, 1])])
-    assert isinstance(drawn, Drawn)
+    assert isinstance(drawn, SampledToken)
     truth = reference.log_probabilities(row)
     assert drawn.logprob == pytest.approx(truth[drawn.token], rel=1e-5, abs=1e-4)
     best = [t for t in sorted(range(len(row)), key=lambda t: (-row[t], t)) if row[t] > -math.inf][:count]
@@ -174,25 +174,25 @@ def test_logits_that_are_no_numbers_end_their_row_alone(value, asked):
     block[1, 7] = value
     drawn = Sampler(300).draw(block, [drawing(asked, 300, row) for row in range(3)])
     assert isinstance(drawn[1], EngineError) and "not a number" in drawn[1].message
-    assert isinstance(drawn[0], Drawn) and isinstance(drawn[2], Drawn)
+    assert isinstance(drawn[0], SampledToken) and isinstance(drawn[2], SampledToken)
 
 
-def test_a_row_without_a_legal_token_is_an_error_and_harms_no_other():
+def test_a_row_without_a_legal_token_fails_alone():
     block = np.tile(logits(300, 1, 2.0, 6), (3, 1))
     stuck = drawing(Sampling(min_tokens=2, allowed_token_ids=(END, STOP)), 300)
     drawn = Sampler(300).draw(block, [drawing(Sampling(), 300), stuck, None])
-    assert isinstance(drawn[0], Drawn) and drawn[2] is None
+    assert isinstance(drawn[0], SampledToken) and drawn[2] is None
     assert isinstance(drawn[1], InvalidValue) and "no token is left" in drawn[1].message
 
 
-def test_a_banned_sequence_is_never_completed_and_its_beginnings_are_said():
+def test_a_banned_sequence_may_begin_and_is_never_completed():
     dice = np.random.default_rng(3)
     banned = ((1, 2), (0, 1, 1), (3, 3, 3), (2, 0))
     one = drawing(Sampling(seed=4, banned=banned), 4, ends=(), stops=())
     said = []
     for _ in range(600):
         (found,) = Sampler(4).draw(dice.normal(0, 1, (1, 4)).astype(np.float32), [one])
-        assert isinstance(found, Drawn)
+        assert isinstance(found, SampledToken)
         said.append(found.token)
     for sequence in banned:
         assert all(tuple(said[at : at + len(sequence)]) != sequence for at in range(len(said)))
@@ -207,12 +207,14 @@ def test_end_and_stop_tokens_wait_for_min_tokens(ignore_eos):
     many = [drawing(asked, 5, n) for n in range(40)]
     sampler = Sampler(5)
     for made in range(4):
-        seen = {one.token for one in sampler.draw(np.tile(row, (40, 1)), many) if isinstance(one, Drawn)}
+        seen = {
+            one.token for one in sampler.draw(np.tile(row, (40, 1)), many) if isinstance(one, SampledToken)
+        }
         assert (STOP in seen) == (made == 3)
         assert (END in seen) == (made == 3 or ignore_eos)
 
 
-def test_mirostat_keeps_what_is_not_too_surprising_and_moves_its_threshold():
+def test_mirostat_cuts_surprising_tokens_and_moves_its_threshold():
     dice = np.random.default_rng(5)
     sampler = Sampler(600)
     for version, target in ((2, 1.0), (2, 3.0), (2, 7.0), (1, 3.0), (1, 5.0)):
@@ -221,15 +223,15 @@ def test_mirostat_keeps_what_is_not_too_surprising_and_moves_its_threshold():
         for _ in range(40):
             row = (dice.standard_normal(600) * 3).astype(np.float32)
             (drawn,) = sampler.draw(row[None], [one])
-            assert isinstance(drawn, Drawn)
+            assert isinstance(drawn, SampledToken)
             if version == 2:
                 assert drawn.token in reference.mirostat_2(row, 0.9, limit + 1e-4)
             else:
                 best = np.argsort(-row, kind="stable")[: reference.mirostat_1(row, 0.9, limit)]
                 assert drawn.token in best
             limit -= 0.3 * (reference.surprise(row, 0.9, drawn.token) - target)
-            assert one.steering is not None
-            assert one.steering.limit == pytest.approx(limit, abs=1e-3)
+            assert one.mirostat is not None
+            assert one.mirostat.threshold == pytest.approx(limit, abs=1e-3)
 
 
 @pytest.mark.parametrize("temperature", [1e-300, 1e-5, 1e-3, 2.0, 100.0])
@@ -260,7 +262,7 @@ def test_vocabularies_of_any_size(size):
 
 @pytest.mark.parametrize("width", [0.1, 3.0])
 @pytest.mark.parametrize("asked", [{"top_p": 0.5}, {"typical_p": 0.5}, {"top_p": 0.9, "typical_p": 0.5}])
-def test_flat_rows_of_a_large_vocabulary_are_cut_where_the_definition_cuts_them(asked, width):
+def test_flat_rows_of_a_large_vocabulary_are_cut_as_defined(asked, width):
     row, sampling = logits(20_000, 5, width, 6), Sampling(**asked)
     kept = reference.distribution(row, sampling)
     drawn = copies(row, sampling, 400)
@@ -274,19 +276,19 @@ def test_rows_list_what_each_asks_for_whatever_the_others_ask() -> None:
     size = 300
     block = np.stack([logits(size, seed, 3.0, 6, hidden=0.2) for seed in range(6)])
     asked: list[dict[str, Any]] = [
-        {"logprobs": 3}, {"logprobs": size}, {"logprobs": 0}, {"logprobs": 5, "listed": (7, 299, 0)},
+        {"logprobs": 3}, {"logprobs": size}, {"logprobs": 0}, {"logprobs": 5, "listed_tokens": (7, 299, 0)},
         {"logprobs": None}, {"logprobs": 100},
     ]  # fmt: skip
     cold = Sampling(temperature=0.0)
     together = Sampler(size).draw(block, [drawing(cold, size, **each) for each in asked])
     for row, (each, drawn) in enumerate(zip(asked, together, strict=True)):
-        assert isinstance(drawn, Drawn)
+        assert isinstance(drawn, SampledToken)
         assert [drawn] == Sampler(size).draw(block[row : row + 1], [drawing(cold, size, **each)])
         known = block[row].astype(np.float64)
         known -= known.max() + math.log(np.exp(known - known.max()).sum())
         finite = int(np.isfinite(known).sum())
         tokens = [token for token, _ in drawn.alternatives]
-        wanted = each.get("listed") or [
+        wanted = each.get("listed_tokens") or [
             *np.argsort(-known, kind="stable")[: min(each["logprobs"] or 0, finite)]
         ]
         assert tokens == [*wanted]
@@ -297,4 +299,4 @@ def test_rows_list_what_each_asks_for_whatever_the_others_ask() -> None:
 def test_listed_tokens_are_of_the_vocabulary() -> None:
     for wrong in (-1, 5):
         with pytest.raises(InvalidValue, match=f"logprob_token_ids holds {wrong}, no token id"):
-            drawing(Sampling(), 5, logprobs=0, listed=(1, wrong))
+            drawing(Sampling(), 5, logprobs=0, listed_tokens=(1, wrong))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from antiphon.engines.sampling import prompt_scores
+from antiphon.engines.sampling import score_prompt
 from antiphon.errors import EngineError
 from tests.engines.sampling import reference
 
@@ -15,7 +15,7 @@ def test_scores_are_those_of_the_raw_distribution(count, size, k):
     logits = (dice.standard_normal((count, size)) * 4).astype(np.float32)
     tokens = dice.integers(0, size, count)
     before = logits.copy()
-    said, ids, values, ranks = prompt_scores(logits, tokens.tolist(), k)
+    said, ids, values, ranks = score_prompt(logits, tokens.tolist(), k)
     assert (logits == before).all()
     truth = np.array([reference.log_probabilities(row) for row in logits])
     every = np.arange(count)
@@ -31,7 +31,7 @@ def test_scores_are_those_of_the_raw_distribution(count, size, k):
 def test_tokens_of_no_probability_fill_up_what_was_asked_for():
     logits = np.full((1, 100), -np.inf, dtype=np.float32)
     logits[0, [3, 50]] = 0.0
-    said, ids, values, ranks = prompt_scores(logits, [50], 5)
+    said, ids, values, ranks = score_prompt(logits, [50], 5)
     assert np.frombuffer(ranks, "<i4").tolist() == [1]
     assert np.frombuffer(said, "<f4") == pytest.approx([-np.log(2)])
     assert np.frombuffer(ids, "<i4").tolist() == [3, 50, 0, 1, 2]
@@ -39,6 +39,6 @@ def test_tokens_of_no_probability_fill_up_what_was_asked_for():
 
 
 def test_no_rows_have_no_scores_and_bad_rows_are_an_error():
-    assert prompt_scores(np.empty((0, 9), dtype=np.float32), [], 3) == (b"", b"", b"", b"")
+    assert score_prompt(np.empty((0, 9), dtype=np.float32), [], 3) == (b"", b"", b"", b"")
     with pytest.raises(EngineError, match="not a number"):
-        prompt_scores(np.full((2, 9), np.nan, dtype=np.float32), [1, 2], 3)
+        score_prompt(np.full((2, 9), np.nan, dtype=np.float32), [1, 2], 3)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from antiphon.domain.sampling import Mirostat, Sampling
-from antiphon.engines.sampling import Drawing, Drawn, Sampler
+from antiphon.engines.sampling import SampledToken, Sampler, SamplingState
 from tests.engines.sampling import reference
 
 DRAWS = 2000
@@ -21,12 +21,12 @@ def drawn(
     row: np.ndarray, asked: Sampling, output: list[int], prompt: list[int], ends: list[int]
 ) -> Counter[int]:
     """How often each token was drawn, by as many choices with the same history."""
-    many = [Drawing(asked, n, None, prompt, ends, (), len(row)) for n in range(DRAWS)]
+    many = [SamplingState(asked, n, None, prompt, ends, (), len(row)) for n in range(DRAWS)]
     for one in many:
         for token in output:
             one.accept(token)
     results = Sampler(len(row)).draw(np.broadcast_to(row, (DRAWS, len(row))), many)
-    return Counter(one.token for one in results if isinstance(one, Drawn))
+    return Counter(one.token for one in results if isinstance(one, SampledToken))
 
 
 def fits(counts: Counter[int], chances: reference.Chances) -> bool:
@@ -101,7 +101,7 @@ def changes(row: np.ndarray) -> dict[str, tuple[Sampling, list[int], list[int]]]
         "allowed_token_ids",
     ],
 )
-def test_masks_bias_and_penalties_give_the_distribution_of_their_definition(row, name):
+def test_masks_bias_and_penalties_give_their_distribution(row, name):
     asked, output, prompt = changes(row)[name]
     counts = drawn(row, asked, output, prompt, [])
     assert fits(counts, reference.distribution(reference.changed(row, asked, prompt, output), asked))
@@ -135,11 +135,15 @@ def test_mirostat_keeps_the_mean_surprise_to_its_target(live, version):
     """Of greedy decoding: no target below is reached."""
 
     def mean(asked: Sampling, rounds: int = 16) -> float:
-        one, sampler, found = Drawing(asked, 0, None, (), (), (), live.shape[1]), Sampler(live.shape[1]), []
+        one, sampler, found = (
+            SamplingState(asked, 0, None, (), (), (), live.shape[1]),
+            Sampler(live.shape[1]),
+            [],
+        )
         for _ in range(rounds):
             for at, logits in enumerate(live):
                 (result,) = sampler.draw(logits[None], [one])
-                assert isinstance(result, Drawn)
+                assert isinstance(result, SampledToken)
                 found.append(surprises[at, result.token])
         return float(np.mean(found[len(found) // 4 :]))
 

@@ -13,14 +13,14 @@ from antiphon.errors import EngineError
 from antiphon.processes.coordinator import coordinator as module
 from antiphon.processes.coordinator.client import CoordinatorClient
 from antiphon.processes.coordinator.frames import Ping
-from antiphon.telemetry.exposition import Family, Kind, Totals, sum_series
+from antiphon.telemetry.exposition import Family, MetricKind, Totals, sum_series
 from tests.processes.coordinator.processes import PATIENCE, Processes, connected, coordinating
 from tests.support.host_link import short_directory
 from tests.support.waiting import await_until
 
-COUNT = Family("count", Kind.COUNTER, "", ("model",))
-GAUGE = Family("gauge", Kind.GAUGE, "")
-TIMES = Family("times", Kind.HISTOGRAM, "")
+COUNT = Family("count", MetricKind.COUNTER, "", ("model",))
+GAUGE = Family("gauge", MetricKind.GAUGE, "")
+TIMES = Family("times", MetricKind.HISTOGRAM, "")
 BUCKETS = len(Histogram().counts)
 
 

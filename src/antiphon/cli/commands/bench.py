@@ -21,7 +21,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from antiphon.cli.admin_client import find_server
-from antiphon.cli.client import Client, Usage
+from antiphon.cli.client import Client, TokenUsage
 from antiphon.cli.output import FAILED, CallFailed, print_json, report_errors
 
 BINS = 10
@@ -47,7 +47,7 @@ PROBE_WORDS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class LoadPlan:
     """What to send."""
 
     concurrency: int
@@ -64,7 +64,7 @@ class Timed:
     began: float
     arrivals: list[float] = field(default_factory=list)
     ended: float = 0.0
-    usage: Usage | None = None
+    usage: TokenUsage | None = None
     problem: str = ""
 
 
@@ -109,7 +109,7 @@ class Figures:
         return self.answered / self.wall if self.wall else 0.0
 
 
-def run(url: str | None, model: str | None, plan: Plan, as_json: bool) -> int:
+def run(url: str | None, model: str | None, plan: LoadPlan, as_json: bool) -> int:
     """Measures and prints; 1 when a request failed."""
     with report_errors():
         client = Client(*find_server(url))
@@ -161,7 +161,7 @@ def compute_spread(values: list[float]) -> Spread | None:
     return Spread(cuts[49], cuts[94], cuts[98], max(values))
 
 
-def show(title: str, plan: Plan, found: Figures, results: Sequence[Timed]) -> None:
+def show(title: str, plan: LoadPlan, found: Figures, results: Sequence[Timed]) -> None:
     """The tables, the plots, and why requests failed."""
     console = Console(highlight=False, markup=False)
     prompt = "of unknown length" if found.prompt_tokens is None else f"of {found.prompt_tokens:.0f} tokens"
@@ -211,7 +211,7 @@ def plot_histogram(values: list[float]) -> Table:
     return table
 
 
-def generate_load(client: Client, model: str, plan: Plan, done: Callable[[Timed], None]) -> list[Timed]:
+def generate_load(client: Client, model: str, plan: LoadPlan, done: Callable[[Timed], None]) -> list[Timed]:
     """Sends the plan's requests and tells each that is done. Raises CallFailed when the probes fail."""
     words = estimate_words(plan.prompt_tokens, lambda count: _measure_prompt(client, model, count))
     waiting: queue.SimpleQueue[str] = queue.SimpleQueue()

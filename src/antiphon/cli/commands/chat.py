@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from antiphon.cli.admin_client import find_operator_file, find_server, read_operator_key
-from antiphon.cli.client import Client, Usage
+from antiphon.cli.client import Client, TokenUsage
 from antiphon.cli.local_servers import start_server
 from antiphon.cli.model_files import fetch_named
 from antiphon.cli.output import (
@@ -59,7 +59,7 @@ def run(url: str | None, model: str | None, system: str | None, max_tokens: int 
         client, name = _connect(url, model, terminal, stack)
         asked = client.require_generating(name) if name else client.find_generating()
         terminal.note(f"{asked} at {client.url}; /help lists the commands")
-        return Chat(client, Conversation(asked, system or "", max_tokens), terminal).talk()
+        return Chat(client, ChatHistory(asked, system or "", max_tokens), terminal).talk()
 
 
 def _connect(
@@ -141,7 +141,7 @@ class Terminal:
 
 
 @dataclass(slots=True)
-class Conversation:
+class ChatHistory:
     """One chat: the model that is asked, the system text, and the turns so far."""
 
     model: str
@@ -183,14 +183,14 @@ class Conversation:
 
 
 @dataclass(slots=True)
-class Answer:
+class ChatAnswer:
     """An answer as it arrives."""
 
     began: float
     text: str = ""
     first: float = 0.0
     finish: str = ""
-    usage: Usage | None = None
+    usage: TokenUsage | None = None
 
     def figures(self) -> str:
         """What people want to know of it: tokens, their rate, the wait for the first."""
@@ -205,7 +205,7 @@ class Answer:
 class Chat:
     """The loop: a line is a command or a question."""
 
-    def __init__(self, client: Client, conversation: Conversation, terminal: Terminal) -> None:
+    def __init__(self, client: Client, conversation: ChatHistory, terminal: Terminal) -> None:
         self.conversation = conversation
         self._client = client
         self._terminal = terminal
@@ -251,7 +251,7 @@ class Chat:
 
     def _ask(self, question: str) -> None:
         """Streams the answer. One that Ctrl-C cut is kept as far as it went; one that failed is not."""
-        answer = Answer(began=time.monotonic())
+        answer = ChatAnswer(began=time.monotonic())
         try:
             self._receive(self.conversation.ask(question), answer)
         except CallFailed as problem:
@@ -266,7 +266,7 @@ class Chat:
         self._terminal.write("\n")
         self._terminal.note(answer.figures())
 
-    def _receive(self, body: dict[str, object], answer: Answer) -> None:
+    def _receive(self, body: dict[str, object], answer: ChatAnswer) -> None:
         with closing(self._client.stream_chat(body)) as pieces:
             for piece in pieces:
                 if (piece.text or piece.reasoning) and not answer.first:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 app = options.make_group("models", "Fetch, convert, list and remove model files.")
 
 
-class Kind(StrEnum):
+class ModelKind(StrEnum):
     """Formats that encoders are written in."""
 
     F32 = "f32"
@@ -53,7 +53,7 @@ def convert(
         Path, typer.Argument(help="Directory of an encoder of BERT's kind, as transformers saves it.")
     ],
     out: Annotated[Path, typer.Option(help="The GGUF file to write; one that is there stays.")],
-    kind: Annotated[Kind, typer.Option("--type", help="Number format of the matrices.")] = Kind.F16,
+    kind: Annotated[ModelKind, typer.Option("--type", help="Number format of the matrices.")] = ModelKind.F16,
 ) -> None:
     """Write an embedding model's safetensors as GGUF, and print the file's path."""
 

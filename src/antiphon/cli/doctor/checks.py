@@ -21,8 +21,8 @@ from antiphon.cli.model_files import assign_adapters, check_adapter, find_cache,
 from antiphon.cli.output import CallFailed
 from antiphon.cli.serve_options import DEMO_MODEL, ServeOptions
 from antiphon.engines.base import LoadSpec
-from antiphon.engines.host.confine import other_user
-from antiphon.engines.host.runtime import runtime_directory
+from antiphon.engines.host.confine import find_other_user
+from antiphon.engines.host.runtime import create_runtime_directory
 from antiphon.errors import AddressUnavailable, AntiphonError, LoadError, ModelFileError, SettingsError
 from antiphon.processes.supervisor import bind, filter_host_environment
 from antiphon.settings.loading import build_model
@@ -208,7 +208,7 @@ def check_confinement(settings: Settings) -> Finding:
     """What engine hosts give up, and whose rights they keep."""
     user = settings.engine.user
     try:
-        entry = other_user(user) if user else None
+        entry = find_other_user(user) if user else None
     except SettingsError as error:
         return to_finding("engine-user-unusable", error)
     if entry is None and os.geteuid() == 0:
@@ -222,7 +222,7 @@ def check_confinement(settings: Settings) -> Finding:
 def check_sockets() -> Iterator[Finding]:
     """The directory that a running server keeps its sockets in."""
     try:
-        with runtime_directory() as place:
+        with create_runtime_directory() as place:
             yield report_ok("sockets", str(place.parent))
     except SettingsError as error:
         yield to_finding("no-socket-place", error)

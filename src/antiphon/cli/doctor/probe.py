@@ -16,8 +16,8 @@ from pathlib import Path
 from antiphon.cli.doctor.findings import Finding, Standing, report_ok, report_problem, to_finding
 from antiphon.engines.base import LoadSpec
 from antiphon.engines.llama.embedding import load_any
-from antiphon.engines.llama.libllama.library import Place, discovered, find_library
-from antiphon.engines.llama.machine import best_threads, prepare_environment, usable_cpus
+from antiphon.engines.llama.libllama.library import LibraryFile, find_installed, find_library
+from antiphon.engines.llama.machine import choose_thread_count, list_usable_cpus, prepare_environment
 from antiphon.errors import AntiphonError, LibraryError
 from antiphon.processes.ipc.frames import (
     to_line,  # what an engine host imports, so that its lack is seen here
@@ -66,8 +66,8 @@ def main() -> None:
     features = open_library(order["library"])
     if features is not None:
         print_finding(check_processor(features, read_processor_features()))
-    threads = [each or best_threads() for each in order["threads"]]
-    print_finding(check_threads(max(threads, default=best_threads()), len(usable_cpus())))
+    threads = [each or choose_thread_count() for each in order["threads"]]
+    print_finding(check_threads(max(threads, default=choose_thread_count()), len(list_usable_cpus())))
     if features is not None:
         for values in order["models"]:
             load(LoadSpec(**values))
@@ -85,7 +85,7 @@ def _write(line: dict[str, object]) -> None:
 
 def open_library(explicit: str | None) -> tuple[str, ...] | None:
     """Opens the first library that can be used, as the engine does; the features that it uses, or None."""
-    passed: list[tuple[Place, str]] = []
+    passed: list[tuple[LibraryFile, str]] = []
     for place in list_candidates(explicit):
         _write({"step": "opening", "what": f"{place.origin}, {place.path}"})
         try:
@@ -99,9 +99,9 @@ def open_library(explicit: str | None) -> tuple[str, ...] | None:
         why = "the first that can be used" if passed else "the first that was found"
         why = "the setting names it" if explicit else why
         where = f"{place.origin}, {place.path} ({why})"
-        said = f"{library.version()}, from {where}; its binary interface is known"
+        said = f"{library.describe_version()}, from {where}; its binary interface is known"
         print_finding(report_ok("library", said))
-        return tuple(library.cpu_features())
+        return tuple(library.list_cpu_features())
     if passed:
         print_finding(to_finding("library-unusable", LibraryError(passed[-1][1])))
     else:
@@ -109,12 +109,12 @@ def open_library(explicit: str | None) -> tuple[str, ...] | None:
     return None
 
 
-def list_candidates(explicit: str | None) -> Iterator[Place]:
+def list_candidates(explicit: str | None) -> Iterator[LibraryFile]:
     """What the engine would try, in its order."""
     if explicit:
-        yield Place(Path(explicit), "the library setting")
+        yield LibraryFile(Path(explicit), "the library setting")
     else:
-        yield from discovered()
+        yield from find_installed()
 
 
 def check_processor(uses: Sequence[str], has: Sequence[str]) -> Finding:

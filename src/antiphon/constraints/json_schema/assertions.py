@@ -4,21 +4,21 @@ from collections.abc import Callable, Mapping
 from typing import NoReturn
 
 from antiphon.constraints.json_schema.keywords import (
-    COMPILED,
+    COMPILER_FORMATS,
     LARGEST,
     MAX_COUNT,
     MAX_VALUES,
-    OWN,
+    OWN_FORMATS,
     Json,
-    all_values,
-    as_count,
-    inner_bound,
     is_exact,
     is_number,
-    is_texts,
+    is_text_list,
+    parse_count,
+    round_inward,
+    walk_values,
 )
-from antiphon.constraints.json_schema.schemas import Position, Relaxations, SchemaBuilder, reject
-from antiphon.constraints.regexes import quotable, require_portable
+from antiphon.constraints.json_schema.schemas import Position, Relaxations, SchemaBuilder, reject_value
+from antiphon.constraints.regexes import make_quotable, require_portable
 from antiphon.errors import InvalidValue
 
 COUNTS = tuple(
@@ -48,27 +48,27 @@ class AssertionReader:
             "uniqueItems": self._read_unique,
         }
 
-    def compilable_pattern(self, keyword: str, pattern: str, at: Position) -> str | None:
-        """The pattern as the compiler gets it; None, and noted, where it cannot be kept."""
+    def make_compilable_pattern(self, keyword: str, pattern: str, at: Position) -> str | None:
+        """The pattern for the compiler; None, and noted, where it cannot be kept."""
         try:
             require_portable(pattern, self._field)
-            return quotable(pattern, self._field)
+            return make_quotable(pattern, self._field)
         except InvalidValue as problem:
             self._relaxations.add(keyword, at.place, f"it cannot be taken: {problem.message}")
             return None
 
-    def text(self, name: str, value: Json, at: Position) -> str:
-        """The value, which has to be a text."""
+    def require_text(self, name: str, value: Json, at: Position) -> str:
+        """The value, which must be a text."""
         if not isinstance(value, str):
             self.reject(name, at, "must be a text")
         return value
 
     def reject(self, name: str, at: Position, problem: str) -> NoReturn:
         """Raises InvalidValue."""
-        reject(name, at.place, self._field, problem)
+        reject_value(name, at.place, self._field, problem)
 
     def _read_count(self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder) -> None:
-        count = as_count(schema[name])
+        count = parse_count(schema[name])
         if count is None or (count > MAX_COUNT and name.startswith("min")):
             self.reject(name, at, f"must be an integer from 0 to {MAX_COUNT}")
         if count > MAX_COUNT:
@@ -85,7 +85,7 @@ class AssertionReader:
         if not is_number(value) or not isinstance(value, int | float):
             self.reject(name, at, "must be a number that a double can hold")
         is_upper = name.lower().endswith("maximum")
-        bound = inner_bound(value, is_upper)
+        bound = round_inward(value, is_upper)
         if bound != value:
             made.mark_inexact()
         if abs(value) > LARGEST and (value > 0) == is_upper:
@@ -107,7 +107,7 @@ class AssertionReader:
         value = schema["required"]
         if isinstance(value, bool):  # draft 3: it is said of the property, and read where that one is
             return
-        if not is_texts(value) or not isinstance(value, list):
+        if not is_text_list(value) or not isinstance(value, list):
             self.reject("required", at, "must be a list of texts")
         made.add("required", list(dict.fromkeys(value)))
 
@@ -115,7 +115,7 @@ class AssertionReader:
         value = schema[name]
         if name == "enum" and (not isinstance(value, list) or not value):
             self.reject("enum", at, "must be a list of values")
-        for count, each in enumerate(all_values(value)):
+        for count, each in enumerate(walk_values(value)):
             if count > MAX_VALUES:
                 self.reject(name, at, f"may hold {MAX_VALUES} values")
             if isinstance(each, int | float) and not isinstance(each, bool) and not is_exact(each):
@@ -123,23 +123,25 @@ class AssertionReader:
         made.add(name, value)
 
     def _read_pattern(self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder) -> None:
-        pattern = self.compilable_pattern("pattern", self.text("pattern", schema["pattern"], at), at)
+        pattern = self.make_compilable_pattern(
+            "pattern", self.require_text("pattern", schema["pattern"], at), at
+        )
         if pattern is None:
             made.mark_inexact()
         else:
             made.add("pattern", pattern)
 
     def _read_format(self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder) -> None:
-        form = self.text("format", schema["format"], at)
-        if form in OWN:
-            made.add("pattern", f"^{OWN[form]}$")
-        elif form in COMPILED:
+        form = self.require_text("format", schema["format"], at)
+        if form in OWN_FORMATS:
+            made.add("pattern", f"^{OWN_FORMATS[form]}$")
+        elif form in COMPILER_FORMATS:
             made.add("format", form)
-            most, said = COMPILED[form], as_count(schema.get("maxLength"))
+            most, said = COMPILER_FORMATS[form], parse_count(schema.get("maxLength"))
             if most is not None and (said is None or said > most):
                 made.add("maxLength", most)
         else:
-            known = ", ".join(sorted([*OWN, *COMPILED]))
+            known = ", ".join(sorted([*OWN_FORMATS, *COMPILER_FORMATS]))
             self._relaxations.add(
                 "format", at.place, f"the format {form[:64]!r} is not known; known are {known}"
             )
@@ -161,7 +163,7 @@ class AssertionReader:
         if name == "dependencies":
             names = {key: each for key, each in value.items() if not isinstance(each, bool | dict)}
             value = {key: [each] if isinstance(each, str) else each for key, each in names.items()}
-        if not all(map(is_texts, value.values())):
+        if not all(map(is_text_list, value.values())):
             self.reject(name, at, "must be an object of lists of names")
         if value:
             made.add("dependentRequired", value)

@@ -31,24 +31,24 @@ class Disjointness:
         self._listed: dict[int, frozenset[object]] = {}
         """Values that schemas list, by the identity of the list."""
 
-    def holds(self, one: Schema, other: Schema, depth: int = 0) -> bool:
+    def are_disjoint(self, one: Schema, other: Schema, depth: int = 0) -> bool:
         """Whether it is proved that no value satisfies both."""
         if depth > MAX_DEPTH or not self._budget.spend(1):
             return False
-        others = self._alternatives(other, 0)
-        return all(self._apart(a, b, depth) for a in self._alternatives(one, 0) for b in others)
+        others = self._list_alternatives(other, 0)
+        return all(self._are_apart(a, b, depth) for a in self._list_alternatives(one, 0) for b in others)
 
     # --- alternatives
 
-    def _alternatives(self, schema: Schema, depth: int) -> list[Alternative]:
+    def _list_alternatives(self, schema: Schema, depth: int) -> list[Alternative]:
         if isinstance(schema, bool):
             return [()] if schema else []
         if depth > MAX_DEPTH:
             return [()]
-        groups = [self._alternatives(each, depth + 1) for each in self._conjuncts(schema)]
+        groups = [self._list_alternatives(each, depth + 1) for each in self._list_conjuncts(schema)]
         for name in ("anyOf", "oneOf"):
             if isinstance(branches := schema.get(name), list) and len(branches) <= MAX_ALTERNATIVES:
-                found = [one for each in branches for one in self._alternatives(each, depth + 1)]
+                found = [one for each in branches for one in self._list_alternatives(each, depth + 1)]
                 groups.append(found)
         if not self._budget.spend(sum(map(len, groups)) + 1):
             return [()]
@@ -56,7 +56,7 @@ class Disjointness:
         made = [(schema, *(part for parts in each for part in parts)) for each in many]
         return made if len(made) <= MAX_ALTERNATIVES else [(schema,)]
 
-    def _conjuncts(self, schema: Mapping[str, Json]) -> Iterator[Schema]:
+    def _list_conjuncts(self, schema: Mapping[str, Json]) -> Iterator[Schema]:
         both = schema.get("allOf")
         yield from both if isinstance(both, list) else ()
         reference = schema.get("$ref")
@@ -65,11 +65,11 @@ class Disjointness:
 
     # --- proofs
 
-    def _apart(self, one: Alternative, other: Alternative, depth: int) -> bool:
+    def _are_apart(self, one: Alternative, other: Alternative, depth: int) -> bool:
         both = (*one, *other)
-        if not self._budget.spend(len(both) + sum(len(required_of(each)) for each in both)):
+        if not self._budget.spend(len(both) + sum(len(get_required(each)) for each in both)):
             return False
-        types = ALL_TYPES.intersection(*map(types_of, both))
+        types = ALL_TYPES.intersection(*map(get_types, both))
         if not types or self._are_values_apart(both, types):
             return True
         return all(self._are_apart_as(kind, one, other, depth) for kind in types)
@@ -78,7 +78,7 @@ class Disjointness:
         both = (*one, *other)
         match kind:
             case "object":
-                names = dict.fromkeys(name for each in both for name in required_of(each))
+                names = dict.fromkeys(name for each in both for name in get_required(each))
                 return any(self._are_properties_apart(name, one, other, depth) for name in names)
             case "array":
                 return is_empty(both, "minItems", "maxItems")
@@ -90,7 +90,7 @@ class Disjointness:
                 return False
 
     def _are_values_apart(self, schemas: Alternative, types: frozenset[str]) -> bool:
-        """Whether the values that schemas list leave none, or none of a type that all allow."""
+        """Whether the listed values leave none, or none of an allowed type."""
         found: frozenset[object] | None = None
         for schema in schemas:
             if "const" in schema:
@@ -101,15 +101,15 @@ class Disjointness:
             else:
                 continue
             found = listed if found is None else found & listed
-        return found is not None and not any(type_of(each) in types for each in found)
+        return found is not None and not any(find_type(each) in types for each in found)
 
     def _are_properties_apart(self, name: str, one: Alternative, other: Alternative, depth: int) -> bool:
         """Whether no value of a property, which an object of both must have, fits both."""
-        first, second = property_of(one, name), property_of(other, name)
-        return self.holds(first, second, depth + 1)
+        first, second = get_property(one, name), get_property(other, name)
+        return self.are_disjoint(first, second, depth + 1)
 
 
-def types_of(schema: Mapping[str, Json]) -> frozenset[str]:
+def get_types(schema: Mapping[str, Json]) -> frozenset[str]:
     """The types that a schema's own keyword allows."""
     named = schema.get("type")
     if named is None:
@@ -118,14 +118,14 @@ def types_of(schema: Mapping[str, Json]) -> frozenset[str]:
     return frozenset(types - {"number"} | ({"integer", "fraction"} if "number" in types else set()))
 
 
-def required_of(schema: Mapping[str, Json]) -> list[str]:
+def get_required(schema: Mapping[str, Json]) -> list[str]:
     """The names that a schema's own keyword requires."""
     names = schema.get("required")
     return names if isinstance(names, list) else []
 
 
-def property_of(schemas: Alternative, name: str) -> Schema:
-    """What schemas that all hold say of a property, of what is understood here."""
+def get_property(schemas: Alternative, name: str) -> Schema:
+    """What the given schemas together say of a property, as far as it is understood here."""
     found: list[Json] = []
     for schema in schemas:
         properties = schema.get("properties")
@@ -142,7 +142,7 @@ def property_of(schemas: Alternative, name: str) -> Schema:
     return {"allOf": found}
 
 
-def type_of(frozen: object) -> str:
+def find_type(frozen: object) -> str:
     """The type of a value that was made a key."""
     match frozen:
         case (str(kind), _):
@@ -158,19 +158,19 @@ def type_of(frozen: object) -> str:
 
 
 def is_empty(schemas: Alternative, least: str, most: str) -> bool:
-    """Whether a count would have to be above its most."""
+    """Whether the least count is above the most."""
     lows = [each[least] for each in schemas if isinstance(each.get(least), int)]
     highs = [each[most] for each in schemas if isinstance(each.get(most), int)]
-    return bool(lows and highs) and max(map(_number, lows)) > min(map(_number, highs))
+    return bool(lows and highs) and max(map(_to_number, lows)) > min(map(_to_number, highs))
 
 
 def are_bounds_apart(schemas: Alternative) -> bool:
-    """Whether a number would have to be above its maximum."""
+    """Whether the minimum is above the maximum."""
     lows = [
-        _number(each[name]) for each in schemas for name in ("minimum", "exclusiveMinimum") if name in each
+        _to_number(each[name]) for each in schemas for name in ("minimum", "exclusiveMinimum") if name in each
     ]
     highs = [
-        _number(each[name]) for each in schemas for name in ("maximum", "exclusiveMaximum") if name in each
+        _to_number(each[name]) for each in schemas for name in ("maximum", "exclusiveMaximum") if name in each
     ]
     if not lows or not highs:
         return False
@@ -181,5 +181,5 @@ def are_bounds_apart(schemas: Alternative) -> bool:
     return low > high or (low == high and strict)
 
 
-def _number(value: Json) -> float:
+def _to_number(value: Json) -> float:
     return value if isinstance(value, int | float) else 0.0

@@ -40,28 +40,28 @@ def find_draft(name: str) -> Draft | None:
     return next((URIS.get(uri.removeprefix(each)) for each in SCHEMES if uri.startswith(each)), None)
 
 
-def _since(first: Draft, names: str, last: Draft = NEWEST) -> dict[str, tuple[Draft, Draft]]:
+def _list_since(first: Draft, names: str, last: Draft = NEWEST) -> dict[str, tuple[Draft, Draft]]:
     return dict.fromkeys(names.split(), (first, last))
 
 
 KEYWORDS: Mapping[str, tuple[Draft, Draft]] = {
-    **_since(
+    **_list_since(
         OLDEST,
         "$ref type enum properties patternProperties additionalProperties required items minItems maxItems "
         "uniqueItems minLength maxLength pattern format minimum maximum exclusiveMinimum exclusiveMaximum",
     ),
-    **_since(OLDEST, "divisibleBy extends disallow", Draft.DRAFT_3),
-    **_since(OLDEST, "dependencies", Draft.DRAFT_7),
-    **_since(OLDEST, "additionalItems", Draft.DRAFT_2019_09),
-    **_since(Draft.DRAFT_4, "allOf anyOf oneOf not multipleOf minProperties maxProperties"),
-    **_since(Draft.DRAFT_6, "const contains propertyNames"),
-    **_since(Draft.DRAFT_7, "if then else"),
-    **_since(
+    **_list_since(OLDEST, "divisibleBy extends disallow", Draft.DRAFT_3),
+    **_list_since(OLDEST, "dependencies", Draft.DRAFT_7),
+    **_list_since(OLDEST, "additionalItems", Draft.DRAFT_2019_09),
+    **_list_since(Draft.DRAFT_4, "allOf anyOf oneOf not multipleOf minProperties maxProperties"),
+    **_list_since(Draft.DRAFT_6, "const contains propertyNames"),
+    **_list_since(Draft.DRAFT_7, "if then else"),
+    **_list_since(
         Draft.DRAFT_2019_09,
         "dependentRequired dependentSchemas unevaluatedItems unevaluatedProperties minContains maxContains",
     ),
-    **_since(Draft.DRAFT_2019_09, "$recursiveRef", Draft.DRAFT_2019_09),
-    **_since(Draft.DRAFT_2020_12, "prefixItems $dynamicRef"),
+    **_list_since(Draft.DRAFT_2019_09, "$recursiveRef", Draft.DRAFT_2019_09),
+    **_list_since(Draft.DRAFT_2020_12, "prefixItems $dynamicRef"),
 }
 """Keywords that assert something, with the first and the last draft that has them."""
 
@@ -80,14 +80,14 @@ GUIDANCE = "x-guidance"
 
 
 def is_annotation(name: str, draft: Draft | None) -> bool:
-    """Whether a keyword asserts nothing and everybody knows it."""
+    """Whether a keyword is known to assert nothing."""
     if name == "id":
         return draft is None or draft <= Draft.DRAFT_4
     return name in ANNOTATIONS or (name.startswith(EXTENSION) and name != GUIDANCE)
 
 
 def has_keyword(draft: Draft | None, name: str) -> bool:
-    """Whether a keyword asserts something in a draft; None is a schema that names none, which may use all."""
+    """Whether a keyword asserts something in a draft. A schema without a draft (None) may use all."""
     if name not in KEYWORDS:
         return False
     first, last = KEYWORDS[name]
@@ -95,7 +95,7 @@ def has_keyword(draft: Draft | None, name: str) -> bool:
 
 
 def ignores_siblings(draft: Draft | None) -> bool:
-    """Whether a reference makes the keywords beside it mean nothing."""
+    """Whether a reference makes the keywords beside it meaningless."""
     return draft is not None and draft <= Draft.DRAFT_7
 
 
@@ -116,10 +116,10 @@ TYPES = frozenset("null boolean object array number integer string".split())
 
 def is_number(value: Json) -> bool:
     """Whether a value is a number of JSON."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(_float(value))
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(_to_float(value))
 
 
-def _float(value: int | float) -> float:
+def _to_float(value: int | float) -> float:
     try:
         return float(value)
     except OverflowError:
@@ -131,15 +131,15 @@ def is_exact(value: Json) -> bool:
     return is_number(value) and isinstance(value, int | float) and -EXACT <= value <= EXACT
 
 
-def as_count(value: Json) -> int | None:
-    """A length or number of items; 2.0 is 2. None for what is none."""
+def parse_count(value: Json) -> int | None:
+    """A length or number of items; 2.0 is 2. None for any other value."""
     if not is_number(value) or not isinstance(value, int | float) or value < 0 or value != value // 1:
         return None
     return int(value)
 
 
-def inner_bound(value: float, is_upper: bool) -> float:
-    """The bound as the compiler holds it: the nearest that allows no more."""
+def round_inward(value: float, is_upper: bool) -> float:
+    """The nearest bound that the compiler holds and that allows no more."""
     if is_exact(value):
         return value
     bounded = min(max(value, -LARGEST), LARGEST)
@@ -151,12 +151,12 @@ def inner_bound(value: float, is_upper: bool) -> float:
     return int(near) if near == near // 1 else near
 
 
-def is_texts(value: Json) -> bool:
+def is_text_list(value: Json) -> bool:
     """Whether a value is a list of texts."""
     return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
-def all_values(value: Json) -> Iterator[Json]:
+def walk_values(value: Json) -> Iterator[Json]:
     """A value and all that are in it."""
     waiting = [value]
     while waiting:
@@ -169,7 +169,7 @@ def all_values(value: Json) -> Iterator[Json]:
 
 
 def freeze(value: Json) -> object:
-    """The value as a key of a dictionary: equal where JSON Schema says that values are equal."""
+    """The value as a dictionary key, equal where JSON Schema calls values equal."""
     if isinstance(value, bool):
         return ("boolean", value)
     if isinstance(value, dict):
@@ -194,10 +194,10 @@ CLOCK = (
     r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,6})?(?:Z|[+\-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
 )
 
-OWN = {"date": DATE, "time": CLOCK, "date-time": f"{DATE}T{CLOCK}"}
+OWN_FORMATS = {"date": DATE, "time": CLOCK, "date-time": f"{DATE}T{CLOCK}"}
 """Formats that are compiled from these, as a pattern of the whole string."""
 
-COMPILED = {
+COMPILER_FORMATS = {
     "duration": None,
     "email": None,
     "hostname": 253,

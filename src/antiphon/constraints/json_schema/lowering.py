@@ -11,24 +11,24 @@ from typing import NoReturn
 
 from antiphon.constraints.json_schema.disjointness import Disjointness
 from antiphon.constraints.json_schema.keywords import Json
-from antiphon.constraints.json_schema.negation import CannotNegateError, any_of, as_schema, negate
+from antiphon.constraints.json_schema.negation import CannotNegateError, as_schema, build_any_of, negate
 from antiphon.constraints.json_schema.objects import (
     bound_properties,
     close_unevaluated,
-    depend,
-    name_properties,
+    write_dependencies,
     write_patterns,
+    write_property_names,
 )
-from antiphon.constraints.json_schema.reader import MAX_DEPTH, MAX_WRITTEN_DEPTH, read
+from antiphon.constraints.json_schema.reader import MAX_DEPTH, MAX_WRITTEN_DEPTH, read_schema
 from antiphon.constraints.json_schema.schemas import (
     HIDDEN,
     PLACE,
     Budget,
-    Place,
     ReadSchema,
     Relaxation,
     Schema,
-    refuse,
+    SchemaPlace,
+    refuse_relaxed,
 )
 from antiphon.errors import InvalidValue
 
@@ -45,7 +45,7 @@ TOGETHER = (
 COMPANIONS = frozenset({"then", "else", "minContains", "maxContains"})
 """Keywords that mean something only beside one that is written in another way."""
 
-UNKEPT = "it cannot be kept while generating"
+NOT_KEPT = "it cannot be kept while generating"
 
 MAX_OPTIONAL = 240
 """Properties of one object that may be left out: each may follow each, and the compiler counts four for one,
@@ -68,26 +68,26 @@ MAX_WRITTEN = 16_384
 
 
 @dataclass
-class _Room:
-    """How many alternatives were made of what has to hold at once."""
+class _AlternativeBudget:
+    """How many alternatives were made of schemas that hold at once."""
 
     product: int = 1
 
     def take(self, times: int) -> bool:
-        """Whether there is room for so many of each."""
+        """Whether there is room for so many times as many."""
         if times > 1 and self.product * times > MAX_PRODUCT:
             return False
         self.product *= times
         return True
 
 
-def lower(read: ReadSchema, field_name: str) -> Schema:
+def lower_schema(read: ReadSchema, field_name: str) -> Schema:
     """The schema with its definitions. Raises InvalidValue for one that becomes too large."""
     return _Lowering(read, field_name).lower()
 
 
 class _Lowering:
-    """One schema on its way to the compiler."""
+    """Writes one schema for the compiler."""
 
     def __init__(self, read: ReadSchema, field_name: str) -> None:
         self._definitions = read.definitions
@@ -103,9 +103,13 @@ class _Lowering:
             "if": self._write_if,
             "contains": _write_contains,
             "uniqueItems": lambda schema: [] if schema.get("maxItems") in (0, 1) else None,
-            "dependentRequired": lambda schema: depend(_object(schema, "dependentRequired"), {}),
-            "dependentSchemas": lambda schema: depend({}, _object(schema, "dependentSchemas")),
-            "propertyNames": lambda schema: name_properties(schema, as_schema(schema["propertyNames"])),
+            "dependentRequired": lambda schema: write_dependencies(
+                _get_object(schema, "dependentRequired"), {}
+            ),
+            "dependentSchemas": lambda schema: write_dependencies(
+                {}, _get_object(schema, "dependentSchemas")
+            ),
+            "propertyNames": lambda schema: write_property_names(schema, as_schema(schema["propertyNames"])),
             "unevaluatedProperties": lambda schema: close_unevaluated(
                 schema, self._definitions, self._budget
             ),
@@ -115,36 +119,40 @@ class _Lowering:
 
     def lower(self) -> Schema:
         """Writes the root, and then the definitions that it needs."""
-        root = self._schema(self._read.root, _Room())
+        root = self._lower_schema(self._read.root, _AlternativeBudget())
         definitions: dict[str, Json] = {}
         while self._waiting:
             name = self._waiting.pop()
-            definitions[name] = self._schema(self._definitions[name], _Room())
+            definitions[name] = self._lower_schema(self._definitions[name], _AlternativeBudget())
         if isinstance(root, dict) and definitions:
             root["$defs"] = definitions
         return root
 
-    def _schema(self, schema: Json, room: _Room) -> Schema:
+    def _lower_schema(self, schema: Json, room: _AlternativeBudget) -> Schema:
         self._count += 1
         if self._count > MAX_WRITTEN:
             raise InvalidValue(f"{self._field} becomes too large; split it", param=self._field)
         if not isinstance(schema, dict):
             return schema is not False
         kept, besides = self._rewrite(schema, room)
-        made: dict[str, Json] = {name: self._value(name, kept[name], room) for name in _in_order(kept)}
+        made: dict[str, Json] = {
+            name: self._lower_value(name, kept[name], room) for name in _order_keywords(kept)
+        }
         if besides:
             held = made.get("allOf")
-            more = [self._schema(each, room) for each in besides]
+            more = [self._lower_schema(each, room) for each in besides]
             made["allOf"] = [*(held if isinstance(held, list) else []), *more]
         return made
 
-    def _value(self, name: str, value: Json, room: _Room) -> Json:
+    def _lower_value(self, name: str, value: Json, room: _AlternativeBudget) -> Json:
         if name in ONE:
-            return self._schema(value, _Room())
+            return self._lower_schema(value, _AlternativeBudget())
         if name in MANY and isinstance(value, list):
-            return [self._schema(each, room if name == "allOf" else _Room()) for each in value]
+            return [
+                self._lower_schema(each, room if name == "allOf" else _AlternativeBudget()) for each in value
+            ]
         if name in NAMED and isinstance(value, dict):
-            return {key: self._schema(each, _Room()) for key, each in value.items()}
+            return {key: self._lower_schema(each, _AlternativeBudget()) for key, each in value.items()}
         if name == "$ref" and isinstance(value, str) and value != "#":
             definition = value.removeprefix("#/$defs/")
             if definition not in self._known:
@@ -152,7 +160,9 @@ class _Lowering:
                 self._waiting.append(definition)
         return value
 
-    def _rewrite(self, schema: Mapping[str, Json], room: _Room) -> tuple[dict[str, Json], list[Schema]]:
+    def _rewrite(
+        self, schema: Mapping[str, Json], room: _AlternativeBudget
+    ) -> tuple[dict[str, Json], list[Schema]]:
         """The keywords that stay, and the schemas that hold besides."""
         gone = HIDDEN | COMPANIONS | self._writers.keys() | {"oneOf"}
         kept = {name: value for name, value in schema.items() if name not in gone}
@@ -172,7 +182,7 @@ class _Lowering:
         self._require_few_optional(kept)
         return kept, besides + more
 
-    def _relax(self, keyword: str, place: Json, reason: str = UNKEPT) -> None:
+    def _relax(self, keyword: str, place: Json, reason: str = NOT_KEPT) -> None:
         self._read.relaxations.add(keyword, _as_place(place), reason)
 
     def _require_few_optional(self, schema: Mapping[str, Json]) -> None:
@@ -189,25 +199,25 @@ class _Lowering:
     # --- keywords
 
     def _write_one_of(self, schema: Mapping[str, Json]) -> list[Schema]:
-        """Any of them, where no two can hold at once; or each without the others."""
+        """Any of the schemas, where no two can hold at once; otherwise each without the others."""
         value = schema["oneOf"]
         branches = [as_schema(each) for each in value if each is not False] if isinstance(value, list) else []
         context = {name: schema[name] for name in ("type", "properties", "required") if name in schema}
         if len(branches) <= MAX_BRANCHES and all(
-            self._disjointness.holds({"allOf": [context, one]}, other)
+            self._disjointness.are_disjoint({"allOf": [context, one]}, other)
             for at, one in enumerate(branches)
             for other in branches[at + 1 :]
         ):
-            return [any_of(branches)]
+            return [build_any_of(branches)]
         if len(branches) <= MAX_EXCLUDED:
             try:
-                return [any_of(self._each_alone(branches))]
+                return [build_any_of(self._exclude_others(branches))]
             except CannotNegateError:
                 pass
         self._relax("oneOf", schema.get(PLACE), "two of its schemas may hold at once; write anyOf")
-        return [any_of(branches)]
+        return [build_any_of(branches)]
 
-    def _each_alone(self, branches: list[Schema]) -> list[Schema]:
+    def _exclude_others(self, branches: list[Schema]) -> list[Schema]:
         refused = [negate(each, self._definitions, self._budget) for each in branches]
         if _count_alternatives(refused) > MAX_PRODUCT:
             raise CannotNegateError
@@ -223,7 +233,7 @@ class _Lowering:
             return None
 
     def _write_if(self, schema: Mapping[str, Json]) -> list[Schema] | None:
-        """The condition and what then holds, or what it refuses and what holds else."""
+        """The condition with `then`, or its negation with `else`."""
         condition = as_schema(schema["if"])
         then, other = as_schema(schema.get("then", True)), as_schema(schema.get("else", True))
         if isinstance(condition, bool):
@@ -235,22 +245,22 @@ class _Lowering:
         except CannotNegateError:
             return None
         without: Schema = refused if other is True else {"allOf": [refused, other]}
-        return [any_of([without, {"allOf": [condition, then]}])]
+        return [build_any_of([without, {"allOf": [condition, then]}])]
 
 
-def _object(schema: Mapping[str, Json], name: str) -> Mapping[str, Json]:
+def _get_object(schema: Mapping[str, Json], name: str) -> Mapping[str, Json]:
     value = schema[name]
     return value if isinstance(value, dict) else {}
 
 
-def _as_place(value: Json) -> Place:
+def _as_place(value: Json) -> SchemaPlace:
     """A place that was noted while reading."""
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], str):
         return _as_place(value[0]), value[1]
     return None
 
 
-def _in_order(schema: Mapping[str, Json]) -> Iterator[str]:
+def _order_keywords(schema: Mapping[str, Json]) -> Iterator[str]:
     """The names of keywords, those that mean something together in a row where the first of them is."""
     written: set[str] = set()
     for name in schema:
@@ -273,7 +283,7 @@ def _count_alternatives(schemas: list[Schema]) -> int:
 
 
 def _write_contains(schema: Mapping[str, Json]) -> list[Schema] | None:
-    """One of so few items that each can be tried."""
+    """Writes `contains` as one alternative for each position, where there are few."""
     least, most, longest = schema.get("minContains", 1), schema.get("maxContains"), schema.get("maxItems")
     if least == 0 and most is None:
         return []
@@ -283,11 +293,11 @@ def _write_contains(schema: Mapping[str, Json]) -> list[Schema] | None:
         {"type": "array", "prefixItems": [*([True] * at), schema["contains"]], "minItems": at + 1}
         for at in range(longest)
     ]
-    return [any_of([*at_each, {"type": ["null", "boolean", "object", "number", "string"]}])]
+    return [build_any_of([*at_each, {"type": ["null", "boolean", "object", "number", "string"]}])]
 
 
 def _write_unevaluated_items(schema: Mapping[str, Json]) -> list[Schema] | None:
-    """The items after those of prefixItems, where nothing beside it looks at items too."""
+    """The items after those of prefixItems, where no keyword beside it looks at items too."""
     if schema["unevaluatedItems"] is True or "items" in schema:
         return []
     if schema.keys() & {"anyOf", "allOf", "oneOf", "$ref", "if", "not", "contains", "dependentSchemas"}:
@@ -311,38 +321,40 @@ class NormalizedSchema:
     """What it accepts more than the one that was written."""
 
 
-def normalize(schema: Json, field: str, max_depth: int = MAX_DEPTH) -> NormalizedSchema:
-    """Reads a schema of any draft. Raises InvalidValue for what is none, or is too large."""
+def normalize_schema(schema: Json, field: str, max_depth: int = MAX_DEPTH) -> NormalizedSchema:
+    """Reads a schema of any draft. Raises InvalidValue for a value that is no schema, or is too large."""
     try:
-        found = read(schema, field, max_depth)
-        made = lower(found, field)
+        found = read_schema(schema, field, max_depth)
+        made = lower_schema(found, field)
     except RecursionError:
         raise InvalidValue(f"{field} is nested too deep", param=field) from None
-    return NormalizedSchema(made, found.relaxations.get())
+    return NormalizedSchema(made, found.relaxations.list())
 
 
-def relax(schema: Json, field: str, without_references: bool = False) -> tuple[Schema, tuple[str, ...]]:
+def relax_schema(
+    schema: Json, field: str, without_references: bool = False
+) -> tuple[Schema, tuple[str, ...]]:
     """The schema that the compiler keeps, and the keywords of which it does not keep all. Raises
     InvalidValue, and UnsupportedParameter for a reference that points to nothing inside, unless
     `without_references`."""
-    made = normalize(schema, field)
+    made = normalize_schema(schema, field)
     if not without_references:
-        refuse((each for each in made.relaxations if each.keyword in REFERENCES), field)
+        refuse_relaxed((each for each in made.relaxations if each.keyword in REFERENCES), field)
     return made.schema, tuple(each.keyword for each in made.relaxations)
 
 
-def compilable(source: str, field: str) -> Schema:
-    """The schema as the compiler gets it, nothing of it left out. Raises InvalidValue or
+def make_compilable(source: str, field: str) -> Schema:
+    """The schema as the compiler gets it, with nothing left out. Raises InvalidValue or
     UnsupportedParameter."""
-    made = normalize(parsed(source, field), field, MAX_WRITTEN_DEPTH)
-    refuse(made.relaxations, field)
+    made = normalize_schema(parse_json(source, field), field, MAX_WRITTEN_DEPTH)
+    refuse_relaxed(made.relaxations, field)
     return made.schema
 
 
-def parsed(source: str, field: str) -> Json:
+def parse_json(source: str, field: str) -> Json:
     """JSON without NaN, doubled keys and halves of surrogate pairs. Raises InvalidValue."""
     try:
-        value: Json = json.loads(source, object_pairs_hook=_once, parse_constant=_no_constant)
+        value: Json = json.loads(source, object_pairs_hook=_build_object, parse_constant=_refuse_constant)
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         raise InvalidValue(
@@ -353,12 +365,12 @@ def parsed(source: str, field: str) -> Json:
     return value
 
 
-def _once(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+def _build_object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     found = dict(pairs)
     if len(found) < len(pairs):
         raise ValueError("a key stands twice in one object")
     return found
 
 
-def _no_constant(name: str) -> NoReturn:
+def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number of JSON")

@@ -26,7 +26,7 @@ SINGLE_TYPES = ("null", "boolean", "object", "array", "number", "string")
 
 
 class CannotNegateError(Exception):
-    """What this schema refuses has no schema."""
+    """The negation of this schema has no schema."""
 
 
 def negate(schema: Schema, definitions: Mapping[str, Schema], budget: Budget) -> Schema:
@@ -42,23 +42,23 @@ class _Negation:
         self._budget = budget
         self._parts = 0
         self._handlers: dict[str, Callable[[Json, int], list[Schema]]] = {
-            "type": self._type,
+            "type": self._negate_type,
             "const": lambda value, _: [refuse_values([value])],
             "enum": lambda value, _: [refuse_values(value if isinstance(value, list) else [])],
             "required": self._negate_required,
-            "properties": self._properties,
-            "additionalProperties": self._only_true,
-            "items": self._only_true,
-            "anyOf": self._any_of,
-            "allOf": self._all_of,
+            "properties": self._negate_properties,
+            "additionalProperties": self._negate_trivial,
+            "items": self._negate_trivial,
+            "anyOf": self._negate_any_of,
+            "allOf": self._negate_all_of,
             "not": lambda value, _: [as_schema(value)],
-            "$ref": self._reference,
-            "minLength": lambda value, _: below("string", "maxLength", value),
-            "maxLength": lambda value, _: above("string", "minLength", value),
-            "minItems": lambda value, _: below("array", "maxItems", value),
-            "maxItems": lambda value, _: above("array", "minItems", value),
-            "minProperties": lambda value, _: below("object", "maxProperties", value),
-            "maxProperties": lambda value, _: above("object", "minProperties", value),
+            "$ref": self._negate_reference,
+            "minLength": lambda value, _: build_below("string", "maxLength", value),
+            "maxLength": lambda value, _: build_above("string", "minLength", value),
+            "minItems": lambda value, _: build_below("array", "maxItems", value),
+            "maxItems": lambda value, _: build_above("array", "minItems", value),
+            "minProperties": lambda value, _: build_below("object", "maxProperties", value),
+            "maxProperties": lambda value, _: build_above("object", "minProperties", value),
             "minimum": lambda value, _: [{"type": "number", "exclusiveMaximum": value}],
             "maximum": lambda value, _: [{"type": "number", "exclusiveMinimum": value}],
             "exclusiveMinimum": lambda value, _: [{"type": "number", "maximum": value}],
@@ -82,9 +82,9 @@ class _Negation:
         kept = [part for part in parts if part is not False]
         if True in kept:
             return True
-        return any_of(kept)
+        return build_any_of(kept)
 
-    def _type(self, value: Json, depth: int) -> list[Schema]:
+    def _negate_type(self, value: Json, depth: int) -> list[Schema]:
         types = set(value if isinstance(value, list) else [value])
         if "integer" in types and "number" not in types:
             raise CannotNegateError
@@ -95,7 +95,7 @@ class _Negation:
         names = value if isinstance(value, list) else []
         return [{"type": "object", "properties": {name: False}} for name in names]
 
-    def _properties(self, value: Json, depth: int) -> list[Schema]:
+    def _negate_properties(self, value: Json, depth: int) -> list[Schema]:
         if not isinstance(value, dict):
             raise CannotNegateError
         negated = {name: self.negate(as_schema(each), depth) for name, each in value.items()}
@@ -105,25 +105,25 @@ class _Negation:
             if each is not False
         ]
 
-    def _only_true(self, value: Json, depth: int) -> list[Schema]:
+    def _negate_trivial(self, value: Json, depth: int) -> list[Schema]:
         if value is True or (isinstance(value, dict) and value.keys() <= HIDDEN and INEXACT not in value):
             return []
         raise CannotNegateError
 
-    def _any_of(self, value: Json, depth: int) -> list[Schema]:
-        return [{"allOf": [self.negate(as_schema(each), depth) for each in _list(value)]}]
+    def _negate_any_of(self, value: Json, depth: int) -> list[Schema]:
+        return [{"allOf": [self.negate(as_schema(each), depth) for each in _as_list(value)]}]
 
-    def _all_of(self, value: Json, depth: int) -> list[Schema]:
-        return [self.negate(as_schema(each), depth) for each in _list(value)]
+    def _negate_all_of(self, value: Json, depth: int) -> list[Schema]:
+        return [self.negate(as_schema(each), depth) for each in _as_list(value)]
 
-    def _reference(self, value: Json, depth: int) -> list[Schema]:
+    def _negate_reference(self, value: Json, depth: int) -> list[Schema]:
         name = value.removeprefix("#/$defs/") if isinstance(value, str) else ""
         if name not in self._definitions:
             raise CannotNegateError
         return [self.negate(self._definitions[name], depth)]
 
 
-def _list(value: Json) -> list[Json]:
+def _as_list(value: Json) -> list[Json]:
     return value if isinstance(value, list) else []
 
 
@@ -132,20 +132,20 @@ def as_schema(value: Json) -> Schema:
     return value if isinstance(value, bool | dict) else True
 
 
-def any_of(parts: Sequence[Schema]) -> Schema:
+def build_any_of(parts: Sequence[Schema]) -> Schema:
     """A schema that accepts what any part does."""
     if not parts:
         return False
     return parts[0] if len(parts) == 1 else {"anyOf": list(parts)}
 
 
-def below(kind: str, name: str, value: Json) -> list[Schema]:
-    """Values of a type that have fewer than so many."""
+def build_below(kind: str, name: str, value: Json) -> list[Schema]:
+    """Values of a type with a smaller count."""
     return [{"type": kind, name: value - 1}] if isinstance(value, int) and value > 0 else []
 
 
-def above(kind: str, name: str, value: Json) -> list[Schema]:
-    """Values of a type that have more than so many."""
+def build_above(kind: str, name: str, value: Json) -> list[Schema]:
+    """Values of a type with a larger count."""
     return [{"type": kind, name: value + 1}] if isinstance(value, int) else []
 
 
@@ -153,7 +153,7 @@ def above(kind: str, name: str, value: Json) -> list[Schema]:
 
 
 def refuse_values(values: list[Json]) -> Schema:
-    """A schema of every value but these. Raises CannotNegateError for lists and objects."""
+    """A schema that accepts every value but these. Raises CannotNegateError for lists and objects."""
     texts = [each for each in values if isinstance(each, str)]
     numbers = sorted({float(each) for each in values if is_number(each) and isinstance(each, int | float)})
     flags = [each for each in values if isinstance(each, bool)]
@@ -168,16 +168,16 @@ def refuse_values(values: list[Json]) -> Schema:
     elif len(set(flags)) == 1:
         parts.append({"const": not flags[0]})
     if texts:
-        parts.append({"type": "string", "pattern": pattern_of_others(texts)})
+        parts.append({"type": "string", "pattern": build_pattern_of_others(texts)})
     else:
         others.append("string")
-    parts += _between(numbers) if numbers else []
+    parts += _build_between(numbers) if numbers else []
     if not numbers:
         others.append("number")
-    return any_of([{"type": others}, *parts])
+    return build_any_of([{"type": others}, *parts])
 
 
-def _between(numbers: list[float]) -> list[Schema]:
+def _build_between(numbers: list[float]) -> list[Schema]:
     """The numbers between these."""
     exact = [int(each) if each == each // 1 else each for each in numbers]
     made: list[Schema] = []
@@ -187,28 +187,30 @@ def _between(numbers: list[float]) -> list[Schema]:
     return made
 
 
-def pattern_of_others(texts: list[str]) -> str:
-    """A regular expression of every text but these."""
+def build_pattern_of_others(texts: list[str]) -> str:
+    """A regular expression that matches every text but these."""
     if sum(map(len, texts)) > MAX_TEXT:
         raise CannotNegateError
-    return f"^(?:{_others(sorted(set(texts)), 0)})$"
+    return f"^(?:{_build_others(sorted(set(texts)), 0)})$"
 
 
-def _others(texts: list[str], at: int) -> str:
-    """What may follow the characters before `at`, which all these texts begin with, and be none of them. The
-    texts are few and short, and each level takes one character of them."""
+def _build_others(texts: list[str], at: int) -> str:
+    """A pattern for what may follow the characters before `at`, which all these texts share, without being
+    one of them. The texts are few and short, and each level takes one character of them."""
     if at > MAX_TEXT // 8:
         raise CannotNegateError
     ends = texts[0][at:] == ""
     following: dict[str, list[str]] = {}
     for text in texts[1:] if ends else texts:
         following.setdefault(text[at], []).append(text)
-    branches = [f"{_literal(char)}(?:{_others(group, at + 1)})" for char, group in following.items()]
-    branches.append(f"[^{''.join(map(_literal, following))}][\\s\\S]*" if following else "[\\s\\S]+")
+    branches = [
+        f"{_escape_character(char)}(?:{_build_others(group, at + 1)})" for char, group in following.items()
+    ]
+    branches.append(f"[^{''.join(map(_escape_character, following))}][\\s\\S]*" if following else "[\\s\\S]+")
     return "|".join(branches) + ("" if ends else "|")
 
 
-def _literal(char: str) -> str:
+def _escape_character(char: str) -> str:
     """A character in a regular expression, in a class or not."""
     if char.isalnum() or ord(char) > 127:
         return char

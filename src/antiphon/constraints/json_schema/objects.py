@@ -24,8 +24,8 @@ IN_PLACE = frozenset("anyOf oneOf if dependentSchemas".split())
 
 
 def bound_properties(schema: dict[str, Json]) -> tuple[list[Schema], list[str]]:
-    """Schemas that hold besides in place of counts that the compiler does not keep, and the keywords for
-    which there are none. Changes the schema."""
+    """Schemas that hold besides, in place of counts that the compiler does not keep, and the keywords that
+    are lost. Changes the schema."""
     required, properties = schema.get("required"), schema.get("properties")
     names = {*(required if isinstance(required, list) else [])}
     optional = [
@@ -46,7 +46,7 @@ def bound_properties(schema: dict[str, Json]) -> tuple[list[Schema], list[str]]:
         del schema["minProperties"]
     elif optional and "maxProperties" not in schema and len(optional) <= MAX_COUNTED:
         del schema["minProperties"]
-        besides.append(_at_least_one(optional, schema))
+        besides.append(_require_one_of(optional, schema))
     elif optional and not _is_closed(schema):
         lost.append("minProperties")
         del schema["minProperties"]
@@ -68,9 +68,8 @@ def _is_closed(schema: Mapping[str, Json]) -> bool:
     return schema.get("additionalProperties") is False and "patternProperties" not in schema
 
 
-def _at_least_one(optional: list[str], schema: Mapping[str, Json]) -> Schema:
-    """One of some properties, or else an additional one: each alternative lacks the names of those before
-    it."""
+def _require_one_of(optional: list[str], schema: Mapping[str, Json]) -> Schema:
+    """One of some properties, or an additional one: each alternative lacks the names of those before it."""
     made: list[Schema] = []
     for at, name in enumerate(optional):
         absent: dict[str, Json] = dict.fromkeys(optional[:at], False)
@@ -83,8 +82,8 @@ def _at_least_one(optional: list[str], schema: Mapping[str, Json]) -> Schema:
 # --- names
 
 
-def name_properties(schema: Mapping[str, Json], names: Schema) -> list[Schema] | None:
-    """Schemas in place of `propertyNames`; None where there are none."""
+def write_property_names(schema: Mapping[str, Json], names: Schema) -> list[Schema] | None:
+    """Schemas in place of `propertyNames`; None where it cannot be written."""
     if isinstance(names, bool):
         return [] if names else [{"maxProperties": 0}]
     keywords = {name: value for name, value in names.items() if name not in HIDDEN}
@@ -99,18 +98,18 @@ def name_properties(schema: Mapping[str, Json], names: Schema) -> list[Schema] |
     if name in ("const", "enum") and isinstance(listed, list) and len(listed) <= MAX_NAMES:
         known = {each: True for each in listed if isinstance(each, str)}
         return [{"properties": known, "additionalProperties": False}]
-    pattern = value if name == "pattern" else _pattern_of_length(name, value)
+    pattern = value if name == "pattern" else _build_length_pattern(name, value)
     return [{"patternProperties": {pattern: True}, "additionalProperties": False}] if pattern else None
 
 
-def _pattern_of_length(name: str, value: Json) -> str | None:
+def _build_length_pattern(name: str, value: Json) -> str | None:
     counts = {"minLength": f"{{{value},}}", "maxLength": f"{{0,{value}}}"}
     return f"^[\\s\\S]{counts[name]}$" if name in counts else None
 
 
-def depend(required: Mapping[str, Json], schemas: Mapping[str, Json]) -> list[Schema]:
-    """Schemas in place of `dependentRequired` and `dependentSchemas`: a property is absent, or what it needs
-    holds."""
+def write_dependencies(required: Mapping[str, Json], schemas: Mapping[str, Json]) -> list[Schema]:
+    """Schemas in place of `dependentRequired` and `dependentSchemas`: a property is absent, or its needs
+    hold."""
     made: list[Schema] = []
     for name, names in required.items():
         if names and isinstance(names, list):
@@ -156,7 +155,7 @@ def find_evaluated(
 def close_unevaluated(
     schema: Mapping[str, Json], definitions: Mapping[str, Schema], budget: Budget
 ) -> list[Schema] | None:
-    """Schemas in place of `unevaluatedProperties`; None where which are evaluated differs from object to
+    """Schemas in place of `unevaluatedProperties`; None where the evaluated properties differ from object to
     object."""
     value = schema["unevaluatedProperties"]
     if value is True or "additionalProperties" in schema:
@@ -192,8 +191,8 @@ def write_patterns(schema: dict[str, Json]) -> bool:
     patterns = schema.get("patternProperties")
     if not isinstance(patterns, dict):
         return True
-    kept = _without_names(schema, dict(patterns)) if len(patterns) > 1 else patterns
-    is_kept = are_apart(list(kept))
+    kept = _extract_names(schema, dict(patterns)) if len(patterns) > 1 else patterns
+    is_kept = are_patterns_apart(list(kept))
     if kept == {"": True} or not is_kept:
         schema.pop("additionalProperties", None)
         kept = {}
@@ -203,38 +202,38 @@ def write_patterns(schema: dict[str, Json]) -> bool:
     return is_kept
 
 
-def are_apart(patterns: list[str]) -> bool:
-    """Whether it is plain that no name matches two of these: each begins with other characters."""
+def are_patterns_apart(patterns: list[str]) -> bool:
+    """Whether it is plain that no name matches two patterns: each begins with other characters."""
     if len(patterns) < 2:
         return True
     seen: set[str] = set()
     for pattern in patterns:
-        first = find_first(pattern)
+        first = find_first_characters(pattern)
         if first is None or first & seen:
             return False
         seen |= first
     return True
 
 
-def find_first(pattern: str) -> frozenset[str] | None:
-    """The characters of which a name that matches begins with one; None where that is not plain."""
+def find_first_characters(pattern: str) -> frozenset[str] | None:
+    """The possible first characters of a matching name; None where that is not plain."""
     found = FIRST.match(pattern)
     if found is None or _has_alternatives(pattern):
         return None
     literal, escaped, digit, inner = found.groups()
     if inner is None:
         return frozenset("0123456789" if digit else literal or escaped)
-    return frozenset(_members(inner.replace("\\", "")))
+    return frozenset(_list_class_members(inner.replace("\\", "")))
 
 
-def _members(inner: str) -> Iterator[str]:
+def _list_class_members(inner: str) -> Iterator[str]:
     """The characters of a class."""
     for low, high, single in RANGE.findall(inner):
         yield from (single,) if single else map(chr, range(ord(low), ord(high) + 1))
 
 
 def _has_alternatives(pattern: str) -> bool:
-    """Whether a pattern is several, of which only the first begins as it does."""
+    """Whether a pattern has alternatives at its top level."""
     depth, at = 0, 0
     while at < len(pattern):
         char = pattern[at]
@@ -261,12 +260,14 @@ def find_names(pattern: str) -> list[str] | None:
     )
 
 
-def _without_names(schema: dict[str, Json], patterns: dict[str, Json]) -> dict[str, Json]:
+def _extract_names(schema: dict[str, Json], patterns: dict[str, Json]) -> dict[str, Json]:
     """The patterns less those that are names, which become properties where no other may match them."""
     properties = schema.get("properties")
     held = dict(properties) if isinstance(properties, dict) else {}
     named = {pattern: names for pattern in patterns if (names := find_names(pattern))}
-    others = [first for pattern in patterns if pattern not in named for first in [find_first(pattern)]]
+    others = [
+        first for pattern in patterns if pattern not in named for first in [find_first_characters(pattern)]
+    ]
     for pattern, names in named.items():
         if any(first is None or name[0] in first for name in names for first in others):
             continue

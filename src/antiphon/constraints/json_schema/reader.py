@@ -16,15 +16,15 @@ from antiphon.constraints.json_schema.keywords import (
     ignores_siblings,
     is_annotation,
 )
-from antiphon.constraints.json_schema.references import Document, Target, find_cycle
+from antiphon.constraints.json_schema.references import ReferenceTarget, SchemaDocument, find_cycle
 from antiphon.constraints.json_schema.schemas import (
     PLACE,
-    Place,
     Position,
     ReadSchema,
     Relaxations,
     Schema,
     SchemaBuilder,
+    SchemaPlace,
 )
 from antiphon.errors import InvalidValue
 
@@ -47,24 +47,25 @@ ONE = tuple(
 MANY = ("anyOf", "oneOf", "allOf", "prefixItems")
 
 
-def read(schema: Json, field_name: str, max_depth: int = MAX_DEPTH) -> ReadSchema:
-    """Raises InvalidValue for what is no schema."""
-    return _Reader(schema, field_name, max_depth).read()
+def read_schema(schema: Json, field_name: str, max_depth: int = MAX_DEPTH) -> ReadSchema:
+    """Reads a schema into the keywords of the newest draft. Raises InvalidValue for a value that is no
+    schema."""
+    return _SchemaReader(schema, field_name, max_depth).read()
 
 
-class _Reader:
-    """One schema on its way through."""
+class _SchemaReader:
+    """Reads one schema."""
 
     def __init__(self, schema: Json, field_name: str, max_depth: int) -> None:
         self._field = field_name
         self._max_depth = max_depth
         self._relaxations = Relaxations()
         self._draft = self._find_draft(schema)
-        self._document = Document(schema, self._draft)
+        self._document = SchemaDocument(schema, self._draft)
         self._count = 0
         self._names: dict[int, str] = {}
         """Names of definitions, by the identity of what they define."""
-        self._waiting: list[tuple[str, Target, Place]] = []
+        self._waiting: list[tuple[str, ReferenceTarget, SchemaPlace]] = []
         self._assertions = AssertionReader(field_name, self._relaxations)
         self._handlers: dict[str, Handler] = {
             **self._assertions.handlers,
@@ -85,11 +86,11 @@ class _Reader:
     def read(self) -> ReadSchema:
         """Reads the root, and then all that is referred to."""
         document = self._document.root
-        root = self._schema(document.schema, Position(None, 0, document))
+        root = self._read_one(document.schema, Position(None, 0, document))
         definitions: dict[str, Schema] = {}
         while self._waiting:
             name, target, place = self._waiting.pop()
-            definitions[name] = self._schema(target.schema, Position(place, 0, target.resource))
+            definitions[name] = self._read_one(target.schema, Position(place, 0, target.resource))
         if find_cycle(root, definitions) is not None:
             raise InvalidValue(
                 f"{self._field} holds a $ref that leads to itself and to nothing else", param=self._field
@@ -106,7 +107,7 @@ class _Reader:
             self._relaxations.add("$schema", None, "no draft of that name is known")
         return draft
 
-    def _schema(self, schema: Json, at: Position) -> Schema:
+    def _read_one(self, schema: Json, at: Position) -> Schema:
         self._count += 1
         if self._count > MAX_SCHEMAS or at.depth > self._max_depth:
             raise InvalidValue(
@@ -116,7 +117,7 @@ class _Reader:
             return schema
         if not isinstance(schema, dict):
             self._assertions.reject("a schema", at, "must be an object, true or false")
-        at = Position(at.place, at.depth, self._document.resource_of(schema, at.resource))
+        at = Position(at.place, at.depth, self._document.find_resource(schema, at.resource))
         made = SchemaBuilder({PLACE: at.place})
         alone = "$ref" in schema and ignores_siblings(self._draft)
         for name in ("$ref",) if alone else schema:
@@ -126,22 +127,22 @@ class _Reader:
                 self._relaxations.add(name, at.place, UNKNOWN)
         return made.keywords
 
-    def _list(self, name: str, value: Json, at: Position) -> list[Json]:
+    def _read_list(self, name: str, value: Json, at: Position) -> list[Json]:
         if not isinstance(value, list) or not (value or name == "prefixItems"):
             self._assertions.reject(name, at, "must be a list of schemas")
-        return [self._schema(each, at.step(name, str(index))) for index, each in enumerate(value)]
+        return [self._read_one(each, at.step(name, str(index))) for index, each in enumerate(value)]
 
-    def _map(self, name: str, value: Json, at: Position) -> dict[str, Json]:
+    def _read_map(self, name: str, value: Json, at: Position) -> dict[str, Json]:
         if not isinstance(value, dict):
             self._assertions.reject(name, at, "must be an object of schemas")
-        return {key: self._schema(each, at.step(name, key)) for key, each in value.items()}
+        return {key: self._read_one(each, at.step(name, key)) for key, each in value.items()}
 
     # --- references
 
     def _read_reference(
         self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder
     ) -> None:
-        reference = self._assertions.text(name, schema[name], at)
+        reference = self._assertions.require_text(name, schema[name], at)
         document = self._document
         match name:
             case "$ref":
@@ -162,7 +163,7 @@ class _Reader:
         else:
             made.add("$ref", f"#/$defs/{self._define(target, at)}")
 
-    def _define(self, target: Target, at: Position) -> str:
+    def _define(self, target: ReferenceTarget, at: Position) -> str:
         name = self._names.get(id(target.schema))
         if name is None:
             name = self._names[id(target.schema)] = f"d{len(self._names)}"
@@ -172,10 +173,10 @@ class _Reader:
     # --- schemas in schemas
 
     def _read_schema(self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder) -> None:
-        made.add(name, self._schema(schema[name], at.step(name)))
+        made.add(name, self._read_one(schema[name], at.step(name)))
 
     def _read_schemas(self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder) -> None:
-        made.add(name, self._list(name, schema[name], at))
+        made.add(name, self._read_list(name, schema[name], at))
 
     def _read_type(self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder) -> None:
         value = schema["type"]
@@ -187,7 +188,7 @@ class _Reader:
         if "any" in types:
             return
         if inner:
-            found = [self._schema(each, at.step("type")) for each in inner]
+            found = [self._read_one(each, at.step("type")) for each in inner]
             made.add("anyOf", [*([{"type": types}] if types else []), *found])
         else:
             made.add("type", value)
@@ -195,9 +196,9 @@ class _Reader:
     def _read_properties(
         self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder
     ) -> None:
-        """Draft 3 says of the property itself that it is required."""
+        """Reads properties; in draft 3 a property itself says that it is required."""
         value = schema["properties"]
-        made.add("properties", self._map("properties", value, at))
+        made.add("properties", self._read_map("properties", value, at))
         if isinstance(value, dict):
             required = [
                 key for key, each in value.items() if isinstance(each, dict) and each.get("required") is True
@@ -210,8 +211,8 @@ class _Reader:
     ) -> None:
         """Where a pattern cannot be kept, all names are allowed that no other keyword declares."""
         kept: dict[str, Json] = {}
-        for pattern, each in self._map("patternProperties", schema["patternProperties"], at).items():
-            compilable = self._assertions.compilable_pattern("patternProperties", pattern, at)
+        for pattern, each in self._read_map("patternProperties", schema["patternProperties"], at).items():
+            compilable = self._assertions.make_compilable_pattern("patternProperties", pattern, at)
             if compilable is None:
                 made.mark_inexact()
                 kept = {"": True}
@@ -221,38 +222,39 @@ class _Reader:
             made.add("patternProperties", kept)
 
     def _read_items(self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder) -> None:
-        """A list is what newer drafts call prefixItems, and the keyword beside it what they call items."""
+        """Reads items. A list is what newer drafts call prefixItems, and `additionalItems` what they call
+        items."""
         value = schema["items"]
         if not isinstance(value, list):
-            made.add("items", self._schema(value, at.step("items")))
+            made.add("items", self._read_one(value, at.step("items")))
             return
-        made.add("prefixItems", self._list("prefixItems", value, at))
+        made.add("prefixItems", self._read_list("prefixItems", value, at))
         if "additionalItems" in schema:
-            made.add("items", self._schema(schema["additionalItems"], at.step("additionalItems")))
+            made.add("items", self._read_one(schema["additionalItems"], at.step("additionalItems")))
 
     def _read_dependent_schemas(
         self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder
     ) -> None:
-        made.add("dependentSchemas", self._map(name, schema[name], at))
+        made.add("dependentSchemas", self._read_map(name, schema[name], at))
 
     def _read_dependencies(
         self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder
     ) -> None:
-        """The schemas in it, and the lists of names."""
+        """Reads the schemas in it; the lists of names are the other reader's."""
         self._assertions.handlers[name](name, schema, at, made)
         value = schema[name]
         entries = value.items() if isinstance(value, dict) else ()
         if schemas := {key: each for key, each in entries if isinstance(each, bool | dict)}:
-            made.add("dependentSchemas", self._map(name, schemas, at))
+            made.add("dependentSchemas", self._read_map(name, schemas, at))
 
     def _read_extends(self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder) -> None:
         value = schema["extends"]
-        made.add("allOf", self._list("extends", value if isinstance(value, list) else [value], at))
+        made.add("allOf", self._read_list("extends", value if isinstance(value, list) else [value], at))
 
     def _read_disallow(
         self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder
     ) -> None:
-        """Draft 3: what is not to be, as a type or a list of types and schemas."""
+        """Draft 3: the refused type, or a list of refused types and schemas."""
         inner = SchemaBuilder()
         self._read_type("type", {"type": schema["disallow"]}, at, inner)
         made.add("not", inner.keywords)

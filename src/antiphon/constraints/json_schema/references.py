@@ -30,7 +30,7 @@ INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Resource:
+class SchemaResource:
     """A schema with an identifier of its own, or the document."""
 
     base: str
@@ -39,25 +39,25 @@ class Resource:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """What a reference points to."""
+class ReferenceTarget:
+    """The target of a reference."""
 
     schema: Json
-    resource: Resource
+    resource: SchemaResource
 
 
-class Document:
+class SchemaDocument:
     """A schema, and where its identifiers and anchors are. Schemas are told apart by identity, so nothing
     here grows with the length of pointers."""
 
     def __init__(self, root: Json, draft: Draft | None) -> None:
         self._draft = draft
         self._identifier = "id" if draft is not None and draft <= Draft.DRAFT_4 else "$id"
-        self.root = Resource(self._own_identifier(root, "", at_root=True) or "", root)
+        self.root = SchemaResource(self._find_own_identifier(root, "", at_root=True) or "", root)
         self._resources = {self.root.base: self.root}
-        self._inner: dict[int, Resource] = {}
+        self._inner: dict[int, SchemaResource] = {}
         """Resources in the document, by the identity of their schemas."""
-        self._anchors: dict[tuple[str, str], Target] = {}
+        self._anchors: dict[tuple[str, str], ReferenceTarget] = {}
         """By resource and name."""
         self._dynamic: Counter[str] = Counter()
         """How many dynamic anchors have a name."""
@@ -68,12 +68,12 @@ class Document:
         """Whether the document is one resource."""
         return not self._inner
 
-    def resource_of(self, schema: Json, around: Resource) -> Resource:
-        """The resource that a schema belongs to; `around` is that of the schema it is in."""
+    def find_resource(self, schema: Json, around: SchemaResource) -> SchemaResource:
+        """The resource that a schema belongs to; `around` is the resource of the schema around it."""
         return self._inner.get(id(schema), around)
 
-    def find(self, reference: str, resource: Resource) -> Target | None:
-        """What a reference in a resource points to; None where the document does not hold it."""
+    def find(self, reference: str, resource: SchemaResource) -> ReferenceTarget | None:
+        """The target of a reference in a resource; None where the document does not hold it."""
         if reference.startswith("#"):
             uri, fragment = resource.base, reference[1:]
         else:
@@ -89,13 +89,13 @@ class Document:
             return self._anchors.get((found.base, fragment))
         return self._follow(found, fragment)
 
-    def find_dynamic(self, reference: str, resource: Resource) -> Target | None:
-        """What a dynamic reference points to, where no other anchor of its name could take its place."""
+    def find_dynamic(self, reference: str, resource: SchemaResource) -> ReferenceTarget | None:
+        """The target of a dynamic reference, where no other anchor of its name could take its place."""
         if self._dynamic[reference.partition("#")[2]] > 1:
             return None
         return self.find(reference, resource)
 
-    def _follow(self, resource: Resource, pointer: str) -> Target | None:
+    def _follow(self, resource: SchemaResource, pointer: str) -> ReferenceTarget | None:
         """The value at a pointer in a resource."""
         value = resource.schema
         for step in pointer.split("/")[1:]:
@@ -107,25 +107,25 @@ class Document:
             else:
                 return None
             resource = self._inner.get(id(value), resource)
-        return Target(value, resource)
+        return ReferenceTarget(value, resource)
 
     # --- identifiers
 
     def _find_identifiers(self) -> None:
-        waiting: list[tuple[Json, Resource, int]] = [(self.root.schema, self.root, 0)]
+        waiting: list[tuple[Json, SchemaResource, int]] = [(self.root.schema, self.root, 0)]
         while waiting:
             schema, around, depth = waiting.pop()
             if not isinstance(schema, dict):
                 continue
             resource = around
-            if depth and (identifier := self._own_identifier(schema, around.base)):
-                resource = self._inner[id(schema)] = Resource(identifier, schema)
+            if depth and (identifier := self._find_own_identifier(schema, around.base)):
+                resource = self._inner[id(schema)] = SchemaResource(identifier, schema)
                 self._resources.setdefault(identifier, resource)
             self._add_anchors(schema, resource)
             if depth < MAX_NESTING:
-                waiting += [(inner, resource, depth + 1) for inner in _inner_schemas(schema)]
+                waiting += [(inner, resource, depth + 1) for inner in _list_inner_schemas(schema)]
 
-    def _own_identifier(self, schema: Json, base: str, at_root: bool = False) -> str | None:
+    def _find_own_identifier(self, schema: Json, base: str, at_root: bool = False) -> str | None:
         """The identifier that a schema gives itself, without a fragment."""
         if not isinstance(schema, dict):
             return None
@@ -142,8 +142,8 @@ class Document:
             return None
         return found if len(found) <= MAX_IDENTIFIER else f"long:{id(schema)}"
 
-    def _add_anchors(self, schema: Mapping[str, Json], resource: Resource) -> None:
-        here = Target(schema, resource)
+    def _add_anchors(self, schema: Mapping[str, Json], resource: SchemaResource) -> None:
+        here = ReferenceTarget(schema, resource)
         identifier = schema.get(self._identifier)
         if isinstance(identifier, str) and "#" in identifier and ignores_siblings(self._draft):
             self._anchors.setdefault((resource.base, identifier.partition("#")[2]), here)
@@ -154,7 +154,7 @@ class Document:
                 self._dynamic[name] += keyword == "$dynamicAnchor"
 
 
-def _inner_schemas(schema: Mapping[str, Json]) -> Iterator[Json]:
+def _list_inner_schemas(schema: Mapping[str, Json]) -> Iterator[Json]:
     """The values right inside a schema that may be schemas."""
     for name, value in schema.items():
         if name in ONE and isinstance(value, dict):
@@ -169,9 +169,11 @@ PREFIX = "#/$defs/"
 
 
 def find_cycle(root: Json, definitions: Mapping[str, Json]) -> str | None:
-    """The name of a definition that has to hold for itself to hold, or `#` for the root; None where there is
-    none."""
-    graph = {name: set(_targets(each)) for name, each in definitions.items()} | {"#": set(_targets(root))}
+    """The name of a definition that must hold for itself to hold, or `#` for the root; None where there is
+    none. No value satisfies such a definition."""
+    graph = {name: set(_list_targets(each)) for name, each in definitions.items()} | {
+        "#": set(_list_targets(root))
+    }
     done: set[str] = set()
     for start in graph:
         path = [(start, iter(graph[start]))]
@@ -191,7 +193,7 @@ def find_cycle(root: Json, definitions: Mapping[str, Json]) -> str | None:
     return None
 
 
-def _targets(schema: Json) -> Iterator[str]:
+def _list_targets(schema: Json) -> Iterator[str]:
     """The definitions that have to hold where a schema does."""
     waiting = [schema]
     while waiting:

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from antiphon.constraints.json_schema.keywords import Json
-from antiphon.constraints.json_schema.references import Resource
+from antiphon.constraints.json_schema.references import SchemaResource
 from antiphon.errors import InvalidValue, UnsupportedParameter
 
-Place = tuple["Place", str] | None
+SchemaPlace = tuple["SchemaPlace", str] | None
 """Where a schema is in its document: the place of the schema around it, and the step from there. Linked,
 since a text of each would grow with the length of names."""
 
@@ -17,7 +17,7 @@ MAX_STEP, MAX_PLACE = 64, 200
 """Characters of one step, and of a place, that are shown."""
 
 
-def show(place: Place) -> str:
+def format_place(place: SchemaPlace) -> str:
     """A place as a pointer."""
     steps: list[str] = []
     while place is not None:
@@ -31,38 +31,38 @@ class Relaxation:
     """One keyword that is not kept."""
 
     keyword: str
-    place: Place
+    place: SchemaPlace
     reason: str
 
 
 class Relaxations:
-    """What was not kept of one schema, each keyword once."""
+    """The keywords of one schema that are not kept, each once."""
 
     def __init__(self) -> None:
         self._found: dict[str, Relaxation] = {}
 
-    def add(self, keyword: str, place: Place, reason: str) -> None:
+    def add(self, keyword: str, place: SchemaPlace, reason: str) -> None:
         """Notes a keyword, at the first place where it is not kept."""
         self._found.setdefault(keyword, Relaxation(keyword, place, reason))
 
-    def get(self) -> tuple[Relaxation, ...]:
+    def list(self) -> tuple[Relaxation, ...]:
         """All of them."""
         return tuple(self._found.values())
 
 
-def refuse(relaxations: Iterable[Relaxation], field: str) -> None:
+def refuse_relaxed(relaxations: Iterable[Relaxation], field: str) -> None:
     """Raises UnsupportedParameter for the first, if there is one."""
     for each in relaxations:
         raise UnsupportedParameter(
-            f"the keyword {each.keyword[:MAX_STEP]} at {show(each.place)} of {field} is not supported: "
-            f"{each.reason}",
+            f"the keyword {each.keyword[:MAX_STEP]} at {format_place(each.place)} of {field} is not "
+            f"supported: {each.reason}",
             param=field,
         )
 
 
-def reject(keyword: str, place: Place, field: str, problem: str) -> NoReturn:
+def reject_value(keyword: str, place: SchemaPlace, field: str, problem: str) -> NoReturn:
     """Raises InvalidValue for a value that no schema may have."""
-    raise InvalidValue(f"{keyword} at {show(place)} of {field} {problem}", param=field)
+    raise InvalidValue(f"{keyword} at {format_place(place)} of {field} {problem}", param=field)
 
 
 INEXACT = "$inexact"
@@ -91,9 +91,9 @@ class ReadSchema:
 class Position:
     """Where the reader is."""
 
-    place: Place
+    place: SchemaPlace
     depth: int
-    resource: Resource
+    resource: SchemaResource
 
     def step(self, *names: str) -> "Position":
         """The position of a schema inside."""
@@ -105,7 +105,7 @@ class Position:
 
 @dataclass
 class SchemaBuilder:
-    """A schema that is being read."""
+    """A schema while it is read."""
 
     keywords: dict[str, Json] = field(default_factory=dict)
 
@@ -132,11 +132,11 @@ proved by then is not known."""
 
 @dataclass
 class Budget:
-    """What is left for one document."""
+    """The steps left for one document, so that no schema takes more than part of a second to read."""
 
     steps: int = MAX_STEPS
 
     def spend(self, steps: int) -> bool:
-        """Takes so many steps. Whether there were enough."""
+        """Takes so many steps; whether there were enough."""
         self.steps -= steps
         return self.steps >= 0

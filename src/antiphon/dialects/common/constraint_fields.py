@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
 
-from antiphon.constraints.json_schema.lowering import parsed, relax
+from antiphon.constraints.json_schema.lowering import parse_json, relax_schema
 from antiphon.constraints.regexes import require_whitespace
 from antiphon.dialects.common.request_types import (
     CommonRequest,
@@ -155,7 +155,7 @@ def _read_schema(given: dict[str, Any] | bool | str, field: str, strict: bool) -
     source = given if isinstance(given, str) else _dump_json(given, field)
     if strict or len(source) > LARGEST_SOURCE:
         return RelaxedConstraint(Constraint(ConstraintKind.JSON_SCHEMA, source, field=field))
-    kept, names = relax(parsed(given, field) if isinstance(given, str) else given, field)
+    kept, names = relax_schema(parse_json(given, field) if isinstance(given, str) else given, field)
     constraint = Constraint(ConstraintKind.JSON_SCHEMA, _dump_json(kept, field), field=field)
     return RelaxedConstraint(constraint, name_keywords(field, names))
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from antiphon.constraints.json_schema.lowering import relax
+from antiphon.constraints.json_schema.lowering import relax_schema
 from antiphon.dialects.common.constraint_fields import name_keywords
 from antiphon.dialects.common.field_table import FieldReport
 from antiphon.dialects.common.fields import FieldScope, filter_fields
@@ -104,7 +104,7 @@ def _build_tool(function: Function, where: str, left_out: list[str]) -> Tool:
         raise InvalidValue(f"{field}.type must be object", param=f"{field}.type")
     kept: Mapping[str, object] = parameters
     if not function.strict:
-        made, names = relax(parameters, field, without_references=True)
+        made, names = relax_schema(parameters, field, without_references=True)
         kept = made if isinstance(made, dict) else {}
         left_out += name_keywords(field, names)
     return Tool(function.name, function.description, parameters, bool(function.strict), kept, field)

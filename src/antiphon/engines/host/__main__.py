@@ -21,8 +21,8 @@ from pathlib import Path
 from antiphon.engines.base import TokenEngine
 from antiphon.engines.host.confine import confine
 from antiphon.engines.host.control import HostConfig, Lifeline, StatusPipe
-from antiphon.engines.host.runtime import leave
-from antiphon.engines.host.server import listening
+from antiphon.engines.host.runtime import leave_directory
+from antiphon.engines.host.server import serve_engine
 from antiphon.errors import AntiphonError, LoadError
 from antiphon.processes.ipc.channel import bind_private, remove_socket
 from antiphon.processes.ipc.frames import FrameError, from_line
@@ -43,7 +43,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is the supervisor's to answer
     lifeline = Lifeline()
     try:
-        config = from_line(lifeline.line(), HostConfig)
+        config = from_line(lifeline.read_line(), HostConfig)
     except (EOFError, FrameError) as problem:
         sys.exit(f"an engine host is started by the supervisor, with its configuration on stdin: {problem}")
     configure(config.log_level, config.log_format)
@@ -51,9 +51,9 @@ def main() -> None:
     try:
         sock = _confine_host(config)
     except AntiphonError as error:
-        pipe.failed(error)
+        pipe.report_failure(error)
         sys.exit(1)
-    lifeline.watch(told=lambda _: None, gone=lambda: _abandon(config.socket))
+    lifeline.watch(on_line=lambda _: None, on_end=lambda: _abandon(config.socket))
     status = asyncio.run(_host(config, pipe, sock))
     logging.shutdown()
     os._exit(status)
@@ -77,26 +77,26 @@ async def _host(config: HostConfig, status: StatusPipe, sock: socket.socket | No
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(record_loop_failure)
     loop.add_signal_handler(signal.SIGTERM, lambda: os._exit(0))  # nothing to drain while loading
-    status.loading()
+    status.report_loading()
     try:
         engine = _create_engine(config.factory)
         info = await engine.load(config.load)
     except AntiphonError as error:
-        status.failed(error)
+        status.report_failure(error)
         return 1
     except Exception as problem:  # noqa: BLE001 - the border around an engine: its defect is told, not shown
         LOGGER.exception("engine_load_failed")
-        status.failed(
+        status.report_failure(
             LoadError(f"the engine of {config.name} cannot start: {type(problem).__name__}: {problem}")
         )
         return 1
     loop.add_signal_handler(signal.SIGTERM, stop.set)
-    async with listening(engine, config.socket, sock=sock) as host:
+    async with serve_engine(engine, config.socket, sock=sock) as host:
         faulthandler.enable()  # from here on a crash of the library is news worth a page
-        status.ready(info)
+        status.report_ready(info)
         record("engine_ready", logging.DEBUG, model=config.name, library=info.library, pid=os.getpid())
         try:
-            await status.pulse(stop, engine.info)
+            await status.report_alive_until(stop, engine.info)
         except AntiphonError as error:
             record("engine_lost", logging.ERROR, model=config.name, error=error.message)
             return LOST
@@ -116,7 +116,7 @@ def _abandon(path: str) -> None:
     """Leaves nothing behind, and does not wait for the engine."""
     with suppress(OSError):
         remove_socket(path)
-        leave(Path(path).parent)
+        leave_directory(Path(path).parent)
     os._exit(ORPHANED)
 
 

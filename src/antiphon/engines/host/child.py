@@ -44,7 +44,7 @@ class Child:
         self._reader = reader
         self.pid = process.pid
 
-    async def reports(self, silence: float = SILENCE) -> AsyncIterator[Status]:
+    async def read_reports(self, silence: float = SILENCE) -> AsyncIterator[Status]:
         """What the child says of itself, until it closes its pipe by ending.
 
         One that has said it is alive must go on saying so: after MOST_SILENCES times `silence` seconds
@@ -74,8 +74,8 @@ class Child:
         code = await self._process.wait()
         return f"status {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
 
-    def tell(self, line: bytes) -> None:
-        """Sends news; a child that is gone hears nothing."""
+    def send(self, line: bytes) -> None:
+        """Sends a line; a child that is gone gets nothing."""
         if self._process.stdin is not None and not self._process.stdin.is_closing():
             self._process.stdin.write(line)
 
@@ -124,27 +124,27 @@ async def start_child(
         lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(reading, "rb", buffering=0)
     )
     child = Child(process, reader)
-    child.tell(configuration(writing))
+    child.send(configuration(writing))
     return child
 
 
 @dataclass(slots=True)
-class Deaths:
+class DeathCounter:
     """The latest deaths of one child."""
 
     times: deque[float] = field(default_factory=deque)
 
-    def too_many(self, now: float) -> bool:
-        """Counts one more; whether it is one too many."""
+    def add_death(self, now: float) -> bool:
+        """Counts one more death; whether there are too many."""
         self.times.append(now)
         while now - self.times[0] > WINDOW:
             self.times.popleft()
         return len(self.times) >= DEATHS
 
 
-class Watch:
-    """Keeps one child alive. `changed` hears READY with the child's facts, RESTARTING at each death, FAILED
-    at the last; one that is `paced` has no last death, but a pause after several."""
+class ChildWatch:
+    """Keeps one child alive. `changed` gets READY with the child's facts, RESTARTING at each death, and
+    FAILED at the last. A `paced` child has no last death, but a pause after several."""
 
     def __init__(
         self,
@@ -162,22 +162,22 @@ class Watch:
         self._child: Child | None = None
         self._stopping = asyncio.Event()
         self._was_ready = False
-        self._deaths = Deaths()
+        self._deaths = DeathCounter()
 
-    async def keep(self) -> None:
+    async def keep_running(self) -> None:
         """Starts the child, and again whenever it dies, until stopped or given up.
 
         Raises the child's own StartupError, or one about it, when it was never ready.
         """
         while not self._stopping.is_set():
-            how, error = await self._life()
+            how, error = await self._run_once()
             if self._stopping.is_set():
                 return
             if not self._was_ready:
                 raise error or StartupError(f"{self.name} ended with {how} before it was ready")
             problem = error and error.message
             record("process_ended", logging.WARNING, process=self.name, how=how, error=problem)
-            too_many = self._deaths.too_many(time.monotonic())
+            too_many = self._deaths.add_death(time.monotonic())
             if too_many and not self._paced:
                 self._changed(EngineState.FAILED, None)
                 return
@@ -186,14 +186,14 @@ class Watch:
                 await self._rest()
 
     async def _rest(self) -> None:
-        """Lets others have the machine before it is started again."""
+        """Pauses before the next start, to leave the machine to others."""
         record("process_rests", logging.ERROR, process=self.name, deaths=DEATHS, seconds=WINDOW)
         with suppress(TimeoutError):
             async with asyncio.timeout(WINDOW):
                 await self._stopping.wait()
 
-    async def _life(self) -> tuple[str, AntiphonError | None]:
-        """One process from start to end: how it ended, and what it said was wrong."""
+    async def _run_once(self) -> tuple[str, AntiphonError | None]:
+        """Runs one process from start to end; returns how it ended and the error that it reported."""
         error: AntiphonError | None = None
         try:
             child = await self._start()
@@ -203,9 +203,9 @@ class Watch:
         if self._stopping.is_set():
             child.kill()
         try:
-            async for status in child.reports():
+            async for status in child.read_reports():
                 if status.state is ChildState.READY:
-                    self._ready(child, status.info)
+                    self._note_ready(child, status.info)
                 elif status.error is not None:
                     error = status.error.to_exception()
         except FrameError as problem:
@@ -213,24 +213,24 @@ class Watch:
             child.kill()
         return await child.wait_for_end(), error
 
-    def _ready(self, child: Child, info: EngineInfo | None) -> None:
+    def _note_ready(self, child: Child, info: EngineInfo | None) -> None:
         if self._was_ready:
             record("process_back", process=self.name, pid=child.pid)
         self._was_ready = True
         self._changed(EngineState.READY, info)
 
-    def tell(self, line: bytes) -> None:
-        """Sends news to the child, if there is one."""
+    def send(self, line: bytes) -> None:
+        """Sends a line to the child, if there is one."""
         if self._child is not None:
-            self._child.tell(line)
+            self._child.send(line)
 
-    def forbid(self) -> None:
-        """From now on the child is not started any more."""
+    def forbid_restart(self) -> None:
+        """From now on the child is not started again."""
         self._stopping.set()
 
     async def stop(self, deadline: float, number: signal.Signals = signal.SIGTERM) -> None:
         """Ends the child for good by a signal, by force after so many seconds."""
-        self.forbid()
+        self.forbid_restart()
         if self._child is not None:
             await self._child.stop(deadline, number)
 

@@ -29,29 +29,29 @@ from antiphon.engines.base import (
 )
 from antiphon.engines.host.frames import (
     TO_GATEWAY,
-    AddAdapter,
-    AskInfo,
-    Asking,
-    AskVocabulary,
-    Begun,
-    Cancel,
-    Check,
-    Done,
-    Embed,
-    Embedded,
-    Ended,
-    Facts,
-    Generate,
-    RemoveAdapter,
+    AddAdapterCall,
+    CancelCall,
+    CheckCall,
+    DoneReply,
+    EmbedCall,
+    FinishedReply,
+    GenerateCall,
+    HostCall,
+    InfoCall,
+    InfoReply,
+    RemoveAdapterCall,
     Reply,
-    Scored,
-    Stepped,
-    Table,
+    ScoresReply,
+    StartedReply,
+    StepsReply,
     ToGateway,
-    Tokenize,
-    Tokenized,
+    TokenizePiecesCall,
+    TokensReply,
+    VectorsReply,
+    VocabularyCall,
+    VocabularyReply,
 )
-from antiphon.engines.host.pending_calls import Call, PendingReloads, Restored, require_room
+from antiphon.engines.host.pending_calls import AdapterReload, PendingCall, PendingReloads, require_room
 from antiphon.errors import (
     DeadlineExceeded,
     EngineBusy,
@@ -83,7 +83,7 @@ CALL_DEADLINE = 30.0
 RETRY_AFTER = 1.0
 """Seconds that a host needs to come back with a small model; what callers are told to wait."""
 
-R = TypeVar("R", Tokenized, Table, Facts, Done)
+R = TypeVar("R", TokensReply, VocabularyReply, InfoReply, DoneReply)
 
 
 class HostTokenEngine:
@@ -95,10 +95,10 @@ class HostTokenEngine:
         self._name = name
         self._call_deadline = call_deadline
         self._channel: Channel[ToGateway] | None = None
-        self._calls: dict[int, Call] = {}
+        self._calls: dict[int, PendingCall] = {}
         self._adapters: dict[str, str] = {}
         """Path of each that was added, by digest."""
-        self._lacking = PendingReloads(self._give_again)
+        self._pending_reloads = PendingReloads(self._reload_adapter)
         """Those that the host refused when it came back."""
         self._numbers = itertools.count(1)
         self._given_up: str | None = None
@@ -116,19 +116,19 @@ class HostTokenEngine:
             return EngineState.READY
         return EngineState.RESTARTING if self.generation else EngineState.STARTING
 
-    def lacks(self, digest: str) -> bool:
-        """Whether the host came back and refused an adapter that it had before. It is given it again and
-        again; adding it does so at once."""
-        return digest in self._lacking
+    def is_pending_reload(self, digest: str) -> bool:
+        """Whether the host came back and refused an adapter that it had before. The client gives it again
+        after pauses; adding it does so at once."""
+        return digest in self._pending_reloads
 
     def note_adapters(self, paths: Mapping[str, str]) -> None:
-        """The host has these, by digest, whichever process gave them; it is told of them when it comes
-        back."""
+        """Notes the adapters that the host has, by digest, from any process; a restarted host is told of
+        them."""
         self._adapters = dict(paths)
-        self._lacking.keep(paths.keys())
+        self._pending_reloads.keep(paths.keys())
 
     def give_up(self, message: str) -> None:
-        """The host will not come back: every call, now and from now on, is refused with this sentence."""
+        """Refuses every call from now on with this sentence, because the host will not come back."""
         self._given_up = message
         self._settled.set()
         if self._channel is not None:
@@ -139,7 +139,7 @@ class HostTokenEngine:
         pause = FIRST_PAUSE
         while self._given_up is None:
             try:
-                await self._connection()
+                await self._run_connection()
                 pause = FIRST_PAUSE
             except Incompatible as problem:
                 self.give_up(f"the engine of {self._name} cannot be used: {problem}")
@@ -147,7 +147,7 @@ class HostTokenEngine:
                 pause = min(pause * 2, LONGEST_PAUSE)
             await asyncio.sleep(pause)
 
-    async def _connection(self) -> None:
+    async def _run_connection(self) -> None:
         """One connection from greeting to end. Raises OSError, TimeoutError or Incompatible when there is
         none."""
         over = asyncio.Event()
@@ -165,7 +165,7 @@ class HostTokenEngine:
             if over.is_set() or self._given_up is not None:
                 raise ConnectionAbortedError("it ended as it began")
             self._channel = channel
-            self._add_again()
+            self._reload_adapters()
             self.generation += 1
             self._settled.set()
             record("engine_connected", logging.DEBUG, model=self._name, generation=self.generation)
@@ -173,42 +173,42 @@ class HostTokenEngine:
         finally:
             channel.cut("this side closed")
 
-    def _add_again(self) -> None:
-        """Tells a host that came back of the adapters, before anything else is asked of it."""
+    def _reload_adapters(self) -> None:
+        """Tells a restarted host of the adapters, before anything else is asked of it."""
         for digest in self._adapters:
-            self._give_again(digest)
+            self._reload_adapter(digest)
 
-    def _give_again(self, digest: str) -> None:
+    def _reload_adapter(self, digest: str) -> None:
         if (path := self._adapters.get(digest)) is None:
             return
-        again = Restored(partial(self.lose, digest), partial(self._regain, digest))
+        again = AdapterReload(partial(self.note_refused, digest), partial(self._note_loaded, digest))
         try:
-            self._open(partial(_adding, digest=digest, path=path), again)
+            self._open(partial(_build_add_adapter, digest=digest, path=path), again)
         except (EngineUnavailable, EngineBusy) as absent:
-            self.lose(digest, absent.message)
+            self.note_refused(digest, absent.message)
 
-    def lose(self, digest: str, reason: str) -> None:
-        """The host refuses an adapter that it is to have: it is given it again after a while."""
-        if digest in self._adapters and self._lacking.add(digest):
+    def note_refused(self, digest: str, reason: str) -> None:
+        """Notes that the host refuses an adapter that it should have; it is given again after a while."""
+        if digest in self._adapters and self._pending_reloads.add(digest):
             record("adapter_lost", logging.WARNING, model=self._name, digest=digest, reason=reason)
 
-    def _regain(self, digest: str) -> None:
-        if self._lacking.discard(digest):
+    def _note_loaded(self, digest: str) -> None:
+        if self._pending_reloads.discard(digest):
             record("adapter_back", model=self._name, digest=digest)
 
     def _drop(self, reason: str) -> None:
-        """Ends every call, each by what was known of it."""
+        """Ends every call with an error that depends on whether it had started."""
         self._channel = None
         if self._given_up is None:
             self._settled.clear()
-        self._lacking.clear()
+        self._pending_reloads.clear()
         calls, self._calls = self._calls, {}
         level = logging.WARNING if self._given_up is None else logging.DEBUG
         record("engine_lost", level, model=self._name, reason=reason, calls=len(calls))
         for call in calls.values():
-            call.push(self._death(reason) if call.started else self._loss(reason))
+            call.push(self._build_death(reason) if call.started else self._build_loss(reason))
 
-    def _absence(self) -> EngineUnavailable:
+    def _build_absence(self) -> EngineUnavailable:
         if self._given_up is not None:
             return EngineUnavailable(self._given_up)
         begins = "is starting again" if self.generation else "is starting"
@@ -216,17 +216,17 @@ class HostTokenEngine:
             f"the engine of {self._name} {begins}; try again shortly", retry_after=RETRY_AFTER
         )
 
-    def _loss(self, reason: str) -> EngineUnavailable:
-        """What a call ends with that was sent and had not begun."""
+    def _build_loss(self, reason: str) -> EngineUnavailable:
+        """The error of a call that was sent and had not started."""
         if self._given_up is not None:
-            return self._absence()
+            return self._build_absence()
         return EngineLost(
             f"the engine of {self._name} ended while this request waited for it; try again",
             retry_after=RETRY_AFTER,
             cause=reason,
         )
 
-    def _death(self, reason: str) -> EngineDied:
+    def _build_death(self, reason: str) -> EngineDied:
         return EngineDied(
             f"the engine of {self._name} ended while it was generating this answer; try again",
             retry_after=RETRY_AFTER,
@@ -236,14 +236,14 @@ class HostTokenEngine:
     # --- calls ----------------------------------------------------------------------------------------------
 
     def _open(
-        self, asking: Callable[[int], Asking], call: Call | None = None, caller: str = ""
-    ) -> tuple[int, Call]:
+        self, asking: Callable[[int], HostCall], call: PendingCall | None = None, caller: str = ""
+    ) -> tuple[int, PendingCall]:
         """Sends a call. Raises EngineUnavailable, EngineBusy, Overloaded or InvalidValue; then nothing was
         sent."""
         channel = self._channel
         if channel is None or self._given_up is not None:
-            raise self._absence()
-        number, call = next(self._numbers), call or Call()
+            raise self._build_absence()
+        number, call = next(self._numbers), call or PendingCall()
         try:
             encoded = channel.encode(asking(number))
         except FrameError:
@@ -256,12 +256,12 @@ class HostTokenEngine:
     def _close(self, number: int) -> None:
         """Ends a call early; one that is over needs no word."""
         if self._calls.pop(number, None) is not None and self._channel is not None:
-            self._channel.put(Cancel(number))
+            self._channel.put(CancelCall(number))
 
     def _receive(self, message: ToGateway) -> None:
         if isinstance(message, Hello):
             raise FrameError("the host said Hello twice")
-        if isinstance(message, Begun | Scored | Stepped | Embedded):
+        if isinstance(message, StartedReply | ScoresReply | StepsReply | VectorsReply):
             call = self._calls.get(message.call)
             if call is not None:
                 call.started = True
@@ -269,7 +269,7 @@ class HostTokenEngine:
         elif (last := self._calls.pop(message.call, None)) is not None:
             last.push(message)
 
-    async def _ask(self, asking: Callable[[int], Asking], answer: type[R]) -> R:
+    async def _ask(self, asking: Callable[[int], HostCall], answer: type[R]) -> R:
         number, call = self._open(asking)
         try:
             async with asyncio.timeout(self._call_deadline):
@@ -281,10 +281,10 @@ class HostTokenEngine:
         finally:
             self._close(number)
         if not isinstance(reply, answer):
-            raise self._nonsense(reply)
+            raise self._build_protocol_error(reply)
         return reply
 
-    def _nonsense(self, reply: Reply) -> EngineError:
+    def _build_protocol_error(self, reply: Reply) -> EngineError:
         return EngineError(f"the engine of {self._name} answered out of turn with {type(reply).__name__}")
 
     # --- the seam -------------------------------------------------------------------------------------------
@@ -300,59 +300,61 @@ class HostTokenEngine:
 
     async def tokenize(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:
         wanted = tuple(pieces)
-        return (await self._ask(lambda number: Tokenize(number, wanted, add_bos), Tokenized)).value
+        return (
+            await self._ask(lambda number: TokenizePiecesCall(number, wanted, add_bos), TokensReply)
+        ).value
 
     async def vocabulary(self) -> Vocabulary:
-        return (await self._ask(AskVocabulary, Table)).value
+        return (await self._ask(VocabularyCall, VocabularyReply)).value
 
     async def info(self) -> EngineInfo:
-        return (await self._ask(AskInfo, Facts)).value
+        return (await self._ask(InfoCall, InfoReply)).value
 
     async def check(self, constraint: Constraint) -> None:
-        await self._ask(lambda number: Check(number, constraint), Done)
+        await self._ask(lambda number: CheckCall(number, constraint), DoneReply)
 
     async def add_adapter(self, digest: str, path: str) -> None:
-        await self._ask(lambda number: AddAdapter(number, digest, path), Done)
+        await self._ask(lambda number: AddAdapterCall(number, digest, path), DoneReply)
         self._adapters[digest] = path
-        self._lacking.discard(digest)
+        self._pending_reloads.discard(digest)
 
     async def remove_adapter(self, digest: str) -> None:
         self._adapters.pop(digest, None)
-        self._lacking.discard(digest)
-        await self._ask(lambda number: RemoveAdapter(number, digest), Done)
+        self._pending_reloads.discard(digest)
+        await self._ask(lambda number: RemoveAdapterCall(number, digest), DoneReply)
 
     async def generate(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
-        number, call = self._open(lambda number: Generate(number, request), caller=request.actor)
+        number, call = self._open(lambda number: GenerateCall(number, request), caller=request.actor)
         try:
             while True:
                 match await call.next():
-                    case Begun(value=begun):
+                    case StartedReply(value=begun):
                         yield begun
-                    case Scored(value=scores):
+                    case ScoresReply(value=scores):
                         yield scores
-                    case Stepped(value=steps):
+                    case StepsReply(value=steps):
                         yield steps
-                    case Ended(value=finished):
+                    case FinishedReply(value=finished):
                         yield finished
                         return
                     case other:
-                        raise self._nonsense(other)
+                        raise self._build_protocol_error(other)
         finally:
             self._close(number)
 
     async def embed(self, request: EmbedRequest) -> AsyncGenerator[SequenceStarted | Vectors, None]:
-        number, call = self._open(lambda number: Embed(number, request), caller=request.actor)
+        number, call = self._open(lambda number: EmbedCall(number, request), caller=request.actor)
         try:
             while True:
                 match await call.next():
-                    case Begun(value=begun):
+                    case StartedReply(value=begun):
                         yield begun
-                    case Embedded(value=vectors):
+                    case VectorsReply(value=vectors):
                         yield vectors
-                    case Done():
+                    case DoneReply():
                         return
                     case other:
-                        raise self._nonsense(other)
+                        raise self._build_protocol_error(other)
         finally:
             self._close(number)
 
@@ -361,12 +363,12 @@ class HostTokenEngine:
         self.give_up(f"the engine of {self._name} is closed")
 
 
-def _adding(number: int, digest: str, path: str) -> Asking:
-    return AddAdapter(number, digest, path)
+def _build_add_adapter(number: int, digest: str, path: str) -> HostCall:
+    return AddAdapterCall(number, digest, path)
 
 
 @asynccontextmanager
-async def host_engine(path: str, name: str) -> AsyncIterator[HostTokenEngine]:
+async def open_host_engine(path: str, name: str) -> AsyncIterator[HostTokenEngine]:
     """The engine behind the socket, kept connected while the context lasts."""
     engine = HostTokenEngine(path, name)
     async with task_group() as group:

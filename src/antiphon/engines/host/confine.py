@@ -34,20 +34,20 @@ PR_SET_NO_NEW_PRIVS = 38
 
 
 def confine(user: str | None = None, needed: Iterable[str | os.PathLike[str]] = ()) -> None:
-    """Gives it all up, for good. To be called before there is a second thread.
+    """Gives up rights for good. Call it before there is a second thread.
 
     Raises SettingsError when the process cannot become that user, or could then not read a path it needs.
     """
     _be_first_to_go()
-    _limit(resource.RLIMIT_CORE, 0)
-    _limit(resource.RLIMIT_NOFILE, OPEN_FILES)
-    if user is not None and (entry := other_user(user)) is not None:
-        _become(entry)
+    _lower_limit(resource.RLIMIT_CORE, 0)
+    _lower_limit(resource.RLIMIT_NOFILE, OPEN_FILES)
+    if user is not None and (entry := find_other_user(user)) is not None:
+        _become_user(entry)
         _require_readable(entry.pw_name, needed)
     _renounce_privileges()
 
 
-def other_user(name: str) -> "struct_passwd | None":
+def find_other_user(name: str) -> "struct_passwd | None":
     """The user whose rights this process is to take; None when it has them already.
 
     Raises SettingsError when there is no such user, or this process may not become it.
@@ -70,8 +70,8 @@ def other_user(name: str) -> "struct_passwd | None":
     return entry
 
 
-def _become(entry: "struct_passwd") -> None:
-    """Groups first: afterwards nobody may change them."""
+def _become_user(entry: "struct_passwd") -> None:
+    """Sets the groups first: afterwards nobody may change them."""
     try:
         os.initgroups(entry.pw_name, entry.pw_gid)
         os.setgid(entry.pw_gid)
@@ -93,15 +93,15 @@ def _require_readable(name: str, needed: Iterable[str | os.PathLike[str]]) -> No
             )
 
 
-def _limit(kind: int, most: int) -> None:
-    """Lowers a limit; one that is lower stays."""
+def _lower_limit(kind: int, most: int) -> None:
+    """Lowers a limit; a lower one stays."""
     _, hard = resource.getrlimit(kind)
     bound = most if hard == resource.RLIM_INFINITY else min(most, hard)
     resource.setrlimit(kind, (bound, bound))
 
 
 def _be_first_to_go() -> None:
-    """Raising the score is allowed to everybody; where there is none, nothing is lost."""
+    """Raises the process's badness, which everybody may do; a system without it loses nothing."""
     with suppress(OSError, ValueError):
         if int(OOM_SCORE.read_text("ascii")) < FIRST_TO_GO:
             OOM_SCORE.write_text(str(FIRST_TO_GO), "ascii")

@@ -35,7 +35,7 @@ CHUNK = 65536
 
 @dataclass(frozen=True, slots=True)
 class HostConfig:
-    """What an engine host is."""
+    """The configuration of an engine host."""
 
     name: str
     """Of the model, for its log."""
@@ -53,7 +53,7 @@ class HostConfig:
 
 @dataclass(frozen=True, slots=True)
 class HttpConfig:
-    """What the HTTP process is told besides the settings."""
+    """The configuration of an HTTP process, besides the settings."""
 
     listen_fd: int
     """The listening TCP socket, inherited."""
@@ -66,7 +66,7 @@ class HttpConfig:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorConfig:
-    """What the coordinator is told besides the settings."""
+    """The configuration of the coordinator, besides the settings."""
 
     socket: str
     """Path to listen on; its directory is the runtime directory."""
@@ -75,7 +75,7 @@ class CoordinatorConfig:
 
 @dataclass(frozen=True, slots=True)
 class EngineNews:
-    """How one engine host stands, as the supervisor sees it."""
+    """The state of one engine host, as the supervisor sees it."""
 
     engine: str
     """The model's name."""
@@ -85,7 +85,7 @@ class EngineNews:
 
 
 class ChildState(StrEnum):
-    """How a child stands, as it says itself."""
+    """The state of a child, as it reports it."""
 
     LOADING = "loading"
     READY = "ready"
@@ -107,40 +107,41 @@ class Status:
 
 
 class StatusPipe:
-    """The child's end of its status pipe. A supervisor that is gone hears nothing, and that is no error
-    here."""
+    """The child's end of its status pipe. A lost supervisor is no error here."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
 
-    def loading(self) -> None:
-        self._say(Status(ChildState.LOADING))
+    def report_loading(self) -> None:
+        self._write(Status(ChildState.LOADING))
 
-    def ready(self, info: EngineInfo | None = None) -> None:
+    def report_ready(self, info: EngineInfo | None = None) -> None:
         """`info` is an engine host's; the HTTP process has none."""
-        self._say(Status(ChildState.READY, info and replace(info, chat_template=None)))
+        self._write(Status(ChildState.READY, info and replace(info, chat_template=None)))
 
-    def alive(self) -> None:
-        """Says nothing when the pipe is full: a supervisor that does not read must not hold this process
+    def report_alive(self) -> None:
+        """Writes nothing when the pipe is full: a supervisor that does not read must not hold this process
         up."""
         if select.select([], [self._fd], [], 0)[1]:
-            self._say(Status(ChildState.ALIVE))
+            self._write(Status(ChildState.ALIVE))
 
-    async def pulse(self, until: asyncio.Event, check: Callable[[], Awaitable[object]] | None = None) -> None:
-        """Says so again and again until the event is set. Raises what the check raises, which is asked before
-        each time."""
+    async def report_alive_until(
+        self, until: asyncio.Event, check: Callable[[], Awaitable[object]] | None = None
+    ) -> None:
+        """Reports a sign of life again and again until the event is set. Raises what `check` raises, which
+        runs before each."""
         while not until.is_set():
             if check is not None:
                 await check()
-            self.alive()
+            self.report_alive()
             with suppress(TimeoutError):
                 async with asyncio.timeout(PULSE):
                     await until.wait()
 
-    def failed(self, error: AntiphonError) -> None:
-        self._say(Status(ChildState.FAILED, error=ErrorReport.of(error)))
+    def report_failure(self, error: AntiphonError) -> None:
+        self._write(Status(ChildState.FAILED, error=ErrorReport.of(error)))
 
-    def _say(self, status: Status) -> None:
+    def _write(self, status: Status) -> None:
         line = to_line(status)
         with suppress(OSError):
             while line:
@@ -151,32 +152,32 @@ class Lifeline:
     """The child's end of its standard input."""
 
     def __init__(self, fd: int = STDIN) -> None:
-        self._lines = _lines_of(fd)
+        self._lines = _read_lines(fd)
 
-    def line(self) -> bytes:
+    def read_line(self) -> bytes:
         """The next line; waits for it. Raises EOFError when the supervisor is gone."""
         line = next(self._lines, None)
         if line is None:
             raise EOFError("the supervisor is gone")
         return line
 
-    def watch(self, told: Callable[[bytes], None], gone: Callable[[], None]) -> None:
-        """Calls `told` with each further line and `gone` at the end, in a thread of its own that holds up no
-        exit.
+    def watch(self, on_line: Callable[[bytes], None], on_end: Callable[[], None]) -> None:
+        """Calls `on_line` with each further line and `on_end` at the end, in a thread of its own that holds
+        up no exit.
 
-        A thread, and a blocking read: it sees the end also while the rest of the process is busy in native
+        The thread blocks in a read, so it sees the end also while the rest of the process is busy in native
         code.
         """
 
         def read() -> None:
             for line in self._lines:
-                told(line)
-            gone()
+                on_line(line)
+            on_end()
 
         threading.Thread(target=read, name="lifeline", daemon=True).start()
 
 
-def _lines_of(fd: int) -> Iterator[bytes]:
+def _read_lines(fd: int) -> Iterator[bytes]:
     """Complete lines of a file descriptor. Not a buffered file: a thread that waits in one breaks the
     interpreter's exit."""
     pending = b""

@@ -24,63 +24,63 @@ from antiphon.processes.ipc.frames import Hello, Message
 # --- to the host; `call` is a number that the gateway gives, never twice on one connection ------------------
 
 
-class Generate(Message, tag=1):
-    """Begin one sequence; answered by Begun, Stepped and Ended, or by Failed."""
+class GenerateCall(Message, tag=1):
+    """Begins one sequence; answered by StartedReply, StepsReply and FinishedReply, or by ErrorReply."""
 
     call: int
     request: TokenRequest
 
 
-class Cancel(Message, tag=2):
-    """End the call; nothing more is said about it. Unknown calls have ended by themselves."""
+class CancelCall(Message, tag=2):
+    """Ends the call; no reply follows. Unknown calls have ended by themselves."""
 
     call: int
 
 
-class Tokenize(Message, tag=4):
-    """Answered by Tokenized or Failed."""
+class TokenizePiecesCall(Message, tag=4):
+    """Answered by TokensReply or ErrorReply."""
 
     call: int
     pieces: tuple[TextPiece, ...]
     add_bos: bool
 
 
-class AskVocabulary(Message, tag=5):
-    """Answered by Table or Failed."""
+class VocabularyCall(Message, tag=5):
+    """Answered by VocabularyReply or ErrorReply."""
 
     call: int
 
 
-class AskInfo(Message, tag=6):
-    """Answered by Facts or Failed."""
+class InfoCall(Message, tag=6):
+    """Answered by InfoReply or ErrorReply."""
 
     call: int
 
 
-class AddAdapter(Message, tag=7):
-    """Answered by Done or Failed."""
+class AddAdapterCall(Message, tag=7):
+    """Answered by DoneReply or ErrorReply."""
 
     call: int
     digest: str
     path: str
 
 
-class RemoveAdapter(Message, tag=8):
-    """Answered by Done or Failed."""
+class RemoveAdapterCall(Message, tag=8):
+    """Answered by DoneReply or ErrorReply."""
 
     call: int
     digest: str
 
 
-class Check(Message, tag=9):
-    """Answered by Done or Failed."""
+class CheckCall(Message, tag=9):
+    """Answered by DoneReply or ErrorReply."""
 
     call: int
     constraint: Constraint
 
 
-class Embed(Message, tag=10):
-    """Begin to make vectors; answered by Begun, Embedded and Done, or by Failed."""
+class EmbedCall(Message, tag=10):
+    """Begins to make vectors; answered by StartedReply, VectorsReply and DoneReply, or by ErrorReply."""
 
     call: int
     request: EmbedRequest
@@ -89,94 +89,114 @@ class Embed(Message, tag=10):
 # --- from the host ------------------------------------------------------------------------------------------
 
 
-class Begun(Message, tag=1):
+class StartedReply(Message, tag=1):
     """The sequence is in the batch."""
 
     call: int
     value: SequenceStarted
 
 
-class Stepped(Message, tag=2):
+class StepsReply(Message, tag=2):
     """The sequence has new tokens."""
 
     call: int
     value: Steps
 
 
-class Ended(Message, tag=3):
-    """The sequence is complete; last word on its call."""
+class FinishedReply(Message, tag=3):
+    """The sequence is complete; the last reply to its call."""
 
     call: int
     value: SequenceFinished
 
 
-class Failed(Message, tag=4):
-    """The call ended with this error; last word on it."""
+class ErrorReply(Message, tag=4):
+    """The call ended with this error; the last reply to it."""
 
     call: int
     value: ErrorReport
 
 
-class Tokenized(Message, tag=6):
-    """What `tokenize` gives."""
+class TokensReply(Message, tag=6):
+    """The result of `tokenize`."""
 
     call: int
     value: tuple[int, ...]
 
 
-class Table(Message, tag=7):
-    """What `vocabulary` gives."""
+class VocabularyReply(Message, tag=7):
+    """The result of `vocabulary`."""
 
     call: int
     value: Vocabulary
 
 
-class Facts(Message, tag=8):
-    """What `info` gives."""
+class InfoReply(Message, tag=8):
+    """The result of `info`."""
 
     call: int
     value: EngineInfo
 
 
-class Scored(Message, tag=9):
+class ScoresReply(Message, tag=9):
     """Log-probabilities of a part of the prompt."""
 
     call: int
     value: PromptScores
 
 
-class Done(Message, tag=10):
-    """What was asked for is done."""
+class DoneReply(Message, tag=10):
+    """The call is done."""
 
     call: int
 
 
-class Embedded(Message, tag=11):
+class VectorsReply(Message, tag=11):
     """Some vectors of the call's texts."""
 
     call: int
     value: Vectors
 
 
-Asking = Generate | Tokenize | AskVocabulary | AskInfo | AddAdapter | RemoveAdapter | Check | Embed
-ToHost = Hello | Cancel | Asking
-Reply = Begun | Scored | Stepped | Ended | Failed | Tokenized | Table | Facts | Done | Embedded
+HostCall = (
+    GenerateCall
+    | TokenizePiecesCall
+    | VocabularyCall
+    | InfoCall
+    | AddAdapterCall
+    | RemoveAdapterCall
+    | CheckCall
+    | EmbedCall
+)
+ToHost = Hello | CancelCall | HostCall
+Reply = (
+    StartedReply
+    | ScoresReply
+    | StepsReply
+    | FinishedReply
+    | ErrorReply
+    | TokensReply
+    | VocabularyReply
+    | InfoReply
+    | DoneReply
+    | VectorsReply
+)
 ToGateway = Hello | Reply
 
 
-def event_reply(call: int, event: TokenEvent | Vectors) -> Reply:
+def build_event_reply(call: int, event: TokenEvent | Vectors) -> Reply:
     """The message that carries one event of a sequence, or of texts whose vectors are made."""
     match event:
         case Vectors():
-            return Embedded(call, event)
+            return VectorsReply(call, event)
         case Steps():
-            return Stepped(call, event)
+            return StepsReply(call, event)
         case SequenceStarted():
-            return Begun(call, event)
+            return StartedReply(call, event)
         case PromptScores():
-            return Scored(call, event)
+            return ScoresReply(call, event)
         case SequenceFinished():
-            return Ended(call, event)
+            return FinishedReply(call, event)
 
 
 TO_HOST = msgspec.msgpack.Decoder(tuple[int, list[ToHost]])

@@ -5,12 +5,12 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Collection
 
-from antiphon.engines.host.frames import Done, Failed, Reply
+from antiphon.engines.host.frames import DoneReply, ErrorReply, Reply
 from antiphon.errors import AntiphonError, EngineBusy, Overloaded
 
 
-class Call:
-    """What has come for one call and was not yet read, and what it ends with when the connection does."""
+class PendingCall:
+    """The replies of one call that were not read yet."""
 
     __slots__ = ("_arrived", "_replies", "started")
 
@@ -20,7 +20,7 @@ class Call:
         self._arrived: asyncio.Future[None] | None = None
 
     def push(self, reply: Reply | AntiphonError) -> None:
-        """One more reply, or what ends the call."""
+        """Adds a reply, or the error that ends the call."""
         self._replies.append(reply)
         if self._arrived is not None and not self._arrived.done():
             self._arrived.set_result(None)
@@ -34,30 +34,31 @@ class Call:
         try:
             if isinstance(reply, AntiphonError):
                 raise reply
-            if isinstance(reply, Failed):
+            if isinstance(reply, ErrorReply):
                 raise reply.value.to_exception()
             return reply
         finally:
             del reply  # an error that its own traceback leads to keeps the whole request
 
 
-class Restored(Call):
-    """Tells a host that came back of an adapter. Nobody waits for the answer, which is only noted."""
+class AdapterReload(PendingCall):
+    """A call that gives a restarted host an adapter again. Nobody waits for its reply, which is only
+    noted."""
 
-    __slots__ = ("_refused", "_taken")
+    __slots__ = ("_on_loaded", "_on_refused")
 
-    def __init__(self, refused: Callable[[str], None], taken: Callable[[], None]) -> None:
+    def __init__(self, on_refused: Callable[[str], None], on_loaded: Callable[[], None]) -> None:
         super().__init__()
-        self._refused = refused
-        self._taken = taken
+        self._on_refused = on_refused
+        self._on_loaded = on_loaded
 
     def push(self, reply: Reply | AntiphonError) -> None:
-        """Notes what the host says; a connection that ends is made again, and all is told again then."""
+        """Notes the host's reply. After a lost connection all adapters are given again."""
         match reply:
-            case Failed():
-                self._refused(reply.value.message)
-            case Done():
-                self._taken()
+            case ErrorReply():
+                self._on_refused(reply.value.message)
+            case DoneReply():
+                self._on_loaded()
             case _:
                 pass
 
@@ -69,14 +70,13 @@ RETRY_AFTER = 1.0
 """Seconds after which a refused caller may try again: the host reads as long as it lives."""
 
 
-def require_room(name: str, waiting: int, mine: int, size: int) -> None:
-    """Raises Overloaded when a caller of whose bytes so many wait would take more than it leaves to others
-    with a message of this size, EngineBusy when others leave it no room. What finds nothing waiting is taken,
-    whatever its size."""
+def require_room(name: str, waiting: int, callers: int, size: int) -> None:
+    """Raises Overloaded when one caller's waiting bytes with this message would exceed the room left to
+    others, and EngineBusy when others leave no room. With nothing waiting any size is accepted."""
     if not waiting:
         return
     left = MAX_UNSENT - waiting - size
-    if mine and mine + size > left:
+    if callers and callers + size > left:
         raise Overloaded(
             f"what your requests send to the engine of {name} would take more room than it leaves to others; "
             "wait for some of them to begin, or send less at once",
@@ -92,11 +92,12 @@ that it is not costs a look at the disk."""
 
 
 class PendingReloads:
-    """Digests, in no order. Belongs to one event loop."""
+    """Adapters that a host could not load again, and when each is tried again. It sends nothing itself and
+    holds no paths. It belongs to one event loop."""
 
     def __init__(self, give: Callable[[str], None], first: float = FIRST_PAUSE) -> None:
-        """`give`: gives the host the adapter of a digest again; who hears the answer says so here. `first`:
-        seconds before that; each later pause is twice as long."""
+        """`give` gives the host the adapter of a digest again; the reply is reported here. `first`: seconds
+        before that; each later pause is twice as long."""
         self._give = give
         self._first = first
         self._pause = first
@@ -107,38 +108,38 @@ class PendingReloads:
         return digest in self._digests
 
     def add(self, digest: str) -> bool:
-        """The host refused it; whether that is news."""
+        """Adds a refused adapter; whether it is new."""
         is_new = digest not in self._digests
         self._digests.add(digest)
         if self._timer is None:
-            self._wait()
+            self._schedule()
         return is_new
 
     def discard(self, digest: str) -> bool:
-        """The host has it, or need not; whether it lacked it."""
+        """Removes an adapter that the host has or need not have; whether it was pending."""
         lacked = digest in self._digests
         self.keep(self._digests - {digest})
         return lacked
 
     def keep(self, digests: Collection[str]) -> None:
-        """None but these are wanted any more."""
+        """Drops all others than these."""
         self._digests &= set(digests)
         if not self._digests:
             self.clear()
 
     def clear(self) -> None:
-        """The host is gone; the next one is told of all."""
+        """Drops all: the host is gone, and the next one is told of all."""
         self._digests.clear()
         self._pause = self._first
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _wait(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._pause, self._again)
+    def _schedule(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._pause, self._reload_all)
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
-    def _again(self) -> None:
-        self._wait()
+    def _reload_all(self) -> None:
+        self._schedule()
         for digest in tuple(self._digests):
             self._give(digest)

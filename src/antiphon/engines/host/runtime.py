@@ -35,11 +35,11 @@ LONGEST_PATH = 100
 
 
 @contextmanager
-def runtime_directory(base: Path | None = None) -> Iterator[Path]:
+def create_runtime_directory(base: Path | None = None) -> Iterator[Path]:
     """A new directory, mode 0700, locked while the context lasts and removed afterwards; stale ones are
     removed first."""
-    base = base or first_usable([os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), SHORTEST])
-    sweep(base)
+    base = base or find_usable_base([os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), SHORTEST])
+    remove_stale_directories(base)
     path = base / f"{PREFIX}{secrets.token_hex(4)}"
     lock = _create(path)
     try:
@@ -49,34 +49,34 @@ def runtime_directory(base: Path | None = None) -> Iterator[Path]:
         os.close(lock)
 
 
-def socket_path(runtime: Path, index: int) -> str:
-    """Where the engine host of the model with this index listens; names of models are too long and too free
-    for paths."""
+def build_socket_path(runtime: Path, index: int) -> str:
+    """The path on which the engine host of the model with this index listens; names of models are too long
+    and too free for paths."""
     return str(runtime / f"{index}.sock")
 
 
-def coordinator_path(runtime: Path) -> str:
-    """Where the coordinator listens. Not named as other sockets are: it need not be gone for the directory to
-    be removed."""
+def build_coordinator_path(runtime: Path) -> str:
+    """The path of the coordinator's socket. Its name differs from other sockets, because it need not be gone
+    for the directory to be removed."""
     return str(runtime / "coordinator")
 
 
-def sweep(base: Path) -> None:
-    """Removes the directories of supervisors that are dead."""
+def remove_stale_directories(base: Path) -> None:
+    """Removes the directories of dead supervisors."""
     for path in base.glob(f"{PREFIX}*"):
         with suppress(OSError):
             if NAME.fullmatch(path.name) and path.lstat().st_uid == os.getuid():
                 _remove(path, whole=True, patience=0)
 
 
-def leave(runtime: Path) -> None:
-    """Called by a child whose supervisor is gone, after it removed its own socket: the last one removes the
+def leave_directory(runtime: Path) -> None:
+    """For a child whose supervisor is gone, after it removed its own socket: the last child removes the
     directory."""
     with suppress(OSError):
         _remove(runtime, whole=False, patience=PATIENCE)
 
 
-def first_usable(places: Sequence[str]) -> Path:
+def find_usable_base(places: Sequence[str]) -> Path:
     """The first place that is writable and whose sockets' paths are short enough. Raises SettingsError."""
     for place in filter(None, places):
         longest = Path(place) / f"{PREFIX}{'0' * 8}" / "0000.sock"

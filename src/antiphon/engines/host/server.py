@@ -13,27 +13,27 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 from antiphon.domain.request import Constraint
-from antiphon.engines.base import Adapting, Constrainable, Embedding, TokenEngine
+from antiphon.engines.base import AdapterEngine, ConstraintEngine, EmbeddingEngine, TokenEngine
 from antiphon.engines.host.frames import (
     TO_HOST,
-    AddAdapter,
-    AskInfo,
-    Asking,
-    AskVocabulary,
-    Cancel,
-    Check,
-    Done,
-    Embed,
-    Facts,
-    Failed,
-    Generate,
-    RemoveAdapter,
+    AddAdapterCall,
+    CancelCall,
+    CheckCall,
+    DoneReply,
+    EmbedCall,
+    ErrorReply,
+    GenerateCall,
+    HostCall,
+    InfoCall,
+    InfoReply,
+    RemoveAdapterCall,
     Reply,
-    Table,
     ToHost,
-    Tokenize,
-    Tokenized,
-    event_reply,
+    TokenizePiecesCall,
+    TokensReply,
+    VocabularyCall,
+    VocabularyReply,
+    build_event_reply,
 )
 from antiphon.errors import AntiphonError, EngineError, ErrorReport, InvalidValue, UnsupportedParameter
 from antiphon.processes.ipc.channel import Channel, bind_private, remove_socket
@@ -52,21 +52,21 @@ DRAIN_PAUSE = 0.02
 """Seconds between looks at whether all calls have ended."""
 
 
-class Session:
+class HostSession:
     """One connection: its calls, each a task of the host's group."""
 
-    def __init__(self, host: "Host") -> None:
+    def __init__(self, host: "HostServer") -> None:
         self._host = host
         self._calls: dict[int, asyncio.Task[None]] = {}
         self.channel: Channel[ToHost] = Channel(FrameReader(TO_HOST), self._receive, self._end_calls)
 
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         """Whether a call runs, or an answer waits to be read."""
         return bool(self._calls) or self.channel.unsent > 0
 
     def _receive(self, message: ToHost) -> None:
         match message:
-            case Cancel(call):
+            case CancelCall(call):
                 if call in self._calls:
                     self._calls[call].cancel()
             case Hello():
@@ -76,7 +76,7 @@ class Session:
             case _:
                 self._begin(message)
 
-    def _begin(self, asking: Asking) -> None:
+    def _begin(self, asking: HostCall) -> None:
         task = self._host.tasks.create_task(self._serve(asking))
         self._calls[asking.call] = task
         task.add_done_callback(lambda _: self._calls.pop(asking.call))
@@ -88,17 +88,17 @@ class Session:
             task.cancel()
         self._host.sessions.discard(self)
 
-    async def _serve(self, asking: Asking) -> None:
+    async def _serve(self, asking: HostCall) -> None:
         """One call from beginning to end. A border: whatever the engine raises becomes an answer."""
         try:
-            if isinstance(asking, Generate):
+            if isinstance(asking, GenerateCall):
                 await self._generate(asking)
-            elif isinstance(asking, Embed):
+            elif isinstance(asking, EmbedCall):
                 await self._embed(asking)
             else:
-                self._say(await answer(self._host.engine, asking))
+                self._send(await answer_call(self._host.engine, asking))
         except AntiphonError as error:
-            self._say(Failed(asking.call, ErrorReport.of(error)))
+            self._send(ErrorReply(asking.call, ErrorReport.of(error)))
         except FrameError as problem:
             self._fail(asking.call, f"the engine's answer is too large: {problem}")
         except Exception as defect:  # noqa: BLE001 - the border around an engine: one call fails, the host goes on
@@ -106,83 +106,83 @@ class Session:
             record("engine_call_failed", logging.ERROR, call=type(asking).__name__, problem=place)
             self._fail(asking.call, "the engine failed at this request; the server's log says why", place)
 
-    def _say(self, reply: Reply) -> None:
-        """Answers, unless the gateway reads no more: then its memory is not ours to fill."""
+    def _send(self, reply: Reply) -> None:
+        """Sends a reply, unless the gateway has stopped reading: its memory is not ours to fill."""
         if self.channel.unsent > self._host.max_unsent:
             self.channel.cut("the gateway has stopped reading")
         else:
             self.channel.put(reply)
 
     def _fail(self, call: int, message: str, cause: str | None = None) -> None:
-        self._say(Failed(call, ErrorReport.of(EngineError(message, cause=cause))))
+        self._send(ErrorReply(call, ErrorReport.of(EngineError(message, cause=cause))))
 
-    async def _generate(self, asking: Generate) -> None:
+    async def _generate(self, asking: GenerateCall) -> None:
         async with aclosing(self._host.engine.generate(asking.request)) as events:
             async for event in events:
-                self._say(event_reply(asking.call, event))
+                self._send(build_event_reply(asking.call, event))
 
-    async def _embed(self, asking: Embed) -> None:
-        async with aclosing(embedding(self._host.engine).embed(asking.request)) as events:
+    async def _embed(self, asking: EmbedCall) -> None:
+        async with aclosing(require_embedding_engine(self._host.engine).embed(asking.request)) as events:
             async for event in events:
-                self._say(event_reply(asking.call, event))
-        self._say(Done(asking.call))
+                self._send(build_event_reply(asking.call, event))
+        self._send(DoneReply(asking.call))
 
 
-async def answer(engine: TokenEngine, asking: Asking) -> Reply:
-    """What the engine says to a call that makes no token."""
+async def answer_call(engine: TokenEngine, asking: HostCall) -> Reply:
+    """The engine's reply to a call that makes no token."""
     match asking:
-        case Tokenize(call, pieces, add_bos):
-            return Tokenized(call, await engine.tokenize(pieces, add_bos))
-        case AskVocabulary(call):
-            return Table(call, await engine.vocabulary())
-        case AskInfo(call):
-            return Facts(call, await engine.info())
-        case AddAdapter(call, digest, path):
-            await adapting(engine).add_adapter(digest, path)
-            return Done(call)
-        case RemoveAdapter(call, digest):
-            await adapting(engine).remove_adapter(digest)
-            return Done(call)
-        case Check(call, constraint):
-            await constrainable(engine, constraint).check(constraint)
-            return Done(call)
-        case Generate(call) | Embed(call):
+        case TokenizePiecesCall(call, pieces, add_bos):
+            return TokensReply(call, await engine.tokenize(pieces, add_bos))
+        case VocabularyCall(call):
+            return VocabularyReply(call, await engine.vocabulary())
+        case InfoCall(call):
+            return InfoReply(call, await engine.info())
+        case AddAdapterCall(call, digest, path):
+            await require_adapter_engine(engine).add_adapter(digest, path)
+            return DoneReply(call)
+        case RemoveAdapterCall(call, digest):
+            await require_adapter_engine(engine).remove_adapter(digest)
+            return DoneReply(call)
+        case CheckCall(call, constraint):
+            await require_constraint_engine(engine, constraint).check(constraint)
+            return DoneReply(call)
+        case GenerateCall(call) | EmbedCall(call):
             raise FrameError(f"call {call} is answered by more than one message")
 
 
-def constrainable(engine: TokenEngine, constraint: Constraint) -> Constrainable:
+def require_constraint_engine(engine: TokenEngine, constraint: Constraint) -> ConstraintEngine:
     """The engine, as one that takes constraints. Raises UnsupportedParameter."""
-    if not isinstance(engine, Constrainable):
+    if not isinstance(engine, ConstraintEngine):
         raise UnsupportedParameter("this model's engine takes no constraints", param=constraint.field)
     return engine
 
 
-def adapting(engine: TokenEngine) -> Adapting:
+def require_adapter_engine(engine: TokenEngine) -> AdapterEngine:
     """The engine, as one that computes with adapters. Raises InvalidValue."""
-    if not isinstance(engine, Adapting):
+    if not isinstance(engine, AdapterEngine):
         raise InvalidValue("this engine takes no adapters", param="adapter")
     return engine
 
 
-def embedding(engine: TokenEngine) -> Embedding:
+def require_embedding_engine(engine: TokenEngine) -> EmbeddingEngine:
     """The engine, as one that makes vectors. Raises UnsupportedParameter."""
-    if not isinstance(engine, Embedding):
+    if not isinstance(engine, EmbeddingEngine):
         raise UnsupportedParameter("this model's engine makes no vectors", param="model")
     return engine
 
 
 @dataclass(slots=True)
-class Host:
+class HostServer:
     """Every session of one engine."""
 
     engine: TokenEngine
     tasks: asyncio.TaskGroup
     max_unsent: int
-    sessions: set[Session] = field(default_factory=set)
+    sessions: set[HostSession] = field(default_factory=set)
 
-    def session(self) -> Channel[ToHost]:
+    def open_session(self) -> Channel[ToHost]:
         """The protocol of a new connection."""
-        session = Session(self)
+        session = HostSession(self)
         self.sessions.add(session)
         return session.channel
 
@@ -190,24 +190,26 @@ class Host:
         """Waits until no call runs, or for this long; then ends every connection."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while any(session.busy() for session in self.sessions):  # noqa: ASYNC110 - no one event says it
+                while any(session.is_busy() for session in self.sessions):  # noqa: ASYNC110 - no one event says it
                     await asyncio.sleep(DRAIN_PAUSE)
         for session in tuple(self.sessions):
             session.channel.cut("the host is stopping")
 
 
 @asynccontextmanager
-async def listening(
+async def serve_engine(
     engine: TokenEngine, path: str, max_unsent: int = MAX_UNSENT, sock: socket.socket | None = None
-) -> AsyncIterator[Host]:
-    """Offers a loaded engine on a socket that only this user may open; afterwards the path is gone.
+) -> AsyncIterator[HostServer]:
+    """Serves a loaded engine on a socket that only this user may open; the path is removed afterwards.
 
-    `sock` is bound to the path already, by who may do so.
+    `sock` is bound to the path already, by a process with the right to do so.
     """
     sock = sock or bind_private(path)
     async with task_group() as tasks:
-        host = Host(engine, tasks, max_unsent)
-        server = await asyncio.get_running_loop().create_unix_server(host.session, sock=sock, backlog=BACKLOG)
+        host = HostServer(engine, tasks, max_unsent)
+        server = await asyncio.get_running_loop().create_unix_server(
+            host.open_session, sock=sock, backlog=BACKLOG
+        )
         try:
             yield host
         finally:

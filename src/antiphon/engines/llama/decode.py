@@ -22,21 +22,31 @@ from antiphon.engines.base import (
     StopCause,
     TokenEvent,
 )
-from antiphon.engines.defects import end_of_thread, failed_batch, guard
+from antiphon.engines.defects import build_batch_error, guard, log_thread_end
 from antiphon.engines.llama.adapters.cache import NO_NUMBERS, AdapterRefs
-from antiphon.engines.llama.batch import Call, Computing, Drawer, Logits, Plan, Span, change, empty, fill
-from antiphon.engines.llama.guided_decoding import Guiding
-from antiphon.engines.llama.libllama.context import Decoded
-from antiphon.engines.llama.mailboxes import Ended, Inbox, Stream
+from antiphon.engines.llama.batch import (
+    DecodeCall,
+    DecodeContext,
+    Logits,
+    PromptSpan,
+    StepPlan,
+    StepSampler,
+    apply_changes,
+    fill_batch,
+    free_cells,
+)
+from antiphon.engines.llama.guided_decoding import GuidedSequences
+from antiphon.engines.llama.libllama.context import DecodeStatus
+from antiphon.engines.llama.mailboxes import CommandInbox, SequenceStream, StreamEnd
 from antiphon.engines.llama.scheduler import Scheduler
-from antiphon.engines.llama.sequence import Phase, Sequence
-from antiphon.engines.sampling import prompt_scores
+from antiphon.engines.llama.sequence import SequencePhase, TokenSequence
+from antiphon.engines.sampling import score_prompt
 from antiphon.errors import AntiphonError, EngineDied, EngineError, EngineUnavailable
 
 
 @dataclass(slots=True)
-class Meters:
-    """What was done so far. The decode thread adds, any thread may look."""
+class LoadCounters:
+    """Totals so far. The decode thread adds, any thread may look."""
 
     prefill_tokens: int = 0
     decoded_tokens: int = 0
@@ -47,15 +57,16 @@ class Meters:
     first_token: Timer = field(default_factory=Timer)
     inter_token: Timer = field(default_factory=Timer)
 
-    def drew(self, adapter: str | None, tokens: int) -> None:
-        """Notes completion tokens."""
+    def count_drawn(self, adapter: str | None, tokens: int) -> None:
+        """Counts completion tokens."""
         self.decoded_tokens += tokens
         if adapter is not None:
             self.by_adapter[adapter] += tokens
 
-    def load(self, scheduler: Scheduler, arriving: int) -> Load:
-        """Counters, each true at some moment of the running step; `arriving` will be queued."""
-        cells, tally = scheduler.cells, scheduler.tally
+    def build_load(self, scheduler: Scheduler, arriving: int) -> Load:
+        """The load, each counter true at some moment of the running step; `arriving` sequences are about to
+        be queued."""
+        cells, tally = scheduler.layout, scheduler.tally
         running = scheduler.running
         return Load(
             running=running,
@@ -75,11 +86,11 @@ class Meters:
             queue_seconds=self.queue.histogram(),
             first_token_seconds=self.first_token.histogram(),
             inter_token_seconds=self.inter_token.histogram(),
-            adapters=tuple(self._adapters(scheduler)),
+            adapters=tuple(self._list_adapter_loads(scheduler)),
         )
 
-    def _adapters(self, scheduler: Scheduler) -> list[AdapterLoad]:
-        running = Counter(sequence.request.adapter for sequence in scheduler.everybody())
+    def _list_adapter_loads(self, scheduler: Scheduler) -> list[AdapterLoad]:
+        running = Counter(sequence.request.adapter for sequence in scheduler.list_running())
         queued = Counter(sequence.request.adapter for sequence in scheduler.waiting.everybody())
         used = {*running, *queued, *tuple(self.by_adapter)}
         named = sorted(adapter for adapter in used if adapter is not None)
@@ -89,22 +100,22 @@ class Meters:
         ]
 
 
-Delivery = tuple[Stream, TokenEvent | Ended]
+Delivery = tuple[SequenceStream, TokenEvent | StreamEnd]
 
-MEASURABLE = 16
+MIN_MEASURED_ROWS = 16
 """Rows from which a call's time says something about the speed of prefill."""
-MEMORY = 0.8
+PACE_MEMORY = 0.8
 """Weight of the past in that speed."""
 
 
 class DecodeLoop:
-    """`run` is the thread; everything without a note belongs to it."""
+    """Decodes sequences. `run` is the thread; everything without a note belongs to it."""
 
     def __init__(
         self,
-        context: Computing,
+        context: DecodeContext,
         scheduler: Scheduler,
-        sampler: Drawer,
+        sampler: StepSampler,
         ends: frozenset[int],
         post: Callable[[list[Delivery]], None],
         clock: Callable[[], float] = time.monotonic,
@@ -116,18 +127,18 @@ class DecodeLoop:
         """The model's end-of-generation tokens."""
         self._post = post
         self._clock = clock
-        self.inbox = Inbox(context)
+        self.inbox = CommandInbox(context)
         """For any thread."""
         self._outbox: list[Delivery] = []
-        self._streams: dict[Sequence, Stream] = {}
-        self._meters = Meters()
-        self._guiding = Guiding()
-        self.shelf = context.shelf
-        self.lending = AdapterRefs(self.shelf, self._forget)
+        self._streams: dict[TokenSequence, SequenceStream] = {}
+        self._meters = LoadCounters()
+        self._guiding = GuidedSequences()
+        self.adapters = context.adapters
+        self.adapter_refs = AdapterRefs(self.adapters, self._forget)
         """The decode thread's, like all else: ask the inbox for what it does."""
         self._submitted = 0
         self._added = 0
-        self._victims: frozenset[Sequence] = frozenset()
+        self._aborted: frozenset[TokenSequence] = frozenset()
         """Whose rows the last decode lost to an abort. While one of them is left the next decode is not
         aborted: those who come and go cannot keep the others from computing."""
         self._stopping = False
@@ -138,25 +149,25 @@ class DecodeLoop:
 
     # --- from any thread
 
-    def submit(self, stream: Stream) -> None:
+    def submit(self, stream: SequenceStream) -> None:
         """Queues the stream's sequence. Raises EngineUnavailable when the thread has ended."""
         self._submitted += 1
         self.inbox.put(partial(self._add, stream))
 
-    def close(self, stream: Stream) -> None:
-        """Ends the stream's sequence wherever it stands; its `Ended` comes when that is done."""
+    def close(self, stream: SequenceStream) -> None:
+        """Ends the stream's sequence at any point; its `StreamEnd` comes when that is done."""
         self.inbox.interrupt(partial(self._close, stream), stream.sequence)
 
     def stop(self) -> None:
         """Ends every sequence, then the thread."""
         self.inbox.interrupt(self._stop)
 
-    def load(self) -> Load:
+    def measure_load(self) -> Load:
         """Counters, each true at some moment of the running step. Raises EngineUnavailable when the thread
         has ended."""
-        if self.inbox.is_shut:
+        if self.inbox.is_closed:
             raise EngineUnavailable("the engine has stopped; try again soon")
-        return self._meters.load(self._scheduler, self._submitted - self._added)
+        return self._meters.build_load(self._scheduler, self._submitted - self._added)
 
     # --- the thread
 
@@ -164,39 +175,41 @@ class DecodeLoop:
         """Works until stopped. A failure of ours ends every sequence with an error, and the thread."""
         try:
             while not self._stopping:
-                self._obey()
+                self._run_commands()
                 if not self._stopping:
                     self._step()
         except Exception as defect:  # noqa: BLE001 - the engine adapter's border
-            end_of_thread("the decode thread", defect)
-        self.inbox.shut()
-        for command in self.inbox.all():
+            log_thread_end("the decode thread", defect)
+        self.inbox.close()
+        for command in self.inbox.take_all():
             command()
         self._end_all()
         self._flush()
 
-    def _obey(self) -> None:
-        """Carries out what others asked for; waits for it while there is nothing to compute."""
+    def _run_commands(self) -> None:
+        """Carries out the commands of other threads; waits for one while there is nothing to compute."""
         if not self._streams:
-            change(self._context, self._scheduler.take_changes())
+            apply_changes(self._context, self._scheduler.take_changes())
             self._flush()
             self.inbox.wait()()
-        for command in self.inbox.all():
+        for command in self.inbox.take_all():
             command()
 
-    def _add(self, stream: Stream) -> None:
+    def _add(self, stream: SequenceStream) -> None:
         self._added += 1
         adapter = stream.sequence.request.adapter
-        refusal = self.lending.refusal(adapter) or self._scheduler.add(stream.sequence, self._clock())
+        refusal = self.adapter_refs.find_refusal(adapter) or self._scheduler.add(
+            stream.sequence, self._clock()
+        )
         if refusal is not None:
-            self._outbox.append((stream, Ended(refusal)))
+            self._outbox.append((stream, StreamEnd(refusal)))
             return
-        self.lending.begin(adapter)
+        self.adapter_refs.acquire(adapter)
         self._streams[stream.sequence] = stream
 
-    def _close(self, stream: Stream) -> None:
+    def _close(self, stream: SequenceStream) -> None:
         if stream.sequence in self._streams:
-            self._release(stream.sequence, Ended())
+            self._release(stream.sequence, StreamEnd())
 
     def _stop(self) -> None:
         self._stopping = True
@@ -204,194 +217,194 @@ class DecodeLoop:
     def _end_all(self) -> None:
         for sequence in tuple(self._streams):
             gone = EngineDied if sequence.started else EngineUnavailable
-            self._release(sequence, Ended(gone("the engine has stopped")))
+            self._release(sequence, StreamEnd(gone("the engine has stopped")))
 
     def _step(self) -> None:
-        self._follow()
+        self._follow_constraints()
         began = self._clock()
-        plan = self._scheduler.plan(self._budget(), began)
+        plan = self._scheduler.plan(self._compute_budget(), began)
         self._prepare(plan)
         for call in plan.calls:
-            if not self._run(call) or (call.spans and self._should_look_up(began)):
+            if not self._run(call) or (call.spans and self._should_replan(began)):
                 break
 
-    def _follow(self) -> None:
-        """Brings guided sequences up to what is known of their constraints."""
-        running = self._scheduler.everybody()
+    def _follow_constraints(self) -> None:
+        """Brings guided sequences up to date with their constraints."""
+        running = self._scheduler.list_running()
         if not any(one.guide is not None for one in running):
             return
         self._guiding.await_answers(running)
         for sequence, error in self._guiding.find_failed(running):
-            self._release(sequence, Ended(error), keep=False)
+            self._release(sequence, StreamEnd(error), keep=False)
         if (kept := self._guiding.take_ready_rows()) is not None:
             self._accept(*kept, self._clock())
-        for sequence, tokens in self._guiding.collect_forced(self._scheduler.everybody()):
-            self._take(sequence, tokens)
+        for sequence, tokens in self._guiding.collect_forced(self._scheduler.list_running()):
+            self._take_forced(sequence, tokens)
         self._flush()
 
-    def _take(self, sequence: Sequence, tokens: tuple[int, ...]) -> None:
-        """Gives a sequence tokens that nothing was drawn for, until one ends it."""
+    def _take_forced(self, sequence: TokenSequence, tokens: tuple[int, ...]) -> None:
+        """Gives a sequence forced tokens, until one ends it."""
         cause, said = None, 0
         while cause is None and said < len(tokens):
-            cause = guard(sequence.take, tokens[said], self._ends)
+            cause = guard(sequence.accept_forced, tokens[said], self._ends)
             said += 1
         if isinstance(cause, AntiphonError):
-            self._release(sequence, Ended(cause), keep=False)
+            self._release(sequence, StreamEnd(cause), keep=False)
             return
-        self._say(sequence, Steps(tokens[:said]))
-        self._meters.drew(sequence.request.adapter, said)
+        self._send(sequence, Steps(tokens[:said]))
+        self._meters.count_drawn(sequence.request.adapter, said)
         if cause is not None:
             self._finish(sequence, cause)
 
-    def _budget(self) -> int:
+    def _compute_budget(self) -> int:
         """Prompt tokens for the next step: fewer while others wait for their next token."""
         policy = self._scheduler.policy
-        if not self._scheduler.decoding():
+        if not self._scheduler.has_decoding():
             return policy.budget
-        return policy.part(self._scheduler.prefilling(), self._pace)
+        return policy.compute_prompt_budget(self._scheduler.count_prefilling(), self._pace)
 
-    def _should_look_up(self, began: float) -> bool:
-        """Whether the rest of a plan is left for the next one, now that one prompt was worked on."""
+    def _should_replan(self, began: float) -> bool:
+        """Whether to leave the rest of a plan for the next one, now that one prompt was worked on."""
         late = self._clock() - began > self._scheduler.policy.step_latency
-        return not self.inbox.empty or (late and self._scheduler.decoding())
+        return not self.inbox.is_empty or (late and self._scheduler.has_decoding())
 
-    def _prepare(self, plan: Plan) -> None:
-        change(self._context, plan.changes)
+    def _prepare(self, plan: StepPlan) -> None:
+        apply_changes(self._context, plan.changes)
         now = self._clock()
         for sequence in plan.admitted:
             queued = now - self._streams[sequence].began
             self._meters.queue.add(queued)
-            self._say(sequence, SequenceStarted(sequence.prompt, sequence.shared, queued))
-            if sequence.complete:
+            self._send(sequence, SequenceStarted(sequence.prompt_length, sequence.shared_tokens, queued))
+            if sequence.is_complete:
                 self._finish(sequence, StopCause.LENGTH)
         self._flush()
 
-    def _run(self, call: Call) -> bool:
-        """Carries out one call; whether it was computed, and all that it stands upon is still there."""
-        if not self._turn_to(call.adapter):
+    def _run(self, call: DecodeCall) -> bool:
+        """Carries out one call; whether it was computed and everything it builds on is still there."""
+        if not self._use_adapter(call.adapter):
             return False
-        rows = fill(self._context, call)
+        rows = fill_batch(self._context, call)
         cleanings = self._cleanings
         began = self._clock()
         status = self._decode(rows, call)
-        self._victims = call.sequences() if status == Decoded.ABORTED else frozenset()
-        if status == Decoded.DONE:
+        self._aborted = call.list_sequences() if status == DecodeStatus.ABORTED else frozenset()
+        if status == DecodeStatus.DONE:
             now = self._clock()
-            if call.spans and rows >= MEASURABLE:
+            if call.spans and rows >= MIN_MEASURED_ROWS:
                 pace = (now - began) / rows
-                self._pace = MEMORY * self._pace + (1 - MEMORY) * pace if self._pace else pace
+                self._pace = PACE_MEMORY * self._pace + (1 - PACE_MEMORY) * pace if self._pace else pace
             self._advance(call, now)
-        elif status != Decoded.NO_ROOM or not self._scheduler.make_room(rows):
+        elif status != DecodeStatus.NO_ROOM or not self._scheduler.make_room(rows):
             self._undo(call, status)
         self._flush()
-        return status == Decoded.DONE and cleanings == self._cleanings
+        return status == DecodeStatus.DONE and cleanings == self._cleanings
 
-    def _turn_to(self, adapter: str | None) -> bool:
-        """Has the library compute with an adapter; where it cannot, the sequences that run with it end."""
+    def _use_adapter(self, adapter: str | None) -> bool:
+        """Makes the library compute with an adapter; where it cannot, the sequences with it end."""
         try:
-            self.shelf.use(adapter)
+            self.adapters.use(adapter)
         except EngineError as error:
             self._end_adapted(adapter, error.message)
             return False
         return True
 
     def _end_adapted(self, adapter: str | None, fault: str) -> None:
-        for sequence in self._scheduler.everybody():
+        for sequence in self._scheduler.list_running():
             if sequence.request.adapter == adapter:
-                self._release(sequence, Ended(EngineError(fault)), keep=False)
+                self._release(sequence, StreamEnd(EngineError(fault)), keep=False)
         self._flush()
 
-    def _decode(self, rows: int, call: Call) -> int:
-        spared = any(victim.phase is not Phase.OVER for victim in self._victims)
-        trusted = call.adapter is None or self.lending.is_proved(call.adapter)
-        abortable = call.abortable() if trusted and not spared else frozenset()
-        with self.inbox.abortable(abortable):
+    def _decode(self, rows: int, call: DecodeCall) -> int:
+        spared = any(victim.phase is not SequencePhase.OVER for victim in self._aborted)
+        trusted = call.adapter is None or self.adapter_refs.is_proved(call.adapter)
+        abortable = call.list_abortable() if trusted and not spared else frozenset()
+        with self.inbox.allow_abort(abortable):
             status = self._context.decode(rows)
         self._meters.steps += 1
         return status
 
-    def _undo(self, call: Call, status: int) -> None:
-        """Frees what a call left in the cache that was not computed whole; a failure ends its sequences."""
-        empty(self._context, call)
-        if status == Decoded.ABORTED:
+    def _undo(self, call: DecodeCall, status: int) -> None:
+        """Frees the cells of a call that was not computed completely; a failure ends its sequences."""
+        free_cells(self._context, call)
+        if status == DecodeStatus.ABORTED:
             return
-        failure = failed_batch(status)
-        for sequence in call.sequences():
-            self._release(sequence, Ended(failure), keep=False)
+        failure = build_batch_error(status)
+        for sequence in call.list_sequences():
+            self._release(sequence, StreamEnd(failure), keep=False)
 
     # --- what comes of a call
 
-    def _advance(self, call: Call, now: float) -> None:
-        """Notes what was computed, draws a token for each row that gives one, and says scores of prompts."""
+    def _advance(self, call: DecodeCall, now: float) -> None:
+        """Notes what was computed, draws a token for each output row, and sends scores of prompts."""
         owners = list(call.rows)
         """Whose token each row gives; rows of scores come after these."""
         for place, sequence in enumerate(call.rows):
             if sequence is None:
                 self._context.remove(call.ids[place], call.positions[place])
             else:
-                self._meters.prefill_tokens += sequence.computed < sequence.prompt
+                self._meters.prefill_tokens += sequence.computed < sequence.prompt_length
                 sequence.computed += 1
                 if sequence.computed < len(sequence.tokens):
                     owners[place] = None  # was drawn before the sequence was put back
         scored = []
         for span in call.spans:
-            self._meters.prefill_tokens += max(0, min(span.stop, span.sequence.prompt) - span.start)
-            span.sequence.computed_span(span.start, span.stop)
+            self._meters.prefill_tokens += max(0, min(span.stop, span.sequence.prompt_length) - span.start)
+            span.sequence.note_span(span.start, span.stop)
             if span.scored:
                 scored.append(span)
-            elif span.logits or call.watched:
-                owners.append(span.sequence if span.logits else None)
+            elif span.gives_logits or call.checks_adapter:
+                owners.append(span.sequence if span.gives_logits else None)
         outputs = len(owners) + sum(span.stop - span.start for span in scored)
         if not outputs:
             return
-        logits = self._context.logits(outputs)
+        logits = self._context.read_logits(outputs)
         if call.adapter is not None and not self._is_sound(call.adapter, logits):
             return
         at = len(owners)
-        self._meters.drew(call.adapter, sum(owner is not None for owner in owners))
+        self._meters.count_drawn(call.adapter, sum(owner is not None for owner in owners))
         self._accept(owners, logits[:at], now)
         for span in scored:
             self._score(span, logits[at : at + span.stop - span.start])
             at += span.stop - span.start
 
-    def _score(self, span: Span, logits: Logits) -> None:
-        """Says the scores of the tokens that follow a span's."""
-        sequence, last = span.sequence, min(span.stop + 1, span.sequence.prompt)
+    def _score(self, span: PromptSpan, logits: Logits) -> None:
+        """Sends the scores of the tokens that follow a span's."""
+        sequence, last = span.sequence, min(span.stop + 1, span.sequence.prompt_length)
         asked = np.frombuffer(sequence.tokens[span.start + 1 : last], np.int32)
         width = sequence.request.prompt_logprobs or 0
-        found = guard(prompt_scores, logits[: len(asked)], asked, width)
+        found = guard(score_prompt, logits[: len(asked)], asked, width)
         if isinstance(found, AntiphonError):
-            self._release(sequence, Ended(found), keep=False)
+            self._release(sequence, StreamEnd(found), keep=False)
             if isinstance(found, EngineError):
-                self._clean()
+                self._clear_cache()
             return
-        sequence.scored = span.stop
-        self._say(sequence, PromptScores(span.start + 1, *found))
-        if sequence.complete:
+        sequence.scored_tokens = span.stop
+        self._send(sequence, PromptScores(span.start + 1, *found))
+        if sequence.is_complete:
             self._finish(sequence, StopCause.LENGTH)
 
-    def _accept(self, owners: list[Sequence | None], logits: Logits, now: float) -> None:
-        """Draws and gives each sequence its token."""
+    def _accept(self, owners: list[TokenSequence | None], logits: Logits, now: float) -> None:
+        """Draws, and gives each sequence its token."""
         before: Counter[float] = Counter()
         owners, errors = self._guiding.set_masks(owners, logits)
         for guided, error in errors.items():
-            self._release(guided, Ended(error), keep=False)
-        drawings = [None if owner is None else owner.drawing for owner in owners]
+            self._release(guided, StreamEnd(error), keep=False)
+        drawings = [None if owner is None else owner.sampling_state for owner in owners]
         results = self._sampler.draw(logits, drawings) if owners else []
         for sequence, found in zip(owners, results, strict=True):
             if sequence is None or found is None:
                 continue
             if isinstance(found, AntiphonError):
-                self._release(sequence, Ended(found), keep=False)
+                self._release(sequence, StreamEnd(found), keep=False)
                 continue
             stream = self._streams[sequence]
-            before[stream.said] += 1
-            if not stream.said:
+            before[stream.last_token_at] += 1
+            if not stream.last_token_at:
                 self._meters.first_token.add(now - stream.began)
-            stream.said = now
+            stream.last_token_at = now
             cause = sequence.accept(found.token, self._ends)
             scored = () if found.logprob is None else ((found.logprob,), (found.alternatives,))
-            self._say(sequence, Steps((found.token,), *scored))
+            self._send(sequence, Steps((found.token,), *scored))
             if cause is not None:
                 self._finish(sequence, cause)
             elif sequence.guide is not None:
@@ -399,50 +412,50 @@ class DecodeLoop:
         for said in filter(None, before):
             self._meters.inter_token.add_several(now - said, before[said])
         if any(isinstance(found, EngineError) for found in results):
-            self._clean()
+            self._clear_cache()
 
     def _is_sound(self, adapter: str, logits: Logits) -> bool:
-        """Whether a call with an adapter gave numbers. If not, those who run with it end."""
+        """Whether a call with an adapter gave numbers. If not, the sequences with it end."""
         sound = bool(np.isfinite(logits.max(axis=1)).all())
-        if not self.lending.judge(adapter, sound):
+        if not self.adapter_refs.record_result(adapter, sound):
             self._end_adapted(adapter, NO_NUMBERS)
-            self._clean()
+            self._clear_cache()
         return sound
 
-    def _clean(self) -> None:
-        """What is no number stays in the cells after they are free, and spoils whoever gets them next: so all
-        are overwritten, and those who run are computed again."""
+    def _clear_cache(self) -> None:
+        """Overwrites all cells and computes running sequences again: values that are no numbers stay in freed
+        cells and would spoil their next sequence."""
         self._scheduler.put_all_back()
         self._context.clear()
         self._cleanings += 1
 
     def _forget(self, adapter: str) -> None:
-        """Gives up what is left of an adapter that goes away."""
-        self._scheduler.cells.forget(adapter)
+        """Drops what is kept of an adapter that goes away."""
+        self._scheduler.layout.forget(adapter)
         self._meters.by_adapter.pop(adapter, None)
 
-    def _finish(self, sequence: Sequence, cause: StopCause) -> None:
-        counts = Counts(sequence.prompt, sequence.made, sequence.shared)
+    def _finish(self, sequence: TokenSequence, cause: StopCause) -> None:
+        counts = Counts(sequence.prompt_length, sequence.completion_tokens, sequence.shared_tokens)
         stream = self._streams[sequence]
         self._release(sequence, None)
-        self._outbox += (stream, SequenceFinished(cause, counts)), (stream, Ended())
+        self._outbox += (stream, SequenceFinished(cause, counts)), (stream, StreamEnd())
 
-    def _release(self, sequence: Sequence, ended: Ended | None, keep: bool = True) -> None:
-        """Frees what a sequence holds; then says that it ended."""
+    def _release(self, sequence: TokenSequence, ended: StreamEnd | None, keep: bool = True) -> None:
+        """Frees what a sequence holds; then reports its end."""
         if sequence.guide is not None:
-            sequence.guide.leave()
+            sequence.guide.abandon()
         adapter = sequence.request.adapter
-        self._scheduler.drop(sequence, self._clock(), keep and self.lending.lends(adapter))
-        self.lending.end(adapter)
+        self._scheduler.drop(sequence, self._clock(), keep and self.adapter_refs.is_usable(adapter))
+        self.adapter_refs.release(adapter)
         stream = self._streams.pop(sequence)
         if ended is not None:
             self._outbox.append((stream, ended))
 
-    def _say(self, sequence: Sequence, event: TokenEvent) -> None:
+    def _send(self, sequence: TokenSequence, event: TokenEvent) -> None:
         self._outbox.append((self._streams[sequence], event))
 
     def _flush(self) -> None:
-        """Hands over what there is to say, in one call."""
+        """Hands over all pending events in one call."""
         if self._outbox:
             self._post(self._outbox)
             self._outbox = []

@@ -23,35 +23,35 @@ from antiphon.domain.engine_load import Load, Timer
 from antiphon.domain.fair_queue import FairQueue
 from antiphon.domain.sampling import SamplingOptions
 from antiphon.engines.base import EngineInfo, LoadSpec, SequenceStarted
-from antiphon.engines.defects import end_of_thread, failed_batch, guard
+from antiphon.engines.defects import build_batch_error, guard, log_thread_end
 from antiphon.engines.llama.libllama.context import (
     POOLING,
     RANKING,
     UNPOOLED,
-    ContextShape,
-    Decoded,
+    ContextSizes,
+    DecodeStatus,
     NativeEmbedder,
 )
 from antiphon.engines.llama.libllama.model import NativeModel
 from antiphon.engines.llama.loading import (
     NO_VOCABULARY,
-    Loaded,
+    LoadedGenerator,
     describe,
     load_generator,
     open_model,
-    require_sane,
+    require_valid_spec,
 )
-from antiphon.engines.llama.machine import best_threads
-from antiphon.engines.llama.mailboxes import Abortable, Ended, Inbox, Mailbox
-from antiphon.engines.llama.sequence import Policy
+from antiphon.engines.llama.machine import choose_thread_count
+from antiphon.engines.llama.mailboxes import AbortableContext, CommandInbox, EventMailbox, StreamEnd
+from antiphon.engines.llama.sequence import SchedulingPolicy
 from antiphon.errors import AntiphonError, EngineDied, EngineError, EngineUnavailable, LoadError
 
-Event = SequenceStarted | Vectors
+EmbeddingEvent = SequenceStarted | Vectors
 Rows = NDArray[np.float32]
 
 
-class Answer(Mailbox[Event]):
-    """One request on its way: its texts, and how far they are. The thread's, but for the mailbox."""
+class EmbeddingStream(EventMailbox[EmbeddingEvent]):
+    """One request: its texts, and how many are done. It belongs to the thread, except the mailbox."""
 
     __slots__ = ("actor", "gone", "made", "taken", "texts")
     priority = 0
@@ -68,22 +68,22 @@ class Answer(Mailbox[Event]):
         """Whether it was closed or has failed."""
 
 
-Delivery = tuple[Mailbox[Event], Event | Ended]
+Delivery = tuple[EventMailbox[EmbeddingEvent], EmbeddingEvent | StreamEnd]
 
 
-class Embedder(Abortable, Protocol):
-    """What the loop needs of a context; `NativeEmbedder` says what it does."""
+class EmbeddingContext(AbortableContext, Protocol):
+    """What the loop needs of a context; `NativeEmbedder` documents it."""
 
     def compute(self, texts: list["array[int]"]) -> tuple[int, Rows]: ...
 
 
 class EmbeddingLoop:
-    """`run` is the thread; everything without a note belongs to it."""
+    """Computes vectors. `run` is the thread; everything without a note belongs to it."""
 
     def __init__(
         self,
-        context: Embedder,
-        policy: Policy,
+        context: EmbeddingContext,
+        policy: SchedulingPolicy,
         post: Callable[[list[Delivery]], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -92,10 +92,10 @@ class EmbeddingLoop:
         self._policy = policy
         self._post = post
         self._clock = clock
-        self._inbox = Inbox(context)
+        self._inbox = CommandInbox(context)
         self._outbox: list[Delivery] = []
-        self._lines: FairQueue[Answer] = FairQueue(policy)
-        self._here: dict[Answer, None] = {}
+        self._queue: FairQueue[EmbeddingStream] = FairQueue(policy)
+        self._active: dict[EmbeddingStream, None] = {}
         """All that have not ended."""
         self._submitted = self._added = 0
         self._stopping = False
@@ -104,34 +104,34 @@ class EmbeddingLoop:
 
     # --- from any thread
 
-    def submit(self, answer: Answer) -> None:
+    def submit(self, answer: EmbeddingStream) -> None:
         """Queues the request. Raises EngineUnavailable when the thread has ended."""
         self._submitted += 1
         self._inbox.put(partial(self._add, answer))
 
-    def close(self, answer: Answer) -> None:
-        """Ends the request wherever it stands; its `Ended` comes when that is done."""
-        self._inbox.interrupt(partial(self._end, answer, Ended()), answer)
+    def close(self, answer: EmbeddingStream) -> None:
+        """Ends the request wherever it stands; its `StreamEnd` comes when that is done."""
+        self._inbox.interrupt(partial(self._end, answer, StreamEnd()), answer)
 
     def stop(self) -> None:
         """Ends every request, then the thread."""
         self._inbox.interrupt(self._stop)
 
-    def load(self) -> Load:
+    def measure_load(self) -> Load:
         """Counters, each true at some moment of the running step; sequences are texts. Raises
         EngineUnavailable when the thread has ended."""
-        if self._inbox.is_shut:
+        if self._inbox.is_closed:
             raise EngineUnavailable("the engine has stopped; try again soon")
         running = self._running
         return Load(
             running=running,
-            queued=len(self._lines) + self._submitted - self._added,
+            queued=len(self._queue) + self._submitted - self._added,
             free_sequences=self._policy.sequences - running,
             prefill_tokens=self._tokens,
             steps=self._steps,
             cells=self._policy.cells,
             admitted=self._admitted,
-            refused=self._lines.refused,
+            refused=self._queue.refused,
             queue_seconds=self._waits.histogram(),
         )
 
@@ -141,48 +141,48 @@ class EmbeddingLoop:
         """Works until stopped. A failure of ours ends every request with an error, and the thread."""
         try:
             while not self._stopping:
-                self._obey()
+                self._run_commands()
                 if not self._stopping:
                     self._step()
         except Exception as defect:  # noqa: BLE001 - the engine adapter's border
-            end_of_thread("the embedding thread", defect)
-        self._inbox.shut()
-        for command in self._inbox.all():
+            log_thread_end("the embedding thread", defect)
+        self._inbox.close()
+        for command in self._inbox.take_all():
             command()
-        for answer in tuple(self._here):
+        for answer in tuple(self._active):
             gone = EngineDied if answer.taken else EngineUnavailable
-            self._end(answer, Ended(gone("the engine has stopped")))
+            self._end(answer, StreamEnd(gone("the engine has stopped")))
         self._flush()
 
-    def _obey(self) -> None:
-        """Carries out what others asked for; waits for it while there is nothing to compute."""
-        if not self._lines:
+    def _run_commands(self) -> None:
+        """Carries out the commands of other threads; waits for one while there is nothing to compute."""
+        if not self._queue:
             self._flush()
             self._inbox.wait()()
-        for command in self._inbox.all():
+        for command in self._inbox.take_all():
             command()
 
-    def _add(self, answer: Answer) -> None:
+    def _add(self, answer: EmbeddingStream) -> None:
         self._added += 1
-        refusal = self._lines.refusal(answer, self._clock(), 0 if self._lines else 1)
+        refusal = self._queue.refusal(answer, self._clock(), 0 if self._queue else 1)
         if refusal is not None:
-            self._outbox.append((answer, Ended(refusal)))
+            self._outbox.append((answer, StreamEnd(refusal)))
             return
-        self._lines.add(answer)
-        self._here[answer] = None
+        self._queue.add(answer)
+        self._active[answer] = None
 
     def _stop(self) -> None:
         self._stopping = True
 
-    def _end(self, answer: Answer, end: Ended) -> None:
-        """Lets go of a request, unless that was done before."""
-        if answer not in self._here:
+    def _end(self, answer: EmbeddingStream, end: StreamEnd) -> None:
+        """Ends a request, unless it has ended."""
+        if answer not in self._active:
             return
-        del self._here[answer]
+        del self._active[answer]
         answer.gone = True
         if answer.taken < len(answer.texts):
-            self._lines.remove(answer)
-        self._lines.note_end(self._clock())
+            self._queue.remove(answer)
+        self._queue.note_end(self._clock())
         self._outbox.append((answer, end))
 
     # --- one step
@@ -191,7 +191,7 @@ class EmbeddingLoop:
         batch = self._select_batch()
         if not batch:
             return
-        self._greet(batch)
+        self._announce(batch)
         found = guard(self._compute, batch)
         if isinstance(found, AntiphonError) and len(batch) > 1:
             for answer, text in batch:
@@ -202,41 +202,41 @@ class EmbeddingLoop:
         self._flush()
 
     def _settle(
-        self, batch: list[tuple[Answer, "array[int]"]], found: tuple[int, Rows] | AntiphonError
+        self, batch: list[tuple[EmbeddingStream, "array[int]"]], found: tuple[int, Rows] | AntiphonError
     ) -> None:
-        """Gives what was computed; a failure ends the requests of the batch."""
+        """Sends the computed vectors; a failure ends the requests of the batch."""
         if isinstance(found, AntiphonError):
             failure = found
-        elif found[0] == Decoded.DONE:
-            self._give(batch, found[1])
+        elif found[0] == DecodeStatus.DONE:
+            self._send_vectors(batch, found[1])
             return
-        elif found[0] == Decoded.ABORTED:
+        elif found[0] == DecodeStatus.ABORTED:
             return
         else:
-            failure = failed_batch(found[0])
+            failure = build_batch_error(found[0])
         for answer in {answer for answer, _ in batch}:
-            self._end(answer, Ended(failure))
+            self._end(answer, StreamEnd(failure))
 
-    def _select_batch(self) -> list[tuple[Answer, "array[int]"]]:
+    def _select_batch(self) -> list[tuple[EmbeddingStream, "array[int]"]]:
         """The texts of the next step, each with its request. The first goes even when it is longer than a
         step; one that does not fit beside others is the first of the next."""
-        batch: list[tuple[Answer, array[int]]] = []
+        batch: list[tuple[EmbeddingStream, array[int]]] = []
         room, most = self._policy.budget, 1 if self._policy.exact else self._policy.sequences
-        while len(batch) < most and (answer := next(self._lines.turns(), None)) is not None:
+        while len(batch) < most and (answer := next(self._queue.turns(), None)) is not None:
             text = answer.texts[answer.taken]
             if batch and len(text) > room:
                 break
             batch.append((answer, text))
             room -= len(text)
             if answer.taken + 1 < len(answer.texts):
-                self._lines.requeue(answer)
+                self._queue.requeue(answer)
             else:
-                self._lines.leave(answer)
+                self._queue.leave(answer)
             answer.taken += 1
         return batch
 
-    def _greet(self, batch: list[tuple[Answer, "array[int]"]]) -> None:
-        """Says of requests whose first text is among these that they are in the batch."""
+    def _announce(self, batch: list[tuple[EmbeddingStream, "array[int]"]]) -> None:
+        """Tells requests whose first text is in this batch that they have started."""
         now = self._clock()
         for answer in dict.fromkeys(answer for answer, _ in batch):
             if answer.taken - sum(other is answer for other, _ in batch):
@@ -246,13 +246,13 @@ class EmbeddingLoop:
             self._outbox.append((answer, SequenceStarted(tokens, 0, now - answer.began)))
         self._flush()
 
-    def _compute(self, batch: list[tuple[Answer, "array[int]"]]) -> tuple[int, Rows]:
+    def _compute(self, batch: list[tuple[EmbeddingStream, "array[int]"]]) -> tuple[int, Rows]:
         texts, answers = [text for _, text in batch], frozenset(answer for answer, _ in batch)
         # A step of several requests is short, and is the others' too: only a lone one's leaving ends it.
         lone: frozenset[object] = answers if len(answers) == 1 else frozenset()
         self._running = len(batch)
         try:
-            with self._inbox.abortable(lone):
+            with self._inbox.allow_abort(lone):
                 return self._context.compute(texts)
         finally:
             self._running = 0
@@ -260,8 +260,8 @@ class EmbeddingLoop:
             self._admitted += len(batch)
             self._tokens += sum(map(len, texts))
 
-    def _give(self, batch: list[tuple[Answer, "array[int]"]], rows: Rows) -> None:
-        """Gives each request its vectors, of unit length; those of one request follow each other."""
+    def _send_vectors(self, batch: list[tuple[EmbeddingStream, "array[int]"]], rows: Rows) -> None:
+        """Sends each request its vectors, of unit length; those of one request follow each other."""
         lengths = np.linalg.norm(rows, axis=1, keepdims=True)
         usable = np.isfinite(lengths[:, 0]) & (lengths[:, 0] > 0)
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -269,12 +269,12 @@ class EmbeddingLoop:
         for answer in dict.fromkeys(answer for answer, _ in batch):
             mine = [place for place, (owner, _) in enumerate(batch) if owner is answer]
             if not usable[mine].all():
-                self._end(answer, Ended(EngineError("the model made no vector of one of these texts")))
+                self._end(answer, StreamEnd(EngineError("the model made no vector of one of these texts")))
                 continue
             self._outbox.append((answer, Vectors(answer.made, units[mine].tobytes())))
             answer.made += len(mine)
             if answer.made == len(answer.texts):
-                self._end(answer, Ended())
+                self._end(answer, StreamEnd())
 
     def _flush(self) -> None:
         if self._outbox:
@@ -298,11 +298,11 @@ FEWEST_ROWS = 64
 
 @dataclass(frozen=True, slots=True)
 class LoadedEmbedder:
-    """An embedding model and its context; whoever has it closes it."""
+    """An embedding model and its context. The owner closes it."""
 
     model: NativeModel
     context: NativeEmbedder
-    policy: Policy
+    policy: SchedulingPolicy
     info: EngineInfo
 
     def close(self) -> None:
@@ -310,12 +310,12 @@ class LoadedEmbedder:
         self.model.close()
 
 
-def load_any(spec: LoadSpec) -> Loaded | LoadedEmbedder:
-    """Loads and proves. Raises a StartupError."""
-    require_sane(spec)
+def load_any(spec: LoadSpec) -> LoadedGenerator | LoadedEmbedder:
+    """Loads a model of either kind and proves it. Raises a StartupError."""
+    require_valid_spec(spec)
     model, origin = open_model(spec)
     try:
-        pooling = pooling_of(model, Path(spec.model).name)
+        pooling = find_pooling(model, Path(spec.model).name)
         if pooling is not None:
             return load_embedder(spec, model, pooling, origin)
     except BaseException:
@@ -324,10 +324,10 @@ def load_any(spec: LoadSpec) -> Loaded | LoadedEmbedder:
     return load_generator(spec, model, origin)
 
 
-def pooling_of(model: NativeModel, name: str) -> Pooling | None:
-    """How an embedding model pools; None of a model that makes tokens. Raises LoadError where it cannot be
+def find_pooling(model: NativeModel, name: str) -> Pooling | None:
+    """How an embedding model pools; None for a model that makes tokens. Raises LoadError where it cannot be
     served."""
-    said = int(attribute(model, "pooling_type") or UNPOOLED)
+    said = int(read_attribute(model, "pooling_type") or UNPOOLED)
     if said == UNPOOLED:
         if is_causal(model):
             return None
@@ -344,33 +344,33 @@ def pooling_of(model: NativeModel, name: str) -> Pooling | None:
 
 def is_causal(model: NativeModel) -> bool:
     """Whether a token sees only those before it."""
-    return attribute(model, "attention.causal") != "false"
+    return read_attribute(model, "attention.causal") != "false"
 
 
-def attribute(model: NativeModel, key: str) -> str | None:
+def read_attribute(model: NativeModel, key: str) -> str | None:
     """The file's value under its architecture's name."""
-    return model.metadata(f"{model.metadata('general.architecture') or ''}.{key}")
+    return model.get_metadata(f"{model.get_metadata('general.architecture') or ''}.{key}")
 
 
 def load_embedder(spec: LoadSpec, model: NativeModel, pooling: Pooling, origin: str) -> LoadedEmbedder:
     """An embedding model, ready to compute. Raises a StartupError."""
-    if not model.generates():
+    if not model.is_generative():
         raise LoadError(f"{Path(spec.model).name} cannot be served: its kind of encoder is not supported")
-    if model.vocabulary_type() == NO_VOCABULARY:
+    if model.get_vocabulary_type() == NO_VOCABULARY:
         raise LoadError(
             f"{Path(spec.model).name} cannot be served: it has no tokenizer; convert it together with one"
         )
-    longest = text_length(spec, model)
-    context = NativeEmbedder(model, context_shape(spec, model, longest), pooling)
+    longest = choose_text_length(spec, model)
+    context = NativeEmbedder(model, choose_embedder_sizes(spec, model, longest), pooling)
     info = replace(
         describe(model, context, spec, origin),
         context_length=longest,
         chat_template=None,
         sampling=SamplingOptions(),
-        embedding=EmbeddingFacts(model.dimensions(), pooling),
+        embedding=EmbeddingFacts(model.get_dimensions(), pooling),
     )
-    rows = step_rows(model)
-    policy = Policy(
+    rows = count_step_rows(model)
+    policy = SchedulingPolicy(
         sequences=spec.sequences,
         chunk=rows,
         budget=rows,
@@ -378,34 +378,34 @@ def load_embedder(spec: LoadSpec, model: NativeModel, pooling: Pooling, origin: 
         exact=spec.exact,
         queue=spec.queue,
         queue_per_actor=spec.queue_per_actor,
-        keep=False,
+        keeps_prefixes=False,
     )
     return LoadedEmbedder(model, context, policy, info)
 
 
-def text_length(spec: LoadSpec, model: NativeModel) -> int:
+def choose_text_length(spec: LoadSpec, model: NativeModel) -> int:
     """Tokens that one text may have. Raises LoadError."""
-    trained = model.trained_context()
+    trained = model.get_trained_context()
     asked = spec.context_length or min(trained, LONGEST_DEFAULT)
     if not 1 <= asked <= trained:
         raise LoadError(f"the model reads texts of 1 to {trained} tokens; {asked} cannot be its context")
     return asked
 
 
-def step_rows(model: NativeModel) -> int:
+def count_step_rows(model: NativeModel) -> int:
     """Tokens of several texts that one step computes."""
     return max(FEWEST_ROWS, min(STEP_ROWS, LOGITS_BYTES // (4 * model.size)))
 
 
-def context_shape(spec: LoadSpec, model: NativeModel, longest: int) -> ContextShape:
-    """Sizes for the order: a model that is not causal needs its longest text in one pass."""
-    rows = step_rows(model) if is_causal(model) else max(longest, step_rows(model))
-    return ContextShape(
+def choose_embedder_sizes(spec: LoadSpec, model: NativeModel, longest: int) -> ContextSizes:
+    """The sizes of the context. A model that is not causal needs its longest text in one pass."""
+    rows = count_step_rows(model) if is_causal(model) else max(longest, count_step_rows(model))
+    return ContextSizes(
         cells=max(longest, rows),
         sequences=spec.sequences,
         rows=rows,
         micro_rows=rows,
-        threads=spec.threads or best_threads(),
+        threads=spec.threads or choose_thread_count(),
         unified=True,
         flash=True,
         kv_type=spec.kv_type,

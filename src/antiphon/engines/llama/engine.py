@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
-from antiphon.constraints.mask_workers import Constraining
+from antiphon.constraints.mask_workers import ModelConstraints
 from antiphon.domain.embedding import EmbedRequest, Vectors
 from antiphon.domain.request import Constraint
 from antiphon.engines.base import (
@@ -28,15 +28,15 @@ from antiphon.engines.base import (
     TokenRequest,
     Vocabulary,
 )
-from antiphon.engines.llama.adapters.loader import Adapters
+from antiphon.engines.llama.adapters.loader import AdapterLoader
 from antiphon.engines.llama.decode import DecodeLoop
-from antiphon.engines.llama.embedding import Answer, EmbeddingLoop, LoadedEmbedder, load_any
-from antiphon.engines.llama.libllama.model import Tokenizer, read_vocabulary
-from antiphon.engines.llama.loading import Loaded
-from antiphon.engines.llama.mailboxes import Ended, Mailbox, Stream, deliver
+from antiphon.engines.llama.embedding import EmbeddingLoop, EmbeddingStream, LoadedEmbedder, load_any
+from antiphon.engines.llama.libllama.model import NativeTokenizer, read_vocabulary
+from antiphon.engines.llama.loading import LoadedGenerator
+from antiphon.engines.llama.mailboxes import EventMailbox, SequenceStream, StreamEnd, deliver
 from antiphon.engines.llama.scheduler import Scheduler
-from antiphon.engines.llama.sequence import Sequence as TokenSequence
-from antiphon.engines.sampling import Drawing, Sampler
+from antiphon.engines.llama.sequence import TokenSequence
+from antiphon.engines.sampling import Sampler, SamplingState
 from antiphon.errors import ContextLengthExceeded, EngineUnavailable, InvalidValue, UnsupportedParameter
 
 TOKENIZER_STACK = 64 * 1024 * 1024
@@ -49,13 +49,13 @@ LONG_TEXT = 8192
 
 Result = TypeVar("Result")
 E = TypeVar("E")
-Model = Loaded | LoadedEmbedder
-Worker = DecodeLoop | EmbeddingLoop
+LoadedModel = LoadedGenerator | LoadedEmbedder
+WorkLoop = DecodeLoop | EmbeddingLoop
 
 
 @contextmanager
-def deep_stack() -> Iterator[None]:
-    """Threads that are started meanwhile get a large stack."""
+def use_deep_stack() -> Iterator[None]:
+    """Threads that start inside this context get a large stack."""
     before = threading.stack_size(TOKENIZER_STACK)
     try:
         yield
@@ -69,32 +69,32 @@ class LlamaTokenEngine:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._thread: threading.Thread | None = None
-        self._loaded: Model | None = None
-        self._worker: Worker | None = None
+        self._loaded: LoadedModel | None = None
+        self._worker: WorkLoop | None = None
         self._vocabulary: Vocabulary | None = None
-        self._tokenizer: Tokenizer | None = None
-        self._constraints: Constraining | None = None
-        self._adapters = Adapters(self._running)
+        self._tokenizer: NativeTokenizer | None = None
+        self._constraints: ModelConstraints | None = None
+        self._adapters = AdapterLoader(self._get_decode_loop)
         self._texts = ThreadPoolExecutor(max_workers=1, thread_name_prefix="antiphon-tokenize")
         self._long_texts = ThreadPoolExecutor(max_workers=1, thread_name_prefix="antiphon-long-texts")
 
     async def load(self, spec: LoadSpec) -> EngineInfo:
         """Loads on the decode thread, which then waits for sequences, or for texts. Raises a StartupError."""
-        ready: Future[tuple[Model, Worker]] = Future()
+        ready: Future[tuple[LoadedModel, WorkLoop]] = Future()
         loop = asyncio.get_running_loop()
         self._thread = threading.Thread(
-            target=self._decode_thread, args=(spec, ready, loop), name="antiphon-decode", daemon=True
+            target=self._run_decode_thread, args=(spec, ready, loop), name="antiphon-decode", daemon=True
         )
         self._thread.start()
-        with deep_stack():
+        with use_deep_stack():
             for threads in (self._texts, self._long_texts):
                 threads.submit(int)  # makes the thread start now, with that stack
         loaded, worker = await asyncio.wrap_future(ready)
         self._loaded, self._worker = loaded, worker
         return loaded.info
 
-    def _decode_thread(
-        self, spec: LoadSpec, ready: Future[tuple[Model, Worker]], loop: asyncio.AbstractEventLoop
+    def _run_decode_thread(
+        self, spec: LoadSpec, ready: Future[tuple[LoadedModel, WorkLoop]], loop: asyncio.AbstractEventLoop
     ) -> None:
         """Loads, works until stopped, frees. Native objects of the context are touched by no other thread."""
         try:
@@ -103,11 +103,11 @@ class LlamaTokenEngine:
             ready.set_exception(error)
             return
 
-        def post(deliveries: Sequence[tuple[Mailbox[E], E | Ended]]) -> None:
+        def post(deliveries: Sequence[tuple[EventMailbox[E], E | StreamEnd]]) -> None:
             with suppress(RuntimeError):  # the loop has closed, so nobody reads any more
                 loop.call_soon_threadsafe(deliver, deliveries)
 
-        worker: Worker
+        worker: WorkLoop
         if isinstance(loaded, LoadedEmbedder):
             worker = EmbeddingLoop(loaded.context, loaded.policy, post, self._clock)
         else:
@@ -118,14 +118,14 @@ class LlamaTokenEngine:
         loaded.close()
 
     async def generate(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
-        """Runs one sequence; closing ends it, and returns when it holds nothing any more."""
-        sequence = self._sequence(request)
+        """Runs one sequence. Closing ends it, and returns when the sequence holds nothing any more."""
+        sequence = self._build_sequence(request)
         if request.adapter is not None:
-            await self._adapters.ready(request.adapter)
+            await self._adapters.prepare(request.adapter)
         if request.constraint is not None:
-            sequence.guide = await self._constraining().guide(request.constraint)
-        stream = Stream(sequence, self._clock())
-        decoder = self._running()
+            sequence.guide = await self._get_constraints().create_guide(request.constraint)
+        stream = SequenceStream(sequence, self._clock())
+        decoder = self._get_decode_loop()
         decoder.submit(stream)
         try:
             while (event := await stream.take()) is not None:
@@ -136,10 +136,10 @@ class LlamaTokenEngine:
                 await stream.end()
 
     async def embed(self, request: EmbedRequest) -> AsyncGenerator[SequenceStarted | Vectors, None]:
-        """Makes vectors; closing ends it, and returns when it holds nothing any more."""
-        worker = self._embedding()
+        """Makes vectors. Closing ends the request, and returns when it holds nothing any more."""
+        worker = self._get_embedding_loop()
         self._require_texts(request)
-        answer = Answer(request, self._clock())
+        answer = EmbeddingStream(request, self._clock())
         worker.submit(answer)
         try:
             while (event := await answer.take()) is not None:
@@ -150,33 +150,35 @@ class LlamaTokenEngine:
                 await answer.end()
 
     async def check(self, constraint: Constraint) -> None:
-        """Whether a constraint can be kept."""
-        await self._constraining().check(constraint)
+        """Raises the error that says why a constraint cannot be kept."""
+        await self._get_constraints().check(constraint)
 
     async def add_adapter(self, digest: str, path: str) -> None:
         """Makes an adapter usable while sequences run; `digest` is the SHA-256 of its file."""
         await self._adapters.add(digest, Path(path))
 
     async def remove_adapter(self, digest: str) -> None:
-        """Refuses an adapter to new sequences; who runs with it goes on."""
+        """Refuses an adapter to new sequences; running ones go on."""
         await self._adapters.remove(digest)
 
     async def tokenize(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:
-        """Token ids of the pieces joined to one text; short ones wait for no long one."""
+        """Token ids of the pieces joined to one text. Short texts do not wait for long ones."""
         is_long = sum(len(piece.text) for piece in pieces) > LONG_TEXT
         threads = self._long_texts if is_long else self._texts
-        return await self._beside(lambda: self._the_tokenizer().tokenize(pieces, add_bos), threads)
+        return await self._run_on_tokenizer_thread(
+            lambda: self._get_tokenizer().tokenize(pieces, add_bos), threads
+        )
 
     async def vocabulary(self) -> Vocabulary:
         """The table of token ids."""
         if self._vocabulary is None:
-            model = self._model().model
-            self._vocabulary = await self._beside(lambda: read_vocabulary(model))
+            model = self._get_loaded().model
+            self._vocabulary = await self._run_on_tokenizer_thread(lambda: read_vocabulary(model))
         return self._vocabulary
 
     async def info(self) -> EngineInfo:
         """Facts and live load."""
-        return replace(self._model().info, load=self._working().load())
+        return replace(self._get_loaded().info, load=self._get_loop().measure_load())
 
     async def aclose(self) -> None:
         """Ends every sequence, then frees the model."""
@@ -191,10 +193,10 @@ class LlamaTokenEngine:
 
     # --- what a request must be
 
-    def _sequence(self, request: TokenRequest) -> TokenSequence:
-        """The sequence asked for. Raises the RequestError that says why it cannot run."""
-        loaded = self._generating()
-        prompt = self._prompt(request.segments)
+    def _build_sequence(self, request: TokenRequest) -> TokenSequence:
+        """Builds the sequence of a request. Raises the RequestError that says why it cannot run."""
+        loaded = self._get_generator()
+        prompt = self._join_segments(request.segments)
         context = loaded.info.context_length
         if not prompt:
             raise InvalidValue("the prompt has no tokens; give at least one", param="prompt")
@@ -215,7 +217,7 @@ class LlamaTokenEngine:
         if request.constraint is not None and request.sampling.ignore_eos:
             problem = "ignore_eos cannot be kept together with a constraint; leave one of them out"
             raise InvalidValue(problem, param="ignore_eos")
-        drawing = Drawing(
+        drawing = SamplingState(
             request.sampling,
             request.choice,
             request.logprobs,
@@ -223,18 +225,18 @@ class LlamaTokenEngine:
             ends=loaded.ends,
             stops=request.stop_token_ids,
             vocabulary=loaded.info.vocabulary,
-            listed=request.logprob_token_ids,
+            listed_tokens=request.logprob_token_ids,
         )
         return TokenSequence(request, prompt, context, drawing)
 
-    def _prompt(self, segments: Sequence[Segment]) -> tuple[int, ...]:
+    def _join_segments(self, segments: Sequence[Segment]) -> tuple[int, ...]:
         tokens = tuple(chain.from_iterable(segment.tokens for segment in segments))
         self._require_known(tokens)
         return tokens
 
     def _require_texts(self, request: EmbedRequest) -> None:
-        """Raises the RequestError that says why no vectors can be made."""
-        most = self._model().info.context_length
+        """Raises the RequestError that says why these texts get no vectors."""
+        most = self._get_loaded().info.context_length
         if not request.texts or not all(request.texts):
             raise InvalidValue("a text has no tokens; give at least one", param="input")
         for text in request.texts:
@@ -247,7 +249,7 @@ class LlamaTokenEngine:
                 )
 
     def _require_known(self, tokens: Sequence[int]) -> None:
-        size = self._model().info.vocabulary
+        size = self._get_loaded().info.vocabulary
         if tokens and not 0 <= min(tokens) <= max(tokens) < size:
             wrong = min(tokens) if min(tokens) < 0 else max(tokens)
             problem = f"{wrong} is no token id of this model; they go from 0 to {size - 1}"
@@ -255,45 +257,47 @@ class LlamaTokenEngine:
 
     # --- what there is
 
-    async def _beside(self, work: Callable[[], Result], threads: Executor | None = None) -> Result:
+    async def _run_on_tokenizer_thread(
+        self, work: Callable[[], Result], threads: Executor | None = None
+    ) -> Result:
         """Runs work on a tokenizing thread."""
         return await asyncio.get_running_loop().run_in_executor(threads or self._texts, work)
 
-    def _model(self) -> Model:
+    def _get_loaded(self) -> LoadedModel:
         if self._loaded is None:
             raise EngineUnavailable("the model is not loaded yet; try again soon")
         return self._loaded
 
-    def _working(self) -> Worker:
+    def _get_loop(self) -> WorkLoop:
         if self._worker is None:
             raise EngineUnavailable("the model is not loaded yet; try again soon")
         return self._worker
 
-    def _generating(self) -> Loaded:
-        loaded = self._model()
+    def _get_generator(self) -> LoadedGenerator:
+        loaded = self._get_loaded()
         if isinstance(loaded, LoadedEmbedder):
             raise UnsupportedParameter("this model makes vectors of texts, and no tokens", param="model")
         return loaded
 
-    def _running(self) -> DecodeLoop:
-        self._generating()
-        worker = self._working()
+    def _get_decode_loop(self) -> DecodeLoop:
+        self._get_generator()
+        worker = self._get_loop()
         if isinstance(worker, EmbeddingLoop):
             raise TypeError("a model that makes tokens has a loop of its own")
         return worker
 
-    def _embedding(self) -> EmbeddingLoop:
-        worker = self._working()
+    def _get_embedding_loop(self) -> EmbeddingLoop:
+        worker = self._get_loop()
         if not isinstance(worker, EmbeddingLoop):
             raise UnsupportedParameter("this model makes tokens, and no vectors of texts", param="model")
         return worker
 
-    def _constraining(self) -> Constraining:
+    def _get_constraints(self) -> ModelConstraints:
         if self._constraints is None:
-            self._constraints = Constraining(self.vocabulary, self._generating().model.tokenize)
+            self._constraints = ModelConstraints(self.vocabulary, self._get_generator().model.tokenize)
         return self._constraints
 
-    def _the_tokenizer(self) -> Tokenizer:
+    def _get_tokenizer(self) -> NativeTokenizer:
         if self._tokenizer is None:
-            self._tokenizer = Tokenizer(self._model().model)
+            self._tokenizer = NativeTokenizer(self._get_loaded().model)
         return self._tokenizer

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from antiphon.domain.sampling import SamplingOptions
 from antiphon.engines.base import EngineInfo, KVLayout, LoadSpec
-from antiphon.engines.llama.libllama.context import KV_TYPES, ContextShape, Decoded, NativeContext
+from antiphon.engines.llama.libllama.context import KV_TYPES, ContextSizes, DecodeStatus, NativeContext
 from antiphon.engines.llama.libllama.library import find_library
 from antiphon.engines.llama.libllama.model import NativeModel
-from antiphon.engines.llama.machine import best_threads
-from antiphon.engines.llama.sequence import MOST_IDS, Policy
+from antiphon.engines.llama.machine import choose_thread_count
+from antiphon.engines.llama.sequence import MOST_IDS, SchedulingPolicy
 from antiphon.errors import LoadError
 
 MICRO_ROWS = 512
@@ -55,12 +55,12 @@ MOST_CELLS = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
-    """A model and its context; whoever has it closes it."""
+class LoadedGenerator:
+    """A model that makes tokens, with its context. The owner closes it."""
 
     model: NativeModel
     context: NativeContext
-    policy: Policy
+    policy: SchedulingPolicy
     info: EngineInfo
     ends: frozenset[int]
 
@@ -69,14 +69,14 @@ class Loaded:
         self.model.close()
 
 
-def load_model(spec: LoadSpec) -> Loaded:
+def load_model(spec: LoadSpec) -> LoadedGenerator:
     """Loads a model that makes tokens, and proves it. Raises a StartupError."""
-    require_sane(spec)
+    require_valid_spec(spec)
     return load_generator(spec, *open_model(spec))
 
 
-def require_sane(spec: LoadSpec) -> None:
-    """Raises LoadError for an order that no model could follow."""
+def require_valid_spec(spec: LoadSpec) -> None:
+    """Raises LoadError for values that no model could follow."""
     if not 1 <= spec.sequences <= MOST_IDS:
         raise LoadError(f"the number of sequences is {spec.sequences}; it must be from 1 to {MOST_IDS}")
     if spec.kv_type not in KV_TYPES:
@@ -86,35 +86,35 @@ def require_sane(spec: LoadSpec) -> None:
 
 
 def open_model(spec: LoadSpec) -> tuple[NativeModel, str]:
-    """The weights, and where the library comes from. Raises a StartupError."""
+    """Opens the weights; also returns where the library comes from. Raises a StartupError."""
     library, place = find_library(spec.library)
     model = NativeModel(library, Path(spec.model), spec.check_tensors, spec.weights_in_memory)
-    return model, f"{place.origin}, {library.version()}"
+    return model, f"{place.origin}, {library.describe_version()}"
 
 
-def load_generator(spec: LoadSpec, model: NativeModel, origin: str) -> Loaded:
-    """A model that makes tokens, ready to compute; its weights are freed when it cannot be."""
+def load_generator(spec: LoadSpec, model: NativeModel, origin: str) -> LoadedGenerator:
+    """Makes a model that generates ready to compute; frees its weights when that fails."""
     try:
-        if not model.generates():
+        if not model.is_generative():
             raise LoadError(
                 f"{Path(spec.model).name} cannot be served: it needs to be a model that makes text token by "
                 "token, with attention in every layer"
             )
-        if model.vocabulary_type() == NO_VOCABULARY:
+        if model.get_vocabulary_type() == NO_VOCABULARY:
             raise LoadError(
                 f"{Path(spec.model).name} cannot be served: it has no tokenizer; convert it together with one"
             )
-        context = NativeContext(model, context_shape(spec, model))
+        context = NativeContext(model, choose_sizes(spec, model))
     except BaseException:
         model.close()
         raise
     try:
-        return Loaded(
+        return LoadedGenerator(
             model=model,
             context=context,
-            policy=policy(spec, context, model.size),
+            policy=build_policy(spec, context, model.size),
             info=describe(model, context, spec, origin),
-            ends=frozenset(token for token in range(model.size) if model.ends(token)),
+            ends=frozenset(token for token in range(model.size) if model.is_end(token)),
         )
     except BaseException:
         context.close()
@@ -122,60 +122,60 @@ def load_generator(spec: LoadSpec, model: NativeModel, origin: str) -> Loaded:
         raise
 
 
-def cells_of_one(spec: LoadSpec, trained: int) -> int:
+def count_sequence_cells(spec: LoadSpec, trained: int) -> int:
     """Cells that one sequence may fill: its context, and no more than there are."""
     asked = spec.context_length or trained
     if spec.cells is None:
         return asked
-    return min(asked, spec.cells // spec.sequences if streams(spec) else spec.cells)
+    return min(asked, spec.cells // spec.sequences if has_streams(spec) else spec.cells)
 
 
-def streams(spec: LoadSpec) -> bool:
+def has_streams(spec: LoadSpec) -> bool:
     """Whether each sequence gets a stream of cells of its own."""
     return spec.exact or spec.layout is KVLayout.STREAMS
 
 
-def context_shape(spec: LoadSpec, model: NativeModel) -> ContextShape:
-    """Sizes for the order. Flash attention is on where bits may differ: it need not hold scores of every
-    cell."""
-    cells = cells_of_one(spec, model.trained_context())
+def choose_sizes(spec: LoadSpec, model: NativeModel) -> ContextSizes:
+    """The sizes of the context. Flash attention is on where bits may differ, because it does not hold scores
+    of every cell."""
+    cells = count_sequence_cells(spec, model.get_trained_context())
     total = spec.cells or cells * spec.sequences
     if cells < 1 or not 1 <= total <= MOST_CELLS:
         raise LoadError(
             f"{spec.sequences} sequences of {cells} tokens cannot be held; "
             "lower the context length or the number of sequences"
         )
-    keeps = spec.keep_prefixes and not streams(spec)
-    ids = max(spec.sequences, min(MOST_IDS, logits_rows(model.size))) if keeps else spec.sequences
+    keeps = spec.keep_prefixes and not has_streams(spec)
+    ids = max(spec.sequences, min(MOST_IDS, count_logit_rows(model.size))) if keeps else spec.sequences
     rows = min(spec.prefill_chunk + spec.sequences, total)
-    return ContextShape(
-        cells=cells if streams(spec) else total,
+    return ContextSizes(
+        cells=cells if has_streams(spec) else total,
         sequences=ids,
         rows=rows,
         micro_rows=EXACT_ROWS if spec.exact else MICRO_ROWS,
-        threads=spec.threads or best_threads(),
-        unified=not streams(spec),
+        threads=spec.threads or choose_thread_count(),
+        unified=not has_streams(spec),
         flash=not spec.exact,
         kv_type=spec.kv_type,
         adapter_memory=spec.adapter_memory,
-        outputs=max(ids, min(rows, spec.sequences + scored_rows(spec, model.size))),
+        outputs=max(ids, min(rows, spec.sequences + count_scored_rows(spec, model.size))),
     )
 
 
-def logits_rows(vocabulary: int) -> int:
+def count_logit_rows(vocabulary: int) -> int:
     """Rows of logits that LOGITS_BYTES hold."""
     return LOGITS_BYTES // (4 * vocabulary)
 
 
-def scored_rows(spec: LoadSpec, vocabulary: int) -> int:
+def count_scored_rows(spec: LoadSpec, vocabulary: int) -> int:
     """Prompt tokens that are scored at once."""
-    return max(FEWEST_SCORED, min(EXACT_ROWS, logits_rows(vocabulary) - spec.sequences))
+    return max(FEWEST_SCORED, min(EXACT_ROWS, count_logit_rows(vocabulary) - spec.sequences))
 
 
-def policy(spec: LoadSpec, context: NativeContext, vocabulary: int) -> Policy:
+def build_policy(spec: LoadSpec, context: NativeContext, vocabulary: int) -> SchedulingPolicy:
     """The scheduler's sizes; in exact mode after proving which numbers of rows it may use."""
-    alike = alike_row_counts(context, vocabulary) if spec.exact else range(1, spec.sequences + 1)
-    return Policy(
+    alike = find_alike_row_counts(context, vocabulary) if spec.exact else range(1, spec.sequences + 1)
+    return SchedulingPolicy(
         sequences=spec.sequences,
         chunk=min(EXACT_ROWS, spec.prefill_chunk),
         budget=spec.prefill_chunk,
@@ -184,50 +184,50 @@ def policy(spec: LoadSpec, context: NativeContext, vocabulary: int) -> Policy:
         layout=spec.layout,
         ids=context.shape.sequences,
         row_counts=tuple(alike),
-        scored_rows=scored_rows(spec, vocabulary),
+        scored_rows=count_scored_rows(spec, vocabulary),
         step_latency=spec.step_latency,
         queue=spec.queue,
         queue_per_actor=spec.queue_per_actor,
-        keep=spec.keep_prefixes,
+        keeps_prefixes=spec.keep_prefixes,
         most_kept=context.shape.cells // KEPT_PART,
         quantum=spec.quantum,
-        turn=TURN,
+        min_turn=TURN,
     )
 
 
 def describe(model: NativeModel, context: NativeContext, spec: LoadSpec, library: str) -> EngineInfo:
-    """What is loaded, for people and for the renderer."""
+    """The facts of the loaded model, for people and for the renderer."""
     return EngineInfo(
-        architecture=model.metadata("general.architecture") or "unknown",
-        parameters=model.parameters(),
-        size=model.weight(),
-        quantization=quantization(model.description()),
-        trained_context=model.trained_context(),
-        context_length=cells_of_one(spec, model.trained_context()),
+        architecture=model.get_metadata("general.architecture") or "unknown",
+        parameters=model.count_parameters(),
+        size=model.count_bytes(),
+        quantization=format_quantization(model.get_description()),
+        trained_context=model.get_trained_context(),
+        context_length=count_sequence_cells(spec, model.get_trained_context()),
         vocabulary=model.size,
         sequences=spec.sequences,
         threads=context.shape.threads,
         exact=spec.exact,
         library=library,
         library_path=str(model.library.path),
-        cpu_features=model.library.cpu_features(),
-        chat_template=model.chat_template(),
-        sampling=sampling_defaults(model),
+        cpu_features=model.library.list_cpu_features(),
+        chat_template=model.get_chat_template(),
+        sampling=read_sampling_defaults(model),
     )
 
 
-def quantization(description: str) -> str:
+def format_quantization(description: str) -> str:
     """llama.cpp's words for the file type as everybody writes it: `Q4_K - Medium` is Q4_K_M."""
     kind = description.split(" ", 2)[-1].removeprefix("all ").removesuffix(" (guessed)")
     return re.sub(r" - (Small|Medium|Large)$", lambda size: f"_{size[1][0]}", kind)
 
 
-def sampling_defaults(model: NativeModel) -> SamplingOptions:
-    """The sampling that the weights recommend, where they do and it is in the range of a request's."""
+def read_sampling_defaults(model: NativeModel) -> SamplingOptions:
+    """The sampling that the weights recommend, where it is in the range of a request's."""
 
     def number(name: str, most: float) -> float | None:
         try:
-            value = float(model.metadata(f"general.sampling.{name}") or "nan")
+            value = float(model.get_metadata(f"general.sampling.{name}") or "nan")
         except ValueError:
             return None
         return value if 0 <= value <= most else None
@@ -248,11 +248,11 @@ LONE_TRIES = 8
 """Sequences that are tried alone: a lone row is what differs most often, and may be equal by luck."""
 
 
-def alike_row_counts(context: NativeContext, vocabulary: int) -> tuple[int, ...]:
+def find_alike_row_counts(context: NativeContext, vocabulary: int) -> tuple[int, ...]:
     """The numbers of rows, up to all sequences, that compute rows alike. Raises LoadError when none do."""
     most = context.shape.sequences
     tokens = np.linspace(1, vocabulary - 1, STEPS * most, dtype=np.int32).reshape(STEPS, most)
-    probe = _Probe(context, tokens)
+    probe = _RowProbe(context, tokens)
     # Where lone rows, three, and all but one agree with all, no kernel looks at the number of rows.
     few = {1, min(3, most), max(1, most - 1)}
     alike = [count for count in sorted(few) if probe.agrees(count)]
@@ -267,13 +267,13 @@ def alike_row_counts(context: NativeContext, vocabulary: int) -> tuple[int, ...]
     return tuple(sorted({*alike, *others, most}))
 
 
-class _Probe:
-    """The same tokens of the same sequences, computed all together and in parts."""
+class _RowProbe:
+    """Computes the same tokens of the same sequences all together and in parts."""
 
     def __init__(self, context: NativeContext, tokens: NDArray[np.int32]) -> None:
         self._context = context
         self._tokens = tokens
-        self._whole = list(self._logits(0, tokens.shape[1], tokens))
+        self._whole = list(self._compute_logits(0, tokens.shape[1], tokens))
 
     def agrees(self, count: int) -> bool:
         """Whether windows of so many neighbouring sequences give what they give among all."""
@@ -283,15 +283,17 @@ class _Probe:
 
     def agrees_in_any_order(self) -> bool:
         """Whether all together give the same in another order."""
-        turned = list(self._logits(0, self._tokens.shape[1], self._tokens[:, ::-1]))
+        turned = list(self._compute_logits(0, self._tokens.shape[1], self._tokens[:, ::-1]))
         return all((part[::-1] == whole).all() for part, whole in zip(turned, self._whole, strict=True))
 
     def _agrees_at(self, start: int, count: int) -> bool:
-        parts = list(self._logits(start, count, self._tokens))
+        parts = list(self._compute_logits(start, count, self._tokens))
         window = slice(start, start + count)
         return all((part == whole[window]).all() for part, whole in zip(parts, self._whole, strict=True))
 
-    def _logits(self, start: int, count: int, table: NDArray[np.int32]) -> Iterator[NDArray[np.float32]]:
+    def _compute_logits(
+        self, start: int, count: int, table: NDArray[np.int32]
+    ) -> Iterator[NDArray[np.float32]]:
         """The logits of each step of these sequences; their cells are free again when all were taken."""
         context, slots = self._context, np.arange(start, start + count)
         for step, tokens in enumerate(table):
@@ -299,8 +301,8 @@ class _Probe:
             context.positions[:count] = step
             context.sequences[:count] = slots
             context.outputs[:count] = 1
-            if context.decode(count) != Decoded.DONE:
+            if context.decode(count) != DecodeStatus.DONE:
                 raise LoadError("the library could not compute a first token with this model; check the file")
-            yield context.logits(count).copy()
+            yield context.read_logits(count).copy()
         for slot in slots:
             context.remove(int(slot))

@@ -25,27 +25,28 @@ QUIET_END = {
 
 
 def prepare_environment(environment: MutableMapping[str, str] | None = None) -> None:
-    """Sets what native code reads once, when it is loaded; what the operator has set stays."""
+    """Sets the variables that native code reads once when it is loaded. Variables that the operator has set
+    stay."""
     target = os.environ if environment is None else environment
     sleeping = target.get(WAIT_POLICY, PASSIVE).lower() == PASSIVE
     for name, value in (QUIET_END | SHORT_SPIN if sleeping else QUIET_END).items():
         target.setdefault(name, value)
 
 
-def best_threads(cpus: Path = CPUS, group: Path = GROUP, allowed: Iterable[int] | None = None) -> int:
-    """Physical cores that this process may use: by affinity and by the control group's quota. At least 1."""
-    cores = {_core(cpus, cpu) for cpu in (usable_cpus() if allowed is None else allowed)}
-    return max(1, min(len(cores), _quota(group)))
+def choose_thread_count(cpus: Path = CPUS, group: Path = GROUP, allowed: Iterable[int] | None = None) -> int:
+    """Physical cores that this process may use, by affinity and by the control group's quota. At least 1."""
+    cores = {_read_core(cpus, cpu) for cpu in (list_usable_cpus() if allowed is None else allowed)}
+    return max(1, min(len(cores), _read_quota(group)))
 
 
-def usable_cpus() -> list[int]:
+def list_usable_cpus() -> list[int]:
     """The processors that this process may run on."""
     if sys.platform == "linux":
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
 
 
-def _core(cpus: Path, cpu: int) -> tuple[str, str]:
+def _read_core(cpus: Path, cpu: int) -> tuple[str, str]:
     """Package and core of a processor; each is its own core where the system does not say."""
     topology = cpus / f"cpu{cpu}" / "topology"
     try:
@@ -56,7 +57,7 @@ def _core(cpus: Path, cpu: int) -> tuple[str, str]:
         return "", str(cpu)
 
 
-def _quota(group: Path) -> int:
+def _read_quota(group: Path) -> int:
     """Whole processors that the control group grants, rounded up; many where there is no limit."""
     unlimited = 1 << 16
     try:

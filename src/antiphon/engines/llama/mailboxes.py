@@ -14,24 +14,24 @@ from threading import Lock
 from typing import Generic, Protocol, TypeVar
 
 from antiphon.engines.base import TokenEvent
-from antiphon.engines.llama.sequence import Sequence
+from antiphon.engines.llama.sequence import TokenSequence
 from antiphon.errors import AntiphonError, EngineUnavailable
 
 Result = TypeVar("Result")
 Command = Callable[[], None]
 
 
-class Abortable(Protocol):
-    """A context whose running decode can be ended; `NativeContext` says what each does."""
+class AbortableContext(Protocol):
+    """A context whose running decode can be aborted; `NativeContext` documents both methods."""
 
     def abort(self) -> None: ...
     def resume(self) -> None: ...
 
 
-class Inbox:
-    """Commands in the order in which they came. Any thread puts; the decode thread takes."""
+class CommandInbox:
+    """Commands for the decode thread, in order. Any thread puts; the decode thread takes."""
 
-    def __init__(self, context: Abortable) -> None:
+    def __init__(self, context: AbortableContext) -> None:
         self._context = context
         self._commands: SimpleQueue[Command] = SimpleQueue()
         self._lock = Lock()
@@ -48,15 +48,16 @@ class Inbox:
             self._commands.put(command)
 
     def interrupt(self, command: Command, leaving: object | None = None) -> None:
-        """The same for one that may abort the running decode: if it is for who leaves, or by default if it is
-        for anybody whose leaving aborts it."""
+        """Puts a command that may abort the running decode: where `leaving` is one whose end aborts it, or by
+        default where there is any such sequence."""
         with self._lock:
             if leaving in self._flight or (leaving is None and self._flight):
                 self._context.abort()
             self._commands.put(command)
 
     def ask(self, work: Callable[[], Result]) -> Future[Result]:
-        """Has the thread do it between two steps. Raises EngineUnavailable when it has ended."""
+        """Runs work on the decode thread between two steps. Raises EngineUnavailable when the thread has
+        ended."""
         answer: Future[Result] = Future()
 
         def command() -> None:
@@ -69,21 +70,21 @@ class Inbox:
         return answer
 
     @property
-    def is_shut(self) -> bool:
+    def is_closed(self) -> bool:
         return self._shut
 
     # --- the decode thread
 
     @property
-    def empty(self) -> bool:
+    def is_empty(self) -> bool:
         return self._commands.empty()
 
     def wait(self) -> Command:
-        """The next one, when it comes."""
+        """Waits for the next command."""
         return self._commands.get()
 
-    def all(self) -> Iterator[Command]:
-        """Those that are there."""
+    def take_all(self) -> Iterator[Command]:
+        """The commands that are there now."""
         try:
             while True:
                 yield self._commands.get_nowait()
@@ -91,8 +92,8 @@ class Inbox:
             return
 
     @contextmanager
-    def abortable(self, flight: frozenset[object]) -> Iterator[None]:
-        """While a decode runs that the leaving of one of these aborts."""
+    def allow_abort(self, flight: frozenset[object]) -> Iterator[None]:
+        """While a decode runs, the end of any of these sequences aborts it."""
         with self._lock:
             self._context.resume()
             self._flight = flight
@@ -102,8 +103,8 @@ class Inbox:
             with self._lock:
                 self._flight = frozenset()
 
-    def shut(self) -> None:
-        """Nothing more is put."""
+    def close(self) -> None:
+        """Refuses further commands."""
         with self._lock:
             self._shut = True
 
@@ -112,27 +113,27 @@ E = TypeVar("E")
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """The decode thread has let go; the error, when it failed."""
+class StreamEnd:
+    """The decode thread has let go of a request; with the error, when it failed."""
 
     error: AntiphonError | None = None
 
 
-class Mailbox(Generic[E]):
-    """It has one reader. Only the event loop's thread touches it; the decode thread carries it along."""
+class EventMailbox(Generic[E]):
+    """Events for one reader. Only the event loop's thread touches it; the decode thread only passes it on."""
 
     __slots__ = ("_events", "_waiting", "began", "ended")
 
     def __init__(self, began: float) -> None:
         self.began = began
         """When it was asked for, in seconds of the engine's clock."""
-        self.ended: Ended | None = None
+        self.ended: StreamEnd | None = None
         self._events: deque[E] = deque()
         self._waiting: asyncio.Future[None] | None = None
 
-    def put(self, event: E | Ended) -> None:
+    def put(self, event: E | StreamEnd) -> None:
         """Adds an event and wakes the reader."""
-        if isinstance(event, Ended):
+        if isinstance(event, StreamEnd):
             self.ended = event
         else:
             self._events.append(event)
@@ -142,10 +143,13 @@ class Mailbox(Generic[E]):
     async def take(self) -> E | None:
         """The next event; None after the last. Raises the error of a failure."""
         while not self._events and self.ended is None:
-            await self._news()
+            await self._wait_for_event()
         if self._events:
             return self._events.popleft()
-        ended, self.ended = self.ended, Ended()  # an error that its own traceback leads to keeps the request
+        ended, self.ended = (
+            self.ended,
+            StreamEnd(),
+        )  # an error that its own traceback leads to keeps the request
         try:
             if ended is not None and ended.error is not None:
                 raise ended.error
@@ -154,12 +158,12 @@ class Mailbox(Generic[E]):
         return None
 
     async def end(self) -> None:
-        """Waits until the decode thread has let go; what else comes is dropped."""
+        """Waits until the decode thread has let go; events that still come are dropped."""
         while self.ended is None:
-            await self._news()
+            await self._wait_for_event()
         self._events.clear()
 
-    async def _news(self) -> None:
+    async def _wait_for_event(self) -> None:
         self._waiting = asyncio.get_running_loop().create_future()
         try:
             await self._waiting
@@ -167,19 +171,19 @@ class Mailbox(Generic[E]):
             self._waiting = None
 
 
-class Stream(Mailbox[TokenEvent]):
-    """Of one sequence."""
+class SequenceStream(EventMailbox[TokenEvent]):
+    """The events of one sequence."""
 
-    __slots__ = ("said", "sequence")
+    __slots__ = ("last_token_at", "sequence")
 
-    def __init__(self, sequence: Sequence, began: float) -> None:
+    def __init__(self, sequence: TokenSequence, began: float) -> None:
         super().__init__(began)
         self.sequence = sequence
-        self.said = 0.0
+        self.last_token_at = 0.0
         """When its last token was drawn; the decode thread's."""
 
 
-def deliver(deliveries: Iterable[tuple[Mailbox[E], E | Ended]]) -> None:
-    """Puts events where they belong."""
+def deliver(deliveries: Iterable[tuple[EventMailbox[E], E | StreamEnd]]) -> None:
+    """Puts events into their mailboxes."""
     for mailbox, event in deliveries:
         mailbox.put(event)

@@ -5,7 +5,7 @@ gives the order in which to try.
 
 Turns alone are not fair: a caller that came first with long answers would hold every place until one of them
 ends. So callers that run or wait have equal shares of the places, and of the cells where these run short. A
-caller alone has all of them. `exchange` only reads; the scheduler carries it out.
+caller alone has all of them. `choose_exchange` only reads; the scheduler carries it out.
 """
 
 from collections import Counter, deque
@@ -13,50 +13,50 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from heapq import heapify, heappop, heapreplace
 
 from antiphon.domain.fair_queue import FairQueue
-from antiphon.engines.llama.sequence import Policy, Sequence
+from antiphon.engines.llama.sequence import SchedulingPolicy, TokenSequence
 from antiphon.errors import AntiphonError
 
 
-class Waiting(FairQueue[Sequence]):
+class SequenceQueue(FairQueue[TokenSequence]):
     """Sequences that wait to be admitted, and what is known of how fast that goes."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: SchedulingPolicy) -> None:
         super().__init__(policy)
-        self._preempted: deque[Sequence] = deque()
+        self._preempted: deque[TokenSequence] = deque()
         self._groups: Counter[str] = Counter()
         """Groups of those that are queued or run."""
 
-    def everybody(self) -> list[Sequence]:
+    def everybody(self) -> list[TokenSequence]:
         """All that wait, in no order that matters. From any thread."""
         return [*tuple(self._preempted), *super().everybody()]
 
-    def refusal(self, one: Sequence, now: float, free: int = 0) -> AntiphonError | None:
+    def refusal(self, one: TokenSequence, now: float, free: int = 0) -> AntiphonError | None:
         """Why it may not be queued, if so."""
         if one.group is not None and self._groups[one.group]:
             return None
         return super().refusal(one, now, free)
 
-    def add(self, one: Sequence) -> None:
+    def add(self, one: TokenSequence) -> None:
         super().add(one)
         if one.group is not None:
             self._groups[one.group] += 1
 
-    def put_back(self, sequence: Sequence) -> None:
-        """Puts one that ran before all others, the older first."""
+    def put_back(self, sequence: TokenSequence) -> None:
+        """Puts a preempted sequence before all others, the older first."""
         self._preempted.append(sequence)
         if len(self._preempted) > 1:
             self._preempted = deque(sorted(self._preempted, key=lambda one: one.arrival))
         self._count += 1
 
-    def give_back(self, sequence: Sequence) -> None:
-        """Puts one that gave its place to another caller before those of its own that are no more urgent; all
-        others' turns come before its caller's next one."""
+    def give_back(self, sequence: TokenSequence) -> None:
+        """Puts a sequence that yielded its place before those of its caller that are no more urgent. All
+        other callers' turns come before its caller's next one."""
         line = self._lines.setdefault(sequence.actor, deque())
         line.insert(sum(other.priority < sequence.priority for other in line), sequence)
         self._count += 1
         self._turn(sequence.actor)
 
-    def remove(self, one: Sequence) -> None:
+    def remove(self, one: TokenSequence) -> None:
         """It is admitted, or waits no longer."""
         if one.started and one in self._preempted:
             self._count -= 1
@@ -64,12 +64,12 @@ class Waiting(FairQueue[Sequence]):
         else:
             super().remove(one)
 
-    def admit(self, sequence: Sequence) -> None:
+    def admit(self, sequence: TokenSequence) -> None:
         """Takes it out; its actor's next turn comes after everybody else's."""
         self.leave(sequence)
 
-    def note_departure(self, sequence: Sequence, now: float) -> None:
-        """It neither waits nor runs any more."""
+    def note_departure(self, sequence: TokenSequence, now: float) -> None:
+        """Notes that a sequence neither waits nor runs any more."""
         if sequence.started:
             self.note_end(now)
         if sequence.group is not None:
@@ -77,9 +77,9 @@ class Waiting(FairQueue[Sequence]):
             if not self._groups[sequence.group]:
                 del self._groups[sequence.group]
 
-    def in_turn(self, held: Mapping[str, int]) -> Iterator[Sequence]:
-        """All in the order in which to try them: those of the caller that has the fewest places first, and of
-        equal ones those whose turn it is. `held`: places of each caller that has any. The queue may change
+    def list_in_turn(self, held: Mapping[str, int]) -> Iterator[TokenSequence]:
+        """All sequences in the order in which to try them: those of the caller with the fewest places first,
+        and of equal callers by turn. `held`: places of each caller that has any. The queue may change
         meanwhile."""
         yield from tuple(self._preempted)
         lines = [tuple(line) for line in self._lines.values()]
@@ -93,18 +93,19 @@ class Waiting(FairQueue[Sequence]):
             else:
                 heappop(order)
 
-    def actors(self) -> set[str]:
-        """Callers of whom any waits."""
+    def list_actors(self) -> set[str]:
+        """Callers that have a waiting sequence."""
         return {*self._lines, *(one.actor for one in self._preempted)}
 
-    def since(self, moment: float) -> bool:
-        """Whether the first of any line has waited since then, or since before."""
-        return any(line[0].queued <= moment for line in self._lines.values()) or any(
-            one.queued <= moment for one in self._preempted
+    def has_waited_since(self, moment: float) -> bool:
+        """Whether the first of any caller has waited since then or longer."""
+        return any(line[0].queued_at <= moment for line in self._lines.values()) or any(
+            one.queued_at <= moment for one in self._preempted
         )
 
-    def firsts(self, is_held: Callable[[Sequence], bool]) -> Iterator[Sequence]:
-        """The first of each caller's in the order of their turns, not counting those for which this holds."""
+    def list_firsts(self, is_held: Callable[[TokenSequence], bool]) -> Iterator[TokenSequence]:
+        """The first sequence of each caller, in the order of turns, leaving out those for which `is_held` is
+        true."""
         yield from (one for one in self._preempted if not is_held(one))
         for line in self._lines.values():
             first = next((one for one in line if not is_held(one)), None)
@@ -120,23 +121,23 @@ LEAST_TOKENS = 16
 """Tokens that it gets further meanwhile, whatever was computed again: so each one ends."""
 
 
-def exchange(
-    running: Collection[Sequence],
-    waiting: Waiting,
-    policy: Policy,
+def choose_exchange(
+    running: Collection[TokenSequence],
+    waiting: SequenceQueue,
+    policy: SchedulingPolicy,
     now: float,
-    is_held: Callable[[Sequence], bool],
-) -> tuple[Sequence, Sequence] | None:
-    """Who is to have a place, and who of those that run gives it: the newest of the caller that holds most.
-    Places are counted while all are taken, else cells, for want of which somebody waits then. A caller gives
-    what it holds above its share. `is_held`: whether one waits for another's prompt, and wants no place."""
-    if not waiting.since(now - PATIENCE):
+    is_held: Callable[[TokenSequence], bool],
+) -> tuple[TokenSequence, TokenSequence] | None:
+    """The sequence that gets a place, and the running one that yields it: the newest of the caller that holds
+    most. Places are counted while all are taken, otherwise cells. A caller yields only what it holds above
+    its share. `is_held`: whether a sequence waits for another's prompt, and needs no place."""
+    if not waiting.has_waited_since(now - PATIENCE):
         return None
-    callers = len({one.actor for one in running} | waiting.actors())
+    callers = len({one.actor for one in running} | waiting.list_actors())
     if callers < 2:
         return None
     is_full = len(running) >= policy.sequences
-    if not is_full and policy.streams:
+    if not is_full and policy.has_streams:
         return None
     share = -(-(policy.sequences if is_full else policy.cells) // callers)
     held: Counter[str] = Counter()
@@ -145,19 +146,19 @@ def exchange(
     givers = [
         one
         for one in running
-        if held[one.actor] - (1 if is_full else len(one.tokens)) >= share and _may_go(one, policy, now)
+        if held[one.actor] - (1 if is_full else len(one.tokens)) >= share and _may_yield(one, policy, now)
     ]
     if not givers:
         return None
-    for taker in waiting.firsts(is_held):
-        if held[taker.actor] < share and now - taker.queued >= PATIENCE:
+    for taker in waiting.list_firsts(is_held):
+        if held[taker.actor] < share and now - taker.queued_at >= PATIENCE:
             return taker, max(givers, key=lambda one: (held[one.actor], one.arrival))
     return None
 
 
-def _may_go(one: Sequence, policy: Policy, now: float) -> bool:
-    """Whether it ran long enough and got on. In exact mode scored prompts are not computed again as they
-    were: their chunks may have been shorter."""
+def _may_yield(one: TokenSequence, policy: SchedulingPolicy, now: float) -> bool:
+    """Whether it ran long enough and made progress. Exact mode cannot recompute scored prompts as they were,
+    because their chunks may have been shorter."""
     if policy.exact and one.request.prompt_logprobs is not None:
         return False
-    return now - one.since >= LEAST_RUN and one.computed - one.reached >= LEAST_TOKENS
+    return now - one.running_since >= LEAST_RUN and one.computed - one.furthest >= LEAST_TOKENS

@@ -12,14 +12,14 @@ import numpy as np
 
 from antiphon.constraints.guide import Guide
 from antiphon.engines.base import KVLayout, StopCause, TokenRequest
-from antiphon.engines.sampling import Drawing
+from antiphon.engines.sampling import SamplingState
 
-Key = tuple[str | None, str]
+PrefixKey = tuple[str | None, str]
 """Adapter and cache salt: only sequences with an equal key may share cells."""
 
 
-class Phase(StrEnum):
-    """Where a sequence stands."""
+class SequencePhase(StrEnum):
+    """The phase of a sequence."""
 
     QUEUED = "queued"
     PREFILL = "prefill"
@@ -30,78 +30,78 @@ class Phase(StrEnum):
     """Finished, failed or closed; it holds nothing."""
 
 
-class Sequence:
+class TokenSequence:
     """Owned by the decode thread once it is submitted."""
 
     __slots__ = (
         "_over",
         "actor",
         "arrival",
-        "awaited",
-        "awaits",
         "computed",
-        "drawing",
-        "forced",
-        "goal",
+        "followers",
+        "forced_spans",
+        "furthest",
         "group",
         "guide",
         "id",
         "key",
-        "limit",
+        "max_length",
         "priority",
-        "prompt",
-        "queued",
-        "reached",
+        "prompt_length",
+        "queued_at",
         "request",
-        "scored",
-        "shared",
-        "since",
+        "running_since",
+        "sampling_state",
+        "scored_tokens",
+        "shared_tokens",
         "started",
         "stops",
         "tokens",
+        "waits_for",
+        "waits_until",
     )
 
     def __init__(
-        self, request: TokenRequest, prompt: Tokens[int], context: int, drawing: Drawing | None = None
+        self, request: TokenRequest, prompt: Tokens[int], context: int, drawing: SamplingState | None = None
     ) -> None:
         self.request = request
-        self.drawing = drawing
+        self.sampling_state = drawing
         """What its draws depend on; it outlives preemption."""
         self.guide: Guide | None = None
         """What a constraint allows it."""
-        self.prompt = len(prompt)
+        self.prompt_length = len(prompt)
         """Tokens of the prompt."""
         self.tokens = array("i", prompt)
         """Those of the prompt, then those drawn."""
-        self.limit = min(len(prompt) + request.max_tokens, context)
+        self.max_length = min(len(prompt) + request.max_tokens, context)
         """Most tokens that it may have, the prompt included."""
         self.stops = frozenset(request.stop_token_ids)
-        self.key: Key = (request.adapter, request.cache_salt)
+        self.key: PrefixKey = (request.adapter, request.cache_salt)
         self.group = request.group
         self.actor = request.actor
         self.priority = request.priority
         self.arrival = 0
         """Its number among all that were queued; the higher, the younger."""
-        self.queued = self.since = 0.0
+        self.queued_at = self.running_since = 0.0
         """Since when it waits, or runs."""
-        self.reached = 0
+        self.furthest = 0
         """Most of its tokens that were computed when it was put back."""
-        self.forced: dict[int, int] = {}
+        self.forced_spans: dict[int, int] = {}
         """Where spans of tokens behind its prompt began and ended: those that a constraint forced."""
         self.id: int | None = None
         """Its number in the library's KV cache while it runs."""
         self.computed = 0
         """Tokens whose keys and values are in the cache."""
-        self.shared = 0
+        self.shared_tokens = 0
         """Prompt tokens that were computed before it came."""
         self.started = False
         """Whether it was admitted once: a preempted one is queued again, but its client knows it runs."""
-        self.scored = 0 if request.prompt_logprobs is not None else len(prompt)
+        self.scored_tokens = 0 if request.prompt_logprobs is not None else len(prompt)
         """Prompt tokens whose rows' scores were said, where they were asked for."""
-        self.awaits: Sequence | None = None
+        self.waits_for: TokenSequence | None = None
         """The running sequence whose prompt it waits for, and up to where."""
-        self.goal = 0
-        self.awaited = 0
+        self.waits_until = 0
+        self.followers = 0
         """How many wait for its prompt."""
         self._over = False
 
@@ -109,80 +109,81 @@ class Sequence:
         return f"<Sequence {self.phase} id={self.id} {self.computed}/{len(self.tokens)}>"
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> SequencePhase:
         if self._over:
-            return Phase.OVER
+            return SequencePhase.OVER
         if self.id is None:
-            return Phase.QUEUED
-        return Phase.DECODE if self.computed == len(self.tokens) - 1 else Phase.PREFILL
+            return SequencePhase.QUEUED
+        return SequencePhase.DECODE if self.computed == len(self.tokens) - 1 else SequencePhase.PREFILL
 
     @property
-    def held(self) -> bool:
-        """Whether it is not known yet which tokens must follow its last one, as of this step."""
-        return self.guide is not None and not self.guide.seen
+    def is_undecided(self) -> bool:
+        """Whether this step does not know yet which tokens must follow the last one."""
+        return self.guide is not None and not self.guide.was_settled
 
     @property
-    def idle(self) -> bool:
-        """Whether there is nothing to compute of it until more is known of its constraint."""
+    def is_idle(self) -> bool:
+        """Whether nothing can be computed until its constraint has an answer."""
         left = len(self.tokens) - self.computed
-        return left == 0 or (left == 1 and self.held)
+        return left == 0 or (left == 1 and self.is_undecided)
 
     @property
-    def seat(self) -> int:
-        """Its id, of a sequence that runs."""
+    def running_id(self) -> int:
+        """Its id while it runs."""
         if self.id is None:
             raise RuntimeError(f"{self} does not run")
         return self.id
 
     @property
-    def made(self) -> int:
+    def completion_tokens(self) -> int:
         """Completion tokens so far; the position of the next draw."""
-        return len(self.tokens) - self.prompt
+        return len(self.tokens) - self.prompt_length
 
     @property
-    def scores(self) -> bool:
-        """Whether scores of its prompt are still to be said."""
-        return self.scored < self.prompt - 1
+    def needs_scores(self) -> bool:
+        """Whether scores of its prompt are still to be sent."""
+        return self.scored_tokens < self.prompt_length - 1
 
     @property
-    def takes(self) -> int:
-        """Most of its tokens that it may take from the cache: its last one is its own decode row, and what is
-        to be scored is computed anew."""
-        return self.scored if self.scores else len(self.tokens) - 1
+    def reusable_tokens(self) -> int:
+        """Most tokens that it may take from the cache: its last one is its own decode row, and a scored
+        prompt is computed anew."""
+        return self.scored_tokens if self.needs_scores else len(self.tokens) - 1
 
     @property
-    def complete(self) -> bool:
-        """Whether it asked for scores alone, and has them."""
-        return self.request.max_tokens == 0 and not self.scores
+    def is_complete(self) -> bool:
+        """Whether it wanted scores alone, and has them."""
+        return self.request.max_tokens == 0 and not self.needs_scores
 
-    def computed_span(self, start: int, stop: int) -> None:
-        """Notes that a call computed these of its tokens at once."""
+    def note_span(self, start: int, stop: int) -> None:
+        """Notes that one call computed these of its tokens."""
         self.computed = stop
-        if start >= self.prompt - 1:
-            self.forced[start] = stop
+        if start >= self.prompt_length - 1:
+            self.forced_spans[start] = stop
 
     def end(self) -> None:
-        """Says that it takes part no more."""
+        """Marks it as over."""
         self._over = True
 
-    def take(self, token: int, ends: frozenset[int]) -> StopCause | None:
-        """Appends a token that was forced: the place of the next draw moves on."""
-        if self.drawing is not None:
-            self.drawing.accept(token)
+    def accept_forced(self, token: int, ends: frozenset[int]) -> StopCause | None:
+        """Appends a forced token; the position of the next draw moves on."""
+        if self.sampling_state is not None:
+            self.sampling_state.accept(token)
         return self.accept(token, ends)
 
     def accept(self, token: int, ends: frozenset[int]) -> StopCause | None:
-        """Appends a drawn token; why the sequence ends with it, if it does."""
+        """Appends a drawn token; returns the cause if the sequence ends with it."""
         self.tokens.append(token)
         if token in ends and not self.request.sampling.ignore_eos:
             return StopCause.END
         if token in self.stops:
             return StopCause.STOP_TOKEN
-        return StopCause.LENGTH if len(self.tokens) >= self.limit else None
+        return StopCause.LENGTH if len(self.tokens) >= self.max_length else None
 
 
-def common(one: "array[int]", other: "array[int]", start: int, stop: int) -> int:
-    """Up to where two arrays of tokens are equal, at most `stop`; below `start` they are known to be."""
+def find_common_end(one: "array[int]", other: "array[int]", start: int, stop: int) -> int:
+    """The place up to which two arrays of tokens are equal, at most `stop`; they are known to be equal below
+    `start`."""
     if start >= stop:
         return stop
     differ = np.frombuffer(one, np.int32)[start:stop] != np.frombuffer(other, np.int32)[start:stop]
@@ -203,8 +204,8 @@ MOST_IDS = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
-    """How the engine schedules."""
+class SchedulingPolicy:
+    """Sizes and bounds that the scheduler keeps to, fixed when the model is loaded."""
 
     sequences: int
     """Sequences that run at once."""
@@ -230,24 +231,24 @@ class Policy:
     """Seconds of one step that a prompt may take while other sequences wait for their next token."""
     queue: int = 512
     queue_per_actor: int = 256
-    keep: bool = True
+    keeps_prefixes: bool = True
     """Whether computed prefixes stay for later requests."""
     most_kept: int | None = None
     """Cells of a pool that may be kept: the rows of every step walk past each of them. None: all."""
     quantum: int = 4
     """Steps that the sequences of one adapter get at least before those of another have their turn."""
-    turn: float = 0.0
+    min_turn: float = 0.0
     """Seconds that they get at least. The library builds its graphs anew when the adapter changes, which
     takes about as long as a step of a small model."""
 
-    def part(self, coming: int, pace: float) -> int:
-        """Prompt tokens of a step beside those that wait for their next token, while so many prompts come in.
-        `pace`: seconds that one takes; 0 while unknown."""
+    def compute_prompt_budget(self, coming: int, pace: float) -> int:
+        """Prompt tokens of a step beside sequences that wait for their next token, while so many prompts come
+        in. `pace`: seconds that one prompt token takes; 0 while unknown."""
         rate = max(LEAST_PACE, 1 / pace) if pace else LEAST_PACE
         patience = self.step_latency * max(1, min(MOST_PATIENCE, coming))
         return max(1, min(self.budget, int(patience * rate)))
 
     @property
-    def streams(self) -> bool:
+    def has_streams(self) -> bool:
         """Whether each sequence has a stream of cells of its own."""
         return self.exact or self.layout is KVLayout.STREAMS

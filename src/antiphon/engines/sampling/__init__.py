@@ -5,8 +5,8 @@ where its largest logits do not suffice. `logits` finds the largest numbers of a
 computes log-probabilities. The result of a row does not depend on the rows beside it, to the last bit.
 """
 
-from antiphon.engines.sampling.logits import prompt_scores
-from antiphon.engines.sampling.sampler import Drawn, Sampler
-from antiphon.engines.sampling.sampling_state import Drawing
+from antiphon.engines.sampling.logits import score_prompt
+from antiphon.engines.sampling.sampler import SampledToken, Sampler
+from antiphon.engines.sampling.sampling_state import SamplingState
 
-__all__ = ["Drawing", "Drawn", "Sampler", "prompt_scores"]
+__all__ = ["SampledToken", "Sampler", "SamplingState", "score_prompt"]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.domain.sampling import Sampling
-from antiphon.engines.sampling.logits import Floats, Ids, largest
+from antiphon.engines.sampling.logits import Floats, Ids, find_largest
 
 SORTABLE = 512
 """Keys up to which sorting them is quickest."""
@@ -18,82 +18,84 @@ SORTABLE = 512
 SHIFTS = (20, 10, 0)
 """Bits of a key below those looked at in each pass; a key has 31."""
 
-COUNTED = 1 << 14
+BINCOUNT_CHUNK = 1 << 14
 """Numbers that are counted at once: counting makes copies of them, which are to stay in the cache."""
 
-FARTHEST = np.float32(1e30)
+MAX_FALL = np.float32(1e30)
 """A fall in place of infinity, so that nothing times it is nothing."""
 
-SOMETHING = float(np.finfo(np.float64).tiny)
+MIN_MASS = float(np.finfo(np.float64).tiny)
 """Less than any weight: who asks for no mass at all, as a top-p of 0 does, gets one token."""
 
 Wide = NDArray[np.float64]
 Keys = NDArray[np.int32]
 
 
-def narrow(sampling: Sampling, weights: Floats) -> None:
-    """Makes nothing of what min-p, top-k, top-p and typical-p, one after the other, leave out; something
-    stays.
+def apply_filters(sampling: Sampling, weights: Floats) -> None:
+    """Applies min-p, top-k, top-p and typical-p in this order. Weights that are filtered out become 0; at
+    least one stays.
 
     `weights`: one row, the largest is 1.
     """
     if sampling.min_p > 0:
         weights *= weights >= np.float32(sampling.min_p)
     if 0 < sampling.top_k < len(weights):
-        keep(weights, largest(weights, sampling.top_k))
+        keep_only(weights, find_largest(weights, sampling.top_k))
     if sampling.top_p < 1:
-        narrow_to(0x7FFFFFFF - weights.view(np.int32), weights, sampling.top_p * total(weights))
+        keep_smallest(0x7FFFFFFF - weights.view(np.int32), weights, sampling.top_p * sum_weights(weights))
     if sampling.typical_p < 1:
-        narrow_to(unusualness(weights).view(np.int32), weights, sampling.typical_p * total(weights))
+        keep_smallest(
+            compute_atypicality(weights).view(np.int32), weights, sampling.typical_p * sum_weights(weights)
+        )
 
 
-def total(weights: Floats) -> float:
+def sum_weights(weights: Floats) -> float:
     """The sum of a row, added up in pairs."""
     return float(weights.sum())
 
 
-def keep(weights: Floats, places: Ids) -> None:
-    """Makes nothing of all weights but these."""
+def keep_only(weights: Floats, places: Ids) -> None:
+    """Sets all weights but these to 0."""
     kept = weights[places]
     weights.fill(0.0)
     weights[places] = kept
 
 
-def unusualness(weights: Floats) -> Floats:
+def compute_atypicality(weights: Floats) -> Floats:
     """How far each token's surprise is from the expected one (Meister and others, 2022), in nats."""
     with np.errstate(divide="ignore"):
         falls = np.log(weights)
-    np.maximum(falls, -FARTHEST, out=falls)
+    np.maximum(falls, -MAX_FALL, out=falls)
     falls -= (weights * falls).sum() / weights.sum()
     return np.abs(falls, out=falls)
 
 
-def narrow_to(keys: Keys, weights: Floats, wanted: float) -> None:
-    """Makes nothing of all but the fewest smallest keys whose weights sum to `wanted`, at least one; of equal
-    ones the first stay.
+def keep_smallest(keys: Keys, weights: Floats, wanted: float) -> None:
+    """Keeps the fewest smallest keys whose weights sum to `wanted`, at least one, and sets the other weights
+    to 0; of equal keys the first stay.
 
     `keys`: not negative.
     """
-    sums = sums_by_bin(keys, weights).cumsum()
-    edge = reaching(sums, wanted)
+    sums = sum_by_bin(keys, weights).cumsum()
+    edge = find_reaching(sums, wanted)
     places = np.flatnonzero(keys >> SHIFTS[0] == edge)
     rest = wanted - float(sums[edge - 1]) if edge else wanted
-    places = places[fewest(keys[places], weights[places], rest)]
+    places = places[find_fewest(keys[places], weights[places], rest)]
     kept = weights[places]
     weights *= keys < edge << SHIFTS[0]
     weights[places] = kept
 
 
-def sums_by_bin(keys: Keys, weights: Floats) -> Wide:
+def sum_by_bin(keys: Keys, weights: Floats) -> Wide:
     """The sums of the weights by their keys' leading bits."""
     sums = np.zeros(1 << 31 - SHIFTS[0])
-    for at in range(0, len(keys), COUNTED):
-        bins = keys[at : at + COUNTED] >> SHIFTS[0]
-        sums += np.bincount(bins, weights[at : at + COUNTED], minlength=len(sums))
+    for at in range(0, len(keys), BINCOUNT_CHUNK):
+        bins = keys[at : at + BINCOUNT_CHUNK] >> SHIFTS[0]
+        sums += np.bincount(bins, weights[at : at + BINCOUNT_CHUNK], minlength=len(sums))
     return sums
 
 
-def keep_typical(weights: Wide, mass: float) -> Ids:
+def find_typical(weights: Wide, mass: float) -> Ids:
     """Places of the fewest weights that sum to `mass` of the whole, those first whose surprise is nearest to
     the expected one."""
     whole = float(weights.sum())
@@ -102,11 +104,11 @@ def keep_typical(weights: Wide, mass: float) -> Ids:
         surprise = -np.log(chances)
     expected = float((chances * np.where(chances > 0, surprise, 0.0)).sum())
     unusual = np.abs(surprise - expected).astype(np.float32)  # infinite where the weight is nothing
-    return fewest(unusual.view(np.int32), weights, mass * whole)
+    return find_fewest(unusual.view(np.int32), weights, mass * whole)
 
 
-def fewest(keys: Keys, weights: Floats | Wide, wanted: float) -> Ids:
-    """Places of the fewest smallest keys whose weights sum to `wanted`, at least one; of equal ones the
+def find_fewest(keys: Keys, weights: Floats | Wide, wanted: float) -> Ids:
+    """Places of the fewest smallest keys whose weights sum to `wanted`, at least one; of equal keys the
     first.
 
     `keys`: not negative.
@@ -119,7 +121,7 @@ def fewest(keys: Keys, weights: Floats | Wide, wanted: float) -> Ids:
         bins = keys[places] >> shift
         bins -= bins.min()
         sums = np.bincount(bins, weights[places]).cumsum()
-        edge = reaching(sums, wanted)
+        edge = find_reaching(sums, wanted)
         sure.append(places[bins < edge])
         wanted -= float(sums[edge - 1]) if edge else 0.0
         places = places[bins == edge]
@@ -130,7 +132,7 @@ def fewest(keys: Keys, weights: Floats | Wide, wanted: float) -> Ids:
     return np.concatenate((*sure, places[: int(sums.searchsorted(wanted)) + 1]))
 
 
-def reaching(sums: Wide, wanted: float) -> int:
-    """The first of the running sums that reaches `wanted` and is more than nothing, or the one that reaches
-    their end."""
-    return int(sums.searchsorted(min(max(wanted, SOMETHING), float(sums[-1]))))
+def find_reaching(sums: Wide, wanted: float) -> int:
+    """The index of the first positive running sum that reaches `wanted`, or of the one that reaches the
+    total."""
+    return int(sums.searchsorted(min(max(wanted, MIN_MASS), float(sums[-1]))))

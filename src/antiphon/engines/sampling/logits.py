@@ -23,7 +23,7 @@ COLUMNS, MANY_COLUMNS = 256, 1024
 MANY = 1 << 14
 """Vocabulary from which a row has MANY_COLUMNS."""
 
-CROWD = 8
+CROWDED_FACTOR = 8
 """Times the wanted number that may reach the bound before ties are taken for what they are, and cut."""
 
 LOWEST = np.finfo(np.float32).min
@@ -33,15 +33,15 @@ ROWS = 1 << 8
 """Rows of a block: with an id and a number they make one sortable integer."""
 
 
-def columns(vocabulary: int) -> int:
-    """Columns of a row; a row of fewer ids has one for each."""
+def count_columns(vocabulary: int) -> int:
+    """Columns of a row. A row with fewer ids has one column for each."""
     return min(vocabulary, MANY_COLUMNS if vocabulary >= MANY else COLUMNS)
 
 
-def column_maxima(rows: Floats) -> Floats:
+def find_column_maxima(rows: Floats) -> Floats:
     """The maximum of each column of each row."""
     count, width = rows.shape
-    across = columns(width)
+    across = count_columns(width)
     whole = width // across * across
     maxima: Floats = rows[:, :whole].reshape(count, -1, across).max(axis=1)
     if whole < width:
@@ -49,10 +49,10 @@ def column_maxima(rows: Floats) -> Floats:
     return maxima
 
 
-def column_sums(rows: Floats) -> Floats:
+def sum_columns(rows: Floats) -> Floats:
     """The sum of each column of each row."""
     count, width = rows.shape
-    across = columns(width)
+    across = count_columns(width)
     whole = width // across * across
     sums: Floats = rows[:, :whole].reshape(count, -1, across).sum(axis=1)
     if whole < width:
@@ -61,7 +61,7 @@ def column_sums(rows: Floats) -> Floats:
 
 
 @dataclass(slots=True)
-class Head:
+class TopLogits:
     """The largest numbers of each row, in descending order, of equal ones the lower id first."""
 
     ids: Ids
@@ -73,8 +73,8 @@ class Head:
 
 
 @dataclass(slots=True)
-class Block:
-    """Rows with the maxima of their columns."""
+class LogitBlock:
+    """Rows of logits with the maxima of their columns."""
 
     rows: Floats
     maxima: Floats
@@ -82,18 +82,20 @@ class Block:
     """(rows,) the largest number of each; NaN where a row holds one."""
 
     @classmethod
-    def of(cls, rows: Floats) -> "Block":
-        """At most ROWS of them."""
-        maxima = column_maxima(rows)
+    def of(cls, rows: Floats) -> "LogitBlock":
+        """Makes a block of at most ROWS rows."""
+        maxima = find_column_maxima(rows)
         return cls(rows, maxima, maxima.max(axis=1))
 
-    def part(self, picked: Rows) -> "Block":
-        """These rows, in ascending order; nothing is copied when they are all."""
+    def select(self, picked: Rows) -> "LogitBlock":
+        """These rows, in ascending order. Nothing is copied when they are all rows."""
         if len(picked) == len(self.rows):
             return self
-        return Block(part(self.rows, picked), part(self.maxima, picked), part(self.tops, picked))
+        return LogitBlock(
+            select_rows(self.rows, picked), select_rows(self.maxima, picked), select_rows(self.tops, picked)
+        )
 
-    def head(self, count: int) -> Head:
+    def find_top(self, count: int) -> TopLogits:
         """The `count` largest finite numbers of each row."""
         height, width = self.rows.shape
         count = min(count, width)
@@ -102,8 +104,8 @@ class Block:
         found = np.bincount(row, minlength=height)
         if len(places) == 0:
             empty = np.full((height, count), -np.inf, dtype=np.float32)
-            return Head(np.zeros((height, count), dtype=np.intp), empty, found)
-        keys = row << (ID_BITS + ORDER_BITS) | descending(self.rows.take(places)) << ID_BITS | ids
+            return TopLogits(np.zeros((height, count), dtype=np.intp), empty, found)
+        keys = row << (ID_BITS + ORDER_BITS) | make_sort_keys(self.rows.take(places)) << ID_BITS | ids
         keys.sort()
         spots = np.arange(count)
         starts = found.cumsum() - found
@@ -111,7 +113,7 @@ class Block:
         values = self.rows.take(ids + np.arange(0, height * width, width)[:, None])
         if found.min() < count:
             values[spots >= found[:, None]] = -np.inf
-        return Head(ids, values, np.minimum(found, count))
+        return TopLogits(ids, values, np.minimum(found, count))
 
     def _candidates(self, count: int) -> Ids:
         """Flat places of all numbers that may be among the `count` largest finite ones of their rows."""
@@ -121,28 +123,28 @@ class Block:
             bounds = np.partition(self.maxima, across - count, axis=1)[:, across - count].clip(min=LOWEST)
         reaching = self.rows >= bounds[:, None]
         places = np.flatnonzero(reaching)
-        if len(places) <= CROWD * count * height:
+        if len(places) <= CROWDED_FACTOR * count * height:
             return places
-        crowded = np.flatnonzero(np.count_nonzero(reaching, axis=1) > CROWD * count)
+        crowded = np.flatnonzero(np.count_nonzero(reaching, axis=1) > CROWDED_FACTOR * count)
         for row in crowded:
             reaching[row] = False
-            reaching[row, largest(self.rows[row], count)] = True
+            reaching[row, find_largest(self.rows[row], count)] = True
         return np.flatnonzero(reaching) if len(crowded) else places
 
 
-def part(numbers: Floats, picked: Rows) -> Floats:
-    """These rows' numbers, in ascending order; not copied when they are all."""
+def select_rows(numbers: Floats, picked: Rows) -> Floats:
+    """The numbers of these rows, in ascending order. Nothing is copied when they are all rows."""
     return numbers if len(picked) == len(numbers) else numbers[picked]
 
 
-def descending(values: Floats) -> NDArray[np.int64]:
-    """Integers of 32 bits that are the smaller the larger a number is."""
+def make_sort_keys(values: Floats) -> NDArray[np.int64]:
+    """32-bit integers that get smaller as the number gets larger."""
     bits = (values + np.float32(0.0)).view(np.int32)  # adding makes one zero of the two
     rising = bits ^ ((bits >> 31) & 0x7FFFFFFF)
     return np.int64(0x7FFFFFFF) - rising
 
 
-def largest(row: Floats, count: int) -> Ids:
+def find_largest(row: Floats, count: int) -> Ids:
     """Places of the `count` largest, ascending; of equal ones the first."""
     threshold = np.partition(row, len(row) - count)[len(row) - count]
     above = np.flatnonzero(row > threshold)
@@ -156,13 +158,13 @@ CHUNK = 1 << 17
 NO_NUMBER = "the model's output is not a number; its weights or the KV cache are damaged"
 
 
-def chunk_rows(vocabulary: int) -> int:
+def count_chunk_rows(vocabulary: int) -> int:
     """Rows that are worked on at once."""
     return max(1, min(ROWS, CHUNK // vocabulary))
 
 
-def top_chances(rows: Floats, tops: Floats, room: Floats) -> NDArray[np.float64]:
-    """(rows,) log-probability of the likeliest token. Overwrites as many rows of `room`."""
+def compute_top_logprobs(rows: Floats, tops: Floats, room: Floats) -> NDArray[np.float64]:
+    """The log-probability of each row's likeliest token, as (rows,). Overwrites as many rows of `room`."""
     shifted = np.subtract(rows, tops[:, None], out=room[: len(rows)])
     sums = np.exp(shifted, out=shifted).sum(axis=1)
     said: NDArray[np.float64] = -np.log(sums.astype(np.float64))
@@ -173,22 +175,22 @@ Pairs = tuple[tuple[int, float], ...]
 """Token ids with their log-probabilities."""
 
 
-def list_likeliest(block: Block, best: NDArray[np.float64], count: int) -> list[Pairs]:
+def list_likeliest(block: LogitBlock, best: NDArray[np.float64], count: int) -> list[Pairs]:
     """The likeliest (id, log-probability) of each row, best first; `best`: those of the likeliest."""
-    head = block.head(count)
+    head = block.find_top(count)
     values = head.values - block.tops[:, None].astype(np.float64) + best[:, None]
     rows = zip(head.ids.tolist(), values.tolist(), head.found.tolist(), strict=True)
     return [tuple(zip(ids[:found], said[:found], strict=True)) for ids, said, found in rows]
 
 
-def pick_logprobs(block: Block, best: NDArray[np.float64], row: int, tokens: Sequence[int]) -> Pairs:
+def pick_logprobs(block: LogitBlock, best: NDArray[np.float64], row: int, tokens: Sequence[int]) -> Pairs:
     """Log-probabilities of these tokens in a row."""
     values = block.rows[row, np.asarray(tokens, dtype=np.intp)].astype(np.float64)
     said = values - float(block.tops[row]) + float(best[row])
     return tuple(zip(tokens, said.tolist(), strict=True))
 
 
-def prompt_scores(
+def score_prompt(
     logits: Floats, tokens: Sequence[int] | NDArray[np.int32], k: int
 ) -> tuple[bytes, bytes, bytes, bytes]:
     """Log-probabilities of the tokens that followed each row, those of the k likeliest, and the rank of each
@@ -197,7 +199,7 @@ def prompt_scores(
 
     `logits`: (rows, vocabulary), only read.
     """
-    size = chunk_rows(logits.shape[1])
+    size = count_chunk_rows(logits.shape[1])
     room = np.empty((min(size, len(logits)), logits.shape[1]), dtype=np.float32)
     wanted = np.asarray(tokens, dtype=np.intp)
     parts = [
@@ -216,22 +218,22 @@ def _score(
     rows: Floats, tokens: NDArray[np.intp], k: int, room: Floats
 ) -> tuple[NDArray[np.float64], NDArray[np.intp], NDArray[np.float64], NDArray[np.intp]]:
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        block = Block.of(rows)
+        block = LogitBlock.of(rows)
         if not np.isfinite(block.tops).all():
             raise EngineError(NO_NUMBER)
-        best, tops = top_chances(rows, block.tops, room), block.tops.astype(np.float64)
+        best, tops = compute_top_logprobs(rows, block.tops, room), block.tops.astype(np.float64)
         chosen = rows[np.arange(len(rows)), tokens]
         said, ranks = chosen - tops + best, 1 + np.count_nonzero(rows > chosen[:, None], axis=1)
         if k == 0:
             return said, np.empty((len(rows), 0), dtype=np.intp), np.empty((len(rows), 0)), ranks
-        head = block.head(k)
+        head = block.find_top(k)
         for row in np.flatnonzero(head.found < head.ids.shape[1]):
-            complete(head, int(row), rows.shape[1])
+            fill_missing_ids(head, int(row), rows.shape[1])
         return said, head.ids, head.values - tops[:, None] + best[:, None], ranks
 
 
-def complete(head: Head, row: int, vocabulary: int) -> None:
-    """Fills what a row lacks with ids of no probability."""
+def fill_missing_ids(head: TopLogits, row: int, vocabulary: int) -> None:
+    """Fills a row's missing places with ids of no probability."""
     found, wanted = int(head.found[row]), head.ids.shape[1]
     others = np.setdiff1d(np.arange(min(vocabulary, 2 * wanted)), head.ids[row, :found])
     head.ids[row, found:] = others[: wanted - found]

@@ -2,8 +2,8 @@
 
 Masks, logit bias and penalties, then temperature, then min-p, top-k, top-p, typical-p, or Mirostat in the
 place of these four. A block of rows that fits the cache is worked on at once. Most filters are decided by a
-row's HEAD largest logits; where these do not suffice, that row is filtered by itself. Everything is computed
-row by row or number by number, so a row's token does not depend on the rows beside it.
+row's TOP_COUNT largest logits; where these do not suffice, that row is filtered by itself. Everything is
+computed row by row or number by number, so a row's token does not depend on the rows beside it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,29 +16,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.engines.defects import guard
-from antiphon.engines.sampling.filters import keep, keep_typical, narrow
+from antiphon.engines.sampling.filters import apply_filters, find_typical, keep_only
 from antiphon.engines.sampling.logits import (
     NO_NUMBER,
-    Block,
     Floats,
-    Head,
+    LogitBlock,
     Pairs,
     Rows,
-    chunk_rows,
-    column_sums,
-    largest,
+    TopLogits,
+    compute_top_logprobs,
+    count_chunk_rows,
+    find_largest,
     list_likeliest,
-    part,
     pick_logprobs,
-    top_chances,
+    select_rows,
+    sum_columns,
 )
-from antiphon.engines.sampling.sampling_state import ESTIMATED, Drawing, Steering, points
+from antiphon.engines.sampling.sampling_state import (
+    ESTIMATION_TOKENS,
+    MirostatThreshold,
+    SamplingState,
+    draw_uniform,
+)
 from antiphon.errors import AntiphonError, EngineError, InvalidValue
 
-HEAD, LONG_HEAD = 64, 256
-"""Largest logits of a row that are looked at first; LONG_HEAD when top-k asks for more than HEAD."""
+TOP_COUNT, LONG_TOP_COUNT = 64, 256
+"""Largest logits of a row that are looked at first; LONG_TOP_COUNT when top-k asks for more than
+TOP_COUNT."""
 
-FEW = 64
+SHARED_ALTERNATIVES = 64
 """Likeliest tokens of a row up to which all rows of a block list as many as the one that asks for most."""
 
 NO_TOKEN = (
@@ -50,8 +56,8 @@ Wide = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 
-class Drawn(NamedTuple):
-    """A token and what is said of it. A tuple, since one is made for each token."""
+class SampledToken(NamedTuple):
+    """A token and its log-probabilities. It is a tuple, because one is made for each token."""
 
     token: int
     logprob: float | None = None
@@ -59,31 +65,31 @@ class Drawn(NamedTuple):
     """The likeliest (id, log-probability), best first."""
 
 
-Found = tuple[Drawn, float | None] | AntiphonError | None
+RowResult = tuple[SampledToken, float | None] | AntiphonError | None
 """A row's token and, where Mirostat steers, its surprise in bits; or the error that ends its sequence."""
 
 
 @dataclass(slots=True)
-class Wanted:
-    """What the rows of a block are filtered by, one number for each row."""
+class FilterSettings:
+    """The filter settings of a block's rows, one number for each row."""
 
-    drawings: list[Drawing]
-    points: Wide
+    states: list[SamplingState]
+    uniforms: Wide
     """In [0, 1): where in the distribution the token lies."""
-    coldness: Floats
+    inverse_temperatures: Floats
     """One over the temperature."""
     min_p: Wide
     top_k: NDArray[np.intp]
     top_p: Wide
 
     @classmethod
-    def by(cls, drawings: list[Drawing]) -> "Wanted":
+    def collect(cls, drawings: list[SamplingState]) -> "FilterSettings":
         asked = [drawing.sampling for drawing in drawings]
-        steered = [drawing.steering is not None for drawing in drawings]
+        steered = [drawing.mirostat is not None for drawing in drawings]
         rows = list(zip(asked, steered, strict=True))
         return cls(
             drawings,
-            points([drawing.key for drawing in drawings], [drawing.made for drawing in drawings]),
+            draw_uniform([drawing.key for drawing in drawings], [drawing.position for drawing in drawings]),
             np.array([1.0 / one.temperature for one in asked], dtype=np.float32),
             np.array([0.0 if off else one.min_p for one, off in rows]),
             np.array([0 if off else one.top_k for one, off in rows], dtype=np.intp),
@@ -92,32 +98,37 @@ class Wanted:
 
 
 class Sampler:
-    """For one size of vocabulary; used by one thread."""
+    """Draws for one size of vocabulary; one thread uses it."""
 
     def __init__(self, vocabulary: int) -> None:
-        self._size = chunk_rows(vocabulary)
+        self._size = count_chunk_rows(vocabulary)
         self._copied = np.empty((self._size, vocabulary), dtype=np.float32)
         self._weights = np.empty((self._size, vocabulary), dtype=np.float32)
 
-    def draw(self, logits: Floats, drawings: Sequence[Drawing | None]) -> list[Drawn | AntiphonError | None]:
-        """The token of each row, or the error that ends its sequence; the drawings note their tokens.
+    def draw(
+        self, logits: Floats, drawings: Sequence[SamplingState | None]
+    ) -> list[SampledToken | AntiphonError | None]:
+        """The token of each row, or the error that ends its sequence; the states note their tokens.
 
-        `logits`: (rows, vocabulary), the model's own, only read. None for a row that nobody asks for. Raises
-        nothing: a row that cannot be drawn from for a defect of ours is an InternalError that says where it
-        lies, and the other rows' tokens are what they are without it.
+        `logits`: (rows, vocabulary), the model's own, only read. A state is None for a row that nobody needs.
+        Raises nothing: a defect of ours in one row is an InternalError that says where it is, and the other
+        rows keep their tokens.
         """
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             try:
                 found = self._draw_all(logits, drawings)
             except Exception:  # noqa: BLE001 - a defect of ours, to be found row by row
                 rows = enumerate(drawings)
-                found = [one(guard(self._draw_all, logits[row : row + 1], [asked])) for row, asked in rows]
+                found = [
+                    unwrap_single(guard(self._draw_all, logits[row : row + 1], [asked]))
+                    for row, asked in rows
+                ]
             return [note_draw(*each) for each in zip(drawings, found, strict=True)]
 
-    def _draw_all(self, logits: Floats, drawings: Sequence[Drawing | None]) -> list[Found]:
-        """What `draw` says, before any drawing has noted it."""
-        if all(drawing is None or drawing.plain for drawing in drawings):
-            return _likeliest(logits, drawings)
+    def _draw_all(self, logits: Floats, drawings: Sequence[SamplingState | None]) -> list[RowResult]:
+        """The results of `draw`, before any state has noted them."""
+        if all(drawing is None or drawing.is_plain for drawing in drawings):
+            return _take_likeliest(logits, drawings)
         starts = range(0, len(drawings), self._size)
         return [
             *chain.from_iterable(
@@ -125,14 +136,14 @@ class Sampler:
             )
         ]
 
-    def _draw(self, logits: Floats, drawings: Sequence[Drawing | None]) -> list[Found]:
-        raw = Block.of(logits)
+    def _draw(self, logits: Floats, drawings: Sequence[SamplingState | None]) -> list[RowResult]:
+        raw = LogitBlock.of(logits)
         sound = np.isfinite(raw.tops)
         asked = {row: one for row, one in enumerate(drawings) if one is not None and sound[row]}
         said = self._get_logprobs(raw, {row: one for row, one in asked.items() if one.logprobs is not None})
-        block = self._apply_changes(raw, {row: one for row, one in asked.items() if one.changes})
-        tokens = self._tokens(block, asked)
-        results: list[Found] = []
+        block = self._apply_changes(raw, {row: one for row, one in asked.items() if one.changes_logits})
+        tokens = self._draw_tokens(block, asked)
+        results: list[RowResult] = []
         for row, drawing in enumerate(drawings):
             if row not in tokens:
                 error = InvalidValue(NO_TOKEN) if sound[row] else EngineError(NO_NUMBER)
@@ -142,93 +153,97 @@ class Sampler:
             if row in said:
                 best, alternatives = said[row]
                 below = float(logits[row, token]) - float(raw.tops[row])
-                results.append((Drawn(token, below + best, alternatives), surprise))
+                results.append((SampledToken(token, below + best, alternatives), surprise))
             else:
-                results.append((Drawn(token), surprise))
+                results.append((SampledToken(token), surprise))
         return results
 
-    def _get_logprobs(self, raw: Block, asked: dict[int, Drawing]) -> dict[int, tuple[float, Pairs]]:
+    def _get_logprobs(
+        self, raw: LogitBlock, asked: dict[int, SamplingState]
+    ) -> dict[int, tuple[float, Pairs]]:
         """By row, the log-probability of its likeliest token, and the tokens asked for beside it."""
         if not asked:
             return {}
-        block = raw.part(np.array([*asked], dtype=np.intp))
-        best = top_chances(block.rows, block.tops, self._weights)
-        parts = alternatives(block, best, list(asked.values()))
+        block = raw.select(np.array([*asked], dtype=np.intp))
+        best = compute_top_logprobs(block.rows, block.tops, self._weights)
+        parts = list_alternatives(block, best, list(asked.values()))
         return dict(zip(asked, zip(best.tolist(), parts, strict=True), strict=True))
 
-    def _apply_changes(self, raw: Block, asked: dict[int, Drawing]) -> Block:
+    def _apply_changes(self, raw: LogitBlock, asked: dict[int, SamplingState]) -> LogitBlock:
         """The block with bias, penalties and masks: a copy when there are any."""
         if not asked:
             return raw
         rows = self._copied[: len(raw.rows)]
         np.copyto(rows, raw.rows)
         for row, drawing in asked.items():
-            drawing.change(rows[row])
-        return Block.of(rows)
+            drawing.apply_to(rows[row])
+        return LogitBlock.of(rows)
 
-    def _tokens(self, block: Block, asked: dict[int, Drawing]) -> dict[int, tuple[int, float | None]]:
+    def _draw_tokens(
+        self, block: LogitBlock, asked: dict[int, SamplingState]
+    ) -> dict[int, tuple[int, float | None]]:
         """The token of each row that has a legal one, and its surprise where that steers."""
         found: dict[int, tuple[int, float | None]] = {}
         groups: dict[int, list[int]] = {}
         for row, drawing in asked.items():
             if block.tops[row] == -np.inf:
                 continue
-            if drawing.greedy or drawing.pinned:
+            if drawing.is_greedy or drawing.is_forced:
                 found[row] = int(block.rows[row].argmax()), None
             else:
-                groups.setdefault(depth(drawing), []).append(row)
+                groups.setdefault(choose_top_count(drawing), []).append(row)
         for length, rows in groups.items():
             picked = np.array(rows, dtype=np.intp)
-            wanted = Wanted.by([asked[row] for row in rows])
-            group = _Group(block.part(picked), wanted, self._weights)
-            tokens = group.from_head(length) if length else group.from_all()
+            wanted = FilterSettings.collect([asked[row] for row in rows])
+            group = _FilterGroup(block.select(picked), wanted, self._weights)
+            tokens = group.draw_from_top(length) if length else group.draw_from_all()
             found.update(zip(rows, tokens, strict=True))
         return found
 
 
-def alternatives(block: Block, best: Wide, asked: Sequence[Drawing]) -> Iterator[Pairs]:
-    """What is told beside each row's drawn token; `best`: log-probabilities of the likeliest."""
-    counts = [0 if one.listed else one.logprobs or 0 for one in asked]
-    most = max((count for count in counts if count <= FEW), default=0)
+def list_alternatives(block: LogitBlock, best: Wide, asked: Sequence[SamplingState]) -> Iterator[Pairs]:
+    """The tokens to report beside each row's drawn token; `best`: log-probabilities of the likeliest."""
+    counts = [0 if one.listed_tokens else one.logprobs or 0 for one in asked]
+    most = max((count for count in counts if count <= SHARED_ALTERNATIVES), default=0)
     lists = list_likeliest(block, best, most) if most else None
     for row, (one, count) in enumerate(zip(asked, counts, strict=True)):
-        if one.listed:
-            yield pick_logprobs(block, best, row, one.listed)
-        elif count > FEW:
+        if one.listed_tokens:
+            yield pick_logprobs(block, best, row, one.listed_tokens)
+        elif count > SHARED_ALTERNATIVES:
             alone = np.array([row], dtype=np.intp)
-            yield list_likeliest(block.part(alone), best[alone], count)[0]
+            yield list_likeliest(block.select(alone), best[alone], count)[0]
         else:
             yield lists[row][:count] if lists is not None else ()
 
 
-def depth(drawing: Drawing) -> int:
-    """How many of a row's largest logits are to be looked at; 0 when nothing is filtered."""
+def choose_top_count(drawing: SamplingState) -> int:
+    """How many of a row's largest logits to look at; 0 when nothing is filtered."""
     sampling = drawing.sampling
-    if drawing.steering is not None:
-        return ESTIMATED if drawing.steering.version == 1 else HEAD
+    if drawing.mirostat is not None:
+        return ESTIMATION_TOKENS if drawing.mirostat.version == 1 else TOP_COUNT
     filters = (sampling.min_p > 0, sampling.top_k, sampling.top_p < 1, sampling.typical_p < 1)
     if not any(filters):
         return 0
-    return LONG_HEAD if HEAD < sampling.top_k <= LONG_HEAD else HEAD
+    return LONG_TOP_COUNT if TOP_COUNT < sampling.top_k <= LONG_TOP_COUNT else TOP_COUNT
 
 
-class _Group:
-    """Rows of a block that are looked at in one way."""
+class _FilterGroup:
+    """Rows of a block that look at the same number of largest logits."""
 
-    def __init__(self, block: Block, wanted: Wanted, room: Floats) -> None:
+    def __init__(self, block: LogitBlock, wanted: FilterSettings, room: Floats) -> None:
         self._block = block
-        self._wanted = wanted
-        self._room = room
+        self._settings = wanted
+        self._buffer = room
 
-    def from_all(self) -> list[tuple[int, float | None]]:
-        """Tokens of rows that nothing is filtered from."""
+    def draw_from_all(self) -> list[tuple[int, float | None]]:
+        """Draws for rows without filters."""
         weights, sums = self._weigh(np.arange(len(self._block.rows)))
-        return [(token, None) for token in across(weights, sums, self._wanted.points).tolist()]
+        return [(token, None) for token in draw_by_columns(weights, sums, self._settings.uniforms).tolist()]
 
-    def from_head(self, length: int) -> list[tuple[int, float | None]]:
-        """Tokens of filtered rows, and the surprise in bits of those that Mirostat steers."""
-        head = self._block.head(length)
-        falls = (head.values - self._block.tops[:, None]) * self._wanted.coldness[:, None]
+    def draw_from_top(self, length: int) -> list[tuple[int, float | None]]:
+        """Draws for filtered rows, with the surprise in bits where Mirostat is on."""
+        head = self._block.find_top(length)
+        falls = (head.values - self._block.tops[:, None]) * self._settings.inverse_temperatures[:, None]
         weights = np.exp(falls).astype(np.float64)
         kept, closed = self._apply_bounds(head, weights)
         masses: Wide = np.where(kept, weights, 0.0).cumsum(axis=1)[:, -1]
@@ -238,20 +253,20 @@ class _Group:
             masses[opened] = sums[:, -1]
         decided = self._cut_to_nucleus(kept, closed, weights, masses)
         self._filter_alone(kept, decided, weights, masses)
-        spots = passing(np.where(kept, weights, 0.0), self._wanted.points)
+        spots = find_passing(np.where(kept, weights, 0.0), self._settings.uniforms)
         rows = np.arange(len(spots))
         tokens, drawn = head.ids[rows, spots], weights[rows, spots]
         wider = np.flatnonzero(~decided[opened])
         if len(wider):
             rows = opened[wider]
-            tokens[rows], drawn[rows] = self._from_whole(rows, part(wide, wider), masses[rows])
-        numbers = zip(self._wanted.drawings, drawn.tolist(), masses.tolist(), strict=True)
-        surprises = [None if one.steering is None else log2(mass / weight) for one, weight, mass in numbers]
+            tokens[rows], drawn[rows] = self._draw_from_whole(rows, select_rows(wide, wider), masses[rows])
+        numbers = zip(self._settings.states, drawn.tolist(), masses.tolist(), strict=True)
+        surprises = [None if one.mirostat is None else log2(mass / weight) for one, weight, mass in numbers]
         return list(zip(tokens.tolist(), surprises, strict=True))
 
-    def _apply_bounds(self, head: Head, weights: Wide) -> tuple[Flags, Flags]:
+    def _apply_bounds(self, head: TopLogits, weights: Wide) -> tuple[Flags, Flags]:
         """What min-p and top-k keep of each row's head, and for which rows that is all they keep."""
-        wanted, length = self._wanted, weights.shape[1]
+        wanted, length = self._settings, weights.shape[1]
         counts = np.where(wanted.top_k > 0, np.minimum(wanted.top_k, head.found), head.found)
         kept = (np.arange(length) < counts[:, None]) & (weights >= wanted.min_p[:, None])
         exhausted = (head.found < length) | (length == self._block.rows.shape[1])
@@ -260,7 +275,7 @@ class _Group:
 
     def _cut_to_nucleus(self, kept: Flags, closed: Flags, weights: Wide, masses: Wide) -> Flags:
         """Cuts the kept to the nucleus; for which rows what is kept now is all that the filters keep."""
-        wanted = self._wanted
+        wanted = self._settings
         sums = np.where(kept, weights, 0.0).cumsum(axis=1)
         needed = wanted.top_p * masses
         narrow = wanted.top_p < 1
@@ -272,52 +287,54 @@ class _Group:
 
     def _filter_alone(self, kept: Flags, decided: Flags, weights: Wide, masses: Wide) -> None:
         """Typical-p and Mirostat, row by row."""
-        for row, drawing in enumerate(self._wanted.drawings):
-            steering, typical = drawing.steering, drawing.sampling.typical_p
+        for row, drawing in enumerate(self._settings.states):
+            steering, typical = drawing.mirostat, drawing.sampling.typical_p
             if steering is not None:
                 decided[row] |= self._steer(steering, kept[row], weights[row], float(masses[row]))
             elif typical < 1 and decided[row]:
                 candidates = np.flatnonzero(kept[row])
                 kept[row] = False
-                kept[row, candidates[keep_typical(weights[row, candidates], typical)]] = True
+                kept[row, candidates[find_typical(weights[row, candidates], typical)]] = True
 
-    def _steer(self, steering: Steering, kept: Flags, weights: Wide, mass: float) -> bool:
+    def _steer(self, steering: MirostatThreshold, kept: Flags, weights: Wide, mass: float) -> bool:
         """Cuts a row's head as Mirostat does; whether the cut lies in it."""
         if steering.version == 1:
-            count = steering.count(weights, self._block.rows.shape[1])
+            count = steering.count_kept(weights, self._block.rows.shape[1])
             kept[count:] = False
             return count <= len(weights)
-        least = steering.least(mass)
+        least = steering.find_min_weight(mass)
         kept &= weights >= least
         kept[0] = True
         return bool(weights[-1] < least)
 
-    def _from_whole(self, rows: Rows, weights: Floats, masses: Wide) -> tuple[Rows, Floats]:
+    def _draw_from_whole(self, rows: Rows, weights: Floats, masses: Wide) -> tuple[Rows, Floats]:
         """Tokens of the rows whose heads do not say what is kept, and their weights; filters the rows'
         `weights` in place."""
         for row, each, mass in zip(rows.tolist(), weights, masses.tolist(), strict=True):
-            drawing = self._wanted.drawings[row]
-            if drawing.steering is None:
-                narrow(drawing.sampling, each)
-            elif drawing.steering.version == 1:
-                best = -np.sort(-each[largest(each, min(ESTIMATED, len(each)))]).astype(np.float64)
-                keep(each, largest(each, drawing.steering.count(best, len(each))))
+            drawing = self._settings.states[row]
+            if drawing.mirostat is None:
+                apply_filters(drawing.sampling, each)
+            elif drawing.mirostat.version == 1:
+                best = -np.sort(-each[find_largest(each, min(ESTIMATION_TOKENS, len(each)))]).astype(
+                    np.float64
+                )
+                keep_only(each, find_largest(each, drawing.mirostat.count_kept(best, len(each))))
             else:
-                np.multiply(each, each >= drawing.steering.least(mass), out=each)
-        sums = column_sums(weights).cumsum(axis=1, dtype=np.float64)
-        tokens = across(weights, sums, self._wanted.points[rows])
+                np.multiply(each, each >= drawing.mirostat.find_min_weight(mass), out=each)
+        sums = sum_columns(weights).cumsum(axis=1, dtype=np.float64)
+        tokens = draw_by_columns(weights, sums, self._settings.uniforms[rows])
         return tokens, weights[np.arange(len(rows)), tokens]
 
     def _weigh(self, picked: Rows) -> tuple[Floats, Wide]:
         """The weights of these rows, 1 for the likeliest token, and the running sums of their columns."""
-        block = self._block.part(picked)
-        weights = np.subtract(block.rows, block.tops[:, None], out=self._room[: len(picked)])
-        weights *= part(self._wanted.coldness, picked)[:, None]
+        block = self._block.select(picked)
+        weights = np.subtract(block.rows, block.tops[:, None], out=self._buffer[: len(picked)])
+        weights *= select_rows(self._settings.inverse_temperatures, picked)[:, None]
         np.exp(weights, out=weights)
-        return weights, column_sums(weights).cumsum(axis=1, dtype=np.float64)
+        return weights, sum_columns(weights).cumsum(axis=1, dtype=np.float64)
 
 
-def across(weights: Floats, sums: Wide, wanted: Wide) -> NDArray[np.intp]:
+def draw_by_columns(weights: Floats, sums: Wide, wanted: Wide) -> NDArray[np.intp]:
     """For each row the id at which the running sum, column by column, passes the wanted part of the whole.
 
     `sums`: running sums of the columns.
@@ -336,7 +353,7 @@ def across(weights: Floats, sums: Wide, wanted: Wide) -> NDArray[np.intp]:
     return found
 
 
-def passing(weights: Wide, wanted: Wide) -> NDArray[np.intp]:
+def find_passing(weights: Wide, wanted: Wide) -> NDArray[np.intp]:
     """For each row the place at which the running sum passes the wanted part of the whole."""
     sums = weights.cumsum(axis=1)
     targets = np.minimum(wanted * sums[:, -1], np.nextafter(sums[:, -1], 0.0))
@@ -344,21 +361,21 @@ def passing(weights: Wide, wanted: Wide) -> NDArray[np.intp]:
     return spots
 
 
-def _likeliest(logits: Floats, drawings: Sequence[Drawing | None]) -> list[Found]:
-    """Greedy tokens, nothing more."""
+def _take_likeliest(logits: Floats, drawings: Sequence[SamplingState | None]) -> list[RowResult]:
+    """Greedy tokens without anything else."""
     tokens = logits.argmax(axis=1)
     sound = np.isfinite(logits[np.arange(len(tokens)), tokens]).tolist()
-    results: list[Found] = []
+    results: list[RowResult] = []
     for drawing, token, good in zip(drawings, tokens.tolist(), sound, strict=True):
         if drawing is None:
             results.append(None)
         else:
-            results.append((Drawn(token), None) if good else EngineError(NO_NUMBER))
+            results.append((SampledToken(token), None) if good else EngineError(NO_NUMBER))
     return results
 
 
-def note_draw(drawing: Drawing | None, found: Found) -> Drawn | AntiphonError | None:
-    """What a row gives, once its drawing has noted it."""
+def note_draw(drawing: SamplingState | None, found: RowResult) -> SampledToken | AntiphonError | None:
+    """Has the state note its token; returns the token or the error."""
     if drawing is None or not isinstance(found, tuple):
         return None if isinstance(found, tuple) else found
     drawn, surprise = found
@@ -366,6 +383,6 @@ def note_draw(drawing: Drawing | None, found: Found) -> Drawn | AntiphonError | 
     return drawn if error is None else error
 
 
-def one(found: list[Found] | AntiphonError) -> Found:
-    """What a single row gives."""
+def unwrap_single(found: list[RowResult] | AntiphonError) -> RowResult:
+    """The result of a single row."""
     return found if isinstance(found, AntiphonError) else found[0]

@@ -19,16 +19,16 @@ from antiphon.errors import InvalidValue
 Floats = NDArray[np.float32]
 Ids = NDArray[np.intp]
 
-ESTIMATED = 100
+ESTIMATION_TOKENS = 100
 """Likeliest tokens from which version 1 estimates the exponent of Zipf's law."""
 
 VERSIONS = (1, 2)
 
 
-class Steering:
-    """The threshold, in bits, of one sequence: twice the target at first."""
+class MirostatThreshold:
+    """The threshold of one sequence, in bits. It begins at twice the target."""
 
-    __slots__ = ("_rate", "_target", "limit", "version")
+    __slots__ = ("_rate", "_target", "threshold", "version")
 
     def __init__(self, wanted: Mirostat) -> None:
         if wanted.version not in VERSIONS:
@@ -43,23 +43,23 @@ class Steering:
         self.version = wanted.version
         self._target = wanted.target
         self._rate = wanted.rate
-        self.limit = 2.0 * wanted.target
+        self.threshold = 2.0 * wanted.target
 
-    def least(self, mass: float) -> float:
-        """Version 2: the weight below which a token is more surprising than the threshold, of weights that
-        sum to `mass`."""
-        return float(mass * 2.0 ** -max(self.limit, 0.0))
+    def find_min_weight(self, mass: float) -> float:
+        """Version 2: the smallest weight whose surprise is within the threshold, of weights that sum to
+        `mass`."""
+        return float(mass * 2.0 ** -max(self.threshold, 0.0))
 
-    def count(self, best: NDArray[np.float64], vocabulary: int) -> int:
-        """Version 1: how many of the likeliest tokens to keep, by Zipf's law fitted to the weights of the
-        best ones, in descending order."""
-        best = best[:ESTIMATED][best[:ESTIMATED] > 0]
+    def count_kept(self, best: NDArray[np.float64], vocabulary: int) -> int:
+        """Version 1: how many of the likeliest tokens to keep, by Zipf's law fitted to the best weights in
+        descending order."""
+        best = best[:ESTIMATION_TOKENS][best[:ESTIMATION_TOKENS] > 0]
         if len(best) < 2:
             return 1
         ranks = np.arange(1, len(best) + 1, dtype=np.float64)
         steps, falls = np.log(ranks[1:] / ranks[:-1]), np.log(best[:-1] / best[1:])
         exponent = float((steps * falls).sum() / (steps * steps).sum())
-        bits = max(self.limit, 0.0) * log(2.0)
+        bits = max(self.threshold, 0.0) * log(2.0)
         if exponent <= 0:
             return vocabulary  # all alike: there is no tail to cut
         excess = exponent - 1.0
@@ -71,12 +71,12 @@ class Steering:
 
     def observe(self, surprise: float) -> None:
         """Moves the threshold after a token of so many bits."""
-        self.limit -= self._rate * (surprise - self._target)
+        self.threshold -= self._rate * (surprise - self._target)
 
 
-class Bans:
-    """Of one output, which grows by `add`. What is looked at in a step are the sequences whose last token but
-    one has just been said."""
+class BannedSequences:
+    """Sequences of tokens that one output must not hold. `add` extends the output. Each step looks only at
+    the sequences whose second-last token was just drawn."""
 
     def __init__(self, sequences: Iterable[tuple[int, ...]]) -> None:
         """Each of at least one token."""
@@ -90,40 +90,40 @@ class Bans:
             else:
                 always.add(last)
         self._always: Ids = np.array(sorted(always), dtype=np.intp)
-        self._said: deque[int] = deque(maxlen=longest)
+        self._output: deque[int] = deque(maxlen=longest)
 
     def add(self, token: int) -> None:
         """The output's next token."""
-        self._said.append(token)
+        self._output.append(token)
 
-    def now(self) -> Ids:
-        """The tokens that may not come next; some may be there twice."""
-        begun = self._after.get(self._said[-1], ()) if self._said else ()
+    def find_banned(self) -> Ids:
+        """The tokens that would complete a banned sequence now; some may appear twice."""
+        begun = self._after.get(self._output[-1], ()) if self._output else ()
         if not begun:
             return self._always
-        said = tuple(self._said)
+        said = tuple(self._output)
         ended = [last for before, last in begun if said[-len(before) :] == before]
         return np.concatenate((self._always, np.array(ended, dtype=np.intp))) if ended else self._always
 
 
-COLD = 1e-5
+MAX_GREEDY_TEMPERATURE = 1e-5
 """Temperature up to which the likeliest token is taken: dividing by less overflows, and would say the
 same."""
 
-HUGE = np.float32(1e30)
+MAX_LOGIT = np.float32(1e30)
 """No bias or penalty lifts a logit above this, so that differences of logits stay numbers."""
 
-FIRST_ROOM = 64
+FIRST_CAPACITY = 64
 """Tokens that a table of occurrences has room for beyond the prompt's; it doubles."""
 
 
-class Occurrences:
-    """The tokens of prompt and output, and what each costs: penalties touch these and no others."""
+class TokenPenalties:
+    """The tokens of prompt and output, and the penalty of each. Penalties touch these and no others."""
 
     def __init__(self, sampling: Sampling, prompt: Iterable[int]) -> None:
         known = sorted(set(prompt)) if sampling.repetition_penalty != 1 else []
         self._places = {token: place for place, token in enumerate(known)}
-        self._ids: Ids = np.array([*known, *[0] * FIRST_ROOM], dtype=np.intp)
+        self._ids: Ids = np.array([*known, *[0] * FIRST_CAPACITY], dtype=np.intp)
         self._costs: Floats = np.zeros(len(self._ids), dtype=np.float32)
         """Presence and frequency penalties of the token in that place."""
         self._presence = sampling.presence_penalty
@@ -150,12 +150,13 @@ class Occurrences:
         if self._below != 1:
             values *= np.where(values > 0, self._above, self._below)
         values -= self._costs[: len(ids)]
-        row[ids] = np.minimum(values, HUGE)
+        row[ids] = np.minimum(values, MAX_LOGIT)
 
 
 @dataclass(slots=True, eq=False)
-class Drawing:
-    """Built where the request is taken: raises InvalidValue for what this vocabulary cannot do."""
+class SamplingState:
+    """What the draws of one sequence depend on. Building it raises InvalidValue for what this vocabulary
+    cannot do."""
 
     sampling: Sampling
     choice: int
@@ -167,106 +168,110 @@ class Drawing:
     stops: InitVar[Iterable[int]]
     """Tokens that end this sequence too."""
     vocabulary: InitVar[int]
-    listed: tuple[int, ...] = ()
+    listed_tokens: tuple[int, ...] = ()
     """Tokens whose log-probabilities are told in the place of the k likeliest."""
 
-    made: int = field(init=False, default=0)
+    position: int = field(init=False, default=0)
     """Tokens drawn so far: the position of the next draw."""
     key: int = field(init=False, default=0)
     """64 bits that stand for seed and choice."""
-    greedy: bool = field(init=False, default=False)
-    steering: Steering | None = field(init=False, default=None)
+    is_greedy: bool = field(init=False, default=False)
+    mirostat: MirostatThreshold | None = field(init=False, default=None)
     """Mirostat's state."""
     mask: NDArray[np.bool_] | None = field(init=False, default=None)
     """What a constraint allows the next draw, one flag for each id; set before each."""
-    pinned: bool = field(init=False, default=False)
+    is_forced: bool = field(init=False, default=False)
     """Whether that is one token, so that there is nothing to draw."""
-    _occurrences: Occurrences | None = field(init=False, default=None)
+    _penalties: TokenPenalties | None = field(init=False, default=None)
     _bias: tuple[Ids, Floats] | None = field(init=False, default=None)
     _allowed: Ids | None = field(init=False, default=None)
-    _bans: Bans | None = field(init=False, default=None)
-    _lasting: bool = field(init=False, default=False)
+    _bans: BannedSequences | None = field(init=False, default=None)
+    _always_changes: bool = field(init=False, default=False)
     """Whether one of these four is there."""
-    _early: Ids | None = field(init=False, default=None)
+    _early_ends: Ids | None = field(init=False, default=None)
     """Tokens that may not be drawn before `min_tokens`."""
 
     def __post_init__(
         self, prompt: Sequence[int], ends: Iterable[int], stops: Iterable[int], vocabulary: int
     ) -> None:
         sampling = self.sampling
-        check(sampling, vocabulary)
-        require_known("logprob_token_ids", self.listed, vocabulary)
-        self.key = key_of(sampling.seed, self.choice)
-        self.greedy = sampling.temperature <= COLD or (sampling.top_k == 1 and sampling.mirostat is None)
-        if not self.greedy and sampling.mirostat is not None:
-            self.steering = Steering(sampling.mirostat)
+        require_valid_sampling(sampling, vocabulary)
+        require_known("logprob_token_ids", self.listed_tokens, vocabulary)
+        self.key = hash_seed(sampling.seed, self.choice)
+        self.is_greedy = sampling.temperature <= MAX_GREEDY_TEMPERATURE or (
+            sampling.top_k == 1 and sampling.mirostat is None
+        )
+        if not self.is_greedy and sampling.mirostat is not None:
+            self.mirostat = MirostatThreshold(sampling.mirostat)
         if sampling.repetition_penalty != 1 or sampling.presence_penalty or sampling.frequency_penalty:
-            self._occurrences = Occurrences(sampling, prompt)
+            self._penalties = TokenPenalties(sampling, prompt)
         if sampling.logit_bias:
             self._bias = sum_biases(sampling.logit_bias)
         if sampling.allowed_token_ids is not None:
             self._allowed = np.unique(np.array(sampling.allowed_token_ids, dtype=np.intp))
         if sampling.banned:
-            self._bans = Bans(sampling.banned)
-        lasting = (self._occurrences, self._bias, self._allowed, self._bans)
-        self._lasting = any(one is not None for one in lasting)
+            self._bans = BannedSequences(sampling.banned)
+        lasting = (self._penalties, self._bias, self._allowed, self._bans)
+        self._always_changes = any(one is not None for one in lasting)
         if sampling.min_tokens > 0:
             early = {*stops} if sampling.ignore_eos else {*stops, *ends}
             known = [token for token in sorted(early) if 0 <= token < vocabulary]
-            self._early = np.array(known, dtype=np.intp)
+            self._early_ends = np.array(known, dtype=np.intp)
 
     @property
-    def changes(self) -> bool:
-        """Whether the next draw's logits are other than the model's."""
-        if self._early is not None and self.made >= self.sampling.min_tokens:
-            self._early = None
-        return self._lasting or self._early is not None or self.mask is not None
+    def changes_logits(self) -> bool:
+        """Whether the next draw uses other logits than the model's."""
+        if self._early_ends is not None and self.position >= self.sampling.min_tokens:
+            self._early_ends = None
+        return self._always_changes or self._early_ends is not None or self.mask is not None
 
     def may_forbid(self, tokens: Sequence[int]) -> bool:
-        """Whether the next tokens might hold one that may not come there: then each has to be drawn, though a
-        constraint leaves no other."""
+        """Whether one of the next tokens may be forbidden. Then each must be drawn, even where a constraint
+        leaves no other."""
         if self._bans is not None or self._allowed is not None:
             return True
-        early = tokens[: max(self.sampling.min_tokens - self.made, 0)] if self._early is not None else ()
-        return self._early is not None and bool(np.isin(early, self._early).any())
+        early = (
+            tokens[: max(self.sampling.min_tokens - self.position, 0)] if self._early_ends is not None else ()
+        )
+        return self._early_ends is not None and bool(np.isin(early, self._early_ends).any())
 
     @property
-    def plain(self) -> bool:
-        """Whether the next draw is the model's likeliest token, and nothing is said of it."""
-        return self.greedy and self.logprobs is None and not self.changes
+    def is_plain(self) -> bool:
+        """Whether the next draw is the model's likeliest token, and nothing is reported about it."""
+        return self.is_greedy and self.logprobs is None and not self.changes_logits
 
-    def change(self, row: Floats) -> None:
-        """Logit bias, penalties and masks, in place. Masks come last, so that nothing is added to an
-        infinity; the result is that of masks before all."""
+    def apply_to(self, row: Floats) -> None:
+        """Applies logit bias, penalties and masks to a row, in place. Masks come last, so that nothing is
+        added to an infinity; the result is that of masks first."""
         if self._bias is not None:
             ids, values = self._bias
             row[ids] += values
-        if self._occurrences is not None:
-            self._occurrences.penalise(row)
+        if self._penalties is not None:
+            self._penalties.penalise(row)
         if self._allowed is not None:
             kept = row[self._allowed]
             row.fill(-np.inf)
             row[self._allowed] = kept
         if self._bans is not None:
-            row[self._bans.now()] = -np.inf
-        if self._early is not None:
-            row[self._early] = -np.inf
+            row[self._bans.find_banned()] = -np.inf
+        if self._early_ends is not None:
+            row[self._early_ends] = -np.inf
         if self.mask is not None:
             row[~self.mask] = -np.inf
 
     def accept(self, token: int, surprise: float | None = None) -> None:
-        """Notes what was drawn, and how surprising it was, in bits, where Mirostat steers."""
-        self.made += 1
-        if self._occurrences is not None:
-            self._occurrences.add(token)
+        """Notes the drawn token, and where Mirostat is on its surprise in bits."""
+        self.position += 1
+        if self._penalties is not None:
+            self._penalties.add(token)
         if self._bans is not None:
             self._bans.add(token)
-        if self.steering is not None and surprise is not None:
-            self.steering.observe(surprise)
+        if self.mirostat is not None and surprise is not None:
+            self.mirostat.observe(surprise)
 
 
-def check(sampling: Sampling, vocabulary: int) -> None:
-    """Raises InvalidValue for what has no meaning; the ranges that a dialect allows are narrower."""
+def require_valid_sampling(sampling: Sampling, vocabulary: int) -> None:
+    """Raises InvalidValue for a value without a meaning. The ranges of a dialect are narrower."""
     wrong = {
         "temperature": not 0 <= sampling.temperature < float("inf"),
         "top_p": not 0 <= sampling.top_p <= 1,
@@ -305,12 +310,12 @@ def require_known(name: str, tokens: Iterable[int], vocabulary: int) -> None:
 
 
 def sum_biases(biases: Iterable[tuple[int, float]]) -> tuple[Ids, Floats]:
-    """Token ids and what is added to each; what is said twice adds up."""
+    """Token ids and the bias of each; biases of one token add up."""
     sums: dict[int, float] = {}
     for token, value in biases:
         sums[token] = sums.get(token, 0.0) + value
     with np.errstate(over="ignore"):  # a bias that no float32 holds bans the token
-        values = np.array(list(sums.values()), dtype=np.float64).clip(max=float(HUGE)).astype(np.float32)
+        values = np.array(list(sums.values()), dtype=np.float64).clip(max=float(MAX_LOGIT)).astype(np.float32)
     return np.array(list(sums), dtype=np.intp), values
 
 
@@ -321,14 +326,14 @@ FIRST, SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 S27, S30, S31, S11 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(11)
 
 
-def key_of(seed: int, choice: int) -> int:
-    """64 bits for seed and choice."""
+def hash_seed(seed: int, choice: int) -> int:
+    """64 bits made of seed and choice."""
     packed = (seed % 2**64).to_bytes(8, "little") + choice.to_bytes(8, "little")
     return int.from_bytes(blake2b(packed, digest_size=8).digest(), "little")
 
 
-def points(keys: Sequence[int], positions: Sequence[int]) -> NDArray[np.float64]:
-    """Numbers in [0, 1), each of its key and position alone: the SplitMix64 generator (Steele and others,
+def draw_uniform(keys: Sequence[int], positions: Sequence[int]) -> NDArray[np.float64]:
+    """Numbers in [0, 1), each from its key and position alone: the SplitMix64 generator (Steele and others,
     2014), started at the key and read at the position."""
     state = np.array(keys, dtype=np.uint64) + np.array(positions, dtype=np.uint64) * STRIDE + STRIDE
     state = (state ^ (state >> S30)) * FIRST

@@ -9,7 +9,7 @@ from antiphon.dialects.base import Endpoint, Request, Response
 from antiphon.domain.identity import Actor
 from antiphon.domain.limits import MAX_COST_UNITS, Limit, LimitStatus, Measure, Subject, Window
 from antiphon.domain.prices import NANO
-from antiphon.engines.registry import Models
+from antiphon.engines.registry import ModelRegistry
 from antiphon.errors import InvalidValue, ModelNotFound
 from antiphon.http.admin.model_warnings import ModelWarnings
 from antiphon.http.admin.resource import (
@@ -98,7 +98,7 @@ FILTERS = ("subject", "target")
 class LimitResource:
     """The handlers over the limits of one server."""
 
-    def __init__(self, limiting: LimitService, models: Models, warnings: ModelWarnings) -> None:
+    def __init__(self, limiting: LimitService, models: ModelRegistry, warnings: ModelWarnings) -> None:
         self._limiting = limiting
         self._models = models
         self._warnings = warnings

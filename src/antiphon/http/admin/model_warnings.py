@@ -9,7 +9,7 @@ from antiphon.domain.identity import Actor, matches
 from antiphon.domain.limits import Limit, Measure, Subject
 from antiphon.domain.prices import Price
 from antiphon.domain.tenancy import Key
-from antiphon.engines.registry import Models
+from antiphon.engines.registry import ModelRegistry
 from antiphon.errors import ModelNotFound
 from antiphon.services.prices import PriceService
 
@@ -20,7 +20,7 @@ MOST_SHOWN = 8
 class ModelWarnings:
     """The names of the models that one server serves, as its callers may know them."""
 
-    def __init__(self, models: Models, pricing: PriceService | None) -> None:
+    def __init__(self, models: ModelRegistry, pricing: PriceService | None) -> None:
         self._models = models
         self._pricing = pricing
 

@@ -14,7 +14,7 @@ import uvloop
 
 from antiphon.domain.context import SystemClock
 from antiphon.engines.host.control import CoordinatorConfig, Lifeline, StatusPipe
-from antiphon.engines.host.runtime import leave
+from antiphon.engines.host.runtime import leave_directory
 from antiphon.errors import AntiphonError
 from antiphon.processes.coordinator.assemble import open_coordinator, open_database
 from antiphon.processes.ipc.frames import from_line
@@ -32,17 +32,17 @@ async def run(settings: Settings, config: CoordinatorConfig) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     try:
         async with open_coordinator(settings, config.socket, clock, database) as coordinator:
-            status.ready()
-            await status.pulse(stop)
+            status.report_ready()
+            await status.report_alive_until(stop)
             coordinator.save_snapshot()
     except AntiphonError as error:
-        status.failed(error)
+        status.report_failure(error)
         sys.exit(1)
 
 
 def _abandon(config: CoordinatorConfig) -> None:
     """The supervisor is gone. What is not in the database yet is in the spool."""
-    leave(Path(config.socket).parent)
+    leave_directory(Path(config.socket).parent)
     os._exit(ORPHANED)
 
 
@@ -51,12 +51,12 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is the supervisor's to answer
     lifeline = Lifeline()
     try:
-        settings = decode_settings(lifeline.line())
-        config = from_line(lifeline.line(), CoordinatorConfig)
+        settings = decode_settings(lifeline.read_line())
+        config = from_line(lifeline.read_line(), CoordinatorConfig)
     except EOFError:
         sys.exit(1)
     configure(settings.log.level, settings.log.format)
-    lifeline.watch(told=lambda _: None, gone=lambda: _abandon(config))
+    lifeline.watch(on_line=lambda _: None, on_end=lambda: _abandon(config))
     uvloop.run(run(settings, config))
 
 

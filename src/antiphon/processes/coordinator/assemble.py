@@ -92,11 +92,11 @@ async def open_seeds(
     drains, as with two servers of one directory, the ledger is read as it is. `began`: as of LedgerSeeder.
     """
 
-    def drained() -> None:
+    def drain_first() -> None:
         if drain is not None and not drain.drain_now() and not drain.status.another_drains:
             raise StoreUnavailable("what was written down is not in the database yet")
 
-    seeds = LedgerSeeder(entries, clock.wall, drained, tenancy.families, began)
+    seeds = LedgerSeeder(entries, clock.wall, drain_first, tenancy.families, began)
     try:
         yield seeds
     finally:

@@ -22,7 +22,7 @@ from antiphon.processes.coordinator.frames import (
     Announce,
     AskTotals,
     DirectoryNews,
-    Done,
+    DoneReply,
     KnownRevision,
     LimitsReply,
     Names,
@@ -39,7 +39,7 @@ from antiphon.processes.coordinator.frames import (
     Welcome,
 )
 from antiphon.processes.coordinator.limiter import SharedLimiter
-from antiphon.processes.coordinator.session import Session
+from antiphon.processes.coordinator.session import ProcessSession
 from antiphon.processes.ipc.channel import Channel
 from antiphon.processes.ipc.frames import FrameError, FrameReader, Incompatible, Message
 from antiphon.task_group import task_group
@@ -183,7 +183,7 @@ class CoordinatorClient:
             raise EngineError("the adapters cannot be changed: the coordinator is away; try again") from None
         if isinstance(reply, Refused):
             raise reply.error.to_exception()
-        return isinstance(reply, Done) and reply.is_done
+        return isinstance(reply, DoneReply) and reply.is_done
 
     # --- revisions of the directory -------------------------------------------------------------------------
 
@@ -267,7 +267,7 @@ class CoordinatorClient:
         the new one, even while its own drain still ends.
         """
         async with begin() as coordinator:
-            session = Session(coordinator)
+            session = ProcessSession(coordinator)
             session.link = LocalLink(self._receive)
             self._send, self.coordinator = session.receive, coordinator
             coordinator.join(session)
@@ -352,7 +352,7 @@ class CoordinatorClient:
                 self._learn(message)
             case DirectoryNews():
                 self._look.set()
-            case LimitsReply(call) | Refused(call) | TotalsReply(call) | Done(call):
+            case LimitsReply(call) | Refused(call) | TotalsReply(call) | DoneReply(call):
                 self._is_silent = False
                 if (answer := self._calls.get(call)) is not None and not answer.done():
                     answer.set_result(message)

@@ -22,7 +22,7 @@ from antiphon.processes.coordinator.frames import (
     Topic,
     Welcome,
 )
-from antiphon.processes.coordinator.session import Session
+from antiphon.processes.coordinator.session import ProcessSession
 from antiphon.processes.ipc.channel import Channel, bind_private, remove_socket
 from antiphon.processes.ipc.frames import FrameReader
 from antiphon.task_group import task_group
@@ -71,7 +71,7 @@ class Coordinator:
         self._kept = kept
         self._path = runtime / ADAPTERS
         self._names = _read_names(self._path)
-        self._sessions: dict[Session, None] = {}
+        self._sessions: dict[ProcessSession, None] = {}
         self.ended = Totals()
         """Totals of processes that ended."""
         self._noted = asyncio.Event()
@@ -108,20 +108,20 @@ class Coordinator:
 
     def connect(self) -> Channel[ToCoordinator]:
         """Makes the protocol of a new connection."""
-        session = Session(self)
+        session = ProcessSession(self)
         channel: Channel[ToCoordinator] = Channel(FrameReader(TO_COORDINATOR), session.receive, session.lose)
         session.link = channel
         channel.greeted.add_done_callback(lambda greeted: self._greet(session, greeted))
         return channel
 
-    def join(self, session: Session) -> None:
+    def join(self, session: ProcessSession) -> None:
         """Adds a process and sends it the current state."""
         self._sessions[session] = None
         session.known[Topic.ADAPTERS] = UNKNOWN
         session.link.put(Welcome(self.began))
         session.link.put(Names(*self._names))
 
-    def forget(self, session: Session) -> None:
+    def forget(self, session: ProcessSession) -> None:
         """Removes a process; its totals stay in the sums."""
         if session in self._sessions:
             del self._sessions[session]
@@ -135,7 +135,7 @@ class Coordinator:
         for session in tuple(self._sessions):
             session.link.cut("the coordinator is stopping")
 
-    def _greet(self, session: Session, greeted: asyncio.Future[None]) -> None:
+    def _greet(self, session: ProcessSession, greeted: asyncio.Future[None]) -> None:
         if not greeted.cancelled() and greeted.exception() is None:
             self.join(session)
 
@@ -166,7 +166,7 @@ class Coordinator:
         await self._wait_until_known(Topic.ADAPTERS, revision + 1)
         return True
 
-    async def announce(self, revision: int, by: Session) -> None:
+    async def announce(self, revision: int, by: ProcessSession) -> None:
         """Has every process read the directory, and waits until all know the revision."""
         for session in self._sessions:
             if session is not by:
@@ -191,7 +191,7 @@ class Coordinator:
         if late():
             record("processes_late", logging.WARNING, topic=topic, processes=late())
 
-    def sum_others(self, session: Session) -> tuple[int, Totals]:
+    def sum_others(self, session: ProcessSession) -> tuple[int, Totals]:
         """How many other processes there are, and the totals of them and of those that ended."""
         totals = Totals()
         totals.add(self.ended)

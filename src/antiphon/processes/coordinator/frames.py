@@ -150,7 +150,7 @@ class TotalsReply(Message, tag=4):
     totals: Totals
 
 
-class Done(Message, tag=5):
+class DoneReply(Message, tag=5):
     """Whether the request was done; False where another process was faster."""
 
     call: int
@@ -170,7 +170,7 @@ class DirectoryNews(Message, tag=7):
 
 Question = Reserve | Extend | AskLimits | AskTotals | Publish | Announce | Ping
 ToCoordinator = Hello | Question | Settle | Restore | Ended | Report | KnownRevision
-Reply = LimitsReply | Refused | TotalsReply | Done
+Reply = LimitsReply | Refused | TotalsReply | DoneReply
 ToProcess = Hello | Welcome | Reply | Names | DirectoryNews
 
 TO_COORDINATOR = msgspec.msgpack.Decoder(tuple[int, list[ToCoordinator]])

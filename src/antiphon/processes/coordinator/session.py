@@ -22,7 +22,7 @@ from antiphon.processes.coordinator.frames import (
     Announce,
     AskLimits,
     AskTotals,
-    Done,
+    DoneReply,
     Ended,
     Extend,
     KnownRevision,
@@ -76,13 +76,13 @@ class Owner(Protocol):
         """Raises LimitsUnavailable where limits are not counted here."""
 
     async def publish(self, revision: int, names: bytes) -> bool: ...
-    async def announce(self, revision: int, by: "Session") -> None: ...
-    def sum_others(self, session: "Session") -> tuple[int, Totals]: ...
+    async def announce(self, revision: int, by: "ProcessSession") -> None: ...
+    def sum_others(self, session: "ProcessSession") -> tuple[int, Totals]: ...
     def note_change(self) -> None: ...
-    def forget(self, session: "Session") -> None: ...
+    def forget(self, session: "ProcessSession") -> None: ...
 
 
-class Session:
+class ProcessSession:
     """One HTTP process's connection."""
 
     def __init__(self, owner: Owner) -> None:
@@ -129,7 +129,7 @@ class Session:
             case AskTotals(call):
                 self._reply(TotalsReply(call, *self._owner.sum_others(self)))
             case Ping(call):
-                self._reply(Done(call))
+                self._reply(DoneReply(call))
             case Publish() | Announce():
                 self._owner.tasks.create_task(self._inform_processes(message))
 
@@ -243,10 +243,12 @@ class Session:
     async def _inform_processes(self, message: Publish | Announce) -> None:
         try:
             if isinstance(message, Publish):
-                self._reply(Done(message.call, await self._owner.publish(message.revision, message.names)))
+                self._reply(
+                    DoneReply(message.call, await self._owner.publish(message.revision, message.names))
+                )
             else:
                 await self._owner.announce(message.revision, self)
-                self._reply(Done(message.call))
+                self._reply(DoneReply(message.call))
         except AntiphonError as error:
             self._reply(make_refusal(message.call, error))
 

@@ -29,7 +29,7 @@ FULL_FRAME = 1024 * 1024
 
 
 @runtime_checkable
-class Stream(Protocol):
+class FrameTransport(Protocol):
     """The part of a transport that is used. Each event loop has its own classes."""
 
     def write(self, data: bytes) -> None: ...
@@ -50,7 +50,7 @@ class Channel(asyncio.Protocol, Generic[M]):
         self._writer = FrameWriter()
         self._received = received
         self._lost = lost
-        self._transport: Stream | None = None
+        self._transport: FrameTransport | None = None
         self._waiting: deque[tuple[bytes, str]] = deque()
         """Messages, and whose they are."""
         self._flushing = False
@@ -134,7 +134,7 @@ class Channel(asyncio.Protocol, Generic[M]):
     # --- asyncio.Protocol -----------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if not isinstance(transport, Stream):
+        if not isinstance(transport, FrameTransport):
             raise TypeError(f"{transport!r} cannot carry frames")
         self._transport = transport
         self.put(Hello(PROTOCOL, antiphon.__version__))

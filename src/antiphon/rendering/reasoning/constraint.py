@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from antiphon.constraints import grammar as groups
-from antiphon.constraints.grammar import Frame, Prelude
+from antiphon.constraints.grammar import Prelude, TextFrame
 from antiphon.domain.request import Constraint, ConstraintKind, Conversation, Prompt, Reasoning
 from antiphon.errors import UnsupportedParameter
 from antiphon.rendering.context_window import FittedPrompt
@@ -69,9 +69,9 @@ def constrain_answer(
     return replace(bare, prelude=prelude.dump())
 
 
-def _build_frame(notation: ReasoningNotation, begin: Begin, ids: Mapping[str, int]) -> Frame:
+def _build_frame(notation: ReasoningNotation, begin: Begin, ids: Mapping[str, int]) -> TextFrame:
     opening = () if begin is Begin.INSIDE else notation.open
-    return Frame(to_marks(opening, ids), to_marks((notation.close, *notation.gap), ids))
+    return TextFrame(to_marks(opening, ids), to_marks((notation.close, *notation.gap), ids))
 
 
 def _constrain_channels(
@@ -90,10 +90,10 @@ def _constrain_channels(
         prelude = Prelude((thought, *others), optional=True, many=True, answer=final.open)
         return replace(constraint, prelude=prelude.dump())
     if constraint is None:
-        group = groups.Group(groups.Around.TEXT_ALONE, final.open, (), (), frames=(*others, final))
+        group = groups.CallGroup(groups.TextAround.TEXT_ALONE, final.open, (), (), frames=(*others, final))
         constraint, calls = Constraint(ConstraintKind.CALLS, group.dump(), field=field), True
     elif calls:
-        group = groups.load(constraint.source)
+        group = groups.load_group(constraint.source)
         frames = tuple(frame for frame in group.frames if frame.open != thought.open)
         constraint = replace(constraint, source=replace(group, frames=frames).dump())
     answer = () if calls else final.open

@@ -8,7 +8,7 @@ from functools import partial
 from types import MappingProxyType
 
 from antiphon.constraints import grammar as groups
-from antiphon.constraints.grammar import Around, Call, Group, Mark
+from antiphon.constraints.grammar import CallFormat, CallGroup, Mark, TextAround
 from antiphon.domain.messages import Tool, ToolChoice, Tools
 from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.errors import UnsupportedParameter
@@ -17,9 +17,9 @@ from antiphon.rendering.tools.header_reader import HeaderReader
 
 AROUND = MappingProxyType(
     {
-        ToolChoice.AUTO: Around.TEXT,
-        ToolChoice.REQUIRED: Around.NOTHING,
-        ToolChoice.NONE: Around.TEXT_ALONE,
+        ToolChoice.AUTO: TextAround.TEXT,
+        ToolChoice.REQUIRED: TextAround.NOTHING,
+        ToolChoice.NONE: TextAround.TEXT_ALONE,
     }
 )
 
@@ -39,10 +39,10 @@ class CallChannel:
     open: Marks
     close: Marks | None = None
 
-    def with_ids(self, controls: Mapping[str, int]) -> groups.Frame:
+    def with_ids(self, controls: Mapping[str, int]) -> groups.TextFrame:
         """Replaces names of control tokens by their ids."""
         close = None if self.close is None else to_marks(self.close, controls)
-        return groups.Frame(to_marks(self.open, controls), close)
+        return groups.TextFrame(to_marks(self.open, controls), close)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class CallNotation:
         its text. Raises UnsupportedParameter for a format that cannot be told from calls."""
         if form is not None and tools.choice is ToolChoice.AUTO:
             self._require_separable(form)
-        group = Group(
+        group = CallGroup(
             around=AROUND[tools.choice],
             open=to_marks(self.open, controls),
             calls=tuple(self._build_call(tool, controls) for tool in tools.callable),
@@ -147,9 +147,9 @@ class CallNotation:
         )
         return tuple(mark for each in all_of for mark in each)
 
-    def _build_call(self, tool: Tool, controls: Mapping[str, int]) -> Call:
+    def _build_call(self, tool: Tool, controls: Mapping[str, int]) -> CallFormat:
         begin = (*self.before, tool.name, *self.after)
-        return Call(to_marks(begin, controls), tool.schema, to_marks(self.end, controls), tool.field)
+        return CallFormat(to_marks(begin, controls), tool.schema, to_marks(self.end, controls), tool.field)
 
 
 def to_marks(marks: Iterable[str], controls: Mapping[str, int]) -> tuple[Mark, ...]:

@@ -5,7 +5,7 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 
 from antiphon.engines.base import (
-    Adapting,
+    AdapterEngine,
     SequenceFinished,
     SequenceStarted,
     Steps,
@@ -17,10 +17,10 @@ from antiphon.engines.base import (
     TokenSegment,
 )
 from antiphon.errors import AntiphonError, InvalidValue
-from antiphon.testing.rules import PATIENCE, beside, require, require_error
+from antiphon.testing.rules import PATIENCE, require, require_error, run_beside
 from antiphon.testing.token_kit.lifecycle_rules import CLOSING_RULES, QUEUE_RULES
 from antiphon.testing.token_kit.logprob_rules import SCORE_RULES, VALUE_RULES
-from antiphon.testing.token_kit.probe import Probe, Run
+from antiphon.testing.token_kit.probe import SequenceRun, TokenProbe
 from antiphon.testing.token_kit.sampling_rules import CONSTRAINT_RULES, SAMPLING_RULES
 
 SENTENCES = (
@@ -47,21 +47,21 @@ async def check_token_engine(
     equal tokens, as exact mode promises. `queue`, `queue_per_actor`: what the engine was loaded with, at
     least 16; without them its queue is not tried.
     """
-    probe = await Probe.of(engine, tolerance, patience)
-    probe.prompts = tuple(prompts or await sentences(engine))
+    probe = await TokenProbe.of(engine, tolerance, patience)
+    probe.prompts = tuple(prompts or await tokenize_sentences(engine))
     probe.queue, probe.queue_per_actor = queue, queue_per_actor
     for rule in RULES:
         await rule(probe)
         await probe.require_idle(f"a sequence that is over leaves nothing behind ({rule.__name__})")
 
 
-async def sentences(engine: TokenEngine) -> list[tuple[int, ...]]:
+async def tokenize_sentences(engine: TokenEngine) -> list[tuple[int, ...]]:
     """Prompts in English."""
     return [await engine.tokenize([TextPiece(text)], True) for text in SENTENCES]
 
 
-async def events_come_in_order(probe: Probe) -> None:
-    events = [event async for event in probe.engine.generate(probe.request(max_tokens=5))]
+async def events_come_in_order(probe: TokenProbe) -> None:
+    events = [event async for event in probe.engine.generate(probe.build_request(max_tokens=5))]
     require(
         isinstance(events[0], SequenceStarted) and isinstance(events[-1], SequenceFinished),
         "a sequence begins with SequenceStarted and ends with SequenceFinished",
@@ -76,9 +76,9 @@ async def events_come_in_order(probe: Probe) -> None:
     )
 
 
-async def counts_are_true(probe: Probe) -> None:
+async def counts_are_true(probe: TokenProbe) -> None:
     for index, prompt in enumerate(probe.prompts):
-        run = await probe.run(probe.request(index, max_tokens=7))
+        run = await probe.run(probe.build_request(index, max_tokens=7))
         require(
             run.counts.completion_tokens == len(run.tokens),
             "completion_tokens counts the tokens of Steps, the last included",
@@ -93,9 +93,9 @@ async def counts_are_true(probe: Probe) -> None:
         require(run.started.queued >= 0, "queued is a time in seconds")
 
 
-async def max_tokens_is_kept(probe: Probe) -> None:
+async def max_tokens_is_kept(probe: TokenProbe) -> None:
     for limit in (1, 2, 9):
-        run = await probe.run(probe.request(max_tokens=limit))
+        run = await probe.run(probe.build_request(max_tokens=limit))
         require(len(run.tokens) <= limit, "a sequence makes at most max_tokens tokens")
         ended = run.tokens[-1] in probe.vocabulary.end_ids
         require(
@@ -112,10 +112,10 @@ async def max_tokens_is_kept(probe: Probe) -> None:
         require(not early, "nothing comes after an end-of-generation token")
 
 
-async def stop_tokens_end_the_sequence(probe: Probe) -> None:
-    free = await probe.run(probe.request(max_tokens=12))
+async def stop_tokens_end_the_sequence(probe: TokenProbe) -> None:
+    free = await probe.run(probe.build_request(max_tokens=12))
     stop = free.tokens[len(free.tokens) // 2]
-    run = await probe.run(probe.request(max_tokens=12, stop=(stop,)))
+    run = await probe.run(probe.build_request(max_tokens=12, stop=(stop,)))
     expected = free.tokens[: free.tokens.index(stop) + 1]
     require(
         run.tokens == expected, "a stop token ends the sequence where it first appears, and is part of Steps"
@@ -125,7 +125,7 @@ async def stop_tokens_end_the_sequence(probe: Probe) -> None:
     require(run.counts.completion_tokens == len(expected), "the stop token is counted")
 
 
-async def foreign_tokens_are_refused(probe: Probe) -> None:
+async def foreign_tokens_are_refused(probe: TokenProbe) -> None:
     for token in (len(probe.vocabulary.pieces), -1, 2**31):
         segments = (TokenSegment((*probe.prompts[0], token)),)
         await require_error(
@@ -135,7 +135,7 @@ async def foreign_tokens_are_refused(probe: Probe) -> None:
         )
 
 
-async def context_is_kept(probe: Probe) -> None:
+async def context_is_kept(probe: TokenProbe) -> None:
     context = probe.info.context_length
     words = [token for prompt in probe.prompts for token in prompt]
     prompt = tuple((words * (context // len(words) + 1))[: context - 3])
@@ -153,7 +153,7 @@ async def context_is_kept(probe: Probe) -> None:
     )
 
 
-async def vocabulary_is_whole(probe: Probe) -> None:
+async def vocabulary_is_whole(probe: TokenProbe) -> None:
     table = probe.vocabulary
     require(
         len(table.pieces) == len(table.kinds) == probe.info.vocabulary,
@@ -168,7 +168,7 @@ async def vocabulary_is_whole(probe: Probe) -> None:
     require(table.end_ids, "a model can end its turn")
 
 
-async def text_becomes_tokens_and_back(probe: Probe) -> None:
+async def text_becomes_tokens_and_back(probe: TokenProbe) -> None:
     table = probe.vocabulary
     for text in ("Hello world", "naïve café 😀 日本語", "  two spaces\n\n\tand a tab", "a\u0000b"):
         tokens = await probe.engine.tokenize([TextPiece(text)], False)
@@ -192,7 +192,7 @@ async def text_becomes_tokens_and_back(probe: Probe) -> None:
         )
 
 
-async def control_text_needs_leave(probe: Probe) -> None:
+async def control_text_needs_leave(probe: TokenProbe) -> None:
     for index, name in probe.vocabulary.names.items():
         tokens = await probe.engine.tokenize([TextPiece(f"a{name}b")], False)
         require(
@@ -209,9 +209,9 @@ async def control_text_needs_leave(probe: Probe) -> None:
         )
 
 
-async def totals_only_grow(probe: Probe) -> None:
+async def totals_only_grow(probe: TokenProbe) -> None:
     before = (await probe.engine.info()).load
-    run: Run = await probe.run(probe.request(max_tokens=6))
+    run: SequenceRun = await probe.run(probe.build_request(max_tokens=6))
     after = (await probe.engine.info()).load
     require(
         after.decoded_tokens - before.decoded_tokens == len(run.tokens),
@@ -265,19 +265,19 @@ async def check_adapters(
     `adapters`: paths by digest, of at least two adapters that the engine does not know yet; each must change
     what is said. `tolerance`: how far log-probabilities may differ between a sequence alone and in a batch.
     """
-    probe = await Probe.of(engine, tolerance, patience)
-    probe.prompts, probe.adapters = tuple(await sentences(engine)), adapters
+    probe = await TokenProbe.of(engine, tolerance, patience)
+    probe.prompts, probe.adapters = tuple(await tokenize_sentences(engine)), adapters
     for rule in ADAPTER_RULES:
         await rule(probe)
         await probe.require_idle(f"a sequence that is over leaves nothing behind ({rule.__name__})")
 
 
 @asynccontextmanager
-async def _add_adapters(probe: Probe) -> AsyncIterator[Adapting]:
+async def _add_adapters(probe: TokenProbe) -> AsyncIterator[AdapterEngine]:
     """The engine with all adapters; without any afterwards."""
     engine = probe.engine
-    if not isinstance(engine, Adapting):
-        raise TypeError(f"{type(engine).__name__} takes no adapters: it is not Adapting")
+    if not isinstance(engine, AdapterEngine):
+        raise TypeError(f"{type(engine).__name__} takes no adapters: it is no AdapterEngine")
     for digest, path in probe.adapters.items():
         await engine.add_adapter(digest, path)
     yield engine
@@ -285,46 +285,49 @@ async def _add_adapters(probe: Probe) -> AsyncIterator[Adapting]:
         await engine.remove_adapter(digest)
 
 
-def _request(probe: Probe, digest: str | None) -> TokenRequest:
-    return replace(probe.request(max_tokens=LENGTH, logprobs=2), adapter=digest)
+def _build_adapter_request(probe: TokenProbe, digest: str | None) -> TokenRequest:
+    return replace(probe.build_request(max_tokens=LENGTH, logprobs=2), adapter=digest)
 
 
-async def unknown_adapters_are_refused(probe: Probe) -> None:
+async def unknown_adapters_are_refused(probe: TokenProbe) -> None:
     rule = "an adapter that was not added is refused with InvalidValue, before a sequence begins"
-    await require_error(probe.run(_request(probe, UNKNOWN)), InvalidValue, rule)
+    await require_error(probe.run(_build_adapter_request(probe, UNKNOWN)), InvalidValue, rule)
     async with _add_adapters(probe) as engine:
         await require_error(
             engine.add_adapter(UNKNOWN, "there-is-no-such-file.gguf"),
             InvalidValue,
             "a file that cannot be read is refused with InvalidValue",
         )
-        await require_error(probe.run(_request(probe, UNKNOWN)), InvalidValue, rule)
+        await require_error(probe.run(_build_adapter_request(probe, UNKNOWN)), InvalidValue, rule)
         for digest, path in probe.adapters.items():
             await engine.add_adapter(digest, path)  # one that is there already is no error
         await engine.remove_adapter(UNKNOWN)  # nor is an unknown one
     for digest in probe.adapters:
-        await require_error(probe.run(_request(probe, digest)), InvalidValue, rule)
+        await require_error(probe.run(_build_adapter_request(probe, digest)), InvalidValue, rule)
 
 
-async def adapters_never_answer_for_each_other(probe: Probe) -> None:
+async def adapters_never_answer_for_each_other(probe: TokenProbe) -> None:
     names = (None, *probe.adapters)
     async with _add_adapters(probe):
         # under a salt of its own each is computed anew
-        salted = {name: replace(_request(probe, name), cache_salt=f"alone with {name}") for name in names}
+        salted = {
+            name: replace(_build_adapter_request(probe, name), cache_salt=f"alone with {name}")
+            for name in names
+        }
         first = {name: await probe.run(salted[name]) for name in names}
         for name in reversed(names):
             for other in names:
-                _require_same(first[other], await probe.run(_request(probe, other)), probe)
-            _require_same(first[name], await probe.run(_request(probe, name)), probe)
+                _require_same(first[other], await probe.run(_build_adapter_request(probe, other)), probe)
+            _require_same(first[name], await probe.run(_build_adapter_request(probe, name)), probe)
         wanted = [name for name in names for _ in range(3)]
-        runs = await probe.runs([_request(probe, name) for name in wanted])
+        runs = await probe.run_all([_build_adapter_request(probe, name) for name in wanted])
         for name, run in zip(wanted, runs, strict=True):
             _require_same(first[name], run, probe)
         said = {(run.tokens, run.logprobs) for run in first.values()}
         require(len(said) == len(names), "each adapter changes what is said")
 
 
-def _require_same(first: Run, run: Run, probe: Probe) -> None:
+def _require_same(first: SequenceRun, run: SequenceRun, probe: TokenProbe) -> None:
     """Equal tokens and, up to the tolerance, log-probabilities, as far as the two best can be told apart."""
     rule = "what is computed with one adapter, or with none, never shows in an answer with another"
     for place, token in enumerate(first.tokens):
@@ -335,20 +338,20 @@ def _require_same(first: Run, run: Run, probe: Probe) -> None:
         require(abs(run.logprobs[place] - first.logprobs[place]) <= probe.tolerance, rule)
 
 
-async def a_removed_adapter_serves_to_the_end(probe: Probe) -> None:
+async def a_removed_adapter_serves_to_the_end(probe: TokenProbe) -> None:
     digest = next(iter(probe.adapters))
-    long = replace(probe.request(max_tokens=40), adapter=digest)
+    long = replace(probe.build_request(max_tokens=40), adapter=digest)
     async with _add_adapters(probe) as engine:
         whole = await probe.run(long)
         async with aclosing(probe.engine.generate(long)) as events:
             await anext(events)
             await engine.remove_adapter(digest)
             await require_error(
-                probe.run(_request(probe, digest)),
+                probe.run(_build_adapter_request(probe, digest)),
                 InvalidValue,
                 "an adapter that was removed is refused to new sequences at once",
             )
-            async with beside(probe.run(probe.request(max_tokens=4))):
+            async with run_beside(probe.run(probe.build_request(max_tokens=4))):
                 steps = [event async for event in events if isinstance(event, Steps)]
         tokens = tuple(token for step in steps for token in step.tokens)
         require(

@@ -19,34 +19,34 @@ from antiphon.engines.base import (
     TokenSegment,
 )
 from antiphon.errors import AntiphonError, EngineBusy, Overloaded
-from antiphon.testing.rules import beside, require, require_end, require_soon
-from antiphon.testing.token_kit.probe import GREEDY, Probe
+from antiphon.testing.rules import require, require_end, require_soon, run_beside
+from antiphon.testing.token_kit.probe import GREEDY, TokenProbe
 
 
-async def unread_sequences_hold_nothing(probe: Probe) -> None:
-    events = probe.engine.generate(probe.request())
+async def unread_sequences_hold_nothing(probe: TokenProbe) -> None:
+    events = probe.engine.generate(probe.build_request())
     await probe.close(events, "closing a generator that was never read ends at once")
     await probe.require_idle("a generator that was never read holds no sequence")
 
 
-async def queued_sequences_close(probe: Probe) -> None:
+async def queued_sequences_close(probe: TokenProbe) -> None:
     """Fills every slot, then closes one that waits."""
     async with AsyncExitStack() as stack:
         for index in range(probe.info.sequences):
-            events = probe.engine.generate(probe.request(index % len(probe.prompts)))
-            await _until_first_step(await stack.enter_async_context(aclosing(events)))
-        waiting = probe.engine.generate(probe.request())
+            events = probe.engine.generate(probe.build_request(index % len(probe.prompts)))
+            await _read_to_first_step(await stack.enter_async_context(aclosing(events)))
+        waiting = probe.engine.generate(probe.build_request())
         await probe.close_while_waiting(waiting, 0.05, "a queued sequence closes at once")
-        load = await probe.load()
+        load = await probe.get_load()
         require(load.queued == 0, "a queued sequence that was closed does not wait any more")
     await probe.require_idle("sequences that were closed together free all that they held")
 
 
-async def prefilling_sequences_close(probe: Probe) -> None:
+async def prefilling_sequences_close(probe: TokenProbe) -> None:
     words = [token for prompt in probe.prompts for token in prompt]
     size = probe.info.context_length - 8
     prompt = tuple((words * (size // len(words) + 1))[:size])
-    request = replace(probe.request(), segments=(TokenSegment(prompt),))
+    request = replace(probe.build_request(), segments=(TokenSegment(prompt),))
     for moment in (0.0, 0.02):
         events = probe.engine.generate(request)
         first = await anext(events)
@@ -57,33 +57,33 @@ async def prefilling_sequences_close(probe: Probe) -> None:
         await probe.require_idle("closing in prefill frees the sequence")
 
 
-async def speaking_sequences_close(probe: Probe) -> None:
+async def speaking_sequences_close(probe: TokenProbe) -> None:
     for moment in (0.0, 0.01):
-        events = probe.engine.generate(probe.request())
-        await _until_first_step(events)
+        events = probe.engine.generate(probe.build_request())
+        await _read_to_first_step(events)
         await probe.close(events, "a sequence closes at once between two tokens")
         await probe.require_idle("closing in mid-stream frees the sequence")
-        events = probe.engine.generate(probe.request())
-        await _until_first_step(events)
+        events = probe.engine.generate(probe.build_request())
+        await _read_to_first_step(events)
         await probe.close_while_waiting(events, moment, "a sequence closes at once while a token is computed")
         await probe.require_idle("closing in mid-stream frees the sequence")
 
 
-async def finished_sequences_close(probe: Probe) -> None:
-    events = probe.engine.generate(probe.request(max_tokens=2))
+async def finished_sequences_close(probe: TokenProbe) -> None:
+    events = probe.engine.generate(probe.build_request(max_tokens=2))
     async for event in events:
         if isinstance(event, SequenceFinished):
             await probe.require_idle("when SequenceFinished comes the sequence is free already")
     await probe.close(events, "closing a finished sequence ends at once")
 
 
-async def closing_disturbs_no_other(probe: Probe) -> None:
+async def closing_disturbs_no_other(probe: TokenProbe) -> None:
     if probe.info.sequences < 2:
         return
-    expected = await probe.run(probe.request(1, max_tokens=24))
-    leaver = probe.engine.generate(probe.request(0))
-    await _until_first_step(leaver)
-    async with beside(probe.run(probe.request(1, max_tokens=24))) as (other,), aclosing(leaver):
+    expected = await probe.run(probe.build_request(1, max_tokens=24))
+    leaver = probe.engine.generate(probe.build_request(0))
+    await _read_to_first_step(leaver)
+    async with run_beside(probe.run(probe.build_request(1, max_tokens=24))) as (other,), aclosing(leaver):
         for _ in range(3):
             await anext(leaver, None)
         await probe.close(leaver, "a sequence closes at once while others go on")
@@ -92,20 +92,20 @@ async def closing_disturbs_no_other(probe: Probe) -> None:
         require(run.tokens == expected.tokens, "closing one sequence changes nothing in another")
 
 
-async def siblings_close_alone(probe: Probe) -> None:
-    """The first of a group is closed in its prefill, then once more in mid-stream; the others go on."""
+async def siblings_close_alone(probe: TokenProbe) -> None:
+    """Closes the first of a group in its prefill, then another first in mid-stream; the others go on."""
     if probe.info.sequences < 3:
         return
-    expected = await probe.run(probe.request(max_tokens=12))
+    expected = await probe.run(probe.build_request(max_tokens=12))
     for stage in ("prefill", "stream"):
-        request = replace(probe.request(max_tokens=12), group=f"closing-{stage}")
+        request = replace(probe.build_request(max_tokens=12), group=f"closing-{stage}")
         first = probe.engine.generate(replace(request, max_tokens=1000))
         await anext(first)
         siblings = (probe.run(replace(request, choice=choice)) for choice in (1, 2))
-        async with beside(*siblings) as others:
+        async with run_beside(*siblings) as others:
             await asyncio.sleep(0)
             if stage == "stream":
-                await _until_first_step(first)
+                await _read_to_first_step(first)
             await probe.close(first, "the first of a group closes at once, though others wait for its prompt")
             rule = "siblings go on when the first one of their group is closed"
             runs = [await require_end(other, rule, probe.patience) for other in others]
@@ -116,17 +116,17 @@ async def siblings_close_alone(probe: Probe) -> None:
             )
 
 
-async def tokenizing_never_waits_for_decoding(probe: Probe) -> None:
+async def tokenizing_never_waits_for_decoding(probe: TokenProbe) -> None:
     async with AsyncExitStack() as stack:
         for index in range(probe.info.sequences):
-            events = probe.engine.generate(probe.request(index % len(probe.prompts)))
+            events = probe.engine.generate(probe.build_request(index % len(probe.prompts)))
             await stack.enter_async_context(aclosing(events))
         text = probe.engine.tokenize([TextPiece("Hello world")], False)
         tokens = await require_end(text, "tokenizing runs beside decoding, never behind it", probe.patience)
         require(tokens, "text becomes tokens")
 
 
-async def _until_first_step(events: AsyncGenerator[TokenEvent, None]) -> None:
+async def _read_to_first_step(events: AsyncGenerator[TokenEvent, None]) -> None:
     async for event in events:
         if isinstance(event, Steps):
             return
@@ -144,69 +144,74 @@ CLOSING_RULES = (
 )
 
 
-async def a_full_queue_refuses(probe: Probe) -> None:
+async def a_full_queue_refuses(probe: TokenProbe) -> None:
     """Fills every sequence and the queue, each request of an actor of its own."""
     if probe.queue is None:
         return
     async with AsyncExitStack() as stack:
         for index in range(probe.info.sequences):
-            await _begin(probe, stack, _running(probe, index))
+            await _begin(probe, stack, _build_endless_request(probe, index))
         waiting = [
-            probe.run(replace(probe.request(max_tokens=1), actor=f"waiting-{index}"))
+            probe.run(replace(probe.build_request(max_tokens=1), actor=f"waiting-{index}"))
             for index in range(probe.queue)
         ]
-        async with beside(*waiting):
+        async with run_beside(*waiting):
             await _require_queued(probe, probe.queue)
-            error = await _refusal(probe, replace(probe.request(max_tokens=1), actor="late"))
+            error = await _find_refusal(probe, replace(probe.build_request(max_tokens=1), actor="late"))
             require(
                 isinstance(error, EngineBusy), "a sequence beyond a full queue is refused with EngineBusy"
             )
             require(error is not None and (error.retry_after or 0) > 0, "EngineBusy says when to try again")
-            sibling = replace(probe.request(max_tokens=1), actor="running-0", group="g0", choice=1)
-            async with beside(probe.run(sibling)) as (joined,):
+            sibling = replace(probe.build_request(max_tokens=1), actor="running-0", group="g0", choice=1)
+            async with run_beside(probe.run(sibling)) as (joined,):
                 await _require_queued(probe, probe.queue + 1)
                 require(not joined.done(), "a sibling of a sequence that is there is never refused")
     await probe.require_idle("sequences that were closed while they waited hold nothing")
 
 
-async def one_actor_does_not_fill_the_queue(probe: Probe) -> None:
+async def one_actor_does_not_fill_the_queue(probe: TokenProbe) -> None:
     limit = probe.queue_per_actor
     if limit is None or (probe.queue is not None and limit >= probe.queue):
         return
     async with AsyncExitStack() as stack:
         for index in range(probe.info.sequences):
-            await _begin(probe, stack, _running(probe, index))
-        waiting = [probe.run(replace(probe.request(max_tokens=1), actor="greedy")) for _ in range(limit)]
-        async with beside(*waiting):
+            await _begin(probe, stack, _build_endless_request(probe, index))
+        waiting = [
+            probe.run(replace(probe.build_request(max_tokens=1), actor="greedy")) for _ in range(limit)
+        ]
+        async with run_beside(*waiting):
             await _require_queued(probe, limit)
-            error = await _refusal(probe, replace(probe.request(max_tokens=1), actor="greedy"))
+            error = await _find_refusal(probe, replace(probe.build_request(max_tokens=1), actor="greedy"))
             require(
                 isinstance(error, Overloaded), "an actor with too many waiting is refused with Overloaded"
             )
             require(error is not None and (error.retry_after or 0) > 0, "Overloaded says when to try again")
-            async with beside(probe.run(replace(probe.request(max_tokens=1), actor="other"))) as (other,):
+            async with run_beside(probe.run(replace(probe.build_request(max_tokens=1), actor="other"))) as (
+                other,
+            ):
                 await _require_queued(probe, limit + 1)
                 require(not other.done(), "another actor's sequence may still wait")
 
 
-async def lower_priorities_come_first_of_one_actor(probe: Probe) -> None:
-    """What an actor asks for later overtakes what it asked for before, and takes no other actor's turn."""
+async def lower_priorities_come_first_of_one_actor(probe: TokenProbe) -> None:
+    """A later request of an actor overtakes an earlier one by its priority, and takes no other actor's
+    turn."""
     if probe.queue is not None and probe.queue < 3:
         return
     order: list[str] = []
 
     async def admission(name: str, actor: str, priority: int) -> None:
-        request = replace(probe.request(max_tokens=1), actor=actor, priority=priority)
+        request = replace(probe.build_request(max_tokens=1), actor=actor, priority=priority)
         async with aclosing(probe.engine.generate(request)) as events:
             await anext(events)
             order.append(name)
 
     async with AsyncExitStack() as stack, AsyncExitStack() as last:
         for index in range(probe.info.sequences):
-            await _begin(probe, stack if index else last, _running(probe, index))
+            await _begin(probe, stack if index else last, _build_endless_request(probe, index))
         tasks = []
         for name, actor, priority in (("late", "a", 7), ("other", "b", -5), ("first", "a", -3)):
-            tasks += await stack.enter_async_context(beside(admission(name, actor, priority)))
+            tasks += await stack.enter_async_context(run_beside(admission(name, actor, priority)))
             await _require_queued(probe, len(tasks))
         await last.aclose()
         await require_end(
@@ -216,26 +221,26 @@ async def lower_priorities_come_first_of_one_actor(probe: Probe) -> None:
     require(order[0] != "other", "a priority takes no other actor's turn")
 
 
-def _running(probe: Probe, index: int) -> TokenRequest:
-    """One that goes on until it is closed, or its context is full."""
+def _build_endless_request(probe: TokenProbe, index: int) -> TokenRequest:
+    """A request that goes on until it is closed, or its context is full."""
     endless = replace(GREEDY, ignore_eos=True)
-    return replace(probe.request(sampling=endless), actor=f"running-{index}", group=f"g{index}")
+    return replace(probe.build_request(sampling=endless), actor=f"running-{index}", group=f"g{index}")
 
 
-async def _begin(probe: Probe, stack: AsyncExitStack, request: TokenRequest) -> None:
+async def _begin(probe: TokenProbe, stack: AsyncExitStack, request: TokenRequest) -> None:
     events = await stack.enter_async_context(aclosing(probe.engine.generate(request)))
     require(isinstance(await anext(events), SequenceStarted), "admission is told first")
 
 
-async def _require_queued(probe: Probe, count: int) -> None:
+async def _require_queued(probe: TokenProbe, count: int) -> None:
     async def is_reached() -> bool:
-        return (await probe.load()).queued == count
+        return (await probe.get_load()).queued == count
 
     await require_soon(is_reached, "queued counts the sequences that wait", probe.patience)
 
 
-async def _refusal(probe: Probe, request: TokenRequest) -> AntiphonError | None:
-    """What a request ends with at once; None when it waits."""
+async def _find_refusal(probe: TokenProbe, request: TokenRequest) -> AntiphonError | None:
+    """The error that a request ends with at once; None when it waits."""
     try:
         async with asyncio.timeout(probe.patience):
             await probe.run(request)

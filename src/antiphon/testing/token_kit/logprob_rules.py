@@ -14,24 +14,24 @@ from antiphon.domain.sampling import Sampling
 from antiphon.engines.base import PromptScores, StopCause, TokenRequest, TokenSegment
 from antiphon.errors import AntiphonError
 from antiphon.testing.rules import require, require_error
-from antiphon.testing.token_kit.probe import GREEDY, Probe, Run
+from antiphon.testing.token_kit.probe import GREEDY, SequenceRun, TokenProbe
 
 ROUNDING = 1e-4
 """Slack for float32 arithmetic on log-probabilities."""
 MOST_ALTERNATIVES = 20
 
 
-async def logprobs_come_as_asked(probe: Probe) -> None:
-    silent = await probe.run(probe.request(max_tokens=6))
+async def logprobs_come_as_asked(probe: TokenProbe) -> None:
+    silent = await probe.run(probe.build_request(max_tokens=6))
     require(
         not silent.logprobs and not silent.alternatives, "log-probabilities come only when they are asked for"
     )
-    bare = await probe.run(probe.request(max_tokens=6, logprobs=0))
+    bare = await probe.run(probe.build_request(max_tokens=6, logprobs=0))
     require(len(bare.logprobs) == len(bare.tokens), "with logprobs there is one for each token")
     require(not any(bare.alternatives), "logprobs=0 asks for no alternatives")
     require(silent.tokens == bare.tokens, "asking for log-probabilities does not change what is said")
     for count in (1, 5, MOST_ALTERNATIVES):
-        run = await probe.run(probe.request(max_tokens=6, logprobs=count))
+        run = await probe.run(probe.build_request(max_tokens=6, logprobs=count))
         require(
             len(run.alternatives) == len(run.tokens) and all(len(row) == count for row in run.alternatives),
             "logprobs=k gives the k likeliest alternatives of each token",
@@ -39,13 +39,15 @@ async def logprobs_come_as_asked(probe: Probe) -> None:
         _require_distributions(run)
 
 
-async def logprobs_of_wanted_tokens_come_as_asked(probe: Probe) -> None:
+async def logprobs_of_wanted_tokens_come_as_asked(probe: TokenProbe) -> None:
     """Of likely tokens and of others, with values that the likeliest have as alternatives too."""
     size = probe.info.vocabulary
-    ranked = (await probe.run(probe.request(max_tokens=4, logprobs=size))).alternatives
+    ranked = (await probe.run(probe.build_request(max_tokens=4, logprobs=size))).alternatives
     for sampling in (GREEDY, Sampling(temperature=0.0, logit_bias=((0, -9.0),))):
         wanted = (size - 1, 0, ranked[0][0][0], size // 2)
-        asked = replace(probe.request(max_tokens=4, logprobs=2, sampling=sampling), logprob_token_ids=wanted)
+        asked = replace(
+            probe.build_request(max_tokens=4, logprobs=2, sampling=sampling), logprob_token_ids=wanted
+        )
         run = await probe.run(asked)
         rule = "with logprob_token_ids the alternatives are these tokens, in their order"
         require(len(run.alternatives) == len(run.tokens), rule)
@@ -55,7 +57,7 @@ async def logprobs_of_wanted_tokens_come_as_asked(probe: Probe) -> None:
         require(near, "log-probabilities of wanted tokens are of the raw distribution")
 
 
-def _require_distributions(run: Run) -> None:
+def _require_distributions(run: SequenceRun) -> None:
     for token, value, row in zip(run.tokens, run.logprobs, run.alternatives, strict=True):
         values = [other for _, other in row]
         require(value <= 0 and all(other <= 0 for other in values), "log-probabilities are at most 0")
@@ -69,17 +71,17 @@ def _require_distributions(run: Run) -> None:
             require(value <= values[-1] + ROUNDING, "the alternatives are the likeliest tokens")
 
 
-async def greedy_takes_the_likeliest(probe: Probe) -> None:
-    run = await probe.run(probe.request(max_tokens=8, logprobs=1))
+async def greedy_takes_the_likeliest(probe: TokenProbe) -> None:
+    run = await probe.run(probe.build_request(max_tokens=8, logprobs=1))
     for value, row in zip(run.logprobs, run.alternatives, strict=True):
         require(value >= row[0][1] - ROUNDING, "temperature 0 takes the likeliest token")
 
 
-async def logprobs_are_raw(probe: Probe) -> None:
+async def logprobs_are_raw(probe: TokenProbe) -> None:
     rows = []
     for temperature in (0.0, 0.5, 1.7):
         sampling = Sampling(temperature=temperature, top_k=1, top_p=0.5, seed=3)
-        run = await probe.run(probe.request(max_tokens=1, logprobs=5, sampling=sampling))
+        run = await probe.run(probe.build_request(max_tokens=1, logprobs=5, sampling=sampling))
         rows.append(run.alternatives[0])
     slack = max(probe.tolerance, ROUNDING)
     for row in rows[1:]:
@@ -87,24 +89,26 @@ async def logprobs_are_raw(probe: Probe) -> None:
         require(near, "log-probabilities are of the raw distribution, whatever the sampling")
 
 
-async def top_k_one_is_greedy(probe: Probe) -> None:
-    greedy = await probe.run(probe.request(max_tokens=8))
-    narrow = await probe.run(probe.request(max_tokens=8, sampling=Sampling(temperature=1.5, top_k=1, seed=5)))
+async def top_k_one_is_greedy(probe: TokenProbe) -> None:
+    greedy = await probe.run(probe.build_request(max_tokens=8))
+    narrow = await probe.run(
+        probe.build_request(max_tokens=8, sampling=Sampling(temperature=1.5, top_k=1, seed=5))
+    )
     require(greedy.tokens == narrow.tokens, "top_k=1 leaves only the likeliest token")
     thin = await probe.run(
-        probe.request(max_tokens=8, sampling=Sampling(temperature=1.0, top_p=1e-9, seed=5))
+        probe.build_request(max_tokens=8, sampling=Sampling(temperature=1.0, top_p=1e-9, seed=5))
     )
     require(greedy.tokens == thin.tokens, "top_p near 0 leaves only the likeliest token")
     steep = await probe.run(
-        probe.request(max_tokens=8, sampling=Sampling(temperature=1.0, min_p=1.0, seed=5))
+        probe.build_request(max_tokens=8, sampling=Sampling(temperature=1.0, min_p=1.0, seed=5))
     )
     require(greedy.tokens == steep.tokens, "min_p=1 leaves only the likeliest token")
 
 
-async def equal_seeds_draw_equally(probe: Probe) -> None:
+async def equal_seeds_draw_equally(probe: TokenProbe) -> None:
     def build_request(seed: int, choice: int = 0) -> TokenRequest:
         return replace(
-            probe.request(max_tokens=8, sampling=Sampling(temperature=1.5, seed=seed)), choice=choice
+            probe.build_request(max_tokens=8, sampling=Sampling(temperature=1.5, seed=seed)), choice=choice
         )
 
     choices = [build_request(11, choice) for choice in range(8)]
@@ -116,21 +120,21 @@ async def equal_seeds_draw_equally(probe: Probe) -> None:
     )
     require(len(set(alone[8:])) > 1, "the seed enters the draw")
     if probe.tolerance == 0:
-        crowd = [run.tokens for run in await probe.runs([*choices, *seeds])]
+        crowd = [run.tokens for run in await probe.run_all([*choices, *seeds])]
         require(crowd == alone, "a draw does not depend on what else is in the batch")
 
 
-async def alone_and_together_are_equal(probe: Probe) -> None:
+async def alone_and_together_are_equal(probe: TokenProbe) -> None:
     wanted = [
-        probe.request(index % len(probe.prompts), max_tokens=16, logprobs=2)
+        probe.build_request(index % len(probe.prompts), max_tokens=16, logprobs=2)
         for index in range(probe.info.sequences)
     ]
     alone = [await probe.run(request) for request in wanted[: len(probe.prompts)]]
-    for index, run in enumerate(await probe.runs(wanted)):
+    for index, run in enumerate(await probe.run_all(wanted)):
         _require_equal(alone[index % len(alone)], run, probe.tolerance)
 
 
-def _require_equal(alone: Run, together: Run, tolerance: float) -> None:
+def _require_equal(alone: SequenceRun, together: SequenceRun, tolerance: float) -> None:
     """Equal tokens; within the tolerance, up to the first place where the two best were too near to tell."""
     rule = "a greedy sequence says the same alone and together with others"
     for place, (mine, theirs) in enumerate(zip(alone.tokens, together.tokens, strict=False)):
@@ -143,13 +147,13 @@ def _require_equal(alone: Run, together: Run, tolerance: float) -> None:
     require(len(alone.tokens) == len(together.tokens), rule)
 
 
-async def siblings_share_a_prompt(probe: Probe) -> None:
+async def siblings_share_a_prompt(probe: TokenProbe) -> None:
     count = min(3, probe.info.sequences)
-    lone = await probe.run(probe.request(max_tokens=6))
-    before = await probe.load()
-    request = replace(probe.request(max_tokens=6), group="shared")
-    family = await probe.runs([replace(request, choice=choice) for choice in range(count)])
-    after = await probe.load()
+    lone = await probe.run(probe.build_request(max_tokens=6))
+    before = await probe.get_load()
+    request = replace(probe.build_request(max_tokens=6), group="shared")
+    family = await probe.run_all([replace(request, choice=choice) for choice in range(count)])
+    after = await probe.get_load()
     if probe.tolerance == 0:
         require(
             all(run.tokens == lone.tokens for run in family), "greedy siblings say what a lone sequence says"
@@ -169,9 +173,9 @@ async def siblings_share_a_prompt(probe: Probe) -> None:
     )
 
 
-async def greedy_ignores_the_seed(probe: Probe) -> None:
-    first = await probe.run(probe.request(max_tokens=8, sampling=replace(GREEDY, seed=1)))
-    second = await probe.run(probe.request(max_tokens=8, sampling=replace(GREEDY, seed=2)))
+async def greedy_ignores_the_seed(probe: TokenProbe) -> None:
+    first = await probe.run(probe.build_request(max_tokens=8, sampling=replace(GREEDY, seed=1)))
+    second = await probe.run(probe.build_request(max_tokens=8, sampling=replace(GREEDY, seed=2)))
     require(first.tokens == second.tokens, "temperature 0 draws nothing, so the seed changes nothing")
 
 
@@ -193,7 +197,7 @@ WIDTH = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class UnpackedScores:
     """A prompt's scores, unpacked; of its second token and on."""
 
     logprobs: "array[float]"
@@ -202,8 +206,8 @@ class Scored:
     ranks: "array[int]"
 
     @staticmethod
-    def of(parts: tuple[PromptScores, ...]) -> "Scored":
-        return Scored(
+    def of(parts: tuple[PromptScores, ...]) -> "UnpackedScores":
+        return UnpackedScores(
             array("f", b"".join(part.logprobs for part in parts)),
             array("i", b"".join(part.alternative_ids for part in parts)),
             array("f", b"".join(part.alternative_logprobs for part in parts)),
@@ -211,17 +215,19 @@ class Scored:
         )
 
 
-def _scoring(probe: Probe, prompt: tuple[int, ...], max_tokens: int = 2, width: int = WIDTH) -> TokenRequest:
-    one = probe.request(max_tokens=max_tokens)
+def _build_scoring_request(
+    probe: TokenProbe, prompt: tuple[int, ...], max_tokens: int = 2, width: int = WIDTH
+) -> TokenRequest:
+    one = probe.build_request(max_tokens=max_tokens)
     return replace(one, segments=(TokenSegment(prompt),), prompt_logprobs=width)
 
 
-async def prompts_are_scored_whole_and_in_order(probe: Probe) -> None:
+async def prompts_are_scored_whole_and_in_order(probe: TokenProbe) -> None:
     """Twice, so that the second finds what is kept of the first."""
     for prompt in (*probe.prompts, probe.prompts[0]):
-        run = await probe.run(_scoring(probe, prompt))
+        run = await probe.run(_build_scoring_request(probe, prompt))
         _require_cover(run, len(prompt))
-        found = Scored.of(run.scores)
+        found = UnpackedScores.of(run.scores)
         require(
             len(found.ids) == len(found.values) == WIDTH * (len(prompt) - 1),
             "prompt_logprobs=k gives the k likeliest alternatives of each prompt token, packed as int32 and "
@@ -232,13 +238,15 @@ async def prompts_are_scored_whole_and_in_order(probe: Probe) -> None:
             wide = slice(place * WIDTH, (place + 1) * WIDTH)
             _require_row(token, found.logprobs[place], found.ids[wide], found.values[wide])
             _require_rank(found.ranks[place], found.logprobs[place], found.values[wide])
-    silent = await probe.run(probe.request(max_tokens=2))
+    silent = await probe.run(probe.build_request(max_tokens=2))
     require(not silent.scores, "PromptScores come only when they are asked for")
-    bare = Scored.of((await probe.run(_scoring(probe, probe.prompts[0], width=0))).scores)
+    bare = UnpackedScores.of(
+        (await probe.run(_build_scoring_request(probe, probe.prompts[0], width=0))).scores
+    )
     require(len(bare.ids) == 0 == len(bare.values), "prompt_logprobs=0 asks for no alternatives")
 
 
-def _require_cover(run: Run, length: int) -> None:
+def _require_cover(run: SequenceRun, length: int) -> None:
     expected = 1
     for part in run.scores:
         require(
@@ -272,27 +280,27 @@ def _require_rank(rank: int, value: float, values: "array[float]") -> None:
     require(likelier < rank <= most, "a prompt token's rank is 1 and as many as are likelier at its place")
 
 
-async def scoring_agrees_with_generating(probe: Probe) -> None:
-    said = await probe.run(probe.request(max_tokens=8, logprobs=0))
+async def scoring_agrees_with_generating(probe: TokenProbe) -> None:
+    said = await probe.run(probe.build_request(max_tokens=8, logprobs=0))
     prompt = probe.prompts[0] + said.tokens
-    scored = Scored.of((await probe.run(_scoring(probe, prompt))).scores)
+    scored = UnpackedScores.of((await probe.run(_build_scoring_request(probe, prompt))).scores)
     slack = max(probe.tolerance, ROUNDING)
     again = scored.logprobs[-len(said.tokens) :]
     near = all(abs(mine - theirs) <= slack for mine, theirs in zip(said.logprobs, again, strict=True))
     require(near, "what was generated, scored as a prompt, has the log-probabilities that it was told with")
 
 
-async def scoring_changes_nothing_after_it(probe: Probe) -> None:
-    plain = await probe.run(probe.request(max_tokens=8))
-    scored = await probe.run(_scoring(probe, probe.prompts[0], 8))
+async def scoring_changes_nothing_after_it(probe: TokenProbe) -> None:
+    plain = await probe.run(probe.build_request(max_tokens=8))
+    scored = await probe.run(_build_scoring_request(probe, probe.prompts[0], 8))
     require(
         plain.tokens == scored.tokens or probe.tolerance > 0, "scoring a prompt does not change what follows"
     )
 
 
-async def nothing_is_made_of_a_prompt_that_is_only_scored(probe: Probe) -> None:
+async def nothing_is_made_of_a_prompt_that_is_only_scored(probe: TokenProbe) -> None:
     for prompt in probe.prompts:
-        run = await probe.run(_scoring(probe, prompt, max_tokens=0))
+        run = await probe.run(_build_scoring_request(probe, prompt, max_tokens=0))
         require(not run.tokens, "max_tokens 0 makes no token")
         require(run.cause is StopCause.LENGTH, "a prompt that is only scored ends with LENGTH")
         require(
@@ -300,20 +308,22 @@ async def nothing_is_made_of_a_prompt_that_is_only_scored(probe: Probe) -> None:
             "a prompt that is only scored counts its own tokens and none else",
         )
         _require_cover(run, len(prompt))
-    one = await probe.run(_scoring(probe, probe.prompts[0][:1], max_tokens=0))
+    one = await probe.run(_build_scoring_request(probe, probe.prompts[0][:1], max_tokens=0))
     require(not one.scores, "a prompt of one token has nothing to score")
     await require_error(
-        probe.run(replace(_scoring(probe, probe.prompts[0], max_tokens=0), prompt_logprobs=None)),
+        probe.run(
+            replace(_build_scoring_request(probe, probe.prompts[0], max_tokens=0), prompt_logprobs=None)
+        ),
         AntiphonError,
         "max_tokens 0 needs prompt_logprobs",
     )
 
 
-async def siblings_share_a_scored_prompt(probe: Probe) -> None:
+async def siblings_share_a_scored_prompt(probe: TokenProbe) -> None:
     count = min(3, probe.info.sequences)
-    first = replace(_scoring(probe, probe.prompts[0], max_tokens=4), group="scored")
+    first = replace(_build_scoring_request(probe, probe.prompts[0], max_tokens=4), group="scored")
     siblings = [replace(first, prompt_logprobs=None, choice=choice) for choice in range(1, count)]
-    leader, *others = await probe.runs([first, *siblings])
+    leader, *others = await probe.run_all([first, *siblings])
     _require_cover(leader, len(probe.prompts[0]))
     require(not any(run.scores for run in others), "a prompt is scored for the sibling that asks for it")
     if probe.tolerance == 0:

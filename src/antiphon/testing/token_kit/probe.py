@@ -30,7 +30,7 @@ FAR = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SequenceRun:
     """One sequence, complete."""
 
     started: SequenceStarted
@@ -43,8 +43,8 @@ class Run:
 
 
 @dataclass(slots=True)
-class Probe:
-    """The engine under examination."""
+class TokenProbe:
+    """The engine under test."""
 
     engine: TokenEngine
     info: EngineInfo
@@ -61,11 +61,11 @@ class Probe:
     """Paths of adapters by digest, to try."""
 
     @staticmethod
-    async def of(engine: TokenEngine, tolerance: float, patience: float) -> "Probe":
+    async def of(engine: TokenEngine, tolerance: float, patience: float) -> "TokenProbe":
         info = await engine.info()
-        return Probe(engine, info, await engine.vocabulary(), tolerance, patience, info.load)
+        return TokenProbe(engine, info, await engine.vocabulary(), tolerance, patience, info.load)
 
-    def request(
+    def build_request(
         self,
         prompt: int = 0,
         *,
@@ -76,7 +76,7 @@ class Probe:
     ) -> TokenRequest:
         return TokenRequest((TokenSegment(self.prompts[prompt]),), max_tokens, sampling, stop, logprobs)
 
-    async def run(self, request: TokenRequest) -> Run:
+    async def run(self, request: TokenRequest) -> SequenceRun:
         """Runs a sequence to its end."""
         steps: list[Steps] = []
         scores: list[PromptScores] = []
@@ -101,7 +101,7 @@ class Probe:
                         finished = event
         if started is None or finished is None:
             raise AssertionError("a sequence that raises nothing is admitted and finished")
-        return Run(
+        return SequenceRun(
             started,
             tuple(token for step in steps for token in step.tokens),
             tuple(value for step in steps for value in step.logprobs),
@@ -111,18 +111,18 @@ class Probe:
             tuple(scores),
         )
 
-    async def runs(self, requests: list[TokenRequest]) -> list[Run]:
+    async def run_all(self, requests: list[TokenRequest]) -> list[SequenceRun]:
         """Runs several at once."""
         return list(await asyncio.gather(*(self.run(request) for request in requests)))
 
-    async def load(self) -> Load:
+    async def get_load(self) -> Load:
         return (await self.engine.info()).load
 
     async def require_idle(self, rule: str) -> None:
-        """Requires the counters of what is held to stand again where they stood in the beginning."""
+        """Requires the counters of what is held to be as they were in the beginning."""
 
         async def is_idle() -> bool:
-            now, then = await self.load(), self.resting
+            now, then = await self.get_load(), self.resting
             held = (now.running, now.queued, now.free_sequences, now.cells_used)
             return held == (then.running, then.queued, then.free_sequences, then.cells_used)
 
@@ -134,6 +134,6 @@ class Probe:
     async def close_while_waiting(
         self, events: AsyncGenerator[TokenEvent, None], moment: float, rule: str
     ) -> None:
-        """Closes as a reader does that waits for the next event and is cancelled."""
+        """Closes as a reader that is cancelled while it waits for the next event."""
         await require_end(interrupt(anext(events, None), moment), rule, moment + self.patience)
         await self.close(events, rule)

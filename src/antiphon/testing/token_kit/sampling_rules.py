@@ -11,43 +11,43 @@ from dataclasses import replace
 
 from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.domain.sampling import Mirostat, Sampling
-from antiphon.engines.base import Constrainable, StopCause, TokenRequest
+from antiphon.engines.base import ConstraintEngine, StopCause, TokenRequest
 from antiphon.errors import InvalidValue, UnsupportedParameter
 from antiphon.testing.rules import require, require_error
-from antiphon.testing.token_kit.probe import GREEDY, Probe
+from antiphon.testing.token_kit.probe import GREEDY, TokenProbe
 
 OVERWHELMING = 1000.0
 """More than logits differ by."""
 HOT = Sampling(temperature=1.5, seed=5)
 
 
-async def bias_bans_and_forces(probe: Probe) -> None:
-    free = await probe.run(probe.request(max_tokens=1, logprobs=1))
+async def bias_bans_and_forces(probe: TokenProbe) -> None:
+    free = await probe.run(probe.build_request(max_tokens=1, logprobs=1))
     (likeliest,) = free.tokens
     banned = replace(GREEDY, logit_bias=((likeliest, -OVERWHELMING),))
-    run = await probe.run(probe.request(max_tokens=1, sampling=banned, logprobs=1))
+    run = await probe.run(probe.build_request(max_tokens=1, sampling=banned, logprobs=1))
     require(run.tokens != free.tokens, "a token with a bias of minus infinity, as it were, is not drawn")
     near = abs(run.alternatives[0][0][1] - free.alternatives[0][0][1]) <= max(probe.tolerance, 1e-3)
     require(near, "log-probabilities are those before the bias")
     wanted = probe.prompts[0][-1]
     forced = replace(HOT, logit_bias=((wanted, OVERWHELMING),))
-    run = await probe.run(probe.request(max_tokens=4, sampling=forced))
+    run = await probe.run(probe.build_request(max_tokens=4, sampling=forced))
     require(set(run.tokens) == {wanted}, "a token with an overwhelming bias is always drawn")
 
 
-async def only_allowed_tokens_are_drawn(probe: Probe) -> None:
-    allowed = tuple(dict.fromkeys(_words(probe)))[:5]
+async def only_allowed_tokens_are_drawn(probe: TokenProbe) -> None:
+    allowed = tuple(dict.fromkeys(_list_plain_tokens(probe)))[:5]
     for sampling in (GREEDY, HOT):
         asked = replace(sampling, allowed_token_ids=allowed)
-        run = await probe.run(probe.request(max_tokens=12, sampling=asked))
+        run = await probe.run(probe.build_request(max_tokens=12, sampling=asked))
         require(set(run.tokens) <= set(allowed), "allowed_token_ids are the only ones drawn")
         require(len(run.tokens) == 12, "allowing no end token lets a sequence go on to max_tokens")
 
 
-async def banned_sequences_are_not_completed(probe: Probe) -> None:
+async def banned_sequences_are_not_completed(probe: TokenProbe) -> None:
     async def greedy(max_tokens: int, *banned: tuple[int, ...]) -> tuple[int, ...]:
         sampling = replace(GREEDY, ignore_eos=True, banned=banned)
-        return (await probe.run(probe.request(max_tokens=max_tokens, sampling=sampling))).tokens
+        return (await probe.run(probe.build_request(max_tokens=max_tokens, sampling=sampling))).tokens
 
     free = first, second = await greedy(2)
     require((await greedy(1, (first,)))[0] != first, "a banned token is not drawn")
@@ -62,11 +62,11 @@ async def banned_sequences_are_not_completed(probe: Probe) -> None:
         require(await greedy(2, (second, first)) == free, "a banned sequence is banned in its order only")
 
 
-async def least_tokens_come_before_any_end(probe: Probe) -> None:
+async def least_tokens_come_before_any_end(probe: TokenProbe) -> None:
     end, word = probe.vocabulary.end_ids[0], probe.prompts[0][-1]
     for token, stop, cause in ((end, (), StopCause.END), (word, (word,), StopCause.STOP_TOKEN)):
         sampling = replace(GREEDY, min_tokens=5, logit_bias=((token, OVERWHELMING),))
-        run = await probe.run(probe.request(max_tokens=12, sampling=sampling, stop=stop))
+        run = await probe.run(probe.build_request(max_tokens=12, sampling=sampling, stop=stop))
         require(token not in run.tokens[:5], "no end and no stop token is drawn in the first min_tokens")
         require(
             run.tokens[5:] == (token,) and run.cause is cause,
@@ -74,55 +74,57 @@ async def least_tokens_come_before_any_end(probe: Probe) -> None:
         )
 
 
-async def end_tokens_end_nothing_when_ignored(probe: Probe) -> None:
+async def end_tokens_end_nothing_when_ignored(probe: TokenProbe) -> None:
     end = probe.vocabulary.end_ids[0]
     sampling = replace(GREEDY, ignore_eos=True, logit_bias=((end, OVERWHELMING),))
-    run = await probe.run(probe.request(max_tokens=6, sampling=sampling))
+    run = await probe.run(probe.build_request(max_tokens=6, sampling=sampling))
     require(run.tokens == (end,) * 6, "with ignore_eos end tokens are drawn like others and end nothing")
     require(run.cause is StopCause.LENGTH, "with ignore_eos a sequence ends at max_tokens")
-    stopped = await probe.run(probe.request(max_tokens=6, sampling=sampling, stop=(end,)))
+    stopped = await probe.run(probe.build_request(max_tokens=6, sampling=sampling, stop=(end,)))
     require(
         stopped.tokens == (end,) and stopped.cause is StopCause.STOP_TOKEN,
         "a stop token ends a sequence that ignores the model's end tokens",
     )
 
 
-async def penalties_count_the_output(probe: Probe) -> None:
-    allowed = tuple(dict.fromkeys(_words(probe)))[:6]
+async def penalties_count_the_output(probe: TokenProbe) -> None:
+    allowed = tuple(dict.fromkeys(_list_plain_tokens(probe)))[:6]
     among = replace(GREEDY, allowed_token_ids=allowed)
     for sampling in (
         replace(among, frequency_penalty=OVERWHELMING),
         replace(among, presence_penalty=OVERWHELMING),
     ):
-        run = await probe.run(probe.request(max_tokens=6, sampling=sampling))
+        run = await probe.run(probe.build_request(max_tokens=6, sampling=sampling))
         require(
             sorted(run.tokens) == sorted(allowed),
             "a token that was said is penalised, one of the prompt alone is not",
         )
     sampling = replace(GREEDY, allowed_token_ids=allowed[:2], frequency_penalty=OVERWHELMING)
-    run = await probe.run(probe.request(max_tokens=6, sampling=sampling))
+    run = await probe.run(probe.build_request(max_tokens=6, sampling=sampling))
     require(
         sorted(run.tokens) == sorted(allowed[:2] * 3), "frequency_penalty counts each time a token was said"
     )
 
 
-async def mirostat_draws_by_seed_and_not_at_temperature_zero(probe: Probe) -> None:
-    greedy = await probe.run(probe.request(max_tokens=8))
+async def mirostat_draws_by_seed_and_not_at_temperature_zero(probe: TokenProbe) -> None:
+    greedy = await probe.run(probe.build_request(max_tokens=8))
     steered = replace(GREEDY, mirostat=Mirostat())
-    run = await probe.run(probe.request(max_tokens=8, sampling=steered))
+    run = await probe.run(probe.build_request(max_tokens=8, sampling=steered))
     require(run.tokens == greedy.tokens, "temperature 0 is greedy, Mirostat or not")
     narrow = replace(HOT, mirostat=Mirostat(target=1e-9, rate=0.0))
-    run = await probe.run(probe.request(max_tokens=8, sampling=narrow))
+    run = await probe.run(probe.build_request(max_tokens=8, sampling=narrow))
     require(run.tokens == greedy.tokens, "a target of next to no surprise leaves only the likeliest token")
     drawn = [
-        await probe.run(probe.request(max_tokens=8, sampling=replace(HOT, mirostat=Mirostat(target=8.0))))
+        await probe.run(
+            probe.build_request(max_tokens=8, sampling=replace(HOT, mirostat=Mirostat(target=8.0)))
+        )
         for _ in range(2)
     ]
     require(drawn[0].tokens == drawn[1].tokens or probe.tolerance > 0, "equal seeds draw equally by Mirostat")
 
 
-def _words(probe: Probe) -> list[int]:
-    """Ids that mean nothing special, not those that prompts begin with."""
+def _list_plain_tokens(probe: TokenProbe) -> list[int]:
+    """Prompt tokens without a special meaning."""
     special = {*probe.vocabulary.end_ids, probe.vocabulary.bos_id}
     return [token for prompt in probe.prompts for token in prompt if token not in special]
 
@@ -158,7 +160,7 @@ LONGEST = 40
 """More tokens than any of the finite ones has."""
 
 
-async def what_is_said_is_what_the_constraint_allows(probe: Probe) -> None:
+async def what_is_said_is_what_the_constraint_allows(probe: TokenProbe) -> None:
     if not await _takes_constraints(probe):
         return
     for constraint, allowed in FINITE:
@@ -171,7 +173,7 @@ async def what_is_said_is_what_the_constraint_allows(probe: Probe) -> None:
             )
 
 
-async def no_constraint_ends_anything_before_min_tokens(probe: Probe) -> None:
+async def no_constraint_ends_anything_before_min_tokens(probe: TokenProbe) -> None:
     """Where the constraint leaves nothing but the end, there is no token that may be drawn."""
     if not await _takes_constraints(probe):
         return
@@ -190,7 +192,7 @@ async def no_constraint_ends_anything_before_min_tokens(probe: Probe) -> None:
     require(len(told) == 1, "whichever the constraint, min_tokens that it cannot reach get one sentence")
 
 
-async def a_constraint_goes_on_to_min_tokens(probe: Probe) -> None:
+async def a_constraint_goes_on_to_min_tokens(probe: TokenProbe) -> None:
     if not await _takes_constraints(probe):
         return
     ends = tuple((token, 100.0) for token in probe.vocabulary.end_ids)
@@ -204,7 +206,7 @@ async def a_constraint_goes_on_to_min_tokens(probe: Probe) -> None:
         )
 
 
-async def no_forced_token_stops_before_min_tokens(probe: Probe) -> None:
+async def no_forced_token_stops_before_min_tokens(probe: TokenProbe) -> None:
     if not await _takes_constraints(probe):
         return
     certain = Constraint(ConstraintKind.REGEX, "hello there")
@@ -219,10 +221,10 @@ async def no_forced_token_stops_before_min_tokens(probe: Probe) -> None:
     await _require_refusal(probe, replace(_build_request(probe, certain, first), stop_token_ids=(stop,)))
 
 
-async def _takes_constraints(probe: Probe) -> bool:
-    """Whether there is something to try. Requires an engine that takes none to refuse them."""
+async def _takes_constraints(probe: TokenProbe) -> bool:
+    """Whether the engine takes constraints. Requires an engine that takes none to refuse them."""
     constraint = FINITE[0][0]
-    if isinstance(probe.engine, Constrainable):
+    if isinstance(probe.engine, ConstraintEngine):
         try:
             await probe.engine.check(constraint)
         except UnsupportedParameter:
@@ -237,7 +239,7 @@ async def _takes_constraints(probe: Probe) -> bool:
     return False
 
 
-async def _require_end_after(probe: Probe, request: TokenRequest, least: int) -> None:
+async def _require_end_after(probe: TokenProbe, request: TokenRequest, least: int) -> None:
     rule = "a constrained sequence may end when min_tokens are there"
     try:
         run = await probe.run(request)
@@ -246,8 +248,8 @@ async def _require_end_after(probe: Probe, request: TokenRequest, least: int) ->
     require(len(run.tokens) > least and run.cause is StopCause.END, rule)
 
 
-async def _require_refusal(probe: Probe, request: TokenRequest) -> str:
-    """The sentence that a sequence ends with which may go on with no token."""
+async def _require_refusal(probe: TokenProbe, request: TokenRequest) -> str:
+    """The message of a sequence that may go on with no token."""
     rule = "no end and no stop token comes before min_tokens, forced by a constraint or not: InvalidValue"
     try:
         run = await probe.run(request)
@@ -257,7 +259,7 @@ async def _require_refusal(probe: Probe, request: TokenRequest) -> str:
 
 
 def _build_request(
-    probe: Probe,
+    probe: TokenProbe,
     constraint: Constraint,
     least: int = 0,
     *,
@@ -265,7 +267,7 @@ def _build_request(
     sampling: Sampling = GREEDY,
 ) -> TokenRequest:
     sampling = replace(sampling, min_tokens=least)
-    asked = probe.request(max_tokens=LONGEST + 2, sampling=sampling, logprobs=logprobs)
+    asked = probe.build_request(max_tokens=LONGEST + 2, sampling=sampling, logprobs=logprobs)
     return replace(asked, constraint=constraint)
 
 

@@ -13,23 +13,23 @@ from typing import Protocol
 
 from antiphon.errors import EngineError, InvalidValue, LoadError
 
-Stamp = tuple[int, int, int]
+FileStamp = tuple[int, int, int]
 """Size, time of the last change and number of a file: while these are the same, so is its content."""
 
 
-class Native(Protocol):
+class LoadedAdapter(Protocol):
     """An adapter in the library's memory."""
 
     def close(self) -> None: ...
 
 
 @dataclass(slots=True)
-class _Known:
+class _KnownAdapter:
     """One adapter; `native` is None while it is only on disk."""
 
     path: Path
-    stamp: Stamp
-    native: Native | None = None
+    stamp: FileStamp
+    native: LoadedAdapter | None = None
     fault: str = ""
     """Why it is not computed with, though it was read."""
 
@@ -42,13 +42,16 @@ class AdapterCache:
     """The adapters of one model."""
 
     def __init__(
-        self, read: Callable[[Path], Native], turn_on: Callable[[Native | None], None], room: int
+        self,
+        read: Callable[[Path], LoadedAdapter],
+        turn_on: Callable[[LoadedAdapter | None], None],
+        room: int,
     ) -> None:
         """`room`: bytes of adapters kept in memory; the one in use always is."""
         self._read = read
-        self._turn_on = turn_on
+        self._set_native = turn_on
         self._room = room
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, _KnownAdapter] = {}
         """In the order of last use, the latest last."""
         self._on: str | None = None
 
@@ -65,12 +68,12 @@ class AdapterCache:
 
     def add(self, digest: str, path: Path) -> None:
         """Makes an adapter known, and reads it once to see that it can be. Raises LoadError."""
-        stamp = stamp_of(path)
+        stamp = read_stamp(path)
         known = self._known.get(digest)
         if known is not None:
             known.path, known.stamp = path, stamp
             return
-        self._known[digest] = _Known(path, stamp, self._read(path))
+        self._known[digest] = _KnownAdapter(path, stamp, self._read(path))
         self._make_room(keep=digest)
 
     def remove(self, digest: str) -> None:
@@ -84,23 +87,23 @@ class AdapterCache:
             known.native.close()
 
     def use(self, digest: str | None) -> None:
-        """Has the next decode compute with this adapter, or with none. Raises EngineError when it cannot be
-        read any more, or was found not to compute."""
+        """Makes the next decode compute with this adapter, or with none. Raises EngineError when the adapter
+        cannot be read any more, or was found to give no numbers."""
         if digest == self._on:
             return
-        native = None if digest is None else self._native(digest)
+        native = None if digest is None else self._get_native(digest)
         try:
-            self._turn_on(native)
+            self._set_native(native)
         except EngineError:
             self._on = None
-            self._turn_on(None)
+            self._set_native(None)
             raise
         self._on = digest
         if digest is not None:
             self._make_room(keep=digest)
 
     def ban(self, digest: str, fault: str) -> None:
-        """Computes with it no more, until it was removed and added again."""
+        """Stops computing with an adapter until it is removed and added again."""
         known = self._known.get(digest)
         if known is None:
             return
@@ -108,7 +111,7 @@ class AdapterCache:
         if self._on == digest:
             self.use(None)
 
-    def resting(self, digest: str) -> Path | None:
+    def find_unloaded(self, digest: str) -> Path | None:
         """The file of an adapter that is known and not in memory. From any thread."""
         known = self._known.get(digest)
         return None if known is None or known.native is not None else known.path
@@ -118,7 +121,7 @@ class AdapterCache:
         for digest in tuple(self._known):
             self.remove(digest)
 
-    def _native(self, digest: str) -> Native:
+    def _get_native(self, digest: str) -> LoadedAdapter:
         known = self._known.pop(digest, None)
         if known is None:
             raise EngineError("the adapter was unloaded")
@@ -127,7 +130,7 @@ class AdapterCache:
             raise EngineError(known.fault)
         if known.native is None:
             try:
-                if stamp_of(known.path) != known.stamp:
+                if read_stamp(known.path) != known.stamp:
                     raise EngineError(f"the file of the adapter {known.path.name} was changed; load it again")
                 known.native = self._read(known.path)
             except LoadError as problem:
@@ -135,7 +138,7 @@ class AdapterCache:
         return known.native
 
     def _make_room(self, keep: str) -> None:
-        """Closes the ones that were used longest ago until the rest fit."""
+        """Closes the least recently used adapters until the rest fit."""
         held = sum(known.size for known in self._known.values() if known.native is not None)
         for digest, known in self._known.items():
             if held <= self._room:
@@ -146,7 +149,7 @@ class AdapterCache:
                 held -= known.size
 
 
-def stamp_of(path: Path) -> Stamp:
+def read_stamp(path: Path) -> FileStamp:
     """Raises LoadError when the file cannot be read."""
     try:
         facts = path.stat()
@@ -159,69 +162,70 @@ NO_NUMBERS = "the adapter's weights give no numbers with this model; unload it, 
 
 
 class AdapterRefs:
-    """Adapters lent to sequences that are queued or run."""
+    """Counts the queued and running sequences of each adapter; decides which adapters are refused, and
+    forgets one with its last user."""
 
-    def __init__(self, shelf: AdapterCache, forget: Callable[[str], None]) -> None:
-        """`forget` gives up all that is kept of an adapter which goes away."""
-        self._shelf = shelf
+    def __init__(self, cache: AdapterCache, forget: Callable[[str], None]) -> None:
+        """`forget` drops everything that is kept of an adapter that goes away."""
+        self._cache = cache
         self._forget = forget
         self._users: Counter[str] = Counter()
         self._leaving: set[str] = set()
-        self._sound: set[str] = set()
+        self._proved: set[str] = set()
 
     def add(self, digest: str, path: Path) -> None:
         """Makes an adapter usable. Raises InvalidValue when it cannot be read; then nothing has changed."""
         try:
-            self._shelf.add(digest, path)
+            self._cache.add(digest, path)
         except LoadError as problem:
             raise InvalidValue(problem.message, param="adapter") from None
         self._leaving.discard(digest)
 
     def remove(self, digest: str) -> None:
-        """Lends it no more, and forgets it now or when it comes back from the last."""
-        if digest in self._shelf:
+        """Refuses an adapter to new sequences; forgets it now, or when its last sequence ends."""
+        if digest in self._cache:
             self._leaving.add(digest)
             self._forget(digest)
-            self._let_go(digest)
+            self._drop_if_unused(digest)
 
-    def refusal(self, digest: str | None) -> InvalidValue | None:
-        """Why a new sequence may not have it, if so."""
-        if digest is None or self.lends(digest):
+    def find_refusal(self, digest: str | None) -> InvalidValue | None:
+        """The error for a new sequence that cannot have this adapter, if there is one."""
+        if digest is None or self.is_usable(digest):
             return None
         return InvalidValue(f"the engine has no adapter {digest!r}; name one that is loaded", param="adapter")
 
-    def lends(self, digest: str | None) -> bool:
-        """Whether new sequences may have it."""
-        return digest is None or (digest in self._shelf and digest not in self._leaving)
+    def is_usable(self, digest: str | None) -> bool:
+        """Whether new sequences may use it."""
+        return digest is None or (digest in self._cache and digest not in self._leaving)
 
-    def begin(self, digest: str | None) -> None:
-        """A sequence has it from here on."""
+    def acquire(self, digest: str | None) -> None:
+        """Counts a sequence that uses it from here on."""
         if digest is not None:
             self._users[digest] += 1
 
-    def end(self, digest: str | None) -> None:
-        """A sequence gives it back."""
+    def release(self, digest: str | None) -> None:
+        """Counts a sequence that uses it no longer."""
         if digest is not None:
             self._users[digest] -= 1
-            self._let_go(digest)
+            self._drop_if_unused(digest)
 
     def is_proved(self, digest: str) -> bool:
-        """Whether it was computed with, and gave numbers."""
-        return digest in self._sound
+        """Whether a call with it has given numbers."""
+        return digest in self._proved
 
-    def judge(self, digest: str, sound: bool) -> bool:
-        """Notes whether a call with it gave numbers. One that did not is computed with no more."""
+    def record_result(self, digest: str, sound: bool) -> bool:
+        """Notes whether a call with it gave numbers. An adapter that gave none is banned."""
         if sound:
-            self._sound.add(digest)
+            self._proved.add(digest)
         else:
-            self._sound.discard(digest)
-            self._shelf.ban(digest, NO_NUMBERS)
+            self._proved.discard(digest)
+            self._cache.ban(digest, NO_NUMBERS)
         return sound
 
-    def _let_go(self, digest: str) -> None:
+    def _drop_if_unused(self, digest: str) -> None:
         if digest in self._leaving and not self._users[digest]:
             self._leaving.discard(digest)
-            self._sound.discard(digest)
+            self._proved.discard(digest)
             del self._users[digest]
             self._forget(digest)
-            self._shelf.remove(digest)
+            self._cache.remove(digest)

@@ -11,44 +11,45 @@ from antiphon.engines.llama.decode import DecodeLoop
 from antiphon.errors import InvalidValue
 
 
-class Adapters:
-    """Adapters of one engine, on their way in and out."""
+class AdapterLoader:
+    """Adapters of one engine while they are added and removed: files are checked and read beside decoding,
+    one after another, before the decode thread takes them."""
 
     def __init__(self, decoder: Callable[[], DecodeLoop]) -> None:
         self._decoder = decoder
-        self._coming: dict[str, asyncio.Event] = {}
+        self._loading: dict[str, asyncio.Event] = {}
         self._turn = asyncio.Lock()
 
     async def add(self, digest: str, path: Path) -> None:
         """Makes an adapter usable. Raises InvalidValue when its file is not the one of that digest, or the
         library refuses it."""
         await self.wait_until_settled(digest)
-        here = self._coming[digest] = asyncio.Event()
+        here = self._loading[digest] = asyncio.Event()
         try:
             async with self._turn:
                 await asyncio.to_thread(require_digest, path, digest)
                 decoder = self._decoder()
-                await asyncio.wrap_future(decoder.inbox.ask(partial(decoder.lending.add, digest, path)))
+                await asyncio.wrap_future(decoder.inbox.ask(partial(decoder.adapter_refs.add, digest, path)))
         finally:
-            del self._coming[digest]
+            del self._loading[digest]
             here.set()
 
     async def remove(self, digest: str) -> None:
-        """Refuses an adapter from here on; it is forgotten when the last that runs with it has ended."""
+        """Refuses an adapter from here on; it is forgotten when the last sequence with it ends."""
         await self.wait_until_settled(digest)
         decoder = self._decoder()
-        await asyncio.wrap_future(decoder.inbox.ask(partial(decoder.lending.remove, digest)))
+        await asyncio.wrap_future(decoder.inbox.ask(partial(decoder.adapter_refs.remove, digest)))
 
     async def wait_until_settled(self, digest: str) -> None:
-        """Waits for an adapter that is coming in: whoever asks for it after it was added is to find it."""
-        while (coming := self._coming.get(digest)) is not None:
+        """Waits for an adapter that is being added, so that a request after it finds it."""
+        while (coming := self._loading.get(digest)) is not None:
             await coming.wait()
 
-    async def ready(self, digest: str) -> None:
-        """The same; and one that is only on disk is read once beside decoding, so that the decode thread
-        finds it in the system's cache."""
+    async def prepare(self, digest: str) -> None:
+        """Waits for an adapter that is being added. One that is only on disk is read once beside decoding, so
+        that the decode thread finds it in the system's cache."""
         await self.wait_until_settled(digest)
-        path = self._decoder().shelf.resting(digest)
+        path = self._decoder().adapters.find_unloaded(digest)
         if path is not None:
             await asyncio.to_thread(_read_through, path)
 

@@ -5,24 +5,24 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from antiphon.engines.llama.sequence import Sequence
+from antiphon.engines.llama.sequence import TokenSequence
 
 
-class Node:
+class PrefixNode:
     """Tokens from `start` on of every sequence that passes through."""
 
     __slots__ = ("active", "children", "ids", "owner", "parent", "start", "stop", "tokens", "used")
 
-    def __init__(self, tokens: "array[int]", start: int, stop: int, parent: "Node | None") -> None:
+    def __init__(self, tokens: "array[int]", start: int, stop: int, parent: "PrefixNode | None") -> None:
         self.tokens = tokens
         """The whole sequence's; the node's own lie from `start` to `end`."""
         self.start = start
         self.stop = stop
         self.parent = parent
         """None for a root."""
-        self.owner: Sequence | None = None
+        self.owner: TokenSequence | None = None
         """The running sequence whose tail it is."""
-        self.children: list[Node] = []
+        self.children: list[PrefixNode] = []
         self.ids: set[int] = set()
         """Ids that hold its cells."""
         self.active = 0
@@ -38,15 +38,15 @@ class Node:
     def size(self) -> int:
         return self.end - self.start
 
-    def root(self) -> "Node":
-        """The uppermost above it."""
+    def find_root(self) -> "PrefixNode":
+        """The root of its tree."""
         node = self
         while node.parent is not None:
             node = node.parent
         return node
 
-    def path(self) -> "Iterator[Node]":
-        """Itself and all above it, less the root."""
+    def walk_up(self) -> "Iterator[PrefixNode]":
+        """Itself and the nodes above it, without the root."""
         node = self
         while node.parent is not None:
             yield node
@@ -54,18 +54,18 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
-    """Tokens of a sequence that are computed already, and where."""
+class PrefixMatch:
+    """The tokens of a sequence that are computed already, and their place in the cache."""
 
     length: int
-    node: Node | None = None
+    node: PrefixNode | None = None
     """In a pool: the node of the tree in which it ends."""
     id: int | None = None
-    """In lanes: whose content begins so."""
+    """In streams: the stream whose content begins so."""
 
 
 @dataclass(frozen=True, slots=True)
-class Trim:
+class TrimCells:
     """Frees the cells of an id from a position on."""
 
     id: int
@@ -73,22 +73,22 @@ class Trim:
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
-    """The first `length` positions of one id are to be those of another, which is empty."""
+class CopyCells:
+    """Copies the first `length` positions of one id to another, which is empty."""
 
     source: int
     target: int
     length: int
 
 
-Change = Trim | Copy
+CacheChange = TrimCells | CopyCells
 
 
-class Cells(Protocol):
-    """The cells of the cache, who uses them, and what is kept in them."""
+class CacheLayout(Protocol):
+    """The cells of the cache: which sequences use them, and which are kept."""
 
     total: int
-    changes: list[Change]
+    changes: list[CacheChange]
     """What is to be done to the cache, in this order; whoever does it empties the list."""
 
     @property
@@ -99,26 +99,27 @@ class Cells(Protocol):
     def cached(self) -> int:
         """Cells that are kept for later and that no running sequence uses."""
 
-    def match(self, sequence: Sequence) -> Match:
-        """The longest part of the sequence that it may take from the cache."""
+    def match(self, sequence: TokenSequence) -> PrefixMatch:
+        """The longest beginning of the sequence that it may take from the cache."""
 
-    def shareable(self, running: Sequence, waiting: Sequence) -> int:
-        """How much of a waiting sequence a running one will have computed, when its prompt is."""
+    def count_shareable(self, running: TokenSequence, waiting: TokenSequence) -> int:
+        """How many tokens of a waiting sequence a running one will have computed when its prompt is
+        computed."""
 
-    def count_available(self, match: Match) -> int:
-        """Cells that a sequence with this match could be given, kept ones that it does not share included."""
+    def count_available(self, match: PrefixMatch) -> int:
+        """Cells that a sequence with this match may get, including kept cells that it does not share."""
 
-    def admit(self, sequence: Sequence, match: Match) -> None:
-        """Gives it an id, and what it shares."""
+    def admit(self, sequence: TokenSequence, match: PrefixMatch) -> None:
+        """Gives the sequence an id and the prefix that it shares."""
 
-    def release(self, sequence: Sequence, keep: bool) -> None:
-        """Takes its id back; its computed tokens may stay."""
+    def release(self, sequence: TokenSequence, keep: bool) -> None:
+        """Takes the sequence's id back; its computed tokens may stay."""
 
     def reserve(self, count: int) -> bool:
-        """Whether so many cells are free, after giving up what is kept as far as needed."""
+        """Frees kept cells as needed; whether so many cells are free then."""
 
     def forget(self, adapter: str) -> None:
-        """Gives up everything that is kept of prompts computed with this adapter."""
+        """Gives up all kept prompts that were computed with this adapter."""
 
     def forget_all(self) -> None:
-        """Gives up everything that is kept."""
+        """Gives up all kept prompts."""

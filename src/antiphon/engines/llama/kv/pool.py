@@ -13,23 +13,23 @@ sequence is over and no other id holds the end of its path, which is a closed le
 from array import array
 from heapq import heapify, heappop, heappush
 
-from antiphon.engines.llama.kv.layout import Change, Copy, Match, Node, Trim
-from antiphon.engines.llama.sequence import Key, Sequence, common
+from antiphon.engines.llama.kv.layout import CacheChange, CopyCells, PrefixMatch, PrefixNode, TrimCells
+from antiphon.engines.llama.sequence import PrefixKey, TokenSequence, find_common_end
 
 
 class PrefixTree:
-    """All that is computed, and by which id it is held."""
+    """The computed tokens, and the ids that hold them."""
 
     def __init__(self) -> None:
-        self.kept: dict[int, Node] = {}
+        self.kept: dict[int, PrefixNode] = {}
         """The leaf in which each kept id ends."""
         self.cached = 0
         """Cells that only kept ids hold."""
         self._shared = 0
         """Cells of closed nodes that running ids hold."""
-        self._tails: dict[Sequence, Node] = {}
+        self._tails: dict[TokenSequence, PrefixNode] = {}
         """The open node of each running sequence."""
-        self._roots: dict[Key, Node] = {}
+        self._roots: dict[PrefixKey, PrefixNode] = {}
         self._time = 0
 
     @property
@@ -38,31 +38,33 @@ class PrefixTree:
         tails = tuple(self._tails.items())
         return self._shared + sum(one.computed - tail.start for one, tail in tails)
 
-    def match(self, key: Key, tokens: "array[int]", most: int, but: Node | None = None) -> Match:
+    def match(
+        self, key: PrefixKey, tokens: "array[int]", most: int, but: PrefixNode | None = None
+    ) -> PrefixMatch:
         """The longest computed beginning of these tokens, not looking into the node `but`."""
         root = self._roots.get(key)
         if root is None:
-            return Match(0)
-        best, ways = Match(0, root), [root]
+            return PrefixMatch(0)
+        best, ways = PrefixMatch(0, root), [root]
         while ways:
             node = ways.pop()
             for child in node.children:
                 start, stop = child.start, min(child.end, most)
                 if child is but or start >= stop or child.tokens[start] != tokens[start]:
                     continue
-                length = common(child.tokens, tokens, start, stop)
+                length = find_common_end(child.tokens, tokens, start, stop)
                 if length > best.length:
-                    best = Match(length, child)
+                    best = PrefixMatch(length, child)
                 if length == child.end:
                     ways.append(child)
         return best
 
-    def idle_cells(self, match: Match) -> int:
+    def count_idle_cells(self, match: PrefixMatch) -> int:
         """Cells of the match that no running id holds."""
-        path = match.node.path() if match.node is not None else ()
+        path = match.node.walk_up() if match.node is not None else ()
         return sum(min(node.end, match.length) - node.start for node in path if not node.active)
 
-    def keeper(self, match: Match) -> int | None:
+    def find_keeper(self, match: PrefixMatch) -> int | None:
         """The kept id whose whole content the match is."""
         node = match.node
         if node is None or node.children or node.owner or node.parent is None or match.length < node.stop:
@@ -70,17 +72,17 @@ class PrefixTree:
         (keeper,) = node.ids
         return keeper
 
-    def begin(self, sequence: Sequence, match: Match) -> None:
-        """The sequence, whose id is set, goes on from the match."""
-        seat = sequence.seat
-        root = self._roots.setdefault(sequence.key, Node(array("i"), 0, 0, None))
-        above = self._ending_at(match.node or root, match.length)
+    def add(self, sequence: TokenSequence, match: PrefixMatch) -> None:
+        """Adds a sequence, whose id is set, after its match."""
+        seat = sequence.running_id
+        root = self._roots.setdefault(sequence.key, PrefixNode(array("i"), 0, 0, None))
+        above = self._split_at(match.node or root, match.length)
         self.kept.pop(seat, None)
-        tail = Node(sequence.tokens, match.length, match.length, above)
+        tail = PrefixNode(sequence.tokens, match.length, match.length, above)
         tail.owner = sequence
         above.children.append(tail)
         self._time += 1
-        for node in tail.path():
+        for node in tail.walk_up():
             node.ids.add(seat)
             if not node.active and node is not tail:
                 self.cached -= node.size
@@ -89,34 +91,34 @@ class PrefixTree:
             node.used = self._time
         self._tails[sequence] = tail
 
-    def finish(self, sequence: Sequence, keep: bool) -> bool:
-        """The sequence runs no more; whether its id is kept, with what it has computed."""
-        tail, seat = self._tails.pop(sequence), sequence.seat
+    def finish(self, sequence: TokenSequence, keep: bool) -> bool:
+        """Ends a running sequence; whether its id is kept with what it has computed."""
+        tail, seat = self._tails.pop(sequence), sequence.running_id
         tail.stop, tail.owner = sequence.computed, None
         self._shared += tail.size
         self._time += 1
-        for node in tail.path():
+        for node in tail.walk_up():
             node.active -= 1
             node.used = self._time
             if not node.active:
                 self._shared -= node.size
                 self.cached += node.size
         self.kept[seat] = tail
-        if not keep or self._is_double(tail, sequence.key):
+        if not keep or self._is_duplicate(tail, sequence.key):
             self.forget(seat)
             return False
-        return self._settle(seat)
+        return self._settle_leaf(seat)
 
     def trim(self, seat: int, stop: int) -> bool:
         """Cuts the leaf of a kept id; whether the id is kept still."""
         leaf = self.kept[seat]
         self.cached -= leaf.stop - stop
         leaf.stop = stop
-        return self._settle(seat)
+        return self._settle_leaf(seat)
 
     def forget(self, seat: int) -> None:
         """Gives up a kept id."""
-        node: Node | None = self.kept.pop(seat)
+        node: PrefixNode | None = self.kept.pop(seat)
         while node is not None and node.parent is not None:
             above = node.parent
             node.ids.discard(seat)
@@ -129,19 +131,19 @@ class PrefixTree:
         for key in [key for key, root in self._roots.items() if not root.children]:
             del self._roots[key]
 
-    def kept_with(self, adapter: str) -> list[int]:
+    def list_kept_with(self, adapter: str) -> list[int]:
         """The kept ids of what was computed with this adapter."""
         roots = [root for (name, _), root in self._roots.items() if name == adapter]
-        return [seat for seat, leaf in self.kept.items() if leaf.root() in roots]
+        return [seat for seat, leaf in self.kept.items() if leaf.find_root() in roots]
 
     # --- nodes
 
-    def _is_double(self, leaf: Node, key: Key) -> bool:
-        """Whether other ids hold all that a leaf's one does."""
+    def _is_duplicate(self, leaf: PrefixNode, key: PrefixKey) -> bool:
+        """Whether other ids hold everything that the leaf's id holds."""
         return leaf.size > 0 and self.match(key, leaf.tokens, leaf.stop, leaf).length == leaf.stop
 
-    def _settle(self, seat: int) -> bool:
-        """Takes an empty leaf away; whether its id holds the end of what remains alone, and so is kept."""
+    def _settle_leaf(self, seat: int) -> bool:
+        """Removes an empty leaf; whether its id alone holds the end of what remains, and so is kept."""
         node = self.kept[seat]
         if node.size == 0 and not node.children and node.parent is not None and node.parent.parent:
             node.parent.children.remove(node)
@@ -151,11 +153,11 @@ class PrefixTree:
             return False
         return True
 
-    def _ending_at(self, node: Node, length: int) -> Node:
+    def _split_at(self, node: PrefixNode, length: int) -> PrefixNode:
         """The node that ends there; splits this one when it does not, or may still grow."""
         if node.owner is None and node.end == length:
             return node
-        upper = Node(node.tokens, node.start, length, node.parent)
+        upper = PrefixNode(node.tokens, node.start, length, node.parent)
         upper.ids, upper.active, upper.used = set(node.ids), node.active, node.used
         upper.children = [node]
         if node.owner is not None:
@@ -164,8 +166,8 @@ class PrefixTree:
         node.start, node.parent = length, upper
         return upper
 
-    def _join(self, node: Node) -> None:
-        """Makes one node of this one and its only child, when the same ids hold both."""
+    def _join(self, node: PrefixNode) -> None:
+        """Joins this node with its only child where the same ids hold both."""
         if len(node.children) != 1 or node.children[0].ids != node.ids:
             return
         (child,) = node.children
@@ -175,22 +177,22 @@ class PrefixTree:
         child.start, child.parent, child.used = node.start, node.parent, max(node.used, child.used)
 
     @staticmethod
-    def _replace(node: Node, other: Node) -> None:
+    def _replace(node: PrefixNode, other: PrefixNode) -> None:
         if node.parent is not None:
             node.parent.children[node.parent.children.index(node)] = other
 
 
-GRAIN = 64
+MIN_TRIM = 64
 """Cells of a kept prefix that are given up at once, if it has so many: each time the library searches all."""
 
 
 class PoolLayout:
-    """`Cells` of one pool. Used cells, kept cells and free ones make up the total."""
+    """`CacheLayout` of one pool. Used cells, kept cells and free ones make up the total."""
 
     def __init__(self, ids: int, total: int, most_kept: int | None = None) -> None:
         self.total = total
         self._most_kept = total if most_kept is None else most_kept
-        self.changes: list[Change] = []
+        self.changes: list[CacheChange] = []
         self.tree = PrefixTree()
         self._ids = list(range(ids))
         heapify(self._ids)
@@ -207,32 +209,34 @@ class PoolLayout:
     def free(self) -> int:
         return self.total - self.tree.used - self.tree.cached
 
-    def match(self, sequence: Sequence) -> Match:
-        return self.tree.match(sequence.key, sequence.tokens, sequence.takes)
+    def match(self, sequence: TokenSequence) -> PrefixMatch:
+        return self.tree.match(sequence.key, sequence.tokens, sequence.reusable_tokens)
 
-    def shareable(self, running: Sequence, waiting: Sequence) -> int:
-        return common(running.tokens, waiting.tokens, 0, min(len(running.tokens), waiting.takes))
+    def count_shareable(self, running: TokenSequence, waiting: TokenSequence) -> int:
+        return find_common_end(
+            running.tokens, waiting.tokens, 0, min(len(running.tokens), waiting.reusable_tokens)
+        )
 
-    def count_available(self, match: Match) -> int:
-        return self.total - self.tree.used - self.tree.idle_cells(match)
+    def count_available(self, match: PrefixMatch) -> int:
+        return self.total - self.tree.used - self.tree.count_idle_cells(match)
 
-    def admit(self, sequence: Sequence, match: Match) -> None:
-        keeper = self.tree.keeper(match)
+    def admit(self, sequence: TokenSequence, match: PrefixMatch) -> None:
+        keeper = self.tree.find_keeper(match)
         if keeper is None and not self._ids:
             self._free_an_id(match)
             match = self.match(sequence)
-            keeper = self.tree.keeper(match)
+            keeper = self.tree.find_keeper(match)
         if keeper is not None:
             sequence.id = keeper
         else:
             sequence.id = heappop(self._ids)
             if match.node is not None and match.length:
-                self.changes.append(Copy(min(match.node.ids), sequence.id, match.length))
+                self.changes.append(CopyCells(min(match.node.ids), sequence.id, match.length))
         sequence.computed = match.length
-        self.tree.begin(sequence, match)
+        self.tree.add(sequence, match)
 
-    def release(self, sequence: Sequence, keep: bool) -> None:
-        seat = sequence.seat
+    def release(self, sequence: TokenSequence, keep: bool) -> None:
+        seat = sequence.running_id
         if not self.tree.finish(sequence, keep):
             self._take_back(seat)
         sequence.id = None
@@ -245,7 +249,7 @@ class PoolLayout:
         return short <= 0
 
     def forget(self, adapter: str) -> None:
-        self._forget(self.tree.kept_with(adapter))
+        self._forget(self.tree.list_kept_with(adapter))
 
     def forget_all(self) -> None:
         self._forget(list(self.tree.kept))
@@ -258,14 +262,14 @@ class PoolLayout:
     def _give_up(self, count: int) -> None:
         """Frees about so many cells of the least recently used kept id."""
         seat, leaf = min(self.tree.kept.items(), key=lambda item: item[1].used)
-        cut = max(count, GRAIN)
-        stop = leaf.stop - cut if leaf.size >= cut + GRAIN else leaf.start
+        cut = max(count, MIN_TRIM)
+        stop = leaf.stop - cut if leaf.size >= cut + MIN_TRIM else leaf.start
         if self.tree.trim(seat, stop):
-            self.changes.append(Trim(seat, stop))
+            self.changes.append(TrimCells(seat, stop))
         else:
             self._take_back(seat)
 
-    def _free_an_id(self, match: Match) -> None:
+    def _free_an_id(self, match: PrefixMatch) -> None:
         """Gives up the least recently used kept id, best one that does not hold the match alone."""
         kept = self.tree.kept
         seat = min(kept, key=lambda seat: (kept[seat] is match.node, kept[seat].used))
@@ -274,8 +278,8 @@ class PoolLayout:
             self._take_back(seat)
         else:
             self.tree.trim(seat, match.length)
-            self.changes.append(Trim(seat, match.length))
+            self.changes.append(TrimCells(seat, match.length))
 
     def _take_back(self, seat: int) -> None:
-        self.changes.append(Trim(seat))
+        self.changes.append(TrimCells(seat))
         heappush(self._ids, seat)

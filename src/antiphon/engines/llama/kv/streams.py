@@ -1,21 +1,22 @@
-"""A stream of cells for each sequence: a lane is an id with what its stream holds.
+"""A stream of cells for each sequence: a stream is an id with what its stream holds.
 
-Nothing is shared: a prefix is either gone on with in the lane that holds it, or copied, a whole stream at a
+Nothing is shared: a prefix is either gone on with in the stream that holds it, or copied, a whole stream at a
 time. Exact mode takes over whole chunks of prompts only, which hold the same bits whoever computed them; or
 all of a prompt of the same length, whose last chunk was computed alike.
 
-llama.cpp computes rows of neighbouring lanes together and others apart, so gaps between them are padded with
-rows that are thrown away, and the running lanes of an adapter are kept together: only they share a call.
+llama.cpp computes rows of neighbouring streams together and others apart, so gaps between them are padded
+with rows that are thrown away, and the running streams of an adapter are kept together: only they share a
+call.
 """
 
 import sys
 from array import array
 from dataclasses import dataclass, field
 
-from antiphon.engines.llama.kv.layout import Change, Copy, Match, Trim
-from antiphon.engines.llama.sequence import Key, Policy, Sequence, common
+from antiphon.engines.llama.kv.layout import CacheChange, CopyCells, PrefixMatch, TrimCells
+from antiphon.engines.llama.sequence import PrefixKey, SchedulingPolicy, TokenSequence, find_common_end
 
-WORTH, WORTH_PART = 8, 128
+MIN_COPIED, MIN_COPIED_PART = 8, 128
 """A whole stream is copied for so many tokens, and for this part of its cells: fewer are computed as fast."""
 
 ADAPTED_ROWS = 2
@@ -28,8 +29,8 @@ class KVStream:
     """One id: who runs in it, or what is kept in it."""
 
     id: int
-    owner: Sequence | None = None
-    key: Key | None = None
+    owner: TokenSequence | None = None
+    key: PrefixKey | None = None
     tokens: "array[int]" = field(default_factory=lambda: array("i"))
     kept: int = 0
     """Tokens whose cells are kept; 0 while it runs."""
@@ -43,202 +44,206 @@ class KVStream:
 
 
 class StreamLayout:
-    """`Cells` of several streams."""
+    """`CacheLayout` of several streams."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: SchedulingPolicy) -> None:
         self.total = policy.cells * policy.sequences
-        self.changes: list[Change] = []
-        self.lanes = [KVStream(number) for number in range(policy.sequences)]
+        self.changes: list[CacheChange] = []
+        self.streams = [KVStream(number) for number in range(policy.sequences)]
         self._policy = policy
-        self._worth = max(WORTH, policy.cells // WORTH_PART)
+        self._min_copied = max(MIN_COPIED, policy.cells // MIN_COPIED_PART)
         self._time = 0
 
     @property
     def used(self) -> int:
-        return sum(lane.owner.computed for lane in self.lanes if lane.owner is not None)
+        return sum(stream.owner.computed for stream in self.streams if stream.owner is not None)
 
     @property
     def cached(self) -> int:
-        return sum(lane.kept for lane in self.lanes)
+        return sum(stream.kept for stream in self.streams)
 
-    def match(self, sequence: Sequence) -> Match:
-        """The longest; of equal ones that of a lane that nobody runs in, so that it can be gone on with."""
+    def match(self, sequence: TokenSequence) -> PrefixMatch:
+        """The longest; of equal ones that of a stream that nobody runs in, so that it can be gone on with."""
         found = [
-            (self._length(lane, sequence), lane.owner is None, -lane.id)
-            for lane in self.lanes
-            if lane.key == sequence.key
+            (self._count_reusable(stream, sequence), stream.owner is None, -stream.id)
+            for stream in self.streams
+            if stream.key == sequence.key
         ]
         length, _, turned = max(found, default=(0, True, 0))
-        return Match(length, id=-turned) if length else Match(0)
+        return PrefixMatch(length, id=-turned) if length else PrefixMatch(0)
 
-    def shareable(self, running: Sequence, waiting: Sequence) -> int:
-        most = min(len(running.tokens), waiting.takes)
+    def count_shareable(self, running: TokenSequence, waiting: TokenSequence) -> int:
+        most = min(len(running.tokens), waiting.reusable_tokens)
         if self._policy.exact:
-            most = min(most, running.prompt, waiting.prompt - 1)
-        same = common(running.tokens, waiting.tokens, 0, most)
-        length = self._cut(same, running.prompt - 1, waiting)
-        return length if length >= self._worth else 0
+            most = min(most, running.prompt_length, waiting.prompt_length - 1)
+        same = find_common_end(running.tokens, waiting.tokens, 0, most)
+        length = self._round_to_chunk(same, running.prompt_length - 1, waiting)
+        return length if length >= self._min_copied else 0
 
-    def count_available(self, match: Match) -> int:
-        return sys.maxsize  # each lane has room for whatever may run in it
+    def count_available(self, match: PrefixMatch) -> int:
+        return sys.maxsize  # each stream has room for whatever may run in it
 
-    def admit(self, sequence: Sequence, match: Match) -> None:
-        source = self.lanes[match.id] if match.id is not None else None
-        if source is not None and self._is_spent_on(source, match):
-            lane = source
+    def admit(self, sequence: TokenSequence, match: PrefixMatch) -> None:
+        source = self.streams[match.id] if match.id is not None else None
+        if source is not None and self._is_continued(source, match):
+            stream = source
             if source.kept > match.length:
-                self.changes.append(Trim(lane.id, match.length))
+                self.changes.append(TrimCells(stream.id, match.length))
         else:
-            lane = self._empty_lane(sequence, source)
+            stream = self._find_empty_stream(sequence, source)
             if source is not None:
-                self.changes.append(Copy(source.id, lane.id, match.length))
-        lane.owner, lane.key, lane.tokens, lane.kept = sequence, sequence.key, sequence.tokens, 0
-        sequence.id, sequence.computed = lane.id, match.length
+                self.changes.append(CopyCells(source.id, stream.id, match.length))
+        stream.owner, stream.key, stream.tokens, stream.kept = sequence, sequence.key, sequence.tokens, 0
+        sequence.id, sequence.computed = stream.id, match.length
 
-    def release(self, sequence: Sequence, keep: bool) -> None:
-        lane = self.lanes[sequence.seat]
-        length = sequence.computed if not self._policy.exact else self._whole(lane)
+    def release(self, sequence: TokenSequence, keep: bool) -> None:
+        stream = self.streams[sequence.running_id]
+        length = sequence.computed if not self._policy.exact else self._count_whole_chunks(stream)
         self._time += 1
-        lane.owner, lane.kept, lane.used = None, length if keep else 0, self._time
-        if lane.kept < sequence.computed:
-            self.changes.append(Trim(lane.id, lane.kept))
-        lane.tokens = sequence.tokens[: lane.kept]
-        if not lane.kept:
-            lane.key = None
+        stream.owner, stream.kept, stream.used = None, length if keep else 0, self._time
+        if stream.kept < sequence.computed:
+            self.changes.append(TrimCells(stream.id, stream.kept))
+        stream.tokens = sequence.tokens[: stream.kept]
+        if not stream.kept:
+            stream.key = None
         sequence.id = None
 
     def reserve(self, count: int) -> bool:
         return True
 
     def forget(self, adapter: str) -> None:
-        for lane in self.lanes:
-            if lane.kept and lane.key is not None and lane.key[0] == adapter:
-                self._clear(lane)
+        for stream in self.streams:
+            if stream.kept and stream.key is not None and stream.key[0] == adapter:
+                self._clear(stream)
 
     def forget_all(self) -> None:
-        for lane in self.lanes:
-            if lane.kept:
-                self._clear(lane)
+        for stream in self.streams:
+            if stream.kept:
+                self._clear(stream)
 
     # --- where rows lie
 
-    def window(self, decoding: list[Sequence]) -> list[KVStream]:
-        """The lanes from the first to the last of these, as many as one of the proved numbers of rows."""
-        ids = [sequence.seat for sequence in decoding]
+    def find_window(self, decoding: list[TokenSequence]) -> list[KVStream]:
+        """The streams from the first to the last of these, as many as one of the proved numbers of rows."""
+        ids = [sequence.running_id for sequence in decoding]
         low, high = min(ids), max(ids)
-        least = max(high - low + 1, min(ADAPTED_ROWS, len(self.lanes)) if decoding[0].request.adapter else 1)
+        least = max(
+            high - low + 1, min(ADAPTED_ROWS, len(self.streams)) if decoding[0].request.adapter else 1
+        )
         count = next(count for count in self._policy.row_counts if count >= least)
-        low = min(low, len(self.lanes) - count)
-        return self.lanes[low : low + count]
+        low = min(low, len(self.streams) - count)
+        return self.streams[low : low + count]
 
     def compact(self) -> None:
-        """Moves the first or last of an adapter's running lanes nearer to its others, where there is room."""
+        """Moves the first or last of an adapter's running streams nearer to its others, where there is
+        room."""
         groups: dict[str | None, list[KVStream]] = {}
-        for lane in self.lanes:
-            if lane.owner is not None:
-                groups.setdefault(lane.owner.request.adapter, []).append(lane)
+        for stream in self.streams:
+            if stream.owner is not None:
+                groups.setdefault(stream.owner.request.adapter, []).append(stream)
         for group in groups.values():
             if group[-1].id - group[0].id >= len(group):
                 self._tighten(group)
 
     def _tighten(self, group: list[KVStream]) -> None:
-        free = [lane for lane in self.lanes if lane.owner is None]
+        free = [stream for stream in self.streams if stream.owner is None]
         ways = [
-            (_span(rest, target), target.id, mover)
+            (_measure_span(rest, target), target.id, mover)
             for mover, rest in ((group[-1], group[:-1]), (group[0], group[1:]))
             for target in free
         ]
-        span, target, mover = min(ways, key=lambda way: way[:2], default=(len(self.lanes), 0, group[0]))
-        if span < _span(group):
-            self._move(mover, self.lanes[target])
+        span, target, mover = min(ways, key=lambda way: way[:2], default=(len(self.streams), 0, group[0]))
+        if span < _measure_span(group):
+            self._move(mover, self.streams[target])
 
     def _move(self, source: KVStream, target: KVStream) -> None:
-        """Whoever runs in one lane goes on in the other."""
+        """Moves the sequence that runs in one stream to another."""
         mover = source.owner
         self._vacate(target)
         if mover is None:
             return
         if mover.computed:
-            self.changes += Copy(source.id, target.id, mover.computed), Trim(source.id)
+            self.changes += CopyCells(source.id, target.id, mover.computed), TrimCells(source.id)
         target.owner, target.key, target.tokens = mover, mover.key, mover.tokens
         source.owner, source.key, mover.id = None, None, target.id
 
-    def _is_spent_on(self, source: KVStream, match: Match) -> bool:
-        """Whether a match's lane is gone on with: little is lost, or there is no other."""
+    def _is_continued(self, source: KVStream, match: PrefixMatch) -> bool:
+        """Whether the sequence goes on in the matching stream: little is lost, or there is no other."""
         if source.owner is not None:
             return False
-        others = any(lane.owner is None and lane is not source for lane in self.lanes)
+        others = any(stream.owner is None and stream is not source for stream in self.streams)
         return source.kept <= 2 * match.length or not others
 
-    def _empty_lane(self, sequence: Sequence, source: KVStream | None) -> KVStream:
-        """An empty lane as near to the running ones of its adapter as there is; the first one's is as far as
-        there is from others, so that there is room for more. What was kept in it moves."""
-        free = [lane for lane in self.lanes if lane.owner is None and lane is not source]
-        running = [lane for lane in self.lanes if lane.owner is not None]
-        mine = [lane for lane in running if lane.key is not None and lane.key[0] == sequence.key[0]]
+    def _find_empty_stream(self, sequence: TokenSequence, source: KVStream | None) -> KVStream:
+        """An empty stream, as near as possible to the running streams of its adapter. The first one of an
+        adapter is as far as possible from others, to leave room for more. What was kept in it moves."""
+        free = [stream for stream in self.streams if stream.owner is None and stream is not source]
+        running = [stream for stream in self.streams if stream.owner is not None]
+        mine = [stream for stream in running if stream.key is not None and stream.key[0] == sequence.key[0]]
         if mine:
-            lane = min(free, key=lambda lane: (_span(mine, lane), lane.id))
+            stream = min(free, key=lambda stream: (_measure_span(mine, stream), stream.id))
         else:
-            lane = max(free, key=lambda lane: (_distance(lane, running), -lane.id))
-        self._vacate(lane, source)
-        return lane
+            stream = max(free, key=lambda stream: (_measure_distance(stream, running), -stream.id))
+        self._vacate(stream, source)
+        return stream
 
-    def _vacate(self, lane: KVStream, source: KVStream | None = None) -> None:
-        """Empties a lane: what is kept in it takes the place of what was used longest ago."""
-        if not lane.kept:
+    def _vacate(self, stream: KVStream, source: KVStream | None = None) -> None:
+        """Empties a stream. Its kept content replaces the least recently used one."""
+        if not stream.kept:
             return
-        idle = [other for other in self.lanes if other.owner is None and other is not source]
+        idle = [other for other in self.streams if other.owner is None and other is not source]
         place = min(idle, key=lambda other: (other.kept > 0, other.used))
-        if place is not lane:
+        if place is not stream:
             if place.kept:
                 self._clear(place)
-            self.changes.append(Copy(lane.id, place.id, lane.kept))
-            place.key, place.tokens = lane.key, lane.tokens
-            place.kept, place.used = lane.kept, lane.used
-        self._clear(lane)
+            self.changes.append(CopyCells(stream.id, place.id, stream.kept))
+            place.key, place.tokens = stream.key, stream.tokens
+            place.kept, place.used = stream.kept, stream.used
+        self._clear(stream)
 
-    def _clear(self, lane: KVStream) -> None:
-        self.changes.append(Trim(lane.id))
-        lane.key, lane.kept = None, 0
+    def _clear(self, stream: KVStream) -> None:
+        self.changes.append(TrimCells(stream.id))
+        stream.key, stream.kept = None, 0
 
     # --- what may be taken over
 
-    def _length(self, lane: KVStream, sequence: Sequence) -> int:
-        """How much of a lane's content the sequence takes over: none that is not worth its copy."""
-        most = min(lane.length, sequence.takes)
+    def _count_reusable(self, stream: KVStream, sequence: TokenSequence) -> int:
+        """How many of a stream's tokens the sequence takes over; 0 where copying costs more than
+        computing."""
+        most = min(stream.length, sequence.reusable_tokens)
         if self._policy.exact:
-            most = min(most, sequence.prompt - 1)  # what it drew itself were rows of their own
-        length = common(lane.tokens, sequence.tokens, 0, most)
+            most = min(most, sequence.prompt_length - 1)  # what it drew itself were rows of their own
+        length = find_common_end(stream.tokens, sequence.tokens, 0, most)
         if self._policy.exact:
-            whole = self._whole(lane)
-            length = self._cut(min(length, whole), whole, sequence)
-        is_copied = lane.owner is not None or lane.kept > 2 * length
-        return 0 if is_copied and length < self._worth else length
+            whole = self._count_whole_chunks(stream)
+            length = self._round_to_chunk(min(length, whole), whole, sequence)
+        is_copied = stream.owner is not None or stream.kept > 2 * length
+        return 0 if is_copied and length < self._min_copied else length
 
-    def _cut(self, same: int, whole: int, sequence: Sequence) -> int:
+    def _round_to_chunk(self, same: int, whole: int, sequence: TokenSequence) -> int:
         """How many of `same` equal tokens may be taken over; `whole` is where the other's prompt ends."""
-        if not self._policy.exact or same == whole == sequence.prompt - 1:
+        if not self._policy.exact or same == whole == sequence.prompt_length - 1:
             return same
         return same - same % self._policy.chunk
 
-    def _whole(self, lane: KVStream) -> int:
-        """Of a lane's tokens, those that were computed as chunks of a prompt."""
+    def _count_whole_chunks(self, stream: KVStream) -> int:
+        """Of a stream's tokens, those that were computed as chunks of a prompt."""
         if not self._policy.exact:
-            return lane.length
-        if lane.owner is None:
-            return lane.kept
-        scored = lane.owner.request.prompt_logprobs is not None
+            return stream.length
+        if stream.owner is None:
+            return stream.kept
+        scored = stream.owner.request.prompt_logprobs is not None
         if scored and self._policy.scored_rows < self._policy.chunk:
             return 0  # its chunks were shorter
-        return min(lane.length, lane.owner.prompt - 1)
+        return min(stream.length, stream.owner.prompt_length - 1)
 
 
-def _span(lanes: list[KVStream], *more: KVStream) -> int:
-    """Lanes from the first to the last of these."""
-    ids = [lane.id for lane in (*lanes, *more)]
+def _measure_span(streams: list[KVStream], *more: KVStream) -> int:
+    """Streams from the first to the last of these."""
+    ids = [stream.id for stream in (*streams, *more)]
     return max(ids) - min(ids) + 1
 
 
-def _distance(lane: KVStream, others: list[KVStream]) -> int:
+def _measure_distance(stream: KVStream, others: list[KVStream]) -> int:
     """To the nearest of the others."""
-    return min((abs(lane.id - other.id) for other in others), default=0)
+    return min((abs(stream.id - other.id) for other in others), default=0)

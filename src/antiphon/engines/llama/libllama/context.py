@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.domain.embedding import Pooling
-from antiphon.engines.llama.adapters.cache import AdapterCache, Native
+from antiphon.engines.llama.adapters.cache import AdapterCache, LoadedAdapter
 from antiphon.engines.llama.libllama.library import Library
-from antiphon.engines.llama.libllama.model import NativeAdapter, NativeModel, switch
-from antiphon.engines.llama.libllama.struct_layouts import Batch
+from antiphon.engines.llama.libllama.model import NativeAdapter, NativeModel, set_adapter
+from antiphon.engines.llama.libllama.struct_layouts import NativeBatch
 from antiphon.errors import EngineError, LibraryError, LoadError
 
 KV_TYPES = {"f32": 0, "f16": 1}
@@ -31,7 +31,7 @@ SET, CLEAR = b"\1", b"\0"
 """The abort flag: a text of length one or none, as strlen reads it."""
 
 
-class Decoded(IntEnum):
+class DecodeStatus(IntEnum):
     """What llama_decode returns; anything negative is a failure."""
 
     DONE = 0
@@ -42,7 +42,7 @@ class Decoded(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class ContextShape:
+class ContextSizes:
     """Sizes of a context."""
 
     cells: int
@@ -67,23 +67,24 @@ class ContextShape:
 class NativeContext:
     """Owns a native context until `close`."""
 
-    def __init__(self, model: NativeModel, shape: ContextShape) -> None:
+    def __init__(self, model: NativeModel, shape: ContextSizes) -> None:
         """Raises LoadError when memory does not suffice, LibraryError when the library understood something
         else."""
         self.shape = shape
         self._call = model.library.call
         self._vocabulary = model.size
-        params = self._params(model.library)
-        with model.library.log_captured() as log:
+        params = self._build_params(model.library)
+        with model.library.capture_log() as log:
             self.pointer = self._call.llama_init_from_model(model.pointer, params)
         if not self.pointer:
             raise LoadError(
                 f"llama.cpp could not make room for {params.n_ctx} tokens in the KV cache: "
-                f"{log.errors() or 'it gave no reason'}; lower the context length or the number of sequences."
+                f"{log.join_errors() or 'it gave no reason'}; lower the context length or the number of "
+                "sequences."
             )
-        self.shelf = AdapterCache(partial(NativeAdapter, model), self._turn_on, shape.adapter_memory)
+        self.adapters = AdapterCache(partial(NativeAdapter, model), self._use_adapter, shape.adapter_memory)
         """The model's adapters; decode computes with the one that is on."""
-        self._check(model.library)
+        self._require_sizes(model.library)
         self._memory = self._call.llama_get_memory(self.pointer)
         self._allocate(shape.rows)
         self._flag = ctypes.create_string_buffer(2)
@@ -93,7 +94,7 @@ class NativeContext:
         self._logits_address: int | None = None
         self._logits: NDArray[np.float32] = np.empty((0, 0), dtype=np.float32)
 
-    def _params(self, library: Library) -> ctypes.Structure:
+    def _build_params(self, library: Library) -> ctypes.Structure:
         shape = self.shape
         params: ctypes.Structure = self._call.llama_context_default_params()
         wanted = {
@@ -113,9 +114,9 @@ class NativeContext:
             setattr(params, name, value)
         return params
 
-    def _check(self, library: Library) -> None:
-        """The library's own account of the context against what was asked: the last proof of the struct
-        layout."""
+    def _require_sizes(self, library: Library) -> None:
+        """Compares the library's own sizes of the context with the requested ones: the last proof of the
+        struct layout."""
         shape = self.shape
         said = {
             name: getattr(self._call, name)(self.pointer)
@@ -145,7 +146,7 @@ class NativeContext:
         self._counts = np.ones(rows, dtype=np.int32)
         step = self.sequences.itemsize
         self._pointers = self.sequences.ctypes.data + step * np.arange(rows, dtype=np.uintp)
-        self._batch = Batch(
+        self._batch = NativeBatch(
             token=self.tokens.ctypes.data,
             embd=None,
             pos=self.positions.ctypes.data,
@@ -157,11 +158,11 @@ class NativeContext:
     def close(self) -> None:
         """Frees the cache, and the adapters."""
         if self.pointer:
-            self.shelf.close()
+            self.adapters.close()
             self._call.llama_free(self.pointer)
             self.pointer = None
 
-    def set_singles(self, tokens: list[int], positions: list[int], sequences: list[int]) -> None:
+    def set_single_rows(self, tokens: list[int], positions: list[int], sequences: list[int]) -> None:
         """The first rows of the next batch, each with logits."""
         end = len(tokens)
         self.tokens[:end] = tokens
@@ -178,7 +179,8 @@ class NativeContext:
         output: bool,
         every: bool = False,
     ) -> None:
-        """Consecutive rows of one sequence; `output` is said of the last, `every` of all."""
+        """Consecutive rows of one sequence. `output`: whether the last row gives logits; `every`: whether all
+        do."""
         end = at + len(tokens)
         self.tokens[at:end] = tokens
         self.positions[at:end] = np.arange(position, position + len(tokens))
@@ -187,12 +189,12 @@ class NativeContext:
         self.outputs[end - 1] = output or every
 
     def decode(self, rows: int) -> int:
-        """Computes the first `rows` rows of the arrays: a `Decoded`, or negative. Releases the interpreter
-        meanwhile."""
+        """Computes the first `rows` rows of the arrays: a `DecodeStatus`, or negative. Releases the
+        interpreter meanwhile."""
         self._batch.n_tokens = rows
         return int(self._call.llama_decode(self.pointer, self._batch))
 
-    def logits(self, rows: int) -> NDArray[np.float32]:
+    def read_logits(self, rows: int) -> NDArray[np.float32]:
         """Logits of the last decode's output rows, in their order: a view that the next decode overwrites."""
         address = self._call.llama_get_logits(self.pointer)
         if address != self._logits_address:
@@ -221,10 +223,10 @@ class NativeContext:
         """Frees all cells and overwrites what was in them."""
         self._call.llama_memory_clear(self._memory, True)
 
-    def _turn_on(self, adapter: Native | None) -> None:
+    def _use_adapter(self, adapter: LoadedAdapter | None) -> None:
         if adapter is not None and not isinstance(adapter, NativeAdapter):
             raise TypeError(f"{adapter!r} is no adapter of the library")
-        if switch(self._call, self.pointer, adapter):
+        if set_adapter(self._call, self.pointer, adapter):
             raise EngineError("the engine's library refused to compute with the adapter")
 
     def abort(self) -> None:
@@ -232,7 +234,7 @@ class NativeContext:
         self._flag[0] = SET
 
     def resume(self) -> None:
-        """Takes `abort` back."""
+        """Withdraws `abort`."""
         self._flag[0] = CLEAR
 
 
@@ -244,36 +246,38 @@ Vector = NDArray[np.float32]
 
 
 class NativeEmbedder(NativeContext):
-    """Owns a native context until `close`."""
+    """A llama_context that makes vectors of texts. Each text is a sequence of its own, and nothing of it is
+    kept. A model that is not causal needs a whole text in one pass through the network; a causal one takes a
+    longer text in parts."""
 
-    def __init__(self, model: NativeModel, shape: ContextShape, pooling: Pooling) -> None:
+    def __init__(self, model: NativeModel, shape: ContextSizes, pooling: Pooling) -> None:
         """`shape.rows` must hold a whole text unless the model is causal. Raises as `NativeContext` does."""
         self._pooling = pooling
         self._wanted = next(number for number, name in POOLING.items() if name is pooling)
-        self._dimensions = model.dimensions()
+        self._dimensions = model.get_dimensions()
         super().__init__(model, shape)
 
-    def _params(self, library: Library) -> ctypes.Structure:
-        params = super()._params(library)
+    def _build_params(self, library: Library) -> ctypes.Structure:
+        params = super()._build_params(library)
         for name, value in {"embeddings": True, "pooling_type": self._wanted}.items():
             setattr(params, name, value)
         return params
 
-    def _check(self, library: Library) -> None:
-        super()._check(library)
+    def _require_sizes(self, library: Library) -> None:
+        super()._require_sizes(library)
         pooling = self._call.llama_pooling_type(self.pointer)
         if pooling != self._wanted:
             self.close()
             raise LibraryError(f"{library.path} pools by {pooling} where {self._wanted} was asked for")
 
     def compute(self, texts: Sequence["array[int]"]) -> tuple[int, Vector]:
-        """A `Decoded` or a negative number, and the pooled rows of the texts as (texts, dimensions); they
-        mean nothing unless it is DONE.
+        """A `DecodeStatus` or a negative number, and the pooled rows of the texts as (texts, dimensions);
+        they mean nothing unless it is DONE.
 
         Several texts have at most `shape.rows` tokens together; one alone may have more, of a causal model.
         """
         if len(texts) == 1 and len(texts[0]) > self.shape.rows:
-            return self._in_parts(texts[0])
+            return self._compute_in_parts(texts[0])
         at = 0
         for seat, text in enumerate(texts):
             self.set_rows(at, text, 0, seat, True, every=True)
@@ -281,24 +285,24 @@ class NativeEmbedder(NativeContext):
         found = np.zeros((len(texts), self._dimensions), np.float32)
         try:
             status = self.decode(at)
-            if status == Decoded.DONE:
+            if status == DecodeStatus.DONE:
                 for seat in range(len(texts)):
                     found[seat] = self._read_pooled(seat)
         finally:
             self._forget(len(texts))
         return status, found
 
-    def _in_parts(self, text: "array[int]") -> tuple[int, Vector]:
+    def _compute_in_parts(self, text: "array[int]") -> tuple[int, Vector]:
         """One long text: a part's rows see those before it by the cache, so only the pooling is left to do
         over the parts."""
         found = np.zeros((1, self._dimensions), np.float32)
-        status: int = Decoded.DONE
+        status: int = DecodeStatus.DONE
         try:
             for start in range(0, len(text), self.shape.rows):
                 part = text[start : start + self.shape.rows]
                 self.set_rows(0, part, start, 0, True, every=True)
                 status = self.decode(len(part))
-                if status != Decoded.DONE:
+                if status != DecodeStatus.DONE:
                     break
                 match self._pooling:
                     case Pooling.MEAN:

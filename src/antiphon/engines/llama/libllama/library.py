@@ -18,7 +18,13 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from antiphon.engines.llama.libllama.struct_layouts import LAYOUTS, Batch, Layout, recognise, returned_struct
+from antiphon.engines.llama.libllama.struct_layouts import (
+    LAYOUTS,
+    NativeBatch,
+    StructLayout,
+    read_returned_struct,
+    recognise_layout,
+)
 from antiphon.engines.llama.machine import prepare_environment
 from antiphon.errors import LibraryError
 
@@ -74,7 +80,7 @@ FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "llama_adapter_meta_val_str": (I32, [P, STR, STR, SIZE]),
     "llama_set_adapters_lora": (I32, [P, P, SIZE, P]),
     "llama_set_abort_callback": (None, [P, P, P]),
-    "llama_decode": (I32, [P, Batch]),
+    "llama_decode": (I32, [P, NativeBatch]),
     "llama_get_logits": (P, [P]),
     "llama_get_embeddings_seq": (P, [P, I32]),
     "llama_pooling_type": (ctypes.c_int, [P]),
@@ -96,18 +102,18 @@ PACKAGES = {"libgomp": "libgomp1", "libstdc++": "libstdc++6", "libgcc_s": "libgc
 class Library:
     """An opened library whose ABI was recognised."""
 
-    def __init__(self, path: Path, functions: ctypes.CDLL, layout: Layout) -> None:
+    def __init__(self, path: Path, functions: ctypes.CDLL, layout: StructLayout) -> None:
         self.path = path
         self.layout = layout
         self.call = functions
         self._log: LogCapture | None = None
-        declare(functions, layout)
+        declare_functions(functions, layout)
         functions.llama_backend_init()
         self._quiet = ctypes.cast(ctypes.CDLL(None).abs, ctypes.c_void_p)
         functions.llama_log_set(self._quiet, None)
 
-    def version(self) -> str:
-        """What the library says of itself, for people."""
+    def describe_version(self) -> str:
+        """The library's own version text, for people."""
         parts = [f"llama.cpp {self.layout.build}"]
         for name in ("llama_version", "ggml_commit"):
             if hasattr(self.call, name):
@@ -116,13 +122,13 @@ class Library:
                 parts.append((function() or b"").decode("utf-8", "replace"))
         return " ".join(part for part in parts if part and part != "unknown")
 
-    def cpu_features(self) -> tuple[str, ...]:
-        """CPU features that the library was built to use and this machine has, as the library names them."""
+    def list_cpu_features(self) -> tuple[str, ...]:
+        """CPU features that the library was built to use and this machine has, by the library's names."""
         text = (self.call.llama_print_system_info() or b"").decode("utf-8", "replace")
         return tuple(re.findall(r"(\w+) = 1\b", text))
 
     @contextmanager
-    def log_captured(self) -> Iterator["LogCapture"]:
+    def capture_log(self) -> Iterator["LogCapture"]:
         """Collects the library's error lines while something loads.
 
         Outside of it the log goes to a C function that does nothing (libc's abs): a Python callback would
@@ -150,13 +156,13 @@ class LogCapture:
         if self._keeping and text and text.strip():
             self._lines.append(text.decode("utf-8", "replace").strip())
 
-    def errors(self) -> str:
+    def join_errors(self) -> str:
         """The lines, joined; the function names that llama.cpp puts before them are cut."""
         said = [re.sub(r"^[\w:~]+:\s+", "", line) for line in self._lines]
         return "; ".join(dict.fromkeys(said))
 
 
-def open_library(path: Path, layouts: tuple[Layout, ...] = LAYOUTS) -> Library:
+def open_library(path: Path, layouts: tuple[StructLayout, ...] = LAYOUTS) -> Library:
     """Opens and checks one library. Raises LibraryError with what is wrong and what to do."""
     if sys.platform == "win32":
         raise LibraryError("The llama.cpp wheel exports no C API on Windows; run Antiphon under WSL.")
@@ -164,15 +170,15 @@ def open_library(path: Path, layouts: tuple[Layout, ...] = LAYOUTS) -> Library:
     try:
         functions = ctypes.CDLL(str(path))
     except OSError as error:
-        raise LibraryError(f"Cannot load {path}: {explain(str(error))}") from None
+        raise LibraryError(f"Cannot load {path}: {explain_load_error(str(error))}") from None
     missing = [name for name in (*FUNCTIONS, *STRUCT_FUNCTIONS) if not hasattr(functions, name)]
     if missing:
         raise LibraryError(
             f"{path} is not a llama.cpp library that Antiphon can use: it lacks {', '.join(missing[:3])}."
         )
-    found = recognise(
-        returned_struct(functions, "llama_model_default_params"),
-        returned_struct(functions, "llama_context_default_params"),
+    found = recognise_layout(
+        read_returned_struct(functions, "llama_model_default_params"),
+        read_returned_struct(functions, "llama_context_default_params"),
         layouts,
     )
     if isinstance(found, str):
@@ -183,14 +189,14 @@ def open_library(path: Path, layouts: tuple[Layout, ...] = LAYOUTS) -> Library:
     return Library(path, functions, found)
 
 
-def explain(error: str) -> str:
-    """The loader's message, and the package that brings what it misses."""
+def explain_load_error(error: str) -> str:
+    """The loader's message, with the package that brings the missing library."""
     missing = re.match(r"(lib[\w+-]+?)\.so[.\d]*: cannot open shared object", error)
     package = PACKAGES.get(missing[1]) if missing else None
     return f"{error}; install the system package {package}." if package else f"{error}."
 
 
-def declare(functions: ctypes.CDLL, layout: Layout) -> None:
+def declare_functions(functions: ctypes.CDLL, layout: StructLayout) -> None:
     """Gives every function its types."""
     for name, (result, arguments) in FUNCTIONS.items():
         function = getattr(functions, name)
@@ -209,21 +215,23 @@ SUFFIXES = (".dylib", ".so") if sys.platform == "darwin" else (".so",)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A file that should be a library, and what brought it."""
+class LibraryFile:
+    """A file that should be a library, and the package or setting it comes from."""
 
     path: Path
     origin: str
     """`llama-cpp-python 0.3.36`, or `the setting`, for people."""
 
 
-def find_library(explicit: str | None, places: Iterator[Place] | None = None) -> tuple[Library, Place]:
+def find_library(
+    explicit: str | None, places: Iterator[LibraryFile] | None = None
+) -> tuple[Library, LibraryFile]:
     """The first library that can be used. Raises LibraryError."""
     if explicit:
-        place = Place(library_file(Path(explicit)), "the library setting")
+        place = LibraryFile(resolve_library_file(Path(explicit)), "the library setting")
         return open_library(place.path), place
     refusal = LibraryError("No llama.cpp library is installed; `pip install xllamacpp` brings one.")
-    for place in discovered() if places is None else places:
+    for place in find_installed() if places is None else places:
         try:
             return open_library(place.path), place
         except LibraryError as error:
@@ -232,9 +240,8 @@ def find_library(explicit: str | None, places: Iterator[Place] | None = None) ->
     raise refusal
 
 
-def library_file(path: Path) -> Path:
-    """The library that a setting means: the file itself, or the libllama of a directory. Raises
-    LibraryError."""
+def resolve_library_file(path: Path) -> Path:
+    """The library file of a setting: the file itself, or the libllama of a directory. Raises LibraryError."""
     if path.is_dir():
         for suffix in SUFFIXES:
             if (path / f"libllama{suffix}").is_file():
@@ -247,27 +254,27 @@ def library_file(path: Path) -> Path:
     return path
 
 
-def discovered() -> Iterator[Place]:
+def find_installed() -> Iterator[LibraryFile]:
     """Installed libraries, best first."""
     yield from list_libraries("llama_cpp", "llama-cpp-python", "lib/libllama")
     yield from list_libraries("xllamacpp", "xllamacpp", "xllamacpp*")
 
 
-def list_libraries(package: str, distribution: str, pattern: str) -> Iterator[Place]:
+def list_libraries(package: str, distribution: str, pattern: str) -> Iterator[LibraryFile]:
     """The libraries of one package."""
-    for folder in package_folders(package):
+    for folder in find_package_folders(package):
         for suffix in SUFFIXES:
             for path in sorted(folder.glob(pattern + suffix)):
-                yield Place(path, f"{distribution} {installed_version(distribution)}")
+                yield LibraryFile(path, f"{distribution} {get_installed_version(distribution)}")
 
 
-def package_folders(package: str) -> list[Path]:
+def find_package_folders(package: str) -> list[Path]:
     """Folders of an installed top-level package; it is not imported."""
     spec = find_spec(package)
     return [Path(folder) for folder in (spec.submodule_search_locations or ())] if spec else []
 
 
-def installed_version(distribution: str) -> str:
+def get_installed_version(distribution: str) -> str:
     """The version that is installed, or a question mark."""
     try:
         return version(distribution)

@@ -39,10 +39,10 @@ class NativeModel:
         params.check_tensors = check_tensors
         if copied:
             params.load_mode = READ
-        with library.log_captured() as log:
+        with library.capture_log() as log:
             self.pointer = self._call.llama_model_load_from_file(os.fsencode(path), params)
         if not self.pointer:
-            raise LoadError(f"llama.cpp refused {path.name}: {log.errors() or 'it gave no reason'}.")
+            raise LoadError(f"llama.cpp refused {path.name}: {log.join_errors() or 'it gave no reason'}.")
         self._vocabulary = self._call.llama_model_get_vocab(self.pointer)
         self.size = int(self._call.llama_vocab_n_tokens(self._vocabulary))
         """Number of token ids."""
@@ -56,78 +56,78 @@ class NativeModel:
 
     # --- facts
 
-    def parameters(self) -> int:
+    def count_parameters(self) -> int:
         """Number of weights."""
         return int(self._call.llama_model_n_params(self.pointer))
 
-    def weight(self) -> int:
+    def count_bytes(self) -> int:
         """Bytes of all tensors."""
         return int(self._call.llama_model_size(self.pointer))
 
-    def trained_context(self) -> int:
+    def get_trained_context(self) -> int:
         """Context length that the model was trained for."""
         return int(self._call.llama_model_n_ctx_train(self.pointer))
 
-    def description(self) -> str:
+    def get_description(self) -> str:
         """Architecture, size and quantization as llama.cpp words them: `llama 1B Q8_0`."""
         buffer = ctypes.create_string_buffer(PIECE_BYTES)
         self._call.llama_model_desc(self.pointer, buffer, PIECE_BYTES)
         return buffer.value.decode("utf-8", "replace")
 
-    def metadata(self, key: str) -> str | None:
+    def get_metadata(self, key: str) -> str | None:
         """A scalar of the file's metadata as text, cut at PIECE_BYTES; None when the file has none."""
         buffer = ctypes.create_string_buffer(PIECE_BYTES)
         found = self._call.llama_model_meta_val_str(self.pointer, key.encode(), buffer, PIECE_BYTES)
         return buffer.value.decode("utf-8", "replace") if found >= 0 else None
 
-    def generates(self) -> bool:
+    def is_generative(self) -> bool:
         """Whether the model makes text token by token from a cache that can be trimmed at any position."""
         facts = ("has_encoder", "is_recurrent", "is_hybrid", "is_diffusion")
         return self._call.llama_model_has_decoder(self.pointer) and not any(
             getattr(self._call, f"llama_model_{fact}")(self.pointer) for fact in facts
         )
 
-    def dimensions(self) -> int:
+    def get_dimensions(self) -> int:
         """Numbers of the vector that the model makes of a text."""
         return int(self._call.llama_model_n_embd_out(self.pointer))
 
-    def chat_template(self) -> str | None:
+    def get_chat_template(self) -> str | None:
         """The default chat template's source."""
         found = self._call.llama_model_chat_template(self.pointer, None)
         return found.decode("utf-8", "replace") if found else None
 
     # --- vocabulary
 
-    def piece(self, token: int) -> bytes:
-        """What the token adds to a text; empty for control tokens."""
+    def get_piece(self, token: int) -> bytes:
+        """The bytes that the token adds to a text; empty for control tokens."""
         buffer, size = self._piece, len(self._piece)
         length = self._call.llama_token_to_piece(self._vocabulary, token, buffer, size, 0, False)
         if length < 0:
             self._piece = ctypes.create_string_buffer(-length)
-            return self.piece(token)
+            return self.get_piece(token)
         return buffer.raw[:length]
 
-    def text(self, token: int) -> str:
+    def get_text(self, token: int) -> str:
         """The token as the vocabulary spells it: `</s>`, `▁the`."""
         return (self._call.llama_vocab_get_text(self._vocabulary, token) or b"").decode("utf-8", "replace")
 
-    def attributes(self, token: int) -> int:
+    def get_attributes(self, token: int) -> int:
         """Bits of llama_token_attr."""
         return int(self._call.llama_vocab_get_attr(self._vocabulary, token))
 
-    def ends(self, token: int) -> bool:
+    def is_end(self, token: int) -> bool:
         """Whether generation ends with this token."""
         return bool(self._call.llama_vocab_is_eog(self._vocabulary, token))
 
-    def vocabulary_type(self) -> int:
+    def get_vocabulary_type(self) -> int:
         """Kind of tokenizer, as llama_vocab_type."""
         return int(self._call.llama_vocab_type(self._vocabulary))
 
-    def bos(self) -> int | None:
+    def get_bos(self) -> int | None:
         """Beginning-of-sequence token."""
         return self._id(self._call.llama_vocab_bos(self._vocabulary))
 
-    def eos(self) -> int | None:
+    def get_eos(self) -> int | None:
         """End-of-sequence token."""
         return self._id(self._call.llama_vocab_eos(self._vocabulary))
 
@@ -135,8 +135,9 @@ class NativeModel:
         """Whether the tokenizer puts a BOS before a text."""
         return bool(self._call.llama_vocab_get_add_bos(self._vocabulary))
 
-    def around(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """What the tokenizer puts before and after a whole text: BERT's [CLS] and [SEP], a BOS, an EOS."""
+    def find_embedding_frame(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The tokens that the tokenizer puts before and after a whole text: BERT's [CLS] and [SEP], a BOS, an
+        EOS."""
         plain, whole = self.tokenize(b"a"), self.tokenize(b"a", whole=True)
         for at in range(len(whole) - len(plain) + 1):
             if whole[at : at + len(plain)] == plain:
@@ -144,8 +145,8 @@ class NativeModel:
         return tuple(whole[:1]) if self.adds_bos() else (), ()
 
     def tokenize(self, text: bytes, whole: bool = False) -> list[int]:
-        """Token ids of UTF-8 text in which nothing is a control token. `whole`: with what stands before and
-        after it."""
+        """Token ids of UTF-8 text that holds no control tokens. `whole`: with the tokens before and after a
+        whole text."""
         if not text:
             return []
         room = len(text) + 16
@@ -173,22 +174,23 @@ class NativeAdapter:
     def __init__(self, model: NativeModel, path: Path) -> None:
         """Raises LoadError with the library's reason."""
         self._call = model.library.call
-        with model.library.log_captured() as log:
+        with model.library.capture_log() as log:
             self.pointer = self._call.llama_adapter_lora_init(model.pointer, os.fsencode(path))
         if not self.pointer:
             raise LoadError(
-                f"llama.cpp refused the adapter {path.name}: {log.errors() or 'it gave no reason'}"
+                f"llama.cpp refused the adapter {path.name}: {log.join_errors() or 'it gave no reason'}"
             )
 
         if self._call.llama_adapter_get_alora_n_invocation_tokens(self.pointer):
             self.close()
             raise LoadError(f"the adapter {path.name} is an activated LoRA, which is not served")
-        if not 0 < (alpha := self._alpha()) < math.inf:
+        if not 0 < (alpha := self._read_alpha()) < math.inf:
             self.close()
             raise LoadError(f"the adapter {path.name} has the alpha {alpha}; it must be a positive number")
 
-    def _alpha(self) -> float:
-        """What its matrices are multiplied with, times their rank; not a number where it says none."""
+    def _read_alpha(self) -> float:
+        """The adapter's alpha: its matrices are multiplied by alpha over rank. NaN where the file has
+        none."""
         buffer = ctypes.create_string_buffer(LONGEST_NUMBER)
         self._call.llama_adapter_meta_val_str(self.pointer, ALPHA, buffer, LONGEST_NUMBER)
         try:
@@ -203,8 +205,9 @@ class NativeAdapter:
             self.pointer = None
 
 
-def switch(call: ctypes.CDLL, context: int, adapter: NativeAdapter | None, scale: float = 1.0) -> int:
-    """Lets the context compute with this adapter, or with none, from the next decode on; 0 when it does."""
+def set_adapter(call: ctypes.CDLL, context: int, adapter: NativeAdapter | None, scale: float = 1.0) -> int:
+    """Makes the context compute with this adapter, or with none, from the next decode on. Returns 0 on
+    success."""
     if adapter is None:
         return int(call.llama_set_adapters_lora(context, None, 0, None))
     pointers = (ctypes.c_void_p * 1)(adapter.pointer)
@@ -212,7 +215,7 @@ def switch(call: ctypes.CDLL, context: int, adapter: NativeAdapter | None, scale
     return int(call.llama_set_adapters_lora(context, pointers, 1, scales))
 
 
-class Attribute(IntFlag):
+class TokenAttribute(IntFlag):
     """llama_token_attr."""
 
     UNKNOWN = 1
@@ -228,10 +231,10 @@ class Attribute(IntFlag):
 
 
 KINDS = {
-    Attribute.CONTROL: TokenKind.CONTROL,
-    Attribute.BYTE: TokenKind.BYTE,
-    Attribute.UNKNOWN: TokenKind.UNKNOWN,
-    Attribute.UNUSED: TokenKind.UNUSED,
+    TokenAttribute.CONTROL: TokenKind.CONTROL,
+    TokenAttribute.BYTE: TokenKind.BYTE,
+    TokenAttribute.UNKNOWN: TokenKind.UNKNOWN,
+    TokenAttribute.UNUSED: TokenKind.UNUSED,
 }
 """Kinds by the first attribute that a token has; others are normal."""
 
@@ -241,7 +244,7 @@ SENTENCE_PIECE = 1
 SPACE_PREFIX = "tokenizer.ggml.add_space_prefix"
 
 
-def kind_of(attributes: int) -> TokenKind:
+def find_kind(attributes: int) -> TokenKind:
     """The seam's kind of a token with these attributes."""
     return next((kind for bit, kind in KINDS.items() if attributes & bit), TokenKind.NORMAL)
 
@@ -249,57 +252,60 @@ def kind_of(attributes: int) -> TokenKind:
 def read_vocabulary(model: NativeModel) -> Vocabulary:
     """The whole table. Takes a fifth of a second for 128,000 ids."""
     ids = range(model.size)
-    attributes = [model.attributes(token) for token in ids]
-    kinds = tuple(kind_of(bits) for bits in attributes)
+    attributes = [model.get_attributes(token) for token in ids]
+    kinds = tuple(find_kind(bits) for bits in attributes)
     named = [token for token in ids if kinds[token] is TokenKind.CONTROL]
     return Vocabulary(
-        pieces=tuple(model.piece(token) for token in ids),
+        pieces=tuple(model.get_piece(token) for token in ids),
         kinds=kinds,
-        names={token: model.text(token) for token in named},
-        end_ids=tuple(token for token in ids if model.ends(token)),
-        bos_id=model.bos(),
-        eos_id=model.eos(),
+        names={token: model.get_text(token) for token in named},
+        end_ids=tuple(token for token in ids if model.is_end(token)),
+        bos_id=model.get_bos(),
+        eos_id=model.get_eos(),
         add_bos=model.adds_bos(),
-        space_prefix=model.vocabulary_type() == SENTENCE_PIECE and model.metadata(SPACE_PREFIX) != "false",
-        around=model.around(),
+        space_prefix=model.get_vocabulary_type() == SENTENCE_PIECE
+        and model.get_metadata(SPACE_PREFIX) != "false",
+        embedding_frame=model.find_embedding_frame(),
     )
 
 
-class Tokenizer:
+class NativeTokenizer:
     """Splits text at control tokens where that is allowed, and has the rest tokenized natively."""
 
     def __init__(self, model: NativeModel) -> None:
         self._model = model
-        special = Attribute.CONTROL | Attribute.USER_DEFINED | Attribute.UNKNOWN
-        self._attributes = {token: model.attributes(token) for token in range(model.size)}
-        self._ids = {model.text(token): token for token, bits in self._attributes.items() if bits & special}
+        special = TokenAttribute.CONTROL | TokenAttribute.USER_DEFINED | TokenAttribute.UNKNOWN
+        self._attributes = {token: model.get_attributes(token) for token in range(model.size)}
+        self._ids = {
+            model.get_text(token): token for token, bits in self._attributes.items() if bits & special
+        }
         self._ids.pop("", None)
         longest_first = sorted(self._ids, key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
 
     def tokenize(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:
         """Token ids of the pieces joined to one text."""
-        bos = self._model.bos()
+        bos = self._model.get_bos()
         found = [bos] if add_bos and bos is not None else []
         text = ""
         strip = False
-        for part in self._parts(pieces):
+        for part in self._split_at_controls(pieces):
             if isinstance(part, str):
                 text += part
                 continue
             bits = self._attributes[part]
-            found += self._plain(text, strip, bool(bits & Attribute.LSTRIP))
+            found += self._tokenize_plain(text, strip, bool(bits & TokenAttribute.LSTRIP))
             found.append(part)
-            text, strip = "", bool(bits & Attribute.RSTRIP)
-        return (*found, *self._plain(text, strip, False))
+            text, strip = "", bool(bits & TokenAttribute.RSTRIP)
+        return (*found, *self._tokenize_plain(text, strip, False))
 
-    def _plain(self, text: str, left: bool, right: bool) -> list[int]:
-        """Ids of text without control tokens, less the space at an end that the token beside it swallows."""
+    def _tokenize_plain(self, text: str, left: bool, right: bool) -> list[int]:
+        """Ids of text without control tokens, less the space that a token beside it swallows."""
         text = text.lstrip() if left else text
         text = text.rstrip() if right else text
         return self._model.tokenize(text.encode("utf-8", "surrogatepass"))
 
-    def _parts(self, pieces: Sequence[TextPiece]) -> Iterator[str | int]:
+    def _split_at_controls(self, pieces: Sequence[TextPiece]) -> Iterator[str | int]:
         """Text and the ids of control tokens, in order."""
         for piece in pieces:
             if not piece.control or self._special is None:

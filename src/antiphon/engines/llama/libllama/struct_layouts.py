@@ -2,8 +2,8 @@
 apart.
 
 llama.cpp changes its parameter structs without notice, and a wrong layout is memory corruption, not an error.
-So nothing is passed by value before `recognise` has compared what the library's own default-params functions
-return, field by field, with a table. It opens no library.
+So nothing is passed by value before `recognise_layout` has compared what the library's own default-params
+functions return, field by field, with a table. It opens no library.
 """
 
 import ctypes
@@ -24,19 +24,19 @@ CType = (
     | type[ctypes.c_float]
     | type[ctypes.c_bool]
 )
-Field = tuple[str, CType, int | float | None]
+StructField = tuple[str, CType, int | float | None]
 """Name, C type and the value that the library's own default-params function gives it."""
 
 POINTER = ctypes.c_void_p
 
 
-class Probe(ctypes.Structure):
+class ParamsProbe(ctypes.Structure):
     """Takes a struct of unknown layout by value."""
 
     _fields_ = [("raw", ctypes.c_ubyte * PROBE_BYTES)]
 
 
-def returned_struct(functions: ctypes.CDLL, name: str) -> bytes:
+def read_returned_struct(functions: ctypes.CDLL, name: str) -> bytes:
     """The bytes of the large struct that a function without arguments returns.
 
     On x86-64 the caller passes the result's address as a hidden first argument; passing it openly shows also
@@ -45,7 +45,7 @@ def returned_struct(functions: ctypes.CDLL, name: str) -> bytes:
     """
     function = functions[name]  # indexing makes a function object of its own, so its type is not shared
     if platform.machine() not in ("x86_64", "AMD64"):
-        function.restype = Probe
+        function.restype = ParamsProbe
         return bytes(function().raw)
     room = ctypes.create_string_buffer(bytes([SENTINEL]) * PROBE_BYTES, PROBE_BYTES)
     function.restype, function.argtypes = None, [POINTER]
@@ -53,7 +53,7 @@ def returned_struct(functions: ctypes.CDLL, name: str) -> bytes:
     return room.raw.rstrip(bytes([SENTINEL]))
 
 
-class Batch(ctypes.Structure):
+class NativeBatch(ctypes.Structure):
     """llama_batch: unchanged since 2023 in all builds below."""
 
     _fields_ = [
@@ -68,17 +68,17 @@ class Batch(ctypes.Structure):
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class StructLayout:
     """The parameter structs of one build."""
 
     build: str
     model: type[ctypes.Structure]
     context: type[ctypes.Structure]
-    model_fields: tuple[Field, ...]
-    context_fields: tuple[Field, ...]
+    model_fields: tuple[StructField, ...]
+    context_fields: tuple[StructField, ...]
 
 
-MODEL_FIELDS: tuple[Field, ...] = (
+MODEL_FIELDS: tuple[StructField, ...] = (
     ("devices", POINTER, None),
     ("tensor_buft_overrides", POINTER, None),
     ("n_gpu_layers", ctypes.c_int32, -1),
@@ -98,7 +98,7 @@ MODEL_FIELDS: tuple[Field, ...] = (
     ("load_mtp", ctypes.c_bool, 0),
 )
 
-CONTEXT_HEAD: tuple[Field, ...] = (
+CONTEXT_HEAD: tuple[StructField, ...] = (
     ("n_ctx", ctypes.c_uint32, 512),
     ("n_batch", ctypes.c_uint32, 2048),
     ("n_ubatch", ctypes.c_uint32, 512),
@@ -129,7 +129,7 @@ CONTEXT_HEAD: tuple[Field, ...] = (
     ("abort_callback_data", POINTER, None),
 )
 
-CONTEXT_TAIL: tuple[Field, ...] = (
+CONTEXT_TAIL: tuple[StructField, ...] = (
     ("embeddings", ctypes.c_bool, 0),
     ("offload_kqv", ctypes.c_bool, 1),
     ("no_perf", ctypes.c_bool, 1),
@@ -142,25 +142,35 @@ CONTEXT_TAIL: tuple[Field, ...] = (
 )
 
 
-def structure(name: str, fields: tuple[Field, ...]) -> type[ctypes.Structure]:
+def build_structure(name: str, fields: tuple[StructField, ...]) -> type[ctypes.Structure]:
     """A ctypes struct of these fields."""
     return type(name, (ctypes.Structure,), {"_fields_": [(field, kind) for field, kind, _ in fields]})
 
 
-def layout(build: str, model: tuple[Field, ...], context: tuple[Field, ...]) -> Layout:
+def build_layout(
+    build: str, model: tuple[StructField, ...], context: tuple[StructField, ...]
+) -> StructLayout:
     """One row of the table."""
-    return Layout(build, structure("ModelParams", model), structure("ContextParams", context), model, context)
+    return StructLayout(
+        build,
+        build_structure("ModelParams", model),
+        build_structure("ContextParams", context),
+        model,
+        context,
+    )
 
 
-LAYOUTS: tuple[Layout, ...] = (
+LAYOUTS: tuple[StructLayout, ...] = (
     # llama.cpp b11549, in xllamacpp 2026.10.11549; it has a size for a cache of experts before the flags
-    layout("b11549", MODEL_FIELDS, (*CONTEXT_HEAD, ("moe_cache_size", ctypes.c_size_t, 0), *CONTEXT_TAIL)),
+    build_layout(
+        "b11549", MODEL_FIELDS, (*CONTEXT_HEAD, ("moe_cache_size", ctypes.c_size_t, 0), *CONTEXT_TAIL)
+    ),
     # llama.cpp as of 2026-09, in llama-cpp-python 0.3.36
-    layout("2026-09", MODEL_FIELDS, (*CONTEXT_HEAD, *CONTEXT_TAIL)),
+    build_layout("2026-09", MODEL_FIELDS, (*CONTEXT_HEAD, *CONTEXT_TAIL)),
 )
 
 
-def difference(raw: bytes, kind: type[ctypes.Structure], fields: tuple[Field, ...]) -> str | None:
+def find_difference(raw: bytes, kind: type[ctypes.Structure], fields: tuple[StructField, ...]) -> str | None:
     """The first field of these bytes that does not hold its known default, as words; None when all do."""
     size = ctypes.sizeof(kind)
     if size < len(raw) < PROBE_BYTES:
@@ -173,15 +183,15 @@ def difference(raw: bytes, kind: type[ctypes.Structure], fields: tuple[Field, ..
     return None
 
 
-def recognise(model: bytes, context: bytes, table: tuple[Layout, ...]) -> Layout | str:
+def recognise_layout(model: bytes, context: bytes, table: tuple[StructLayout, ...]) -> StructLayout | str:
     """The layout whose every default these raw structs hold; else words on how the newest known one
     differs."""
     for known in table:
         if not (
-            difference(model, known.model, known.model_fields)
-            or difference(context, known.context, known.context_fields)
+            find_difference(model, known.model, known.model_fields)
+            or find_difference(context, known.context, known.context_fields)
         ):
             return known
     newest = table[0]
-    how = difference(model, newest.model, newest.model_fields)
-    return how or difference(context, newest.context, newest.context_fields) or "it differs"
+    how = find_difference(model, newest.model, newest.model_fields)
+    return how or find_difference(context, newest.context, newest.context_fields) or "it differs"
