@@ -85,9 +85,8 @@ def print_javascript(code: str) -> str:
 
 def stop_clients() -> None:
     """Ends the input of every script, and waits for its end."""
-    for process in PROCESSES.values():
-        process.communicate()
-    PROCESSES.clear()
+    while PROCESSES:
+        PROCESSES.popitem()[1].communicate()
 
 
 PROCESSES: dict[Client, subprocess.Popen[str]] = {}

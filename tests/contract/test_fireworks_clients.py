@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from tests.contract.clients import Call, Client, Result
+from tests.contract.clients import Call, Client, Result, stop_clients
 from tests.contract.conftest import KEY, Scripted, Target
 from tests.contract.test_openai_errors import ended
 
@@ -77,6 +77,8 @@ class Line:
         calls_ = [call | ({"leave_after": leave_after} if leave_after else {}) for call in made]
         found = Client(INTERPRETERS[self.kind], "fireworks/drive.py").run(told | {"calls": calls_})
         assert isinstance(found, list)
+        if leave_after:
+            stop_clients()  # the older client keeps the connection of a stream that it leaves, until it ends
         return found
 
     def answers(self, *bodies: dict[str, Any], name: str = TEXT) -> list[Any]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.dialects.base import UNASCRIBED, Attribution
+from antiphon.dialects.base import NO_ATTRIBUTION, Attribution
 from antiphon.dialects.empower.dialect import EmpowerChatCompletions
 from antiphon.dialects.openai.dialect import decode_chat, decode_text
 from antiphon.errors import AntiphonError, InvalidValue
@@ -25,7 +25,7 @@ def refused(**fields: Any) -> AntiphonError:
 
 
 def test_nothing_is_said_by_default_nor_by_what_is_empty() -> None:
-    assert chat() is chat(metadata={}) is chat(metadata=None, user=None) is UNASCRIBED
+    assert chat() is chat(metadata={}) is chat(metadata=None, user=None) is NO_ATTRIBUTION
     assert chat(user="").end_user is None
 
 

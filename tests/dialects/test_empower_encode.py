@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.dialects.base import Call, ResponseMeta
+from antiphon.dialects.base import GenerationCall, ResponseMeta
 from antiphon.dialects.empower.dialect import Empower, EmpowerChatCompletions
 from antiphon.domain.collect import CollectedChoice, CollectedGeneration
 from antiphon.domain.events import (
@@ -28,7 +28,9 @@ CHAT = EmpowerChatCompletions(report=False)
 
 
 def call(prompts=1, choices=1):
-    return Call(GenerationRequest("m", (Conversation(()),) * prompts, output=Output(choices=choices)), True)
+    return GenerationCall(
+        GenerationRequest("m", (Conversation(()),) * prompts, output=Output(choices=choices)), True
+    )
 
 
 def frames(events, **shape):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from antiphon.dialects.base import Call, ResponseMeta
+from antiphon.dialects.base import GenerationCall, ResponseMeta
 from antiphon.dialects.common import response_types
 from antiphon.dialects.openai.dialect import OpenAI, OpenAIChatCompletions, OpenAICompletions
 from antiphon.domain.collect import CollectedChoice, CollectedGeneration
@@ -46,7 +46,7 @@ USAGE_JSON = {
 
 def call(choices=1, prompts=1, include_usage=False):
     request = GenerationRequest("m", (RawPrompt("p"),) * prompts, output=Output(choices=choices))
-    return Call(request, stream=True, include_usage=include_usage)
+    return GenerationCall(request, stream=True, include_usage=include_usage)
 
 
 def lines(data: bytes) -> list[Any]:
@@ -222,7 +222,7 @@ def scored(scores):
 
 
 def asked(logprobs):
-    return Call(GenerationRequest("m", (RawPrompt("p"),), output=Output(logprobs=logprobs)))
+    return GenerationCall(GenerationRequest("m", (RawPrompt("p"),), output=Output(logprobs=logprobs)))
 
 
 def test_a_chats_log_probabilities_are_entries():
@@ -311,7 +311,7 @@ TOLD = CollectedGeneration(
 
 def telling(**changes):
     output = Output(choices=2, token_ids=True)
-    return Call(GenerationRequest("m", (RawPrompt("p"),), output=output), stream=True, **changes)
+    return GenerationCall(GenerationRequest("m", (RawPrompt("p"),), output=output), stream=True, **changes)
 
 
 def test_token_ids_stand_beside_what_they_are_of():
@@ -352,7 +352,7 @@ def test_streamed_token_ids_come_with_their_chunks_and_the_prompts_first(operati
 def test_the_usage_so_far_grows_to_the_last():
     chunks = CHAT.encoder(
         HEAD,
-        Call(
+        GenerationCall(
             GenerationRequest("m", (RawPrompt("p"),)), stream=True, include_usage=True, continuous_usage=True
         ),
     )

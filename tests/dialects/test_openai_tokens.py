@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from antiphon.dialects.base import ApplyCall, DetokenizeCall, ModelEntry, TokenizeCall, Tokens
+from antiphon.dialects.base import ApplyCall, DetokenizeCall, ModelEntry, PromptTokens, TokenizeCall
 from antiphon.dialects.common.request_types import MAX_IDS
 from antiphon.dialects.openai import tokens
 from antiphon.dialects.openai.dialect import decode_text
@@ -121,12 +121,12 @@ def test_token_ids_are_whole_and_not_negative():
 
 
 def test_answers_have_vllms_shape():
-    assert json.loads(tokens.encode_tokens(Tokens((5, 6), 2048))) == {
+    assert json.loads(tokens.encode_tokens(PromptTokens((5, 6), 2048))) == {
         "count": 2,
         "max_model_len": 2048,
         "tokens": [5, 6],
     }
-    assert json.loads(tokens.encode_tokens(Tokens((5, 6), 8, (b" a", b"\xe2\x98"))))["token_strs"] == [
+    assert json.loads(tokens.encode_tokens(PromptTokens((5, 6), 8, (b" a", b"\xe2\x98"))))["token_strs"] == [
         " a",
         "bytes:\\xe2\\x98",
     ]

@@ -119,13 +119,13 @@ async def test_a_limit_and_a_price_of_one_server_hold_on_the_other(pair):
     await one.add_limit(LIMIT)
 
     async def limited():
-        return two.book.rules.limits_of(ADMIN, "cantor") == (LIMIT,)
+        return two.book.rules.find_limits(ADMIN, "cantor") == (LIMIT,)
 
     await await_until(limited, LATEST_S, "limit")
     one.rules.add_price(PRICE, BY)
 
     async def priced():
-        return two.book.rules.price_of("cantor", 10) == PRICE and one.changes.directory.prices == (PRICE,)
+        return two.book.rules.find_price("cantor", 10) == PRICE and one.changes.directory.prices == (PRICE,)
 
     await await_until(priced, LATEST_S, "price")
 
@@ -193,7 +193,7 @@ async def test_limits_that_come_with_a_key_are_learnt_with_it(pair):
     await await_until(lambda: two.accepts(made.secret), LATEST_S, "made")
     of = Actor(ActorKind.SERVICE_KEY, made.key.id, "default")
     for node_ in (one, two):
-        assert node_.book.rules.limits_of(of, "m") == made.limits != ()
+        assert node_.book.rules.find_limits(of, "m") == made.limits != ()
     assert one.changes.directory == one.tenancy.directory()
 
 
@@ -207,7 +207,7 @@ async def test_a_key_and_its_successor_share_limits_on_every_server(pair):
     for node_ in (one, two):
         for id_ in (key.id, made.key.id):
             of = Actor(ActorKind.SERVICE_KEY, id_, "default")
-            limits = [(limit.subject, limit.id) for limit in node_.book.rules.limits_of(of, "m")]
+            limits = [(limit.subject, limit.id) for limit in node_.book.rules.find_limits(of, "m")]
             assert limits == [(Subject.KEY, LIMIT.id), (Subject.PROJECT, "limit-2")]
         assert node_.changes.directory == one.tenancy.directory()
 

@@ -163,11 +163,11 @@ class Attribution:
     """The fields that said it, as the caller named them."""
 
 
-UNASCRIBED = Attribution()
+NO_ATTRIBUTION = Attribution()
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class GenerationCall:
     """A decoded body: the request, and the form of its answer."""
 
     request: GenerationRequest
@@ -182,12 +182,12 @@ class Call:
     """Whether each chunk of a stream contains the usage so far."""
     token_names: bool = False
     """Whether log-probabilities name tokens by id."""
-    attribution: Attribution = UNASCRIBED
+    attribution: Attribution = NO_ATTRIBUTION
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseMeta:
-    """What every part of one answer repeats."""
+    """The values that every part of one answer repeats."""
 
     id: str
     """Unique; without the dialect's prefix."""
@@ -246,8 +246,8 @@ class EmbeddingCall:
     packed: bool = False
     """Whether vectors are written as bytes instead of numbers."""
     ignored: tuple[str, ...] = ()
-    """As in `Call`."""
-    attribution: Attribution = UNASCRIBED
+    """As in `GenerationCall`."""
+    attribution: Attribution = NO_ATTRIBUTION
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +269,7 @@ class ModelEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Tokens:
+class PromptTokens:
     """The token ids of a prompt."""
 
     ids: tuple[int, ...]
@@ -297,10 +297,10 @@ class DeploymentService(Protocol):
     def list_deployed(self, actor: Actor) -> Iterable[DeployedAdapter]:
         """All adapters that the actor may use."""
 
-    def base(self, name: str, actor: Actor) -> DeployedBase:
+    def find_base(self, name: str, actor: Actor) -> DeployedBase:
         """One base model. Raises ModelNotFound."""
 
-    def bases(self, actor: Actor) -> Iterable[DeployedBase]:
+    def list_bases(self, actor: Actor) -> Iterable[DeployedBase]:
         """All base models that the actor can use."""
 
 
@@ -315,10 +315,10 @@ class Services(Protocol):
     def deployments(self) -> DeploymentService:
         """Adapters that callers deploy."""
 
-    def start(self, model: str) -> "ResponseMeta":
+    def create_meta(self, model: str) -> "ResponseMeta":
         """A new id, the time and the model, for all parts of an answer."""
 
-    def context(self, request: Request, origin: Origin) -> Context:
+    def build_context(self, request: Request, origin: Origin) -> Context:
         """The request's context, for the pipeline."""
 
     def generate(
@@ -333,16 +333,16 @@ class Services(Protocol):
     async def offload(self, work: Callable[[], T]) -> T:
         """Runs work that takes milliseconds in a thread, and returns its result."""
 
-    def models(self, actor: Actor) -> list[ModelEntry]:
+    def list_models(self, actor: Actor) -> list[ModelEntry]:
         """The models that an actor can use: those of the settings in order, then adapters."""
 
-    async def profiled_models(self, actor: Actor) -> list[ModelEntry]:
+    async def list_profiled_models(self, actor: Actor) -> list[ModelEntry]:
         """The same models with their profiles."""
 
-    async def model(self, name: str, request: Request) -> ModelEntry:
+    async def load_model(self, name: str, request: Request) -> ModelEntry:
         """One model with its profile. Raises ModelNotFound or PermissionDenied."""
 
-    async def tokenize(self, call: TokenizeCall, request: Request) -> Tokens:
+    async def tokenize(self, call: TokenizeCall, request: Request) -> PromptTokens:
         """The token ids of a prompt."""
 
     async def detokenize(self, call: DetokenizeCall, request: Request) -> str:
@@ -351,7 +351,7 @@ class Services(Protocol):
     async def apply_template(self, call: ApplyCall, request: Request) -> str:
         """The text that the chat template makes of a conversation."""
 
-    async def tokenizer(self, model: str | None, request: Request) -> TokenizerInfo:
+    async def load_tokenizer(self, model: str | None, request: Request) -> TokenizerInfo:
         """The description of a model's tokenizer."""
 
     async def load_adapter(self, call: LoadCall, actor: Actor) -> None:

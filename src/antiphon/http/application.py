@@ -127,7 +127,7 @@ class Application:
 
     async def _handle(self, endpoint: Endpoint, request: Request, connection: Connection, send: Send) -> None:
         if endpoint.ends_with_caller:
-            with self._attended(request, connection):
+            with self._cancel_on_leave(request, connection):
                 answer = await endpoint.handler(request, self._services)
         else:
             answer = await endpoint.handler(request, self._services)
@@ -149,7 +149,7 @@ class Application:
         writer = EventWriter(send, connection, self._pace, headers)
         last = None
         try:
-            with self._attended(request, connection):
+            with self._cancel_on_leave(request, connection):
                 await _write_events(stream, writer)
             last = stream.encoder.end()
         except ClientLeft:
@@ -178,7 +178,7 @@ class Application:
         if not state.begun:
             await send_error(send, dialect, error, build_limit_headers(request.progress.limit_statuses))
 
-    def _attended(self, request: Request, connection: Connection) -> AbstractContextManager[object]:
+    def _cancel_on_leave(self, request: Request, connection: Connection) -> AbstractContextManager[object]:
         """Work that ends when the caller leaves, when time is up, or when its key is ended."""
         edge = self._edge
         seconds = edge.settings.request_timeout

@@ -58,37 +58,39 @@ class Authenticator:
     async def _actor(self, headers: Mapping[bytes, list[bytes]]) -> Actor:
         if not self._verifiers:
             return LOCAL_ANONYMOUS
-        token = credential(headers)
-        actor = await first_known(self._verifiers, token, chosen(headers)) if token else None
+        token = read_credential(headers)
+        actor = await find_actor(self._verifiers, token, read_scope(headers)) if token else None
         if actor is None:
             raise AuthenticationFailed(REFUSAL)
         return actor
 
 
-async def first_known(verifiers: tuple[TokenVerifier, ...], token: str, said: RequestedScope) -> Actor | None:
+async def find_actor(
+    verifiers: tuple[TokenVerifier, ...], token: str, requested: RequestedScope
+) -> Actor | None:
     """The actor that the first verifier which knows the token names."""
     for verifier in verifiers:
-        if (actor := await verifier.verify(token, said)) is not None:
+        if (actor := await verifier.verify(token, requested)) is not None:
             return actor
     return None
 
 
-def chosen(headers: Mapping[bytes, list[bytes]]) -> RequestedScope:
+def read_scope(headers: Mapping[bytes, list[bytes]]) -> RequestedScope:
     """For whom the headers say that the request speaks. Raises InvalidValue for two different ones."""
     if headers.keys().isdisjoint(CHOICES):
         return NO_SCOPE
-    return RequestedScope(_one_of(headers, PROJECT_HEADERS), _one_of(headers, USER_HEADERS))
+    return RequestedScope(_read_one(headers, PROJECT_HEADERS), _read_one(headers, USER_HEADERS))
 
 
-def _one_of(headers: Mapping[bytes, list[bytes]], names: tuple[bytes, ...]) -> str | None:
+def _read_one(headers: Mapping[bytes, list[bytes]], names: tuple[bytes, ...]) -> str | None:
     """The one value of headers that mean the same; an empty one is none."""
-    said = {value.strip() for name in names for value in headers.get(name, ()) if value.strip()}
+    requested = {value.strip() for name in names for value in headers.get(name, ()) if value.strip()}
     param = names[0].decode()
-    if len(said) > 1:
+    if len(requested) > 1:
         raise InvalidValue(f"the request says two different things in {param}; send one", param=param)
-    if not said:
+    if not requested:
         return None
-    value = said.pop()
+    value = requested.pop()
     if ID.fullmatch(value) is None:
         raise InvalidValue(
             f"{param} must be an id of letters, digits, dots, dashes or underscores", param=param
@@ -104,10 +106,10 @@ def require_right(actor: Actor, right: Right, path: str) -> None:
         raise PermissionDenied("this key is not for this path")
 
 
-def credential(headers: Mapping[bytes, list[bytes]]) -> str | None:
+def read_credential(headers: Mapping[bytes, list[bytes]]) -> str | None:
     """The one credential that the headers carry; an empty header carries none. Raises RequestError when they
     carry different ones."""
-    carried = {_bearer(value) for value in headers.get(b"authorization", ()) if value.strip()}
+    carried = {_read_bearer(value) for value in headers.get(b"authorization", ()) if value.strip()}
     carried |= {value.strip() for name in KEY_HEADERS for value in headers.get(name, ()) if value.strip()}
     if len(carried) > 1:
         raise RequestError("the request carries two different keys; send one", param="authorization")
@@ -120,7 +122,7 @@ def credential(headers: Mapping[bytes, list[bytes]]) -> str | None:
         return None
 
 
-def _bearer(value: bytes) -> bytes:
+def _read_bearer(value: bytes) -> bytes:
     """The token of a bearer header; of any other scheme something that no key can be."""
     scheme, _, token = value.strip().partition(b" ")
     return token.strip() if scheme.lower() == b"bearer" else b"\0" + value

@@ -28,7 +28,7 @@ SIMILARITY = 0.85
 """How alike two paths are at least of which one is taken for the other, from 0 to 1."""
 
 
-class Match(NamedTuple):
+class RouteMatch(NamedTuple):
     """An endpoint, and what the braces of its path stand for."""
 
     endpoint: Endpoint
@@ -40,12 +40,12 @@ class Routes:
 
     def __init__(self, endpoints: Iterable[Endpoint]) -> None:
         self.endpoints = tuple(endpoints)
-        self._exact: dict[str, dict[str, Match]] = {}
-        open_paths: dict[str, dict[str, Match]] = {}
+        self._exact: dict[str, dict[str, RouteMatch]] = {}
+        open_paths: dict[str, dict[str, RouteMatch]] = {}
         for endpoint in self.endpoints:
             for path in endpoint.paths:
                 at = (open_paths if "{" in path else self._exact).setdefault(path, {})
-                at[endpoint.method] = Match(endpoint, NOTHING)
+                at[endpoint.method] = RouteMatch(endpoint, NOTHING)
         self._open = [(path, compile_path(path)[0], methods) for path, methods in open_paths.items()]
         self.paths: Sequence[str] = tuple(dict.fromkeys((*self._exact, *open_paths)))
         """As they are declared."""
@@ -55,7 +55,7 @@ class Routes:
         """All that any endpoint takes."""
         return frozenset(endpoint.method for endpoint in self.endpoints)
 
-    def find(self, method: str, path: str) -> Match | None:
+    def find(self, method: str, path: str) -> RouteMatch | None:
         """The endpoint; None where there is none of this method. HEAD is GET without its body."""
         if method == "HEAD":
             method = "GET"
@@ -63,7 +63,7 @@ class Routes:
             return methods.get(method)
         for _, pattern, methods in self._open:
             if (match := pattern.match(path)) is not None and method in methods:
-                return Match(methods[method].endpoint, match.groupdict())
+                return RouteMatch(methods[method].endpoint, match.groupdict())
         return None
 
     def get_right_for_missing(self, path: str) -> Right | None:

@@ -12,10 +12,10 @@ from antiphon.dialects.base import (
     DetokenizeCall,
     LoadCall,
     ModelEntry,
+    PromptTokens,
     Request,
     ResponseMeta,
     TokenizeCall,
-    Tokens,
 )
 from antiphon.domain.context import Context, Origin
 from antiphon.domain.embedding import EmbeddingRequest, Embeddings
@@ -64,10 +64,10 @@ class ServerServices:
 
     # --- generation ---
 
-    def start(self, model: str) -> ResponseMeta:
+    def create_meta(self, model: str) -> ResponseMeta:
         return ResponseMeta(self._clock.unique(), int(self._clock.wall()), model)
 
-    def context(self, request: Request, origin: Origin) -> Context:
+    def build_context(self, request: Request, origin: Origin) -> Context:
         clock = self._clock
         deadline = clock.monotonic() + self._seconds
         return Context(request.id, request.actor, deadline, clock, origin=origin, progress=request.progress)
@@ -85,16 +85,16 @@ class ServerServices:
 
     # --- models ---
 
-    def models(self, actor: Actor) -> list[ModelEntry]:
+    def list_models(self, actor: Actor) -> list[ModelEntry]:
         return [_entry(model) for model in self._edge.models if actor.may_use(model.name)]
 
-    async def profiled_models(self, actor: Actor) -> list[ModelEntry]:
+    async def list_profiled_models(self, actor: Actor) -> list[ModelEntry]:
         models = [model for model in self._edge.models if actor.may_use(model.name)]
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(load_entry(model)) for model in models]
         return [task.result() for task in tasks]
 
-    async def model(self, name: str, request: Request) -> ModelEntry:
+    async def load_model(self, name: str, request: Request) -> ModelEntry:
         model = self._find(name, request)
         try:
             entry = _entry(model, await model.engine.profile())
@@ -104,13 +104,13 @@ class ServerServices:
 
     # --- token ids ---
 
-    async def tokenize(self, call: TokenizeCall, request: Request) -> Tokens:
+    async def tokenize(self, call: TokenizeCall, request: Request) -> PromptTokens:
         model = self._find(call.model, request)
         engine = _tokenizing(model)
         tokens = await engine.encode(call.prompt, request.actor)
         pieces = await engine.spell(tokens) if call.texts else None
         profile = await model.engine.profile()
-        return Tokens(tokens, profile.context_length, pieces)
+        return PromptTokens(tokens, profile.context_length, pieces)
 
     async def detokenize(self, call: DetokenizeCall, request: Request) -> str:
         return await _tokenizing(self._find(call.model, request)).decode(call.tokens)
@@ -118,7 +118,7 @@ class ServerServices:
     async def apply_template(self, call: ApplyCall, request: Request) -> str:
         return await _tokenizing(self._find(call.model, request)).apply(call.conversation, request.actor)
 
-    async def tokenizer(self, model: str | None, request: Request) -> TokenizerInfo:
+    async def load_tokenizer(self, model: str | None, request: Request) -> TokenizerInfo:
         return await _tokenizing(self._find(model, request)).describe_tokenizer()
 
     # --- adapters ---

@@ -119,14 +119,14 @@ class Deployments:
             if actor.may_use(model.name)
         )
 
-    def base(self, name: str, actor: Actor) -> DeployedBase:
+    def find_base(self, name: str, actor: Actor) -> DeployedBase:
         """The base model of a name that the actor's key allows. Raises ModelNotFound."""
-        for model in self.bases(actor):
+        for model in self.list_bases(actor):
             if model.name == name:
                 return model
         raise ModelNotFound(f"the base model {name[:100]!r} does not exist", param="name")
 
-    def bases(self, actor: Actor) -> Iterator[DeployedBase]:
+    def list_bases(self, actor: Actor) -> Iterator[DeployedBase]:
         """All base models that the actor's key allows."""
         bases = (model for model in self._models.list_bases() if actor.may_use(model.name))
         return (DeployedBase(model.name, model.created) for model in bases)

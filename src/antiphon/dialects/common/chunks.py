@@ -9,7 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from antiphon.dialects.base import Call, ResponseMeta
+from antiphon.dialects.base import GenerationCall, ResponseMeta
 from antiphon.dialects.common.encode import (
     CHAT_PREFIX,
     FINISHES,
@@ -209,7 +209,7 @@ class OpenAIStreamEncoder(Generic[Part]):
     calls has no content. If each chunk also contains token ids or the usage, no bytes are encoded ahead.
     """
 
-    def __init__(self, form: ChunkBuilder[Part], head: ResponseMeta, call: Call) -> None:
+    def __init__(self, form: ChunkBuilder[Part], head: ResponseMeta, call: GenerationCall) -> None:
         self._builder = form
         self._meta = build_meta(form.prefix, head)
         self._include_usage = call.include_usage

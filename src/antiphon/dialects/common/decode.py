@@ -4,7 +4,7 @@ rules."""
 from dataclasses import replace
 from typing import Any, TypedDict
 
-from antiphon.dialects.base import Call
+from antiphon.dialects.base import GenerationCall
 from antiphon.dialects.common.constraint_fields import list_unread_fields, read_constraint, shorten_names
 from antiphon.dialects.common.messages import (
     build_conversation,
@@ -29,7 +29,9 @@ TEXT_MAX_TOKENS = 16
 """OpenAI's default for text completions."""
 
 
-def build_chat_call(wire: ChatCompletionRequest, ignored: tuple[str, ...] = (), strict: bool = False) -> Call:
+def build_chat_call(
+    wire: ChatCompletionRequest, ignored: tuple[str, ...] = (), strict: bool = False
+) -> GenerationCall:
     """Decodes a chat of any dialect. Raises a RequestError."""
     if None is not wire.max_completion_tokens != wire.max_tokens is not None:
         raise InvalidValue(
@@ -63,7 +65,9 @@ def build_chat_call(wire: ChatCompletionRequest, ignored: tuple[str, ...] = (), 
     return call
 
 
-def build_text_call(wire: CompletionRequest, ignored: tuple[str, ...] = (), strict: bool = False) -> Call:
+def build_text_call(
+    wire: CompletionRequest, ignored: tuple[str, ...] = (), strict: bool = False
+) -> GenerationCall:
     """Decodes a text completion of any dialect. Raises a RequestError."""
     if wire.max_tokens == 0 and not wire.echo:
         raise InvalidValue(
@@ -165,7 +169,7 @@ def _build_call(
     output: Output,
     ignored: tuple[str, ...],
     relaxed: tuple[str, ...],
-) -> Call:
+) -> GenerationCall:
     each = output.best_of or output.choices
     if len(prompts) * each > MAX_SEQUENCES:
         many = "best_of" if output.best_of else "n"
@@ -195,7 +199,7 @@ def _build_call(
         (False, False) if wire.stream_options is None else _read_stream_options(wire.stream_options)
     )
     names = bool(wire.return_tokens_as_token_ids)
-    return Call(
+    return GenerationCall(
         request,
         bool(wire.stream),
         include_usage,

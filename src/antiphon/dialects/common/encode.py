@@ -13,7 +13,7 @@ from typing import Any, TypedDict, TypeVar
 import msgspec
 from msgspec import UNSET
 
-from antiphon.dialects.base import Call, ResponseMeta
+from antiphon.dialects.base import GenerationCall, ResponseMeta
 from antiphon.dialects.common.response_types import (
     AssistantMessage,
     CachedTokens,
@@ -78,7 +78,7 @@ TokenSpelling = Callable[[int, bytes], str]
 """Names a token by its id and its bytes."""
 
 
-def encode_chat(head: ResponseMeta, call: Call, generation: CollectedGeneration) -> bytes:
+def encode_chat(head: ResponseMeta, call: GenerationCall, generation: CollectedGeneration) -> bytes:
     """A buffered chat completion."""
     spell, ids = choose_spelling(call), call.request.output.token_ids
     choices = [
@@ -102,7 +102,7 @@ def encode_chat(head: ResponseMeta, call: Call, generation: CollectedGeneration)
     )
 
 
-def encode_text(head: ResponseMeta, call: Call, generation: CollectedGeneration) -> bytes:
+def encode_text(head: ResponseMeta, call: GenerationCall, generation: CollectedGeneration) -> bytes:
     """A buffered text completion."""
     output, spell = call.request.output, choose_spelling(call)
     scored = _encode_prompt_scores(generation)
@@ -144,7 +144,7 @@ def build_message(choice: CollectedChoice) -> AssistantMessage:
     )
 
 
-def choose_spelling(call: Call) -> TokenSpelling:
+def choose_spelling(call: GenerationCall) -> TokenSpelling:
     """How log-probabilities name tokens."""
     return spell_by_id if call.token_names else spell_by_text
 

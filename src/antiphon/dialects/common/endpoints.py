@@ -10,13 +10,13 @@ from typing import Any, Protocol, TypeVar
 from antiphon.dialects.base import (
     EVENT_STREAM,
     JSON,
-    UNASCRIBED,
+    NO_ATTRIBUTION,
     Answer,
     Attribution,
-    Call,
     EmbeddingCall,
     Endpoint,
     EventStream,
+    GenerationCall,
     Handler,
     Headers,
     ModelEntry,
@@ -49,13 +49,13 @@ class GenerationCodec(Protocol):
     def shapes(self) -> tuple[type, type, type]:
         """Wire types of the body, of the buffered answer, and of a stream's event."""
 
-    def decode(self, body: bytes) -> Call:
+    def decode(self, body: bytes) -> GenerationCall:
         """Raises a RequestError that names the wrong field."""
 
-    def answer(self, meta: ResponseMeta, call: Call, generation: CollectedGeneration) -> bytes:
+    def answer(self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration) -> bytes:
         """Encodes the buffered answer."""
 
-    def encoder(self, meta: ResponseMeta, call: Call) -> StreamEncoder:
+    def encoder(self, meta: ResponseMeta, call: GenerationCall) -> StreamEncoder:
         """Creates the encoder of one streamed answer."""
 
 
@@ -66,8 +66,8 @@ def declare_generation(dialect: str, path: str, summary: str, codec: GenerationC
     async def generate(request: Request, services: Services) -> Answer:
         call = await decode_body(codec.decode, request, services)
         request.progress.body = request.body
-        context = services.context(request, add_attribution(origin, call.attribution))
-        meta = services.start(call.request.model)
+        context = services.build_context(request, add_attribution(origin, call.attribution))
+        meta = services.create_meta(call.request.model)
         if call.stream:
             headers = partial(build_report_headers, call, request, services)
             return EventStream(services.generate(call.request, context), codec.encoder(meta, call), headers)
@@ -117,11 +117,11 @@ def declare_models(
 
     async def list_models(request: Request, services: Services) -> Answer:
         if codec.has_profiles:
-            return Response(codec.encode_list(await services.profiled_models(request.actor)))
-        return Response(codec.encode_list(services.models(request.actor)))
+            return Response(codec.encode_list(await services.list_profiled_models(request.actor)))
+        return Response(codec.encode_list(services.list_models(request.actor)))
 
     async def show_model(request: Request, services: Services) -> Answer:
-        return Response(codec.encode_model(await services.model(request.path_params["model"], request)))
+        return Response(codec.encode_model(await services.load_model(request.path_params["model"], request)))
 
     whole, one = codec.shapes
     return (
@@ -155,17 +155,19 @@ async def decode_body(decode: Callable[[bytes], T], request: Request, services: 
 
 def add_attribution(origin: Origin, attribution: Attribution) -> Origin:
     """The origin of a request, with the end user and the tags that its caller sent."""
-    if attribution is UNASCRIBED:
+    if attribution is NO_ATTRIBUTION:
         return origin
     return changed(origin, end_user=attribution.end_user, tags=attribution.tags)
 
 
-def build_report_headers(call: Call | EmbeddingCall, request: Request, services: Services) -> Headers:
+def build_report_headers(
+    call: GenerationCall | EmbeddingCall, request: Request, services: Services
+) -> Headers:
     """The headers that name fields without effect and schema keywords that are not enforced."""
     ignored = call.ignored + request.progress.unread
     if not services.keeps_records:
         ignored += call.attribution.fields
-    relaxed = call.relaxed if isinstance(call, Call) else ()
+    relaxed = call.relaxed if isinstance(call, GenerationCall) else ()
     named = ((b"x-antiphon-ignored", ignored), (b"x-antiphon-relaxed", relaxed))
     return tuple((name, ", ".join(fields).encode()) for name, fields in named if fields)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from antiphon.dialects.base import UNASCRIBED, Attribution
+from antiphon.dialects.base import NO_ATTRIBUTION, Attribution
 from antiphon.dialects.common.request_types import INT32_MAX, LARGEST_BIAS, LONGEST_TAG, CommonRequest
 from antiphon.dialects.common.strict_json import describe_value, sanitize_key
 from antiphon.domain.sampling import Mirostat, SamplingOptions
@@ -10,7 +10,7 @@ from antiphon.errors import InvalidValue
 
 
 def read_sampling(wire: CommonRequest, max_tokens: int | None) -> SamplingOptions:
-    """What was said about sampling. Raises InvalidValue."""
+    """The sampling that a request asks for. Raises InvalidValue."""
     if wire.min_tokens is not None and max_tokens is not None and wire.min_tokens > max_tokens:
         raise InvalidValue(
             f"min_tokens must be at most max_tokens, which is {max_tokens}; got {wire.min_tokens}",
@@ -80,7 +80,7 @@ def read_attribution(
 ) -> Attribution:
     """The end user and the tags. Raises InvalidValue that names the wrong field."""
     if user is None and not tags and safety_identifier is None:
-        return UNASCRIBED
+        return NO_ATTRIBUTION
     if None is not safety_identifier != user is not None:
         raise InvalidValue("user and safety_identifier differ; send one of them", param="safety_identifier")
     names = {"user": user, "safety_identifier": safety_identifier}

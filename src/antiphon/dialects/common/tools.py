@@ -28,7 +28,7 @@ FUNCTION_NAME_PATTERN = re.compile(FUNCTION_NAME)
 DEEPEST = 48
 """Depth of lists and objects in a schema or in a call's arguments. Templates print nothing deeper."""
 
-# --- sifting ------------------------------------------------------------------------------------------------
+# --- filtering ----------------------------------------------------------------------------------------------
 
 
 def filter_tools(given: dict[str, Any], report: FieldReport | None) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from antiphon.dialects.base import Call
+from antiphon.dialects.base import GenerationCall
 from antiphon.dialects.common.constraint_fields import list_unread_fields, read_constraint, shorten_names
 from antiphon.dialects.common.field_table import FieldReport
 from antiphon.dialects.common.messages import build_bare_conversation, filter_messages
@@ -37,7 +37,7 @@ DEFAULTS = SamplingOptions(temperature=1.0, top_p=1.0, frequency_penalty=0.0, pr
 TERMS = ReasoningTerms("include_thinking")
 
 
-def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> Call:
+def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> GenerationCall:
     """Decodes a body of POST /empower/api/v1/chat/completions. `report`: unknown fields are ignored and named
     instead of refused. `strict`: every schema keyword must be enforced. Raises a RequestError."""
     found = FieldReport(report)
@@ -53,7 +53,7 @@ def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> Call
         replace(prompt, tools=tools, reasoning=thinking) for prompt in _build_prompts(wire.messages)
     )
     ignored = list_unread_fields(wire.response_format.json_schema) if wire.response_format else ()
-    return Call(
+    return GenerationCall(
         _build_request(wire, prompts, form.constraint),
         bool(wire.stream),
         ignored=found.names + ignored,

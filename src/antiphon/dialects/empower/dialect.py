@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from functools import cache
 
-from antiphon.dialects.base import Call, Description, Endpoint, ResponseMeta, StreamEncoder
+from antiphon.dialects.base import Description, Endpoint, GenerationCall, ResponseMeta, StreamEncoder
 from antiphon.dialects.common.endpoints import declare_generation
 from antiphon.dialects.common.field_table import FieldSupport
 from antiphon.dialects.common.fields import TABLES as OPENAI_TABLES
@@ -56,13 +56,13 @@ class EmpowerChatCompletions:
         self._report = report
         self._strict = strict
 
-    def decode(self, body: bytes) -> Call:
+    def decode(self, body: bytes) -> GenerationCall:
         return decode_chat(body, self._report, self._strict)
 
-    def answer(self, meta: ResponseMeta, call: Call, declare_generation: CollectedGeneration) -> bytes:
-        return encode_chat(meta, declare_generation)
+    def answer(self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration) -> bytes:
+        return encode_chat(meta, generation)
 
-    def encoder(self, meta: ResponseMeta, call: Call) -> StreamEncoder:
+    def encoder(self, meta: ResponseMeta, call: GenerationCall) -> StreamEncoder:
         return EmpowerStreamEncoder(meta, call)
 
 

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from antiphon.dialects.base import Call, ResponseMeta
+from antiphon.dialects.base import GenerationCall, ResponseMeta
 from antiphon.dialects.common.chunks import DONE
 from antiphon.dialects.common.encode import FINISHES, build_meta, error_type
 from antiphon.dialects.common.response_types import FunctionCall, FunctionPart, ToolCallPart, ToolCallShape
@@ -66,7 +66,7 @@ class EmpowerStreamEncoder:
     """Encodes one stream. With one prompt, each choice's last chunk contains the choice's usage. Several
     prompts are counted together, so only the very last chunk contains the usage."""
 
-    def __init__(self, head: ResponseMeta, call: Call) -> None:
+    def __init__(self, head: ResponseMeta, call: GenerationCall) -> None:
         self._meta = build_meta(PREFIX, head)
         prompts = len(call.request.prompts)
         self._choices = prompts * call.request.output.choices

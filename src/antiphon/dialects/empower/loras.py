@@ -180,12 +180,14 @@ async def list_loras(request: Request, services: Services) -> Answer:
 
 async def show_base(request: Request, services: Services) -> Answer:
     """Shows one base model."""
-    return _show(_build_base_model(services.deployments.base(request.path_params["name"], request.actor)))
+    return _show(
+        _build_base_model(services.deployments.find_base(request.path_params["name"], request.actor))
+    )
 
 
 async def list_bases(request: Request, services: Services) -> Answer:
     """Lists the base models."""
-    return _show(list(map(_build_base_model, services.deployments.bases(request.actor))))
+    return _show(list(map(_build_base_model, services.deployments.list_bases(request.actor))))
 
 
 def _show(answer: object) -> Response:

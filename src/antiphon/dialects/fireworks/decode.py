@@ -6,7 +6,7 @@ The decoder of `/v1` reads the fields that mean the same there.
 from dataclasses import dataclass, replace
 from typing import Any
 
-from antiphon.dialects.base import Call
+from antiphon.dialects.base import GenerationCall
 from antiphon.dialects.common import request_types as superset
 from antiphon.dialects.common.constraint_fields import (
     RelaxedConstraint,
@@ -72,14 +72,14 @@ WHERE = "response_format"
 
 
 @dataclass(frozen=True, slots=True)
-class FireworksCall(Call):
+class FireworksCall(GenerationCall):
     """A call, and the form of its log-probabilities."""
 
     entries: bool = False
     """Whether log-probabilities are one entry per token instead of arrays."""
 
 
-def decode_text(body: bytes, report: bool = False, strict: bool = False) -> Call:
+def decode_text(body: bytes, report: bool = False, strict: bool = False) -> GenerationCall:
     """Decodes a body of POST completions. `report`: unknown fields are ignored and named instead of refused.
     `strict`: every schema keyword must be enforced. Raises a RequestError."""
     found = FieldReport(report)
@@ -98,7 +98,7 @@ def decode_text(body: bytes, report: bool = False, strict: bool = False) -> Call
     return _complete_call(build_text_call(asked, found.names), wire, form, limit is None)
 
 
-def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> Call:
+def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> GenerationCall:
     """Decodes a body of POST chat/completions, as `decode_text` does."""
     found = FieldReport(report)
     given = filter_fields(read_object(body), FireworksScope.CHAT, report=found)
@@ -174,7 +174,7 @@ def _read_tool_choice(
 
 
 def _complete_call(
-    call: Call, wire: FireworksCommonRequest, form: RelaxedConstraint, is_usual: bool
+    call: GenerationCall, wire: FireworksCommonRequest, form: RelaxedConstraint, is_usual: bool
 ) -> FireworksCall:
     """Adds what differs from `/v1`: stop texts that stay, the handling of too many tokens, and usage in every
     stream. `is_usual`: whether the caller left max_tokens out."""

@@ -8,7 +8,14 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from antiphon.dialects.base import Call, Description, Endpoint, ModelEntry, ResponseMeta, StreamEncoder
+from antiphon.dialects.base import (
+    Description,
+    Endpoint,
+    GenerationCall,
+    ModelEntry,
+    ResponseMeta,
+    StreamEncoder,
+)
 from antiphon.dialects.common.endpoints import declare_generation, declare_models
 from antiphon.dialects.common.field_table import Table
 from antiphon.dialects.common.fields import TABLES as MESSAGE_TABLES
@@ -131,13 +138,13 @@ class FireworksCompletions:
         self._report = report
         self._strict = strict
 
-    def decode(self, body: bytes) -> Call:
+    def decode(self, body: bytes) -> GenerationCall:
         return decode_text(body, self._report, self._strict)
 
-    def answer(self, meta: ResponseMeta, call: Call, declare_generation: CollectedGeneration) -> bytes:
-        return encode_text(meta, call, declare_generation)
+    def answer(self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration) -> bytes:
+        return encode_text(meta, call, generation)
 
-    def encoder(self, meta: ResponseMeta, call: Call) -> StreamEncoder:
+    def encoder(self, meta: ResponseMeta, call: GenerationCall) -> StreamEncoder:
         return FireworksStreamEncoder(FireworksTextChunkBuilder(call), meta, call)
 
 
@@ -154,13 +161,13 @@ class FireworksChatCompletions:
         self._report = report
         self._strict = strict
 
-    def decode(self, body: bytes) -> Call:
+    def decode(self, body: bytes) -> GenerationCall:
         return decode_chat(body, self._report, self._strict)
 
-    def answer(self, meta: ResponseMeta, call: Call, declare_generation: CollectedGeneration) -> bytes:
-        return encode_chat(meta, call, declare_generation)
+    def answer(self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration) -> bytes:
+        return encode_chat(meta, call, generation)
 
-    def encoder(self, meta: ResponseMeta, call: Call) -> StreamEncoder:
+    def encoder(self, meta: ResponseMeta, call: GenerationCall) -> StreamEncoder:
         return FireworksStreamEncoder(FireworksChatChunkBuilder(call), meta, call)
 
 

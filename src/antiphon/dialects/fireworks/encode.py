@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 import msgspec
 from msgspec import UNSET
 
-from antiphon.dialects.base import Call, ResponseMeta
+from antiphon.dialects.base import GenerationCall, ResponseMeta
 from antiphon.dialects.common.chunks import (
     BaseChatChunkBuilder,
     BaseTextChunkBuilder,
@@ -84,7 +84,7 @@ FIRST_LOGPROB = 0.0
 """Log-probability of the first token."""
 
 
-def encode_text(head: ResponseMeta, call: Call, generation: CollectedGeneration) -> bytes:
+def encode_text(head: ResponseMeta, call: GenerationCall, generation: CollectedGeneration) -> bytes:
     """A buffered text completion."""
     logprobs, output = LogprobsBuilder(call), call.request.output
     choices = [
@@ -105,7 +105,7 @@ def encode_text(head: ResponseMeta, call: Call, generation: CollectedGeneration)
     )
 
 
-def encode_chat(head: ResponseMeta, call: Call, generation: CollectedGeneration) -> bytes:
+def encode_chat(head: ResponseMeta, call: GenerationCall, generation: CollectedGeneration) -> bytes:
     """A buffered chat completion."""
     logprobs = LogprobsBuilder(call)
     choices = [
@@ -137,7 +137,7 @@ def _build_meta(head: ResponseMeta) -> MetaFields:
 class LogprobsBuilder:
     """Builds log-probabilities in the form that a call asks for."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: GenerationCall) -> None:
         self._entries = isinstance(call, FireworksCall) and call.entries
         self._ranked = bool(call.request.output.logprobs)
 
@@ -160,7 +160,7 @@ class FireworksChatChunkBuilder(BaseChatChunkBuilder[FireworksChatChunkChoice]):
 
     prefix = ""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: GenerationCall) -> None:
         self._logprobs = LogprobsBuilder(call)
 
     def build_opening(self, choice: int, content: str | None = "") -> FireworksChatChunkChoice:
@@ -187,7 +187,7 @@ class FireworksTextChunkBuilder(BaseTextChunkBuilder[FireworksTextChoice]):
 
     prefix = ""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: GenerationCall) -> None:
         self._logprobs = LogprobsBuilder(call)
 
     def build_part(
@@ -209,7 +209,9 @@ class FireworksTextChunkBuilder(BaseTextChunkBuilder[FireworksTextChoice]):
 class FireworksStreamEncoder(OpenAIStreamEncoder[Part]):
     """Encodes one stream. The end of each choice waits for the usage, because it contains it."""
 
-    def __init__(self, builder: FireworksChunkBuilder[Part], head: ResponseMeta, call: Call) -> None:
+    def __init__(
+        self, builder: FireworksChunkBuilder[Part], head: ResponseMeta, call: GenerationCall
+    ) -> None:
         super().__init__(builder, head, call)
         self._meta = _build_meta(head)
         self._ends: dict[int, Finished] = {}

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from antiphon.dialects.base import Call, Description, Endpoint, ResponseMeta, StreamEncoder
+from antiphon.dialects.base import Description, Endpoint, GenerationCall, ResponseMeta, StreamEncoder
 from antiphon.dialects.common import request_types, response_types
 from antiphon.dialects.common.chunks import ChatChunkBuilder, OpenAIStreamEncoder, TextChunkBuilder
 from antiphon.dialects.common.decode import build_chat_call, build_text_call
@@ -80,13 +80,13 @@ class OpenAIChatCompletions:
         self._report = report
         self._strict = strict
 
-    def decode(self, body: bytes) -> Call:
+    def decode(self, body: bytes) -> GenerationCall:
         return decode_chat(body, self._report, self._strict)
 
-    def answer(self, meta: ResponseMeta, call: Call, declare_generation: CollectedGeneration) -> bytes:
-        return encode_chat(meta, call, declare_generation)
+    def answer(self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration) -> bytes:
+        return encode_chat(meta, call, generation)
 
-    def encoder(self, meta: ResponseMeta, call: Call) -> StreamEncoder:
+    def encoder(self, meta: ResponseMeta, call: GenerationCall) -> StreamEncoder:
         return OpenAIStreamEncoder(ChatChunkBuilder(choose_spelling(call)), meta, call)
 
 
@@ -99,13 +99,13 @@ class OpenAICompletions:
         self._report = report
         self._strict = strict
 
-    def decode(self, body: bytes) -> Call:
+    def decode(self, body: bytes) -> GenerationCall:
         return decode_text(body, self._report, self._strict)
 
-    def answer(self, meta: ResponseMeta, call: Call, declare_generation: CollectedGeneration) -> bytes:
-        return encode_text(meta, call, declare_generation)
+    def answer(self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration) -> bytes:
+        return encode_text(meta, call, generation)
 
-    def encoder(self, meta: ResponseMeta, call: Call) -> StreamEncoder:
+    def encoder(self, meta: ResponseMeta, call: GenerationCall) -> StreamEncoder:
         return OpenAIStreamEncoder(
             TextChunkBuilder(bool(call.request.output.logprobs), choose_spelling(call)), meta, call
         )
@@ -157,7 +157,7 @@ def describe_endpoints(endpoints: tuple[Endpoint, ...]) -> Description:
     return Description(schemas, error_schema=ERROR.__name__)
 
 
-def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> Call:
+def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> GenerationCall:
     """Decodes a body of POST /v1/chat/completions. `report`: unknown fields are ignored and named instead of
     refused. `strict`: every schema keyword must be enforced. Raises a RequestError."""
     found = FieldReport(report)
@@ -167,7 +167,7 @@ def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> Call
     return build_chat_call(convert(given, ChatCompletionRequest), found.names, strict)
 
 
-def decode_text(body: bytes, report: bool = False, strict: bool = False) -> Call:
+def decode_text(body: bytes, report: bool = False, strict: bool = False) -> GenerationCall:
     """Decodes a body of POST /v1/completions, as `decode_chat` does."""
     found = FieldReport(report)
     given = filter_fields(read_object(body), FieldScope.TEXT, report=found)

@@ -125,7 +125,7 @@ class OpenAIEmbeddings:
     async def embed(self, request: Request, services: Services) -> Answer:
         """Answers a request."""
         call = await decode_body(self.decode, request, services)
-        context = services.context(request, add_attribution(ORIGIN, call.attribution))
+        context = services.build_context(request, add_attribution(ORIGIN, call.attribution))
         found = await services.embed(call.request, context)
         if len(found.vectors) > MANY_VECTOR_BYTES:
             body = await services.offload(partial(self.answer, call, found))

@@ -15,12 +15,12 @@ from antiphon.dialects.base import (
     DetokenizeCall,
     Endpoint,
     Handler,
+    PromptTokens,
     Request,
     RequestBody,
     Response,
     Services,
     TokenizeCall,
-    Tokens,
 )
 from antiphon.dialects.common.encode import spell_token
 from antiphon.dialects.common.endpoints import declare_get, decode_body
@@ -185,7 +185,7 @@ def decode_detokenize(body: bytes) -> DetokenizeCall:
     return DetokenizeCall(wire.model, tuple(wire.tokens))
 
 
-def encode_tokens(tokens: Tokens) -> bytes:
+def encode_tokens(tokens: PromptTokens) -> bytes:
     """The answer to /tokenize."""
     texts = UNSET if tokens.pieces is None else list(map(spell_token, tokens.pieces))
     return _encode(TokenizeAnswer(len(tokens.ids), tokens.context_length, tokens.ids, texts))
@@ -236,7 +236,7 @@ async def apply_template(request: Request, services: Services) -> Answer:
 async def show_tokenizer(request: Request, services: Services) -> Answer:
     """Shows a model's tokenizer."""
     model = dict(request.query()).get("model")
-    return Response(encode_tokenizer(await services.tokenizer(model, request)))
+    return Response(encode_tokenizer(await services.load_tokenizer(model, request)))
 
 
 def declare_tokens() -> tuple[Endpoint, ...]:

@@ -50,7 +50,7 @@ class KeyLimit(Struct, frozen=True, forbid_unknown_fields=True):
     note: Note = ""
 
     def to_request(self) -> LimitRequest:
-        """As the rules ask for it."""
+        """The request that the service takes."""
         return LimitRequest(Subject.KEY, "", self.measure, self.amount, self.window, self.models, self.note)
 
 
@@ -71,14 +71,14 @@ class NewKey(Struct, frozen=True, forbid_unknown_fields=True):
     note: Note = ""
 
     def to_request(self) -> KeyRequest:
-        """As the rules ask for it."""
+        """The request that the service takes."""
         grant = Grant(_freeze_patterns(self.models), _freeze_patterns(self.endpoints))
         limits = tuple(limit.to_request() for limit in self.limits)
         return KeyRequest(self.kind, self.project, self.user, grant, self.expires_at, self.note, limits)
 
 
 class KeyChange(Struct, frozen=True, forbid_unknown_fields=True):
-    """What is to be another; what is left out stays. An `expires_at` of null: it does not end by itself."""
+    """The fields to change; others stay. With an `expires_at` of null the key has no end."""
 
     note: Note | None = None
     models: Patterns | UnsetType | None = UNSET
@@ -86,7 +86,7 @@ class KeyChange(Struct, frozen=True, forbid_unknown_fields=True):
     expires_at: Moment | UnsetType | None = UNSET
 
     def apply_to(self, key: Key) -> Key:
-        """The key from then on."""
+        """The changed key."""
         grant = Grant(
             key.grant.models if self.models is UNSET else _freeze_patterns(self.models),
             key.grant.endpoints if self.endpoints is UNSET else _freeze_patterns(self.endpoints),
@@ -148,7 +148,7 @@ class KeyResource:
         self._warnings = warnings
 
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """All of them."""
+        """The endpoints of keys."""
         return tuple(self._declare())
 
     def _declare(self) -> Iterator[Endpoint]:
@@ -172,7 +172,7 @@ class KeyResource:
         yield declare_endpoint("DELETE", one, self.end_key, "End a key now", gives=KeyCard)
 
     async def list_keys(self, request: Request) -> Response:
-        """The keys that the caller may see."""
+        """Lists the keys that the caller can see."""
         found: list[Key] = self._tenants.list_keys(request.actor)
         limits = self._tenants.list_limits(found)
         return answer_page(
@@ -180,7 +180,7 @@ class KeyResource:
         )
 
     async def show_key(self, request: Request) -> Response:
-        """One of them."""
+        """Shows one key."""
         return self._answer_key(self._tenants.get_key(request.actor, request.path_params["key"]))
 
     async def add_key(self, request: Request) -> Response:
@@ -211,7 +211,7 @@ class KeyResource:
         return await self.end_key(request)
 
     async def end_key(self, request: Request) -> Response:
-        """The same, for who has no time to write a body."""
+        """Ends a key now, without a body."""
         return self._answer_key(await self._tenants.revoke_key(request.actor, request.path_params["key"]))
 
     def _answer_key(self, key: Key, warnings: Sequence[str] = ()) -> Response:
@@ -219,7 +219,7 @@ class KeyResource:
 
 
 def build_key_card(key: Key, limits: Iterable[Limit], warnings: Sequence[str] = ()) -> KeyCard:
-    """A key and its limits as they are shown."""
+    """The card of a key and its limits."""
     grant = key.grant
     return KeyCard(
         id=key.id,
@@ -241,11 +241,11 @@ def build_key_card(key: Key, limits: Iterable[Limit], warnings: Sequence[str] = 
 
 
 def build_new_key_card(made: IssuedKey, warnings: Sequence[str] = ()) -> NewKeyCard:
-    """A new key as it is shown this once."""
+    """The card of a new key, with its secret."""
     shown = msgspec.structs.asdict(build_key_card(made.key, made.limits, warnings))
     return NewKeyCard(**shown, secret=made.secret)
 
 
 def _freeze_patterns(said: Sequence[str] | None) -> tuple[str, ...] | None:
-    """As a grant holds them."""
+    """Patterns in the type of a grant."""
     return None if said is None else tuple(said)

@@ -48,15 +48,14 @@ class NewLimit(Struct, frozen=True, forbid_unknown_fields=True):
     note: Note = ""
 
     def to_request(self) -> LimitRequest:
-        """As the rules ask for it."""
+        """The request that the service takes."""
         return LimitRequest(
             self.subject, self.target, self.measure, self.amount, self.window, self.models, self.note
         )
 
 
 class LimitChange(Struct, frozen=True, forbid_unknown_fields=True):
-    """What is to be another; what is left out stays. What a limit counts does not change: remove it, and set
-    another."""
+    """The fields to change; others stay. To count something else, remove the limit and set another."""
 
     amount: Amount | None = None
     note: Note | None = None
@@ -105,7 +104,7 @@ class LimitResource:
         self._warnings = warnings
 
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """All of them."""
+        """The endpoints of limits."""
         subject = declare_parameter("subject", {"type": "string", "enum": [*Subject]})
         one, seen = "/limits/{limit}", declare_paging(subject, declare_parameter("target"))
         return (
@@ -147,7 +146,7 @@ class LimitResource:
         return answer_page(request, cards, LimitPage, *FILTERS, removable="limit")
 
     async def show_limit(self, request: Request) -> Response:
-        """One of them, and how it stands now."""
+        """Shows one limit and its status."""
         standing = await self._limiting.get_status(request.actor, request.path_params["limit"])
         return answer_json(build_status_card(standing))
 
@@ -159,7 +158,7 @@ class LimitResource:
         return self._answer_limit(request.actor, await self._limiting.add(request.actor, wanted), 201)
 
     async def change(self, request: Request) -> Response:
-        """Another amount, another note."""
+        """Changes amount and note."""
         said = decode_request(request.body, LimitChange)
         changed = await self._limiting.change(
             request.actor, request.path_params["limit"], said.amount, said.note
@@ -187,12 +186,12 @@ class LimitResource:
 
 
 def build_limit_card(limit: Limit, warnings: Sequence[str] = ()) -> LimitCard:
-    """A limit as it is shown."""
+    """The card of a limit."""
     return LimitCard(**_list_limit_fields(limit), warnings=list(warnings) or UNSET)  # type: ignore[arg-type]
 
 
 def build_status_card(standing: LimitStatus) -> StandingLimit:
-    """A limit and how it stands, as it is shown."""
+    """The card of a limit and its status."""
     left = {"remaining": standing.remaining, "reset_seconds": round(standing.reset, 3)}
     return StandingLimit(**_list_limit_fields(standing.limit), **left)  # type: ignore[arg-type]
 

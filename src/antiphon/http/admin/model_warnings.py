@@ -25,18 +25,18 @@ class ModelWarnings:
         self._pricing = pricing
 
     def list_served(self, actor: Actor, pattern: str | None = None) -> list[str]:
-        """Those that a pattern is about; None is about all."""
+        """Names of served models that a pattern matches; None matches all."""
         names = [model.name for model in self._models if actor.may_use(model.name)]
         return [name for name in names if pattern is None or matches((pattern,), name)]
 
     def warn_of_patterns(self, actor: Actor, patterns: Iterable[str | None]) -> Iterator[str]:
-        """What is to be said of patterns of which nothing is served now, each once."""
+        """Warnings about patterns that match no served model, each once."""
         for pattern in dict.fromkeys(patterns):
             if pattern is not None and not self.list_served(actor, pattern):
                 yield self._explain_unserved(actor, pattern)
 
     def warn_of_limits(self, actor: Actor, limits: Iterable[Limit]) -> list[str]:
-        """What is to be said of limits that were set together."""
+        """Warnings about limits that are set together."""
         patterns = {
             limit: limit.target if limit.subject is Subject.MODEL else limit.models for limit in limits
         }
@@ -48,12 +48,12 @@ class ModelWarnings:
         return said
 
     def warn_of_key(self, actor: Actor, key: Key, limits: Iterable[Limit] = ()) -> list[str]:
-        """What is to be said of a key, and of limits that came with it."""
+        """Warnings about a key and the limits set with it."""
         said = [*self.warn_of_patterns(actor, key.grant.models or ()), *self.warn_of_limits(actor, limits)]
         return list(dict.fromkeys(said))
 
     def warn_of_price(self, actor: Actor, price: Price) -> list[str]:
-        """What is to be said of a price, also of one that holds no more."""
+        """Warnings about a price, also an ended one."""
         said = list(self.warn_of_patterns(actor, [price.models]))
         if self._pricing is not None and (
             names := self._pricing.find_refused(self.list_served(actor, price.models))

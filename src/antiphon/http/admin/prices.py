@@ -65,8 +65,7 @@ class NewPrice(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PriceChange(Struct, frozen=True, forbid_unknown_fields=True):
-    """What is to be another; what is left out stays. Nothing else of a price can be changed: end it and add
-    another."""
+    """The fields to change; others stay. Nothing else of a price can change: end it and add another."""
 
     until: Moment | UnsetType | None = UNSET
     note: Note | None = None
@@ -109,7 +108,7 @@ class PriceResource:
         self._warnings = warnings
 
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """All of them."""
+        """The endpoints of prices."""
         one = "/prices/{price}"
         return (
             declare_endpoint(
@@ -131,12 +130,12 @@ class PriceResource:
         )
 
     async def list_prices(self, request: Request) -> Response:
-        """All prices, also those that ended."""
+        """Lists all prices, also ended ones."""
         prices = self._pricing.list_prices(request.actor)
         return answer_page(request, [(each.id, build_price_card(each)) for each in prices], PricePage)
 
     async def show_price(self, request: Request) -> Response:
-        """One of them."""
+        """Shows one price."""
         return answer_json(
             build_price_card(self._pricing.get_price(request.actor, request.path_params["price"]))
         )
@@ -147,7 +146,7 @@ class PriceResource:
         return self._answer_price(request.actor, await self._pricing.add(request.actor, wanted), 201)
 
     async def change(self, request: Request) -> Response:
-        """Notes, ends at another time."""
+        """Changes the note and the end."""
         said = decode_request(request.body, PriceChange)
         id_ = request.path_params["price"]
         changed = await self._pricing.change(request.actor, id_, said.note, said.choose_end)
@@ -163,7 +162,7 @@ class PriceResource:
 
 
 def build_price_card(price: Price, warnings: Sequence[str] = ()) -> PriceCard:
-    """A price as it is shown."""
+    """The card of a price."""
     return PriceCard(
         id=price.id,
         models=price.models,

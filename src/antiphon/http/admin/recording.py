@@ -76,7 +76,7 @@ class RecordingResource:
         self._recordings = recordings
 
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """All of them."""
+        """The endpoints of recorded requests."""
         project = declare_parameter("project", required=True)
         kept, seen = (
             "/projects/{project}/recording",
@@ -117,14 +117,14 @@ class RecordingResource:
         )
 
     async def turn_off(self, request: Request) -> Response:
-        """Keeps none from now on."""
+        """Stops keeping a project's requests."""
         project = request.path_params["project"]
         return answer_json(
             build_project_card(await self._recordings.set_recording(request.actor, project, None))
         )
 
     async def list_requests(self, request: Request) -> Response:
-        """A project's, the latest first."""
+        """Lists a project's kept requests, the latest first."""
         query = read_query(request, "project", "limit", "after")
         actor, limit = request.actor, read_limit(query, DEFAULT_REQUESTS, MAX_REQUESTS)
         before = None
@@ -136,12 +136,12 @@ class RecordingResource:
         return answer_list(cards[:limit], len(cards) > limit, RequestPage)
 
     async def show_request(self, request: Request) -> Response:
-        """One of them."""
+        """Shows one kept request."""
         found = await self._recordings.get_record(request.actor, request.path_params["request"])
         return answer_json(build_request_card(found))
 
     async def forget(self, request: Request) -> Response:
-        """Removes a project's."""
+        """Removes a project's kept requests."""
         project = _require_project(read_query(request, "project"))
         return answer_json(Forgotten(removed=await self._recordings.erase(request.actor, project)))
 
@@ -153,7 +153,7 @@ def _require_project(query: dict[str, str]) -> str:
 
 
 def build_request_card(record: RecordedRequest) -> RequestCard:
-    """A kept request as it is shown."""
+    """The card of a kept request."""
     return RequestCard(
         id=record.id,
         project=record.project,

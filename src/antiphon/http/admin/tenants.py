@@ -40,7 +40,7 @@ class NewProject(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ProjectChange(Struct, frozen=True, forbid_unknown_fields=True):
-    """What is to be another; what is left out stays."""
+    """The fields to change; others stay."""
 
     name: Name | None = None
     note: Note | None = None
@@ -56,7 +56,7 @@ class NewUser(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class UserChange(Struct, frozen=True, forbid_unknown_fields=True):
-    """What is to be another; what is left out stays. An `email` of null: the user has none."""
+    """The fields to change; others stay. With an `email` of null the user has none."""
 
     name: Name | None = None
     email: Email | UnsetType | None = UNSET
@@ -64,7 +64,7 @@ class UserChange(Struct, frozen=True, forbid_unknown_fields=True):
     disabled: bool | None = None
 
     def apply_to(self, user: User) -> User:
-        """The user from then on, but for `disabled`."""
+        """The changed user; `disabled` is not applied."""
         return replace(
             user,
             name=user.name if self.name is None else self.name,
@@ -168,7 +168,7 @@ class TenantResource:
         self._tenants = tenants
 
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """All of them."""
+        """The endpoints of projects, users and the audit."""
         number = {"type": "string", "pattern": "^[0-9]{1,18}$"}
         query = [PAGE_SIZE, declare_parameter("before", number), declare_parameter("target")]
         return (
@@ -296,7 +296,7 @@ class TenantResource:
 
 
 def build_project_card(project: Project) -> ProjectCard:
-    """A project as it is shown."""
+    """The card of a project."""
     kept = project.recording
     return ProjectCard(
         id=project.id,
@@ -309,7 +309,7 @@ def build_project_card(project: Project) -> ProjectCard:
 
 
 def build_user_card(user: User) -> UserCard:
-    """A user as it is shown."""
+    """The card of a user."""
     return UserCard(
         id=user.id,
         name=user.name,
@@ -321,7 +321,7 @@ def build_user_card(user: User) -> UserCard:
 
 
 def build_member_card(membership: Membership) -> MemberCard:
-    """A membership as it is shown."""
+    """The card of a membership."""
     return MemberCard(
         project=membership.project,
         user=membership.user,
@@ -331,7 +331,7 @@ def build_member_card(membership: Membership) -> MemberCard:
 
 
 def build_audit_card(entry: AuditEntry) -> AuditCard:
-    """An entry of the audit as it is shown."""
+    """The card of an entry of the audit."""
     return AuditCard(
         id=entry.id,
         at=entry.at,

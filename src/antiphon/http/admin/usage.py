@@ -181,7 +181,7 @@ class UsageResource:
         self._clock = clock
 
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """All of them. They ask for the right to read: who sees what is decided row by row."""
+        """The endpoints of usage. They need the right to read; the service filters rows by actor."""
         return (
             declare_endpoint(
                 "GET",
@@ -208,7 +208,7 @@ class UsageResource:
         )
 
     async def show_report(self, request: Request) -> Answer:
-        """Sums, by whatever tells entries apart."""
+        """Shows sums, grouped by dimensions."""
         query = read_query(request, *TIME, "by", "limit", "format", *FILTERS, also=is_tag)
         chosen, shape = self._read_selection(query), read_format(query)
         by = parse_dimensions(query.get("by", ""))
@@ -229,7 +229,7 @@ class UsageResource:
         return Response(body, media_type=MEDIA[shape], headers=_build_file_headers("usage", chosen, shape))
 
     async def list_entries(self, request: Request) -> Answer:
-        """Single generations, the earliest first."""
+        """Lists single generations, the earliest first."""
         query = read_query(request, *TIME, "limit", "after", "format", *FILTERS, also=is_tag)
         chosen, after, shape = (
             self._read_selection(query),
@@ -404,17 +404,17 @@ _FORMAT = declare_parameter(
 
 
 def build_totals_card(totals: UsageTotals) -> TotalsCard:
-    """Totals as they are shown."""
+    """The card of totals."""
     return TotalsCard(**_list_totals(totals))
 
 
 def build_group_card(group: ReportGroup, by: tuple[Dimension, ...]) -> GroupCard:
-    """A group as it is shown."""
+    """The card of a group."""
     return GroupCard(by=dict(zip(map(str, by), group.values, strict=True)), **_list_totals(group.totals))
 
 
 def build_entry_card(entry: Entry) -> EntryCard:
-    """An entry as it is shown."""
+    """The card of an entry."""
     return EntryCard(
         id=entry.id,
         request_id=entry.request_id,
