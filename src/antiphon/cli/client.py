@@ -86,7 +86,7 @@ class ModelRow(msgspec.Struct):
     """The model whose weights it uses."""
 
 
-class ModelList(msgspec.Struct):
+class ServedModels(msgspec.Struct):
     """The list of models."""
 
     data: list[ModelRow]
@@ -119,7 +119,7 @@ class Client:
     def list_model_rows(self) -> list[ModelRow]:
         """The models that this caller may use. Raises CallFailed."""
         with self._open("GET", "/v1/models") as response:
-            return self._decode(ModelList, response.read()).data
+            return self._decode(ServedModels, response.read()).data
 
     def find_generating(self) -> str:
         """The first model that generates text. Models without a description count as such. Raises

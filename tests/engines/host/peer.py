@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 
 import antiphon
 from antiphon.engines.host.frames import TO_HOST, GenerateCall
-from antiphon.processes.ipc.frames import PROTOCOL, FrameReader, FrameWriter, Hello, Message
+from antiphon.processes.ipc.frames import PROTOCOL, Frame, FrameReader, FrameWriter, Hello
 
 M = TypeVar("M")
 
@@ -30,10 +30,10 @@ class Peer:
         self.writer = writer
         self.frames = FrameWriter()
 
-    def send(self, *messages: Message) -> None:
+    def send(self, *messages: Frame) -> None:
         self.writer.write(self.frame(*messages))
 
-    def frame(self, *messages: Message) -> bytes:
+    def frame(self, *messages: Frame) -> bytes:
         return self.frames.encode_frame([self.frames.encode_message(message) for message in messages])
 
     def stop_reading(self) -> None:

@@ -38,14 +38,14 @@ from antiphon.processes.ipc.frames import (
     MAX_FRAME,
     MAX_MESSAGE,
     PROTOCOL,
+    Frame,
     FrameError,
     FrameReader,
     FrameWriter,
     Hello,
-    Message,
 )
 
-TO_GATEWAY_EXAMPLES: list[Message] = [
+TO_GATEWAY_EXAMPLES: list[Frame] = [
     Hello(PROTOCOL, "1.2.3"),
     StartedReply(7, SequenceStarted(3, 2, 0.5)),
     StepsReply(7, Steps((5,))),
@@ -53,7 +53,7 @@ TO_GATEWAY_EXAMPLES: list[Message] = [
     FinishedReply(7, SequenceFinished(StopCause.LENGTH, Counts(3, 2, 1))),
     ErrorReply(8, ErrorReport("engine_died", "gone", "prompt", 1.5)),
 ]
-TO_HOST_EXAMPLES: list[Message] = [
+TO_HOST_EXAMPLES: list[Frame] = [
     Hello(PROTOCOL, "1.2.3"),
     GenerateCall(1, TokenRequest((TokenSegment((1, 2)),), 5, Sampling(seed=2**63 - 1), (2,), 3, "group", 1)),
     CancelCall(1),
@@ -64,7 +64,7 @@ PER_EVENT = 10e-6
 """Seconds that one event of a token may cost each side; the test allows ten times as much."""
 
 
-def frames(*groups: list[Message]) -> list[bytes]:
+def frames(*groups: list[Frame]) -> list[bytes]:
     writer = FrameWriter()
     return [writer.encode_frame([writer.encode_message(message) for message in group]) for group in groups]
 
@@ -100,7 +100,7 @@ def test_bytes_may_come_in_any_pieces(cuts: list[int]) -> None:
     [([1], "frame 1 came where frame 0"), ([0, 2], "frame 2 came where frame 1"), ([0, 0], "frame 0 came")],
 )
 def test_a_lost_or_doubled_frame_is_an_error(order: list[int], sentence: str) -> None:
-    messages: list[list[Message]] = [[CancelCall(number)] for number in range(3)]
+    messages: list[list[Frame]] = [[CancelCall(number)] for number in range(3)]
     sent = frames(*messages)
     with pytest.raises(FrameError, match=sentence):
         list(host().feed(b"".join(sent[index] for index in order)))
@@ -163,7 +163,7 @@ def test_no_bytes_break_the_reader_in_another_way(body: bytes) -> None:
 
 def test_an_event_costs_microseconds() -> None:
     count, batch = 300, 16
-    messages: list[Message] = [StepsReply(number, Steps((number,), (-0.5,))) for number in range(batch)]
+    messages: list[Frame] = [StepsReply(number, Steps((number,), (-0.5,))) for number in range(batch)]
     writer, reader = FrameWriter(), gateway()
     begun = time.process_time()
     sent = [

@@ -183,7 +183,7 @@ class ChatHistory:
 
 
 @dataclass(slots=True)
-class ChatAnswer:
+class TypedAnswer:
     """An answer as it arrives."""
 
     began: float
@@ -251,7 +251,7 @@ class Chat:
 
     def _ask(self, question: str) -> None:
         """Streams the answer. One that Ctrl-C cut is kept as far as it went; one that failed is not."""
-        answer = ChatAnswer(began=time.monotonic())
+        answer = TypedAnswer(began=time.monotonic())
         try:
             self._receive(self.conversation.ask(question), answer)
         except CallFailed as problem:
@@ -266,7 +266,7 @@ class Chat:
         self._terminal.write("\n")
         self._terminal.note(answer.figures())
 
-    def _receive(self, body: dict[str, object], answer: ChatAnswer) -> None:
+    def _receive(self, body: dict[str, object], answer: TypedAnswer) -> None:
         with closing(self._client.stream_chat(body)) as pieces:
             for piece in pieces:
                 if (piece.text or piece.reasoning) and not answer.first:

@@ -19,25 +19,25 @@ from antiphon.engines.base import (
     Vocabulary,
 )
 from antiphon.errors import ErrorReport
-from antiphon.processes.ipc.frames import Hello, Message
+from antiphon.processes.ipc.frames import Frame, Hello
 
 # --- to the host; `call` is a number that the gateway gives, never twice on one connection ------------------
 
 
-class GenerateCall(Message, tag=1):
+class GenerateCall(Frame, tag=1):
     """Begins one sequence; answered by StartedReply, StepsReply and FinishedReply, or by ErrorReply."""
 
     call: int
     request: TokenRequest
 
 
-class CancelCall(Message, tag=2):
+class CancelCall(Frame, tag=2):
     """Ends the call; no reply follows. Unknown calls have ended by themselves."""
 
     call: int
 
 
-class TokenizePiecesCall(Message, tag=4):
+class TokenizePiecesCall(Frame, tag=4):
     """Answered by TokensReply or ErrorReply."""
 
     call: int
@@ -45,19 +45,19 @@ class TokenizePiecesCall(Message, tag=4):
     add_bos: bool
 
 
-class VocabularyCall(Message, tag=5):
+class VocabularyCall(Frame, tag=5):
     """Answered by VocabularyReply or ErrorReply."""
 
     call: int
 
 
-class InfoCall(Message, tag=6):
+class InfoCall(Frame, tag=6):
     """Answered by InfoReply or ErrorReply."""
 
     call: int
 
 
-class AddAdapterCall(Message, tag=7):
+class AddAdapterCall(Frame, tag=7):
     """Answered by DoneReply or ErrorReply."""
 
     call: int
@@ -65,21 +65,21 @@ class AddAdapterCall(Message, tag=7):
     path: str
 
 
-class RemoveAdapterCall(Message, tag=8):
+class RemoveAdapterCall(Frame, tag=8):
     """Answered by DoneReply or ErrorReply."""
 
     call: int
     digest: str
 
 
-class CheckCall(Message, tag=9):
+class CheckCall(Frame, tag=9):
     """Answered by DoneReply or ErrorReply."""
 
     call: int
     constraint: Constraint
 
 
-class EmbedCall(Message, tag=10):
+class EmbedCall(Frame, tag=10):
     """Begins to make vectors; answered by StartedReply, VectorsReply and DoneReply, or by ErrorReply."""
 
     call: int
@@ -89,69 +89,69 @@ class EmbedCall(Message, tag=10):
 # --- from the host ------------------------------------------------------------------------------------------
 
 
-class StartedReply(Message, tag=1):
+class StartedReply(Frame, tag=1):
     """The sequence is in the batch."""
 
     call: int
     value: SequenceStarted
 
 
-class StepsReply(Message, tag=2):
+class StepsReply(Frame, tag=2):
     """The sequence has new tokens."""
 
     call: int
     value: Steps
 
 
-class FinishedReply(Message, tag=3):
+class FinishedReply(Frame, tag=3):
     """The sequence is complete; the last reply to its call."""
 
     call: int
     value: SequenceFinished
 
 
-class ErrorReply(Message, tag=4):
+class ErrorReply(Frame, tag=4):
     """The call ended with this error; the last reply to it."""
 
     call: int
     value: ErrorReport
 
 
-class TokensReply(Message, tag=6):
+class TokensReply(Frame, tag=6):
     """The result of `tokenize`."""
 
     call: int
     value: tuple[int, ...]
 
 
-class VocabularyReply(Message, tag=7):
+class VocabularyReply(Frame, tag=7):
     """The result of `vocabulary`."""
 
     call: int
     value: Vocabulary
 
 
-class InfoReply(Message, tag=8):
+class InfoReply(Frame, tag=8):
     """The result of `info`."""
 
     call: int
     value: EngineInfo
 
 
-class ScoresReply(Message, tag=9):
+class ScoresReply(Frame, tag=9):
     """Log-probabilities of a part of the prompt."""
 
     call: int
     value: PromptScores
 
 
-class DoneReply(Message, tag=10):
+class DoneReply(Frame, tag=10):
     """The call is done."""
 
     call: int
 
 
-class VectorsReply(Message, tag=11):
+class VectorsReply(Frame, tag=11):
     """Some vectors of the call's texts."""
 
     call: int

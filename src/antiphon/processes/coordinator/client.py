@@ -21,8 +21,8 @@ from antiphon.processes.coordinator.frames import (
     TO_PROCESS,
     Announce,
     AskTotals,
+    CompletedReply,
     DirectoryNews,
-    DoneReply,
     KnownRevision,
     LimitsReply,
     Names,
@@ -41,7 +41,7 @@ from antiphon.processes.coordinator.frames import (
 from antiphon.processes.coordinator.limiter import SharedLimiter
 from antiphon.processes.coordinator.session import ProcessSession
 from antiphon.processes.ipc.channel import Channel
-from antiphon.processes.ipc.frames import FrameError, FrameReader, Incompatible, Message
+from antiphon.processes.ipc.frames import Frame, FrameError, FrameReader, Incompatible
 from antiphon.task_group import task_group
 from antiphon.telemetry.exposition import Series, Totals
 from antiphon.telemetry.logs import record
@@ -79,10 +79,10 @@ class LocalLink:
 
     unsent = 0
 
-    def __init__(self, receive: Callable[[Message], None]) -> None:
+    def __init__(self, receive: Callable[[Frame], None]) -> None:
         self._receive = receive
 
-    def put(self, message: Message) -> None:
+    def put(self, message: Frame) -> None:
         asyncio.get_running_loop().call_soon(self._receive, message)
 
     def cut(self, reason: str) -> None:
@@ -183,7 +183,7 @@ class CoordinatorClient:
             raise EngineError("the adapters cannot be changed: the coordinator is away; try again") from None
         if isinstance(reply, Refused):
             raise reply.error.to_exception()
-        return isinstance(reply, DoneReply) and reply.is_done
+        return isinstance(reply, CompletedReply) and reply.is_done
 
     # --- revisions of the directory -------------------------------------------------------------------------
 
@@ -339,7 +339,7 @@ class CoordinatorClient:
             if not answer.done():
                 answer.set_result(None)
 
-    def _receive(self, message: Message) -> None:
+    def _receive(self, message: Frame) -> None:
         match message:
             case Welcome(began):
                 for each in self.limits.restate(began):
@@ -352,7 +352,7 @@ class CoordinatorClient:
                 self._learn(message)
             case DirectoryNews():
                 self._look.set()
-            case LimitsReply(call) | Refused(call) | TotalsReply(call) | DoneReply(call):
+            case LimitsReply(call) | Refused(call) | TotalsReply(call) | CompletedReply(call):
                 self._is_silent = False
                 if (answer := self._calls.get(call)) is not None and not answer.done():
                     answer.set_result(message)

@@ -9,7 +9,7 @@ import msgspec
 
 from antiphon.domain.limits import Amounts, Limit, LimitStatus
 from antiphon.errors import ErrorReport
-from antiphon.processes.ipc.frames import Hello, Message
+from antiphon.processes.ipc.frames import Frame, Hello
 from antiphon.telemetry.exposition import Totals
 
 
@@ -23,7 +23,7 @@ class Topic(StrEnum):
 # --- to the coordinator -------------------------------------------------------------------------------------
 
 
-class Reserve(Message, tag=1):
+class Reserve(Frame, tag=1):
     """Answered by LimitsReply or Refused."""
 
     call: int
@@ -32,7 +32,7 @@ class Reserve(Message, tag=1):
     amounts: Amounts
 
 
-class Extend(Message, tag=2):
+class Extend(Frame, tag=2):
     """Answered by LimitsReply or Refused."""
 
     call: int
@@ -42,21 +42,21 @@ class Extend(Message, tag=2):
     amounts: Amounts
 
 
-class Settle(Message, tag=3):
+class Settle(Frame, tag=3):
     """Answered by nothing."""
 
     claim: str
     amounts: Amounts
 
 
-class AskLimits(Message, tag=4):
+class AskLimits(Frame, tag=4):
     """Asks for the status of limits. Answered by LimitsReply or Refused."""
 
     call: int
     limits: tuple[Limit, ...]
 
 
-class Restore(Message, tag=5):
+class Restore(Frame, tag=5):
     """An open claim, restated to a new coordinator. Answered by nothing."""
 
     claim: str
@@ -64,7 +64,7 @@ class Restore(Message, tag=5):
     amounts: Amounts
 
 
-class Ended(Message, tag=6):
+class Ended(Frame, tag=6):
     """A recently ended claim, restated to a new coordinator. Answered by nothing."""
 
     claim: str
@@ -75,19 +75,19 @@ class Ended(Message, tag=6):
     """Unix milliseconds, as the ledger has it; None where the ledger has no entry."""
 
 
-class Report(Message, tag=7):
+class Report(Frame, tag=7):
     """All metrics of the process. Answered by nothing."""
 
     totals: Totals
 
 
-class AskTotals(Message, tag=8):
+class AskTotals(Frame, tag=8):
     """Asks for totals of other processes. Answered by TotalsReply."""
 
     call: int
 
 
-class Publish(Message, tag=9):
+class Publish(Frame, tag=9):
     """Replaces the adapter names of a revision. Answered by Done once every process knows them."""
 
     call: int
@@ -95,21 +95,21 @@ class Publish(Message, tag=9):
     names: bytes
 
 
-class Announce(Message, tag=10):
+class Announce(Frame, tag=10):
     """The directory has a new revision. Answered by Done once every process knows it."""
 
     call: int
     revision: int
 
 
-class KnownRevision(Message, tag=11):
+class KnownRevision(Frame, tag=11):
     """The process answers by this revision from now on. Answered by nothing."""
 
     topic: Topic
     revision: int
 
 
-class Ping(Message, tag=12):
+class Ping(Frame, tag=12):
     """Answered by Done."""
 
     call: int
@@ -118,21 +118,21 @@ class Ping(Message, tag=12):
 # --- from the coordinator -----------------------------------------------------------------------------------
 
 
-class Welcome(Message, tag=1):
+class Welcome(Frame, tag=1):
     """After Hello."""
 
     began: int
     """Unix milliseconds; no other coordinator of the server has the same."""
 
 
-class LimitsReply(Message, tag=2):
+class LimitsReply(Frame, tag=2):
     """The request is done; the status of its limits."""
 
     call: int
     standings: tuple[LimitStatus, ...]
 
 
-class Refused(Message, tag=3):
+class Refused(Frame, tag=3):
     """The request is refused."""
 
     call: int
@@ -141,7 +141,7 @@ class Refused(Message, tag=3):
     standings: tuple[LimitStatus, ...] = ()
 
 
-class TotalsReply(Message, tag=4):
+class TotalsReply(Frame, tag=4):
     """Totals of all other processes, including ended ones."""
 
     call: int
@@ -150,27 +150,27 @@ class TotalsReply(Message, tag=4):
     totals: Totals
 
 
-class DoneReply(Message, tag=5):
+class CompletedReply(Frame, tag=5):
     """Whether the request was done; False where another process was faster."""
 
     call: int
     is_done: bool = True
 
 
-class Names(Message, tag=6):
+class Names(Frame, tag=6):
     """The current adapter names. Answered by KnownRevision."""
 
     revision: int
     names: bytes
 
 
-class DirectoryNews(Message, tag=7):
+class DirectoryNews(Frame, tag=7):
     """The directory has a new revision. Answered by KnownRevision."""
 
 
 Question = Reserve | Extend | AskLimits | AskTotals | Publish | Announce | Ping
 ToCoordinator = Hello | Question | Settle | Restore | Ended | Report | KnownRevision
-Reply = LimitsReply | Refused | TotalsReply | DoneReply
+Reply = LimitsReply | Refused | TotalsReply | CompletedReply
 ToProcess = Hello | Welcome | Reply | Names | DirectoryNews
 
 TO_COORDINATOR = msgspec.msgpack.Decoder(tuple[int, list[ToCoordinator]])

@@ -22,7 +22,7 @@ from antiphon.processes.coordinator.frames import (
     Announce,
     AskLimits,
     AskTotals,
-    DoneReply,
+    CompletedReply,
     Ended,
     Extend,
     KnownRevision,
@@ -39,7 +39,7 @@ from antiphon.processes.coordinator.frames import (
     Topic,
     TotalsReply,
 )
-from antiphon.processes.ipc.frames import FrameError, Hello, Message
+from antiphon.processes.ipc.frames import Frame, FrameError, Hello
 from antiphon.telemetry.exposition import Totals
 from antiphon.telemetry.logs import record
 
@@ -59,7 +59,7 @@ class Link(Protocol):
 
     unsent: int
 
-    def put(self, message: Message) -> None: ...
+    def put(self, message: Frame) -> None: ...
     def cut(self, reason: str) -> None: ...
 
 
@@ -129,7 +129,7 @@ class ProcessSession:
             case AskTotals(call):
                 self._reply(TotalsReply(call, *self._owner.sum_others(self)))
             case Ping(call):
-                self._reply(DoneReply(call))
+                self._reply(CompletedReply(call))
             case Publish() | Announce():
                 self._owner.tasks.create_task(self._inform_processes(message))
 
@@ -244,11 +244,11 @@ class ProcessSession:
         try:
             if isinstance(message, Publish):
                 self._reply(
-                    DoneReply(message.call, await self._owner.publish(message.revision, message.names))
+                    CompletedReply(message.call, await self._owner.publish(message.revision, message.names))
                 )
             else:
                 await self._owner.announce(message.revision, self)
-                self._reply(DoneReply(message.call))
+                self._reply(CompletedReply(message.call))
         except AntiphonError as error:
             self._reply(make_refusal(message.call, error))
 

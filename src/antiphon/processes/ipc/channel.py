@@ -14,15 +14,15 @@ from typing import Generic, Protocol, TypeVar, runtime_checkable
 import antiphon
 from antiphon.processes.ipc.frames import (
     PROTOCOL,
+    Frame,
     FrameError,
     FrameReader,
     FrameWriter,
     Hello,
     Incompatible,
-    Message,
 )
 
-M = TypeVar("M", bound=Message)
+M = TypeVar("M", bound=Frame)
 
 FULL_FRAME = 1024 * 1024
 """Bytes after which a frame is closed and the next one begun."""
@@ -62,7 +62,7 @@ class Channel(asyncio.Protocol, Generic[M]):
         self.greeted: asyncio.Future[None] = self._loop.create_future()
         """Done when the peer has said Hello; Incompatible, or ConnectionError, when it never will."""
 
-    def put(self, message: Message) -> None:
+    def put(self, message: Frame) -> None:
         """Sends the message at the end of this turn of the event loop; drops it when the connection is gone.
 
         Raises FrameError for a message that no frame can hold; the connection is unharmed.
@@ -70,7 +70,7 @@ class Channel(asyncio.Protocol, Generic[M]):
         if self._transport is not None and not self._transport.is_closing():
             self.put_encoded(self.encode(message))
 
-    def encode(self, message: Message) -> bytes:
+    def encode(self, message: Frame) -> bytes:
         """Encodes a message. Raises FrameError for one that no frame can hold."""
         return self._writer.encode_message(message)
 

@@ -38,11 +38,11 @@ class Incompatible(FrameError):
     """The peer is of another release or protocol; it will be so again at the next attempt."""
 
 
-class Message(msgspec.Struct, array_like=True, gc=False):
+class Frame(msgspec.Struct, array_like=True, gc=False):
     """Base of all messages; each has a number of its own on the wire."""
 
 
-class Hello(Message, tag=0):
+class Hello(Frame, tag=0):
     """First of each direction: who speaks."""
 
     protocol: int
@@ -56,7 +56,7 @@ class FrameWriter:
         self._encoder = msgspec.msgpack.Encoder()
         self._sequence = 0
 
-    def encode_message(self, message: Message) -> bytes:
+    def encode_message(self, message: Frame) -> bytes:
         """One message, ready for a frame. Raises FrameError when no frame can hold it."""
         encoded = self._encoder.encode(message)
         if len(encoded) > MAX_MESSAGE:
