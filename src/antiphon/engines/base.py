@@ -10,7 +10,7 @@ contract:
     exactly one Finished for each choice and nothing of that choice after it, and Drafted between them. Usage
     comes last, once;
   - errors are those of `antiphon.errors`; a request that fails before Started has made no token;
-  - a request that was prepared before the engine restarted is refused with EngineUnavailable: prepare it again;
+  - a request that was prepared before the engine restarted is refused with EngineUnavailable: prepare again;
   - leaving the context ends the work at once, in any state; the engine does not retry.
 
 `TokenEngine`: the interface of local engines, below the renderer. It uses no text, no template, no stop
