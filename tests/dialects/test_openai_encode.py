@@ -290,7 +290,7 @@ def test_many_packed_scores_are_written_like_the_same_one_by_one():
         (EngineDied("died"), "server_error"),
     ],
 )
-def test_errors_use_openais_envelope_and_end_a_stream_without_done(error, kind):
+def test_errors_use_openais_envelope_and_streams_lack_done(error, kind):
     envelope = {"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code}}
     assert json.loads(OpenAI().error(error)) == envelope
     data = CHAT.encoder(HEAD, call()).error(error)
