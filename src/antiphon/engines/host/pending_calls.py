@@ -37,9 +37,7 @@ class PendingCall:
                 raise reply.value.to_exception()
             return reply
         finally:
-            del (
-                reply
-            )  # an error's traceback refers to this variable, which would keep the whole request alive
+            del reply  # its traceback refers to this variable, which would keep the request alive
 
 
 class AdapterReload(PendingCall):

@@ -146,10 +146,8 @@ class EventMailbox(Generic[E]):
             await self._wait_for_event()
         if self._events:
             return self._events.popleft()
-        ended, self.ended = (
-            self.ended,
-            StreamEnd(),
-        )  # a variable that keeps the error would form a cycle with its traceback, and keep the request alive
+        # A variable that keeps the error would form a cycle with its traceback, and keep the request alive.
+        ended, self.ended = self.ended, StreamEnd()
         try:
             if ended is not None and ended.error is not None:
                 raise ended.error
