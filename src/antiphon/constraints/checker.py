@@ -162,9 +162,7 @@ class Checker:
             process = await self._ensure_process()
             try:
                 said = await self._exchange(process, job, self._limits.patience)
-            except (
-                TimeoutError
-            ):  # a working process would have reached its CPU limit long before, so it did not get to work
+            except TimeoutError:  # a working process reaches its CPU limit long before
                 await self._end()
                 raise self._build_busy_error(f"it had no answer within {self._limits.patience:g} s") from None
             except ValueError:

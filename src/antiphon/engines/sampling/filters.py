@@ -76,7 +76,7 @@ def keep_smallest(keys: Keys, weights: Floats, wanted: float) -> None:
     `keys`: not negative.
     """
     sums = sum_by_bin(keys, weights).cumsum()
-    edge = find_reaching(sums, wanted)
+    edge = find_first_reaching(sums, wanted)
     places = np.flatnonzero(keys >> SHIFTS[0] == edge)
     rest = wanted - float(sums[edge - 1]) if edge else wanted
     places = places[find_fewest(keys[places], weights[places], rest)]
@@ -120,7 +120,7 @@ def find_fewest(keys: Keys, weights: Floats | Wide, wanted: float) -> Ids:
         bins = keys[places] >> shift
         bins -= bins.min()
         sums = np.bincount(bins, weights[places]).cumsum()
-        edge = find_reaching(sums, wanted)
+        edge = find_first_reaching(sums, wanted)
         sure.append(places[bins < edge])
         wanted -= float(sums[edge - 1]) if edge else 0.0
         places = places[bins == edge]
@@ -131,7 +131,7 @@ def find_fewest(keys: Keys, weights: Floats | Wide, wanted: float) -> Ids:
     return np.concatenate((*sure, places[: int(sums.searchsorted(wanted)) + 1]))
 
 
-def find_reaching(sums: Wide, wanted: float) -> int:
+def find_first_reaching(sums: Wide, wanted: float) -> int:
     """The index of the first positive running sum that reaches `wanted`, or of the one that reaches the
     total."""
     return int(sums.searchsorted(min(max(wanted, MIN_MASS), float(sums[-1]))))
