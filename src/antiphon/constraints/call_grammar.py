@@ -188,20 +188,20 @@ def _build_prelude_rules(prelude: Prelude) -> Iterator[str]:
         yield from _build_frame_rules(f"frame_{at}", f"said_{at}", frame, prelude)
 
 
-def _build_frame_rules(name: str, said: str, frame: TextFrame, prelude: Prelude) -> Iterator[str]:
+def _build_frame_rules(name: str, text_rule: str, frame: TextFrame, prelude: Prelude) -> Iterator[str]:
     """The rules of a frame whose text ends with the first closing mark."""
     first, *rest = frame.close or ()
-    token, budget = said.upper(), prelude.budget
+    token, budget = text_rule.upper(), prelude.budget
     begin = format_marks(frame.open)
     if isinstance(first, int):
         limit = "" if budget is None else f"[max_tokens={budget}]"
-        yield f"{name}: {begin} {said} {format_mark(first)} {format_marks(rest)}"
-        yield f"{said}{limit}: {token}"
+        yield f"{name}: {begin} {text_rule} {format_mark(first)} {format_marks(rest)}"
+        yield f"{text_rule}{limit}: {token}"
         # The mark is one token, so no other tokens may spell it.
         kept = f" & ~/(.|\n)*{escape_literal(prelude.never)}(.|\n)*/" if prelude.never else ""
         yield f"{token}: {ANYTHING}{kept}"
         return
     # The shortest text that ends with the mark.
-    yield f"{name}: {begin} {said} {format_marks(rest)}"
-    yield f"{said}[lazy]: {token} {format_mark(first)}"
+    yield f"{name}: {begin} {text_rule} {format_marks(rest)}"
+    yield f"{text_rule}[lazy]: {token} {format_mark(first)}"
     yield f"{token}: {ANYTHING}"

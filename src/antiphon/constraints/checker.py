@@ -93,8 +93,8 @@ CheckResult = Grammar | ErrorReport
 class Checker:
     """Checks constraints against one vocabulary. Belongs to one event loop."""
 
-    def __init__(self, words: CheckerVocabulary, limits: CheckLimits = CheckLimits()) -> None:
-        self._words = words
+    def __init__(self, vocabulary: CheckerVocabulary, limits: CheckLimits = CheckLimits()) -> None:
+        self._words = vocabulary
         self._limits = limits
         self._process: Process | None = None
         self._turn = asyncio.Lock()
@@ -273,11 +273,11 @@ class Checker:
         await process.wait()
 
 
-def _read_result(said: Mapping[str, object]) -> CheckResult:
+def _read_result(frame: Mapping[str, object]) -> CheckResult:
     """Decodes an answer. Raises an error for anything but a grammar or a refusal."""
-    if (grammar := said.get("grammar")) is not None:
+    if (grammar := frame.get("grammar")) is not None:
         return convert(grammar, Grammar)
-    if isinstance(error := said.get("error"), dict):
+    if isinstance(error := frame.get("error"), dict):
         report = ErrorReport(**error)
         if isinstance(report.to_exception(), RequestError):
             return report

@@ -26,10 +26,10 @@ from antiphon.errors import AntiphonError, EngineError, ErrorReport, InvalidValu
 HEADER = 4
 """The bytes of the length before each frame."""
 
-TRIED = 24
+MASK_COUNT = 24
 """The number of masks that are computed of each grammar: the first, and those along a text that it allows."""
 
-PROBES = 32
+MAX_PROBES = 32
 """The number of random ids that are tried before the next allowed one is taken."""
 
 START_CPU = 30
@@ -78,7 +78,7 @@ def _try_masks(matcher: Matcher, vocabulary: CompilerVocabulary) -> None:
     """Computes masks along one text. Raises EngineError if a mask fails or allows nothing."""
     chosen = Random(0)  # noqa: S311 - the same text for the same grammar
     ends = frozenset(vocabulary.tokens.ends)
-    for _ in range(TRIED):
+    for _ in range(MASK_COUNT):
         forced = matcher.find_forced()
         if ends & set(forced):
             return
@@ -98,7 +98,7 @@ def pick_allowed(mask: bytes, chosen: Random, size: int, but: frozenset[int] = f
         bits &= ~(1 << each)
     if not bits:
         return None
-    for _ in range(PROBES):
+    for _ in range(MAX_PROBES):
         if bits >> (start := chosen.randrange(size)) & 1:
             return start
     above = bits >> start

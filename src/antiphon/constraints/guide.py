@@ -46,7 +46,7 @@ def read_zero() -> float:
 class GuideWorkers(Protocol):
     """The workers that compute the answers of guides."""
 
-    answered: threading.Event
+    answer_ready: threading.Event
     """Set whenever an answer, or a part of one, is complete."""
 
     @property
@@ -186,7 +186,7 @@ class Guide:
         try:
             self._settle(vocabulary, make)
             self.is_settled = True
-            self.workers.answered.set()
+            self.workers.answer_ready.set()
             self._mask(vocabulary)
         except AntiphonError as error:
             self.error = error
@@ -196,7 +196,7 @@ class Guide:
             self.error = EngineError("the constraint could not be followed: its matcher failed", cause=place)
         finally:
             self.is_settled = self.is_ready = True
-            self.workers.answered.set()
+            self.workers.answer_ready.set()
 
     def _settle(self, vocabulary: CompilerVocabulary, make: MatcherFactory) -> None:
         if self._matcher is None:

@@ -57,9 +57,11 @@ class KeyTables:
         closing = sorted((piece, token) for token, piece in enumerate(spelled) if QUOTE in piece)
         self._closing = [piece for piece, _ in closing]
         self._closing_ids = [token for _, token in closing]
-        self._several = [token for piece, token in closing if piece.count(QUOTE) > 1 or BACKSLASH in piece]
+        self._string_starters = [
+            token for piece, token in closing if piece.count(QUOTE) > 1 or BACKSLASH in piece
+        ]
         """Tokens that may begin a string and complete or misspell it."""
-        self.with_value = [token for token in self._several if self._holds_refused_value(token)]
+        self.with_value = [token for token in self._string_starters if self._holds_refused_value(token)]
         """Tokens that contain the beginning of a value that is itself refused."""
         self._key_openers: dict[tuple[JsonMode, bool], Sequence[int]] = {}
         self._suspects: dict[tuple[JsonMode, bool, bytes], SuspectTokens] = {}
@@ -107,7 +109,7 @@ class KeyTables:
     def _find_suspects(self, mode: JsonMode, in_object: bool, escape: bytes) -> SuspectTokens:
         begun = UNKNOWN if mode is JsonMode.KEY else b""
         empty = JsonText(mode, (frozenset() if in_object else None,), begun, escape)
-        refused, tokens = self._sort_in_key(escape) if mode is JsonMode.KEY else ([], self._several)
+        refused, tokens = self._sort_in_key(escape) if mode is JsonMode.KEY else ([], self._string_starters)
         others = list[int]()
         by_key: dict[bytes, list[int]] = defaultdict(list)
         for token in tokens:

@@ -22,7 +22,7 @@ from antiphon.engines.base import TokenKind
 from antiphon.engines.base import Vocabulary as VocabularyTable
 from antiphon.errors import UnsupportedParameter
 
-MOST = 64 * 1024 * 1024
+MAX_KEPT_BYTES = 64 * 1024 * 1024
 """The most bytes of kept matchers, by the estimate below, which is usually several times too high."""
 
 ENTRIES = 1024
@@ -37,7 +37,7 @@ class MatcherCache:
     """Compiled grammars of one vocabulary. A request with a known grammar takes a copy, which costs
     microseconds. Any thread may use it."""
 
-    def __init__(self, most: int = MOST, clock: Callable[[], float] = time.thread_time) -> None:
+    def __init__(self, most: int = MAX_KEPT_BYTES, clock: Callable[[], float] = time.thread_time) -> None:
         """`clock` gives the calling thread's CPU seconds."""
         self._clock = clock
         self._kept: SegmentedLRU[bytes, Matcher] = SegmentedLRU(most, ENTRIES)
@@ -117,7 +117,7 @@ class MaskWorkers:
         self._lock = threading.Lock()
         self._stuck: set[Guide] = set()
         """Guides that were given up while a worker computed for them; that worker ends when it returns."""
-        self._at: set[Guide] = set()
+        self._in_progress: set[Guide] = set()
         """The guides for which workers compute now."""
         self._closed = False
         self.answered = threading.Event()
@@ -141,7 +141,7 @@ class MaskWorkers:
         """Drops a guide. A worker that is stuck on it is replaced."""
         guide.is_abandoned = True
         with self._lock:
-            if guide in self._at and guide not in self._stuck and guide.is_overdue():
+            if guide in self._in_progress and guide not in self._stuck and guide.is_overdue():
                 self._stuck.add(guide)
                 self._start()
 
@@ -160,7 +160,7 @@ class MaskWorkers:
             if guide.is_abandoned:
                 continue
             with self._lock:
-                self._at.add(guide)
+                self._in_progress.add(guide)
             try:
                 guide.work(self._vocabulary, partial(measure_since, cpu(), cpu), self._compiled.get_matcher)
             finally:
@@ -172,7 +172,7 @@ class MaskWorkers:
         """Notes that a worker has finished with a guide. Returns whether that worker was replaced
         meanwhile."""
         with self._lock:
-            self._at.discard(guide)
+            self._in_progress.discard(guide)
             surplus = guide in self._stuck
             self._stuck.discard(guide)
         return surplus

@@ -21,7 +21,7 @@ from antiphon.constraints.json_text import FoundValues
 from antiphon.constraints.key_guard import KeyGuard, KeyTables, remove_tokens
 from antiphon.errors import AntiphonError, EngineError, InvalidValue
 
-MOST = 64
+MAX_PLACES = 64
 """The most places that are examined for the same keys. A dead end beyond them ends the text with an error."""
 
 
@@ -40,7 +40,7 @@ class DeadEndSearch:
 
     def _can_continue(self, token: int) -> bool:
         place = self.keys.read_token(token)
-        if place is None or place in self.known or len(self.known) >= MOST:
+        if place is None or place in self.known or len(self.known) >= MAX_PLACES:
             return place is not None and self.known.get(place, True)
         ahead = DeadEndSearch(self.matcher.deep_copy(), self.keys.copy(), self.known)
         ahead.matcher.consume_token(token)

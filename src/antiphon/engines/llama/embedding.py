@@ -153,12 +153,12 @@ class EmbeddingLoop:
         for answer in tuple(self._active):
             gone = EngineDied if answer.taken else EngineUnavailable
             self._end(answer, StreamEnd(gone("the engine has stopped")))
-        self._flush()
+        self._deliver_events()
 
     def _run_commands(self) -> None:
         """Carries out the commands of other threads. It waits for one if there is nothing to compute."""
         if not self._queue:
-            self._flush()
+            self._deliver_events()
             self._inbox.wait()()
         for command in self._inbox.take_all():
             command()
@@ -193,7 +193,7 @@ class EmbeddingLoop:
         batch = self._select_batch()
         if not batch:
             return
-        self._announce(batch)
+        self._announce_started(batch)
         found = guard(self._compute, batch)
         if isinstance(found, AntiphonError) and len(batch) > 1:
             for answer, text in batch:
@@ -201,7 +201,7 @@ class EmbeddingLoop:
                     self._finish_batch([(answer, text)], guard(self._compute, [(answer, text)]))
         else:
             self._finish_batch(batch, found)
-        self._flush()
+        self._deliver_events()
 
     def _finish_batch(
         self, batch: list[tuple[EmbeddingStream, "array[int]"]], found: tuple[int, Rows] | AntiphonError
@@ -237,7 +237,7 @@ class EmbeddingLoop:
             answer.taken += 1
         return batch
 
-    def _announce(self, batch: list[tuple[EmbeddingStream, "array[int]"]]) -> None:
+    def _announce_started(self, batch: list[tuple[EmbeddingStream, "array[int]"]]) -> None:
         """Sends SequenceStarted to requests whose first text is in this batch."""
         now = self._clock()
         for answer in dict.fromkeys(answer for answer, _ in batch):
@@ -246,7 +246,7 @@ class EmbeddingLoop:
             self._waits.add(now - answer.began)
             tokens = sum(map(len, answer.texts))
             self._outbox.append((answer, SequenceStarted(tokens, 0, now - answer.began)))
-        self._flush()
+        self._deliver_events()
 
     def _compute(self, batch: list[tuple[EmbeddingStream, "array[int]"]]) -> tuple[int, Rows]:
         """Computes the vectors of a batch; a lone request can abort it."""
@@ -280,7 +280,7 @@ class EmbeddingLoop:
             if answer.sent == len(answer.texts):
                 self._end(answer, StreamEnd())
 
-    def _flush(self) -> None:
+    def _deliver_events(self) -> None:
         if self._outbox:
             self._post(self._outbox)
             self._outbox = []

@@ -24,7 +24,7 @@ from antiphon.engines.base import (
 from antiphon.testing.rules import interrupt, require, require_end, require_soon
 
 GREEDY = Sampling(temperature=0.0)
-FAR = 100_000
+UNTIL_CLOSED = 100_000
 """max_tokens of a sequence that runs until it is closed."""
 
 
@@ -68,7 +68,7 @@ class TokenProbe:
         self,
         prompt: int = 0,
         *,
-        max_tokens: int = FAR,
+        max_tokens: int = UNTIL_CLOSED,
         sampling: Sampling = GREEDY,
         logprobs: int | None = None,
         stop: tuple[int, ...] = (),

@@ -156,7 +156,7 @@ FINITE = (
 )
 """Constraints that end by themselves, some in forced tokens, and the outputs that they allow."""
 OPEN = Constraint(ConstraintKind.REGEX, "[ab]+")
-LONGEST = 40
+MAX_FINITE_TOKENS = 40
 """More tokens than any output of FINITE has."""
 
 
@@ -185,7 +185,7 @@ async def no_constraint_ends_anything_before_min_tokens(probe: TokenProbe) -> No
             await _require_end_after(
                 probe, _build_request(probe, constraint, length, logprobs=logprobs), length
             )
-            for least in (length + 1, LONGEST):
+            for least in (length + 1, MAX_FINITE_TOKENS):
                 told.add(
                     await _require_refusal(probe, _build_request(probe, constraint, least, logprobs=logprobs))
                 )
@@ -267,7 +267,7 @@ def _build_request(
     sampling: Sampling = GREEDY,
 ) -> TokenRequest:
     sampling = replace(sampling, min_tokens=least)
-    asked = probe.build_request(max_tokens=LONGEST + 2, sampling=sampling, logprobs=logprobs)
+    asked = probe.build_request(max_tokens=MAX_FINITE_TOKENS + 2, sampling=sampling, logprobs=logprobs)
     return replace(asked, constraint=constraint)
 
 
