@@ -47,18 +47,18 @@ class Admin:
     ) -> "list[Card]":
         """Returns the rows of a list, at most `most`, page by page."""
         found: list[Card] = []
-        asked = dict(query or {})
+        parameters = dict(query or {})
         cursor = "before" if path == ("audit",) else "after"
         while True:
             left = PAGE if most is None else min(PAGE, most - len(found))
-            page = self.get(*path, limit=str(left), **asked)
+            page = self.get(*path, limit=str(left), **parameters)
             rows, following = page.get("data"), page.get("next")
             if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
                 raise self._build_failure()
             found += rows
             if not isinstance(following, str) or not rows or len(found) == most:
                 return found
-            asked[cursor] = following
+            parameters[cursor] = following
 
     def get(self, *path: str, **query: str) -> Card:
         """Fetches an object, or the answer to a query."""
@@ -185,8 +185,12 @@ def is_operator_key(card: Card) -> bool:
     """Whether a key that the server shows is the operator's of this machine."""
     from antiphon.auth.secrets import KEY, extract_prefix
 
-    kept = read_operator_key()
-    return kept is not None and KEY.fullmatch(kept) is not None and card.get("prefix") == extract_prefix(kept)
+    stored = read_operator_key()
+    return (
+        stored is not None
+        and KEY.fullmatch(stored) is not None
+        and card.get("prefix") == extract_prefix(stored)
+    )
 
 
 def keep_operator_key(secret: str) -> str:

@@ -218,8 +218,8 @@ class Client:
     def _explain_unreachable(self, problem: httpx2.TransportError) -> CallFailed:
         cause = _find_system_error(problem)
         if isinstance(cause, ssl.SSLCertVerificationError):
-            said = cause.verify_message.rstrip(".")
-            return CallFailed(f"the certificate of {self.url} is not trusted ({said})")
+            reason = cause.verify_message.rstrip(".")
+            return CallFailed(f"the certificate of {self.url} is not trusted ({reason})")
         if isinstance(cause, ssl.SSLError):
             plain = self.url.replace("https:", "http:", 1)
             return CallFailed(
@@ -258,13 +258,13 @@ def _find_system_error(problem: BaseException | None) -> OSError | None:
 
 
 def _explain_reason(problem: httpx2.TransportError) -> str:
-    cause, said = _find_system_error(problem), str(problem)
+    cause, reason = _find_system_error(problem), str(problem)
     if isinstance(cause, ConnectionError) and not isinstance(problem, httpx2.ConnectError):
-        said = "closed connection"
-    if "closed connection" in said or "disconnected" in said:
+        reason = "closed connection"
+    if "closed connection" in reason or "disconnected" in reason:
         return "the server ended it before its answer was whole"
     if isinstance(problem, httpx2.RemoteProtocolError):
         return "what answers there does not speak HTTP"
     if cause is not None and cause.strerror:
         return cause.strerror.lower()
-    return "timed out" if isinstance(problem, httpx2.TimeoutException) else said
+    return "timed out" if isinstance(problem, httpx2.TimeoutException) else reason

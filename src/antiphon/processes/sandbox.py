@@ -199,14 +199,14 @@ def _parse_answer(answer: bytes, code: int) -> object:
     if code in (-signal.SIGPROF, -signal.SIGXCPU):
         raise JobStopped(Stop.TIME, "it took too much time")
     try:
-        said = json.loads(answer)
+        parsed = json.loads(answer)
     except ValueError:  # there is none, or a part of one
         raise _to_job_stopped(code) from None
-    if "result" in said:
-        return said["result"]
-    if "error" in said:
-        raise ErrorReport(**said["error"]).to_exception()
-    raise JobStopped(Stop(said["stop"]), said["message"])
+    if "result" in parsed:
+        return parsed["result"]
+    if "error" in parsed:
+        raise ErrorReport(**parsed["error"]).to_exception()
+    raise JobStopped(Stop(parsed["stop"]), parsed["message"])
 
 
 def _to_job_stopped(code: int) -> JobStopped:

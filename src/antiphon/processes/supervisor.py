@@ -149,13 +149,13 @@ def format_url(listener: socket.socket) -> str:
 
 
 def filter_host_environment(environ: Mapping[str, str], wait_policy: str) -> dict[str, str]:
-    """The environment of an engine host. Values that the user set for OpenMP or glibc are kept."""
-    kept = {
+    """The environment of an engine host. Values that the user set for OpenMP or glibc are passed_on."""
+    passed_on = {
         name: value
         for name, value in environ.items()
         if name in HOST_VARIABLES or name.startswith(HOST_PREFIXES)
     }
-    return {"OMP_WAIT_POLICY": wait_policy, MALLOC: LARGE_PAGES} | kept
+    return {"OMP_WAIT_POLICY": wait_policy, MALLOC: LARGE_PAGES} | passed_on
 
 
 def filter_http_environment(environ: Mapping[str, str]) -> dict[str, str]:

@@ -111,7 +111,7 @@ class Workers:
         alone = self._count == 1
         name = "the HTTP process" if alone else f"the HTTP process {number + 1}"
         watch = ChildWatch(
-            name, self._start, lambda *said: self._update_state(worker, *said), paced=not alone
+            name, self._start, lambda *state: self._update_state(worker, *state), paced=not alone
         )
         worker = Worker(watch)
         return worker

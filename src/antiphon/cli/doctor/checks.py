@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from antiphon.cli.commands.serve import describe_room, size_model
-from antiphon.cli.doctor.findings import Finding, Standing, report_ok, report_problem, to_finding
+from antiphon.cli.doctor.findings import Finding, FindingSeverity, report_ok, report_problem, to_finding
 from antiphon.cli.model_files import assign_adapters, check_adapter, find_cache, require_directory
 from antiphon.cli.output import CallFailed
 from antiphon.cli.serve_options import DEMO_MODEL, ServeOptions
@@ -53,13 +53,13 @@ class Sized:
     bytes: int
 
 
-def check_settings(asked: ServeOptions) -> tuple[Settings, Finding]:
+def check_settings(serve_options: ServeOptions) -> tuple[Settings, Finding]:
     """The settings, or the defaults where they are broken."""
     try:
-        settings = asked.load_settings()
+        settings = serve_options.load_settings()
     except SettingsError as error:
         return with_models(Settings(), [build_model(DEMO_MODEL)]), to_finding("settings-invalid", error)
-    file = asked.find_file()
+    file = serve_options.find_file()
     return settings, report_ok(
         "settings", f"{file} and the environment" if file else "the environment; no file"
     )
@@ -74,7 +74,9 @@ def check_models(settings: Settings) -> tuple[list[Sized], list[Finding]]:
             known = _resolve_local(each, settings)
             if known is None:
                 findings.append(
-                    report_problem("model-not-fetched", f"{each.path} is not here yet", Standing.ADVICE)
+                    report_problem(
+                        "model-not-fetched", f"{each.path} is not here yet", FindingSeverity.ADVICE
+                    )
                 )
                 continue
             one = _size_model(known)
@@ -123,8 +125,8 @@ def check_memory(models: list[Sized]) -> list[Finding]:
     if not models:
         return []
     needed, room = sum(one.bytes for one in models), measure_free_memory()
-    said = f"weights and context need {needed / GIGABYTE:.2f} GB; {room / GIGABYTE:.2f} GB can be had"
-    return [report_problem("memory-short", said) if needed > room else report_ok("memory", said)]
+    message = f"weights and context need {needed / GIGABYTE:.2f} GB; {room / GIGABYTE:.2f} GB can be had"
+    return [report_problem("memory-short", message) if needed > room else report_ok("memory", message)]
 
 
 def measure_free_memory() -> int:
@@ -137,19 +139,19 @@ def measure_free_memory() -> int:
 def check_adapters(settings: Settings, models: list[Sized]) -> Iterator[Finding]:
     """The directories that callers may load from, and each adapter of the settings against its model."""
     paths = {one.model.name: one.model.path for one in models}
-    for said in settings.lora.directories:
+    for directory in settings.lora.directories:
         try:
-            yield report_ok("adapters", f"callers may load from {require_directory(said)}")
+            yield report_ok("adapters", f"callers may load from {require_directory(directory)}")
         except SettingsError as error:
             yield to_finding("settings-invalid", error)
-    if len(models) == len(settings.models):  # else some are not here, and that was said
+    if len(models) == len(settings.models):  # else some are not here, and that was directory
         try:
             settings = assign_adapters(with_models(settings, [one.model for one in models]))
         except SettingsError as error:
             yield to_finding("settings-invalid", error)
             return
     for adapter in settings.adapters:
-        if base := paths.get(adapter.model or ""):  # else what is wrong with the model was said
+        if base := paths.get(adapter.model or ""):  # else what is wrong with the model was directory
             yield _check_adapter(adapter, base)
 
 
@@ -170,8 +172,8 @@ def check_port(server: ServerSettings) -> Finding:
         if " is taken" not in error.message:
             return to_finding("address-unavailable", error)
         if _is_antiphon(server):
-            said = f"Antiphon runs already on port {server.port} of {server.host}"
-            return report_problem("port-taken", said, Standing.ADVICE)
+            message = f"Antiphon runs already on port {server.port} of {server.host}"
+            return report_problem("port-taken", message, FindingSeverity.ADVICE)
         return report_problem("port-taken", f"port {server.port} of {server.host} is taken")
     which = f"port {server.port}" if server.port else "some port"
     return report_ok("port", f"{which} of {server.host} is free")
@@ -212,10 +214,12 @@ def check_confinement(settings: Settings) -> Finding:
     except SettingsError as error:
         return to_finding("engine-user-unusable", error)
     if entry is None and os.geteuid() == 0:
-        return report_problem("engine-as-root", "engines run with the rights of root", Standing.ADVICE)
+        return report_problem("engine-as-root", "engines run with the rights of root", FindingSeverity.ADVICE)
     whose = f"engines run as {entry.pw_name if entry else 'the user of the server'}, with limits"
     if sys.platform != "linux":
-        return report_problem("confinement-partial", f"{whose}, and may gain privileges", Standing.ADVICE)
+        return report_problem(
+            "confinement-partial", f"{whose}, and may gain privileges", FindingSeverity.ADVICE
+        )
     return report_ok("confinement", f"{whose} and without new privileges")
 
 
@@ -258,14 +262,14 @@ def read_probe(output: bytes, death: str, words: str) -> Iterator[Finding]:
     step, is_alive = {"step": "", "what": ""}, False
     for line in output.splitlines():
         try:
-            said = json.loads(line)
+            parsed = json.loads(line)
         except ValueError:
             continue
-        if isinstance(said, dict) and "step" in said:
-            step = said
-        elif isinstance(said, dict) and "standing" in said:
+        if isinstance(parsed, dict) and "step" in parsed:
+            step = parsed
+        elif isinstance(parsed, dict) and "standing" in parsed:
             is_alive = True
-            yield Finding(**{**said, "standing": Standing(said["standing"])})
+            yield Finding(**{**parsed, "standing": FindingSeverity(parsed["standing"])})
     if not is_alive:
         reason = f"the engine's Python cannot run Antiphon ({death or 'it says nothing'})"
         yield report_problem("interpreter-unusable", f"{reason}: {words}" if words else reason)

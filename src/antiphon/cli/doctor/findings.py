@@ -8,7 +8,7 @@ from enum import StrEnum
 from antiphon.errors import AntiphonError
 
 
-class Standing(StrEnum):
+class FindingSeverity(StrEnum):
     """How bad a finding is."""
 
     OK = "ok"
@@ -24,7 +24,7 @@ class Finding:
 
     id: str
     """One of REMEDIES, or for what is well the name of the check."""
-    standing: Standing
+    standing: FindingSeverity
     said: str
     remedy: str = ""
 
@@ -79,19 +79,19 @@ REMEDIES = {
 """What helps in general, by the finding's id."""
 
 
-def report_ok(check: str, said: str) -> Finding:
+def report_ok(check: str, message: str) -> Finding:
     """Makes a finding without a problem."""
-    return Finding(check, Standing.OK, said)
+    return Finding(check, FindingSeverity.OK, message)
 
 
-def report_problem(name: str, said: str, standing: Standing = Standing.BROKEN) -> Finding:
+def report_problem(name: str, message: str, standing: FindingSeverity = FindingSeverity.BROKEN) -> Finding:
     """Makes a finding with a problem and its remedy."""
-    return Finding(name, standing, said, REMEDIES[name])
+    return Finding(name, standing, message, REMEDIES[name])
 
 
 def to_finding(name: str, error: AntiphonError, mark: str = "; ") -> Finding:
     """Converts an error. The part of its sentence after a semicolon or another mark is the remedy."""
-    said, marked, remedy = error.message.rstrip(".").rpartition(mark)
+    message, marked, remedy = error.message.rstrip(".").rpartition(mark)
     if not marked:
         return report_problem(name, error.message)
-    return Finding(name, Standing.BROKEN, said, remedy[0].upper() + remedy[1:])
+    return Finding(name, FindingSeverity.BROKEN, message, remedy[0].upper() + remedy[1:])

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from antiphon.cli.doctor.findings import Finding, Standing, report_ok, report_problem, to_finding
+from antiphon.cli.doctor.findings import Finding, FindingSeverity, report_ok, report_problem, to_finding
 from antiphon.engines.base import LoadSpec
 from antiphon.engines.llama.embedding import load_any
 from antiphon.engines.llama.libllama.library import LibraryFile, find_installed, find_library
@@ -94,13 +94,13 @@ def open_library(explicit: str | None) -> tuple[str, ...] | None:
             passed.append((place, error.message))
             continue
         for other, why in passed:
-            said = f"{other.origin}, {other.path} comes first and is passed over: {why}"
-            print_finding(report_problem("library-passed-over", said, Standing.ADVICE))
+            message = f"{other.origin}, {other.path} comes first and is passed over: {why}"
+            print_finding(report_problem("library-passed-over", message, FindingSeverity.ADVICE))
         why = "the first that can be used" if passed else "the first that was found"
         why = "the setting names it" if explicit else why
         where = f"{place.origin}, {place.path} ({why})"
-        said = f"{library.describe_version()}, from {where}; its binary interface is known"
-        print_finding(report_ok("library", said))
+        message = f"{library.describe_version()}, from {where}; its binary interface is known"
+        print_finding(report_ok("library", message))
         return tuple(library.list_cpu_features())
     if passed:
         print_finding(to_finding("library-unusable", LibraryError(passed[-1][1])))
@@ -125,16 +125,16 @@ def check_processor(uses: Sequence[str], has: Sequence[str]) -> Finding:
         return report_ok("cpu", f"the library uses {used}")
     gain = f"; {MEASURED_GAIN}" if "AVX512" in left else ""
     gain = "; without these it is several times slower" if DECISIVE & set(left) else gain
-    said = f"the library uses {used} of this processor, not {' '.join(left)}{gain}"
-    return report_problem("cpu-features-unused", said, Standing.ADVICE)
+    message = f"the library uses {used} of this processor, not {' '.join(left)}{gain}"
+    return report_problem("cpu-features-unused", message, FindingSeverity.ADVICE)
 
 
 def check_threads(threads: int, processors: int) -> Finding:
     """The threads of the model that has most against the processors."""
-    said = f"{threads} threads on {processors} processors"
+    message = f"{threads} threads on {processors} processors"
     if threads > processors:
-        return report_problem("threads-too-many", said, Standing.ADVICE)
-    return report_ok("threads", said)
+        return report_problem("threads-too-many", message, FindingSeverity.ADVICE)
+    return report_ok("threads", message)
 
 
 def load(spec: LoadSpec) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from antiphon.auth.secrets import PEPPER_FILE, load_pepper, parse_pepper
 from antiphon.cli.bootstrap import MARK, find_spool, find_store_url
-from antiphon.cli.doctor.findings import Finding, Standing, report_ok, report_problem, to_finding
+from antiphon.cli.doctor.findings import Finding, FindingSeverity, report_ok, report_problem, to_finding
 from antiphon.cli.serve_options import find_home
 from antiphon.errors import LimitsUnavailable, SettingsError, StoreRefused, StoreUnavailable
 from antiphon.settings.schema import Settings
@@ -25,7 +25,7 @@ REACHED_S = 2
 """Seconds in which a database or Redis elsewhere has to answer."""
 
 
-def check_keyed(settings: Settings, environ: Mapping[str, str], user_home: Path) -> Iterator[Finding]:
+def check_tenancy(settings: Settings, environ: Mapping[str, str], user_home: Path) -> Iterator[Finding]:
     """The database, the pepper where there is a database, the spool, and what else the settings name."""
     home = find_home(environ, user_home)
     try:
@@ -57,8 +57,10 @@ def _check_store(database: Database, settings: Settings, home: Path) -> Iterator
     elif standing.found is None:
         yield report_ok("store", f"{database.shown} is empty; the first start makes its tables")
     elif standing.pending:
-        said = f"{database.shown} is at revision {standing.found}, and this version wants {standing.wanted}"
-        yield report_problem("store-outdated", said)
+        message = (
+            f"{database.shown} is at revision {standing.found}, and this version wants {standing.wanted}"
+        )
+        yield report_problem("store-outdated", message)
     else:
         yield report_ok("store", f"{database.shown} answers, at revision {standing.found}")
         yield _check_pepper(database, settings, home)
@@ -66,12 +68,12 @@ def _check_store(database: Database, settings: Settings, home: Path) -> Iterator
 
 def _check_pepper(database: Database, settings: Settings, home: Path) -> Finding:
     """Whether the keys of the database were made with the pepper that is here."""
-    mark, said = SqlTenancy(database).mark(MARK), settings.keys.pepper
-    where = "ANTIPHON_PEPPER" if said else str(home / PEPPER_FILE)
-    if mark is None and not said and not (home / PEPPER_FILE).exists():
+    mark, configured = SqlTenancy(database).mark(MARK), settings.keys.pepper
+    where = "ANTIPHON_PEPPER" if configured else str(home / PEPPER_FILE)
+    if mark is None and not configured and not (home / PEPPER_FILE).exists():
         return report_ok("pepper", f"{where} is not there yet; the first start makes it")
     try:
-        pepper = parse_pepper(said) if said else load_pepper(home, make=False)
+        pepper = parse_pepper(configured) if configured else load_pepper(home, make=False)
     except StoreRefused as error:
         return to_finding("pepper-unusable", error)
     if mark not in (None, pepper.mark):
@@ -87,8 +89,12 @@ def _check_spool(spool: Path, most: int) -> Finding:
             "spool-unusable", f"the ledger's spool {spool} cannot be written: {place} cannot"
         )
     free = shutil.disk_usage(place).free
-    said = f"{spool}: {free / MEGABYTE:,.0f} MB free; it may take {most / MEGABYTE:,.0f}"
-    return report_problem("spool-short", said, Standing.ADVICE) if free < most else report_ok("spool", said)
+    message = f"{spool}: {free / MEGABYTE:,.0f} MB free; it may take {most / MEGABYTE:,.0f}"
+    return (
+        report_problem("spool-short", message, FindingSeverity.ADVICE)
+        if free < most
+        else report_ok("spool", message)
+    )
 
 
 def _check_limits(limits: LimitsSettings, url: str) -> Finding:
@@ -107,7 +113,7 @@ def _check_limits(limits: LimitsSettings, url: str) -> Finding:
     except LimitsUnavailable as error:
         passes = limits.unavailable == "open"  # then each process counts alone, and requests are served
         return report_problem(
-            "limits-unusable", error.message, Standing.ADVICE if passes else Standing.BROKEN
+            "limits-unusable", error.message, FindingSeverity.ADVICE if passes else FindingSeverity.BROKEN
         )
 
 

@@ -84,7 +84,11 @@ async def open_drain(settings: Settings, entries: EntryStore) -> AsyncIterator[D
 
 @asynccontextmanager
 async def open_seeds(
-    entries: EntryStore, tenancy: TenancyStore, drain: Drain | None, clock: Clock, began: int | None = None
+    entries: EntryStore,
+    tenancy: TenancyStore,
+    drain: Drain | None,
+    clock: Clock,
+    started_ms: int | None = None,
 ) -> AsyncIterator[LedgerSeeder]:
     """Reads used amounts of limits from the ledger while the context lasts.
 
@@ -96,7 +100,7 @@ async def open_seeds(
         if drain is not None and not drain.drain_now() and not drain.status.another_drains:
             raise StoreUnavailable("what was written down is not in the database yet")
 
-    seeds = LedgerSeeder(entries, clock.wall, drain_first, tenancy.families, began)
+    seeds = LedgerSeeder(entries, clock.wall, drain_first, tenancy.families, started_ms)
     try:
         yield seeds
     finally:

@@ -158,8 +158,8 @@ class Coordinator:
         try:
             _write_names(self._path, *written)
         except OSError as problem:
-            said = os.strerror(problem.errno or 0)
-            raise EngineError(f"the adapters cannot be changed: the runtime directory: {said}") from None
+            reason = os.strerror(problem.errno or 0)
+            raise EngineError(f"the adapters cannot be changed: the runtime directory: {reason}") from None
         self._names = written
         for session in self._sessions:
             session.link.put(Names(*written))
