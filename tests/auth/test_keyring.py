@@ -180,7 +180,7 @@ async def test_running_requests_go_on_until_their_key_is_ended(world):
     assert accepted() == [False, False, True]
 
 
-async def test_running_requests_outlive_an_expired_key_not_an_ended_one(world):
+async def test_running_requests_outlive_expired_keys_not_ended_ones(world):
     actor = await world.ring.verify(world.give(KeyKind.SERVICE, project="one", expires=NOW + 100), NOBODY)
     world.change_keys(expires=NOW + 10)
     world.now = NOW + 200

@@ -96,7 +96,7 @@ def test_a_text_is_one_message_of_the_user():
     assert asked(messages="Hello!") == asked(messages=[{"role": "user", "content": "Hello!"}])
 
 
-def test_a_list_of_texts_is_several_prompts_each_with_a_message_of_the_user():
+def test_a_list_of_texts_is_a_user_message_per_prompt():
     call = asked(messages=["one", "two"], n=3)
     assert words(call) == [[(Role.USER, "one")], [(Role.USER, "two")]]
     assert call.request.output.choices == 3
@@ -172,7 +172,7 @@ def test_a_choice_without_tools_or_of_an_unknown_one_is_refused():
 # --- the rest -----------------------------------------------------------------------------------------------
 
 
-def test_biases_are_refused_in_the_words_of_the_page_and_none_are_no_error():
+def test_biases_are_refused_in_the_pages_words_and_none_is_fine():
     error = refused(logit_bias={"5": 1})
     assert isinstance(error, UnsupportedParameter)
     assert (error.message, error.param) == ("logit_bias is not currently supported", "logit_bias")
@@ -183,7 +183,7 @@ def test_biases_are_refused_in_the_words_of_the_page_and_none_are_no_error():
 @pytest.mark.parametrize(
     "field", [field for field in FIELDS if field.support is FieldSupport.REFUSED], ids=str
 )
-def test_what_the_table_refuses_is_refused_by_name_but_for_what_happens_anyway(field):
+def test_table_refusals_name_the_field_unless_it_changes_nothing(field):
     error = refused(**{field.name: "surprise"})
     assert isinstance(error, UnsupportedParameter) and error.param == field.name
     for harmless in field.accepted_values:
@@ -202,7 +202,7 @@ def test_thinking_is_shown_only_when_asked_for():
     assert loud.reasoning.terms.effort == "include_thinking"
 
 
-def test_fields_of_other_endpoints_and_of_none_are_refused_or_reported():
+def test_fields_of_other_or_no_endpoints_are_refused_or_reported():
     assert isinstance(refused(surprise=1), UnknownParameter)
     for name in ("guided_regex", "mirostat_target", "cache_salt", "best_friend"):
         assert refused(**{name: "x"}).code == "unknown_parameter", "the shape can hold it, the table says no"

@@ -45,7 +45,7 @@ def answered(*choices, usage=None):
     return json.loads(CHAT.answer(HEAD, call(), CollectedGeneration(choices, usage or Usage(3, 2))))
 
 
-def test_a_buffered_answer_has_the_keys_of_the_page_and_no_others():
+def test_a_buffered_answer_has_exactly_the_keys_of_the_page():
     assert answered(CollectedChoice(0, "Ahoy", FinishReason.STOP)) == {
         "id": "cmpl-abc",
         "created": 7,
@@ -57,7 +57,7 @@ def test_a_buffered_answer_has_the_keys_of_the_page_and_no_others():
     }
 
 
-def test_a_stream_is_roles_then_parts_then_an_end_with_usage_for_each_choice():
+def test_a_stream_has_roles_parts_and_an_end_with_usage():
     events = [
         Started(3),
         TextDelta(1, "b", 1),
@@ -92,7 +92,7 @@ def test_of_several_prompts_the_last_frame_says_what_all_took():
     assert found[-1]["choices"] == [{"index": 0, "delta": {}, "finish_reason": "length"}]
 
 
-def test_a_call_begins_with_its_whole_name_and_calls_are_told_apart_by_their_index():
+def test_a_call_starts_with_its_whole_name_and_has_an_index():
     events = [
         Started(3),
         ToolCallStarted(0, 0, "c0", "get_weather", 4),
@@ -158,7 +158,7 @@ def test_errors_are_flat():
     assert Empower().status(error) == 404
 
 
-def test_a_stream_that_breaks_ends_with_an_error_that_openais_clients_raise():
+def test_a_broken_stream_ends_with_an_error_openai_clients_raise():
     chunks = CHAT.encoder(HEAD, call())
     said = chunks.error(EngineDied("the engine's process ended"))
     assert b"[DONE]" not in said

@@ -80,7 +80,7 @@ RANGES = {
 
 @pytest.mark.parametrize("operation", [TEXT, CHAT], ids=["text", "chat"])
 @pytest.mark.parametrize("name", RANGES)
-def test_both_ends_of_a_range_are_in_it_and_what_lies_beyond_is_named(operation, name):
+def test_range_ends_are_included_and_a_value_outside_is_named(operation, name):
     low, high = RANGES[name]
     for value in (low, high):
         decode(operation, **{name: value})
@@ -138,7 +138,7 @@ def test_no_tokens_are_made_only_to_score_a_prompt():
 
 
 @pytest.mark.parametrize("operation", [TEXT, CHAT], ids=["text", "chat"])
-def test_the_newer_name_of_max_tokens_is_taken_and_both_only_where_they_agree(operation):
+def test_both_names_of_max_tokens_are_accepted_if_they_agree(operation):
     assert decode(operation, max_completion_tokens=7).request.output.max_tokens == 7
     assert decode(operation, max_completion_tokens=7, max_tokens=7).request.output.max_tokens == 7
     refused = refusal(operation, max_completion_tokens=7, max_tokens=8)
@@ -154,7 +154,7 @@ def test_too_many_tokens_are_lowered_or_refused_as_asked(said, overflow):
 # --- sampling ---
 
 
-def test_a_repetition_penalty_of_0_is_as_little_as_a_divisor_can_be():
+def test_a_repetition_penalty_of_0_is_the_smallest_divisor():
     assert 0 < (decode(TEXT, repetition_penalty=0).request.sampling.repetition_penalty or 0) <= 1e-6
 
 
@@ -294,7 +294,7 @@ def test_no_images_are_fine(prompt, images):
     ],
     ids=range(8),
 )  # fmt: skip
-def test_images_that_do_not_match_their_places_have_their_own_sentence(prompt, images, sentence):
+def test_images_that_do_not_match_their_places_get_own_message(prompt, images, sentence):
     refused = refusal(TEXT, prompt=prompt, images=images)
     assert isinstance(refused, InvalidValue) and sentence in refused.message and refused.param == "images"
 
@@ -360,7 +360,7 @@ def test_calls_can_be_made_one_by_one():
         ("service_tier", "priority", "default"), ("stream_options", {"include_usage": False}, {}),
     ],
 )  # fmt: skip
-def test_what_is_not_built_is_refused_by_name_but_for_what_happens_anyway(name, refused, taken):
+def test_unbuilt_fields_are_refused_unless_they_change_nothing(name, refused, taken):
     for operation in (TEXT, CHAT):
         problem = refusal(operation, **{name: refused})
         assert isinstance(problem, UnsupportedParameter) and problem.param == name

@@ -25,7 +25,7 @@ def test_every_endpoint_is_described_and_below_the_prefix():
         assert endpoint.path.startswith(f"{DIALECT.prefix}/") and endpoint.summary and endpoint.answers
 
 
-def test_every_reference_leads_somewhere_and_no_name_is_another_dialects():
+def test_references_resolve_and_names_belong_to_one_dialect():
     for schema in DESCRIBED.schemas.values():
         Draft202012Validator.check_schema(schema)
     text = json.dumps(

@@ -119,7 +119,7 @@ def test_a_buffered_chat_says_its_message_and_its_calls():
 # --- streams ---
 
 
-def test_a_stream_ends_each_choice_with_the_usage_of_the_whole_request():
+def test_a_stream_ends_each_choice_with_the_requests_usage():
     events = [
         Started(25, 5),
         TextDelta(1, "b"),
@@ -141,7 +141,7 @@ def test_a_stream_ends_each_choice_with_the_usage_of_the_whole_request():
     assert all(len(valid("FireworksCompletion", frame)["choices"]) == 1 for frame in found)
 
 
-def test_a_streamed_chat_gives_each_choice_its_role_and_its_calls():
+def test_a_streamed_chat_gives_each_choice_its_role_and_calls():
     events = [
         Started(25),
         TextDelta(0, "hm"),

@@ -28,7 +28,7 @@ def refusal(*messages, **fields):
     return caught.value
 
 
-def test_the_assistants_turn_is_opened_unless_it_is_said_otherwise():
+def test_the_assistants_turn_is_opened_unless_disabled():
     assert chat().generation_prompt and not chat().continues
     assert chat(add_generation_prompt=True, continue_final_message=False) == chat()
     assert not chat(add_generation_prompt=False).generation_prompt
@@ -54,7 +54,7 @@ def test_where_nothing_can_be_continued_the_field_is_refused(messages, fields, c
     assert (error.status, error.code, error.param) == (400, code, "continue_final_message")
 
 
-def test_a_template_its_values_and_documents_are_the_requests_own():
+def test_the_request_sets_the_template_its_values_and_documents():
     documents = [{"title": "a", "text": "b"}]
     prompt = chat(chat_template="{{ x }}", chat_template_kwargs={"x": [1, {"y": None}]}, documents=documents)
     assert prompt.template == "{{ x }}" and prompt.template_values == {"x": [1, {"y": None}]}

@@ -169,7 +169,7 @@ OUT_OF_RANGE = [
 
 @pytest.mark.parametrize("decode", [chat, text])
 @pytest.mark.parametrize(("name", "value", "says"), OUT_OF_RANGE)
-def test_a_wrong_value_is_refused_with_what_is_taken_and_what_came(decode, name, value, says):
+def test_a_wrong_value_is_refused_with_expected_and_given_values(decode, name, value, says):
     error = refusal(decode, **{name: value})
     assert (error.status, error.code, error.param) == (400, "invalid_value", name)
     assert error.message == f"{name} {says}"
@@ -335,7 +335,7 @@ def test_no_tokens_are_asked_for_only_with_echo():
     assert refusal(text, max_tokens=-5, echo=True).param == "max_tokens"
 
 
-def test_a_text_asks_for_log_probabilities_by_number_and_a_chat_by_two_fields():
+def test_logprobs_are_a_number_for_text_and_two_fields_for_chat():
     assert [text(logprobs=count).request.output.logprobs for count in (None, 0, 5, 20)] == [None, 0, 5, 20]
     assert refusal(text, logprobs=-2).param == refusal(text, logprobs=True).param == "logprobs"
     for fields, wanted in (

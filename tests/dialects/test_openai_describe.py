@@ -42,7 +42,7 @@ def test_every_field_of_the_table_is_told():
                 assert field.description in schema["properties"][field.name]["description"]
 
 
-def test_examples_are_taken_by_their_own_schemas_and_by_the_decoder():
+def test_examples_pass_their_own_schemas_and_the_decoder():
     decoders = {
         "ChatCompletionRequest": OpenAIChatCompletions(report=False).decode,
         "CompletionRequest": OpenAICompletions(report=False).decode,

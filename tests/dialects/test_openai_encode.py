@@ -97,7 +97,7 @@ def test_a_buffered_text_has_openais_shape():
 
 
 @pytest.mark.parametrize("include_usage", [False, True])
-def test_a_streamed_chat_opens_each_choice_with_its_role_and_closes_it_once(include_usage):
+def test_a_streamed_choice_opens_with_its_role_and_closes_once(include_usage):
     chunks = CHAT.encoder(HEAD, call(2, include_usage=include_usage))
     events: list[Event] = [
         Started(5),
@@ -290,7 +290,7 @@ def test_many_packed_scores_are_written_like_the_same_one_by_one():
         (EngineDied("died"), "server_error"),
     ],
 )
-def test_errors_have_openais_envelope_and_end_a_stream_without_done(error, kind):
+def test_errors_use_openais_envelope_and_streams_lack_done(error, kind):
     envelope = {"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code}}
     assert json.loads(OpenAI().error(error)) == envelope
     data = CHAT.encoder(HEAD, call()).error(error)
@@ -328,7 +328,7 @@ def test_token_ids_stand_beside_what_they_are_of():
 
 
 @pytest.mark.parametrize("operation", [CHAT, TEXT])
-def test_streamed_token_ids_come_with_their_chunks_and_the_prompts_first(operation):
+def test_streamed_token_ids_come_per_chunk_after_the_prompts(operation):
     chunks = operation.encoder(HEAD, telling())
     events: list[Event] = [
         Started(3, prompts=((1, 2, 3),)),
@@ -368,7 +368,7 @@ def test_the_usage_so_far_grows_to_the_last():
     assert told[-1] == told[-2] == USAGE_JSON
 
 
-def test_ranks_are_those_that_were_told_and_the_likeliests_their_places():
+def test_ranks_are_as_reported_or_the_place_among_the_likeliest():
     row = TokenScore(5, b" a", -1.5, ((6, b" b", -0.25), (8, b"\xe2", -0.75), (9, b"c", -0.75)), 0, 4)
     best = TokenScore(6, b" b", -math.inf, ((6, b" b", -0.25),), 0, 1)
     scores = (TokenScore(1, b"<s>", None), row, best)

@@ -84,7 +84,7 @@ def test_few_fields_are_ignored_and_each_says_why():
 
 
 @pytest.mark.parametrize(("place", "field"), REFUSED, ids=lambda value: getattr(value, "name", str(value)))
-def test_what_is_not_built_is_refused_by_name_but_for_its_own_default(place, field):
+def test_unbuilt_fields_are_refused_except_at_their_default(place, field):
     for value in ({"x": 1}, [1], "surprising", 17, -0.5):
         with pytest.raises(UnsupportedParameter) as caught:
             filter_fields({field.name: value}, place)

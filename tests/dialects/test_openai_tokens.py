@@ -92,7 +92,7 @@ def test_what_cannot_be_tokenized_is_refused_by_name(body, code, param):
     assert (caught.value.code, caught.value.param) == (code, param)
 
 
-def test_a_template_is_applied_to_a_conversation_as_it_would_be_generated_from():
+def test_a_template_is_applied_as_for_generation():
     def apply(**body):
         return tokens.decode_apply(json.dumps(body).encode())
 

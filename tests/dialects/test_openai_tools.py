@@ -144,7 +144,7 @@ def test_what_cannot_be_kept_is_left_out_and_named():
 
 
 @pytest.mark.parametrize("opening", [{"additionalProperties": True}, {"allOf": [{}]}, {"$ref": "#/$defs/a"}])
-def test_undeclared_arguments_are_made_only_where_the_schema_speaks_of_them(opening):
+def test_undeclared_arguments_need_a_schema_that_mentions_them(opening):
     parameters = CITY | {"$defs": {"a": {}}} | opening
     (only,) = tools_of(tools=[tool(parameters=parameters, strict=True)]).tools
     assert only.schema == parameters

@@ -87,7 +87,7 @@ def test_a_key_that_stands_twice_is_refused_by_name(body, param):
         (b'{"a":[' + b"1," * LONG + b"]}", None),
     ],
 )
-def test_what_is_no_json_is_refused_with_its_place_where_it_has_one(body, param):
+def test_invalid_json_is_refused_with_its_place_if_it_has_one(body, param):
     assert refusal(body).param == param
 
 

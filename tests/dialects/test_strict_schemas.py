@@ -22,7 +22,7 @@ def body(**more: Any) -> bytes:
 
 
 @pytest.mark.parametrize("chat", [OpenAIChatCompletions, FireworksChatCompletions, EmpowerChatCompletions])
-def test_a_strict_schema_is_refused_by_the_keywords_name_and_place(chat: Any):
+def test_a_strict_schema_refusal_names_the_keyword_and_its_place(chat: Any):
     loose = chat(report=False).decode(body())
     assert loose.relaxed == ("response_format.json_schema.schema: uniqueItems",)
     assert loose.request.output.constraint is not None

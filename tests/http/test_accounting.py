@@ -123,7 +123,7 @@ async def test_a_budget_that_is_gone_is_said_in_every_dialects_way():
         assert 1 <= int(reply.headers["retry-after"]) <= 86_400
 
 
-async def test_what_a_dialect_takes_by_itself_is_not_asked_by_the_caller():
+async def test_a_dialects_own_default_is_not_asked_by_the_caller():
     """Without max_tokens at most what there is is taken, also where the dialect has a number of its own."""
     room = limit(Measure.OUTPUT_TOKENS, 7)
     for path, body in ((TEXT, PROMPT), (FIREWORKS_CHAT, HELLO), (EMPOWER, HELLO)):
@@ -142,7 +142,7 @@ async def test_a_rate_in_fireworks_is_429():
     assert refused.headers["x-should-retry"] == "true"
 
 
-async def test_a_refused_request_gives_its_count_back_and_leaves_no_entry():
+async def test_a_refused_request_is_refunded_and_leaves_no_entry():
     async with limited(limit(amount=2), limit(Measure.OUTPUT_TOKENS, 20)) as (served, books):
         for _ in range(5):
             assert (await served.ask(TEXT, PROMPT | {"max_tokens": 30})).status == 400
@@ -174,7 +174,7 @@ async def test_metrics_count_refusals_by_kind_and_cost_and_name_nobody():
     assert "secret-limit" not in page and 'anonymous"' not in page
 
 
-async def test_where_cost_is_limited_a_model_without_a_price_is_refused_in_every_dialects_way():
+async def test_a_cost_limit_refuses_unpriced_models_in_every_dialect():
     """A budget that counts nothing would let everything through."""
     for amount in (0, 1_000_000):
         books = Books(limit(Measure.COST, amount, Window.MONTH), prices=())
@@ -195,7 +195,7 @@ async def test_where_cost_is_limited_a_model_without_a_price_is_refused_in_every
         assert books.limiter.calls == [] and books.ledger.intents == {} and served.engine.streams == []
 
 
-async def test_what_costs_nothing_by_its_price_fits_a_budget_of_nothing():
+async def test_a_model_priced_at_zero_fits_a_budget_of_zero():
     free = replace(PRICE, input=0, cached=None, output=0)
     books = Books(limit(Measure.COST, 0, Window.MONTH), prices=(free,))
     async with serving(accounting=books.accounting) as served:
@@ -203,7 +203,7 @@ async def test_what_costs_nothing_by_its_price_fits_a_budget_of_nothing():
     assert books.ledger.entry.price == PRICE.id
 
 
-async def test_a_limit_of_cost_that_does_not_hold_for_a_request_asks_for_no_price():
+async def test_a_cost_limit_that_does_not_apply_needs_no_price():
     """One of other models, of another caller, or of no cost; and a price that ended is none."""
     budget = limit(Measure.COST, 5, Window.MONTH)
     ended = replace(PRICE, until=1)
@@ -219,7 +219,7 @@ async def test_a_limit_of_cost_that_does_not_hold_for_a_request_asks_for_no_pric
 # --- in flight ----------------------------------------------------------------------------------------------
 
 
-async def test_a_stream_that_runs_away_is_stopped_when_its_budget_is_gone():
+async def test_a_running_stream_stops_when_its_budget_is_gone():
     chat = HELLO | {"stream": True}
     async with limited(limit(Measure.OUTPUT_TOKENS, 21, Window.MONTH), answer=ENDLESS) as (served, books):
         reply = await served.ask(CHAT, chat)
@@ -269,7 +269,7 @@ async def test_no_answer_is_given_before_its_end_is_written():
             assert (await served.ask(path, body)).status == 503
 
 
-async def test_a_full_ledger_admits_nothing_and_says_that_it_may_be_tried_again():
+async def test_a_full_ledger_admits_nothing_and_suggests_a_retry():
     async with limited() as (served, books):
         books.ledger.has_room = False
         reply = await served.ask(TEXT, PROMPT)

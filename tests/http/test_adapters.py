@@ -42,7 +42,7 @@ async def said(lora: Lora, model: str) -> str:
 # --- loading and unloading ---
 
 
-async def test_a_loaded_adapter_answers_under_its_name_and_an_unloaded_one_is_gone(lora):
+async def test_a_loaded_adapter_answers_and_an_unloaded_one_is_gone(lora):
     alone = await said(lora, "m")
     loaded = await lora.load("org/pirate:1", lora.peft("pirate"))
     assert (loaded.status, loaded.body) == (200, b"Success: LoRA adapter 'org/pirate:1' added successfully.")
@@ -74,7 +74,7 @@ async def test_what_is_listed_says_which_model_an_adapter_belongs_to(lora):
     assert str(lora.registry) not in str(shown)
 
 
-async def test_an_adapter_shows_the_token_ids_of_its_model_which_stays_the_only_one(lora):
+async def test_an_adapter_shows_the_token_ids_of_its_only_model(lora):
     await lora.load("pirate", lora.peft("pirate"))
     asked = {"prompt": "hi"}
     expected = (await lora.ask("/tokenize", asked | {"model": "m"})).json()
@@ -96,7 +96,7 @@ async def test_a_gguf_adapter_is_taken_as_it_is(lora):
     assert lora.tokens.adapters.paths == {}
 
 
-async def test_a_name_with_other_content_is_refused_unless_it_is_to_be_replaced(lora):
+async def test_a_name_with_other_content_is_refused_without_replace(lora):
     first, second = lora.peft("first"), lora.peft("second", 2.0)
     await lora.load("pirate", first)
     before = await said(lora, "pirate")
@@ -144,7 +144,7 @@ async def test_among_several_models_the_base_is_named(tmp_path, base):
 # --- while requests run ---
 
 
-async def test_unloading_refuses_new_requests_and_lets_the_running_ones_end(tmp_path, base):
+async def test_unloading_refuses_new_requests_and_ends_no_running_ones(tmp_path, base):
     gate = asyncio.Event()
     tokens = ScriptedTokenEngine(Script(text="Hello world", hold=Hold(gate, 1)))
     async with lending(tmp_path, base, tokens=tokens) as lora:
@@ -187,7 +187,7 @@ async def test_two_loads_of_one_name_at_once_leave_one_of_them(lora):
     assert await lora.names() == ["m", "pirate"] and len(lora.tokens.adapters.paths) == 1
 
 
-async def test_a_request_that_its_engine_does_not_know_yet_is_told_to_wait_or_that_it_is_gone(lora):
+async def test_an_adapter_missing_in_its_engine_is_a_retry_or_a_404(lora):
     """As when the engine's process has just come back: never the base model's answer."""
     await lora.load("pirate", lora.peft("pirate"))
     paths, lora.tokens.adapters.paths = lora.tokens.adapters.paths, {}
@@ -197,7 +197,7 @@ async def test_a_request_that_its_engine_does_not_know_yet_is_told_to_wait_or_th
     assert await said(lora, "pirate")
 
 
-async def test_loading_the_same_content_gives_it_to_an_engine_that_lost_it(lora):
+async def test_loading_again_restores_an_engine_that_lost_the_adapter(lora):
     source = lora.peft("pirate")
     await lora.load("pirate", source)
     before = await said(lora, "pirate")
@@ -224,7 +224,7 @@ async def test_an_adapter_that_the_library_refuses_changes_nothing(lora):
 # --- numbers ---
 
 
-async def test_usage_and_metrics_carry_the_adapters_name_until_it_is_gone(lora):
+async def test_usage_and_metrics_name_the_adapter_until_it_is_gone(lora):
     await lora.load("pirate", lora.peft("pirate"))
     await said(lora, "pirate")
     page = (await lora.ask("/metrics")).body.decode()
@@ -326,7 +326,7 @@ async def refused(lora: Lora, path: object, *words: str) -> str:
 OUTSIDE = "lies in none of the directories"
 
 
-async def test_nothing_outside_the_directories_is_loaded_however_its_path_is_spelt(lora, tmp_path):
+async def test_no_spelling_of_a_path_loads_from_other_directories(lora, tmp_path):
     secret = tmp_path / "secret"
     write_peft(secret, lora.base)
     (lora.shelf / "inside").mkdir()
@@ -400,7 +400,7 @@ async def test_a_file_that_is_too_large_is_refused_before_it_is_whole(lora):
     await refused(lora, "huge.gguf", f"{MOST:,}", "ANTIPHON_LORA_MAX_BYTES")
 
 
-async def test_a_registry_that_cannot_take_more_is_the_operators_to_mend(lora, monkeypatch):
+async def test_a_full_registry_is_an_error_for_the_operator(lora, monkeypatch):
     """A limit of the helper stands for a disk that is full; both the copy and the conversion meet it."""
     source = lora.peft("pirate")
     await lora.load("pirate", source)
@@ -459,7 +459,7 @@ async def test_a_cut_adapter_is_refused_and_others_go_on(tmp_path, base):
         assert [path.name for path in lora.registry.iterdir()] == [f"{digest}.gguf"]
 
 
-async def test_a_client_that_leaves_while_its_adapter_is_read_ends_that(lora):
+async def test_a_disconnect_while_an_adapter_is_read_ends_the_load(lora):
     source = lora.peft("pirate")
     async with lora.line() as line:
         await line.send(request_bytes(LOAD, {"lora_name": "pirate", "lora_path": str(source)}))

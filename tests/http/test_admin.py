@@ -236,7 +236,7 @@ async def test_a_name_is_something_that_can_be_seen(server):
                 assert "not of blanks alone" in answer.error["message"]
 
 
-async def test_a_note_without_the_one_character_that_databases_differ_in_is_kept_as_it_is(server):
+async def test_a_note_is_stored_unchanged_without_nul_characters(server):
     note = "one\ntwo\t\x1b\u200b\U0001f916"
     made = (await server.asked(server.admin, f"{ROOT}/projects", {"name": "P", "note": note})).json()
     assert made["note"] == note
@@ -311,9 +311,7 @@ async def test_a_confined_key_is_told_of_no_other_model(server):
         assert f"model {name}" in said or f"`{name}`" in said
 
 
-async def test_a_database_that_does_not_answer_is_a_503_that_tells_nothing_of_it(
-    tmp_path, monkeypatch, caplog
-):
+async def test_an_unreachable_database_is_a_503_without_its_details(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr("antiphon.store.database.BUSY_MS", 20)
     async with keyed(tmp_path, show_details=False) as server:
         with closing(sqlite3.connect(tmp_path / "antiphon.db", isolation_level=None)) as other:
@@ -404,7 +402,7 @@ async def test_a_confined_key_is_confined_under_every_name_of_a_model(server):
     assert server.engine.streams == []
 
 
-async def test_the_key_of_the_settings_speaks_for_no_other_project_or_user(server):
+async def test_the_settings_key_acts_for_no_other_project_or_user(server):
     for headers, status in (
         ({}, 200),
         ({"x-project-id": "default"}, 200),
@@ -506,7 +504,7 @@ async def test_every_route_and_every_kind_of_actor(server):
     assert asked > 300
 
 
-async def test_the_document_describes_every_admin_route_and_its_answers_truly(server):
+async def test_the_document_describes_admin_routes_and_their_answers(server):
     document = (await server.asked(server.admin, "/openapi.json")).json()
     described = {
         (method.upper(), path)

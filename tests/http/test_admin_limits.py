@@ -99,7 +99,7 @@ MOST = 9_000_000_000 * 10**9
 TOO_MUCH = "a limit of cost is of at most 9000000000 units of the currency (9000000000000000000 billionths)"
 
 
-async def test_a_budget_is_kept_exactly_up_to_billions_and_what_is_more_is_refused_in_units(server):
+async def test_budgets_are_exact_up_to_billions_and_refused_beyond(server):
     budget = {**LIMIT, "measure": "cost", "window": "month"}
     for amount in (2**53 + 1, MOST - 1):
         card = (await server.asked(server.admin, LIMITS, {**budget, "amount": amount})).json()

@@ -75,7 +75,7 @@ async def test_the_many_tokens_of_one_user_are_one_caller(tmp_path):
         assert {task.result().status for task in held} == {200, 429}
 
 
-def test_one_body_alone_may_take_all_the_room_and_others_what_is_left_in_equal_parts():
+def test_one_body_can_fill_the_budget_and_others_share_the_rest():
     bodies = BodyBudget()
     with account(bodies, 100, "ada") as first:
         first.charge(60)

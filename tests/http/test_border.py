@@ -101,7 +101,7 @@ async def test_a_defect_says_the_request_id_and_nothing_else(caplog):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_defect_that_an_engine_contained_is_logged_once_with_the_request_id(caplog, stream):
+async def test_a_contained_engine_defect_is_logged_once_with_the_id(caplog, stream):
     async def broken():
         yield Started(1)
         raise InternalError("IndexError at filters.py:60 keep")
@@ -137,9 +137,7 @@ async def test_refusals_are_logged_with_their_request_id(served, caplog):
         (EngineBusy("no room for more"), "no room for more"),
     ],
 )
-async def test_an_engines_failure_is_logged_with_its_cause_and_no_words_of_an_answer(
-    caplog, error, cause, stream
-):
+async def test_an_engine_failure_is_logged_with_cause_and_no_output(caplog, error, cause, stream):
     """At the level of warnings, as an operator may have chosen no lower one."""
     caplog.set_level(logging.WARNING, logger="antiphon")
 

@@ -111,7 +111,7 @@ async def test_so_is_a_missing_key_and_a_failed_engine():
     assert failed.headers["x-should-retry"] == "false"
 
 
-async def test_so_are_headers_that_are_too_large_and_an_answer_elsewhere_is_not():
+async def test_too_large_headers_use_the_dialect_only_on_its_paths():
     edge = edge_with()
     large = request_bytes(FLAT_CHAT, HELLO, headers={"x": "y" * 70_000})
     async with serving_edge(edge) as (port, connections):
@@ -151,7 +151,7 @@ async def test_both_answer():
         assert (await asked(edge_with(), path, HELLO)).json()["object"] == "chat.completion"
 
 
-async def test_the_document_has_each_dialects_paths_with_its_own_errors():
+async def test_the_document_has_each_dialects_paths_and_errors():
     paths = json.loads(build_document(edge_with().dialects, (), (), needs_key=False))["paths"]
 
     def errors(path):

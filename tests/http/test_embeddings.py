@@ -98,7 +98,7 @@ async def test_what_is_not_served_is_refused_by_name(
         assert not at.engine.asked
 
 
-async def test_ignored_fields_are_named_and_unknown_ones_where_that_is_set() -> None:
+async def test_ignored_fields_are_named_and_unknown_ones_if_configured() -> None:
     async with serving() as at:
         assert (await at.ask(ASKED | {"user": "u"})).headers["x-antiphon-ignored"] == "user"
         assert "x-antiphon-ignored" not in (await at.ask(ASKED)).headers

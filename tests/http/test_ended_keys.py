@@ -127,7 +127,7 @@ async def test_nothing_else_ends_what_runs(server):
                 assert b"error" not in await line.until(b"data: ")
 
 
-async def test_a_key_that_is_ended_while_the_body_is_on_its_way_makes_nothing(server):
+async def test_a_key_ended_while_the_body_arrives_creates_nothing(server):
     key, *change = await begun(server, "revoked")
     whole = request_bytes(CHAT, LONG, headers={"authorization": f"Bearer {key['secret']}"})
     async with server.line() as line:

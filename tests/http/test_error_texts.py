@@ -60,7 +60,7 @@ def flat(reply: Any) -> Any:
 
 
 @pytest.mark.parametrize(("path", "body", "param"), TOO_LONG.values(), ids=TOO_LONG)
-async def test_what_passes_the_context_says_so_in_the_words_that_clients_know(path, body, param):
+async def test_exceeding_the_context_uses_words_that_clients_know(path, body, param):
     generating = ScriptedTokenEngine(Script("hi"), info=scripted_info(context_length=CONTEXT))
     async with serving_tokens(m=generating, e=ScriptedEmbeddingEngine()) as server:
         reply = await server.ask(path, body)
@@ -117,7 +117,7 @@ async def test_a_key_that_is_not_accepted_is_said_in_openais_words(headers):
     ],
     ids=["rate", "budget", "never"],
 )
-async def test_limits_say_no_in_openais_words_and_what_never_fits_in_none(rule, status, texts):
+async def test_limits_refuse_in_openais_words_unless_it_can_never_fit(rule, status, texts):
     """Also LlamaIndex, which looks for `rate limit`; what never fits must not be sent again."""
     async with limited(rule) as (served, _):
         replies = [await served.ask(TEXT, PROMPT | {"max_tokens": 16}) for _ in range(2)]

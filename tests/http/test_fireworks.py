@@ -103,7 +103,7 @@ async def test_a_stream_that_breaks_says_so_and_has_no_end(path, body):
 
 
 @pytest.mark.parametrize(("path", "body"), [(TEXT, PROMPT), (CHAT, HELLO)])
-async def test_a_stream_ends_with_the_usage_beside_the_last_choice_and_done(path, body):
+async def test_a_stream_ends_with_usage_in_the_last_choice_and_done(path, body):
     async with serving() as server:
         buffered = (await server.ask(path, body)).json()
         *events, last, done = (await server.ask(path, body | {"stream": True})).events()

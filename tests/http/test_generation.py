@@ -64,7 +64,7 @@ async def test_a_stream_without_usage_says_nothing_of_it(served):
     assert all("usage" not in chunk for chunk in reply.events()[:-1])
 
 
-async def test_every_chunk_of_an_answer_has_one_id_and_the_next_answer_another(served):
+async def test_all_chunks_of_an_answer_share_an_id_that_is_unique(served):
     replies = [await served.ask(CHAT, HELLO | {"stream": True}) for _ in range(2)]
     ids = [{chunk["id"] for chunk in reply.events()[:-1]} for reply in replies]
     assert [len(found) for found in ids] == [1, 1] and ids[0] != ids[1]
@@ -84,7 +84,7 @@ async def test_ignored_fields_are_named_in_a_header(served):
     assert "x-antiphon-ignored" not in (await served.ask(CHAT, HELLO)).headers
 
 
-async def test_unknown_fields_are_named_in_the_header_where_the_operator_wants_no_refusal():
+async def test_unknown_fields_are_named_in_the_header_if_not_refused():
     odd = HELLO | {"temprature": 1}
     async with serving() as server:
         assert (await server.ask(CHAT, odd)).error["code"] == "unknown_parameter"
@@ -115,7 +115,7 @@ async def test_an_error_before_the_first_token_is_a_plain_http_error(error, stat
     assert reply.headers["content-type"] == "application/json"
 
 
-async def test_an_error_after_the_first_token_ends_a_buffered_answer_with_its_status():
+async def test_a_late_error_ends_a_buffered_answer_with_its_status():
     async with serving(ScriptedAnswer(error=EngineDied("gone"), error_after=2)) as server:
         reply = await server.ask(CHAT, HELLO)
     assert (reply.status, reply.error["code"]) == (503, "engine_died")

@@ -70,7 +70,7 @@ async def test_where_one_limit_is_refused_nothing_is_made(server, limits, code, 
     assert (await server.asked(server.admin, LIMITS)).json()["data"] == []
 
 
-async def test_who_may_limit_keys_may_make_them_with_limits_and_nobody_else(server):
+async def test_only_who_may_limit_keys_can_create_keys_with_limits(server):
     owner, owners = await server.person(ProjectRole.OWNER)
     member, members = await server.person(ProjectRole.MEMBER)
     limits = {"limits": [TOKENS]}
@@ -84,7 +84,7 @@ async def test_who_may_limit_keys_may_make_them_with_limits_and_nobody_else(serv
         assert await revision(server) == before
 
 
-async def test_an_expiry_is_taken_back_by_null_and_stays_where_nothing_is_said(server):
+async def test_null_removes_an_expiry_and_an_absent_field_keeps_it(server):
     until = int(server.edge.clock.wall()) + 600
     id_ = (await server.asked(server.admin, KEYS, {**SERVICE, "expires_at": until})).json()["id"]
     noted = await server.asked(server.admin, f"{KEYS}/{id_}", {"note": "n"}, method="PATCH")

@@ -97,7 +97,7 @@ async def compare(server, count):
     assert max(map(abs, told.values())) < bound(count) + ENDED, told
 
 
-async def test_a_key_that_is_nearly_right_or_has_ended_takes_no_other_time(tmp_path):
+async def test_a_nearly_right_or_ended_key_takes_the_same_time(tmp_path):
     async with keyed(tmp_path) as server:
         await compare(server, FEW)
 

@@ -85,7 +85,7 @@ async def test_a_declared_size_is_refused_before_anything_is_read(served):
     assert "8,388,608" in reply.error["message"]
 
 
-async def test_a_client_that_sends_all_of_a_refused_body_can_read_why_and_ask_again():
+async def test_a_client_that_sends_a_refused_body_can_read_why():
     async with serving(max_body_bytes=MIB) as server, server.line() as line:
         await line.send(request_bytes(CHAT, b" " * 20 * MIB))
         assert (await line.reply()).status == 413
@@ -176,14 +176,14 @@ async def test_many_slow_connections_leave_others_alone():
         await gone(server.connections)
 
 
-async def test_an_answer_that_takes_longer_than_a_request_may_arrive_is_not_cut():
+async def test_an_answer_longer_than_the_request_timeout_is_not_cut():
     """The deadline of arrival ends with the request."""
     async with serving(ScriptedAnswer(wait=0.6), **SOON) as server:
         for body in (HELLO, HELLO | {"stream": True}):
             assert (await server.ask(CHAT, body)).status == 200
 
 
-async def test_a_kept_connection_may_rest_longer_than_a_request_may_arrive():
+async def test_an_idle_connection_outlasts_the_request_timeout():
     async with serving(**SOON) as server, server.line() as line:
         for _ in range(2):
             await line.send(request_bytes(CHAT, HELLO))
@@ -276,7 +276,7 @@ async def test_a_connection_that_never_speaks_is_closed(monkeypatch):
         await gone(server.connections)
 
 
-async def test_a_refused_body_in_chunks_is_read_no_longer_than_it_takes_to_read_why(monkeypatch):
+async def test_a_refused_chunked_body_is_read_only_briefly(monkeypatch):
     """Also when there was much time left for the request to arrive."""
     monkeypatch.setattr("antiphon.http.protocol.LINGER", 0.2)
     async with serving(max_body_bytes=MIB, receive_timeout=600) as server, server.line() as line:
@@ -293,7 +293,7 @@ async def test_a_refused_body_in_chunks_is_read_no_longer_than_it_takes_to_read_
         await gone(server.connections)
 
 
-async def test_all_bodies_together_are_bounded_and_the_next_is_told_to_come_again():
+async def test_the_sum_of_bodies_is_bounded_and_the_next_must_retry():
     """Two running requests hold what is allowed; a third is refused unread, and taken afterwards."""
     gate = asyncio.Event()
     padded = HELLO | {"messages": [{"role": "user", "content": "x" * 900}]}

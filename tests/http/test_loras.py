@@ -164,7 +164,7 @@ async def test_one_gguf_file_is_an_adapter_too(caller, hub):
     assert "there is no away.gguf" in (await caller.refused("ada/both:away.gguf"))["message"]
 
 
-async def test_a_file_of_a_directory_that_the_operator_allows_is_deployed_by_its_path_below_it(caller):
+async def test_a_file_in_an_allowed_directory_deploys_by_relative_path(caller):
     caller.lora.peft("shelved")
     found = await caller.deployed("shelved", model_source="LOCAL")
     deployment = found["active_deployment"]
@@ -176,7 +176,7 @@ async def test_a_file_of_a_directory_that_the_operator_allows_is_deployed_by_its
         assert (error["status"], error["param"]) == (400, "model_name"), path
 
 
-async def test_the_same_again_is_no_error_and_a_newer_commit_takes_its_place(caller, hub, tmp_path, base):
+async def test_redeploying_is_no_error_and_a_newer_commit_replaces(caller, hub, tmp_path, base):
     await caller.deployed()
     said = await caller.say(PIRATE)
     await caller.deployed()
@@ -195,7 +195,7 @@ async def test_what_is_asked_for_at_a_commit_is_of_that_commit(caller, hub):
     assert asked and all(f"/resolve/{COMMIT}/" in path for path in asked)
 
 
-async def test_two_deployments_of_one_name_at_once_leave_one_whole_adapter(caller, hub, tmp_path, base):
+async def test_two_deployments_of_a_name_at_once_leave_one_adapter(caller, hub, tmp_path, base):
     other = packed(write_peft(tmp_path / "other", base, 3.0))
     hub.repositories["ada/other"] = Repository(other, "c" * 40)
     first, second = await asyncio.gather(
@@ -229,7 +229,7 @@ async def test_what_the_hub_refuses_is_an_error_that_names_the_field(caller):
         assert words in error["message"] and str(caller.lora.registry) not in error["message"], error
 
 
-async def test_a_gated_repository_is_had_with_the_callers_token_which_is_kept_nowhere(caller, hub, caplog):
+async def test_a_gated_repository_uses_the_callers_unsaved_token(caller, hub, caplog):
     hub.repositories["ada/gated"] = Repository(hub.repositories[PIRATE].files, is_gated=True)
     with caplog.at_level("DEBUG"):
         reply = await caller.deploy("ada/gated", hf_token=TOKEN)
@@ -253,7 +253,7 @@ async def test_the_operators_token_is_not_lent(caller, hub, monkeypatch, tmp_pat
     assert {asked.authorization for asked in hub.asked} == {None}
 
 
-async def test_a_cut_download_goes_on_and_one_that_never_ends_is_an_error(caller, hub):
+async def test_a_cut_download_resumes_and_an_endless_one_is_an_error(caller, hub):
     hub.faults.hang_up_at = 200
     await caller.deployed()
     assert "bytes=200-" in hub.ranges()
@@ -347,9 +347,7 @@ async def test_a_name_that_was_not_deployed_is_not_taken(caller):
     await caller.deployed(name="loaded")
 
 
-async def test_no_adapter_takes_over_an_alias_and_a_rule_for_all_other_names_reserves_none(
-    tmp_path, base, hub
-):
+async def test_adapters_take_no_alias_and_a_catch_all_reserves_no_name(tmp_path, base, hub):
     aliases = {"gpt-4": "m", "later": "nothing-yet", "team/*": "m", "*": "m"}
     async with calling(tmp_path, base, hub=hub.url, aliases=aliases) as caller:
         before = await caller.say("gpt-4")
@@ -368,7 +366,7 @@ async def test_no_adapter_takes_over_an_alias_and_a_rule_for_all_other_names_res
 # --- who may ------------------------------------------------------------------------------------------------
 
 
-async def test_without_the_operators_word_nothing_is_deployed_from_the_hub(tmp_path, base, hub):
+async def test_nothing_is_deployed_from_the_hub_unless_configured(tmp_path, base, hub):
     async with calling(tmp_path, base) as caller:
         error = await caller.refused()
         assert (error["status"], error["code"]) == (403, "permission_denied")
@@ -400,7 +398,7 @@ async def test_no_web_page_deploys_or_removes_without_a_key(caller, hub, origin)
     assert await caller.names() == [PIRATE] and len(hub.asked) == asked
 
 
-async def test_with_a_key_nobody_else_deploys_and_the_creator_is_its_name(tmp_path, base, hub):
+async def test_only_a_key_deploys_and_its_name_is_the_creator(tmp_path, base, hub):
     async with calling(tmp_path, base, key=KEY, hub=hub.url) as caller:
         bare = {"authorization": "Bearer wrong"}
         body = {"model_name": PIRATE, "model_source": "HF_HUB"}
@@ -425,7 +423,7 @@ class Confined:
         return Actor(ActorKind.SERVICE_KEY, token, project=token, rights=EVERY_RIGHT, grant=grant)
 
 
-async def test_a_key_for_some_models_is_told_of_no_others_and_changes_none(tmp_path, base, hub):
+async def test_a_key_for_some_models_sees_and_changes_no_others(tmp_path, base, hub):
     knowing = (ServiceKey(KEY), Confined())
     async with calling(tmp_path, base, hub=hub.url, models=("m", "n"), knowing=knowing) as caller:
         caller.http.headers["authorization"] = f"Bearer {KEY}"

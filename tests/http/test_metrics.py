@@ -179,7 +179,7 @@ async def test_numbers_are_those_of_all_processes():
         assert "antiphon_http_processes 2" in (await own.ask("/metrics")).body.decode()
 
 
-async def test_a_process_whose_coordinator_does_not_answer_is_not_ready_and_says_so():
+async def test_a_process_without_its_coordinator_reports_not_ready():
     other = OtherProcess()
     async with serving() as served:
         shared = replace(served.edge, coordinator=other)

@@ -38,7 +38,7 @@ def one(warning):
 
 
 @pytest.mark.parametrize(("name", "warning"), NAMES)
-async def test_a_name_by_which_nothing_is_served_is_told_and_not_refused(server, name, warning):
+async def test_an_unserved_model_name_is_reported_and_not_refused(server, name, warning):
     found, limit = await said(server, LIMITS, LIMIT | {"models": name})
     assert found == one(warning)
     assert (await said(server, f"{LIMITS}/{limit['id']}", {"amount": 5}, "PATCH"))[0] == one(warning)
@@ -71,14 +71,14 @@ async def test_a_limit_of_cost_says_which_models_it_will_refuse(server):
     assert (await said(server, f"{PRICES}/{price['id']}", None, "DELETE"))[0] == [UNPRICED]
 
 
-async def test_a_price_that_ends_says_nothing_where_no_limit_counts_its_models(server):
+async def test_ending_a_price_warns_only_if_a_limit_counts_its_models(server):
     await said(server, LIMITS, LIMIT)
     await said(server, LIMITS, BUDGET | {"models": "n*"})
     _, price = await said(server, PRICES, PRICE | {"models": "m"})
     assert (await said(server, f"{PRICES}/{price['id']}", None, "DELETE"))[0] is None
 
 
-async def test_nobody_is_told_the_name_of_a_model_that_their_key_is_not_for(server):
+async def test_nobody_learns_a_model_name_that_their_key_excludes(server):
     user, _ = await server.person(ProjectRole.OWNER)
     body = {"kind": KeyKind.ACCESS_TOKEN, "user": user, "models": [OTHER, "n*"]}
     _, confined = await said(server, KEYS, body)

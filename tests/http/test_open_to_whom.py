@@ -62,7 +62,7 @@ async def test_version_load_and_tokenizer_are_for_whoever_may_read(server):
     assert (await server.asked(other, "/tokenizer_info")).status == 400
 
 
-async def test_an_operators_key_that_is_confined_reads_or_changes_nothing_else(server):
+async def test_a_confined_operator_key_reads_and_changes_nothing_else(server):
     for patterns, fine, refused in (
         (("/metrics",), "/metrics", (f"{ROOT}/keys", "/v1/models", "/openapi.json")),
         (("/v1/*",), "/v1/models", (f"{ROOT}/keys", "/metrics", "/openapi.json")),

@@ -54,7 +54,7 @@ async def test_of_a_crowd_of_requests_few_are_held_and_answered(pad):
         assert "8 requests" in refused.error["message"] and await line.rest() == b""
 
 
-async def test_a_client_that_sends_as_many_as_may_wait_is_always_answered(served):
+async def test_a_client_at_the_pipelining_limit_is_always_answered(served):
     """Also when bodies look like ends of heads."""
     sizes = range(1, 120)
     async with served.line() as line:
@@ -104,7 +104,7 @@ async def test_a_wish_for_http_2_is_passed_over(served, apart):
 
 
 @pytest.mark.parametrize("framing", [{}, CHUNKED], ids=["length", "chunks"])
-async def test_a_body_behind_a_wish_for_another_protocol_is_never_read_as_a_request(served, framing):
+async def test_a_body_after_an_upgrade_is_never_read_as_a_request(served, framing):
     hidden = request_bytes(TEXT, prompt(3))
     head = request_bytes(CHAT, b"", headers=WISH | {"content-length": str(len(hidden))} | framing)
     for pieces in ([head + hidden], [head, hidden]):
@@ -118,7 +118,7 @@ async def test_a_body_behind_a_wish_for_another_protocol_is_never_read_as_a_requ
 
 
 @pytest.mark.parametrize("cut", [3, 10, 30, 60])
-async def test_a_request_whose_head_comes_before_and_after_an_answer_is_whole(cut):
+async def test_a_head_that_arrives_around_an_answer_is_read_whole(cut):
     gate = asyncio.Event()
     second = request_bytes(TEXT, prompt(2))
     async with serving(ScriptedAnswer(gate=gate)) as server, server.line() as line:
@@ -130,7 +130,7 @@ async def test_a_request_whose_head_comes_before_and_after_an_answer_is_whole(cu
         assert (await line.reply()).json()["usage"]["prompt_tokens"] == 2
 
 
-async def test_a_large_body_behind_a_running_request_is_not_read_before_its_turn():
+async def test_a_large_pipelined_body_is_not_read_before_its_turn():
     gate = asyncio.Event()
     large = {"model": "zzz", "messages": [{"role": "user", "content": "x" * 6_000_000}]}
     async with serving(ScriptedAnswer(gate=gate)) as server, server.line() as line:
@@ -178,7 +178,7 @@ async def test_requests_before_bad_bytes_are_answered(served, bad, status, strea
     assert len(served.engine.streams) == 1
 
 
-async def test_what_follows_the_last_request_of_a_connection_is_not_answered(served):
+async def test_nothing_after_a_connections_last_request_is_answered(served):
     async with served.line() as line:
         await line.send(request_bytes(CHAT, HELLO, headers={"connection": "close"}) + BAD["no request"])
         assert (await line.reply()).status == 200

@@ -135,7 +135,7 @@ async def test_a_currency_stays_once_something_was_priced(server):
     await add(server)
 
 
-async def test_where_nothing_was_priced_the_first_price_after_all_have_ended_decides_anew(server):
+async def test_after_all_prices_end_the_first_new_price_decides_anew(server):
     held(server, 3600)
     server.entries.add([replace(PLAIN, id="e1")])
     euro = await add(server, currency="EUR")
@@ -150,7 +150,7 @@ async def test_what_a_price_held_for_until_just_now_is_waited_for(server):
     assert "try again in" in await currency_refused(server, "EUR")
 
 
-async def test_a_price_that_was_taken_back_before_it_began_is_no_obstacle_and_never_begins(server):
+async def test_a_price_withdrawn_before_its_start_never_applies(server):
     typo = await add(server, currency="AUD", since=LATER)
     path = f"{PRICES}/{typo['id']}"
     await server.asked(server.admin, path, method="DELETE")
@@ -160,7 +160,7 @@ async def test_a_price_that_was_taken_back_before_it_began_is_no_obstacle_and_ne
         assert (reply.status, reply.error["param"]) == (400, "until")
 
 
-async def test_a_price_holds_until_it_is_ended_and_the_next_from_then_on(server):
+async def test_a_price_applies_until_its_end_and_the_next_from_then_on(server):
     now = int(server.edge.clock.wall())
     first = await add(server, note="list price")
     assert first["since"] >= now and first["until"] is None

@@ -25,7 +25,7 @@ async def until(engine, queued):
 @pytest.mark.parametrize(
     ("priorities", "order"), [([None, 5, 0, -1], [3, 0, 2, 1]), ([1, 1, 1, 1], [0, 1, 2, 3])]
 )
-async def test_of_what_a_caller_has_waiting_the_lowest_priority_comes_first(priorities, order):
+async def test_a_callers_lowest_priority_comes_first(priorities, order):
     go = asyncio.Event()
     engine = ScriptedTokenEngine(Script("yes", hold=Hold(go)), info=scripted_info(sequences=1))
     models = ModelRegistry((Model("m", (ModelRoute(Renderer(engine, prove=unproved)),), 1),))

@@ -89,7 +89,7 @@ async def test_pages_and_their_removal(server):
     assert (await server.asked(server.admin, f"{ROOT}/requests/r1")).status == 404
 
 
-async def test_an_erasure_is_in_the_audit_and_holds_for_what_comes_late(server):
+async def test_an_erasure_is_audited_and_covers_late_recordings(server):
     keep(server, kept(1))
     owner, viewer = [(await server.person(role))[1] for role in (ProjectRole.OWNER, ProjectRole.VIEWER)]
     everything = f"{ROOT}/requests?project=default"

@@ -65,7 +65,7 @@ class Written:
     state: LedgerState = LedgerState.WELL
 
 
-async def test_a_ledger_that_waits_is_said_and_one_that_is_full_is_not_ready(two):
+async def test_a_waiting_ledger_is_reported_and_a_full_one_not_ready(two):
     two.engine.standing = EngineState.READY
     written = Written()
     async with serving_edge(replace(two.edge, ledger=written)) as (port, connections):
@@ -81,7 +81,7 @@ async def test_a_ledger_that_waits_is_said_and_one_that_is_full_is_not_ready(two
         assert (await served.ask("/health")).json() == {"status": "ok"}
 
 
-async def test_a_model_whose_engine_is_away_is_a_503_and_the_other_answers(two):
+async def test_a_model_without_its_engine_is_a_503_and_others_answer(two):
     away = await two.ask(CHAT, HELLO | {"model": "org/b"})
     assert (away.status, away.error["code"], away.headers["retry-after"]) == (503, "engine_unavailable", "1")
     assert (await two.ask(CHAT, HELLO | {"model": "a"})).status == 200
@@ -101,7 +101,7 @@ async def test_models_are_listed_and_shown(two):
 
 
 @pytest.mark.parametrize("path", ["/v1/models/org/b", "/v1/models/org%2Fb"])
-async def test_a_model_with_a_slash_in_its_name_is_shown_even_while_its_engine_is_away(two, path):
+async def test_a_model_name_with_a_slash_is_shown_without_its_engine(two, path):
     shown = (await two.ask(path)).json()
     assert (shown["id"], shown["state"], shown["profile"]) == ("org/b", "restarting", None)
 

@@ -61,7 +61,7 @@ async def test_a_running_answer_may_finish_while_the_server_drains():
     assert len(edge.ongoing) == 0
 
 
-async def test_what_does_not_finish_in_time_ends_with_an_error_its_caller_sees():
+async def test_requests_over_the_drain_time_end_with_a_visible_error():
     engine, edge = edge_over(ScriptedAnswer(gate=asyncio.Event()), drain=0.3)
     endless, endless_edge = edge_over(ScriptedAnswer(endless=True, pace=0.02), drain=0.3)
     for over, at, body in (
@@ -114,7 +114,7 @@ async def test_an_idle_connection_does_not_hold_the_server_back():
             line.drop(), silent.drop()
 
 
-async def test_the_access_log_is_off_and_the_server_does_not_name_itself(served, caplog):
+async def test_no_access_log_and_no_server_header(served, caplog):
     caplog.set_level("DEBUG")
     reply = await served.ask("/health")
     assert "server" not in reply.headers and reply.headers["date"]

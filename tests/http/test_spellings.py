@@ -106,7 +106,7 @@ async def test_what_names_no_host_or_two_is_refused_on_every_route(server):
         assert set(found.values()) == {400}, (method, path, found)
 
 
-async def test_with_a_key_a_spelling_is_the_path_that_it_says_and_no_other(server):
+async def test_with_a_key_each_path_spelling_means_only_that_path(server):
     """So that the tests above refuse something that works: the plain path answers, a host is no path, and
     what is spelt otherwise is another path, where there is nothing."""
     key = f"authorization: Bearer {server.admin}"

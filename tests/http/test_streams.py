@@ -36,7 +36,7 @@ async def test_headers_wait_for_the_first_event():
 
 
 @pytest.mark.parametrize("path", [CHAT, TEXT])
-async def test_the_first_event_opens_the_response_even_when_it_shows_nothing(path):
+async def test_the_first_event_opens_the_response_even_without_text(path):
     body = STREAM if path == CHAT else {"model": "m", "prompt": "a", "stream": True}
     async with serving(ScriptedAnswer(pace=3600)) as server, server.line() as line:
         await line.send(request_bytes(path, body))
@@ -85,7 +85,7 @@ async def test_an_error_inside_a_stream_is_an_event_and_no_clean_end():
     assert "[DONE]" not in reply.events()
 
 
-async def test_a_defect_inside_a_stream_says_the_request_id_and_nothing_else():
+async def test_a_defect_in_a_stream_shows_only_the_request_id():
     async def broken():
         yield Started(1)
         await asyncio.sleep(0.01)
@@ -120,7 +120,7 @@ async def test_a_client_that_leaves_a_buffered_answer_ends_the_work():
         await left(server)
 
 
-async def test_a_client_that_leaves_before_the_first_token_ends_the_work():
+async def test_a_disconnect_before_the_first_token_ends_the_work():
     for body in (HELLO, STREAM):
         async with serving(ScriptedAnswer(gate=asyncio.Event())) as server, server.line() as line:
             await line.send(request_bytes(CHAT, body))
@@ -145,7 +145,7 @@ async def test_a_client_that_only_closes_its_side_has_left_too():
         await left(server)
 
 
-async def test_a_client_that_leaves_with_more_requests_on_the_way_ends_the_work():
+async def test_a_disconnect_with_pipelined_requests_ends_the_work():
     async with serving(ENDLESS) as server, server.line() as line:
         await line.send(request_bytes(CHAT, HELLO) + request_bytes(CHAT, STREAM) + request_bytes("/health"))
         await until_streaming(server)
@@ -183,7 +183,7 @@ async def left(server):
 # --- clients that do not read ---
 
 
-async def test_a_client_that_does_not_read_holds_the_engine_back_and_is_cut():
+async def test_a_client_that_does_not_read_stops_the_engine_and_is_cut():
     big = ScriptedAnswer(("x" * 60_000,), endless=True, pace=None)
     async with serving(big, send_timeout=0.5) as server:
         sock = socket.socket()

@@ -84,7 +84,7 @@ async def test_a_client_that_reads_slowly_gets_the_whole_answer(way, monkeypatch
             assert await asyncio.get_running_loop().sock_recv(sock, 1) == b"", "closed once it has rested"
 
 
-async def test_one_that_reads_slower_than_the_kernel_takes_more_from_the_server_is_not_cut():
+async def test_a_slow_reader_that_makes_progress_is_not_cut():
     """The kernel, which holds megabytes, takes nothing until a third of them is gone: over a second here."""
     async with serving(large(), send_timeout=0.4) as server, reluctant(server, WAYS["closing"]) as sock:
         size = await length_of_head(sock)
@@ -100,7 +100,7 @@ async def test_a_slow_reader_may_ask_again():
             await asyncio.get_running_loop().sock_sendall(sock, WAYS["kept"])
 
 
-async def test_connections_that_rest_and_streams_in_silence_are_not_cut():
+async def test_idle_connections_and_silent_streams_are_not_cut():
     """Nothing waits to be written there."""
     gate = asyncio.Event()
     async with (

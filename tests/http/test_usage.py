@@ -382,7 +382,7 @@ async def test_the_document_says_what_is_answered(server):
     assert {"since", "until", "by", "format", "limit", "model", "end_user"} <= named
 
 
-async def test_sums_that_take_too_long_are_ended_and_say_what_to_ask_instead(server, monkeypatch):
+async def test_slow_sums_are_ended_and_say_what_to_ask_instead(server, monkeypatch):
     monkeypatch.setattr("antiphon.store.ledger.WITHIN_S", 0.3)
     keep(server, PLAIN)
     many = (
