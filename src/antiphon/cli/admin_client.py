@@ -1,7 +1,7 @@
-"""The admin API of a running server, as commands call it, with the operator's key where no other is given.
+"""Calls the admin API of a running server for commands, with the operator's key if no other key is given.
 
-`admin.key` holds the operator's key of this machine. Commands read it, and keep it true where one of them
-rotates or revokes that key. Importing this module imports no HTTP client.
+`admin.key` contains the operator's key of this machine. Commands read it, and update it when they rotate or
+revoke that key. Importing this module imports no HTTP client.
 """
 
 import os
@@ -108,9 +108,9 @@ def connect_admin(url: str | None) -> Iterator[Admin]:
 
 
 def find_server(url: str | None, operator: bool = False) -> tuple[str, str | None]:
-    """Address and key of the server that a command asks. Without an address they are those of the server that
-    the settings here describe. `operator`: where no key is said and the server is on this machine, take the
-    operator's. Raises SettingsError."""
+    """Returns the address and the key of the server to ask. Without an address, it is the server that the
+    local settings describe. `operator`: whether a local server gets the operator's key if no other key is
+    given. Raises SettingsError."""
     if url:
         address, key = url, os.environ.get(KEY_VARIABLE) or None
     else:

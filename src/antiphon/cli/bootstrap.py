@@ -1,5 +1,5 @@
-"""Before a server with keys starts: its database is opened or refused, its pepper found or made, the
-operator's first key made. Imported only where keys are on."""
+"""Prepares the database, the pepper and the operator's first key before a server with keys starts. Import it
+only where keys are on."""
 
 import sys
 import time
@@ -29,7 +29,7 @@ STORE_FILE = "antiphon.db"
 SPOOL = "spool"
 MARK = "pepper"
 BOOT = "antiphon serve"
-"""Who the audit says made the first key."""
+"""The author of the first key in the audit."""
 
 
 def find_store_url(configured: str | None, home: Path) -> str:

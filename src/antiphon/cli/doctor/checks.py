@@ -1,7 +1,7 @@
-"""The checks of `antiphon doctor` that need no keys: each looks at one thing and reports what it found.
+"""Checks of `antiphon doctor` that need no keys. Each checks one thing and reports its finding.
 
-Native code runs in another process, the probe, under the interpreter and the environment of engine hosts. No
-check raises for what it looks at, or leaves anything behind.
+Native code runs in another process (`probe`), with the interpreter and the environment of engine hosts. A
+check neither raises an error for a problem that it finds, nor leaves a file behind.
 """
 
 import json
@@ -34,27 +34,27 @@ from antiphon.weights.hub.reference import is_reference, parse
 from antiphon.weights.kv_cache_size import available_memory, kv_bytes_per_cell, text_bytes_per_token
 
 QUICK = 1.0
-"""Seconds for a neighbour on the port to say who it is."""
+"""Seconds in which the process that uses the port must answer."""
 
 GIGABYTE = 1e9
 
 DEADLINE = 300.0
-"""Seconds: opening the library takes a tenth of one, loading a large model minutes."""
+"""Seconds for the probe. Opening the library takes 0.1, loading a large model minutes."""
 
 SHOWN_ERROR = 300
-"""Characters of what a probe said last."""
+"""Characters of the probe's last output that are shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sized:
-    """A model that is here, and the memory that serving it takes."""
+    """A model whose file exists, with the memory that it needs."""
 
     model: ModelSettings
     bytes: int
 
 
 def check_settings(serve_options: ServeOptions) -> tuple[Settings, Finding]:
-    """The settings, or the defaults where they are broken."""
+    """Returns the settings with their finding; the default settings where they are broken."""
     try:
         settings = serve_options.load_settings()
     except SettingsError as error:
@@ -66,7 +66,7 @@ def check_settings(serve_options: ServeOptions) -> tuple[Settings, Finding]:
 
 
 def check_models(settings: Settings) -> tuple[list[Sized], list[Finding]]:
-    """Each model's file, and the memory of all together."""
+    """Checks each model's file, and the memory of all models together."""
     here: list[Sized] = []
     findings: list[Finding] = []
     for each in settings.models:
@@ -93,7 +93,7 @@ def check_models(settings: Settings) -> tuple[list[Sized], list[Finding]]:
 
 
 def _resolve_local(each: ModelSettings, settings: Settings) -> ModelSettings | None:
-    """The model with the path of its file on this machine; None when it was not fetched."""
+    """Returns the model with the local path of its file; None if the file was never fetched."""
     if not is_reference(each.path):
         return each
     entry = find_cache(settings.hub).find(parse(each.path))
@@ -130,28 +130,28 @@ def check_memory(models: list[Sized]) -> list[Finding]:
 
 
 def measure_free_memory() -> int:
-    """Bytes that a process of this user can have now."""
+    """Returns the bytes that a process of this user can allocate now."""
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     room = available_memory()
     return room if limit == resource.RLIM_INFINITY else min(room, limit)
 
 
 def check_adapters(settings: Settings, models: list[Sized]) -> Iterator[Finding]:
-    """The directories that callers may load from, and each adapter of the settings against its model."""
+    """Checks the directories that callers may load from, and each adapter of the settings with its model."""
     paths = {one.model.name: one.model.path for one in models}
     for directory in settings.lora.directories:
         try:
             yield report_ok("adapters", f"callers may load from {require_directory(directory)}")
         except SettingsError as error:
             yield to_finding("settings-invalid", error)
-    if len(models) == len(settings.models):  # else some are not here, and that was directory
+    if len(models) == len(settings.models):  # a missing model is already reported
         try:
             settings = assign_adapters(with_models(settings, [one.model for one in models]))
         except SettingsError as error:
             yield to_finding("settings-invalid", error)
             return
     for adapter in settings.adapters:
-        if base := paths.get(adapter.model or ""):  # else what is wrong with the model was directory
+        if base := paths.get(adapter.model or ""):  # a problem with the model is already reported
             yield _check_adapter(adapter, base)
 
 
@@ -207,7 +207,7 @@ def check_cache(settings: Settings) -> Finding:
 
 
 def check_confinement(settings: Settings) -> Finding:
-    """What engine hosts give up, and whose rights they keep."""
+    """Reports how engine hosts are confined, and the user that they run as."""
     user = settings.engine.user
     try:
         entry = find_other_user(user) if user else None
@@ -224,7 +224,7 @@ def check_confinement(settings: Settings) -> Finding:
 
 
 def check_sockets() -> Iterator[Finding]:
-    """The directory that a running server keeps its sockets in."""
+    """Checks the directory for the sockets of a running server."""
     try:
         with create_runtime_directory() as place:
             yield report_ok("sockets", str(place.parent))
@@ -280,5 +280,5 @@ def read_probe(output: bytes, death: str, words: str) -> Iterator[Finding]:
 
 
 def describe_end(code: int) -> str:
-    """An exit status, for people."""
+    """Describes an exit status for people."""
     return f"status {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"

@@ -1,6 +1,5 @@
-"""What `antiphon doctor` can find: each kind once, with what to do about it where the finding itself does not
-say. docs/troubleshooting.md has a section for each. Checks nothing.
-"""
+"""Everything that `antiphon doctor` can find, with the general remedies. docs/troubleshooting.md has a
+section for each. It checks nothing itself."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,13 +8,13 @@ from antiphon.errors import AntiphonError
 
 
 class FindingSeverity(StrEnum):
-    """How bad a finding is."""
+    """The severity of a finding."""
 
     OK = "ok"
     ADVICE = "advice"
-    """It works, and could be better."""
+    """The server works, but could work better."""
     BROKEN = "broken"
-    """`antiphon serve` would not start, or not run."""
+    """`antiphon serve` would fail to start or to run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +22,7 @@ class Finding:
     """The result of one check."""
 
     id: str
-    """One of REMEDIES, or for what is well the name of the check."""
+    """One of REMEDIES; the name of the check where nothing is wrong."""
     standing: FindingSeverity
     said: str
     remedy: str = ""
@@ -76,7 +75,7 @@ REMEDIES = {
     "'antiphon[oidc]'",
     "no-socket-place": "Set XDG_RUNTIME_DIR to a writable directory with a short path.",
 }
-"""What helps in general, by the finding's id."""
+"""General remedies, by the finding's id."""
 
 
 def report_ok(check: str, message: str) -> Finding:
@@ -90,7 +89,7 @@ def report_problem(name: str, message: str, standing: FindingSeverity = FindingS
 
 
 def to_finding(name: str, error: AntiphonError, mark: str = "; ") -> Finding:
-    """Converts an error. The part of its sentence after a semicolon or another mark is the remedy."""
+    """Converts an error. The part of its message after the last mark is the remedy."""
     message, marked, remedy = error.message.rstrip(".").rpartition(mark)
     if not marked:
         return report_problem(name, error.message)

@@ -1,6 +1,5 @@
-"""`antiphon doctor`: looks at everything that `antiphon serve` needs, and says what is wrong and what helps.
-Changes nothing.
-"""
+"""`antiphon doctor`: checks everything that `antiphon serve` needs, and reports problems with their remedies.
+It changes nothing."""
 
 import json
 import os
@@ -28,11 +27,11 @@ from antiphon.processes.supervisor import build_load_spec
 MARKS = {FindingSeverity.OK: "ok", FindingSeverity.ADVICE: "advice", FindingSeverity.BROKEN: "BROKEN"}
 INDENT = 8
 NARROWEST, WIDEST = 60, 110
-"""Columns of the text."""
+"""Least and most columns of the text."""
 
 
 def run(serve_options: ServeOptions, load: bool, as_json: bool) -> int:
-    """Prints the findings; 1 when something is broken."""
+    """Prints the findings; returns 1 if something is broken."""
     findings = list(examine(serve_options, load))
     broken = sum(finding.standing is FindingSeverity.BROKEN for finding in findings)
     print(to_object(findings, broken) if as_json else format_text(findings, broken))
@@ -40,7 +39,7 @@ def run(serve_options: ServeOptions, load: bool, as_json: bool) -> int:
 
 
 def examine(serve_options: ServeOptions, load: bool) -> Iterator[Finding]:
-    """Every finding, in the order in which a server would meet them."""
+    """Yields every finding, in the order in which a server would meet the problems."""
     settings, finding = check_settings(serve_options)
     yield finding
     yield from (to_finding("settings-refused", error, ": ") for error in find_refusals(settings))
@@ -61,19 +60,19 @@ def examine(serve_options: ServeOptions, load: bool) -> Iterator[Finding]:
 
 
 def to_object(findings: list[Finding], broken: int) -> str:
-    """One JSON object."""
+    """Formats the findings as one JSON object."""
     return json.dumps({"broken": broken, "findings": [asdict(finding) for finding in findings]}, indent=2)
 
 
 def format_text(findings: list[Finding], broken: int) -> str:
-    """A paragraph for each finding, its remedy below it, and the sum."""
+    """Formats a paragraph for each finding with its remedy, and then a summary."""
     width = min(WIDEST, max(NARROWEST, shutil.get_terminal_size().columns))
     lines = [line for finding in findings for line in _format_paragraph(finding, width)]
     return "\n".join([*lines, "", _format_summary(findings, broken)])
 
 
 def _format_paragraph(finding: Finding, width: int) -> list[str]:
-    """Lines that wrap between words only, so that paths and commands can be copied."""
+    """Wraps a paragraph between words only, so that paths and commands can be copied."""
     parts = [(f"{MARKS[finding.standing]:{INDENT}}", f"{finding.id}: {finding.said}")]
     if finding.remedy:
         parts.append((" " * INDENT, f"-> {finding.remedy}"))

@@ -92,8 +92,9 @@ async def open_seeds(
 ) -> AsyncIterator[LedgerSeeder]:
     """Reads used amounts of limits from the ledger while the context lasts.
 
-    Where `drain` runs in this process, it writes the spool to the ledger first. Where another process
-    drains, as with two servers of one directory, the ledger is read as it is. `began`: as of LedgerSeeder.
+    If `drain` runs in this process, it first writes the spool to the ledger. If another process drains the
+    spool, as with two servers of one directory, the ledger is read as it is. `started_ms`: as `began` of
+    LedgerSeeder.
     """
 
     def drain_first() -> None:

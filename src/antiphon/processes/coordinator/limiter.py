@@ -65,7 +65,7 @@ class EndedClaim:
     told: int | None
     """The coordinator that was told, by its start; None while there was none."""
     settled: float
-    """When it was settled, in monotonic seconds."""
+    """The start time of the coordinator that received the end of the claim; None while there was none."""
 
 
 class Caller(Protocol):
@@ -92,7 +92,7 @@ class SharedLimiter:
 
     @property
     def available(self) -> bool:
-        """Whether the coordinator can be asked now."""
+        """Whether the coordinator can answer now."""
         return self._caller.is_reachable
 
     def restate(self, began: int) -> Iterator[Restore | Ended]:
@@ -118,7 +118,7 @@ class SharedLimiter:
             try:
                 standings = await self._ask(lambda call: Reserve(call, claim, applied, amounts))
             except (asyncio.CancelledError, LimitsUnavailable):
-                self._caller.send(Settle(claim, NOTHING))  # it may have been reserved meanwhile
+                self._caller.send(Settle(claim, NOTHING))  # it may be reserved by now
                 raise
         self._claims[claim] = Claim(applied, amounts)
         return standings
