@@ -15,7 +15,7 @@ from antiphon.auth.base import RequestedScope
 from antiphon.domain.ledger import Entry
 from antiphon.domain.tenancy import KeyKind, ProjectRole
 from antiphon.errors import StoreUnavailable
-from antiphon.http.admin.exports import format_cell
+from antiphon.http.admin.usage import format_cell
 from tests.http.test_admin import OPERATOR, ROOT, keyed
 from tests.support.http_server import KEY, request_bytes
 

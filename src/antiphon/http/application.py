@@ -12,13 +12,12 @@ from starlette.types import Message, Receive, Scope, Send
 
 from antiphon.dialects.base import Endpoint, EventStream, Request, Response
 from antiphon.errors import AntiphonError, MethodNotAllowed, RouteNotFound
-from antiphon.http.authenticate import Authenticator
+from antiphon.http.authenticate import Authenticator, Headers, OriginCheck
 from antiphon.http.body import BodyReader
 from antiphon.http.connection import Connection, get_connection
 from antiphon.http.errors import record_failure, record_refusal, send_error, to_api_error
 from antiphon.http.in_flight import ClientLeft, cancel_on_disconnect
 from antiphon.http.openapi import declare_document, declare_pages
-from antiphon.http.origins import Headers, OriginCheck
 from antiphon.http.responses import RATE_LIMIT_HEADERS, build_limit_headers, send_file, send_response
 from antiphon.http.routing import Routes, find_nearest_path
 from antiphon.http.server_status import declare_health, declare_info, declare_metrics
