@@ -1,4 +1,5 @@
-"""The application: one function that every request passes, in the order in which things happen."""
+"""The application: one ASGI function that every request passes through. Its code follows the order of
+events."""
 
 import asyncio
 import re
@@ -26,8 +27,7 @@ from antiphon.http.sse import EventWriter, Pace
 from antiphon.http.state import AppState, group_headers
 
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
-"""What a caller may name a request: enough for every tracing format, and nothing that a log or header could
-trip on."""
+"""A request id that a caller can send. It fits every tracing format and is safe in logs and headers."""
 
 EXPOSED = (
     "x-request-id",
@@ -42,11 +42,11 @@ EXPOSED = (
 NO_SNIFF = (b"x-content-type-options", b"nosniff")
 
 LEFT = "left"
-"""Status of a request whose caller did not wait for an answer."""
+"""Status of a request whose caller left before the answer."""
 
 
 class ResponseState:
-    """What is sent for one request: adds the headers of every answer, and knows how far it is."""
+    """The response to one request. It adds the common headers and remembers the status that was sent."""
 
     __slots__ = ("_headers", "_send", "status")
 
@@ -57,11 +57,11 @@ class ResponseState:
 
     @property
     def begun(self) -> bool:
-        """Whether anything was sent."""
+        """Whether the response has begun."""
         return self.status is not LEFT
 
     async def send(self, message: Message) -> None:
-        """As ASGI's send."""
+        """Sends an ASGI message, with the common headers on the first."""
         if message["type"] == "http.response.start":
             self.status = str(message["status"])
             message = {**message, "headers": [*message["headers"], *self._headers]}
@@ -72,7 +72,7 @@ class Application:
     """The ASGI application."""
 
     def __init__(self, edge: AppState, endpoints: Sequence[Endpoint]) -> None:
-        """`endpoints`: every one there is."""
+        """`endpoints`: all endpoints of the server."""
         self._edge = edge
         self.routes = Routes(endpoints)
         self._services = ServerServices(edge)
@@ -114,7 +114,7 @@ class Application:
     async def _answer(
         self, endpoint: Endpoint, request: Request, connection: Connection, receive: Receive, send: Send
     ) -> None:
-        """Reads the body, and has the endpoint answer. Raises what it is refused with, or ClientLeft."""
+        """Reads the body and lets the endpoint answer. Raises an AntiphonError, or ClientLeft."""
         if endpoint.body is None:
             await self._handle(endpoint, request, connection, send)
             return
@@ -140,7 +140,7 @@ class Application:
     async def _stream(
         self, stream: EventStream, request: Request, connection: Connection, send: Send
     ) -> None:
-        """Writes events as they come, and how the stream ended. Raises what fails before the first."""
+        """Writes the events of a stream and its end. Raises any error that occurs before the first event."""
 
         def headers() -> list[tuple[bytes, bytes]]:
             return [*stream.headers(), *build_limit_headers(request.progress.limit_statuses)]
@@ -163,28 +163,32 @@ class Application:
         await writer.close(last)
 
     def _break_off(self, stream: EventStream, error: AntiphonError, request: Request) -> bytes:
-        """Records what a stream failed with, and gives its last event."""
+        """Records the error of a stream, and returns the stream's last event."""
         record_failure("stream_failed", error, request, self._edge)
         return stream.encoder.error(error)
 
     async def _refuse(
         self, error: AntiphonError, request: Request, raw_path: bytes, state: ResponseState, send: Send
     ) -> None:
-        """Records an error, and sends it unless an answer has begun, which can only break off. The error is
-        held by no frame that its traceback leads to: such a circle would keep the whole request."""
+        """Records an error, and sends it unless the response has begun. A begun response breaks off.
+
+        No frame that the error's traceback refers to stores the error. Such a reference cycle would keep the
+        whole request in memory.
+        """
         dialect = self._edge.get_dialect(request.path)
         record_refusal(error, dialect.status(error), request, raw_path, self._edge)
         if not state.begun:
             await send_error(send, dialect, error, build_limit_headers(request.progress.limit_statuses))
 
     def _cancel_on_leave(self, request: Request, connection: Connection) -> AbstractContextManager[object]:
-        """Work that ends when the caller leaves, when time is up, or when its key is ended."""
+        """Returns a context that ends its work if the caller leaves, the time is up, or the caller's key is
+        ended."""
         edge = self._edge
         seconds = edge.settings.request_timeout
         return cancel_on_disconnect(connection, edge.ongoing, seconds, request.actor, request.progress)
 
     def _unknown(self, method: str, path: str) -> AntiphonError:
-        """What refuses a path at which nothing is, or a method that is not taken there."""
+        """Returns the error for an unknown path, or for a method that the path does not accept."""
         if taken := self.routes.list_methods(path):
             error = MethodNotAllowed(f"{method} is not taken here")
             error.allowed = tuple(sorted(taken))
@@ -200,7 +204,7 @@ class Application:
         return f"req-{self._edge.clock.unique()}"
 
     def _with_cors(self, scope: Scope, headers: Headers, send: Send) -> Send:
-        """The same, with what a web page of an allowed origin is told."""
+        """Returns `send` extended by the CORS headers, if a web page of another origin sent the request."""
         if self._cors is None or b"origin" not in headers:
             return send
         return partial(self._cors.send, send=send, request_headers=StarletteHeaders(scope=scope))
@@ -214,12 +218,12 @@ async def _write_events(stream: EventStream, writer: EventWriter) -> None:
 
 
 def is_preflight(method: str, headers: Headers) -> bool:
-    """Whether a browser asks what a page may send."""
+    """Whether the request is a CORS preflight of a browser."""
     return method == "OPTIONS" and b"origin" in headers and b"access-control-request-method" in headers
 
 
 def _cors(edge: AppState, routes: Routes) -> CORSMiddleware:
-    """Starlette's answers to web pages of other origins. It wraps nothing."""
+    """Returns Starlette's CORS middleware, which answers preflights. It wraps no application."""
     return CORSMiddleware(
         _answer_nothing,
         allow_origins=edge.settings.cors_origins,
@@ -230,7 +234,8 @@ def _cors(edge: AppState, routes: Routes) -> CORSMiddleware:
 
 
 async def _answer_nothing(_scope: Scope, _receive: Receive, _send: Send) -> None:
-    """Never reached: only preflights are given to the middleware, and it answers them."""
+    """Takes the place of the wrapped application and is never called: the middleware answers every preflight
+    itself."""
 
 
 def _request(scope: Scope, request_id: str, headers: Headers) -> Request:
@@ -246,12 +251,12 @@ def _request(scope: Scope, request_id: str, headers: Headers) -> Request:
 
 
 def create_app(edge: AppState) -> Application:
-    """The ASGI application over an edge. Starts nothing."""
+    """Creates the ASGI application. Starts nothing."""
     return Application(edge, list_endpoints(edge))
 
 
 def list_endpoints(edge: AppState) -> list[Endpoint]:
-    """Those of the dialects, of the admin API, and the server's own."""
+    """Returns the endpoints of the dialects, of the admin API and of the server itself."""
     own = declare_server_endpoints(edge)
     return [
         *(endpoint for dialect in edge.dialects for endpoint in dialect.endpoints),
@@ -263,5 +268,5 @@ def list_endpoints(edge: AppState) -> list[Endpoint]:
 
 
 def declare_server_endpoints(edge: AppState) -> tuple[Endpoint, ...]:
-    """What the server says of itself."""
+    """Returns the endpoints that describe the server: metrics, information and health."""
     return (declare_metrics(edge), *declare_info(edge), *declare_health(edge))

@@ -1,5 +1,5 @@
-"""Turns whatever carries a credential into an actor, or refuses. Every path is protected but those of public
-endpoints.
+"""Checks who sends a request: its Host and Origin headers, then its credential. Every path needs a
+credential, except the paths of public endpoints.
 
 The path comes from the request line alone, and never from a URL built from the Host header.
 """
@@ -19,7 +19,8 @@ from antiphon.http.state import AppState
 from antiphon.settings.server import is_loopback
 
 MAX_CREDENTIAL = 8192
-"""Bytes of a credential, as an issuer's tokens may have; a longer one is refused before it is hashed."""
+"""The largest credential in bytes, enough for an issuer's tokens. A longer one is refused before it is
+hashed."""
 
 KEY_HEADERS = (b"x-api-key", b"api-key")
 PROJECT_HEADERS = (b"x-project-id", b"x-selected-account-id")
@@ -37,17 +38,17 @@ MEANS = MappingProxyType(
         Right.MANAGE: "manage keys or members",
     }
 )
-"""What a right is called in a refusal."""
+"""The name of each right in a refusal."""
 
 HOST = re.compile(
     r"(?P<name>\[[0-9a-f:.]+\]|\[v[0-9a-f]+\.[a-z0-9._~!$&'()*+,;=:-]+\]"
     r"|(?:[a-z0-9._~!$&'()*+,;=-]|%[0-9a-f]{2})+)(?::\d{0,5})?"
 )
-"""A value of the header Host, in lower case (RFC 9110 section 7.2). An address of http has a name, so it is
-not empty."""
+"""A value of the header Host in lower case (RFC 9110 section 7.2). The name is not empty."""
 
 WEB = frozenset({"http", "https"})
-"""Schemes of pages that a server can have: an extension's origin may hold any name, ours too."""
+"""Schemes of web pages. The origin of a browser extension has another scheme and can contain any name, also
+ours."""
 
 EVERYDAY_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
 """Loopback names that need no parsing."""
@@ -56,12 +57,11 @@ Headers = Mapping[bytes, list[bytes]]
 
 
 class OriginCheck:
-    """Refuses what a web page of another site sends, and, while there is no key, names that are not of this
-    machine.
+    """Refuses requests that a web page of another site sends. Without a configured key it also refuses host
+    names that are not of this machine.
 
-    A page that rebinds its own name to 127.0.0.1 sends that name as Host; a page of another site says so in
-    Origin or
-    Sec-Fetch-Site.
+    A page that rebinds its own name to 127.0.0.1 sends that name as Host. A page of another site is named in
+    Origin or Sec-Fetch-Site.
     """
 
     def __init__(self, edge: AppState) -> None:
@@ -70,7 +70,7 @@ class OriginCheck:
         self._origins = frozenset(edge.settings.cors_origins)
 
     def require(self, scope: Scope, headers: Headers) -> None:
-        """Raises what refuses the request."""
+        """Raises PermissionDenied or RequestError if the request is refused."""
         host = self._checked_host(scope["http_version"], headers.get(b"host", []))
         if not self._same_site(headers, host) and not _is_navigation(scope["method"], headers):
             raise PermissionDenied(
@@ -78,8 +78,8 @@ class OriginCheck:
             )
 
     def _checked_host(self, version: str, values: list[bytes]) -> str:
-        """The one host that a request names (RFC 9112 section 3.2). Empty where a client of HTTP/1.0 names
-        none: no web page is one."""
+        """Returns the one host that a request names (RFC 9112 section 3.2). It is empty if an HTTP/1.0 client
+        names none: browsers always name one."""
         if not values and version == "1.0":
             return ""
         if len(values) != 1:
@@ -110,7 +110,7 @@ class OriginCheck:
 
 
 def _is_literal(name: str) -> bool:
-    """Whether brackets hold an address of IPv6, or of a version that is still to come."""
+    """Whether the text in brackets is an IPv6 address, or an address of a later version."""
     if name.startswith("[v"):
         return True
     try:
@@ -121,22 +121,22 @@ def _is_literal(name: str) -> bool:
 
 
 def _is_navigation(method: str, headers: Headers) -> bool:
-    """Whether a person follows a link here: the page that holds the link sees nothing of the answer."""
+    """Whether a person follows a link to this server. The page with the link cannot read the answer."""
     return method == "GET" and b"origin" not in headers and headers.get(b"sec-fetch-mode") == [b"navigate"]
 
 
 class Authenticator:
-    """Asks the verifiers in order. Without any, the caller is the local anonymous actor, whatever it
-    sends."""
+    """Finds the caller of a request by asking the verifiers in order. Without verifiers every caller is the
+    local anonymous actor."""
 
     def __init__(self, edge: AppState) -> None:
         self._verifiers = edge.verifiers
         self._managed = edge.keys_on
-        """Whether there are keys that may less than others; without them there is nothing to ask."""
+        """Whether keys can have fewer rights than others. Otherwise no right is checked."""
 
     async def authenticate(self, request: Request, right: Right | None) -> Actor:
-        """Who calls. `right`: what the caller needs; None lets everybody pass. Raises AuthenticationFailed,
-        PermissionDenied or a RequestError."""
+        """Returns the caller. `right` is the right that the caller needs; None accepts everybody. Raises
+        AuthenticationFailed, PermissionDenied or a RequestError."""
         if right is None:
             return LOCAL_ANONYMOUS
         actor = await self._actor(request.headers)
@@ -157,7 +157,7 @@ class Authenticator:
 async def find_actor(
     verifiers: tuple[TokenVerifier, ...], token: str, requested: RequestedScope
 ) -> Actor | None:
-    """The actor that the first verifier which knows the token names."""
+    """Returns the actor that the first verifier to know the token returns, or None."""
     for verifier in verifiers:
         if (actor := await verifier.verify(token, requested)) is not None:
             return actor
@@ -165,14 +165,14 @@ async def find_actor(
 
 
 def read_scope(headers: Headers) -> RequestedScope:
-    """For whom the headers say that the request speaks. Raises InvalidValue for two different ones."""
+    """Returns the project and the user that the headers select. Raises InvalidValue if two headers differ."""
     if headers.keys().isdisjoint(CHOICES):
         return NO_SCOPE
     return RequestedScope(_read_one(headers, PROJECT_HEADERS), _read_one(headers, USER_HEADERS))
 
 
 def _read_one(headers: Headers, names: tuple[bytes, ...]) -> str | None:
-    """The one value of headers that mean the same; an empty one is none."""
+    """Returns the one value of headers with the same meaning, or None. An empty header counts as absent."""
     requested = {value.strip() for name in names for value in headers.get(name, ()) if value.strip()}
     param = names[0].decode()
     if len(requested) > 1:
@@ -188,7 +188,7 @@ def _read_one(headers: Headers, names: tuple[bytes, ...]) -> str | None:
 
 
 def require_right(actor: Actor, right: Right, path: str) -> None:
-    """Raises PermissionDenied, which names what is missing."""
+    """Raises PermissionDenied, which names the missing right or path."""
     if right not in actor.rights:
         raise PermissionDenied(f"this key may not {MEANS[right]}")
     if not actor.may_call(path):
@@ -196,8 +196,8 @@ def require_right(actor: Actor, right: Right, path: str) -> None:
 
 
 def read_credential(headers: Headers) -> str | None:
-    """The one credential that the headers carry; an empty header carries none. Raises RequestError when they
-    carry different ones."""
+    """Returns the one credential in the headers, or None. An empty header counts as absent. Raises
+    RequestError if the headers contain different credentials."""
     carried = {_read_bearer(value) for value in headers.get(b"authorization", ()) if value.strip()}
     carried |= {value.strip() for name in KEY_HEADERS for value in headers.get(name, ()) if value.strip()}
     if len(carried) > 1:
@@ -212,6 +212,6 @@ def read_credential(headers: Headers) -> str | None:
 
 
 def _read_bearer(value: bytes) -> bytes:
-    """The token of a bearer header; of any other scheme something that no key can be."""
+    """Returns the token of a bearer header. For any other scheme the result is a text that no key equals."""
     scheme, _, token = value.strip().partition(b" ")
     return token.strip() if scheme.lower() == b"bearer" else b"\0" + value

@@ -1,4 +1,4 @@
-"""Reads a body, whole, within its limits of size and time."""
+"""Reads a whole request body within its limits of size and time."""
 
 import asyncio
 from collections.abc import Mapping
@@ -19,14 +19,15 @@ Headers = Mapping[bytes, list[bytes]]
 
 
 class BodyLimit(NamedTuple):
-    """Bytes that a body may have."""
+    """The largest size of a body in bytes."""
 
     size: int
     setting: str = ""
-    """How the refusal names the operator's setting, where that is the limit."""
+    """The text that names the operator's setting in the refusal. It is empty if no setting determines the
+    limit."""
 
     def refusal(self) -> BodyTooLarge:
-        """What refuses a body of more bytes."""
+        """Returns the error for a larger body."""
         return BodyTooLarge(f"the body is larger than {self.size:,} bytes{self.setting}")
 
 
@@ -43,8 +44,8 @@ class BodyReader:
     async def read(
         self, body: RequestBody, request: Request, receive: Receive, connection: Connection
     ) -> BodyAccount:
-        """Puts the body into the request. Gives the account of its bytes, which whoever asked releases when
-        the request is over. Raises a RequestError or ClientLeft."""
+        """Reads the body into the request. Returns the account of its bytes, which the caller must release
+        when the request is over. Raises a RequestError or ClientLeft."""
         require_type(body.media_type, request.headers)
         limit = self._limit if body.limit is None else BodyLimit(body.limit)
         declared = int(request.headers.get(b"content-length", (b"0",))[0])
@@ -91,7 +92,8 @@ async def _read(receive: Receive, account: BodyAccount, limit: BodyLimit) -> byt
 
 
 def require_type(media_type: str, headers: Headers) -> None:
-    """Raises UnsupportedMediaType for a body of another type, or in a coding that is not taken."""
+    """Raises UnsupportedMediaType if the body has another type, or an encoding that the server does not
+    support."""
     types, codings = headers.get(b"content-type"), headers.get(b"content-encoding", ())
     if not (types == [JSON_TYPE] and media_type == JSON) and not _is_of(media_type.encode(), types or []):
         what = "JSON" if media_type == JSON else f"of the type {media_type}"

@@ -1,4 +1,5 @@
-"""What handlers use of the server: the pipeline, the models, adapters. Knows no dialect."""
+"""The server's implementation of `Services`: generation, models, token ids and adapters. It depends on no
+dialect."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -41,8 +42,8 @@ from antiphon.settings.server import is_loopback
 T = TypeVar("T")
 
 PATIENCE = 10.0
-"""Seconds that a list waits for its models' profiles. They are kept once they are known, and come to be known
-within a few seconds of the start, of a busy machine too; a model that is stuck hides no other."""
+"""Seconds that a list waits for its models' profiles. Profiles are known within a few seconds of the start
+and then kept. A stuck model does not hide the others."""
 
 REMEDY = (
     "adapters are loaded and unloaded at run time only where the operator names the directories that they "
@@ -52,7 +53,7 @@ REMEDY = (
 
 
 class ServerServices:
-    """`Services` of one server."""
+    """The implementation of `Services` for one server."""
 
     def __init__(self, edge: AppState) -> None:
         self._edge = edge
@@ -133,9 +134,10 @@ class ServerServices:
         await self._adapters().unload(name)
 
     def require_owner(self, request: Request) -> None:
-        """No web page, of whatever origin, changes what a server without a key serves."""
+        """Raises PermissionDenied without a configured key if a web page or another machine sent the request.
+        Neither can change the served models then."""
         if self._edge.verifiers:
-            return  # who came this far had a key
+            return  # the caller's key has already been verified
         if b"origin" in request.headers:
             raise PermissionDenied(
                 "web pages do not change what is served without a key: set ANTIPHON_API_KEY and send it"
@@ -152,8 +154,8 @@ class ServerServices:
         return self._edge.adapters
 
     def _find(self, name: str | None, request: Request) -> Model:
-        """The named model; without a name the only one, adapters of it apart. Raises PermissionDenied for a
-        model that the caller's key is not for."""
+        """Returns the named model. Without a name it returns the only model, not counting adapters. Raises
+        MissingParameter, or PermissionDenied for a model that the caller's key excludes."""
         models, actor = self._edge.models, request.actor
         bases = [model for model in models.list_bases() if actor.may_use(model.name)]
         if name is None and len(bases) != 1:
@@ -176,7 +178,7 @@ def _entry(model: Model, profile: Profile | None = None) -> ModelEntry:
 
 
 async def load_entry(model: Model, patience: float = PATIENCE) -> ModelEntry:
-    """The model with its profile, if its engine tells it soon."""
+    """Returns the model's entry, with its profile if the engine answers in time."""
     try:
         async with asyncio.timeout(patience):
             return _entry(model, await model.engine.profile())

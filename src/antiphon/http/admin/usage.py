@@ -1,7 +1,7 @@
 """Usage: sums over the ledger and its entries, as JSON or as streamed files of any length.
 
-Counts are exact integers. Money is an exact decimal text in the currency's unit, beside the same in nano-
-units.
+Counts are exact integers. Money is an exact decimal text in the currency's unit, and also an integer of
+nano-units. A CSV file contains no formulas of a spreadsheet.
 """
 
 import csv
@@ -54,16 +54,16 @@ from antiphon.services.usage import UsageService
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 DECIMALS = 3
-"""Of a mean of milliseconds."""
+"""Decimals of a mean of milliseconds."""
 
 FORMULAS = frozenset("=+-@\uff1d\uff0b\uff0d\uff20")
-"""With what a formula begins, in one width or the other."""
+"""The first characters of a spreadsheet's formula, in half and full width."""
 QUOTE = "'"
-"""What a spreadsheet takes for the sign of a text, and does not show."""
+"""The prefix that makes a spreadsheet treat a cell as text. The spreadsheet does not show it."""
 
 
 class FileFormat(StrEnum):
-    """As what usage is given."""
+    """The formats of an answer about usage."""
 
     JSON = "json"
     CSV = "csv"
@@ -74,14 +74,14 @@ MEDIA = {FileFormat.CSV: "text/csv; charset=utf-8; header=present", FileFormat.J
 
 
 def encode_rows(cards: Sequence[Struct], columns: Sequence[str], shape: FileFormat) -> bytes:
-    """The lines of some cards; of CSV each with these columns, in their order."""
+    """Encodes cards as lines of CSV or JSON. `columns` are the columns of CSV, in order."""
     if shape is FileFormat.CSV:
         return encode_csv(map(_flatten, cards), columns)
     return b"".join(msgspec.json.encode(card) + b"\n" for card in cards)
 
 
 def encode_csv(rows: Iterable[Mapping[str, object]], columns: Sequence[str]) -> bytes:
-    """Rows of CSV as RFC 4180 has it."""
+    """Encodes rows as CSV (RFC 4180)."""
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerows([format_cell(row[name]) for name in columns] for row in rows)
@@ -89,13 +89,13 @@ def encode_csv(rows: Iterable[Mapping[str, object]], columns: Sequence[str]) -> 
 
 
 def encode_header(columns: Sequence[str]) -> bytes:
-    """The first line of CSV."""
+    """Encodes the first line of a CSV file."""
     return encode_csv([dict(zip(columns, columns, strict=True))], columns)
 
 
 def format_cell(value: object) -> str:
-    """A value as a cell. A text that a spreadsheet might run gets a quote before it: one whose first
-    character begins a formula or is a control character, whatever blanks stand before it."""
+    """Formats a value as a cell of CSV. A quote precedes a text that a spreadsheet could run as a formula.
+    Such a text begins, after blanks, with a formula's first character or a control character."""
     if value is None:
         return ""
     if not isinstance(value, str):
@@ -106,21 +106,21 @@ def format_cell(value: object) -> str:
 
 
 def list_columns(card: type[Struct]) -> tuple[str, ...]:
-    """The fields of a card that are not the same in all of them."""
+    """Returns the fields of a card as columns, without the constant `object`."""
     return tuple(name for name in card.__struct_fields__ if name != "object")
 
 
 def _flatten(card: Struct) -> dict[str, object]:
-    """The fields of a card; what it is grouped by beside the others."""
+    """Returns the fields of a card in one level. The dimensions of a group come first."""
     fields = msgspec.structs.asdict(card)
     by = fields.pop("by", None)
     return {**by, **fields} if isinstance(by, dict) else fields
 
 
 class TotalsCard(Struct, frozen=True, kw_only=True):
-    """Sums over entries of the ledger. `failed` ended with an error, `aborted` with the process; for
-    `unpriced` ones no price held, so that their cost is not known and counts as none. Means are of the
-    entries that have the figure; null where none has."""
+    """Sums over entries of the ledger. `failed` ended with an error, and `aborted` ended with the process. No
+    price applied to `unpriced` entries, so their cost is unknown and counts as zero. Means cover the entries
+    that have the value; null if none has."""
 
     requests: int
     ok: int
@@ -140,15 +140,15 @@ class TotalsCard(Struct, frozen=True, kw_only=True):
 
 
 class GroupCard(TotalsCard, frozen=True, kw_only=True):
-    """The sums of the entries that say the same. `by`: what they say, by dimension; of `hour`, `day`, `week`
-    and `month` the Unix second in which it begins, in UTC."""
+    """The sums of entries with the same values. `by` contains these values by dimension. The value of `hour`,
+    `day`, `week` and `month` is the Unix second of its start in UTC."""
 
     by: dict[str, str | int | None]
 
 
 class UsageReport(Struct, frozen=True, kw_only=True):
-    """Sums of the entries that began from `since` on and before `until` (Unix seconds). `more`: whether there
-    are groups beyond `data`; `total` counts them too."""
+    """Sums of the entries that began at or after `since` and before `until` (Unix seconds). `more`: whether
+    there are groups beyond `data`; `total` counts them too."""
 
     object: Literal["usage"] = "usage"
     since: int
@@ -161,8 +161,8 @@ class UsageReport(Struct, frozen=True, kw_only=True):
 
 
 class EntryCard(Struct, frozen=True, kw_only=True):
-    """One generation. `at_ms` is the Unix millisecond in which it began, `time` the same moment in ISO 8601;
-    `source` says who counted the tokens; `price` is the id of the price that `cost` was reckoned by."""
+    """One generation. `at_ms` is its start in Unix milliseconds, and `time` is the same in ISO 8601. `source`
+    says who counted the tokens. `price` is the id of the price that determined `cost`."""
 
     object: Literal["ledger_entry"] = "ledger_entry"
     id: str
@@ -204,16 +204,16 @@ class EntryPage(ListPage, frozen=True, kw_only=True):
 
 
 USUAL_SECONDS = 30 * 24 * 3600
-"""The time that is looked at where none is said."""
+"""The default time span of a query in seconds."""
 LATEST = 10**14
-"""The last Unix second that may be named; its milliseconds fit everywhere."""
+"""The last Unix second that a query can name. In milliseconds it fits every integer type."""
 MOST_GROUPS = 10_000
-"""Groups of one answer."""
+"""The most groups of one answer."""
 MOST_DIMENSIONS = 6
 LONGEST = 1_000
-"""Characters of a value that entries are chosen by."""
+"""The most characters of a value in a filter."""
 CHUNK = 1_000
-"""Entries that are read and written at once: some fifty milliseconds of a thread."""
+"""The number of entries that are read and written at once. They take about fifty milliseconds of a thread."""
 
 BY = (
     f"At most {MOST_DIMENSIONS} of {', '.join([*EntryField, *Bucket])} and tag:NAME, with commas between "
@@ -237,14 +237,15 @@ Read = Callable[[int, EntryPosition | None], Sequence[Entry]]
 
 
 class UsageResource:
-    """The handlers over the ledger of one server."""
+    """The handlers of usage."""
 
     def __init__(self, reading: UsageService, clock: Clock) -> None:
         self._reading = reading
         self._clock = clock
 
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """The endpoints of usage. They need the right to read; the service filters rows by actor."""
+        """Returns the endpoints of usage. They need the right to read. The service returns only rows that the
+        actor can see."""
         return (
             declare_endpoint(
                 "GET",
@@ -312,8 +313,8 @@ class UsageResource:
     async def _stream_chunks(
         self, read: Read, shape: FileFormat, first: bytes, after: EntryPosition | None
     ) -> AsyncIterator[bytes]:
-        """Chunk by chunk, each read when the one before has gone: memory does not grow with the file. What
-        fails in between breaks the response off, so that no part looks whole."""
+        """Yields a file in chunks. Each chunk is read after the previous one is written, so memory does not
+        grow with the file. An error breaks the response off, so that no incomplete file looks complete."""
         yield (encode_header(ENTRY) if shape is FileFormat.CSV else b"") + first
         while after is not None:
             chunk, after = await self._reading.run_in_thread(partial(_read_chunk, read, shape, after))
@@ -335,7 +336,8 @@ class UsageResource:
         )
 
     def _read_selection(self, query: Mapping[str, str]) -> EntrySelection:
-        """What the query chooses: without `until` all until now, without `since` of the last 30 days."""
+        """Returns the query's selection of entries. `until` defaults to now, `since` to 30 days before
+        `until`."""
         until = _read_second(query, "until", int(self._clock.wall()) + 1)
         since = _read_second(query, "since", max(0, until - USUAL_SECONDS))
         if since >= until and "since" not in query:
@@ -357,19 +359,19 @@ def _read_page(read: Read, limit: int, after: EntryPosition | None) -> Response:
 def _read_chunk(
     read: Read, shape: FileFormat, after: EntryPosition | None
 ) -> tuple[bytes, EntryPosition | None]:
-    """The next lines, and where to go on; None at the end."""
+    """Returns the next lines, and the position to continue from. The position is None at the end."""
     found = read(CHUNK, after)
     written = encode_rows([build_entry_card(each) for each in found], ENTRY, shape)
     return written, EntryPosition.of(found[-1]) if len(found) == CHUNK else None
 
 
 def is_tag(name: str) -> bool:
-    """Whether a query's field chooses by a tag."""
+    """Whether a query field filters by a tag."""
     return name.startswith(TAG) and isinstance(parse_dimension(name), Tag)
 
 
 def parse_dimensions(text: str) -> tuple[Dimension, ...]:
-    """The dimensions that a list with commas names. Raises InvalidValue."""
+    """Parses a list of dimensions with commas. Raises InvalidValue."""
     found: list[Dimension] = []
     for name in filter(None, text.split(",")):
         each = parse_dimension(name)
@@ -385,7 +387,7 @@ def parse_dimensions(text: str) -> tuple[Dimension, ...]:
 
 
 def read_format(query: Mapping[str, str]) -> FileFormat:
-    """As what the answer is asked for. Raises InvalidValue."""
+    """Returns the format that the query asks for. Raises InvalidValue."""
     said = query.get("format", FileFormat.JSON)
     if said not in tuple(FileFormat):
         raise InvalidValue(f"format must be {', '.join(FileFormat)}", param="format")
@@ -393,7 +395,7 @@ def read_format(query: Mapping[str, str]) -> FileFormat:
 
 
 def parse_cursor(cursor: str | None) -> EntryPosition | None:
-    """The place that a page named as its end. Raises InvalidValue."""
+    """Parses the position in a page's `next`. Raises InvalidValue."""
     if cursor is None:
         return None
     at, _, id_ = cursor.partition(".")
@@ -423,13 +425,13 @@ def _read_second(query: Mapping[str, str], name: str, otherwise: int) -> int:
 
 
 def _build_file_headers(name: str, chosen: EntrySelection, shape: FileFormat) -> Headers:
-    """The headers of a file."""
+    """Returns the headers of a file."""
     called = f"{name}-{chosen.since // 1000}-{chosen.until // 1000}.{shape}"
     return ((b"content-disposition", f'attachment; filename="{called}"'.encode()), *NO_STORE)
 
 
 def declare_report_query() -> list[Mapping[str, Any]]:
-    """The query of sums, for the OpenAPI document."""
+    """Declares the query of sums for the OpenAPI document."""
     return [
         *_declare_filters(),
         declare_parameter("by", description=BY),
@@ -439,7 +441,7 @@ def declare_report_query() -> list[Mapping[str, Any]]:
 
 
 def declare_entries_query() -> list[Mapping[str, Any]]:
-    """The query of entries, for the OpenAPI document."""
+    """Declares the query of entries for the OpenAPI document."""
     after = declare_parameter("after", description="The `next` of the page before")
     return [*_declare_filters(), *_declare_limit(DEFAULT_PAGE, MAX_PAGE), after, _FORMAT]
 
@@ -467,17 +469,17 @@ _FORMAT = declare_parameter(
 
 
 def build_totals_card(totals: UsageTotals) -> TotalsCard:
-    """The card of totals."""
+    """Builds the card of totals."""
     return TotalsCard(**_list_totals(totals))
 
 
 def build_group_card(group: ReportGroup, by: tuple[Dimension, ...]) -> GroupCard:
-    """The card of a group."""
+    """Builds the card of a group."""
     return GroupCard(by=dict(zip(map(str, by), group.values, strict=True)), **_list_totals(group.totals))
 
 
 def build_entry_card(entry: Entry) -> EntryCard:
-    """The card of an entry."""
+    """Builds the card of an entry."""
     return EntryCard(
         id=entry.id,
         request_id=entry.request_id,
