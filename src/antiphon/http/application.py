@@ -81,16 +81,16 @@ class Application:
         self._bodies = BodyReader(edge)
         self._prefixes = [dialect.prefix for dialect in edge.dialects]
         self._pace = Pace(edge.settings.keep_alive_interval, edge.settings.send_timeout)
-        self._cors = _cors(edge, self.routes) if edge.settings.cors_origins else None
+        self._cors = _create_cors(edge, self.routes) if edge.settings.cors_origins else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
         method, path, headers = scope["method"], scope["path"], group_headers(scope)
         began = asyncio.get_running_loop().time()
-        request = _request(scope, self._request_id(headers), headers)
+        request = _build_request(scope, self._choose_request_id(headers), headers)
         state = ResponseState(send, request.id)
-        answer = state.send if self._cors is None else self._with_cors(scope, headers, state.send)
+        answer = state.send if self._cors is None else self._add_cors_headers(scope, headers, state.send)
         try:
             if self._cors is not None and is_preflight(method, headers):
                 await self._cors(scope, receive, state.send)
@@ -100,9 +100,9 @@ class Application:
             right = self.routes.get_right_for_missing(path) if found is None else found.endpoint.right
             request.actor = await self._authenticator.authenticate(request, right)
             if found is None:
-                raise self._unknown(method, path)
+                raise self._build_not_found(method, path)
             request.path_params = found.params
-            await self._answer(found.endpoint, request, get_connection(scope), receive, answer)
+            await self._read_and_handle(found.endpoint, request, get_connection(scope), receive, answer)
         except ClientLeft:
             return
         except Exception as problem:  # noqa: BLE001 - the edge's border: what it is becomes an answer
@@ -111,7 +111,7 @@ class Application:
             seconds = asyncio.get_running_loop().time() - began
             self._edge.metrics.count_answer(self.routes.get_label(path), state.status, seconds)
 
-    async def _answer(
+    async def _read_and_handle(
         self, endpoint: Endpoint, request: Request, connection: Connection, receive: Receive, send: Send
     ) -> None:
         """Reads the body and lets the endpoint answer. Raises an AntiphonError, or ClientLeft."""
@@ -187,7 +187,7 @@ class Application:
         seconds = edge.settings.request_timeout
         return cancel_on_disconnect(connection, edge.ongoing, seconds, request.actor, request.progress)
 
-    def _unknown(self, method: str, path: str) -> AntiphonError:
+    def _build_not_found(self, method: str, path: str) -> AntiphonError:
         """Returns the error for an unknown path, or for a method that the path does not accept."""
         if taken := self.routes.list_methods(path):
             error = MethodNotAllowed(f"{method} is not taken here")
@@ -197,13 +197,13 @@ class Application:
         hint = "" if nearest is None else f"did you mean {nearest}? "
         return RouteNotFound(f"no such path; {hint}GET /openapi.json lists all")
 
-    def _request_id(self, headers: Headers) -> str:
+    def _choose_request_id(self, headers: Headers) -> str:
         values = headers.get(b"x-request-id")
         if values is not None and len(values) == 1 and REQUEST_ID.fullmatch(values[0]):
             return values[0].decode()
         return f"req-{self._edge.clock.unique()}"
 
-    def _with_cors(self, scope: Scope, headers: Headers, send: Send) -> Send:
+    def _add_cors_headers(self, scope: Scope, headers: Headers, send: Send) -> Send:
         """Returns `send` extended by the CORS headers, if a web page of another origin sent the request."""
         if self._cors is None or b"origin" not in headers:
             return send
@@ -222,7 +222,7 @@ def is_preflight(method: str, headers: Headers) -> bool:
     return method == "OPTIONS" and b"origin" in headers and b"access-control-request-method" in headers
 
 
-def _cors(edge: AppState, routes: Routes) -> CORSMiddleware:
+def _create_cors(edge: AppState, routes: Routes) -> CORSMiddleware:
     """Returns Starlette's CORS middleware, which answers preflights. It wraps no application."""
     return CORSMiddleware(
         _answer_nothing,
@@ -238,7 +238,7 @@ async def _answer_nothing(_scope: Scope, _receive: Receive, _send: Send) -> None
     itself."""
 
 
-def _request(scope: Scope, request_id: str, headers: Headers) -> Request:
+def _build_request(scope: Scope, request_id: str, headers: Headers) -> Request:
     client = scope.get("client")
     return Request(
         request_id,

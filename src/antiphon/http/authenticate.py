@@ -29,7 +29,7 @@ CHOICES = (*PROJECT_HEADERS, *USER_HEADERS)
 
 ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
-MEANS = MappingProxyType(
+RIGHT_NAMES = MappingProxyType(
     {
         Right.READ: "read anything",
         Right.GENERATE: "generate",
@@ -46,11 +46,11 @@ HOST = re.compile(
 )
 """A value of the header Host in lower case (RFC 9110 section 7.2). The name is not empty."""
 
-WEB = frozenset({"http", "https"})
+WEB_SCHEMES = frozenset({"http", "https"})
 """Schemes of web pages. The origin of a browser extension has another scheme and can contain any name, also
 ours."""
 
-EVERYDAY_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
+COMMON_LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 """Loopback names that need no parsing."""
 
 Headers = Mapping[bytes, list[bytes]]
@@ -71,13 +71,13 @@ class OriginCheck:
 
     def require(self, scope: Scope, headers: Headers) -> None:
         """Raises PermissionDenied or RequestError if the request is refused."""
-        host = self._checked_host(scope["http_version"], headers.get(b"host", []))
-        if not self._same_site(headers, host) and not _is_navigation(scope["method"], headers):
+        host = self._require_host(scope["http_version"], headers.get(b"host", []))
+        if not self._is_same_site(headers, host) and not _is_navigation(scope["method"], headers):
             raise PermissionDenied(
                 "refused: a web page of another origin sent this; ANTIPHON_CORS_ORIGINS allows some"
             )
 
-    def _checked_host(self, version: str, values: list[bytes]) -> str:
+    def _require_host(self, version: str, values: list[bytes]) -> str:
         """Returns the one host that a request names (RFC 9112 section 3.2). It is empty if an HTTP/1.0 client
         names none: browsers always name one."""
         if not values and version == "1.0":
@@ -89,22 +89,22 @@ class OriginCheck:
         match = HOST.fullmatch(host)
         if match is None or (match["name"].startswith("[") and not _is_literal(match["name"])):
             raise RequestError("the Host header is not valid; send a name or an address, and perhaps a port")
-        if self._local and not self._is_ours(match["name"]):
+        if self._local and not self._is_own_name(match["name"]):
             raise PermissionDenied(
                 "refused: without a key only loopback names are served; use http://127.0.0.1, "
                 "or add the name to ANTIPHON_ALLOWED_HOSTS"
             )
         return host
 
-    def _is_ours(self, name: str) -> bool:
-        return name in EVERYDAY_HOSTS or is_loopback(name) or name in self._hosts
+    def _is_own_name(self, name: str) -> bool:
+        return name in COMMON_LOOPBACK or is_loopback(name) or name in self._hosts
 
-    def _same_site(self, headers: Headers, host: str) -> bool:
+    def _is_same_site(self, headers: Headers, host: str) -> bool:
         if origins := headers.get(b"origin"):
             origin = origins[0].decode("latin-1")
             known = origin in self._origins or "*" in self._origins
             scheme, _, name = origin.lower().partition("://")
-            own = scheme in WEB and name == host != ""
+            own = scheme in WEB_SCHEMES and name == host != ""
             return len(origins) == 1 and (known or own)
         return all(site in (b"same-origin", b"none") for site in headers.get(b"sec-fetch-site", ()))
 
@@ -139,12 +139,12 @@ class Authenticator:
         AuthenticationFailed, PermissionDenied or a RequestError."""
         if right is None:
             return LOCAL_ANONYMOUS
-        actor = await self._actor(request.headers)
+        actor = await self._require_actor(request.headers)
         if self._managed:
             require_right(actor, right, request.path)
         return actor
 
-    async def _actor(self, headers: Headers) -> Actor:
+    async def _require_actor(self, headers: Headers) -> Actor:
         if not self._verifiers:
             return LOCAL_ANONYMOUS
         token = read_credential(headers)
@@ -190,7 +190,7 @@ def _read_one(headers: Headers, names: tuple[bytes, ...]) -> str | None:
 def require_right(actor: Actor, right: Right, path: str) -> None:
     """Raises PermissionDenied, which names the missing right or path."""
     if right not in actor.rights:
-        raise PermissionDenied(f"this key may not {MEANS[right]}")
+        raise PermissionDenied(f"this key may not {RIGHT_NAMES[right]}")
     if not actor.may_call(path):
         raise PermissionDenied("this key is not for this path")
 

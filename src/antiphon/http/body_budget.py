@@ -20,20 +20,20 @@ class BodyBudget:
 
     def __init__(self) -> None:
         self.held = 0
-        self._of: Counter[str] = Counter()
+        self._by_actor: Counter[str] = Counter()
         """Bytes per actor, if actors are told apart."""
 
     def add(self, actor: str | None, size: int) -> None:
         """Adds bytes to the count; a negative size removes them."""
         self.held += size
         if actor is not None:
-            self._of[actor] += size
-            if not self._of[actor]:
-                del self._of[actor]
+            self._by_actor[actor] += size
+            if not self._by_actor[actor]:
+                del self._by_actor[actor]
 
-    def of(self, actor: str) -> int:
+    def count_actor_bytes(self, actor: str) -> int:
         """Returns the number of bytes of one actor."""
-        return self._of[actor]
+        return self._by_actor[actor]
 
 
 class BodyAccount:
@@ -59,7 +59,11 @@ class BodyAccount:
             )
 
         is_alone = self.held == self._bodies.held
-        if self._actor is not None and not is_alone and self._bodies.of(self._actor) + size > left:
+        if (
+            self._actor is not None
+            and not is_alone
+            and self._bodies.count_actor_bytes(self._actor) + size > left
+        ):
             raise Overloaded(
                 "the bodies of your running requests would take more room than they leave to others "
                 f"(of {self._most:,} bytes, ANTIPHON_MAX_BODIES_BYTES); wait for some of them to end",

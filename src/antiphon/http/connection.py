@@ -92,17 +92,17 @@ class OutgoingData:
     def __init__(self, transport: asyncio.WriteTransport) -> None:
         self._transport = transport
         self._left = 0
-        self._still = 0
+        self._idle_checks = 0
         """The number of checks in a row that found no progress. The check counts them instead of seconds, so
         a process that was stopped cuts nobody."""
 
     def check(self, looks: int) -> None:
         """Drops the connection if this many checks in a row found no progress."""
         waiting = self._transport.get_write_buffer_size()
-        left = waiting and waiting + _count_kernel_bytes(self._transport)
-        self._still = self._still + 1 if left and left == self._left else 0
+        left = waiting and waiting + _count_unconfirmed_bytes(self._transport)
+        self._idle_checks = self._idle_checks + 1 if left and left == self._left else 0
         self._left = left
-        if self._still >= looks:
+        if self._idle_checks >= looks:
             self._transport.abort()
 
 
@@ -135,7 +135,7 @@ class SlowClientWatch:
             outgoing.check(self._looks)
 
 
-def _count_kernel_bytes(transport: asyncio.WriteTransport) -> int:
+def _count_unconfirmed_bytes(transport: asyncio.WriteTransport) -> int:
     """Returns the number of bytes that the client's machine has not confirmed, or 0 if the system cannot
     tell. A slow client changes this number long before the kernel's buffer of megabytes has room again."""
     held: Any = transport.get_extra_info("socket")

@@ -37,7 +37,7 @@ class InFlight:
         actor: Actor,
         progress: RequestProgress,
     ) -> None:
-        ongoing.require(actor)
+        ongoing.require_accepted(actor)
         loop = asyncio.get_running_loop()
         task = asyncio.current_task(loop)
         if task is None:
@@ -52,10 +52,10 @@ class InFlight:
         self._errors: list[Exception] = []
         """The error that ended the work, until it is raised. At most one."""
         self._is_open = True
-        self._timer = loop.call_later(seconds, self._end_late, seconds)
+        self._timer = loop.call_later(seconds, self._end_at_deadline, seconds)
 
     def __enter__(self) -> "InFlight":
-        self._connection.on_leave = self._end_left
+        self._connection.on_leave = self._end_on_disconnect
         self._ongoing.add(self)
         return self
 
@@ -75,10 +75,10 @@ class InFlight:
             self._progress.is_ended = isinstance(error, AntiphonError)
             self._task.cancel()
 
-    def _end_late(self, seconds: float) -> None:
+    def _end_at_deadline(self, seconds: float) -> None:
         self.end(DeadlineExceeded(f"the answer was not finished within {seconds:g} seconds"))
 
-    def _end_left(self) -> None:
+    def _end_on_disconnect(self) -> None:
         self.end(ClientLeft())
 
 
@@ -104,13 +104,13 @@ class InFlightRegistry:
         for work in tuple(self._works):
             work.end(error)
 
-    def require(self, actor: Actor) -> None:
+    def require_accepted(self, actor: Actor) -> None:
         """Raises AuthenticationFailed if the caller is not accepted any more. A key can be ended while the
         body arrives."""
         if not self._accepts(actor):
             raise AuthenticationFailed(ENDED)
 
-    def look(self) -> None:
+    def end_unaccepted(self) -> None:
         """Ends the work of callers that are not accepted any more. Call it after every change of keys."""
         for work in tuple(self._works):
             if not self._accepts(work.actor):

@@ -42,7 +42,7 @@ STATUS = b"HTTP/1.1 "
 """The first bytes of an answer."""
 
 HTTP_2 = b"h2c"
-WISH_FOR_HTTP_2 = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n|\Z)", re.IGNORECASE)
+UPGRADE_TO_HTTP_2 = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n|\Z)", re.IGNORECASE)
 """The header that asks for HTTP/2. Java's client sends it in its first request."""
 
 LINGER = 5.0
@@ -151,7 +151,7 @@ class Protocol(HttpToolsProtocol):
         if self._refusal is not None:
             return
         if HTTP_2 in data and self._deadline is None and self._is_idle():
-            data = _without_wish(data)
+            data = _strip_upgrade(data)
         if self._deadline is None and self._is_idle():
             self._expect_request()
         self._bare_bytes += len(data)
@@ -164,7 +164,7 @@ class Protocol(HttpToolsProtocol):
         except httptools.HttpParserError:
             self.send_400_response("")
         if self._bare_bytes > MAX_HEADER_BYTES:
-            self._refuse(_too_large())
+            self._refuse(_build_size_error())
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -180,7 +180,7 @@ class Protocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_headers = False
         if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > MAX_HEADER_BYTES:
-            self._problem = _too_large()
+            self._problem = _build_size_error()
         elif self.parser.should_upgrade() and self._has_body():
             # The parser does not read a body after Upgrade, so the body would be parsed as the next request.
             self._problem = RequestError("a request with a body must not ask for another protocol (Upgrade)")
@@ -233,12 +233,12 @@ class Protocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget_deadline()
-        self._end_answer()
+        self._abandon_answer()
         if self._outgoing is not None:
             self._policy.watch.discard(self._outgoing)
         super().connection_lost(exc)
 
-    def _end_answer(self) -> bool:
+    def _abandon_answer(self) -> bool:
         """Tells the handler of the running request that nobody waits for its answer. Returns whether the
         answer had begun."""
         cycle = self._running
@@ -269,14 +269,14 @@ class Protocol(HttpToolsProtocol):
     def _expect_request(self) -> None:
         if not self._in_headers:  # otherwise the request began to arrive while an earlier one ran
             self._in_headers, self._bare_bytes, self.url = True, 0, b""
-        self._deadline = self.loop.call_later(self._policy.arrival_seconds, self._late)
+        self._deadline = self.loop.call_later(self._policy.arrival_seconds, self._end_late_request)
 
     def _forget_deadline(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
 
-    def _late(self) -> None:
+    def _end_late_request(self) -> None:
         if self._in_headers:
             seconds = self._policy.arrival_seconds
             self._refuse(RequestTimedOut(f"the request did not arrive within {seconds:g} seconds"))
@@ -301,7 +301,7 @@ class Protocol(HttpToolsProtocol):
             self._write_refusal(error)
 
     def _write_refusal(self, error: AntiphonError) -> None:
-        if self._end_answer():
+        if self._abandon_answer():
             self.transport.abort()  # the client would read a refusal in the middle of an answer as part of it
             return
         dialect = self._policy.get_dialect(self.url.partition(b"?")[0].decode("latin-1"))
@@ -319,12 +319,12 @@ class Protocol(HttpToolsProtocol):
         self.loop.call_later(LINGER, self.transport.abort)
 
 
-def _without_wish(data: bytes) -> bytes:
+def _strip_upgrade(data: bytes) -> bytes:
     """Returns the beginning of a request without the header that asks for HTTP/2. HTTP allows a server to
     ignore the header, but the parser would read no body."""
     head, end, rest = data.partition(END_OF_HEAD)
-    return WISH_FOR_HTTP_2.sub(b"", head) + end + rest if end else data
+    return UPGRADE_TO_HTTP_2.sub(b"", head) + end + rest if end else data
 
 
-def _too_large() -> HeadersTooLarge:
+def _build_size_error() -> HeadersTooLarge:
     return HeadersTooLarge(f"the headers are larger than {MAX_HEADER_BYTES:,} bytes")

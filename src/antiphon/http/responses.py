@@ -64,12 +64,12 @@ SIXTY, THOUSAND = 60, 1000
 MINUTE, REQUESTS, CONCURRENT, COST = Window.MINUTE, Measure.REQUESTS, Measure.CONCURRENT, Measure.COST
 
 
-def build_limit_headers(standings: Iterable[LimitStatus]) -> HeaderList:
+def build_limit_headers(statuses: Iterable[LimitStatus]) -> HeaderList:
     """Returns the headers of the tightest limits per minute, one of requests and one of tokens. The list is
     empty if no such limit applies."""
     requests: LimitStatus | None = None
     tokens: LimitStatus | None = None
-    for each in standings:
+    for each in statuses:
         limit = each.limit
         if limit.window is not MINUTE or limit.measure is COST or limit.measure is CONCURRENT:
             continue
@@ -85,17 +85,17 @@ def build_limit_headers(standings: Iterable[LimitStatus]) -> HeaderList:
     return headers
 
 
-def _build_headers(names: tuple[bytes, ...], standing: LimitStatus) -> HeaderList:
+def _build_headers(names: tuple[bytes, ...], status: LimitStatus) -> HeaderList:
     amount, remaining, reset = names
     return [
-        (amount, b"%d" % standing.limit.amount),
-        (remaining, b"%d" % standing.remaining),
-        (reset, format_duration(standing.reset)),
+        (amount, b"%d" % status.limit.amount),
+        (remaining, b"%d" % status.remaining),
+        (reset, format_duration(status.reset)),
     ]
 
 
-def _measure_room(standing: LimitStatus) -> tuple[int, int]:
-    return standing.remaining, standing.limit.amount
+def _measure_room(status: LimitStatus) -> tuple[int, int]:
+    return status.remaining, status.limit.amount
 
 
 def format_duration(seconds: float) -> bytes:

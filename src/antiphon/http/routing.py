@@ -105,19 +105,19 @@ def find_nearest_path(path: str, method: str, routes: Routes, prefixes: Iterable
     ours = next((each for each in prefixes if each and path.startswith(f"{each}/")), "")
     lower = [part.lower() for part in parts[ours.count("/") :]]
     tails = [lower[dropped:] for dropped in range(MOST_DROPPED + 1) if dropped < len(lower)]
-    return _find_elsewhere(parts, method, ours, tails, routes) or _find_similar(tails, ours, routes)
+    return _find_with_other_prefix(parts, method, ours, tails, routes) or _find_similar(tails, ours, routes)
 
 
-def _find_elsewhere(
+def _find_with_other_prefix(
     parts: list[str], method: str, ours: str, tails: list[list[str]], routes: Routes
 ) -> str | None:
     """Returns a declared path that has the same end and another beginning, or None. Paths with fewer segments
     come first, then paths with added segments, the shortest first."""
-    tries = [_join("", parts)]
+    tries = [_join_path("", parts)]
     if not ours:
-        tries += [_join("", tail) for tail in tails]
+        tries += [_join_path("", tail) for tail in tails]
     beginnings = sorted(set(routes.list_prefixes(ours)), key=lambda each: (each.count("/"), each))
-    tries += [_join(beginning, tail) for tail in tails for beginning in beginnings]
+    tries += [_join_path(beginning, tail) for tail in tails for beginning in beginnings]
     there = {each: routes.list_methods(each) for each in tries if each.startswith(ours)}
     return next((each for each, methods in there.items() if method in methods), None) or next(
         (each for each, methods in there.items() if methods), None
@@ -128,11 +128,11 @@ def _find_similar(tails: list[list[str]], ours: str, routes: Routes) -> str | No
     """Returns a declared path whose end is similar, or None."""
     whole = [path for path in routes.paths if path.startswith(ours) and "{" not in path]
     for tail in tails:
-        ends = {_join("", each.split("/")[-len(tail) :]): each for each in reversed(whole)}
-        if close := difflib.get_close_matches(_join("", tail), ends, n=1, cutoff=SIMILARITY):
+        ends = {_join_path("", each.split("/")[-len(tail) :]): each for each in reversed(whole)}
+        if close := difflib.get_close_matches(_join_path("", tail), ends, n=1, cutoff=SIMILARITY):
             return ends[close[0]]
     return None
 
 
-def _join(beginning: str, parts: Iterable[str]) -> str:
+def _join_path(beginning: str, parts: Iterable[str]) -> str:
     return "/".join((beginning, *filter(None, parts)))

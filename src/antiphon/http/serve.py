@@ -26,7 +26,7 @@ IDLE_SECONDS = 75
 """Seconds for which an idle connection stays open. Common proxies and clients close theirs after 60 seconds,
 so they close first."""
 
-FAREWELL_SECONDS = 2
+CLOSING_SECONDS = 2
 """Seconds for writing the last error events and closing connections."""
 
 RESTART_SECONDS = 5.0
@@ -35,7 +35,7 @@ RESTART_SECONDS = 5.0
 BACKLOG = 2048
 """The most connections that the kernel queues before they are accepted."""
 
-YOUNG = 10_000
+COLLECTION_THRESHOLD = 10_000
 """The number of new objects that starts a garbage collection. Python's 700 is about one request, so every
 request would start a scan of all running ones."""
 
@@ -43,7 +43,7 @@ request would start a scan of all running ones."""
 GRACE_SECONDS = 2.0
 """Seconds for which a retiring process keeps idle connections for requests that are on their way."""
 
-LOOK_SECONDS = 0.02
+POLL_SECONDS = 0.02
 """Seconds between two checks whether all connections have ended."""
 
 
@@ -73,7 +73,7 @@ class Server(uvicorn.Server):
         self._patience = self._edge.settings.drain_timeout
         self._departure.grace = 0.0
         if self.should_exit:
-            self._depart()
+            self._close_connections()
         self.should_exit = True
 
     def retire(self) -> None:
@@ -97,16 +97,16 @@ class Server(uvicorn.Server):
             server.close()
         for sock in sockets or []:
             sock.close()
-        self._depart()
+        self._close_connections()
         loop, state = asyncio.get_running_loop(), self.server_state
         while (state.connections or state.tasks) and loop.time() < self._end:  # noqa: ASYNC110 - no one event
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
         for task in state.tasks:
             task.cancel()
         if self._ending is not None:
             self._ending.cancel()
 
-    def _depart(self) -> None:
+    def _close_connections(self) -> None:
         """Closes every connection after its running request, and ends running requests when the time is
         up."""
         for connection in tuple(self.server_state.connections):
@@ -116,10 +116,10 @@ class Server(uvicorn.Server):
         if self._ending is not None:
             self._ending.cancel()
         self._ending = loop.call_later(self._patience, self._edge.ongoing.end, gone)
-        self._end = loop.time() + self._patience + FAREWELL_SECONDS
+        self._end = loop.time() + self._patience + CLOSING_SECONDS
 
 
-def make_server(
+def create_server(
     app: ASGIApp,
     edge: AppState,
     started: Callable[[], None] = lambda: None,
@@ -155,15 +155,15 @@ async def serve(
     leaving: Callable[[], object] = lambda: None,
 ) -> None:
     """Serves until SIGTERM or SIGINT, or retires on SIGUSR2. Returns when everything is drained.
-    `make_server` describes `started` and `leaving`."""
-    server = make_server(app, edge, started, leaving)
+    `create_server` describes `started` and `leaving`."""
+    server = create_server(app, edge, started, leaving)
     loop = asyncio.get_running_loop()
     answers = {signal.SIGTERM: server.stop, signal.SIGINT: server.stop, signal.SIGUSR2: server.retire}
     for number, answer in answers.items():
         loop.add_signal_handler(number, answer)
     gc.collect()
     gc.freeze()
-    gc.set_threshold(YOUNG)
+    gc.set_threshold(COLLECTION_THRESHOLD)
     try:
         await server.serve(sockets=[listener])
     finally:

@@ -27,7 +27,7 @@ PATIENCE = 1.0
 """Seconds that one scrape waits for engines. An engine answers within a millisecond or two, unless it is
 stuck."""
 
-AWAY = "unavailable"
+UNAVAILABLE = "unavailable"
 """The state of a limiter or a coordinator that does not answer. Without the limiter, limited requests are
 refused unless the settings allow them."""
 
@@ -42,8 +42,8 @@ HEALTH_SCHEMA = {
             "type": "object",
             "additionalProperties": {"enum": [str(state) for state in EngineState]},
         },
-        "limits": {"enum": [AWAY]},
-        "coordinator": {"enum": [AWAY]},
+        "limits": {"enum": [UNAVAILABLE]},
+        "coordinator": {"enum": [UNAVAILABLE]},
         "ledger": {"enum": [str(LedgerState.WAITING), str(LedgerState.FULL)]},
     },
     "required": ["status"],
@@ -63,9 +63,9 @@ def declare_metrics(edge: AppState) -> Endpoint:
     """Declares the endpoint of all metrics, as text."""
 
     async def show(_request: Request, _services: Services) -> Response:
-        seen = await observe_engines(edge.models)
-        others = await _collect(edge)
-        page = await asyncio.to_thread(render_page, list(_list_series(edge, seen, *others)))
+        reports = await observe_engines(edge.models)
+        others = await _collect_other_totals(edge)
+        page = await asyncio.to_thread(render_page, list(_list_series(edge, reports, *others)))
         return Response(page.encode(), media_type=CONTENT_TYPE)
 
     return Endpoint(
@@ -79,24 +79,24 @@ def declare_metrics(edge: AppState) -> Endpoint:
     )
 
 
-async def _collect(edge: AppState) -> tuple[int, Totals]:
+async def _collect_other_totals(edge: AppState) -> tuple[int, Totals]:
     """Returns the number of other HTTP processes, and the sums of their counters."""
     return (0, Totals()) if edge.coordinator is None else await edge.coordinator.collect_totals()
 
 
 def _list_series(
-    edge: AppState, seen: dict[str, EngineReport], processes: int, others: Totals
+    edge: AppState, reports: dict[str, EngineReport], processes: int, others: Totals
 ) -> Iterator[Series]:
     yield BUILD, {(__version__,): 1}
     yield PROCESSES, {(): 1 + processes}
     yield from sum_series(list_own_series(edge), others, edge.models.__contains__)
-    loads = {model: each.load for model, each in seen.items()}
-    yield from engine_metrics.list_series(loads, {model: each.up for model, each in seen.items()})
+    loads = {model: each.load for model, each in reports.items()}
+    yield from engine_metrics.list_series(loads, {model: each.up for model, each in reports.items()})
 
 
 async def count_running_generations(edge: AppState) -> int:
     """Returns the number of running and waiting generations in all HTTP processes."""
-    _, others = await _collect(edge)
+    _, others = await _collect_other_totals(edge)
     counted = sum_series(edge.metrics.list_series(), others, edge.models.__contains__)
     running = (values.values() for family, values in counted if family is RUNNING)
     return sum(int(value) for values in running for value in values if isinstance(value, int | float))
@@ -115,11 +115,13 @@ async def observe_engines(models: ModelRegistry, patience: float = PATIENCE) -> 
     """Asks every engine at once for its load. An adapter has the engine of its base model, so it is not
     asked."""
     async with asyncio.TaskGroup() as group:
-        asked = {model.name: group.create_task(_observe(model, patience)) for model in models.list_bases()}
+        asked = {
+            model.name: group.create_task(_observe_engine(model, patience)) for model in models.list_bases()
+        }
     return {name: task.result() for name, task in asked.items()}
 
 
-async def _observe(model: Model, patience: float) -> EngineReport:
+async def _observe_engine(model: Model, patience: float) -> EngineReport:
     engine = model.engine
     if engine.state() is not EngineState.READY:
         return EngineReport(False)
@@ -147,16 +149,16 @@ def declare_health(edge: AppState) -> tuple[Endpoint, Endpoint]:
         silent = edge.coordinator is not None and not await edge.coordinator.ping()
         away = edge.limiter is not None and not edge.limiter.available
         ledger = LedgerState.WELL if edge.ledger is None else edge.ledger.state
-        said: dict[str, object] = {} if ledger is LedgerState.WELL else {"ledger": str(ledger)}
-        said |= {"limits": AWAY} if away else {}
-        said |= {"coordinator": AWAY} if silent else {}
+        problems: dict[str, object] = {} if ledger is LedgerState.WELL else {"ledger": str(ledger)}
+        problems |= {"limits": UNAVAILABLE} if away else {}
+        problems |= {"coordinator": UNAVAILABLE} if silent else {}
         uncounted = away and not edge.limits_open
         blocked = silent and edge.keys_on  # without keys no request needs the coordinator
         if not (missing or blocked or uncounted or ledger is LedgerState.FULL):
-            return _answer_json(200, {"status": "ok"} | said)
+            return _answer_json(200, {"status": "ok"} | problems)
         content: dict[str, object] = {"status": "unavailable"}
         content |= {"unavailable": missing} if missing else {}
-        content |= said
+        content |= problems
         return _answer_json(503, content, ((b"retry-after", b"%d" % DEFAULT_RETRY),))
 
     return (

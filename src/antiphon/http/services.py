@@ -45,7 +45,7 @@ PATIENCE = 10.0
 """Seconds that a list waits for its models' profiles. Profiles are known within a few seconds of the start
 and then kept. A stuck model does not hide the others."""
 
-REMEDY = (
+LOADING_IS_OFF = (
     "adapters are loaded and unloaded at run time only where the operator names the directories that they "
     "may come from: set lora.directories (ANTIPHON_LORA_DIRECTORIES) and restart the server, or name the "
     "adapter at its start with --lora NAME=PATH"
@@ -87,7 +87,7 @@ class ServerServices:
     # --- models ---
 
     def list_models(self, actor: Actor) -> list[ModelEntry]:
-        return [_entry(model) for model in self._edge.models if actor.may_use(model.name)]
+        return [_build_entry(model) for model in self._edge.models if actor.may_use(model.name)]
 
     async def list_profiled_models(self, actor: Actor) -> list[ModelEntry]:
         models = [model for model in self._edge.models if actor.may_use(model.name)]
@@ -96,42 +96,44 @@ class ServerServices:
         return [task.result() for task in tasks]
 
     async def load_model(self, name: str, request: Request) -> ModelEntry:
-        model = self._find(name, request)
+        model = self._resolve_model(name, request)
         try:
-            entry = _entry(model, await model.engine.profile())
+            entry = _build_entry(model, await model.engine.profile())
         except EngineUnavailable:
-            entry = _entry(model)
+            entry = _build_entry(model)
         return entry if entry.name == name else replace(entry, alias=name)
 
     # --- token ids ---
 
     async def tokenize(self, call: TokenizeCall, request: Request) -> PromptTokens:
-        model = self._find(call.model, request)
-        engine = _tokenizing(model)
+        model = self._resolve_model(call.model, request)
+        engine = _require_tokenizer(model)
         tokens = await engine.encode(call.prompt, request.actor)
         pieces = await engine.spell(tokens) if call.texts else None
         profile = await model.engine.profile()
         return PromptTokens(tokens, profile.context_length, pieces)
 
     async def detokenize(self, call: DetokenizeCall, request: Request) -> str:
-        return await _tokenizing(self._find(call.model, request)).decode(call.tokens)
+        return await _require_tokenizer(self._resolve_model(call.model, request)).decode(call.tokens)
 
     async def apply_template(self, call: ApplyCall, request: Request) -> str:
-        return await _tokenizing(self._find(call.model, request)).apply(call.conversation, request.actor)
+        return await _require_tokenizer(self._resolve_model(call.model, request)).apply(
+            call.conversation, request.actor
+        )
 
     async def load_tokenizer(self, model: str | None, request: Request) -> TokenizerInfo:
-        return await _tokenizing(self._find(model, request)).describe_tokenizer()
+        return await _require_tokenizer(self._resolve_model(model, request)).describe_tokenizer()
 
     # --- adapters ---
 
     async def load_adapter(self, call: LoadCall, actor: Actor) -> None:
         authorize_name(actor, call.name, "lora_name")
-        wanted = AdapterRequest(call.name, call.path, call.base, call.in_place, may_use=actor.may_use)
-        await self._adapters().load(wanted)
+        request = AdapterRequest(call.name, call.path, call.base, call.in_place, may_use=actor.may_use)
+        await self._require_registry().load(request)
 
     async def unload_adapter(self, name: str, actor: Actor) -> None:
         authorize_name(actor, name, "lora_name")
-        await self._adapters().unload(name)
+        await self._require_registry().unload(name)
 
     def require_owner(self, request: Request) -> None:
         """Raises PermissionDenied without a configured key if a web page or another machine sent the request.
@@ -148,12 +150,12 @@ class ServerServices:
                 "send it"
             )
 
-    def _adapters(self) -> AdapterRegistry:
+    def _require_registry(self) -> AdapterRegistry:
         if self._edge.adapters is None:
-            raise PermissionDenied(REMEDY)
+            raise PermissionDenied(LOADING_IS_OFF)
         return self._edge.adapters
 
-    def _find(self, name: str | None, request: Request) -> Model:
+    def _resolve_model(self, name: str | None, request: Request) -> Model:
         """Returns the named model. Without a name it returns the only model, not counting adapters. Raises
         MissingParameter, or PermissionDenied for a model that the caller's key excludes."""
         models, actor = self._edge.models, request.actor
@@ -166,13 +168,13 @@ class ServerServices:
         return model
 
 
-def _tokenizing(model: Model) -> TokenizerEngine:
+def _require_tokenizer(model: Model) -> TokenizerEngine:
     if not isinstance(model.engine, TokenizerEngine):
         raise UnsupportedParameter(f"the engine of {model.name} does not show its token ids", param="model")
     return model.engine
 
 
-def _entry(model: Model, profile: Profile | None = None) -> ModelEntry:
+def _build_entry(model: Model, profile: Profile | None = None) -> ModelEntry:
     state = str(model.engine.state())
     return ModelEntry(model.name, model.created, state, profile, model.parent, model.adapter)
 
@@ -181,6 +183,6 @@ async def load_entry(model: Model, patience: float = PATIENCE) -> ModelEntry:
     """Returns the model's entry, with its profile if the engine answers in time."""
     try:
         async with asyncio.timeout(patience):
-            return _entry(model, await model.engine.profile())
+            return _build_entry(model, await model.engine.profile())
     except (AntiphonError, TimeoutError):
-        return _entry(model)
+        return _build_entry(model)

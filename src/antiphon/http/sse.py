@@ -44,7 +44,7 @@ class EventWriter:
         "_flushing",
         "_headers",
         "_loop",
-        "_moved",
+        "_moved_at",
         "_pace",
         "_parts",
         "_send",
@@ -74,9 +74,9 @@ class EventWriter:
         self._flushing: asyncio.Handle | None = None
         self._step = min(pace.silence, pace.patience)
         self._loop = asyncio.get_running_loop()
-        self._moved = self._loop.time()
+        self._moved_at = self._loop.time()
         """The time of the last write, or of the client's last start to read."""
-        self._timer = self._loop.call_later(self._step, self._tick)
+        self._timer = self._loop.call_later(self._step, self._check_pace)
 
     async def put(self, part: bytes) -> None:
         """Writes a part. An empty part only opens the response. Waits while the client does not read."""
@@ -96,8 +96,8 @@ class EventWriter:
         self._parts.append(part)
         try:
             if not self.begun:
-                await self._send(self._start())
-            await self._send({"type": "http.response.body", "body": self._take(), "more_body": False})
+                await self._send(self._build_start())
+            await self._send({"type": "http.response.body", "body": self._take_parts(), "more_body": False})
         finally:
             self._timer.cancel()
 
@@ -112,16 +112,16 @@ class EventWriter:
         if self._connection.is_paused:
             return
         if not self.begun:
-            _complete(self._send(self._start()))
-        if data := self._take():
-            _complete(self._send({"type": "http.response.body", "body": data, "more_body": True}))
-        self._moved = self._loop.time()
+            _finish_send(self._send(self._build_start()))
+        if data := self._take_parts():
+            _finish_send(self._send({"type": "http.response.body", "body": data, "more_body": True}))
+        self._moved_at = self._loop.time()
 
-    def _start(self) -> Message:
+    def _build_start(self) -> Message:
         self.begun = True
         return {"type": "http.response.start", "status": 200, "headers": HEADERS + self._headers()}
 
-    def _take(self) -> bytes:
+    def _take_parts(self) -> bytes:
         data = b"".join(self._parts)
         self._parts.clear()
         self._size = 0
@@ -132,21 +132,21 @@ class EventWriter:
             self._flushing.cancel()
             self._flushing = None
 
-    def _tick(self) -> None:
+    def _check_pace(self) -> None:
         now, pace, is_paused = self._loop.time(), self._pace, self._connection.is_paused
-        due = self._moved + (pace.patience if is_paused else pace.silence)
+        due = self._moved_at + (pace.patience if is_paused else pace.silence)
         if now < due:
-            self._timer = self._loop.call_at(min(due, now + self._step), self._tick)
+            self._timer = self._loop.call_at(min(due, now + self._step), self._check_pace)
             return
         if is_paused:
             self._connection.abort()
             return
         self._parts.append(KEEP_ALIVE)
         self._flush()
-        self._timer = self._loop.call_at(now + self._step, self._tick)
+        self._timer = self._loop.call_at(now + self._step, self._check_pace)
 
 
-def _complete(sending: Awaitable[None]) -> None:
+def _finish_send(sending: Awaitable[None]) -> None:
     """Completes a send that cannot wait, because the connection accepts data."""
     try:
         next(iter(sending.__await__()))

@@ -186,18 +186,18 @@ class KeyResource:
 
     async def add_key(self, request: Request) -> Response:
         """Creates a key, and shows its secret this once."""
-        wanted = decode_request(request.body, NewKey).to_request()
+        new = decode_request(request.body, NewKey).to_request()
         actor = request.actor
-        made = await self._tenants.add_key(actor, wanted)
+        made = await self._tenants.add_key(actor, new)
         return answer_json(
             build_new_key_card(made, self._warnings.warn_of_key(actor, made.key, made.limits)), 201
         )
 
     async def change_key(self, request: Request) -> Response:
         """Changes the note, the allowed models and endpoints, or the expiry."""
-        said = decode_request(request.body, KeyChange)
+        body = decode_request(request.body, KeyChange)
         id_, actor = request.path_params["key"], request.actor
-        changed = await self._tenants.change_key(actor, id_, said.apply_to)
+        changed = await self._tenants.change_key(actor, id_, body.apply_to)
         return self._answer_key(changed, self._warnings.warn_of_key(actor, changed))
 
     async def rotate_key(self, request: Request) -> Response:
@@ -247,6 +247,6 @@ def build_new_key_card(made: IssuedKey, warnings: Sequence[str] = ()) -> NewKeyC
     return NewKeyCard(**shown, secret=made.secret)
 
 
-def _freeze_patterns(said: Sequence[str] | None) -> tuple[str, ...] | None:
+def _freeze_patterns(patterns: Sequence[str] | None) -> tuple[str, ...] | None:
     """Converts patterns to a tuple, as `Grant` stores them."""
-    return None if said is None else tuple(said)
+    return None if patterns is None else tuple(patterns)

@@ -138,10 +138,10 @@ class LimitResource:
     async def list_limits(self, request: Request) -> Response:
         """Lists the limits that the caller can see. The query can choose a subject or a target."""
         query = read_query(request, "limit", "after", *FILTERS)
-        said = query.get("subject")
-        if said is not None and said not in set(Subject):
+        name = query.get("subject")
+        if name is not None and name not in set(Subject):
             raise InvalidValue(f"subject must be {' or '.join(Subject)}", param="subject")
-        subject = None if said is None else Subject(said)
+        subject = None if name is None else Subject(name)
         found = self._limiting.list_limits(request.actor, subject, query.get("target"))
         cards = [(each.id, build_limit_card(each)) for each in found]
         return answer_page(request, cards, LimitPage, *FILTERS, removable="limit")
@@ -153,16 +153,16 @@ class LimitResource:
 
     async def add(self, request: Request) -> Response:
         """Sets a limit."""
-        wanted = decode_request(request.body, NewLimit).to_request()
-        if wanted.subject is Subject.MODEL:
-            self._require_model(wanted.target)
-        return self._answer_limit(request.actor, await self._limiting.add(request.actor, wanted), 201)
+        new = decode_request(request.body, NewLimit).to_request()
+        if new.subject is Subject.MODEL:
+            self._require_model(new.target)
+        return self._answer_limit(request.actor, await self._limiting.add(request.actor, new), 201)
 
     async def change(self, request: Request) -> Response:
         """Changes the amount and the note."""
-        said = decode_request(request.body, LimitChange)
+        body = decode_request(request.body, LimitChange)
         changed = await self._limiting.change(
-            request.actor, request.path_params["limit"], said.amount, said.note
+            request.actor, request.path_params["limit"], body.amount, body.note
         )
         return self._answer_limit(request.actor, changed)
 

@@ -40,26 +40,29 @@ class ModelWarnings:
         patterns = {
             limit: limit.target if limit.subject is Subject.MODEL else limit.models for limit in limits
         }
-        said = list(self.warn_of_patterns(actor, patterns.values()))
+        warnings = list(self.warn_of_patterns(actor, patterns.values()))
         counted = [pattern for limit, pattern in patterns.items() if limit.measure is Measure.COST]
         names = dict.fromkeys(name for pattern in counted for name in self.list_served(actor, pattern))
         if self._pricing is not None and (unpriced := self._pricing.find_unpriced(list(names))):
-            said.append(_explain_unpriced(unpriced))
-        return said
+            warnings.append(_explain_unpriced(unpriced))
+        return warnings
 
     def warn_of_key(self, actor: Actor, key: Key, limits: Iterable[Limit] = ()) -> list[str]:
         """Returns warnings about a key and the limits that are set with it."""
-        said = [*self.warn_of_patterns(actor, key.grant.models or ()), *self.warn_of_limits(actor, limits)]
-        return list(dict.fromkeys(said))
+        warnings = [
+            *self.warn_of_patterns(actor, key.grant.models or ()),
+            *self.warn_of_limits(actor, limits),
+        ]
+        return list(dict.fromkeys(warnings))
 
     def warn_of_price(self, actor: Actor, price: Price) -> list[str]:
         """Returns warnings about a price, also about an ended one."""
-        said = list(self.warn_of_patterns(actor, [price.models]))
+        warnings = list(self.warn_of_patterns(actor, [price.models]))
         if self._pricing is not None and (
             names := self._pricing.find_refused(self.list_served(actor, price.models))
         ):
-            said.append(_explain_unpriced(names))
-        return said
+            warnings.append(_explain_unpriced(names))
+        return warnings
 
     def _explain_unserved(self, actor: Actor, pattern: str) -> str:
         if "*" in pattern:

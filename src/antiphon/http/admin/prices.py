@@ -143,14 +143,14 @@ class PriceResource:
 
     async def add(self, request: Request) -> Response:
         """Adds a price."""
-        wanted = decode_request(request.body, NewPrice).to_request()
-        return self._answer_price(request.actor, await self._pricing.add(request.actor, wanted), 201)
+        new = decode_request(request.body, NewPrice).to_request()
+        return self._answer_price(request.actor, await self._pricing.add(request.actor, new), 201)
 
     async def change(self, request: Request) -> Response:
         """Changes the note and the end."""
-        said = decode_request(request.body, PriceChange)
+        body = decode_request(request.body, PriceChange)
         id_ = request.path_params["price"]
-        changed = await self._pricing.change(request.actor, id_, said.note, said.choose_end)
+        changed = await self._pricing.change(request.actor, id_, body.note, body.choose_end)
         return self._answer_price(request.actor, changed)
 
     async def end(self, request: Request) -> Response:

@@ -16,7 +16,7 @@ from antiphon.http.admin.resource import (
     declare_page_size,
     declare_parameter,
     decode_request,
-    read_limit,
+    read_page_size,
     read_query,
 )
 from antiphon.http.admin.tenants import ProjectCard, build_project_card
@@ -110,10 +110,10 @@ class RecordingResource:
 
     async def turn_on(self, request: Request) -> Response:
         """Turns on the recording of a project's requests."""
-        wanted = decode_request(request.body, NewRecording).to_request()
+        policy = decode_request(request.body, NewRecording).to_request()
         project = request.path_params["project"]
         return answer_json(
-            build_project_card(await self._recordings.set_recording(request.actor, project, wanted))
+            build_project_card(await self._recordings.set_recording(request.actor, project, policy))
         )
 
     async def turn_off(self, request: Request) -> Response:
@@ -126,7 +126,7 @@ class RecordingResource:
     async def list_requests(self, request: Request) -> Response:
         """Lists a project's recorded requests, the latest first."""
         query = read_query(request, "project", "limit", "after")
-        actor, limit = request.actor, read_limit(query, DEFAULT_REQUESTS, MAX_REQUESTS)
+        actor, limit = request.actor, read_page_size(query, DEFAULT_REQUESTS, MAX_REQUESTS)
         before = None
         if "after" in query:
             last = await self._recordings.get_record(actor, query["after"])

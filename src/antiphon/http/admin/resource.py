@@ -133,7 +133,7 @@ def answer_page(
     `removable`: the kind of object in the ids, if objects can be removed from the list.
     """
     query = read_query(request, "limit", "after", *filters)
-    limit, after = read_limit(query), query.get("after")
+    limit, after = read_page_size(query), query.get("after")
     at = 0 if after is None else _find_start([id_ for id_, _ in cards], after, removable)
     return answer_list(cards[at : at + limit], len(cards) > at + limit, shape)
 
@@ -160,25 +160,25 @@ def read_query(
 ) -> dict[str, str]:
     """Returns the query's values by name. `also` accepts further names. Raises UnknownParameter and
     InvalidValue, so that no value is ignored."""
-    said: dict[str, str] = {}
+    values: dict[str, str] = {}
     for name, value in request.query():
         if name not in known and not also(name):
             raise UnknownParameter(
                 f"unknown query field {sanitize_key(name)}; known: {', '.join(known)}",
                 param=sanitize_key(name),
             )
-        if name in said:
+        if name in values:
             raise InvalidValue(f"{sanitize_key(name)} is said twice", param=sanitize_key(name))
-        said[name] = value
-    return said
+        values[name] = value
+    return values
 
 
-def read_limit(query: Mapping[str, str], usual: int = DEFAULT_PAGE, most: int = MAX_PAGE) -> int:
+def read_page_size(query: Mapping[str, str], usual: int = DEFAULT_PAGE, most: int = MAX_PAGE) -> int:
     """Returns the page size. Raises InvalidValue."""
-    said = query.get("limit", str(usual))
-    if not (said.isascii() and said.isdigit() and len(said) < 6 and 1 <= int(said) <= most):
+    text = query.get("limit", str(usual))
+    if not (text.isascii() and text.isdigit() and len(text) < 6 and 1 <= int(text) <= most):
         raise InvalidValue(f"limit must be an integer of 1 to {most}", param="limit")
-    return int(said)
+    return int(text)
 
 
 def answer_json(shape: msgspec.Struct, status: int = 200) -> Response:
@@ -202,14 +202,14 @@ def _explain_problem(complaint: validation_messages.ValidationProblem) -> Antiph
         return UnknownParameter(f"unknown field {name}", param=name)
     path = complaint.path
     taken = complaint.expected
-    if complaint.is_choice and (choices := CHOICES.get(_field(path))):
+    if complaint.is_choice and (choices := CHOICES.get(_get_field_name(path))):
         taken = " or ".join(choices)
     elif "matching regex" in complaint.text:
-        taken = TEXTS.get(_field(path), "a text without control characters")
+        taken = TEXTS.get(_get_field_name(path), "a text without control characters")
     return InvalidValue(f"{path or 'the body'} must be {taken}", param=path or None)
 
 
-def _field(path: str) -> str:
+def _get_field_name(path: str) -> str:
     """Returns the name of the last field in a path, without an index."""
     return path.rpartition(".")[2].partition("[")[0]
 

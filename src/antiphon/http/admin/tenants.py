@@ -26,7 +26,7 @@ from antiphon.http.admin.resource import (
     declare_paging,
     declare_parameter,
     decode_request,
-    read_limit,
+    read_page_size,
     read_query,
 )
 from antiphon.services.tenancy import TenancyService
@@ -223,15 +223,15 @@ class TenantResource:
 
     async def add_project(self, request: Request) -> Response:
         """Creates a project."""
-        said = decode_request(request.body, NewProject)
-        made = await self._tenants.add_project(request.actor, said.name, said.note)
+        body = decode_request(request.body, NewProject)
+        made = await self._tenants.add_project(request.actor, body.name, body.note)
         return answer_json(build_project_card(made), 201)
 
     async def change_project(self, request: Request) -> Response:
         """Changes the name or the note, or archives the project."""
-        said = decode_request(request.body, ProjectChange)
+        body = decode_request(request.body, ProjectChange)
         id_ = request.path_params["project"]
-        changed = await self._tenants.change_project(request.actor, id_, said.name, said.note, said.archived)
+        changed = await self._tenants.change_project(request.actor, id_, body.name, body.note, body.archived)
         return answer_json(build_project_card(changed))
 
     # --- members ---
@@ -269,15 +269,15 @@ class TenantResource:
 
     async def add_user(self, request: Request) -> Response:
         """Creates a user."""
-        said = decode_request(request.body, NewUser)
-        made = await self._tenants.add_user(request.actor, said.name, said.email, said.note)
+        body = decode_request(request.body, NewUser)
+        made = await self._tenants.add_user(request.actor, body.name, body.email, body.note)
         return answer_json(build_user_card(made), 201)
 
     async def change_user(self, request: Request) -> Response:
         """Changes the name, the email address or the note, or disables the user."""
-        said = decode_request(request.body, UserChange)
+        body = decode_request(request.body, UserChange)
         id_ = request.path_params["user"]
-        changed = await self._tenants.change_user(request.actor, id_, said.apply_to, said.disabled)
+        changed = await self._tenants.change_user(request.actor, id_, body.apply_to, body.disabled)
         return answer_json(build_user_card(changed))
 
     # --- audit ---
@@ -285,7 +285,7 @@ class TenantResource:
     async def list_audit(self, request: Request) -> Response:
         """Lists changes, the latest first."""
         query = read_query(request, "limit", "before", "target")
-        limit, before = read_limit(query), query.get("before")
+        limit, before = read_page_size(query), query.get("before")
         if before is not None and not (before.isascii() and before.isdigit() and len(before) < 19):
             raise InvalidValue("before must be the number of an entry", param="before")
         found = await self._tenants.list_audit(

@@ -46,7 +46,7 @@ from antiphon.http.admin.resource import (
     answer_json,
     declare_endpoint,
     declare_parameter,
-    read_limit,
+    read_page_size,
     read_query,
 )
 from antiphon.services.usage import UsageService
@@ -203,34 +203,36 @@ class EntryPage(ListPage, frozen=True, kw_only=True):
     data: list[EntryCard]
 
 
-USUAL_SECONDS = 30 * 24 * 3600
+DEFAULT_SECONDS = 30 * 24 * 3600
 """The default time span of a query in seconds."""
-LATEST = 10**14
+MAX_SECOND = 10**14
 """The last Unix second that a query can name. In milliseconds it fits every integer type."""
 MOST_GROUPS = 10_000
 """The most groups of one answer."""
 MOST_DIMENSIONS = 6
-LONGEST = 1_000
+MAX_VALUE_LENGTH = 1_000
 """The most characters of a value in a filter."""
-CHUNK = 1_000
+CHUNK_ENTRIES = 1_000
 """The number of entries that are read and written at once. They take about fifty milliseconds of a thread."""
 
-BY = (
+BY_DESCRIPTION = (
     f"At most {MOST_DIMENSIONS} of {', '.join([*EntryField, *Bucket])} and tag:NAME, with commas between "
     "them; "
     "hours, days, weeks and months are UTC's"
 )
-MORE = (
+FILTERS_AND_FILES = (
     " Also `tag:NAME=VALUE` chooses by one of the caller's tags. `format=csv` and `format=jsonl` give a file."
 )
-REPORT = "Sums over the generations that the caller may see, in a time." + MORE
-ENTRIES = "The generations that the caller may see, in a time, the earliest first." + MORE
+REPORT_DESCRIPTION = "Sums over the generations that the caller may see, in a time." + FILTERS_AND_FILES
+ENTRIES_DESCRIPTION = (
+    "The generations that the caller may see, in a time, the earliest first." + FILTERS_AND_FILES
+)
 FILES = {MEDIA[each].partition(";")[0]: TEXT for each in MEDIA}
 
 TIME = ("since", "until")
 FILTERS = tuple(EntryField)
 
-ENTRY, TOTALS = list_columns(EntryCard), list_columns(TotalsCard)
+ENTRY_COLUMNS, TOTALS_COLUMNS = list_columns(EntryCard), list_columns(TotalsCard)
 """The columns of files."""
 
 Read = Callable[[int, EntryPosition | None], Sequence[Entry]]
@@ -255,7 +257,7 @@ class UsageResource:
                 gives=UsageReport,
                 query=declare_report_query(),
                 right=Right.READ,
-                description=REPORT,
+                description=REPORT_DESCRIPTION,
                 files=FILES,
             ),
             declare_endpoint(
@@ -266,17 +268,17 @@ class UsageResource:
                 gives=EntryPage,
                 query=declare_entries_query(),
                 right=Right.READ,
-                description=ENTRIES,
+                description=ENTRIES_DESCRIPTION,
                 files=FILES,
             ),
         )
 
     async def show_report(self, request: Request) -> Answer:
         """Shows sums, grouped by dimensions."""
-        query = read_query(request, *TIME, "by", "limit", "format", *FILTERS, also=is_tag)
+        query = read_query(request, *TIME, "by", "limit", "format", *FILTERS, also=is_tag_filter)
         chosen, shape = self._read_selection(query), read_format(query)
         by = parse_dimensions(query.get("by", ""))
-        most = read_limit(query, MOST_GROUPS, MOST_GROUPS)
+        most = read_page_size(query, MOST_GROUPS, MOST_GROUPS)
         report = await self._reading.build_report(request.actor, chosen, by, most)
         if shape is FileFormat.JSON:
             return await self._reading.run_in_thread(partial(self._answer_report, report, chosen, by))
@@ -286,7 +288,7 @@ class UsageResource:
                 "with limit how many of the first are enough",
                 param="by",
             )
-        names = (*map(str, by), *TOTALS)
+        names = (*map(str, by), *TOTALS_COLUMNS)
         totals = [build_totals_card(report.total)]
         cards = [build_group_card(each, by) for each in report.groups] if by else totals
         body = (encode_header(names) if shape is FileFormat.CSV else b"") + encode_rows(cards, names, shape)
@@ -294,7 +296,7 @@ class UsageResource:
 
     async def list_entries(self, request: Request) -> Answer:
         """Lists single generations, the earliest first."""
-        query = read_query(request, *TIME, "limit", "after", "format", *FILTERS, also=is_tag)
+        query = read_query(request, *TIME, "limit", "after", "format", *FILTERS, also=is_tag_filter)
         chosen, after, shape = (
             self._read_selection(query),
             parse_cursor(query.get("after")),
@@ -302,7 +304,7 @@ class UsageResource:
         )
         read = self._reading.open_entries(request.actor, chosen)
         if shape is FileFormat.JSON:
-            limit = read_limit(query)
+            limit = read_page_size(query)
             return await self._reading.run_in_thread(partial(_read_page, read, limit, after))
         if "limit" in query:
             raise InvalidValue("limit is for pages of JSON; a file has all entries", param="limit")
@@ -315,7 +317,7 @@ class UsageResource:
     ) -> AsyncIterator[bytes]:
         """Yields a file in chunks. Each chunk is read after the previous one is written, so memory does not
         grow with the file. An error breaks the response off, so that no incomplete file looks complete."""
-        yield (encode_header(ENTRY) if shape is FileFormat.CSV else b"") + first
+        yield (encode_header(ENTRY_COLUMNS) if shape is FileFormat.CSV else b"") + first
         while after is not None:
             chunk, after = await self._reading.run_in_thread(partial(_read_chunk, read, shape, after))
             yield chunk
@@ -339,7 +341,7 @@ class UsageResource:
         """Returns the query's selection of entries. `until` defaults to now, `since` to 30 days before
         `until`."""
         until = _read_second(query, "until", int(self._clock.wall()) + 1)
-        since = _read_second(query, "since", max(0, until - USUAL_SECONDS))
+        since = _read_second(query, "since", max(0, until - DEFAULT_SECONDS))
         if since >= until and "since" not in query:
             raise InvalidValue("until must lie after 0, when time begins", param="until")
         if since >= until:
@@ -360,12 +362,12 @@ def _read_chunk(
     read: Read, shape: FileFormat, after: EntryPosition | None
 ) -> tuple[bytes, EntryPosition | None]:
     """Returns the next lines, and the position to continue from. The position is None at the end."""
-    found = read(CHUNK, after)
-    written = encode_rows([build_entry_card(each) for each in found], ENTRY, shape)
-    return written, EntryPosition.of(found[-1]) if len(found) == CHUNK else None
+    found = read(CHUNK_ENTRIES, after)
+    written = encode_rows([build_entry_card(each) for each in found], ENTRY_COLUMNS, shape)
+    return written, EntryPosition.of(found[-1]) if len(found) == CHUNK_ENTRIES else None
 
 
-def is_tag(name: str) -> bool:
+def is_tag_filter(name: str) -> bool:
     """Whether a query field filters by a tag."""
     return name.startswith(TAG) and isinstance(parse_dimension(name), Tag)
 
@@ -388,10 +390,10 @@ def parse_dimensions(text: str) -> tuple[Dimension, ...]:
 
 def read_format(query: Mapping[str, str]) -> FileFormat:
     """Returns the format that the query asks for. Raises InvalidValue."""
-    said = query.get("format", FileFormat.JSON)
-    if said not in tuple(FileFormat):
+    text = query.get("format", FileFormat.JSON)
+    if text not in tuple(FileFormat):
         raise InvalidValue(f"format must be {', '.join(FileFormat)}", param="format")
-    return FileFormat(said)
+    return FileFormat(text)
 
 
 def parse_cursor(cursor: str | None) -> EntryPosition | None:
@@ -399,9 +401,9 @@ def parse_cursor(cursor: str | None) -> EntryPosition | None:
     if cursor is None:
         return None
     at, _, id_ = cursor.partition(".")
-    if not (at.isascii() and at.isdigit() and len(at) < len(str(LATEST)) + 3 and id_):
+    if not (at.isascii() and at.isdigit() and len(at) < len(str(MAX_SECOND)) + 3 and id_):
         raise InvalidValue("after must be what the page before said as next", param="after")
-    return EntryPosition(int(at), id_[:LONGEST])
+    return EntryPosition(int(at), id_[:MAX_VALUE_LENGTH])
 
 
 def _format_cursor(entry: Entry) -> str:
@@ -412,16 +414,20 @@ def _read_conditions(query: Mapping[str, str]) -> Iterator[Condition]:
     for name, value in query.items():
         each = parse_dimension(name)
         if isinstance(each, EntryField | Tag):
-            if len(value) > LONGEST:
-                raise InvalidValue(f"{sanitize_key(name)} is longer than {LONGEST}", param=sanitize_key(name))
+            if len(value) > MAX_VALUE_LENGTH:
+                raise InvalidValue(
+                    f"{sanitize_key(name)} is longer than {MAX_VALUE_LENGTH}", param=sanitize_key(name)
+                )
             yield Condition(each, value or None)
 
 
 def _read_second(query: Mapping[str, str], name: str, otherwise: int) -> int:
-    said = query.get(name, str(otherwise))
-    if not (said.isascii() and said.isdigit() and len(said) <= len(str(LATEST)) and int(said) <= LATEST):
+    text = query.get(name, str(otherwise))
+    if not (
+        text.isascii() and text.isdigit() and len(text) <= len(str(MAX_SECOND)) and int(text) <= MAX_SECOND
+    ):
         raise InvalidValue(f"{name} must be a time in Unix seconds", param=name)
-    return int(said)
+    return int(text)
 
 
 def _build_file_headers(name: str, chosen: EntrySelection, shape: FileFormat) -> Headers:
@@ -434,7 +440,7 @@ def declare_report_query() -> list[Mapping[str, Any]]:
     """Declares the query of sums for the OpenAPI document."""
     return [
         *_declare_filters(),
-        declare_parameter("by", description=BY),
+        declare_parameter("by", description=BY_DESCRIPTION),
         *_declare_limit(MOST_GROUPS, MOST_GROUPS),
         _FORMAT,
     ]
@@ -447,7 +453,7 @@ def declare_entries_query() -> list[Mapping[str, Any]]:
 
 
 def _declare_filters() -> Iterator[Mapping[str, Any]]:
-    second = {"type": "integer", "minimum": 0, "maximum": LATEST}
+    second = {"type": "integer", "minimum": 0, "maximum": MAX_SECOND}
     since = "Unix seconds; 30 days before `until` where it is left out"
     until = "Unix seconds; what began then is no more in it. Left out: until now"
     yield declare_parameter("since", second, description=since)
