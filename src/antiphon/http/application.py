@@ -125,6 +125,7 @@ class Application:
             account.release()
 
     async def _handle(self, endpoint: Endpoint, request: Request, connection: Connection, send: Send) -> None:
+        """Lets the endpoint answer, and sends its answer."""
         if endpoint.ends_with_caller:
             with self._cancel_on_leave(request, connection):
                 answer = await endpoint.handler(request, self._services)
@@ -198,6 +199,7 @@ class Application:
         return RouteNotFound(f"no such path; {hint}GET /openapi.json lists all")
 
     def _choose_request_id(self, headers: Headers) -> str:
+        """Returns the caller's request id if it is valid, otherwise a new one."""
         values = headers.get(b"x-request-id")
         if values is not None and len(values) == 1 and REQUEST_ID.fullmatch(values[0]):
             return values[0].decode()
@@ -211,6 +213,7 @@ class Application:
 
 
 async def _write_events(stream: EventStream, writer: EventWriter) -> None:
+    """Writes every event of a stream, and closes the stream's source."""
     encode = stream.encoder.encode
     async with stream.events as events:
         async for event in events:

@@ -97,9 +97,11 @@ class OriginCheck:
         return host
 
     def _is_own_name(self, name: str) -> bool:
+        """Whether a host name is a loopback name or one that the settings allow."""
         return name in COMMON_LOOPBACK or is_loopback(name) or name in self._hosts
 
     def _is_same_site(self, headers: Headers, host: str) -> bool:
+        """Whether Origin or Sec-Fetch-Site name this server, an allowed origin, or no web page."""
         if origins := headers.get(b"origin"):
             origin = origins[0].decode("latin-1")
             known = origin in self._origins or "*" in self._origins
@@ -145,6 +147,7 @@ class Authenticator:
         return actor
 
     async def _require_actor(self, headers: Headers) -> Actor:
+        """Returns the actor of the credential. Raises AuthenticationFailed."""
         if not self._verifiers:
             return LOCAL_ANONYMOUS
         token = read_credential(headers)

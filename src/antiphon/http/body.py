@@ -69,6 +69,7 @@ class BodyReader:
 async def _read_in_time(
     receive: Receive, account: BodyAccount, limit: BodyLimit, arrived_at: float, seconds: float
 ) -> bytes:
+    """Reads a body. Raises RequestTimedOut if it takes too long."""
     try:
         async with asyncio.timeout_at(arrived_at + seconds):
             return await _read_parts(receive, account, limit)
@@ -77,6 +78,7 @@ async def _read_in_time(
 
 
 async def _read_parts(receive: Receive, account: BodyAccount, limit: BodyLimit) -> bytes:
+    """Reads a body part by part, and counts its bytes."""
     parts: list[bytes] = []
     more = True
     while more:
@@ -107,6 +109,7 @@ def require_type(media_type: str, headers: Headers) -> None:
 
 
 def _is_content_type(media_type: bytes, types: list[bytes]) -> bool:
+    """Whether the Content-Type header names the media type, and UTF-8 for JSON."""
     media, _, options = (types[0] if len(types) == 1 else b"").lower().partition(b";")
     if media.strip() != media_type:
         return False

@@ -128,6 +128,7 @@ class SlowClientWatch:
         self._watched.discard(outgoing)
 
     def _check_all(self) -> None:
+        """Checks all watched connections, and sets the timer again."""
         self._looking = bool(self._watched)
         if self._looking:
             asyncio.get_running_loop().call_later(self._step, self._check_all)

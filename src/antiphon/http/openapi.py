@@ -193,6 +193,7 @@ def build_document(
 def _build_operation(
     operation: Mapping[str, Any], dialect: Dialect, error: Mapping[str, str], needs_key: bool
 ) -> dict[str, Any]:
+    """Builds an operation with its errors and headers."""
     asks = needs_key and "security" not in operation
     responses = {
         status: _build_response(int(status), response, error, _list_headers(operation, asks))
@@ -246,6 +247,7 @@ def _list_headers(operation: Mapping[str, Any], needs_key: bool) -> list[str]:
 
 
 def _list_error_headers(status: int) -> Iterator[str]:
+    """Yields the headers that every response of a status has."""
     yield "x-request-id"
     if status in (TOO_MANY, UNAVAILABLE):
         yield "retry-after"

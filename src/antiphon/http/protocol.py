@@ -195,6 +195,7 @@ class Protocol(HttpToolsProtocol):
         self.flow.resume_reading()
 
     def _has_body(self) -> bool:
+        """Whether the headers announce a body."""
         return any(
             name == b"transfer-encoding" or (name == b"content-length" and value != b"0")
             for name, value in self.headers
@@ -264,19 +265,23 @@ class Protocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def _is_idle(self) -> bool:
+        """Whether no request is running or waiting."""
         return self.cycle is None or self.cycle.response_complete
 
     def _expect_request(self) -> None:
+        """Starts the deadline for a request to arrive."""
         if not self._in_headers:  # otherwise the request began to arrive while an earlier one ran
             self._in_headers, self._bare_bytes, self.url = True, 0, b""
         self._deadline = self.loop.call_later(self._policy.arrival_seconds, self._end_late_request)
 
     def _forget_deadline(self) -> None:
+        """Stops the deadline."""
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
 
     def _end_late_request(self) -> None:
+        """Refuses a request whose headers are late, or drops the connection later if its body is late."""
         if self._in_headers:
             seconds = self._policy.arrival_seconds
             self._refuse(RequestTimedOut(f"the request did not arrive within {seconds:g} seconds"))
@@ -301,6 +306,7 @@ class Protocol(HttpToolsProtocol):
             self._write_refusal(error)
 
     def _write_refusal(self, error: AntiphonError) -> None:
+        """Writes an error response and drops the connection after a while."""
         if self._abandon_answer():
             self.transport.abort()  # the client would read a refusal in the middle of an answer as part of it
             return

@@ -95,6 +95,7 @@ def _build_headers(names: tuple[bytes, ...], status: LimitStatus) -> HeaderList:
 
 
 def _measure_room(status: LimitStatus) -> tuple[int, int]:
+    """Returns a sort key: the tightest limit comes first."""
     return status.remaining, status.limit.amount
 
 

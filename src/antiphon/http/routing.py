@@ -135,4 +135,5 @@ def _find_similar(tails: list[list[str]], ours: str, routes: Routes) -> str | No
 
 
 def _join_path(beginning: str, parts: Iterable[str]) -> str:
+    """Joins segments to a path, without empty ones."""
     return "/".join((beginning, *filter(None, parts)))

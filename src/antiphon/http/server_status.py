@@ -87,6 +87,7 @@ async def _collect_other_totals(edge: AppState) -> tuple[int, Totals]:
 def _list_series(
     edge: AppState, reports: dict[str, EngineReport], processes: int, others: Totals
 ) -> Iterator[Series]:
+    """Yields all metrics: those of the server, of all its processes, and of the engines."""
     yield BUILD, {(__version__,): 1}
     yield PROCESSES, {(): 1 + processes}
     yield from sum_series(list_own_series(edge), others, edge.models.__contains__)
@@ -122,6 +123,7 @@ async def observe_engines(models: ModelRegistry, patience: float = PATIENCE) -> 
 
 
 async def _observe_engine(model: Model, patience: float) -> EngineReport:
+    """Returns the report of one engine. A dead or slow engine is not up."""
     engine = model.engine
     if engine.state() is not EngineState.READY:
         return EngineReport(False)

@@ -151,6 +151,7 @@ class ServerServices:
             )
 
     def _require_registry(self) -> AdapterRegistry:
+        """Returns the registry of adapters. Raises PermissionDenied if callers cannot load adapters."""
         if self._edge.adapters is None:
             raise PermissionDenied(LOADING_IS_OFF)
         return self._edge.adapters
@@ -169,6 +170,7 @@ class ServerServices:
 
 
 def _require_tokenizer(model: Model) -> TokenizerEngine:
+    """Returns the model's engine. Raises UnsupportedParameter if it does not show token ids."""
     if not isinstance(model.engine, TokenizerEngine):
         raise UnsupportedParameter(f"the engine of {model.name} does not show its token ids", param="model")
     return model.engine

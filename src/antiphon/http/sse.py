@@ -118,10 +118,12 @@ class EventWriter:
         self._moved_at = self._loop.time()
 
     def _build_start(self) -> Message:
+        """Returns the message that opens the response."""
         self.begun = True
         return {"type": "http.response.start", "status": 200, "headers": HEADERS + self._headers()}
 
     def _take_parts(self) -> bytes:
+        """Removes the waiting parts, and returns them joined."""
         data = b"".join(self._parts)
         self._parts.clear()
         self._size = 0
@@ -133,6 +135,8 @@ class EventWriter:
             self._flushing = None
 
     def _check_pace(self) -> None:
+        """Fills a silence with a comment, or drops a client that does not read. Then it sets the timer
+        again."""
         now, pace, is_paused = self._loop.time(), self._pace, self._connection.is_paused
         due = self._moved_at + (pace.patience if is_paused else pace.silence)
         if now < due:

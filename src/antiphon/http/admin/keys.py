@@ -153,6 +153,7 @@ class KeyResource:
         return tuple(self._declare())
 
     def _declare(self) -> Iterator[Endpoint]:
+        """Yields the endpoints of keys."""
         one, change = "/keys/{key}", "Note, confine, end at another time or never"
         yield declare_endpoint(
             "GET",
@@ -216,6 +217,7 @@ class KeyResource:
         return self._answer_key(await self._tenants.revoke_key(request.actor, request.path_params["key"]))
 
     def _answer_key(self, key: Key, warnings: Sequence[str] = ()) -> Response:
+        """Answers with the card of a key and its limits."""
         return answer_json(build_key_card(key, self._tenants.list_limits([key])[key.id], warnings))
 
 

@@ -172,6 +172,7 @@ class LimitResource:
         return Response(status=NO_CONTENT)
 
     def _answer_limit(self, actor: Actor, limit: Limit, status: int = 200) -> Response:
+        """Answers with the card of a limit and warnings about its models."""
         return answer_json(build_limit_card(limit, self._warnings.warn_of_limits(actor, [limit])), status)
 
     def _require_model(self, name: str) -> None:
@@ -198,6 +199,7 @@ def build_status_card(standing: LimitStatus) -> StandingLimit:
 
 
 def _list_limit_fields(limit: Limit) -> dict[str, object]:
+    """Returns the fields that the cards of a limit share."""
     return {
         "id": limit.id,
         "subject": limit.subject,

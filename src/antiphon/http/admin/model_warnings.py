@@ -65,6 +65,8 @@ class ModelWarnings:
         return warnings
 
     def _explain_unserved(self, actor: Actor, pattern: str) -> str:
+        """Returns a warning about a pattern that matches no served model. It names the model itself if the
+        pattern is an alias."""
         if "*" in pattern:
             return f"nothing here is served by a name like {pattern} now"
         try:

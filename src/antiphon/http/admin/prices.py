@@ -159,6 +159,7 @@ class PriceResource:
         return self._answer_price(request.actor, ended)
 
     def _answer_price(self, actor: Actor, price: Price, status: int = 200) -> Response:
+        """Answers with the card of a price and warnings about its models."""
         return answer_json(build_price_card(price, self._warnings.warn_of_price(actor, price)), status)
 
 
@@ -181,6 +182,7 @@ def build_price_card(price: Price, warnings: Sequence[str] = ()) -> PriceCard:
 
 
 def _parse_amount(text: str) -> int:
+    """Converts a decimal text to nano-units. Raises InvalidValue."""
     amount = parse_decimal(text)
     if amount is None:
         raise InvalidValue(f"{text[:40]!r} is no amount")

@@ -147,6 +147,7 @@ class RecordingResource:
 
 
 def _require_project(query: dict[str, str]) -> str:
+    """Returns the query's project. Raises MissingParameter."""
     if "project" not in query:
         raise MissingParameter("say whose requests: ?project=ID", param="project")
     return query["project"]

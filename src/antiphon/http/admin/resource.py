@@ -196,6 +196,7 @@ def decode_request(body: bytes, shape: type[Shape]) -> Shape:
 
 
 def _explain_problem(complaint: validation_messages.ValidationProblem) -> AntiphonError:
+    """Converts a validation problem to the error that the caller gets."""
     if name := complaint.missing_field:
         return MissingParameter(f"{name} is missing", param=name)
     if name := complaint.unknown_field:

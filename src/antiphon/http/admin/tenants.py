@@ -180,6 +180,7 @@ class TenantResource:
         )
 
     def _declare_projects(self) -> Iterator[Endpoint]:
+        """Yields the endpoints of projects and their members."""
         one, member = "/projects/{project}", "/projects/{project}/members/{user}"
         card, whole = ProjectCard, ProjectPage
         seen, change = "Projects that the caller may see", ProjectChange
@@ -201,6 +202,7 @@ class TenantResource:
         yield declare_endpoint("DELETE", member, self.remove_member, "End a membership", status=NO_CONTENT)
 
     def _declare_users(self) -> Iterator[Endpoint]:
+        """Yields the endpoints of users."""
         one, card, seen = "/users/{user}", UserCard, "Users that the caller may see"
         yield declare_endpoint("GET", "/users", self.list_users, seen, gives=UserPage, query=declare_paging())
         made = EndpointOptions(body=NewUser, gives=card, status=CREATED)

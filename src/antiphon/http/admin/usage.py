@@ -325,6 +325,7 @@ class UsageResource:
     def _answer_report(
         self, report: LedgerReport, chosen: EntrySelection, by: tuple[Dimension, ...]
     ) -> Response:
+        """Answers with sums as JSON."""
         return answer_json(
             UsageReport(
                 since=chosen.since // 1000,
@@ -351,6 +352,7 @@ class UsageResource:
 
 
 def _read_page(read: Read, limit: int, after: EntryPosition | None) -> Response:
+    """Reads one page of entries and answers with it as JSON."""
     found = read(limit + 1, after)
     cards = [build_entry_card(each) for each in found[:limit]]
     return answer_json(
@@ -407,10 +409,12 @@ def parse_cursor(cursor: str | None) -> EntryPosition | None:
 
 
 def _format_cursor(entry: Entry) -> str:
+    """Formats the position of an entry for `next`."""
     return f"{entry.at}.{entry.id}"
 
 
 def _read_conditions(query: Mapping[str, str]) -> Iterator[Condition]:
+    """Yields the query's filters by field and tag. Raises InvalidValue."""
     for name, value in query.items():
         each = parse_dimension(name)
         if isinstance(each, EntryField | Tag):
@@ -422,6 +426,7 @@ def _read_conditions(query: Mapping[str, str]) -> Iterator[Condition]:
 
 
 def _read_second(query: Mapping[str, str], name: str, otherwise: int) -> int:
+    """Returns a Unix second of the query, or `otherwise`. Raises InvalidValue."""
     text = query.get(name, str(otherwise))
     if not (
         text.isascii() and text.isdigit() and len(text) <= len(str(MAX_SECOND)) and int(text) <= MAX_SECOND
@@ -453,6 +458,7 @@ def declare_entries_query() -> list[Mapping[str, Any]]:
 
 
 def _declare_filters() -> Iterator[Mapping[str, Any]]:
+    """Yields the parameters that choose entries."""
     second = {"type": "integer", "minimum": 0, "maximum": MAX_SECOND}
     since = "Unix seconds; 30 days before `until` where it is left out"
     until = "Unix seconds; what began then is no more in it. Left out: until now"
@@ -463,6 +469,7 @@ def _declare_filters() -> Iterator[Mapping[str, Any]]:
 
 
 def _declare_limit(usual: int, most: int) -> Iterator[Mapping[str, Any]]:
+    """Yields the parameter of the page size."""
     limit = {"type": "integer", "minimum": 1, "maximum": most, "default": usual}
     yield declare_parameter(
         "limit", limit, description="Groups, or entries of a page; a file of entries takes none"
