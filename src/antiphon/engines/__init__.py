@@ -1,1 +1,1 @@
-"""Engines: what turns a generation request into events."""
+"""Engines, which turn a generation request into events."""

@@ -1,29 +1,32 @@
 """The two seams that engines implement.
 
 `Engine`: a generation request in, events out, in two steps. `prepare` makes a request ready for this engine
-and says how much it will take; `PreparedRequest.stream` does the work. The contract, checked by
-`antiphon.testing.check_engine`:
-  - `prepare` refuses by name what the engine cannot do; it makes no token and takes no place;
-  - one Started first, with the first token and not before (of a request that makes none, when its first
-    choice is complete); then TextDelta and Finished of the choices in any interleaving, exactly one
-    Finished for each choice and nothing of that choice after it, Drafted between them; Usage last, once;
-  - an error is raised, as one of `antiphon.errors`; whatever fails before Started has made no token;
-  - a request that was prepared before the engine restarted is refused with EngineUnavailable: prepare again;
-  - leaving the context ends the work at once, wherever it stands; no retry inside.
+and tells its size; `PreparedRequest.stream` does the work. `antiphon.testing.check_engine` checks the
+contract:
 
-`TokenEngine`: what local engines share, below the renderer. It knows no text, no template, no stop string.
-The contract, checked by `antiphon.testing.check_token_engine`:
-  - `generate` runs ONE sequence: one SequenceStarted when it is admitted to the batch (before that it is
-    queued: if the engine goes away then, EngineUnavailable; after that, EngineDied), then PromptScores when
-    asked for, then Steps, then one SequenceFinished;
-  - a sequence that cannot be queued is refused with EngineBusy or Overloaded; siblings of one that is
-    there never are;
+  - `prepare` names what the engine cannot do and refuses it; it makes no token and takes no place;
+  - one Started comes first, with the first token and not before. If the request makes no token, it comes when
+    the first choice is complete. Then TextDelta and Finished of the choices come in any interleaving, with
+    exactly one Finished for each choice and nothing of that choice after it, and Drafted between them. Usage
+    comes last, once;
+  - errors are those of `antiphon.errors`; a request that fails before Started has made no token;
+  - a request that was prepared before the engine restarted is refused with EngineUnavailable: prepare again;
+  - leaving the context ends the work at once, in any state; the engine does not retry.
+
+`TokenEngine`: the interface of local engines, below the renderer. It uses no text, no template, no stop
+string. `antiphon.testing.check_token_engine` checks the contract:
+
+  - `generate` runs ONE sequence: one SequenceStarted when it is admitted to the batch, then PromptScores if
+    requested, then Steps, then one SequenceFinished. Before SequenceStarted the sequence is queued: if the
+    engine fails then, EngineUnavailable is raised; after it, EngineDied;
+  - a sequence that cannot be queued is refused with EngineBusy or Overloaded; siblings of a queued or running
+    sequence are never refused;
   - closing the generator ends that sequence and no other, also while queued and in prefill;
-  - sequences of one `group` have equal segments: the later wait for the first one's prefill and share it;
+  - sequences of one `group` have equal segments: later ones wait for the first one's prefill and share it;
     each may be closed alone, the first included;
   - log-probabilities are of the model's raw distribution, before temperature;
-  - the last step's token (an end-of-generation or stop token) is part of Steps and of the counts; none comes
-    before `min_tokens`, forced by a constraint or not: where nothing else may, there is an InvalidValue.
+  - the last step's token (an end-of-generation or stop token) is part of Steps and of the counts. None comes
+    before `min_tokens`, even if a constraint forces it: if no other token is allowed, InvalidValue is raised.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -49,17 +52,17 @@ class EngineState(StrEnum):
     READY = "ready"
     RESTARTING = "restarting"
     FAILED = "failed"
-    """Given up: it died too often, or cannot load; needs an operator."""
+    """The engine has been given up: it died too often, or cannot load. An operator must act."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestSize:
-    """How many tokens one request will take."""
+    """The most tokens that one request can take."""
 
     prompt_tokens: int
-    """Of all prompts, each counted once."""
+    """The tokens of all prompts, each prompt counted once."""
     output_tokens: int
-    """The most that all choices together can make."""
+    """The most tokens that all choices together can make."""
 
 
 class PreparedRequest(Protocol):
@@ -67,10 +70,11 @@ class PreparedRequest(Protocol):
 
     @property
     def size(self) -> RequestSize:
-        """Known before the engine computes anything."""
+        """The request's size, known before the engine computes anything."""
 
     def stream(self, context: Context) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
-        """Entering is cheap; the work runs as the iterator is read and ends when the context is left."""
+        """Streams the events. Entering is cheap; the work runs as the iterator is read and ends when the
+        context is left."""
 
 
 class PreparedEmbedding(Protocol):
@@ -78,10 +82,11 @@ class PreparedEmbedding(Protocol):
 
     @property
     def size(self) -> RequestSize:
-        """Known before the engine computes anything; the output is 0."""
+        """The request's size, known before the engine computes anything; its output is 0."""
 
     async def embed(self, context: Context) -> Embeddings:
-        """All vectors; cancelling ends the work. `context.progress.embedded` counts what was computed."""
+        """Computes all vectors; cancelling ends the work. `context.progress.embedded` counts the computed
+        ones."""
 
 
 class Engine(Protocol):
@@ -92,10 +97,10 @@ class Engine(Protocol):
         EngineUnavailable, or DeadlineExceeded."""
 
     async def profile(self) -> Profile:
-        """What the model accepts and produces. Raises EngineUnavailable while it is not known."""
+        """The features that the model accepts and produces. Raises EngineUnavailable while it is unknown."""
 
     def state(self) -> EngineState:
-        """The engine's state now, known without asking it."""
+        """The engine's current state; the call does not contact the engine."""
 
     async def aclose(self) -> None:
         """Ends all work and frees what the engine holds."""
@@ -106,17 +111,17 @@ class TokenizerEngine(Protocol):
     """An engine that can show its token ids; /tokenize and /detokenize use it."""
 
     async def encode(self, prompt: Prompt, actor: Actor = LOCAL_ANONYMOUS) -> tuple[int, ...]:
-        """The token ids that generating from this prompt would start with; `actor` is the caller."""
+        """The token ids with which generating from this prompt would start; `actor` is the caller."""
 
     async def apply(self, conversation: Conversation, actor: Actor = LOCAL_ANONYMOUS) -> str:
         """Renders a conversation by the chat template."""
 
     async def decode(self, tokens: Sequence[int]) -> str:
-        """The text of token ids, without the space that the tokenizer's prefix added."""
+        """The text of token ids, without the space that the tokenizer adds before a text."""
 
     async def spell(self, tokens: Sequence[int]) -> tuple[bytes, ...]:
-        """The bytes that each token adds to a text, perhaps part of a character; for a control token its
-        name."""
+        """The bytes that each token adds to a text, which may be part of a character. A control token gives
+        its name."""
 
     async def describe_tokenizer(self) -> TokenizerInfo:
         """Describes the tokenizer, its special tokens and its chat template."""
@@ -135,7 +140,7 @@ class ObservableEngine(Protocol):
     """An engine that reports its load; /metrics shows it."""
 
     async def observe(self) -> Load:
-        """The load now, and the totals so far. Raises EngineUnavailable while the engine is away."""
+        """The current load and the totals so far. Raises EngineUnavailable while the engine is away."""
 
 
 # --- the token engine ---------------------------------------------------------------------------------------
@@ -147,47 +152,51 @@ class KVLayout(StrEnum):
     POOL = "pool"
     """One pool: prefixes are shared without copying, and long prompts run beside short ones."""
     STREAMS = "streams"
-    """A part of its own for each sequence: faster with many short sequences; a shared prefix is copied."""
+    """A separate part for each sequence: faster with many short sequences. A shared prefix is copied."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadSpec:
-    """What to load and how: everything an engine host is told."""
+    """Everything that an engine host needs to load a model."""
 
     model: str
-    """Path of the GGUF file."""
+    """The path of the GGUF file."""
     context_length: int | None = None
-    """Cells of one sequence; None is the model's own, capped by memory settings above the seam."""
+    """The cells of one sequence. None takes the model's own context length, limited by the memory
+    settings."""
     sequences: int = 16
-    """Sequences that run at once."""
+    """The most sequences that run at once."""
     threads: int | None = None
-    """None chooses for the machine."""
+    """The number of compute threads; None chooses for the machine."""
     exact: bool = False
-    """Bit-equal results alone and in a batch: flash attention off, one KV stream for each sequence."""
+    """Whether results are bit-equal alone and in a batch: flash attention is off, and each sequence has one
+    KV stream."""
     kv_type: str = "f16"
     """`f16` or `f32`."""
     library: str | None = None
-    """Explicit path of the engine library; None searches the designed order."""
+    """The path of the engine library; None searches the usual places."""
     prefill_chunk: int = 512
-    """Prompt tokens that one step may compute, all sequences together."""
+    """The most prompt tokens that one step computes, all sequences together."""
     layout: KVLayout = KVLayout.POOL
     """How the KV cache is laid out; `exact` implies STREAMS."""
     cells: int | None = None
-    """Cells of the pool; None: `context_length` a sequence. With fewer, some wait or are computed again."""
+    """The cells of the pool; None gives each sequence `context_length`. With fewer cells, some sequences wait
+    or are computed again."""
     step_latency: float = 0.1
     """Seconds of one step that prompts may take while other sequences wait for their next token."""
     queue: int = 512
-    """Sequences that may wait; more are refused with EngineBusy."""
+    """The most sequences that may wait; more are refused with EngineBusy."""
     queue_per_actor: int = 256
-    """Of these, sequences of one actor; more are refused with Overloaded."""
+    """The most sequences of one actor that may wait; more are refused with Overloaded."""
     keep_prefixes: bool = True
     """Whether computed prefixes stay in free cells for later requests."""
     quantum: int = 4
-    """Steps that the sequences of one adapter get at least before those of another have their turn."""
+    """The fewest steps that one adapter's sequences get before another adapter has its turn."""
     adapter_memory: int = 1 << 30
-    """Bytes of adapters that stay in memory; others are read again when their turn comes."""
+    """Bytes of adapters that stay in memory; others are read again when they are used."""
     weights_in_memory: bool = False
-    """Whether weights are copied, to be read faster; else they are mapped from the file, and shared."""
+    """Whether weights are copied into memory, which reads faster. Otherwise they are mapped from the file and
+    shared."""
     check_tensors: bool = False
     """Whether the library reads and checks every weight while loading."""
 
@@ -204,7 +213,7 @@ Segment = TokenSegment
 
 @dataclass(frozen=True, slots=True)
 class TextPiece:
-    """Text to tokenize. Only where `control` is set may the text of a control token become that token."""
+    """Text to tokenize. The text of a control token becomes that token only if `control` is set."""
 
     text: str
     control: bool = False
@@ -212,39 +221,43 @@ class TextPiece:
 
 @dataclass(frozen=True, slots=True)
 class TokenRequest:
-    """One sequence."""
+    """A request to generate one sequence."""
 
     segments: tuple[Segment, ...]
     max_tokens: int
-    """At least 1; 0 only scores the prompt, and needs `prompt_logprobs`."""
+    """At least 1. With 0, the request only scores the prompt, and needs `prompt_logprobs`."""
     sampling: Sampling = field(default_factory=Sampling)
     stop_token_ids: tuple[int, ...] = ()
-    """End the sequence like the model's own end-of-generation tokens."""
+    """Tokens that end the sequence like the model's own end-of-generation tokens."""
     logprobs: int | None = None
-    """None: none. 0: of the chosen tokens. k up to the vocabulary: and the k likeliest alternatives."""
+    """None: no log-probabilities. 0: those of the chosen tokens. k up to the vocabulary: also the k likeliest
+    alternatives."""
     group: str | None = None
     """Siblings with equal segments carry the same group."""
     choice: int = 0
     """Index within the group; enters the hash of every random draw."""
     prompt_logprobs: int | None = None
-    """None: none. k: PromptScores come, with the k likeliest tokens; the prompt is then computed anew."""
+    """None: no scores. k: PromptScores come with the k likeliest tokens; the prompt is then computed
+    again."""
     cache_salt: str = ""
     """Sequences share computed prefixes only under an equal salt."""
     adapter: str | None = None
-    """Digest of the adapter to generate with; None is the base model. Never shares a prefix with another."""
+    """Digest of the adapter to generate with; None is the base model. Different adapters never share a
+    prefix."""
     constraint: Constraint | None = None
-    """What the completion must look like. Fails closed: where it cannot be followed, there is an error."""
+    """The constraint on the completion. If the engine cannot follow it, it raises an error."""
     actor: str = ""
-    """Who asks, opaque: actors take turns in the queue."""
+    """The opaque id of the caller; callers take turns in the queue."""
     priority: int = 0
-    """Lower is admitted earlier, among what waits of one actor; never before another actor's turn."""
+    """Among one actor's waiting sequences, a lower priority is admitted earlier. It never affects other
+    actors' turns."""
     logprob_token_ids: tuple[int, ...] = ()
-    """With `logprobs`: the alternatives are these tokens in this order, whatever k is."""
+    """With `logprobs`: the alternatives are these tokens in this order, for any k."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What one sequence took."""
+    """The token counts of one sequence."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -253,30 +266,31 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class SequenceStarted:
-    """Admitted to the batch; no token yet."""
+    """The sequence is admitted to the batch; it has no token yet."""
 
     prompt_tokens: int
     cached_tokens: int = 0
-    """Prompt tokens whose KV was shared."""
+    """The number of prompt tokens whose KV was shared."""
     queued: float = 0.0
-    """Seconds between request and admission."""
+    """Seconds between the request and its admission."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptScores:
-    """Log-probabilities of consecutive prompt tokens, each given all before it. Several come for one prompt,
-    in order, before its first Steps; together they cover it from its second token to its last."""
+    """Log-probabilities of consecutive prompt tokens, each given all tokens before it. Several events come
+    for one prompt, in order, before its first Steps. Together they cover it from its second token to its
+    last."""
 
     start: int
-    """Place in the prompt of the first of them; at least 1."""
+    """The index in the prompt of the first scored token; at least 1."""
     logprobs: bytes
     """float32, little-endian, one for each token."""
     alternative_ids: bytes = b""
-    """int32, little-endian: as many for each token as were asked for, best first."""
+    """int32, little-endian: the requested number for each token, best first."""
     alternative_logprobs: bytes = b""
-    """float32, little-endian, of these."""
+    """float32, little-endian: the log-probabilities of `alternative_ids`."""
     ranks: bytes = b""
-    """int32, little-endian, one for each token: 1 and as many as are likelier at its place."""
+    """int32, little-endian, one for each token: 1 plus the number of likelier tokens at its place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,9 +299,10 @@ class Steps:
 
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...] = ()
-    """One for each token when asked for, else empty."""
+    """One for each token if requested, otherwise empty."""
     alternatives: tuple[tuple[tuple[int, float], ...], ...] = ()
-    """For each token the likeliest (id, log-probability), best first, or the wanted ones; else empty."""
+    """For each token the likeliest (id, log-probability) pairs, best first, or those of `logprob_token_ids`.
+    Empty unless requested."""
 
 
 class StopCause(StrEnum):
@@ -297,7 +312,7 @@ class StopCause(StrEnum):
     """An end-of-generation token of the model."""
     STOP_TOKEN = "stop_token"
     LENGTH = "length"
-    """max_tokens or the context's end."""
+    """`max_tokens` or the end of the context was reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,40 +327,40 @@ TokenEvent = SequenceStarted | PromptScores | Steps | SequenceFinished
 
 
 class TokenKind(StrEnum):
-    """What a token id stands for in text."""
+    """The meaning of a token id in text."""
 
     NORMAL = "normal"
     BYTE = "byte"
     CONTROL = "control"
-    """Structure, no text of its own: shows as nothing."""
+    """Structure without text; it is shown as nothing."""
     UNKNOWN = "unknown"
     UNUSED = "unused"
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """Bytes and kind of each id, fetched once, and the ids with a meaning."""
+    """Bytes and kind of each id, loaded once, and the special ids."""
 
     pieces: tuple[bytes, ...]
-    """What each id adds to the text, by id; empty for control tokens."""
+    """The bytes that each id adds to the text, by id; empty for control tokens."""
     kinds: tuple[TokenKind, ...]
     names: dict[int, str]
-    """Text of each control token, by id, as templates write it."""
+    """The text of each control token in templates, by id."""
     end_ids: tuple[int, ...]
     """End-of-generation tokens."""
     bos_id: int | None = None
     eos_id: int | None = None
     add_bos: bool = False
-    """Whether the tokenizer wants a BOS before a raw prompt."""
+    """Whether the tokenizer puts a BOS before a raw prompt."""
     space_prefix: bool = False
-    """Whether tokenizing text puts a space before it that detokenizing takes away."""
+    """Whether tokenizing puts a space before a text that detokenizing removes."""
     embedding_frame: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
-    """What stands before and after a whole text whose vector is made."""
+    """The tokens before and after a whole text in an embedding model."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """What is loaded, by what, and how busy it is."""
+    """The loaded model, the library that runs it, and its current load."""
 
     architecture: str
     parameters: int
@@ -353,7 +368,7 @@ class EngineInfo:
     quantization: str
     trained_context: int
     context_length: int
-    """Cells that one sequence may fill."""
+    """The most cells that one sequence may fill."""
     vocabulary: int
     sequences: int
     threads: int
@@ -362,32 +377,32 @@ class EngineInfo:
     """Name and version of the library, for people."""
     library_path: str
     cpu_features: tuple[str, ...]
-    """CPU features that the library was built to use and the machine has."""
+    """CPU features that the library was built to use and the machine supports."""
     chat_template: str | None = None
     sampling: SamplingOptions = field(default_factory=SamplingOptions)
-    """Sampling defaults that the weights carry."""
+    """Sampling defaults from the model file."""
     load: Load = field(default_factory=Load)
     embedding: EmbeddingFacts | None = None
-    """Of a model that makes vectors, and then no tokens; None: it makes tokens and no vectors."""
+    """The facts of an embedding model, which makes no tokens; None for a model that makes tokens."""
 
 
 class TokenEngine(Protocol):
     """Token ids and sampling in, tokens with log-probabilities out."""
 
     async def load(self, spec: LoadSpec) -> EngineInfo:
-        """Loads the weights; once. Raises a StartupError."""
+        """Loads the weights; call it once. Raises a StartupError."""
 
     def generate(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
         """Runs one sequence; closing the generator ends it."""
 
     async def tokenize(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:
-        """Token ids of the pieces joined to one text. Runs beside decoding, never behind it."""
+        """The token ids of the joined pieces. It runs beside decoding, never behind it."""
 
     async def vocabulary(self) -> Vocabulary:
         """The table of token ids."""
 
     async def info(self) -> EngineInfo:
-        """Facts and live load."""
+        """The model's facts and the current load."""
 
     async def aclose(self) -> None:
         """Ends every sequence and frees the model."""
@@ -398,11 +413,12 @@ class AdapterEngine(Protocol):
     """A token engine that computes with adapters, each known by the digest of its content."""
 
     async def add_adapter(self, digest: str, path: str) -> None:
-        """Makes the GGUF adapter at `path` usable, if it is not. InvalidValue: the library refuses it."""
+        """Makes the GGUF adapter at `path` usable, if it is not yet. Raises InvalidValue if the library
+        refuses it."""
 
     async def remove_adapter(self, digest: str) -> None:
-        """Refuses the adapter to new sequences, and forgets it when the last sequence with it ends. An
-        unknown digest is no error."""
+        """Refuses the adapter to new sequences, and forgets it after its last sequence. It ignores an unknown
+        digest."""
 
 
 @runtime_checkable
@@ -410,7 +426,7 @@ class ConstraintEngine(Protocol):
     """A token engine that takes constraints; others refuse such requests with UnsupportedParameter."""
 
     async def check(self, constraint: Constraint) -> None:
-        """Raises the RequestError that says why a constraint cannot be kept. It is called before
+        """Raises the RequestError that says why the engine cannot follow a constraint. It is called before
         admission."""
 
 
@@ -420,5 +436,5 @@ class EmbeddingEngine(Protocol):
     `antiphon.testing.check_embedding_engine`."""
 
     def embed(self, request: EmbedRequest) -> AsyncGenerator[SequenceStarted | Vectors, None]:
-        """One SequenceStarted with the first text, then Vectors. It behaves as `generate`; actors take turns
-        text by text."""
+        """Yields one SequenceStarted with the first text, then Vectors. It behaves as `generate`; actors take
+        turns text by text."""

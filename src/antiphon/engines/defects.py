@@ -1,4 +1,5 @@
-"""A defect of ours that is found while one sequence is worked on: it ends that sequence and no other."""
+"""Defects in Antiphon's own code that occur while it works on one sequence: each ends that sequence and no
+other."""
 
 import logging
 from collections.abc import Callable
@@ -16,7 +17,7 @@ Result = TypeVar("Result")
 def guard(work: Callable[Given, Result], *given: Given.args, **named: Given.kwargs) -> Result | AntiphonError:
     """Runs work for one sequence; returns its result, or the error that ends the sequence.
 
-    A defect becomes an InternalError with its type and place, but without its message, which may hold a
+    A defect becomes an InternalError with its type and place, but without its message, which may contain a
     caller's text. The edge logs it under the request's id, and tells the caller that id.
     """
     try:
@@ -30,12 +31,13 @@ def guard(work: Callable[Given, Result], *given: Given.args, **named: Given.kwar
 
 
 def build_batch_error(status: int) -> EngineError:
-    """The error for sequences in whose batch the library failed with this status; it is logged."""
+    """The error for the sequences of a batch in which the library failed with this status; the failure is
+    logged."""
     log.error("llama_decode failed with %d", status)
     message = "the engine's library failed at this batch; the server's log says how"
     return EngineError(message, cause=f"llama_decode failed with {status}")
 
 
 def log_thread_end(what: str, defect: Exception) -> None:
-    """Logs what ended a thread that works for everybody: type and place, without the message."""
+    """Logs the defect that ended a shared thread: its type and place, without the message."""
     log.error("%s failed: %s", what, describe_exception(defect))

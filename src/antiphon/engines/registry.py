@@ -1,8 +1,7 @@
-"""The models that a caller may name, and the engine behind each. Holds no logic of choice; that is
-`pipeline.resolve`.
+"""The models that a caller may name, and the engine behind each. `pipeline.resolve` chooses among routes.
 
-Base models are there from the start to the end. Adapters come and go while requests run: a request holds the
-engine that it found, so taking a name away ends none.
+Base models are fixed from start to end. Adapters come and go while requests run: a request keeps the engine
+that it found, so removing a name ends no request.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,15 +13,15 @@ from antiphon.engines.base import Engine
 from antiphon.errors import ModelNotFound
 
 MOST_SHOWN = 8
-"""Names that an error repeats."""
+"""The most model names in one error."""
 
 
 LONGEST_SHOWN = 100
-"""Characters of a name that an error repeats."""
+"""The most characters of a name in an error."""
 
 
 def describe_missing_model(name: str) -> str:
-    """The sentence about a model that does not exist, in OpenAI's words: clients look for them."""
+    """The sentence about an unknown model, in OpenAI's words, because clients search for them."""
     shown = name if len(name) <= LONGEST_SHOWN else name[:LONGEST_SHOWN] + "..."
     plain = "".join(character if character.isprintable() else "?" for character in shown)
     return f"The model `{plain}` does not exist or you do not have access to it."
@@ -34,30 +33,30 @@ class ModelRoute:
 
     engine: Engine
     kind: str = ""
-    """Of engine: `llama`, a vendor."""
+    """The kind of engine: `llama`, or a vendor."""
     price: str | None = None
-    """The name by which the price list knows what is computed here; None is the model's own."""
+    """The model's name in the price list; None uses the model's own name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A name and what serves it. Permission and limits follow the name, the price follows the route."""
+    """A model's name and its routes. Permissions and limits follow the name, the price follows the route."""
 
     name: str
     routes: tuple[ModelRoute, ...]
-    """In the order in which they are tried; at least one."""
+    """The routes in the order in which they are tried; at least one."""
     created: int
-    """Unix time in seconds at which this server began to serve it."""
+    """The Unix time in seconds at which this server began to serve it."""
     parent: str | None = None
-    """Of an adapter, the base model's name; None is a base model."""
+    """An adapter's base model; None for a base model."""
     adapter: Adapter | None = None
-    """Of an adapter, what it is."""
+    """The adapter itself; None for a base model."""
     deployed: DeployedAdapter | None = None
-    """Of an adapter that a caller deployed, who did and what."""
+    """The record of an adapter that a caller deployed, with its owner; None for other models."""
 
     @property
     def engine(self) -> Engine:
-        """Of the first route: whose profile and tokenizer are the model's."""
+        """The first route's engine, which supplies the model's profile and tokenizer."""
         return self.routes[0].engine
 
 
@@ -65,7 +64,7 @@ class ModelRegistry:
     """All models: the base models in the order of the settings, then adapters in the order of loading."""
 
     def __init__(self, models: tuple[Model, ...], aliases: Aliases | None = None) -> None:
-        """`aliases`: other names, for what no model is called."""
+        """`aliases` maps other names to models; a model's own name comes first."""
         self._models = {model.name: model for model in models}
         self._aliases = aliases or Aliases()
 
@@ -84,7 +83,7 @@ class ModelRegistry:
         return tuple(model for model in self if model.parent is not None)
 
     def get(self, name: str, may_use: Callable[[str], bool] = lambda _: True) -> Model:
-        """The model of that name or alias. Raises ModelNotFound, which names the models that the caller may
+        """The model of that name or alias. Raises ModelNotFound, which lists the models that the caller may
         use."""
         found = self._models.get(name)
         if found is None and (target := self._aliases.target(name)) is not None:
@@ -100,15 +99,15 @@ class ModelRegistry:
         return found
 
     def is_alias(self, name: str) -> bool:
-        """Whether a rule of the operator or of a dialect maps the name to a model."""
+        """Whether an alias of the operator or of a dialect maps the name to a model."""
         return self._aliases.is_taken(name)
 
     def put(self, model: Model) -> None:
-        """Serves an adapter from now on, in place of one of the same name."""
+        """Serves an adapter from now on, and replaces one of the same name."""
         self._models[model.name] = model
 
     def remove(self, model: Model) -> None:
-        """Takes an adapter's name away; one that is not there is no error."""
+        """Removes an adapter's name; it ignores a name that is already gone."""
         if self._models.get(model.name) is model:
             del self._models[model.name]
 

@@ -1,9 +1,8 @@
-"""One engine in a process of its own: the frames between, the process itself, and the client that stands in
-for it.
+"""One engine in a process of its own: the frames, the host process, and its client in the gateway.
 
-    gateway                              AF_UNIX                engine host
-    HostTokenEngine (client) ── Channel ── frames ── Channel ── Session (server) ── any TokenEngine
+  gateway                              AF_UNIX                engine host
+  HostTokenEngine (client) ── Channel ── frames ── Channel ── Session (server) ── any TokenEngine
 
-`control` is the other line, between the supervisor and the processes it starts; `runtime` is the directory of
-the sockets.
+`control` is the pipe between the supervisor and the processes it starts; `runtime` is the directory of the
+sockets.
 """

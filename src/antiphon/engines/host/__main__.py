@@ -1,10 +1,10 @@
-"""The engine host: one process that holds one engine. Started by the supervisor as `python -m
+"""The engine host: one process with one engine. The supervisor starts it as `python -m
 antiphon.engines.host`.
 
-It loads what its configuration says, listens once the engine is ready, and ends in one of three ways: at
-SIGTERM, after its calls had a moment to end; at once when its standard input ends, since then nobody is left
-who would stop it, even while native code runs; or with what the engine does to the process. It opens no port
-and knows no caller's credential.
+It loads the configured model and listens once the engine is ready. It ends in one of three ways: at SIGTERM,
+after its calls had a moment to end; at once when its standard input ends, because the supervisor is gone,
+even while native code runs; or by a crash of the engine. It opens no port and receives no caller's
+credential.
 """
 
 import asyncio
@@ -29,18 +29,19 @@ from antiphon.processes.ipc.frames import FrameError, from_line
 from antiphon.telemetry.logs import LOGGER, configure, record, record_loop_failure
 
 DRAIN = 2.0
-"""Seconds that calls get to end after SIGTERM; the HTTP process has drained before, so seldom is any left."""
+"""Seconds that calls have to end after SIGTERM. The HTTP process drains before, so few calls are left."""
 
 ORPHANED = 3
 """Exit status of a host whose supervisor is gone."""
 
 LOST = 4
-"""Exit status of a host whose engine cannot say how it stands any more; a new process gets a new one."""
+"""Exit status of a host whose engine no longer reports its load; a new process gets a new engine."""
 
 
 def main() -> None:
-    """The process. Ends by `os._exit`: threads of the engine's library cannot be joined in time."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is the supervisor's to answer
+    """Runs the process. It ends by `os._exit`, because threads of the engine's library cannot be joined in
+    time."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor handles a terminal's Ctrl-C
     lifeline = Lifeline()
     try:
         config = from_line(lifeline.read_line(), HostConfig)
@@ -60,8 +61,8 @@ def main() -> None:
 
 
 def _confine_host(config: HostConfig) -> socket.socket | None:
-    """Gives up what the engine does not need. Another user could not bind in the runtime directory, so then
-    the socket is bound before. Raises SettingsError."""
+    """Gives up rights that the engine does not need. Another user could not bind in the runtime directory, so
+    then the socket is bound first and returned. Raises SettingsError."""
     if config.user is None:
         confine()
         return None
@@ -72,7 +73,7 @@ def _confine_host(config: HostConfig) -> socket.socket | None:
 
 
 async def _host(config: HostConfig, status: StatusPipe, sock: socket.socket | None) -> int:
-    """Loads, serves until told to stop, and frees; the exit status."""
+    """Loads, serves until stopped, and frees the model. Returns the exit status."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(record_loop_failure)
@@ -92,7 +93,7 @@ async def _host(config: HostConfig, status: StatusPipe, sock: socket.socket | No
         return 1
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     async with serve_engine(engine, config.socket, sock=sock) as host:
-        faulthandler.enable()  # from here on a crash of the library is news worth a page
+        faulthandler.enable()  # from here on, a crash of the library prints a traceback
         status.report_ready(info)
         record("engine_ready", logging.DEBUG, model=config.name, library=info.library, pid=os.getpid())
         try:
@@ -106,14 +107,14 @@ async def _host(config: HostConfig, status: StatusPipe, sock: socket.socket | No
 
 
 def _create_engine(factory: str) -> TokenEngine:
-    """The engine that `module:attribute` makes."""
+    """Calls `module:attribute` to make the engine."""
     module, _, attribute = factory.partition(":")
     engine: TokenEngine = getattr(importlib.import_module(module), attribute)()
     return engine
 
 
 def _abandon(path: str) -> None:
-    """Leaves nothing behind, and does not wait for the engine."""
+    """Removes the socket and ends the process at once, without waiting for the engine."""
     with suppress(OSError):
         remove_socket(path)
         leave_directory(Path(path).parent)

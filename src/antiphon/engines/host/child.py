@@ -1,7 +1,7 @@
-"""The processes that the supervisor starts: the lifeline, reports and end of each, and the watch that starts
-it again.
+"""The processes that the supervisor starts: the lifeline, reports and end of each, and the watch that
+restarts it.
 
-What a child is started for is not known here.
+This module does not depend on the child's task.
 """
 
 import asyncio
@@ -23,21 +23,21 @@ from antiphon.telemetry.logs import record
 
 DEATHS = 3
 WINDOW = 60.0
-"""That many deaths within so many seconds, and a child is not started again."""
+"""The seconds of the counting window: after too many deaths within it, a child is not restarted."""
 
 SILENCE = 4.0
 MOST_SILENCES = 5
-"""Waits of so many seconds, so many in a row without a word, and a process that promised signs of life is
-stuck: a loaded machine delays them by a second or two."""
+"""The number of successive silent waits after which a process that reports signs of life counts as stuck. A
+loaded machine delays reports by a second or two."""
 
 LONGEST_LINE = 1024 * 1024
-"""Bytes of one report; an engine's facts take a few thousand."""
+"""The most bytes of one report; an engine's facts take a few thousand."""
 
 STDERR = 2
 
 
 class Child:
-    """A running process. `reports` must be read to its end, `wait_for_end` awaited after that."""
+    """A running process. Read `reports` to its end, then await `wait_for_end`."""
 
     def __init__(self, process: asyncio.subprocess.Process, reader: asyncio.StreamReader) -> None:
         self._process = process
@@ -45,11 +45,11 @@ class Child:
         self.pid = process.pid
 
     async def read_reports(self, silence: float = SILENCE) -> AsyncIterator[Status]:
-        """What the child says of itself, until it closes its pipe by ending.
+        """Yields the child's reports, until it closes its pipe by ending.
 
-        One that has said it is alive must go on saying so: after MOST_SILENCES times `silence` seconds
-        without a word it is stuck, and killed. Several short waits and not one long one, since this process
-        may have been stopped itself, and then finds one of them over while words lie unread.
+        After its first sign of life, a child must continue to report: after MOST_SILENCES waits of `silence`
+        seconds without a report it is stuck, and killed. Several short waits are used, because this process
+        may have been stopped itself: then a single wait would end while reports lie unread.
         """
         silences, promised = 0, False
         while silences < MOST_SILENCES:
@@ -67,20 +67,20 @@ class Child:
                 yield status
         record("process_stuck", logging.WARNING, pid=self.pid)
         self.kill()
-        await self._reader.read()  # the end that the kill brings closes the pipe
+        await self._reader.read()  # the killed process closes the pipe
 
     async def wait_for_end(self) -> str:
-        """How the process ended, for people: `status 1`, `signal SIGKILL`."""
+        """Waits for the process to end. Returns how it ended, for people: `status 1`, `signal SIGKILL`."""
         code = await self._process.wait()
         return f"status {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
 
     def send(self, line: bytes) -> None:
-        """Sends a line; a child that is gone gets nothing."""
+        """Sends a line; does nothing if the child is gone."""
         if self._process.stdin is not None and not self._process.stdin.is_closing():
             self._process.stdin.write(line)
 
     async def stop(self, deadline: float, number: signal.Signals = signal.SIGTERM) -> None:
-        """The signal, and SIGKILL when it has not ended by the deadline, in seconds."""
+        """Sends the signal, and SIGKILL if the child has not ended after `deadline` seconds."""
         kill(self._process, number)
         try:
             async with asyncio.timeout(deadline):
@@ -99,10 +99,11 @@ async def start_child(
     environment: Mapping[str, str],
     inherited: Sequence[int] = (),
 ) -> Child:
-    """Starts a process and writes its configuration, made for the number of its status pipe. Raises OSError.
+    """Starts a process and writes its configuration, which contains the number of its status pipe. Raises
+    OSError.
 
-    It gets a session of its own, so that a terminal's signals reach the supervisor alone. Its standard output
-    goes where errors go: native libraries print there.
+    The child gets a session of its own, so that a terminal's signals reach only the supervisor. Its standard
+    output goes to standard error, because native libraries print there.
     """
     reading, writing = os.pipe()
     try:
@@ -135,7 +136,7 @@ class DeathCounter:
     times: deque[float] = field(default_factory=deque)
 
     def add_death(self, now: float) -> bool:
-        """Counts one more death; whether there are too many."""
+        """Counts one more death. Returns whether there are too many."""
         self.times.append(now)
         while now - self.times[0] > WINDOW:
             self.times.popleft()
@@ -144,7 +145,8 @@ class DeathCounter:
 
 class ChildWatch:
     """Keeps one child alive. `changed` gets READY with the child's facts, RESTARTING at each death, and
-    FAILED at the last. A `paced` child has no last death, but a pause after several."""
+    FAILED when the child is given up. A `paced` child is never given up; it restarts after a pause
+    instead."""
 
     def __init__(
         self,
@@ -155,7 +157,7 @@ class ChildWatch:
         paced: bool = False,
     ) -> None:
         self.name = name
-        """For people: `the engine of cantor`."""
+        """The name for people: `the engine of cantor`."""
         self._start = start
         self._changed = changed
         self._paced = paced
@@ -165,9 +167,9 @@ class ChildWatch:
         self._deaths = DeathCounter()
 
     async def keep_running(self) -> None:
-        """Starts the child, and again whenever it dies, until stopped or given up.
+        """Starts the child, and restarts it whenever it dies, until stopped or given up.
 
-        Raises the child's own StartupError, or one about it, when it was never ready.
+        Raises the child's own StartupError, or one about it, if it never became ready.
         """
         while not self._stopping.is_set():
             how, error = await self._run_once()
@@ -186,14 +188,14 @@ class ChildWatch:
                 await self._rest()
 
     async def _rest(self) -> None:
-        """Pauses before the next start, to leave the machine to others."""
+        """Pauses before the next start, to leave the machine to other processes."""
         record("process_rests", logging.ERROR, process=self.name, deaths=DEATHS, seconds=WINDOW)
         with suppress(TimeoutError):
             async with asyncio.timeout(WINDOW):
                 await self._stopping.wait()
 
     async def _run_once(self) -> tuple[str, AntiphonError | None]:
-        """Runs one process from start to end; returns how it ended and the error that it reported."""
+        """Runs one process from start to end. Returns how it ended, and the error that it reported."""
         error: AntiphonError | None = None
         try:
             child = await self._start()
@@ -225,11 +227,11 @@ class ChildWatch:
             self._child.send(line)
 
     def forbid_restart(self) -> None:
-        """From now on the child is not started again."""
+        """Prevents any further start of the child."""
         self._stopping.set()
 
     async def stop(self, deadline: float, number: signal.Signals = signal.SIGTERM) -> None:
-        """Ends the child for good by a signal, by force after so many seconds."""
+        """Ends the child for good with a signal, or with SIGKILL after `deadline` seconds."""
         self.forbid_restart()
         if self._child is not None:
             await self._child.stop(deadline, number)

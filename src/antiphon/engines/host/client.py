@@ -1,10 +1,9 @@
-"""The gateway's stand-in for an engine in another process: a `TokenEngine` whose every call crosses the
-socket.
+"""The gateway's client of an engine in another process: a `TokenEngine` whose every call crosses the socket.
 
-It connects by itself, again after the host's process died, and says at once what a loss means: a sequence
-that had started gets EngineDied, one that had not gets EngineUnavailable, as does a new call while there is
-no connection. It starts no process and reads no vocabulary into memory; whoever needs the table asks once for
-each `generation`.
+It connects by itself, and again after the host's process died. A lost connection ends calls at once: a
+started sequence gets EngineDied; a queued sequence, and a new call without a connection, get
+EngineUnavailable. The client starts no process and keeps no vocabulary in memory; its users load the table
+once for each `generation`.
 """
 
 import asyncio
@@ -71,17 +70,17 @@ FIRST_PAUSE = 0.02
 """Seconds before the first new attempt to connect; an attempt on a local socket costs microseconds."""
 
 LONGEST_PAUSE = 0.2
-"""Seconds between later attempts: short beside the time a model takes to load."""
+"""The most seconds between later attempts: short compared with the time that a model takes to load."""
 
 GREETING_DEADLINE = 5.0
-"""Seconds for the host's Hello; it listens only once its engine is ready, so only a stopped one takes this
-long."""
+"""Seconds for the host's Hello. A host listens only once its engine is ready, so only a stopped one takes
+this long."""
 
 CALL_DEADLINE = 30.0
 """Seconds for an answer to a call that makes no token; tokenizing the largest body takes about one."""
 
 RETRY_AFTER = 1.0
-"""Seconds that a host needs to come back with a small model; what callers are told to wait."""
+"""Retry delay in seconds for callers; a host with a small model is back by then."""
 
 R = TypeVar("R", TokensReply, VocabularyReply, InfoReply, DoneReply)
 
@@ -97,14 +96,15 @@ class HostTokenEngine:
         self._channel: Channel[ToGateway] | None = None
         self._calls: dict[int, PendingCall] = {}
         self._adapters: dict[str, str] = {}
-        """Path of each that was added, by digest."""
+        """The path of each added adapter, by digest."""
         self._pending_reloads = PendingReloads(self._reload_adapter)
-        """Those that the host refused when it came back."""
+        """The adapters that the host refused when it came back."""
         self._numbers = itertools.count(1)
         self._given_up: str | None = None
         self._settled = asyncio.Event()
         self.generation = 0
-        """Connections so far; what the host said about its model holds for one of them."""
+        """The number of connections so far. The host's description of its model is valid for one
+        connection."""
 
     # --- standing -------------------------------------------------------------------------------------------
 
@@ -117,25 +117,25 @@ class HostTokenEngine:
         return EngineState.RESTARTING if self.generation else EngineState.STARTING
 
     def is_pending_reload(self, digest: str) -> bool:
-        """Whether the host came back and refused an adapter that it had before. The client gives it again
+        """Whether the host came back and refused an adapter that it had before. The client loads it again
         after pauses; adding it does so at once."""
         return digest in self._pending_reloads
 
     def note_adapters(self, paths: Mapping[str, str]) -> None:
-        """Notes the adapters that the host has, by digest, from any process; a restarted host is told of
-        them."""
+        """Notes the host's adapters, by digest, which any process may have added. The client sends them to a
+        restarted host."""
         self._adapters = dict(paths)
         self._pending_reloads.keep(paths.keys())
 
     def give_up(self, message: str) -> None:
-        """Refuses every call from now on with this sentence, because the host will not come back."""
+        """Refuses every call from now on with this message, because the host will not come back."""
         self._given_up = message
         self._settled.set()
         if self._channel is not None:
             self._channel.cut(message)
 
     async def keep_connected(self) -> None:
-        """Connects, and connects again when the connection is lost, until given up or closed."""
+        """Connects, and reconnects after each lost connection, until given up or closed."""
         pause = FIRST_PAUSE
         while self._given_up is None:
             try:
@@ -148,8 +148,8 @@ class HostTokenEngine:
             await asyncio.sleep(pause)
 
     async def _run_connection(self) -> None:
-        """One connection from greeting to end. Raises OSError, TimeoutError or Incompatible when there is
-        none."""
+        """Runs one connection from greeting to end. Raises OSError, TimeoutError or Incompatible if it cannot
+        connect."""
         over = asyncio.Event()
 
         def on_end(reason: str) -> None:
@@ -174,7 +174,7 @@ class HostTokenEngine:
             channel.cut("this side closed")
 
     def _reload_adapters(self) -> None:
-        """Tells a restarted host of the adapters, before anything else is asked of it."""
+        """Sends the adapters to a restarted host, before any other call."""
         for digest in self._adapters:
             self._reload_adapter(digest)
 
@@ -188,7 +188,7 @@ class HostTokenEngine:
             self.note_refused(digest, absent.message)
 
     def note_refused(self, digest: str, reason: str) -> None:
-        """Notes that the host refuses an adapter that it should have; it is given again after a while."""
+        """Notes that the host refuses an adapter that it should have; it is sent again after a pause."""
         if digest in self._adapters and self._pending_reloads.add(digest):
             record("adapter_lost", logging.WARNING, model=self._name, digest=digest, reason=reason)
 
@@ -197,7 +197,7 @@ class HostTokenEngine:
             record("adapter_back", model=self._name, digest=digest)
 
     def _drop(self, reason: str) -> None:
-        """Ends every call with an error that depends on whether it had started."""
+        """Ends every call with an error that depends on whether its sequence had started."""
         self._channel = None
         if self._given_up is None:
             self._settled.clear()
@@ -254,7 +254,7 @@ class HostTokenEngine:
         return number, call
 
     def _close(self, number: int) -> None:
-        """Ends a call early; one that is over needs no word."""
+        """Ends a call early, unless it is over."""
         if self._calls.pop(number, None) is not None and self._channel is not None:
             self._channel.put(CancelCall(number))
 
@@ -290,8 +290,8 @@ class HostTokenEngine:
     # --- the seam -------------------------------------------------------------------------------------------
 
     async def load(self, spec: LoadSpec) -> EngineInfo:
-        """Waits for the host, which loads what the supervisor told it. Raises LoadError when it is given
-        up."""
+        """Waits for the host, which loads the model that the supervisor configured. Raises LoadError when the
+        host is given up."""
         while self._channel is None:
             await self._settled.wait()
             if self._given_up is not None:
@@ -359,7 +359,7 @@ class HostTokenEngine:
             self._close(number)
 
     async def aclose(self) -> None:
-        """Ends the connection, and with it every sequence that this side began."""
+        """Ends the connection, and with it every sequence of this client."""
         self.give_up(f"the engine of {self._name} is closed")
 
 
@@ -369,7 +369,7 @@ def _build_add_adapter(number: int, digest: str, path: str) -> HostCall:
 
 @asynccontextmanager
 async def open_host_engine(path: str, name: str) -> AsyncIterator[HostTokenEngine]:
-    """The engine behind the socket, kept connected while the context lasts."""
+    """The engine behind the socket; the connection is kept while the context lasts."""
     engine = HostTokenEngine(path, name)
     async with task_group() as group:
         keeping = group.create_task(engine.keep_connected())

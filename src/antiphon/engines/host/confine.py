@@ -1,13 +1,13 @@
-"""What an engine host gives up before it opens a model, so that a library which goes wrong takes little with
-it.
+"""The rights that an engine host gives up before it opens a model, so that a faulty library can do little
+harm.
 
-On every system: no core dump, since weights and prompts lie in the memory, and few open files. On Linux: no
-new privileges by whatever it might execute, and to be the first to go when memory runs out, before the
-gateway. Started by root, and told a user: that user's rights and no others.
+On every system it writes no core dump, since memory contains weights and prompts, and it may open few files.
+On Linux it gains no new privileges by executing a program, and the kernel kills it before the gateway when
+memory runs out. If root starts it and a user is configured, it takes that user's rights only.
 
-Not limited: the address space, since weights are mapped into it; and the number of processes, which the
-kernel counts for the user and not for the process. Descriptors need no closing: children inherit only what
-they are given.
+It does not limit the address space, since weights are mapped into it, nor the number of processes, which the
+kernel counts for the user and not for the process. Descriptors need no closing: children inherit only those
+that they are given.
 """
 
 import os
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from pwd import struct_passwd
 
 OPEN_FILES = 512
-"""Descriptors: a model in a hundred parts, some devices, and the sockets take half of it."""
+"""Descriptors: a model in a hundred parts, some devices, and the sockets need half of them."""
 
 FIRST_TO_GO = 500
-"""Added to a host's badness, in thousandths of the memory, when the kernel looks for whom to end."""
+"""Added to a host's out-of-memory score, in thousandths of the memory."""
 
 OOM_SCORE = Path("/proc/self/oom_score_adj")
 PR_SET_NO_NEW_PRIVS = 38
 
 
 def confine(user: str | None = None, needed: Iterable[str | os.PathLike[str]] = ()) -> None:
-    """Gives up rights for good. Call it before there is a second thread.
+    """Gives up rights for good. Call it before a second thread starts.
 
-    Raises SettingsError when the process cannot become that user, or could then not read a path it needs.
+    Raises SettingsError if the process cannot become that user, or could then not read a needed path.
     """
     _be_first_to_go()
     _lower_limit(resource.RLIMIT_CORE, 0)
@@ -48,9 +48,9 @@ def confine(user: str | None = None, needed: Iterable[str | os.PathLike[str]] = 
 
 
 def find_other_user(name: str) -> "struct_passwd | None":
-    """The user whose rights this process is to take; None when it has them already.
+    """The user whose rights this process must take; None if it has them already.
 
-    Raises SettingsError when there is no such user, or this process may not become it.
+    Raises SettingsError if there is no such user, or if this process may not become it.
     """
     import pwd
 
@@ -71,7 +71,7 @@ def find_other_user(name: str) -> "struct_passwd | None":
 
 
 def _become_user(entry: "struct_passwd") -> None:
-    """Sets the groups first: afterwards nobody may change them."""
+    """Takes the user's rights. It sets the groups first, because an ordinary user may not change them."""
     try:
         os.initgroups(entry.pw_name, entry.pw_gid)
         os.setgid(entry.pw_gid)
@@ -94,21 +94,22 @@ def _require_readable(name: str, needed: Iterable[str | os.PathLike[str]]) -> No
 
 
 def _lower_limit(kind: int, most: int) -> None:
-    """Lowers a limit; a lower one stays."""
+    """Lowers a limit; keeps a limit that is already lower."""
     _, hard = resource.getrlimit(kind)
     bound = most if hard == resource.RLIM_INFINITY else min(most, hard)
     resource.setrlimit(kind, (bound, bound))
 
 
 def _be_first_to_go() -> None:
-    """Raises the process's badness, which everybody may do; a system without it loses nothing."""
+    """Raises the process's out-of-memory score, which every user may do. Systems without such a score are
+    ignored."""
     with suppress(OSError, ValueError):
         if int(OOM_SCORE.read_text("ascii")) < FIRST_TO_GO:
             OOM_SCORE.write_text(str(FIRST_TO_GO), "ascii")
 
 
 def _renounce_privileges() -> None:
-    """No program that is executed from here on gains rights by its owner or its capabilities."""
+    """Prevents programs that are executed later from gaining rights by their owner or capabilities."""
     if sys.platform != "linux":
         return
     import ctypes

@@ -1,14 +1,14 @@
-"""The line between the supervisor and the processes it starts: how each is told what to be, and how it says
-how it stands.
+"""The pipes between the supervisor and the processes it starts: each child's configuration, and its status
+reports.
 
-Standard input of a child is a pipe that only the supervisor holds. Its first lines are the child's
-configuration (so secrets and paths are never arguments), later lines are news; its end means that the
-supervisor is gone, however it went. A second pipe, whose number is in the configuration, carries the child's
+Standard input of a child is a pipe whose other end only the supervisor has. Its first lines are the child's
+configuration, so secrets and paths are never arguments. Later lines are news. Its end means that the
+supervisor is gone, for any reason. A second pipe, whose number is in the configuration, carries the child's
 status back. Every line is one JSON object.
 
-    engine host    in: HostConfig                                   out: Status
-    HTTP process   in: settings.encode(), HttpConfig, EngineNews*   out: Status
-    coordinator    in: settings.encode(), CoordinatorConfig         out: Status
+  engine host    in: HostConfig                                   out: Status
+  HTTP process   in: settings.encode(), HttpConfig, EngineNews*   out: Status
+  coordinator    in: settings.encode(), CoordinatorConfig         out: Status
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from antiphon.processes.ipc.frames import to_line
 STDIN = 0
 
 PULSE = 2.0
-"""Seconds between two signs of life: some milliseconds of CPU an hour."""
+"""Seconds between two signs of life: they cost some milliseconds of CPU an hour."""
 
 CHUNK = 65536
 
@@ -38,17 +38,18 @@ class HostConfig:
     """The configuration of an engine host."""
 
     name: str
-    """Of the model, for its log."""
+    """The model's name, for the host's log."""
     factory: str
     """`module:attribute` of a callable without arguments that makes the `TokenEngine`."""
     load: LoadSpec
     socket: str
-    """Path to listen on once the engine is loaded; its directory is the supervisor's runtime directory."""
+    """The path on which it listens once the engine is loaded; its directory is the supervisor's runtime
+    directory."""
     status_fd: int
     log_level: str = "info"
     log_format: Literal["text", "json"] = "text"
     user: str | None = None
-    """Whose rights it takes; None keeps the supervisor's."""
+    """The user whose rights it takes; None keeps the supervisor's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +60,9 @@ class HttpConfig:
     """The listening TCP socket, inherited."""
     status_fd: int
     runtime: str
-    """The runtime directory, in which the coordinator listens."""
+    """The runtime directory, which contains the coordinator's socket."""
     sockets: dict[str, str]
-    """Path of each engine host's socket, by the model's name."""
+    """The path of each engine host's socket, by the model's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class CoordinatorConfig:
     """The configuration of the coordinator, besides the settings."""
 
     socket: str
-    """Path to listen on; its directory is the runtime directory."""
+    """The path on which it listens; its directory is the runtime directory."""
     status_fd: int
 
 
@@ -81,7 +82,7 @@ class EngineNews:
     """The model's name."""
     state: EngineState
     detail: str = ""
-    """For FAILED, the sentence that callers get."""
+    """For FAILED, the message that callers get."""
 
 
 class ChildState(StrEnum):
@@ -90,9 +91,10 @@ class ChildState(StrEnum):
     LOADING = "loading"
     READY = "ready"
     ALIVE = "alive"
-    """Nothing new: its event loop still turns. Who has said so once says so every PULSE seconds."""
+    """Nothing new: its event loop still runs. After its first such report, a child repeats it every PULSE
+    seconds."""
     FAILED = "failed"
-    """It cannot do its work, and ends."""
+    """The child cannot do its work, and ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +103,13 @@ class Status:
 
     state: ChildState
     info: EngineInfo | None = None
-    """Of a READY engine host, without the chat template."""
+    """The facts of a READY engine host, without the chat template."""
     error: ErrorReport | None = None
-    """Of a FAILED child."""
+    """The error of a FAILED child."""
 
 
 class StatusPipe:
-    """The child's end of its status pipe. A lost supervisor is no error here."""
+    """The child's end of its status pipe. It ignores a lost supervisor."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -116,20 +118,20 @@ class StatusPipe:
         self._write(Status(ChildState.LOADING))
 
     def report_ready(self, info: EngineInfo | None = None) -> None:
-        """`info` is an engine host's; the HTTP process has none."""
+        """Reports READY. An engine host passes its `info`; the HTTP process has none."""
         self._write(Status(ChildState.READY, info and replace(info, chat_template=None)))
 
     def report_alive(self) -> None:
-        """Writes nothing when the pipe is full: a supervisor that does not read must not hold this process
-        up."""
+        """Reports a sign of life. Writes nothing if the pipe is full, because a supervisor that does not read
+        must not block this process."""
         if select.select([], [self._fd], [], 0)[1]:
             self._write(Status(ChildState.ALIVE))
 
     async def report_alive_until(
         self, until: asyncio.Event, check: Callable[[], Awaitable[object]] | None = None
     ) -> None:
-        """Reports a sign of life again and again until the event is set. Raises what `check` raises, which
-        runs before each."""
+        """Reports signs of life at intervals until the event is set. Calls `check` before each, and raises
+        its error."""
         while not until.is_set():
             if check is not None:
                 await check()
@@ -155,17 +157,16 @@ class Lifeline:
         self._lines = _read_lines(fd)
 
     def read_line(self) -> bytes:
-        """The next line; waits for it. Raises EOFError when the supervisor is gone."""
+        """Waits for the next line. Raises EOFError when the supervisor is gone."""
         line = next(self._lines, None)
         if line is None:
             raise EOFError("the supervisor is gone")
         return line
 
     def watch(self, on_line: Callable[[bytes], None], on_end: Callable[[], None]) -> None:
-        """Calls `on_line` with each further line and `on_end` at the end, in a thread of its own that holds
-        up no exit.
+        """Calls `on_line` with each further line and `on_end` at the end, in a daemon thread.
 
-        The thread blocks in a read, so it sees the end also while the rest of the process is busy in native
+        The thread blocks in a read, so it notices the end even while the rest of the process runs native
         code.
         """
 
@@ -178,8 +179,8 @@ class Lifeline:
 
 
 def _read_lines(fd: int) -> Iterator[bytes]:
-    """Complete lines of a file descriptor. Not a buffered file: a thread that waits in one breaks the
-    interpreter's exit."""
+    """Yields complete lines of a file descriptor. It uses no buffered file, because a thread that waits in
+    one breaks the interpreter's exit."""
     pending = b""
     while chunk := os.read(fd, CHUNK):
         *lines, pending = (pending + chunk).split(b"\n")

@@ -1,6 +1,6 @@
-"""What travels between the gateway and an engine host. How it becomes bytes is in `ipc.frames`.
+"""The messages between the gateway and an engine host. `ipc.frames` encodes them.
 
-The seam's own dataclasses travel as they are; all events of one decode step travel in one frame.
+The seam's own dataclasses are sent as they are; one frame carries all events of a decode step.
 """
 
 import msgspec
@@ -32,7 +32,7 @@ class GenerateCall(Frame, tag=1):
 
 
 class CancelCall(Frame, tag=2):
-    """Ends the call; no reply follows. Unknown calls have ended by themselves."""
+    """Ends the call; no reply follows. The host ignores a call that has already ended."""
 
     call: int
 
@@ -185,7 +185,7 @@ ToGateway = Hello | Reply
 
 
 def build_event_reply(call: int, event: TokenEvent | Vectors) -> Reply:
-    """The message that carries one event of a sequence, or of texts whose vectors are made."""
+    """The message for one event of a sequence, or for some vectors."""
     match event:
         case Vectors():
             return VectorsReply(call, event)

@@ -1,5 +1,4 @@
-"""Calls to an engine host that are not over: their replies, the bytes that may wait, adapters to load
-again."""
+"""Open calls to an engine host: their replies, the limit of unsent bytes, and adapters to load again."""
 
 import asyncio
 from collections import deque
@@ -10,7 +9,7 @@ from antiphon.errors import AntiphonError, EngineBusy, Overloaded
 
 
 class PendingCall:
-    """The replies of one call that were not read yet."""
+    """The unread replies of one call."""
 
     __slots__ = ("_arrived", "_replies", "started")
 
@@ -26,7 +25,7 @@ class PendingCall:
             self._arrived.set_result(None)
 
     async def next(self) -> Reply:
-        """The next reply in order. Raises the error that ended the call."""
+        """Waits for the next reply. Raises the error that ended the call."""
         while not self._replies:
             self._arrived = asyncio.get_running_loop().create_future()
             await self._arrived
@@ -38,12 +37,11 @@ class PendingCall:
                 raise reply.value.to_exception()
             return reply
         finally:
-            del reply  # an error that its own traceback leads to keeps the whole request
+            del reply  # its traceback refers to this variable, which would keep the request alive
 
 
 class AdapterReload(PendingCall):
-    """A call that gives a restarted host an adapter again. Nobody waits for its reply, which is only
-    noted."""
+    """A call that sends an adapter to a restarted host again. Its reply is only noted, not awaited."""
 
     __slots__ = ("_on_loaded", "_on_refused")
 
@@ -53,7 +51,7 @@ class AdapterReload(PendingCall):
         self._on_loaded = on_loaded
 
     def push(self, reply: Reply | AntiphonError) -> None:
-        """Notes the host's reply. After a lost connection all adapters are given again."""
+        """Notes the host's reply. After a lost connection all adapters are sent again."""
         match reply:
             case ErrorReply():
                 self._on_refused(reply.value.message)
@@ -64,15 +62,15 @@ class AdapterReload(PendingCall):
 
 
 MAX_UNSENT = 32 * 1024 * 1024
-"""Bytes that may wait before new calls are refused; one caller takes half of it at most."""
+"""Unsent bytes above which new calls are refused; one caller may use at most half of them."""
 
 RETRY_AFTER = 1.0
-"""Seconds after which a refused caller may try again: the host reads as long as it lives."""
+"""Retry delay in seconds for refused callers; a live host reads its messages by then."""
 
 
 def require_room(name: str, waiting: int, callers: int, size: int) -> None:
-    """Raises Overloaded when one caller's waiting bytes with this message would exceed the room left to
-    others, and EngineBusy when others leave no room. With nothing waiting any size is accepted."""
+    """Raises Overloaded if this message makes one caller's unsent bytes exceed its share, and EngineBusy if
+    others' bytes leave no room. If nothing is unsent, any size is accepted."""
     if not waiting:
         return
     left = MAX_UNSENT - waiting - size
@@ -87,17 +85,17 @@ def require_room(name: str, waiting: int, callers: int, size: int) -> None:
 
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 15.0
-"""Seconds before a host is given them again: a file that is being put back is there soon, and finding out
-that it is not costs a look at the disk."""
+"""Seconds before a refused adapter is sent again. A file that is being replaced is back soon, and a failed
+attempt costs one look at the disk."""
 
 
 class PendingReloads:
-    """Adapters that a host could not load again, and when each is tried again. It sends nothing itself and
-    holds no paths. It belongs to one event loop."""
+    """Adapters that a host could not load again, and the time of each next attempt. It sends nothing itself
+    and holds no paths. It belongs to one event loop."""
 
     def __init__(self, give: Callable[[str], None], first: float = FIRST_PAUSE) -> None:
-        """`give` gives the host the adapter of a digest again; the reply is reported here. `first`: seconds
-        before that; each later pause is twice as long."""
+        """`give` sends the host the adapter of a digest again; its reply is reported here. `first`: seconds
+        before the first attempt; each later pause is twice as long."""
         self._give = give
         self._first = first
         self._pause = first
@@ -108,7 +106,7 @@ class PendingReloads:
         return digest in self._digests
 
     def add(self, digest: str) -> bool:
-        """Adds a refused adapter; whether it is new."""
+        """Adds a refused adapter. Returns whether it is new."""
         is_new = digest not in self._digests
         self._digests.add(digest)
         if self._timer is None:
@@ -116,19 +114,19 @@ class PendingReloads:
         return is_new
 
     def discard(self, digest: str) -> bool:
-        """Removes an adapter that the host has or need not have; whether it was pending."""
+        """Removes an adapter that the host has or no longer needs. Returns whether it was pending."""
         lacked = digest in self._digests
         self.keep(self._digests - {digest})
         return lacked
 
     def keep(self, digests: Collection[str]) -> None:
-        """Drops all others than these."""
+        """Drops all adapters except these."""
         self._digests &= set(digests)
         if not self._digests:
             self.clear()
 
     def clear(self) -> None:
-        """Drops all: the host is gone, and the next one is told of all."""
+        """Drops all adapters after the host is lost; the next host gets all of them."""
         self._digests.clear()
         self._pause = self._first
         if self._timer is not None:

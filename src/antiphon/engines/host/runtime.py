@@ -1,6 +1,6 @@
-"""The short directory that holds the sockets of one running server.
+"""The short directory that contains the sockets of one running server.
 
-It belongs to the supervisor, which holds a lock in it for as long as it lives. Whoever finds the lock free
+The supervisor owns it and keeps a lock in it for as long as it lives. Any process that finds the lock free
 may remove the directory: the last child to leave after the supervisor was killed, or the next supervisor at
 its start.
 """
@@ -24,20 +24,21 @@ LOCK = "lock"
 
 PATIENCE = 1.0
 PAUSE = 0.01
-"""Seconds that a leaving child waits for the lock: a process that is killed closes its pipes before its
-files, and other children leave at the same moment."""
+"""Seconds that a leaving child waits for the lock. A killed process closes its pipes before its files, and
+other children leave at the same moment."""
 
 SHORTEST = "/tmp"  # noqa: S108 - what is made there is made 0700
 """Where to go when the configured places have long names."""
 
 LONGEST_PATH = 100
-"""Bytes of a socket's path: the kernel ends them at 108 (104 elsewhere), its zero included."""
+"""The most bytes of a socket's path: the kernel allows 108 (104 on other systems), including the final
+zero."""
 
 
 @contextmanager
 def create_runtime_directory(base: Path | None = None) -> Iterator[Path]:
-    """A new directory, mode 0700, locked while the context lasts and removed afterwards; stale ones are
-    removed first."""
+    """Makes a new directory with mode 0700, locked while the context lasts and removed afterwards. It removes
+    stale ones first."""
     base = base or find_usable_base([os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), SHORTEST])
     remove_stale_directories(base)
     path = base / f"{PREFIX}{secrets.token_hex(4)}"
@@ -50,14 +51,14 @@ def create_runtime_directory(base: Path | None = None) -> Iterator[Path]:
 
 
 def build_socket_path(runtime: Path, index: int) -> str:
-    """The path on which the engine host of the model with this index listens; names of models are too long
-    and too free for paths."""
+    """The socket path of the engine host for the model with this index. Model names may be too long for
+    paths, or contain slashes."""
     return str(runtime / f"{index}.sock")
 
 
 def build_coordinator_path(runtime: Path) -> str:
-    """The path of the coordinator's socket. Its name differs from other sockets, because it need not be gone
-    for the directory to be removed."""
+    """The path of the coordinator's socket. Its name differs from other sockets, because the directory may be
+    removed while it exists."""
     return str(runtime / "coordinator")
 
 
@@ -70,14 +71,14 @@ def remove_stale_directories(base: Path) -> None:
 
 
 def leave_directory(runtime: Path) -> None:
-    """For a child whose supervisor is gone, after it removed its own socket: the last child removes the
+    """Called by a child whose supervisor is gone, after it removed its own socket. The last child removes the
     directory."""
     with suppress(OSError):
         _remove(runtime, whole=False, patience=PATIENCE)
 
 
 def find_usable_base(places: Sequence[str]) -> Path:
-    """The first place that is writable and whose sockets' paths are short enough. Raises SettingsError."""
+    """The first writable directory in which socket paths are short enough. Raises SettingsError."""
     for place in filter(None, places):
         longest = Path(place) / f"{PREFIX}{'0' * 8}" / "0000.sock"
         if len(os.fsencode(longest)) <= LONGEST_PATH and os.access(place, os.W_OK | os.X_OK):
@@ -89,8 +90,8 @@ def find_usable_base(places: Sequence[str]) -> Path:
 
 
 def _create(path: Path) -> int:
-    """Makes the directory with its lock held before it has its name, so that no sweep can find it
-    unlocked."""
+    """Makes the directory and locks it before it gets its final name, so that no cleanup finds it unlocked.
+    Returns the lock."""
     nascent = path.with_name(f".{path.name}")
     nascent.mkdir(mode=0o700)
     lock = os.open(nascent / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
@@ -100,8 +101,8 @@ def _create(path: Path) -> int:
 
 
 def _remove(path: Path, *, whole: bool, patience: float) -> None:
-    """Removes a directory whose lock can be had within so many seconds; unless `whole`, only if no socket is
-    left in it."""
+    """Removes a directory if its lock becomes free within `patience` seconds. Unless `whole` is set, it does
+    so only if no socket is left."""
     lock = os.open(path / LOCK, os.O_RDWR | os.O_NOFOLLOW)
     try:
         if _acquire_lock(lock, patience) and (whole or not any(path.glob("*.sock"))):
@@ -111,7 +112,7 @@ def _remove(path: Path, *, whole: bool, patience: float) -> None:
 
 
 def _acquire_lock(lock: int, patience: float) -> bool:
-    """Whether the lock could be had."""
+    """Tries to take the lock for `patience` seconds. Returns whether it succeeded."""
     until = time.monotonic() + patience
     while True:
         try:

@@ -1,7 +1,7 @@
-"""The engine host's side of the socket: any `TokenEngine`, offered to whoever may open the path.
+"""The engine host's side of the socket: it serves any `TokenEngine` to processes that may open the path.
 
-Each connection is a session; its end, in either direction, ends the sequences it began and no others. A call
-that fails is answered with its error and never ends the host. Nothing here loads an engine or ends the
+Each connection is a session. Its end, in either direction, ends the sequences it began and no others. A
+failed call is answered with its error and never ends the host. This module does not load an engine or end the
 process.
 """
 
@@ -42,14 +42,14 @@ from antiphon.task_group import task_group
 from antiphon.telemetry.logs import describe_exception, record
 
 BACKLOG = 64
-"""Connections that may wait to be accepted; a gateway opens one."""
+"""The most connections that may wait to be accepted; a gateway opens one."""
 
 MAX_UNSENT = 16 * 1024 * 1024
-"""Bytes that may wait for a gateway to read. A decode step of 16 sequences is under 1 kB, so one that is this
-far behind has stood still for long."""
+"""The most unsent bytes for one gateway. A decode step of 16 sequences is under 1 kB, so a gateway that
+exceeds this has been stopped for long."""
 
 DRAIN_PAUSE = 0.02
-"""Seconds between looks at whether all calls have ended."""
+"""Seconds between checks whether all calls have ended."""
 
 
 class HostSession:
@@ -61,7 +61,7 @@ class HostSession:
         self.channel: Channel[ToHost] = Channel(FrameReader(TO_HOST), self._receive, self._end_calls)
 
     def is_busy(self) -> bool:
-        """Whether a call runs, or an answer waits to be read."""
+        """Whether a call runs, or an answer is still unsent."""
         return bool(self._calls) or self.channel.unsent > 0
 
     def _receive(self, message: ToHost) -> None:
@@ -89,7 +89,7 @@ class HostSession:
         self._host.sessions.discard(self)
 
     async def _serve(self, asking: HostCall) -> None:
-        """One call from beginning to end. A border: whatever the engine raises becomes an answer."""
+        """Runs one call from beginning to end. Any error of the engine becomes an answer."""
         try:
             if isinstance(asking, GenerateCall):
                 await self._generate(asking)
@@ -107,7 +107,7 @@ class HostSession:
             self._fail(asking.call, "the engine failed at this request; the server's log says why", place)
 
     def _send(self, reply: Reply) -> None:
-        """Sends a reply, unless the gateway has stopped reading: its memory is not ours to fill."""
+        """Sends a reply, unless too many unsent bytes wait for this gateway."""
         if self.channel.unsent > self._host.max_unsent:
             self.channel.cut("the gateway has stopped reading")
         else:
@@ -151,21 +151,21 @@ async def answer_call(engine: TokenEngine, asking: HostCall) -> Reply:
 
 
 def require_constraint_engine(engine: TokenEngine, constraint: Constraint) -> ConstraintEngine:
-    """The engine, as one that takes constraints. Raises UnsupportedParameter."""
+    """The engine if it takes constraints. Raises UnsupportedParameter otherwise."""
     if not isinstance(engine, ConstraintEngine):
         raise UnsupportedParameter("this model's engine takes no constraints", param=constraint.field)
     return engine
 
 
 def require_adapter_engine(engine: TokenEngine) -> AdapterEngine:
-    """The engine, as one that computes with adapters. Raises InvalidValue."""
+    """The engine if it computes with adapters. Raises InvalidValue otherwise."""
     if not isinstance(engine, AdapterEngine):
         raise InvalidValue("this engine takes no adapters", param="adapter")
     return engine
 
 
 def require_embedding_engine(engine: TokenEngine) -> EmbeddingEngine:
-    """The engine, as one that makes vectors. Raises UnsupportedParameter."""
+    """The engine if it makes vectors. Raises UnsupportedParameter otherwise."""
     if not isinstance(engine, EmbeddingEngine):
         raise UnsupportedParameter("this model's engine makes no vectors", param="model")
     return engine
@@ -173,7 +173,7 @@ def require_embedding_engine(engine: TokenEngine) -> EmbeddingEngine:
 
 @dataclass(slots=True)
 class HostServer:
-    """Every session of one engine."""
+    """All sessions of one engine."""
 
     engine: TokenEngine
     tasks: asyncio.TaskGroup
@@ -181,13 +181,13 @@ class HostServer:
     sessions: set[HostSession] = field(default_factory=set)
 
     def open_session(self) -> Channel[ToHost]:
-        """The protocol of a new connection."""
+        """Makes the protocol of a new connection."""
         session = HostSession(self)
         self.sessions.add(session)
         return session.channel
 
     async def drain(self, seconds: float) -> None:
-        """Waits until no call runs, or for this long; then ends every connection."""
+        """Waits until no call runs, at most `seconds`; then ends every connection."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while any(session.is_busy() for session in self.sessions):  # noqa: ASYNC110 - no one event says it
@@ -200,9 +200,9 @@ class HostServer:
 async def serve_engine(
     engine: TokenEngine, path: str, max_unsent: int = MAX_UNSENT, sock: socket.socket | None = None
 ) -> AsyncIterator[HostServer]:
-    """Serves a loaded engine on a socket that only this user may open; the path is removed afterwards.
+    """Serves a loaded engine on a socket that only this user may open; removes the path afterwards.
 
-    `sock` is bound to the path already, by a process with the right to do so.
+    `sock` is already bound to the path, by a process with the right to do so.
     """
     sock = sock or bind_private(path)
     async with task_group() as tasks:

@@ -1,6 +1,6 @@
 """The plan of one step, and how the rows of its calls get into the library's batch and out of the cache.
 
-The protocols say what the decode loop needs of a context and of a sampler, so that tests can replace them.
+The protocols name the methods of contexts and samplers that the decode loop calls, so tests can replace them.
 """
 
 from array import array
@@ -25,11 +25,11 @@ class PromptSpan:
     start: int
     stop: int
     scored: bool = False
-    """Whether each row gives logits, for the scores of the prompt."""
+    """Whether each row gives logits, to score the prompt."""
 
     @property
     def gives_logits(self) -> bool:
-        """Whether its last token is the sequence's last, so that a token can be drawn."""
+        """Whether the span includes the sequence's last token, so that a token can be drawn."""
         return self.stop == len(self.sequence.tokens)
 
 
@@ -38,26 +38,27 @@ class DecodeCall:
     """One call of decode: first single rows with logits, then spans of prompts."""
 
     rows: list[TokenSequence | None] = field(default_factory=list)
-    """Whose next token each single row gives; None is a row that is computed and thrown away."""
+    """The sequence of each single row; None marks a padding row, whose result is dropped."""
     ids: list[int] = field(default_factory=list)
-    """Of the single rows, as the next two."""
+    """The sequence id of each single row; the next two lists follow the same order."""
     positions: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     spans: list[PromptSpan] = field(default_factory=list)
     adapter: str | None = None
 
     def list_sequences(self) -> frozenset[TokenSequence]:
-        """Sequences that have a row in it."""
+        """The sequences that have a row in this call."""
         singles = (sequence for sequence in self.rows if sequence is not None)
         return frozenset((*singles, *(span.sequence for span in self.spans)))
 
     @property
     def checks_adapter(self) -> bool:
-        """Whether the end of each span gives logits, to see whether the adapter gives numbers."""
+        """Whether each span's last row gives logits, to check that the adapter yields finite numbers."""
         return self.adapter is not None
 
     def list_abortable(self) -> frozenset[TokenSequence]:
-        """Sequences whose end is worth an abort: those whose prompt the call computes, or the only one."""
+        """Sequences whose cancellation should abort the call: those whose prompt it computes, or the only
+        one."""
         if len(self.rows) + len(self.spans) == 1:
             return self.list_sequences()
         return frozenset(span.sequence for span in self.spans)
@@ -65,11 +66,11 @@ class DecodeCall:
 
 @dataclass(slots=True)
 class StepPlan:
-    """What to do in one step, in this order."""
+    """The work of one step, in this order."""
 
     changes: list[CacheChange] = field(default_factory=list)
     admitted: list[TokenSequence] = field(default_factory=list)
-    """For the first time; one that was preempted comes back silently."""
+    """Sequences that are admitted for the first time; a preempted sequence returns without an event."""
     calls: list[DecodeCall] = field(default_factory=list)
 
 
@@ -77,7 +78,7 @@ Logits = NDArray[np.float32]
 
 
 class DecodeContext(Protocol):
-    """What the decode loop needs of a context; `NativeContext` documents each method."""
+    """The context methods that the decode loop calls; `NativeContext` documents each one."""
 
     @property
     def adapters(self) -> AdapterCache: ...
@@ -95,7 +96,7 @@ class DecodeContext(Protocol):
 
 
 class StepSampler(Protocol):
-    """What the decode loop needs of a sampler; `Sampler` documents it."""
+    """The sampler methods that the decode loop calls; `Sampler` documents them."""
 
     def draw(
         self, logits: Logits, drawings: list[SamplingState | None]
@@ -103,7 +104,7 @@ class StepSampler(Protocol):
 
 
 def apply_changes(context: DecodeContext, changes: list[CacheChange]) -> None:
-    """Applies the changes that a layout ordered."""
+    """Applies the changes that a cache layout ordered."""
     for one in changes:
         if isinstance(one, CopyCells):
             context.copy(one.source, one.target, one.length)
@@ -112,7 +113,7 @@ def apply_changes(context: DecodeContext, changes: list[CacheChange]) -> None:
 
 
 def fill_batch(context: DecodeContext, call: DecodeCall) -> int:
-    """Writes the call's rows into the batch; returns how many."""
+    """Writes the call's rows into the batch. Returns the number of rows."""
     at = len(call.ids)
     if at:
         context.set_single_rows(call.tokens, call.positions, call.ids)

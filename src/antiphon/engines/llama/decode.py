@@ -1,7 +1,8 @@
-"""The decode thread: it owns the native context, carries out the scheduler's plans, draws tokens and reports.
+"""The decode thread: it owns the native context, carries out the scheduler's plans, draws tokens and reports
+events.
 
-Other threads talk to it through its inbox, `submit`, `close` and `stop` only. It talks to them through one
-call of `post` for each step. It does not choose which sequences run; the scheduler does.
+Other threads use only its inbox, `submit`, `close` and `stop`. It answers them through one call of `post` for
+each step. The scheduler chooses which sequences run.
 """
 
 import time
@@ -46,26 +47,26 @@ from antiphon.errors import AntiphonError, EngineDied, EngineError, EngineUnavai
 
 @dataclass(slots=True)
 class LoadCounters:
-    """Totals so far. The decode thread adds, any thread may look."""
+    """Totals since the start. The decode thread adds to them; any thread may read them."""
 
     prefill_tokens: int = 0
     decoded_tokens: int = 0
     steps: int = 0
     by_adapter: Counter[str] = field(default_factory=Counter)
-    """Tokens decoded with each adapter."""
+    """The number of tokens decoded with each adapter."""
     queue: Timer = field(default_factory=Timer)
     first_token: Timer = field(default_factory=Timer)
     inter_token: Timer = field(default_factory=Timer)
 
     def count_drawn(self, adapter: str | None, tokens: int) -> None:
-        """Counts completion tokens."""
+        """Adds drawn completion tokens to the totals."""
         self.decoded_tokens += tokens
         if adapter is not None:
             self.by_adapter[adapter] += tokens
 
     def build_load(self, scheduler: Scheduler, arriving: int) -> Load:
-        """The load, each counter true at some moment of the running step; `arriving` sequences are about to
-        be queued."""
+        """Builds the load. Each counter is true at some moment of the running step; `arriving` counts
+        sequences that are about to be queued."""
         cells, tally = scheduler.layout, scheduler.tally
         running = scheduler.running
         return Load(
@@ -103,13 +104,14 @@ class LoadCounters:
 Delivery = tuple[SequenceStream, TokenEvent | StreamEnd]
 
 MIN_MEASURED_ROWS = 16
-"""Rows from which a call's time says something about the speed of prefill."""
+"""The fewest rows of a call whose time measures the speed of prefill."""
 PACE_MEMORY = 0.8
-"""Weight of the past in that speed."""
+"""The weight of earlier measurements in that speed."""
 
 
 class DecodeLoop:
-    """Decodes sequences. `run` is the thread; everything without a note belongs to it."""
+    """Decodes sequences. `run` is the thread's function. Only that thread uses members whose docs do not say
+    otherwise."""
 
     def __init__(
         self,
@@ -128,19 +130,19 @@ class DecodeLoop:
         self._post = post
         self._clock = clock
         self.inbox = CommandInbox(context)
-        """For any thread."""
+        """Commands for this thread; any thread may put one."""
         self._outbox: list[Delivery] = []
         self._streams: dict[TokenSequence, SequenceStream] = {}
         self._meters = LoadCounters()
         self._guiding = GuidedSequences()
         self.adapters = context.adapters
         self.adapter_refs = AdapterRefs(self.adapters, self._forget)
-        """The decode thread's, like all else: ask the inbox for what it does."""
+        """The decode thread owns it; other threads reach it through the inbox."""
         self._submitted = 0
         self._added = 0
         self._aborted: frozenset[TokenSequence] = frozenset()
-        """Whose rows the last decode lost to an abort. While one of them is left the next decode is not
-        aborted: those who come and go cannot keep the others from computing."""
+        """Sequences whose rows the last decode lost to an abort. While one of them is left, the next decode
+        is not aborted, so repeated cancellations cannot stall the others."""
         self._stopping = False
         self._cleanings = 0
         """How often the whole cache was overwritten."""
@@ -155,7 +157,7 @@ class DecodeLoop:
         self.inbox.put(partial(self._add, stream))
 
     def close(self, stream: SequenceStream) -> None:
-        """Ends the stream's sequence at any point; its `StreamEnd` comes when that is done."""
+        """Ends the stream's sequence in any phase; its `StreamEnd` follows when that is done."""
         self.inbox.interrupt(partial(self._close, stream), stream.sequence)
 
     def stop(self) -> None:
@@ -163,8 +165,8 @@ class DecodeLoop:
         self.inbox.interrupt(self._stop)
 
     def measure_load(self) -> Load:
-        """Counters, each true at some moment of the running step. Raises EngineUnavailable when the thread
-        has ended."""
+        """The current counters, each true at some moment of the running step. Raises EngineUnavailable when
+        the thread has ended."""
         if self.inbox.is_closed:
             raise EngineUnavailable("the engine has stopped; try again soon")
         return self._meters.build_load(self._scheduler, self._submitted - self._added)
@@ -172,7 +174,7 @@ class DecodeLoop:
     # --- the thread
 
     def run(self) -> None:
-        """Works until stopped. A failure of ours ends every sequence with an error, and the thread."""
+        """Works until stopped. An internal failure ends every sequence with an error, and the thread."""
         try:
             while not self._stopping:
                 self._run_commands()
@@ -187,7 +189,7 @@ class DecodeLoop:
         self._flush()
 
     def _run_commands(self) -> None:
-        """Carries out the commands of other threads; waits for one while there is nothing to compute."""
+        """Carries out the commands of other threads. It waits for one if there is nothing to compute."""
         if not self._streams:
             apply_changes(self._context, self._scheduler.take_changes())
             self._flush()
@@ -229,7 +231,7 @@ class DecodeLoop:
                 break
 
     def _follow_constraints(self) -> None:
-        """Brings guided sequences up to date with their constraints."""
+        """Applies the answers of constraints to guided sequences."""
         running = self._scheduler.list_running()
         if not any(one.guide is not None for one in running):
             return
@@ -243,7 +245,7 @@ class DecodeLoop:
         self._flush()
 
     def _take_forced(self, sequence: TokenSequence, tokens: tuple[int, ...]) -> None:
-        """Gives a sequence forced tokens, until one ends it."""
+        """Appends forced tokens to a sequence, until one ends it."""
         cause, said = None, 0
         while cause is None and said < len(tokens):
             cause = guard(sequence.accept_forced, tokens[said], self._ends)
@@ -257,14 +259,15 @@ class DecodeLoop:
             self._finish(sequence, cause)
 
     def _compute_budget(self) -> int:
-        """Prompt tokens for the next step: fewer while others wait for their next token."""
+        """The number of prompt tokens for the next step: fewer while other sequences wait for their next
+        token."""
         policy = self._scheduler.policy
         if not self._scheduler.has_decoding():
             return policy.budget
         return policy.compute_prompt_budget(self._scheduler.count_prefilling(), self._pace)
 
     def _should_replan(self, began: float) -> bool:
-        """Whether to leave the rest of a plan for the next one, now that one prompt was worked on."""
+        """Whether to plan again before the rest of this plan, after one prompt was computed."""
         late = self._clock() - began > self._scheduler.policy.step_latency
         return not self.inbox.is_empty or (late and self._scheduler.has_decoding())
 
@@ -280,7 +283,8 @@ class DecodeLoop:
         self._flush()
 
     def _run(self, call: DecodeCall) -> bool:
-        """Carries out one call; whether it was computed and everything it builds on is still there."""
+        """Carries out one call. Returns whether it was computed and the cache that it relies on is still
+        valid."""
         if not self._use_adapter(call.adapter):
             return False
         rows = fill_batch(self._context, call)
@@ -300,7 +304,7 @@ class DecodeLoop:
         return status == DecodeStatus.DONE and cleanings == self._cleanings
 
     def _use_adapter(self, adapter: str | None) -> bool:
-        """Makes the library compute with an adapter; where it cannot, the sequences with it end."""
+        """Activates an adapter in the library; if that fails, ends the sequences that use it."""
         try:
             self.adapters.use(adapter)
         except EngineError as error:
@@ -324,7 +328,7 @@ class DecodeLoop:
         return status
 
     def _undo(self, call: DecodeCall, status: int) -> None:
-        """Frees the cells of a call that was not computed completely; a failure ends its sequences."""
+        """Frees the cells of an incomplete call; a failure ends its sequences."""
         free_cells(self._context, call)
         if status == DecodeStatus.ABORTED:
             return
@@ -335,9 +339,9 @@ class DecodeLoop:
     # --- what comes of a call
 
     def _advance(self, call: DecodeCall, now: float) -> None:
-        """Notes what was computed, draws a token for each output row, and sends scores of prompts."""
+        """Notes the computed tokens, draws a token for each output row, and sends scores of prompts."""
         owners = list(call.rows)
-        """Whose token each row gives; rows of scores come after these."""
+        """The sequence of each output row; rows of scores follow."""
         for place, sequence in enumerate(call.rows):
             if sequence is None:
                 self._context.remove(call.ids[place], call.positions[place])
@@ -345,7 +349,7 @@ class DecodeLoop:
                 self._meters.prefill_tokens += sequence.computed < sequence.prompt_length
                 sequence.computed += 1
                 if sequence.computed < len(sequence.tokens):
-                    owners[place] = None  # was drawn before the sequence was put back
+                    owners[place] = None  # it was drawn before the sequence was preempted
         scored = []
         for span in call.spans:
             self._meters.prefill_tokens += max(0, min(span.stop, span.sequence.prompt_length) - span.start)
@@ -368,7 +372,7 @@ class DecodeLoop:
             at += span.stop - span.start
 
     def _score(self, span: PromptSpan, logits: Logits) -> None:
-        """Sends the scores of the tokens that follow a span's."""
+        """Sends the scores of the tokens that follow a span's tokens."""
         sequence, last = span.sequence, min(span.stop + 1, span.sequence.prompt_length)
         asked = np.frombuffer(sequence.tokens[span.start + 1 : last], np.int32)
         width = sequence.request.prompt_logprobs or 0
@@ -384,7 +388,7 @@ class DecodeLoop:
             self._finish(sequence, StopCause.LENGTH)
 
     def _accept(self, owners: list[TokenSequence | None], logits: Logits, now: float) -> None:
-        """Draws, and gives each sequence its token."""
+        """Draws a token for each row and appends it to the row's sequence."""
         before: Counter[float] = Counter()
         owners, errors = self._guiding.set_masks(owners, logits)
         for guided, error in errors.items():
@@ -415,7 +419,7 @@ class DecodeLoop:
             self._clear_cache()
 
     def _is_sound(self, adapter: str, logits: Logits) -> bool:
-        """Whether a call with an adapter gave numbers. If not, the sequences with it end."""
+        """Whether a call with an adapter gave finite numbers. If not, ends the sequences that use it."""
         sound = bool(np.isfinite(logits.max(axis=1)).all())
         if not self.adapter_refs.record_result(adapter, sound):
             self._end_adapted(adapter, NO_NUMBERS)
@@ -423,14 +427,14 @@ class DecodeLoop:
         return sound
 
     def _clear_cache(self) -> None:
-        """Overwrites all cells and computes running sequences again: values that are no numbers stay in freed
-        cells and would spoil their next sequence."""
+        """Overwrites all cells and computes the running sequences again. Otherwise NaNs in freed cells would
+        spoil the next sequence there."""
         self._scheduler.put_all_back()
         self._context.clear()
         self._cleanings += 1
 
     def _forget(self, adapter: str) -> None:
-        """Drops what is kept of an adapter that goes away."""
+        """Drops the prefixes that were computed with a removed adapter."""
         self._scheduler.layout.forget(adapter)
         self._meters.by_adapter.pop(adapter, None)
 
@@ -441,7 +445,7 @@ class DecodeLoop:
         self._outbox += (stream, SequenceFinished(cause, counts)), (stream, StreamEnd())
 
     def _release(self, sequence: TokenSequence, ended: StreamEnd | None, keep: bool = True) -> None:
-        """Frees what a sequence holds; then reports its end."""
+        """Frees all resources of a sequence, then reports its end."""
         if sequence.guide is not None:
             sequence.guide.abandon()
         adapter = sequence.request.adapter
@@ -455,7 +459,7 @@ class DecodeLoop:
         self._outbox.append((self._streams[sequence], event))
 
     def _flush(self) -> None:
-        """Hands over all pending events in one call."""
+        """Delivers all pending events in one call."""
         if self._outbox:
             self._post(self._outbox)
             self._outbox = []

@@ -1,9 +1,9 @@
 """Embedding models: loading one, and the thread that makes vectors of texts.
 
-The file says whether a model makes tokens or vectors. Loading blocks, and runs on that thread.
+The file tells whether a model makes tokens or vectors. Loading blocks, and runs on that thread.
 
-A text is computed in one step and nothing of it stays. So there is no cache to share and no row to draw from,
-and scheduling is turns only: a step takes one text of each actor in turn, and of one actor one text of each
+A text is computed in one step and nothing of it stays. So there is no cache to share and no row to draw from.
+Scheduling consists of turns: a step takes one text of each actor in turn, and of one actor one text of each
 request. Neither many texts nor long ones keep others waiting for more than a step.
 """
 
@@ -51,7 +51,7 @@ Rows = NDArray[np.float32]
 
 
 class EmbeddingStream(EventMailbox[EmbeddingEvent]):
-    """One request: its texts, and how many are done. It belongs to the thread, except the mailbox."""
+    """One request: its texts and their progress. The embedding thread owns all of it except the mailbox."""
 
     __slots__ = ("actor", "gone", "made", "taken", "texts")
     priority = 0
@@ -61,24 +61,25 @@ class EmbeddingStream(EventMailbox[EmbeddingEvent]):
         self.actor = request.actor
         self.texts = [array("i", text) for text in request.texts]
         self.taken = 0
-        """Texts that are computed, or are in the running step."""
+        """The number of texts that are computed, or are in the running step."""
         self.made = 0
-        """Texts whose vectors were given."""
+        """The number of texts whose vectors were sent."""
         self.gone = False
-        """Whether it was closed or has failed."""
+        """Whether the request was closed or has failed."""
 
 
 Delivery = tuple[EventMailbox[EmbeddingEvent], EmbeddingEvent | StreamEnd]
 
 
 class EmbeddingContext(AbortableContext, Protocol):
-    """What the loop needs of a context; `NativeEmbedder` documents it."""
+    """The context methods that the loop calls; `NativeEmbedder` documents them."""
 
     def compute(self, texts: list["array[int]"]) -> tuple[int, Rows]: ...
 
 
 class EmbeddingLoop:
-    """Computes vectors. `run` is the thread; everything without a note belongs to it."""
+    """Computes vectors. `run` is the thread's function. Only that thread uses members whose docs do not say
+    otherwise."""
 
     def __init__(
         self,
@@ -87,7 +88,7 @@ class EmbeddingLoop:
         post: Callable[[list[Delivery]], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`policy.budget`: tokens of one step, unless a single text has more."""
+        """`policy.budget` is the most tokens of one step; a single text may have more."""
         self._context = context
         self._policy = policy
         self._post = post
@@ -96,7 +97,7 @@ class EmbeddingLoop:
         self._outbox: list[Delivery] = []
         self._queue: FairQueue[EmbeddingStream] = FairQueue(policy)
         self._active: dict[EmbeddingStream, None] = {}
-        """All that have not ended."""
+        """All requests that have not ended."""
         self._submitted = self._added = 0
         self._stopping = False
         self._running = self._tokens = self._steps = self._admitted = 0
@@ -110,7 +111,7 @@ class EmbeddingLoop:
         self._inbox.put(partial(self._add, answer))
 
     def close(self, answer: EmbeddingStream) -> None:
-        """Ends the request wherever it stands; its `StreamEnd` comes when that is done."""
+        """Ends the request in any state; its `StreamEnd` follows when that is done."""
         self._inbox.interrupt(partial(self._end, answer, StreamEnd()), answer)
 
     def stop(self) -> None:
@@ -118,7 +119,7 @@ class EmbeddingLoop:
         self._inbox.interrupt(self._stop)
 
     def measure_load(self) -> Load:
-        """Counters, each true at some moment of the running step; sequences are texts. Raises
+        """The current counters, each true at some moment of the running step; sequences are texts. Raises
         EngineUnavailable when the thread has ended."""
         if self._inbox.is_closed:
             raise EngineUnavailable("the engine has stopped; try again soon")
@@ -138,7 +139,7 @@ class EmbeddingLoop:
     # --- the thread
 
     def run(self) -> None:
-        """Works until stopped. A failure of ours ends every request with an error, and the thread."""
+        """Works until stopped. An internal failure ends every request with an error, and the thread."""
         try:
             while not self._stopping:
                 self._run_commands()
@@ -155,7 +156,7 @@ class EmbeddingLoop:
         self._flush()
 
     def _run_commands(self) -> None:
-        """Carries out the commands of other threads; waits for one while there is nothing to compute."""
+        """Carries out the commands of other threads. It waits for one if there is nothing to compute."""
         if not self._queue:
             self._flush()
             self._inbox.wait()()
@@ -175,7 +176,7 @@ class EmbeddingLoop:
         self._stopping = True
 
     def _end(self, answer: EmbeddingStream, end: StreamEnd) -> None:
-        """Ends a request, unless it has ended."""
+        """Ends a request, unless it has already ended."""
         if answer not in self._active:
             return
         del self._active[answer]
@@ -218,8 +219,8 @@ class EmbeddingLoop:
             self._end(answer, StreamEnd(failure))
 
     def _select_batch(self) -> list[tuple[EmbeddingStream, "array[int]"]]:
-        """The texts of the next step, each with its request. The first goes even when it is longer than a
-        step; one that does not fit beside others is the first of the next."""
+        """Selects the texts of the next step, each with its request. The first is taken even if it is longer
+        than a step; a text that does not fit beside others is the first of the next step."""
         batch: list[tuple[EmbeddingStream, array[int]]] = []
         room, most = self._policy.budget, 1 if self._policy.exact else self._policy.sequences
         while len(batch) < most and (answer := next(self._queue.turns(), None)) is not None:
@@ -236,7 +237,7 @@ class EmbeddingLoop:
         return batch
 
     def _announce(self, batch: list[tuple[EmbeddingStream, "array[int]"]]) -> None:
-        """Tells requests whose first text is in this batch that they have started."""
+        """Sends SequenceStarted to requests whose first text is in this batch."""
         now = self._clock()
         for answer in dict.fromkeys(answer for answer, _ in batch):
             if answer.taken - sum(other is answer for other, _ in batch):
@@ -248,7 +249,8 @@ class EmbeddingLoop:
 
     def _compute(self, batch: list[tuple[EmbeddingStream, "array[int]"]]) -> tuple[int, Rows]:
         texts, answers = [text for _, text in batch], frozenset(answer for answer, _ in batch)
-        # A step of several requests is short, and is the others' too: only a lone one's leaving ends it.
+        # A step of several requests is short and serves the others too, so only the end of a lone request
+        # aborts it.
         lone: frozenset[object] = answers if len(answers) == 1 else frozenset()
         self._running = len(batch)
         try:
@@ -261,7 +263,7 @@ class EmbeddingLoop:
             self._tokens += sum(map(len, texts))
 
     def _send_vectors(self, batch: list[tuple[EmbeddingStream, "array[int]"]], rows: Rows) -> None:
-        """Sends each request its vectors, of unit length; those of one request follow each other."""
+        """Sends each request its vectors, scaled to unit length, in the order of its texts."""
         lengths = np.linalg.norm(rows, axis=1, keepdims=True)
         usable = np.isfinite(lengths[:, 0]) & (lengths[:, 0] > 0)
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -283,15 +285,15 @@ class EmbeddingLoop:
 
 
 STEP_ROWS = 256
-"""Tokens of several texts that one step computes. More gain no speed on a processor, and a step is what
-others wait for."""
+"""The most tokens of several texts that one step computes. More gain no speed on a processor, and others wait
+for the step."""
 
 LONGEST_DEFAULT = 8192
-"""Tokens of one text when nobody says otherwise."""
+"""The most tokens of one text if no setting says otherwise."""
 
 LOGITS_BYTES = 128 * 1024 * 1024
-"""The library keeps a row as wide as the vocabulary for each row of a step, though nobody reads it; so a
-large vocabulary makes steps smaller."""
+"""Bytes for the library's rows of logits. It keeps one as wide as the vocabulary for each row of a step,
+though no code reads it. So a large vocabulary makes steps smaller."""
 
 FEWEST_ROWS = 64
 
@@ -311,7 +313,7 @@ class LoadedEmbedder:
 
 
 def load_any(spec: LoadSpec) -> LoadedGenerator | LoadedEmbedder:
-    """Loads a model of either kind and proves it. Raises a StartupError."""
+    """Loads a model of either kind and tests it. Raises a StartupError."""
     require_valid_spec(spec)
     model, origin = open_model(spec)
     try:
@@ -325,8 +327,8 @@ def load_any(spec: LoadSpec) -> LoadedGenerator | LoadedEmbedder:
 
 
 def find_pooling(model: NativeModel, name: str) -> Pooling | None:
-    """How an embedding model pools; None for a model that makes tokens. Raises LoadError where it cannot be
-    served."""
+    """The pooling of an embedding model; None for a model that generates tokens. Raises LoadError if the
+    model cannot be served."""
     said = int(read_attribute(model, "pooling_type") or UNPOOLED)
     if said == UNPOOLED:
         if is_causal(model):
@@ -343,17 +345,17 @@ def find_pooling(model: NativeModel, name: str) -> Pooling | None:
 
 
 def is_causal(model: NativeModel) -> bool:
-    """Whether a token sees only those before it."""
+    """Whether a token attends only to those before it."""
     return read_attribute(model, "attention.causal") != "false"
 
 
 def read_attribute(model: NativeModel, key: str) -> str | None:
-    """The file's value under its architecture's name."""
+    """Reads a value of the file under its architecture's name."""
     return model.get_metadata(f"{model.get_metadata('general.architecture') or ''}.{key}")
 
 
 def load_embedder(spec: LoadSpec, model: NativeModel, pooling: Pooling, origin: str) -> LoadedEmbedder:
-    """An embedding model, ready to compute. Raises a StartupError."""
+    """Prepares an embedding model to compute. Raises a StartupError."""
     if not model.is_generative():
         raise LoadError(f"{Path(spec.model).name} cannot be served: its kind of encoder is not supported")
     if model.get_vocabulary_type() == NO_VOCABULARY:
@@ -384,7 +386,7 @@ def load_embedder(spec: LoadSpec, model: NativeModel, pooling: Pooling, origin: 
 
 
 def choose_text_length(spec: LoadSpec, model: NativeModel) -> int:
-    """Tokens that one text may have. Raises LoadError."""
+    """The most tokens of one text. Raises LoadError."""
     trained = model.get_trained_context()
     asked = spec.context_length or min(trained, LONGEST_DEFAULT)
     if not 1 <= asked <= trained:
@@ -393,12 +395,12 @@ def choose_text_length(spec: LoadSpec, model: NativeModel) -> int:
 
 
 def count_step_rows(model: NativeModel) -> int:
-    """Tokens of several texts that one step computes."""
+    """The most tokens of several texts that one step computes."""
     return max(FEWEST_ROWS, min(STEP_ROWS, LOGITS_BYTES // (4 * model.size)))
 
 
 def choose_embedder_sizes(spec: LoadSpec, model: NativeModel, longest: int) -> ContextSizes:
-    """The sizes of the context. A model that is not causal needs its longest text in one pass."""
+    """The sizes of the context. A non-causal model needs its longest text in one pass."""
     rows = count_step_rows(model) if is_causal(model) else max(longest, count_step_rows(model))
     return ContextSizes(
         cells=max(longest, rows),

@@ -1,7 +1,7 @@
 """The embedded engine: llama.cpp behind the token engine's seam.
 
-This side lives on the event loop: it refuses what cannot run, hands sequences to the decode thread and gives
-out what comes back. Tokenizing has threads of its own, so it never waits for a decode.
+This side runs on the event loop. It refuses impossible requests, hands sequences to the decode thread and
+yields their events. Tokenizing has threads of its own, so it never waits for a decode.
 """
 
 import asyncio
@@ -40,12 +40,13 @@ from antiphon.engines.sampling import Sampler, SamplingState
 from antiphon.errors import ContextLengthExceeded, EngineUnavailable, InvalidValue, UnsupportedParameter
 
 TOKENIZER_STACK = 64 * 1024 * 1024
-"""Bytes of stack of the tokenizing thread: some of llama.cpp's pre-tokenizers recurse with the length of a
-text. Only what is used takes memory."""
+"""Bytes of stack of a tokenizing thread: some of llama.cpp's pre-tokenizers recurse with the length of a
+text. Only the used part takes memory."""
 
 
 LONG_TEXT = 8192
-"""Characters above which a text has the second tokenizing thread: some take seconds for a megabyte."""
+"""Characters above which a text goes to the second tokenizing thread: some texts take seconds for a
+megabyte."""
 
 Result = TypeVar("Result")
 E = TypeVar("E")
@@ -55,7 +56,7 @@ WorkLoop = DecodeLoop | EmbeddingLoop
 
 @contextmanager
 def use_deep_stack() -> Iterator[None]:
-    """Threads that start inside this context get a large stack."""
+    """Gives threads that start inside this context a large stack."""
     before = threading.stack_size(TOKENIZER_STACK)
     try:
         yield
@@ -64,7 +65,7 @@ def use_deep_stack() -> Iterator[None]:
 
 
 class LlamaTokenEngine:
-    """One model. `load` first, once; then everything else from the same event loop."""
+    """One model. Call `load` first, once; then call everything else from the same event loop."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -79,7 +80,7 @@ class LlamaTokenEngine:
         self._long_texts = ThreadPoolExecutor(max_workers=1, thread_name_prefix="antiphon-long-texts")
 
     async def load(self, spec: LoadSpec) -> EngineInfo:
-        """Loads on the decode thread, which then waits for sequences, or for texts. Raises a StartupError."""
+        """Loads on the decode thread, which then waits for sequences or texts. Raises a StartupError."""
         ready: Future[tuple[LoadedModel, WorkLoop]] = Future()
         loop = asyncio.get_running_loop()
         self._thread = threading.Thread(
@@ -88,7 +89,7 @@ class LlamaTokenEngine:
         self._thread.start()
         with use_deep_stack():
             for threads in (self._texts, self._long_texts):
-                threads.submit(int)  # makes the thread start now, with that stack
+                threads.submit(int)  # starts the thread now, with the large stack
         loaded, worker = await asyncio.wrap_future(ready)
         self._loaded, self._worker = loaded, worker
         return loaded.info
@@ -96,7 +97,8 @@ class LlamaTokenEngine:
     def _run_decode_thread(
         self, spec: LoadSpec, ready: Future[tuple[LoadedModel, WorkLoop]], loop: asyncio.AbstractEventLoop
     ) -> None:
-        """Loads, works until stopped, frees. Native objects of the context are touched by no other thread."""
+        """Loads, works until stopped, then frees the model. No other thread touches the context's native
+        objects."""
         try:
             loaded = load_any(spec)
         except BaseException as error:  # noqa: BLE001 - handed to whoever called load
@@ -104,7 +106,7 @@ class LlamaTokenEngine:
             return
 
         def post(deliveries: Sequence[tuple[EventMailbox[E], E | StreamEnd]]) -> None:
-            with suppress(RuntimeError):  # the loop has closed, so nobody reads any more
+            with suppress(RuntimeError):  # the loop has closed, so nobody reads events any more
                 loop.call_soon_threadsafe(deliver, deliveries)
 
         worker: WorkLoop
@@ -118,7 +120,8 @@ class LlamaTokenEngine:
         loaded.close()
 
     async def generate(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
-        """Runs one sequence. Closing ends it, and returns when the sequence holds nothing any more."""
+        """Runs one sequence. Closing the generator ends the sequence, and returns when all its resources are
+        free."""
         sequence = self._build_sequence(request)
         if request.adapter is not None:
             await self._adapters.prepare(request.adapter)
@@ -136,7 +139,8 @@ class LlamaTokenEngine:
                 await stream.end()
 
     async def embed(self, request: EmbedRequest) -> AsyncGenerator[SequenceStarted | Vectors, None]:
-        """Makes vectors. Closing ends the request, and returns when it holds nothing any more."""
+        """Makes vectors. Closing the generator ends the request, and returns when all its resources are
+        free."""
         worker = self._get_embedding_loop()
         self._require_texts(request)
         answer = EmbeddingStream(request, self._clock())
@@ -150,7 +154,7 @@ class LlamaTokenEngine:
                 await answer.end()
 
     async def check(self, constraint: Constraint) -> None:
-        """Raises the error that says why a constraint cannot be kept."""
+        """Raises the error that says why the engine cannot follow a constraint."""
         await self._get_constraints().check(constraint)
 
     async def add_adapter(self, digest: str, path: str) -> None:
@@ -162,7 +166,7 @@ class LlamaTokenEngine:
         await self._adapters.remove(digest)
 
     async def tokenize(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:
-        """Token ids of the pieces joined to one text. Short texts do not wait for long ones."""
+        """The token ids of the joined pieces. Short texts do not wait for long ones."""
         is_long = sum(len(piece.text) for piece in pieces) > LONG_TEXT
         threads = self._long_texts if is_long else self._texts
         return await self._run_on_tokenizer_thread(
@@ -177,7 +181,7 @@ class LlamaTokenEngine:
         return self._vocabulary
 
     async def info(self) -> EngineInfo:
-        """Facts and live load."""
+        """The model's facts and the current load."""
         return replace(self._get_loaded().info, load=self._get_loop().measure_load())
 
     async def aclose(self) -> None:
@@ -187,7 +191,7 @@ class LlamaTokenEngine:
         if self._worker is not None:
             self._worker.stop()
         for threads in (self._texts, self._long_texts):
-            await asyncio.to_thread(threads.shutdown)  # nobody may read a text when the model goes
+            await asyncio.to_thread(threads.shutdown)  # no thread may tokenize while the model is freed
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
 

@@ -1,5 +1,5 @@
-"""The decode loop's dealings with guides: who waits for an answer, whose tokens are forced, and which rows of
-logits are kept until their mask has come. Runs on the decode thread; decides, and draws nothing."""
+"""Guided sequences in the decode loop: it waits for their answers, collects forced tokens, and keeps rows of
+logits until their masks arrive. It runs on the decode thread and draws no token."""
 
 import time
 from collections.abc import Collection, Iterable
@@ -14,17 +14,17 @@ from antiphon.engines.llama.sequence import TokenSequence
 from antiphon.errors import AntiphonError, EngineBusy, InvalidValue
 
 PATIENCE = 0.002
-"""Seconds that a step waits for answers: more than nearly all take, less than a step. Who has none by then
-sits the step out."""
+"""Seconds that a step waits for answers: longer than nearly all take, and less than a step. A sequence
+without an answer by then skips the step."""
 
 SLOW = 0.02
-"""Seconds after which others wait no more for an answer."""
+"""Seconds after which other sequences stop waiting for an answer."""
 
 TOO_LONG = "the constraint takes too long to follow here; make it simpler"
 BUSY = "the machine is too busy to follow the constraint; try again"
 STARVED = f"no worker had an answer for a constraint within {PATIENCE_OF_ALL:g} s"
 RETRY_AFTER = 5.0
-"""Seconds that callers are told to wait when the machine is too busy."""
+"""Retry delay in seconds for callers when the machine is too busy."""
 
 
 class GuidedSequences:
@@ -32,11 +32,11 @@ class GuidedSequences:
 
     def __init__(self) -> None:
         self._parked: dict[TokenSequence, Logits] = {}
-        """Rows whose mask had not come when they were computed."""
+        """Rows that were computed before their mask arrived."""
 
     def await_answers(self, running: Collection[TokenSequence]) -> None:
-        """Waits a moment for answers without which a sequence misses the next step; longer when there is
-        nothing else to do."""
+        """Waits briefly for answers that sequences need to join the next step; longer when there is nothing
+        else to do."""
         waiting = [one for one in running if self._is_waiting(one)]
         idle = len(waiting) == len(running)
         if not idle:
@@ -62,8 +62,8 @@ class GuidedSequences:
         return not sequence.guide.is_settled and sequence.computed == len(sequence.tokens) - 1
 
     def find_failed(self, running: Iterable[TokenSequence]) -> list[tuple[TokenSequence, AntiphonError]]:
-        """Sequences whose constraint cannot be followed any further, or not in time. An error of the
-        constraint names its field."""
+        """Sequences whose constraint has failed or is too slow, with the error. An error of the constraint
+        names its field."""
         found: list[tuple[TokenSequence, AntiphonError]] = []
         for sequence in running:
             guide = sequence.guide
@@ -78,9 +78,8 @@ class GuidedSequences:
         return found
 
     def collect_forced(self, running: Iterable[TokenSequence]) -> list[tuple[TokenSequence, tuple[int, ...]]]:
-        """Forced tokens of sequences that have nothing else to compute. They are drawn one by one where
-        log-probabilities are wanted, or where one of them may be excluded by the caller or by
-        `min_tokens`."""
+        """The forced tokens of sequences that have nothing else to compute. They are drawn one by one if
+        log-probabilities are requested, or if the caller or `min_tokens` may exclude one of them."""
         found: list[tuple[TokenSequence, tuple[int, ...]]] = []
         for one in running:
             if one.guide is None or one.request.logprobs is not None:
@@ -90,13 +89,14 @@ class GuidedSequences:
             try:
                 tokens = one.guide.get_forced()
             except AntiphonError:
-                continue  # a worker has just found that it cannot go on: the next step ends it
+                continue  # a worker has just failed; the next step ends the sequence
             if tokens and not (one.sampling_state is not None and one.sampling_state.may_forbid(tokens)):
                 found.append((one, one.guide.take_forced()))
         return found
 
     def take_ready_rows(self) -> tuple[list[TokenSequence | None], Logits] | None:
-        """Rows whose mask has come since; rows of sequences that were put back are computed again."""
+        """Takes the kept rows whose mask has arrived. Rows of preempted sequences are computed again
+        instead."""
         for sequence in tuple(self._parked):
             if sequence.id is None or sequence.computed != len(sequence.tokens):
                 del self._parked[sequence]
@@ -110,7 +110,7 @@ class GuidedSequences:
         self, owners: list[TokenSequence | None], logits: Logits
     ) -> tuple[list[TokenSequence | None], dict[TokenSequence, AntiphonError]]:
         """Sets the masks of the rows that can be drawn now, and keeps the rows that have none yet. Also
-        returns the sequences that fail."""
+        returns the failed sequences."""
         drawing = list(owners)
         errors: dict[TokenSequence, AntiphonError] = {}
         for place, sequence in enumerate(owners):
@@ -130,7 +130,7 @@ class GuidedSequences:
 
 
 def _to_callers_error(sequence: TokenSequence, error: AntiphonError) -> AntiphonError:
-    """The error of a guide, as the caller's error where the constraint causes it."""
+    """Converts a guide's error to the caller's error if the constraint caused it."""
     if is_callers_fault(error):
         return InvalidValue(error.message, param=_get_field(sequence), cause=error.cause)
     return error

@@ -1,11 +1,11 @@
-"""From a load order to a model that is ready to compute: library, weights, context, facts.
+"""Loads a model from its specification: library, weights, context, facts.
 
 It blocks as long as loading takes, so it runs on the decode thread, which owns the result.
 
 Exact mode needs numbers of decode rows that compute every row alike, bit for bit. Matrix kernels of llama.cpp
-differ with the number of rows: one row of F16 weights takes another path than two, K quantizations one for
-each four or eight rows. So loading tries it out with these weights on this machine: a few tokens of each
-sequence must give the same logits in every allowed number of rows, at any place among the rows.
+differ with the number of rows: one row of F16 weights takes another path than two, K quantizations have one
+path for each four or eight rows. So loading tests these weights on this machine: a few tokens of each
+sequence must give the same logits in every allowed number of rows, at any position among the rows.
 """
 
 import re
@@ -26,37 +26,39 @@ from antiphon.engines.llama.sequence import MOST_IDS, SchedulingPolicy
 from antiphon.errors import LoadError
 
 MICRO_ROWS = 512
-"""Rows of one pass through the network: as many as a step computes of prompts. Each pass reads all weights,
-and its threads wait for each other after each of the network's operations; more rows take memory."""
+"""Rows of one pass through the network: as many prompt tokens as a step computes. Each pass reads all
+weights, and its threads synchronise after each operation; more rows take more memory."""
 
 EXACT_ROWS = 128
-"""The same in exact mode, where it is a prompt's chunk: less of a prefix is lost to the grid."""
+"""Rows of one pass in exact mode, which is also its chunk size: a smaller chunk loses less of a shared
+prefix."""
 
 KEPT_PART = 4
-"""A pool keeps prefixes in at most this part of its cells: attention walks past each of them in every step,
-so a pool full of them would more than double a step's time."""
+"""A pool keeps prefixes in at most one part in this many of its cells. Attention passes over each kept cell
+in every step, so a pool full of them would more than double a step's time."""
 
 LOGITS_BYTES = 32 * 1024 * 1024
-"""Of the rows of logits that the library holds. It wants one for each sequence id; what is left of these
-bytes goes to prompts that are scored."""
+"""Bytes for the library's rows of logits. It needs one row for each sequence id; the remaining bytes serve
+scored prompts."""
 
 FEWEST_SCORED = 16
-"""Prompt tokens that are scored at once, however large the vocabulary."""
+"""The fewest prompt tokens that are scored at once, however large the vocabulary."""
 
 TURN = 0.05
-"""Seconds that adapters take turns in at least, if others wait: short beside what a reader notices, and long
-beside the milliseconds that a change of adapters takes."""
+"""The fewest seconds of an adapter's turn while others wait: too short for a reader to notice, and far longer
+than the milliseconds that a change of adapters takes."""
 
 NO_VOCABULARY = 0
-"""llama_vocab_type of a model without a tokenizer: asked for a token, the library aborts the process."""
+"""llama_vocab_type of a model without a tokenizer. The library aborts the process when such a model has to
+tokenize."""
 
 MOST_CELLS = 2**31 - 1
-"""Of all sequences together; llama.cpp counts them in 32 bits."""
+"""The most cells of all sequences together; llama.cpp counts them in 32 bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedGenerator:
-    """A model that makes tokens, with its context. The owner closes it."""
+    """A model that generates tokens, with its context. The owner closes it."""
 
     model: NativeModel
     context: NativeContext
@@ -70,13 +72,13 @@ class LoadedGenerator:
 
 
 def load_model(spec: LoadSpec) -> LoadedGenerator:
-    """Loads a model that makes tokens, and proves it. Raises a StartupError."""
+    """Loads a model that generates tokens, and tests it. Raises a StartupError."""
     require_valid_spec(spec)
     return load_generator(spec, *open_model(spec))
 
 
 def require_valid_spec(spec: LoadSpec) -> None:
-    """Raises LoadError for values that no model could follow."""
+    """Raises LoadError for values that no model supports."""
     if not 1 <= spec.sequences <= MOST_IDS:
         raise LoadError(f"the number of sequences is {spec.sequences}; it must be from 1 to {MOST_IDS}")
     if spec.kv_type not in KV_TYPES:
@@ -86,14 +88,14 @@ def require_valid_spec(spec: LoadSpec) -> None:
 
 
 def open_model(spec: LoadSpec) -> tuple[NativeModel, str]:
-    """Opens the weights; also returns where the library comes from. Raises a StartupError."""
+    """Opens the weights; also returns the library's origin. Raises a StartupError."""
     library, place = find_library(spec.library)
     model = NativeModel(library, Path(spec.model), spec.check_tensors, spec.weights_in_memory)
     return model, f"{place.origin}, {library.describe_version()}"
 
 
 def load_generator(spec: LoadSpec, model: NativeModel, origin: str) -> LoadedGenerator:
-    """Makes a model that generates ready to compute; frees its weights when that fails."""
+    """Prepares a generating model to compute; frees its weights if that fails."""
     try:
         if not model.is_generative():
             raise LoadError(
@@ -123,7 +125,7 @@ def load_generator(spec: LoadSpec, model: NativeModel, origin: str) -> LoadedGen
 
 
 def count_sequence_cells(spec: LoadSpec, trained: int) -> int:
-    """Cells that one sequence may fill: its context, and no more than there are."""
+    """The cells that one sequence may fill: its context length, and at most all cells."""
     asked = spec.context_length or trained
     if spec.cells is None:
         return asked
@@ -131,13 +133,13 @@ def count_sequence_cells(spec: LoadSpec, trained: int) -> int:
 
 
 def has_streams(spec: LoadSpec) -> bool:
-    """Whether each sequence gets a stream of cells of its own."""
+    """Whether each sequence gets its own stream of cells."""
     return spec.exact or spec.layout is KVLayout.STREAMS
 
 
 def choose_sizes(spec: LoadSpec, model: NativeModel) -> ContextSizes:
-    """The sizes of the context. Flash attention is on where bits may differ, because it does not hold scores
-    of every cell."""
+    """The sizes of the context. Flash attention is on unless results must be bit-equal, because it does not
+    store scores of every cell."""
     cells = count_sequence_cells(spec, model.get_trained_context())
     total = spec.cells or cells * spec.sequences
     if cells < 1 or not 1 <= total <= MOST_CELLS:
@@ -163,17 +165,17 @@ def choose_sizes(spec: LoadSpec, model: NativeModel) -> ContextSizes:
 
 
 def count_logit_rows(vocabulary: int) -> int:
-    """Rows of logits that LOGITS_BYTES hold."""
+    """The number of rows of logits that fit into LOGITS_BYTES."""
     return LOGITS_BYTES // (4 * vocabulary)
 
 
 def count_scored_rows(spec: LoadSpec, vocabulary: int) -> int:
-    """Prompt tokens that are scored at once."""
+    """The number of prompt tokens that are scored at once."""
     return max(FEWEST_SCORED, min(EXACT_ROWS, count_logit_rows(vocabulary) - spec.sequences))
 
 
 def build_policy(spec: LoadSpec, context: NativeContext, vocabulary: int) -> SchedulingPolicy:
-    """The scheduler's sizes; in exact mode after proving which numbers of rows it may use."""
+    """Builds the scheduling policy; in exact mode it first proves which numbers of rows compute alike."""
     alike = find_alike_row_counts(context, vocabulary) if spec.exact else range(1, spec.sequences + 1)
     return SchedulingPolicy(
         sequences=spec.sequences,
@@ -196,7 +198,7 @@ def build_policy(spec: LoadSpec, context: NativeContext, vocabulary: int) -> Sch
 
 
 def describe(model: NativeModel, context: NativeContext, spec: LoadSpec, library: str) -> EngineInfo:
-    """The facts of the loaded model, for people and for the renderer."""
+    """Builds the facts of the loaded model, for people and for the renderer."""
     return EngineInfo(
         architecture=model.get_metadata("general.architecture") or "unknown",
         parameters=model.count_parameters(),
@@ -217,13 +219,13 @@ def describe(model: NativeModel, context: NativeContext, spec: LoadSpec, library
 
 
 def format_quantization(description: str) -> str:
-    """llama.cpp's words for the file type as everybody writes it: `Q4_K - Medium` is Q4_K_M."""
+    """Formats llama.cpp's name of the file type in the common way: `Q4_K - Medium` becomes Q4_K_M."""
     kind = description.split(" ", 2)[-1].removeprefix("all ").removesuffix(" (guessed)")
     return re.sub(r" - (Small|Medium|Large)$", lambda size: f"_{size[1][0]}", kind)
 
 
 def read_sampling_defaults(model: NativeModel) -> SamplingOptions:
-    """The sampling that the weights recommend, where it is in the range of a request's."""
+    """The sampling values that the weights recommend, if they are in the range of a request's."""
 
     def number(name: str, most: float) -> float | None:
         try:
@@ -242,18 +244,21 @@ def read_sampling_defaults(model: NativeModel) -> SamplingOptions:
 
 
 STEPS = 2
-"""Tokens of each sequence: the second one's logits also show what of the first went into the cache."""
+"""The number of tokens tested for each sequence. The second token's logits also show what the first put into
+the cache."""
 
 LONE_TRIES = 8
-"""Sequences that are tried alone: a lone row is what differs most often, and may be equal by luck."""
+"""The number of sequences that are tested alone: a lone row differs most often, and may be equal by luck."""
 
 
 def find_alike_row_counts(context: NativeContext, vocabulary: int) -> tuple[int, ...]:
-    """The numbers of rows, up to all sequences, that compute rows alike. Raises LoadError when none do."""
+    """Finds the numbers of rows, up to all sequences, that compute rows alike. Raises LoadError when there
+    are none."""
     most = context.shape.sequences
     tokens = np.linspace(1, vocabulary - 1, STEPS * most, dtype=np.int32).reshape(STEPS, most)
     probe = _RowProbe(context, tokens)
-    # Where lone rows, three, and all but one agree with all, no kernel looks at the number of rows.
+    # If lone rows, three rows, and all rows but one agree with all rows, no kernel depends on the number of
+    # rows.
     few = {1, min(3, most), max(1, most - 1)}
     alike = [count for count in sorted(few) if probe.agrees(count)]
     if set(alike) == few:
@@ -276,13 +281,14 @@ class _RowProbe:
         self._whole = list(self._compute_logits(0, tokens.shape[1], tokens))
 
     def agrees(self, count: int) -> bool:
-        """Whether windows of so many neighbouring sequences give what they give among all."""
+        """Whether every window of `count` neighbouring sequences gives the same logits as all sequences
+        together."""
         last = self._tokens.shape[1] - count
         starts = np.linspace(0, last, LONE_TRIES if count == 1 else 2, dtype=int)
         return all(self._agrees_at(int(start), count) for start in {*starts})
 
     def agrees_in_any_order(self) -> bool:
-        """Whether all together give the same in another order."""
+        """Whether all sequences together give the same logits in another order."""
         turned = list(self._compute_logits(0, self._tokens.shape[1], self._tokens[:, ::-1]))
         return all((part[::-1] == whole).all() for part, whole in zip(turned, self._whole, strict=True))
 
@@ -294,7 +300,7 @@ class _RowProbe:
     def _compute_logits(
         self, start: int, count: int, table: NDArray[np.int32]
     ) -> Iterator[NDArray[np.float32]]:
-        """The logits of each step of these sequences; their cells are free again when all were taken."""
+        """Computes the logits of each step of these sequences, and frees their cells after the last."""
         context, slots = self._context, np.arange(start, start + count)
         for step, tokens in enumerate(table):
             context.tokens[:count] = tokens[slots]

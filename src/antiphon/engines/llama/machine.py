@@ -1,5 +1,5 @@
-"""What this machine has: how many threads to compute with, and the environment that native code reads when it
-is loaded."""
+"""The machine: the number of compute threads, and the environment variables that native code reads when it is
+loaded."""
 
 import os
 import sys
@@ -11,22 +11,21 @@ GROUP = Path("/sys/fs/cgroup")
 
 WAIT_POLICY, PASSIVE = "OMP_WAIT_POLICY", "passive"
 SHORT_SPIN = {
-    # Threads that wait at a barrier sleep: with any other load on the machine, the gateway's included,
-    # spinning for as long as OpenMP does costs a multiple. GNU's OpenMP is let spin for some microseconds
-    # before, which on an idle machine gives back what sleeping at once would cost: about half of a small
-    # model's speed.
+    # Threads that wait at a barrier sleep. With any other load on the machine, the gateway's included,
+    # spinning as long as OpenMP does by default costs several times more. GNU's OpenMP spins for some
+    # microseconds first: on an idle machine, sleeping at once would cost about half of a small model's speed.
     WAIT_POLICY: PASSIVE,
     "GOMP_SPINCOUNT": "1000",
 }
 QUIET_END = {
-    # At an assertion ggml starts a debugger to print a backtrace, which takes seconds of the restart.
+    # At a failed assertion ggml starts a debugger to print a backtrace, which delays the restart by seconds.
     "GGML_NO_BACKTRACE": "1",
 }
 
 
 def prepare_environment(environment: MutableMapping[str, str] | None = None) -> None:
-    """Sets the variables that native code reads once when it is loaded. Variables that the operator has set
-    stay."""
+    """Sets the variables that native code reads once when it is loaded. It keeps variables that the operator
+    has set."""
     target = os.environ if environment is None else environment
     sleeping = target.get(WAIT_POLICY, PASSIVE).lower() == PASSIVE
     for name, value in (QUIET_END | SHORT_SPIN if sleeping else QUIET_END).items():
@@ -34,7 +33,8 @@ def prepare_environment(environment: MutableMapping[str, str] | None = None) -> 
 
 
 def choose_thread_count(cpus: Path = CPUS, group: Path = GROUP, allowed: Iterable[int] | None = None) -> int:
-    """Physical cores that this process may use, by affinity and by the control group's quota. At least 1."""
+    """The number of physical cores that this process may use, by affinity and by the control group's quota.
+    At least 1."""
     cores = {_read_core(cpus, cpu) for cpu in (list_usable_cpus() if allowed is None else allowed)}
     return max(1, min(len(cores), _read_quota(group)))
 
@@ -47,7 +47,8 @@ def list_usable_cpus() -> list[int]:
 
 
 def _read_core(cpus: Path, cpu: int) -> tuple[str, str]:
-    """Package and core of a processor; each is its own core where the system does not say."""
+    """The package and core of a processor. Each processor counts as its own core if the system does not
+    tell."""
     topology = cpus / f"cpu{cpu}" / "topology"
     try:
         return (topology / "physical_package_id").read_text().strip(), (
@@ -58,7 +59,7 @@ def _read_core(cpus: Path, cpu: int) -> tuple[str, str]:
 
 
 def _read_quota(group: Path) -> int:
-    """Whole processors that the control group grants, rounded up; many where there is no limit."""
+    """The whole processors that the control group grants, rounded up; a large number if there is no limit."""
     unlimited = 1 << 16
     try:
         quota, _, period = (group / "cpu.max").read_text().partition(" ")

@@ -1,6 +1,6 @@
-"""What the event loop and the decode thread send each other: commands in, events out.
+"""Messages between the event loop and the decode thread: commands in, events out.
 
-A command may abort the running decode. Events are put by callbacks of the event loop and taken by one reader.
+A command may abort the running decode. Callbacks of the event loop put events, and one reader takes them.
 """
 
 import asyncio
@@ -29,27 +29,27 @@ class AbortableContext(Protocol):
 
 
 class CommandInbox:
-    """Commands for the decode thread, in order. Any thread puts; the decode thread takes."""
+    """Commands for the decode thread, in order. Any thread may put one; the decode thread takes them."""
 
     def __init__(self, context: AbortableContext) -> None:
         self._context = context
         self._commands: SimpleQueue[Command] = SimpleQueue()
         self._lock = Lock()
-        """Guards the next two."""
+        """Guards the next two attributes."""
         self._flight: frozenset[object] = frozenset()
-        """Whose leaving aborts the running decode."""
+        """The sequences whose end aborts the running decode."""
         self._shut = False
 
     def put(self, command: Command) -> None:
-        """Raises EngineUnavailable when the thread has ended."""
+        """Adds a command. Raises EngineUnavailable when the thread has ended."""
         with self._lock:
             if self._shut:
                 raise EngineUnavailable("the engine has stopped; try again soon")
             self._commands.put(command)
 
     def interrupt(self, command: Command, leaving: object | None = None) -> None:
-        """Puts a command that may abort the running decode: where `leaving` is one whose end aborts it, or by
-        default where there is any such sequence."""
+        """Adds a command that may abort the running decode: if the end of `leaving` aborts it, or, without
+        `leaving`, if the end of any sequence does."""
         with self._lock:
             if leaving in self._flight or (leaving is None and self._flight):
                 self._context.abort()
@@ -84,7 +84,7 @@ class CommandInbox:
         return self._commands.get()
 
     def take_all(self) -> Iterator[Command]:
-        """The commands that are there now."""
+        """Takes the commands that are there now."""
         try:
             while True:
                 yield self._commands.get_nowait()
@@ -93,7 +93,7 @@ class CommandInbox:
 
     @contextmanager
     def allow_abort(self, flight: frozenset[object]) -> Iterator[None]:
-        """While a decode runs, the end of any of these sequences aborts it."""
+        """Lets the end of any of these sequences abort the decode that runs in this context."""
         with self._lock:
             self._context.resume()
             self._flight = flight
@@ -114,19 +114,19 @@ E = TypeVar("E")
 
 @dataclass(frozen=True, slots=True)
 class StreamEnd:
-    """The decode thread has let go of a request; with the error, when it failed."""
+    """The decode thread has released a request; `error` is set when it failed."""
 
     error: AntiphonError | None = None
 
 
 class EventMailbox(Generic[E]):
-    """Events for one reader. Only the event loop's thread touches it; the decode thread only passes it on."""
+    """Events for one reader. Only the event loop's thread uses it; the decode thread only passes it on."""
 
     __slots__ = ("_events", "_waiting", "began", "ended")
 
     def __init__(self, began: float) -> None:
         self.began = began
-        """When it was asked for, in seconds of the engine's clock."""
+        """The time of the request, in seconds of the engine's clock."""
         self.ended: StreamEnd | None = None
         self._events: deque[E] = deque()
         self._waiting: asyncio.Future[None] | None = None
@@ -146,10 +146,8 @@ class EventMailbox(Generic[E]):
             await self._wait_for_event()
         if self._events:
             return self._events.popleft()
-        ended, self.ended = (
-            self.ended,
-            StreamEnd(),
-        )  # an error that its own traceback leads to keeps the request
+        # A variable that keeps the error would form a cycle with its traceback, and keep the request alive.
+        ended, self.ended = self.ended, StreamEnd()
         try:
             if ended is not None and ended.error is not None:
                 raise ended.error
@@ -158,7 +156,7 @@ class EventMailbox(Generic[E]):
         return None
 
     async def end(self) -> None:
-        """Waits until the decode thread has let go; events that still come are dropped."""
+        """Waits until the decode thread has released the request; drops the events that still come."""
         while self.ended is None:
             await self._wait_for_event()
         self._events.clear()
@@ -180,7 +178,7 @@ class SequenceStream(EventMailbox[TokenEvent]):
         super().__init__(began)
         self.sequence = sequence
         self.last_token_at = 0.0
-        """When its last token was drawn; the decode thread's."""
+        """The time at which its last token was drawn; the decode thread owns it."""
 
 
 def deliver(deliveries: Iterable[tuple[EventMailbox[E], E | StreamEnd]]) -> None:

@@ -1,11 +1,11 @@
-"""The queue of sequences: fair turns of callers, and before them the preempted ones.
+"""The queue of sequences: fair turns of callers, and before them the preempted sequences.
 
-Siblings of a queued or running sequence are never refused. The queue does not decide who is admitted; it
-gives the order in which to try.
+Siblings of a queued or running sequence are never refused. The queue gives the order in which the scheduler
+tries sequences; the scheduler decides.
 
-Turns alone are not fair: a caller that came first with long answers would hold every place until one of them
-ends. So callers that run or wait have equal shares of the places, and of the cells where these run short. A
-caller alone has all of them. `choose_exchange` only reads; the scheduler carries it out.
+Turns alone are not fair: a caller that came first with long answers would occupy all places until one ends.
+So all callers with running or waiting sequences have equal shares of the places, and of the cells when these
+run short. A lone caller has all of them. `choose_exchange` only reads; the scheduler carries it out.
 """
 
 from collections import Counter, deque
@@ -18,20 +18,20 @@ from antiphon.errors import AntiphonError
 
 
 class SequenceQueue(FairQueue[TokenSequence]):
-    """Sequences that wait to be admitted, and what is known of how fast that goes."""
+    """The sequences that wait to be admitted, and the recent rate of admissions."""
 
     def __init__(self, policy: SchedulingPolicy) -> None:
         super().__init__(policy)
         self._preempted: deque[TokenSequence] = deque()
         self._groups: Counter[str] = Counter()
-        """Groups of those that are queued or run."""
+        """The number of queued and running sequences of each group."""
 
     def everybody(self) -> list[TokenSequence]:
-        """All that wait, in no order that matters. From any thread."""
+        """All waiting sequences, in no particular order. Any thread may call it."""
         return [*tuple(self._preempted), *super().everybody()]
 
     def refusal(self, one: TokenSequence, now: float, free: int = 0) -> AntiphonError | None:
-        """Why it may not be queued, if so."""
+        """The error that refuses the sequence, or None if it may be queued."""
         if one.group is not None and self._groups[one.group]:
             return None
         return super().refusal(one, now, free)
@@ -42,22 +42,22 @@ class SequenceQueue(FairQueue[TokenSequence]):
             self._groups[one.group] += 1
 
     def put_back(self, sequence: TokenSequence) -> None:
-        """Puts a preempted sequence before all others, the older first."""
+        """Puts a preempted sequence before all others; older ones come first."""
         self._preempted.append(sequence)
         if len(self._preempted) > 1:
             self._preempted = deque(sorted(self._preempted, key=lambda one: one.arrival))
         self._count += 1
 
     def give_back(self, sequence: TokenSequence) -> None:
-        """Puts a sequence that yielded its place before those of its caller that are no more urgent. All
-        other callers' turns come before its caller's next one."""
+        """Queues a sequence that yielded its place before its caller's other sequences of the same or lower
+        urgency. All other callers have a turn before this caller's next one."""
         line = self._lines.setdefault(sequence.actor, deque())
         line.insert(sum(other.priority < sequence.priority for other in line), sequence)
         self._count += 1
         self._turn(sequence.actor)
 
     def remove(self, one: TokenSequence) -> None:
-        """It is admitted, or waits no longer."""
+        """Removes a sequence that is admitted or cancelled."""
         if one.started and one in self._preempted:
             self._count -= 1
             self._preempted.remove(one)
@@ -65,11 +65,11 @@ class SequenceQueue(FairQueue[TokenSequence]):
             super().remove(one)
 
     def admit(self, sequence: TokenSequence) -> None:
-        """Takes it out; its actor's next turn comes after everybody else's."""
+        """Removes an admitted sequence; its caller's next turn comes after all other callers'."""
         self.leave(sequence)
 
     def note_departure(self, sequence: TokenSequence, now: float) -> None:
-        """Notes that a sequence neither waits nor runs any more."""
+        """Notes that a sequence has left the queue and the batch."""
         if sequence.started:
             self.note_end(now)
         if sequence.group is not None:
@@ -78,9 +78,9 @@ class SequenceQueue(FairQueue[TokenSequence]):
                 del self._groups[sequence.group]
 
     def list_in_turn(self, held: Mapping[str, int]) -> Iterator[TokenSequence]:
-        """All sequences in the order in which to try them: those of the caller with the fewest places first,
-        and of equal callers by turn. `held`: places of each caller that has any. The queue may change
-        meanwhile."""
+        """All sequences in the order in which to try them: callers with the fewest places first, equal
+        callers by turn. `held` counts the places of each caller that has any. The queue may change during the
+        iteration."""
         yield from tuple(self._preempted)
         lines = [tuple(line) for line in self._lines.values()]
         order = [(held.get(line[0].actor, 0), turn, 0) for turn, line in enumerate(lines)]
@@ -94,17 +94,17 @@ class SequenceQueue(FairQueue[TokenSequence]):
                 heappop(order)
 
     def list_actors(self) -> set[str]:
-        """Callers that have a waiting sequence."""
+        """The callers that have a waiting sequence."""
         return {*self._lines, *(one.actor for one in self._preempted)}
 
     def has_waited_since(self, moment: float) -> bool:
-        """Whether the first of any caller has waited since then or longer."""
+        """Whether any caller's first sequence has waited since this moment or longer."""
         return any(line[0].queued_at <= moment for line in self._lines.values()) or any(
             one.queued_at <= moment for one in self._preempted
         )
 
     def list_firsts(self, is_held: Callable[[TokenSequence], bool]) -> Iterator[TokenSequence]:
-        """The first sequence of each caller, in the order of turns, leaving out those for which `is_held` is
+        """The first sequence of each caller, in the order of turns, without those for which `is_held` is
         true."""
         yield from (one for one in self._preempted if not is_held(one))
         for line in self._lines.values():
@@ -114,11 +114,12 @@ class SequenceQueue(FairQueue[TokenSequence]):
 
 
 PATIENCE = 0.25
-"""Seconds that somebody waits before another gives way: a place may become free by itself."""
+"""Seconds that a caller waits before another must yield: a place may become free by itself."""
 LEAST_RUN = 1.0
-"""Seconds that a sequence runs before it gives way."""
+"""Seconds that a sequence runs before it may yield."""
 LEAST_TOKENS = 16
-"""Tokens that it gets further meanwhile, whatever was computed again: so each one ends."""
+"""New tokens that a sequence makes before it may yield again, apart from recomputed ones, so each sequence
+ends."""
 
 
 def choose_exchange(
@@ -128,9 +129,10 @@ def choose_exchange(
     now: float,
     is_held: Callable[[TokenSequence], bool],
 ) -> tuple[TokenSequence, TokenSequence] | None:
-    """The sequence that gets a place, and the running one that yields it: the newest of the caller that holds
-    most. Places are counted while all are taken, otherwise cells. A caller yields only what it holds above
-    its share. `is_held`: whether a sequence waits for another's prompt, and needs no place."""
+    """Chooses a waiting sequence to get a place, and the running one to yield it: the newest of the caller
+    with the largest share. Shares are counted in places while all are taken, otherwise in cells. A caller
+    yields only what exceeds its share. `is_held`: whether a sequence waits for another's prompt and needs no
+    place."""
     if not waiting.has_waited_since(now - PATIENCE):
         return None
     callers = len({one.actor for one in running} | waiting.list_actors())
@@ -157,8 +159,8 @@ def choose_exchange(
 
 
 def _may_yield(one: TokenSequence, policy: SchedulingPolicy, now: float) -> bool:
-    """Whether it ran long enough and made progress. Exact mode cannot recompute scored prompts as they were,
-    because their chunks may have been shorter."""
+    """Whether it ran long enough and made progress. Exact mode cannot recompute a scored prompt identically,
+    because its chunks may have been shorter."""
     if policy.exact and one.request.prompt_logprobs is not None:
         return False
     return now - one.running_since >= LEAST_RUN and one.computed - one.furthest >= LEAST_TOKENS

@@ -1,20 +1,20 @@
-"""Which sequences run next: admission, sharing of prefills, chunks of prompts, and which rows one decode
-computes.
+"""The scheduler: admission, sharing of prefills, chunks of prompts, and the rows of each decode.
 
-It decides and does no I/O: the decode loop asks for a plan, carries it out, and tells what came of it. All of
-it runs on the decode thread. `queue` is the queue; `kv` has the layouts of the KV cache.
+It does no I/O: the decode loop requests a plan, carries it out, and reports the results. All of it runs on
+the decode thread. `queue` orders the waiting sequences; `kv` contains the layouts of the KV cache.
 
 A prompt is computed in chunks without logits; its last token gives the first draw.
-  - pool, and streams that are not exact: a step's decode rows and chunks are as many as its time allows.
-  - exact: what a sequence's rows are computed with must not depend on who else runs. Chunks lie at multiples
-    of `chunk` from the prompt's start, each in a call of its own, all but the prompt's last token; that one
-    is a decode row like any drawn token, and decode rows are padded to a number of rows that `loading`
-    found to compute each row alike.
 
-A sequence that was put back goes on from its tokens: prompt and draws are computed as one prompt, in exact
-mode as they were before. `queue.choose_exchange` says when one makes way for another caller.
+  - pool, and streams without exact mode: the time limit of a step bounds its decode rows and chunks.
+  - exact: the rows computed with a sequence must not depend on other sequences. Chunks begin at multiples
+    of `chunk` from the prompt's start, each in a call of its own, and leave out the prompt's last token.
+    That token is a decode row like any drawn token. Decode rows are padded to a number of rows that
+    `loading` found to compute each row alike.
 
-A call computes for one adapter only, since the library cannot mix them.
+A preempted sequence continues from its tokens: prompt and draws are computed as one prompt, in exact mode as
+they were before. `queue.choose_exchange` decides when a sequence yields to another caller.
+
+A call computes for one adapter only, since the library cannot mix adapters.
 """
 
 from collections import Counter
@@ -30,14 +30,14 @@ from antiphon.engines.llama.sequence import SchedulingPolicy, SequencePhase, Tok
 from antiphon.errors import AntiphonError
 
 WORTH_WAITING = 32
-"""Tokens that a sequence must be spared to wait until another has computed them."""
+"""The fewest tokens that a sequence must save to wait until another has computed them."""
 HEADROOM = 16
-"""Cells that each sequence is to have for its next tokens when one more is admitted."""
+"""Cells kept free for the next tokens of each sequence when another is admitted."""
 
 
 @dataclass(slots=True)
 class SchedulerCounts:
-    """What the scheduler did so far."""
+    """The scheduler's totals so far."""
 
     admitted: int = 0
     hits: int = 0
@@ -46,7 +46,7 @@ class SchedulerCounts:
 
 
 class Scheduler:
-    """The queue, the running sequences, and the cells."""
+    """Owns the queue, the running sequences and the cells."""
 
     def __init__(self, policy: SchedulingPolicy) -> None:
         self.policy = policy
@@ -59,13 +59,14 @@ class Scheduler:
         else:
             self.layout = PoolLayout(policy.ids, policy.cells, policy.most_kept)
         self._running: dict[TokenSequence, None] = {}
-        """In order of admission."""
+        """The running sequences, in order of admission."""
         self._arrivals = 0
         self._crowded = False
-        """Whether the library had no room for those that run; nobody is admitted until one of them ends."""
+        """Whether the library had no room for the running sequences; none is admitted until one of them
+        ends."""
         self._adapter: str | None = None
         self._served: dict[str | None, int] = {}
-        """The step in which each adapter that runs was served last."""
+        """The step in which each running adapter was last served."""
         self._steps = self._quantum_ends = 0
         self._now = self._turn_ends = 0.0
 
@@ -74,7 +75,7 @@ class Scheduler:
         return len(self._running)
 
     def list_running(self) -> tuple[TokenSequence, ...]:
-        """Those that run. From any thread."""
+        """The running sequences. Any thread may call it."""
         return tuple(self._running)
 
     def add(self, sequence: TokenSequence, now: float = 0.0) -> AntiphonError | None:
@@ -87,7 +88,7 @@ class Scheduler:
         return refusal
 
     def drop(self, sequence: TokenSequence, now: float = 0.0, keep: bool = True) -> None:
-        """Ends a sequence at any point; with `keep` its computed tokens may stay for others."""
+        """Ends a sequence in any phase. With `keep`, its computed tokens may stay in the cache for others."""
         if sequence.phase is SequencePhase.OVER:
             return
         self._stop_waiting(sequence)
@@ -105,18 +106,18 @@ class Scheduler:
         return any(one.computed == len(one.tokens) - 1 for one in self._running)
 
     def count_prefilling(self) -> int:
-        """How many sequences have more to compute than their last token, including waiting ones for which
-        there is a place."""
+        """The number of sequences with more to compute than their last token, including waiting ones that
+        have a place."""
         coming = min(len(self.waiting), self.policy.sequences - self.running)
         return coming + sum(one.computed < len(one.tokens) - 1 for one in self._running)
 
     def take_changes(self) -> list[CacheChange]:
-        """Cache changes that were not carried out yet."""
+        """Takes the cache changes that were not carried out yet."""
         changes, self.layout.changes = self.layout.changes, []
         return changes
 
     def plan(self, budget: int, now: float = 0.0) -> StepPlan:
-        """Plans the next step, with about so many prompt tokens at most. There are calls whenever any
+        """Plans the next step with at most about `budget` prompt tokens. The plan has calls whenever any
         sequence is left."""
         self._now = now
         plan = StepPlan()
@@ -132,7 +133,8 @@ class Scheduler:
         return plan
 
     def make_room(self, rows: int) -> bool:
-        """After the library had no room for so many rows: frees some; whether there may be room now."""
+        """Frees cells after the library had no room for `rows` rows. Returns whether there may be room
+        now."""
         if self.policy.has_streams:
             return False
         cached = self.layout.cached
@@ -143,8 +145,8 @@ class Scheduler:
         return self._preempt()
 
     def put_all_back(self) -> None:
-        """Queues all running sequences again, to be computed from the beginning, because the cache cannot be
-        trusted. The caller clears the cache."""
+        """Queues all running sequences again from the beginning, because the cache contents are invalid. The
+        caller clears the cache."""
         for sequence in tuple(self._running):
             self._put_back(sequence, False)
         self.layout.forget_all()
@@ -153,7 +155,7 @@ class Scheduler:
     # --- admission
 
     def _admit(self, plan: StepPlan) -> None:
-        """Gives free places in turn, except to sequences that another's prompt will spare most of theirs."""
+        """Admits sequences in turn to the free places, except those that should wait for another's prompt."""
         if not self.waiting or len(self._running) >= self.policy.sequences or self._crowded:
             return
         for sequence in self.waiting.list_in_turn(Counter(one.actor for one in self._running)):
@@ -169,7 +171,7 @@ class Scheduler:
                 return
 
     def _exchange_places(self, plan: StepPlan) -> None:
-        """Has a caller that holds more than its share yield one place to a waiting caller that holds less."""
+        """Makes a caller with more than its share yield one place to a waiting caller with less."""
         if not self.waiting or self._crowded:
             return
         found = choose_exchange(self._running.keys(), self.waiting, self.policy, self._now, self._still_waits)
@@ -214,8 +216,8 @@ class Scheduler:
             sequence.waits_for = None
 
     def _wait_for_another(self, sequence: TokenSequence, match: PrefixMatch) -> bool:
-        """Makes a sequence wait for a running one that will have computed clearly more of it than the cache
-        has; whether it waits."""
+        """Makes a sequence wait for a running one that will compute clearly more of its prompt than the cache
+        has. Returns whether it waits."""
         most = match.length
         for other in self._running:
             if other.key != sequence.key or other.phase is not SequencePhase.PREFILL:
@@ -230,8 +232,8 @@ class Scheduler:
         return True
 
     def _fits(self, sequence: TokenSequence, match: PrefixMatch) -> bool:
-        """Whether the rest of its prompt, those of all others, and some headroom fit. A lone sequence always
-        fits."""
+        """Whether the rest of its prompt, of all others' prompts, and some headroom fit. A lone sequence
+        always fits."""
         if not self._running:
             return True
         rest = sum(len(one.tokens) - one.computed + count_headroom(one) for one in self._running)
@@ -239,7 +241,8 @@ class Scheduler:
         return rest + mine <= self.layout.count_available(match)
 
     def _preempt(self) -> bool:
-        """Puts the youngest back into the queue, unless it is the only one."""
+        """Puts the youngest running sequence back into the queue, unless it is the only one. Returns whether
+        it did."""
         if len(self._running) < 2:
             return False
         youngest = max(self._running, key=lambda sequence: sequence.arrival)
@@ -252,7 +255,7 @@ class Scheduler:
         self.waiting.put_back(sequence)
 
     def _release(self, sequence: TokenSequence, keep: bool) -> None:
-        """Takes a running sequence out, for now."""
+        """Removes a sequence from the batch and releases its cells."""
         del self._running[sequence]
         sequence.furthest = max(sequence.furthest, sequence.computed)
         sequence.queued_at = self._now
@@ -261,7 +264,7 @@ class Scheduler:
     # --- rows
 
     def _build_calls(self, budget: int) -> list[DecodeCall]:
-        """The calls of this step; preempts when there are no cells for them."""
+        """Builds the calls of this step; preempts sequences when cells run out."""
         while True:
             mine = self._select_turn()
             decoding = [one for one in mine if self._is_row(one) and one.request.max_tokens]
@@ -276,7 +279,7 @@ class Scheduler:
             return self._arrange_calls(decoding, spans)
 
     def _arrange_calls(self, decoding: list[TokenSequence], spans: list[PromptSpan]) -> list[DecodeCall]:
-        """Rows as the layout needs them; scored rows last."""
+        """Distributes the rows over calls as the layout requires; scored rows come last."""
         adapter = self._adapter
         spans = sorted(spans, key=lambda span: span.scored)
         if self._streams is None:
@@ -306,17 +309,16 @@ class Scheduler:
         return [one for one in self._running if one.request.adapter == self._adapter]
 
     def _is_row(self, one: TokenSequence) -> bool:
-        """Whether its next token is a row of its own: its last one, and in exact mode those that were rows
-        before it was put back, since rows of chunks have other bits."""
+        """Whether its next token is a decode row: the last token, and in exact mode also tokens that were
+        decode rows before preemption, since rows of chunks have other bits."""
         at = one.computed
         if at == len(one.tokens) - 1:
             return True
         return self.policy.exact and one.prompt_length - 1 <= at < one.furthest and at not in one.forced_spans
 
     def _build_spans(self, mine: list[TokenSequence], budget: int) -> Iterator[PromptSpan]:
-        """Parts of prompts up to the budget, at least one. In every other step the sequence that needs least
-        comes first, otherwise the one that was admitted first: long prompts come in, and short ones do not
-        wait for them."""
+        """Builds prompt spans up to the budget, at least one. The order alternates between the shortest
+        remaining prompt and the oldest sequence, so short prompts do not wait and long ones progress."""
         order = [one for one in mine if one.computed < len(one.tokens) - 1 and not self._is_row(one)]
         if self._steps % 2:
             order.sort(key=lambda sequence: len(sequence.tokens) - sequence.computed)
@@ -334,8 +336,8 @@ class Scheduler:
                 return
 
     def _find_chunk_ends(self, sequence: TokenSequence, left: int) -> Iterator[int]:
-        """Where the chunks of a prompt end. The last token is left to be a decode row in exact mode, and
-        where the prompt is scored. In exact mode all that was computed before is computed so again."""
+        """The ends of a prompt's chunks. The last token stays a decode row in exact mode and for scored
+        prompts. Exact mode repeats the chunks of earlier computations."""
         end = len(sequence.tokens) - (self.policy.exact or sequence.needs_scores)
         at, grid = sequence.computed, self.policy.chunk
         if not self.policy.exact:
@@ -356,7 +358,7 @@ class Scheduler:
     def _build_padded_rows(
         streams: StreamLayout, decoding: list[TokenSequence]
     ) -> tuple[list[TokenSequence | None], list[int], list[int], list[int]]:
-        """Decode rows in the order of streams, without gaps."""
+        """Builds decode rows in the order of streams, and fills gaps with padding rows."""
         window = streams.find_window(decoding)
         inside = {sequence.id: sequence for sequence in decoding}
         rows = [inside.get(stream.id) for stream in window]
@@ -369,14 +371,14 @@ class Scheduler:
 
 
 def count_headroom(sequence: TokenSequence) -> int:
-    """Cells to keep free for its next tokens."""
+    """The cells to keep free for the sequence's next tokens."""
     return min(HEADROOM, sequence.max_length - len(sequence.tokens))
 
 
 def _build_columns(
     decoding: list[TokenSequence],
 ) -> tuple[list[TokenSequence | None], list[int], list[int], list[int]]:
-    """Decode rows of a pool."""
+    """Builds the decode rows of a pool."""
     return (
         list(decoding),
         [sequence.id or 0 for sequence in decoding],

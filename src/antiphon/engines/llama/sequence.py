@@ -1,6 +1,6 @@
-"""One sequence as the scheduler and the decode loop see it, and the sizes that scheduling keeps to.
+"""One sequence as the scheduler and the decode loop see it, and the limits of scheduling.
 
-Values only: the scheduler decides which sequence runs.
+It contains values only: the scheduler decides which sequence runs.
 """
 
 from array import array
@@ -15,7 +15,7 @@ from antiphon.engines.base import KVLayout, StopCause, TokenRequest
 from antiphon.engines.sampling import SamplingState
 
 PrefixKey = tuple[str | None, str]
-"""Adapter and cache salt: only sequences with an equal key may share cells."""
+"""Adapter and cache salt. Only sequences with equal keys may share cells."""
 
 
 class SequencePhase(StrEnum):
@@ -23,15 +23,15 @@ class SequencePhase(StrEnum):
 
     QUEUED = "queued"
     PREFILL = "prefill"
-    """It has an id, and more than one of its tokens is not computed yet."""
+    """It has an id, and more than one of its tokens is still to compute."""
     DECODE = "decode"
-    """All of its tokens but the last are computed: the next step gives it a token."""
+    """All of its tokens but the last are computed; the next step draws a token."""
     OVER = "over"
-    """Finished, failed or closed; it holds nothing."""
+    """It has finished, failed or been closed, and uses no cells."""
 
 
 class TokenSequence:
-    """Owned by the decode thread once it is submitted."""
+    """A sequence; the decode thread owns it once it is submitted."""
 
     __slots__ = (
         "_over",
@@ -66,43 +66,44 @@ class TokenSequence:
     ) -> None:
         self.request = request
         self.sampling_state = drawing
-        """What its draws depend on; it outlives preemption."""
+        """The state of its draws; it survives preemption."""
         self.guide: Guide | None = None
-        """What a constraint allows it."""
+        """Tells which tokens its constraint allows; None without a constraint."""
         self.prompt_length = len(prompt)
-        """Tokens of the prompt."""
+        """The number of prompt tokens."""
         self.tokens = array("i", prompt)
-        """Those of the prompt, then those drawn."""
+        """The prompt's tokens, then the drawn ones."""
         self.max_length = min(len(prompt) + request.max_tokens, context)
-        """Most tokens that it may have, the prompt included."""
+        """The most tokens that it may have, the prompt included."""
         self.stops = frozenset(request.stop_token_ids)
         self.key: PrefixKey = (request.adapter, request.cache_salt)
         self.group = request.group
         self.actor = request.actor
         self.priority = request.priority
         self.arrival = 0
-        """Its number among all that were queued; the higher, the younger."""
+        """Its number in order of queueing; a higher number is younger."""
         self.queued_at = self.running_since = 0.0
-        """Since when it waits, or runs."""
+        """The time at which it began to wait, and to run."""
         self.furthest = 0
-        """Most of its tokens that were computed when it was put back."""
+        """The number of its tokens that were computed at its last preemption."""
         self.forced_spans: dict[int, int] = {}
-        """Where spans of tokens behind its prompt began and ended: those that a constraint forced."""
+        """The starts and ends of forced token spans after the prompt, which one call computed."""
         self.id: int | None = None
-        """Its number in the library's KV cache while it runs."""
+        """Its id in the library's KV cache while it runs."""
         self.computed = 0
-        """Tokens whose keys and values are in the cache."""
+        """The number of tokens whose keys and values are in the cache."""
         self.shared_tokens = 0
-        """Prompt tokens that were computed before it came."""
+        """The number of prompt tokens that it took from the cache."""
         self.started = False
-        """Whether it was admitted once: a preempted one is queued again, but its client knows it runs."""
+        """Whether it was admitted before. A preempted sequence is queued again, but its client knows that it
+        runs."""
         self.scored_tokens = 0 if request.prompt_logprobs is not None else len(prompt)
-        """Prompt tokens whose rows' scores were said, where they were asked for."""
+        """The number of prompt tokens whose scores were sent, if scores are requested."""
         self.waits_for: TokenSequence | None = None
-        """The running sequence whose prompt it waits for, and up to where."""
+        """The running sequence whose prompt it waits for, and the number of tokens that it waits for."""
         self.waits_until = 0
         self.followers = 0
-        """How many wait for its prompt."""
+        """The number of sequences that wait for its prompt."""
         self._over = False
 
     def __repr__(self) -> str:
@@ -118,25 +119,25 @@ class TokenSequence:
 
     @property
     def is_undecided(self) -> bool:
-        """Whether this step does not know yet which tokens must follow the last one."""
+        """Whether its forced tokens are still unknown in this step."""
         return self.guide is not None and not self.guide.was_settled
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing can be computed until its constraint has an answer."""
+        """Whether it can compute nothing until its constraint has an answer."""
         left = len(self.tokens) - self.computed
         return left == 0 or (left == 1 and self.is_undecided)
 
     @property
     def running_id(self) -> int:
-        """Its id while it runs."""
+        """The KV cache id of a running sequence."""
         if self.id is None:
             raise RuntimeError(f"{self} does not run")
         return self.id
 
     @property
     def completion_tokens(self) -> int:
-        """Completion tokens so far; the position of the next draw."""
+        """The number of completion tokens so far, which is the position of the next draw."""
         return len(self.tokens) - self.prompt_length
 
     @property
@@ -146,23 +147,23 @@ class TokenSequence:
 
     @property
     def reusable_tokens(self) -> int:
-        """Most tokens that it may take from the cache: its last one is its own decode row, and a scored
-        prompt is computed anew."""
+        """The most tokens that it may take from the cache. Its last token is its own decode row, and a scored
+        prompt is computed again."""
         return self.scored_tokens if self.needs_scores else len(self.tokens) - 1
 
     @property
     def is_complete(self) -> bool:
-        """Whether it wanted scores alone, and has them."""
+        """Whether only prompt scores were requested and all of them are sent."""
         return self.request.max_tokens == 0 and not self.needs_scores
 
     def note_span(self, start: int, stop: int) -> None:
-        """Notes that one call computed these of its tokens."""
+        """Notes that one call computed this span of its tokens."""
         self.computed = stop
         if start >= self.prompt_length - 1:
             self.forced_spans[start] = stop
 
     def end(self) -> None:
-        """Marks it as over."""
+        """Marks the sequence as over."""
         self._over = True
 
     def accept_forced(self, token: int, ends: frozenset[int]) -> StopCause | None:
@@ -182,7 +183,7 @@ class TokenSequence:
 
 
 def find_common_end(one: "array[int]", other: "array[int]", start: int, stop: int) -> int:
-    """The place up to which two arrays of tokens are equal, at most `stop`; they are known to be equal below
+    """The index up to which two token arrays are equal, at most `stop`. They are known to be equal below
     `start`."""
     if start >= stop:
         return stop
@@ -192,12 +193,13 @@ def find_common_end(one: "array[int]", other: "array[int]", start: int, stop: in
 
 
 LEAST_PACE = 1280
-"""Prompt tokens for each second of `step_latency`, however slow the machine is. Each step reads all weights
-once more for those that generate, which costs as much as five prompt tokens: 4 % of parts of 128."""
+"""The fewest prompt tokens for each second of `step_latency`, however slow the machine is. Each step reads
+all weights once more for the generating sequences. That costs as much as five prompt tokens: 4 % of a chunk
+of 128."""
 
 MOST_PATIENCE = 4
-"""A step's prompts may take as many times longer as prompts come in, up to this: the more wait for their
-first token, the more is lost by computing few rows for those that have theirs."""
+"""The most that a step's prompt time is multiplied by. The factor is the number of arriving prompts: the more
+sequences wait for their first token, the more a step of few rows costs."""
 
 MOST_IDS = 256
 """llama.cpp's own limit of sequence ids."""
@@ -205,50 +207,50 @@ MOST_IDS = 256
 
 @dataclass(frozen=True, slots=True)
 class SchedulingPolicy:
-    """Sizes and bounds that the scheduler keeps to, fixed when the model is loaded."""
+    """The limits that the scheduler follows, fixed when the model is loaded."""
 
     sequences: int
-    """Sequences that run at once."""
+    """The most sequences that run at once."""
     chunk: int
-    """Exact mode: most prompt tokens of one call, and the grid that chunks lie on."""
+    """In exact mode, the most prompt tokens of one call; chunks begin at its multiples."""
     budget: int
-    """Most prompt tokens that one step computes, all sequences together."""
+    """The most prompt tokens that one step computes, all sequences together."""
     cells: int
-    """Cells that there are: of the pool, or of one stream."""
+    """The number of cells of the pool, or of one stream."""
     exact: bool = False
     layout: KVLayout = KVLayout.POOL
-    """`exact` implies STREAMS."""
+    """How cells are given to sequences; `exact` implies STREAMS."""
     ids: int = MOST_IDS
-    """Native sequence ids: in a pool more than `sequences`, as kept prefixes have one each; in streams as
-    many."""
+    """The number of native sequence ids. A pool has more than `sequences`, since each kept prefix needs one;
+    streams have as many as `sequences`."""
     row_counts: tuple[int, ...] = ()
-    """Exact mode: the numbers of decode rows that compute every row alike, ascending; the last is
+    """In exact mode, the numbers of decode rows that compute every row alike, ascending; the last is
     `sequences`."""
     scored_rows: int = 128
-    """Most prompt tokens whose scores one call may give: each takes a row of logits of the whole
-    vocabulary."""
+    """The most prompt tokens that one call may score. Each takes a row of logits of the whole vocabulary."""
     step_latency: float = 0.1
-    """Seconds of one step that a prompt may take while other sequences wait for their next token."""
+    """Seconds of one step that prompts may take while other sequences wait for their next token."""
     queue: int = 512
     queue_per_actor: int = 256
     keeps_prefixes: bool = True
     """Whether computed prefixes stay for later requests."""
     most_kept: int | None = None
-    """Cells of a pool that may be kept: the rows of every step walk past each of them. None: all."""
+    """The most cells of a pool that may be kept, since every step's rows pass over each of them. None:
+    all."""
     quantum: int = 4
-    """Steps that the sequences of one adapter get at least before those of another have their turn."""
+    """The fewest steps that one adapter's sequences get before another adapter has its turn."""
     min_turn: float = 0.0
-    """Seconds that they get at least. The library builds its graphs anew when the adapter changes, which
+    """The fewest seconds of such a turn. The library rebuilds its graphs when the adapter changes, which
     takes about as long as a step of a small model."""
 
     def compute_prompt_budget(self, coming: int, pace: float) -> int:
-        """Prompt tokens of a step beside sequences that wait for their next token, while so many prompts come
-        in. `pace`: seconds that one prompt token takes; 0 while unknown."""
+        """The number of prompt tokens of a step while other sequences wait for their next token. `coming`:
+        the number of arriving prompts. `pace`: seconds that one prompt token takes; 0 while unknown."""
         rate = max(LEAST_PACE, 1 / pace) if pace else LEAST_PACE
         patience = self.step_latency * max(1, min(MOST_PATIENCE, coming))
         return max(1, min(self.budget, int(patience * rate)))
 
     @property
     def has_streams(self) -> bool:
-        """Whether each sequence has a stream of cells of its own."""
+        """Whether each sequence has its own stream of cells."""
         return self.exact or self.layout is KVLayout.STREAMS

@@ -1,9 +1,9 @@
-"""Filters over one row of weights, for what the largest of them cannot decide: wide nuclei, typical tokens,
-large k.
+"""Filters over one whole row of weights, for rows whose largest weights do not decide: wide nuclei, typical
+tokens, large k.
 
-What a filter leaves out becomes nothing, in place, so that a row needs no list of places. Nothing is sorted
-that is longer than SORTABLE: what is cut off is found by the leading bits of the keys, then by the next ones
-of those in which the edge lies, until all that is left is equal.
+A filter sets the weights that it excludes to 0, in place, so a row needs no list of indices. It sorts nothing
+longer than SORTABLE: it finds the boundary by the leading bits of the keys, then by the next bits of the keys
+around it, until few or only equal keys are left.
 """
 
 import numpy as np
@@ -13,27 +13,26 @@ from antiphon.domain.sampling import Sampling
 from antiphon.engines.sampling.logits import Floats, Ids, find_largest
 
 SORTABLE = 512
-"""Keys up to which sorting them is quickest."""
+"""The most keys for which sorting is fastest."""
 
 SHIFTS = (20, 10, 0)
-"""Bits of a key below those looked at in each pass; a key has 31."""
+"""The number of lower bits of a key that each pass ignores; a key has 31."""
 
 BINCOUNT_CHUNK = 1 << 14
-"""Numbers that are counted at once: counting makes copies of them, which are to stay in the cache."""
+"""The most numbers that are counted at once: counting copies them, and the copies should fit the cache."""
 
 MAX_FALL = np.float32(1e30)
-"""A fall in place of infinity, so that nothing times it is nothing."""
+"""A large fall that replaces infinity, so that its product with 0 is 0."""
 
 MIN_MASS = float(np.finfo(np.float64).tiny)
-"""Less than any weight: who asks for no mass at all, as a top-p of 0 does, gets one token."""
+"""Less than any weight. A request for no mass at all, such as a top-p of 0, still gets one token."""
 
 Wide = NDArray[np.float64]
 Keys = NDArray[np.int32]
 
 
 def apply_filters(sampling: Sampling, weights: Floats) -> None:
-    """Applies min-p, top-k, top-p and typical-p in this order. Weights that are filtered out become 0; at
-    least one stays.
+    """Applies min-p, top-k, top-p and typical-p in this order. Excluded weights become 0; at least one stays.
 
     `weights`: one row, the largest is 1.
     """
@@ -50,19 +49,19 @@ def apply_filters(sampling: Sampling, weights: Floats) -> None:
 
 
 def sum_weights(weights: Floats) -> float:
-    """The sum of a row, added up in pairs."""
+    """The sum of a row by pairwise summation."""
     return float(weights.sum())
 
 
 def keep_only(weights: Floats, places: Ids) -> None:
-    """Sets all weights but these to 0."""
+    """Sets all weights except those at `places` to 0."""
     kept = weights[places]
     weights.fill(0.0)
     weights[places] = kept
 
 
 def compute_atypicality(weights: Floats) -> Floats:
-    """How far each token's surprise is from the expected one (Meister and others, 2022), in nats."""
+    """The distance of each token's surprise from the expected one (Meister and others, 2022), in nats."""
     with np.errstate(divide="ignore"):
         falls = np.log(weights)
     np.maximum(falls, -MAX_FALL, out=falls)
@@ -72,7 +71,7 @@ def compute_atypicality(weights: Floats) -> Floats:
 
 def keep_smallest(keys: Keys, weights: Floats, wanted: float) -> None:
     """Keeps the fewest smallest keys whose weights sum to `wanted`, at least one, and sets the other weights
-    to 0; of equal keys the first stay.
+    to 0. Of equal keys the first are kept.
 
     `keys`: not negative.
     """
@@ -96,20 +95,20 @@ def sum_by_bin(keys: Keys, weights: Floats) -> Wide:
 
 
 def find_typical(weights: Wide, mass: float) -> Ids:
-    """Places of the fewest weights that sum to `mass` of the whole, those first whose surprise is nearest to
-    the expected one."""
+    """Indices of the fewest weights that sum to the part `mass` of the total. It takes tokens in order of how
+    near their surprise is to the expected one."""
     whole = float(weights.sum())
     chances = weights / whole
     with np.errstate(divide="ignore"):
         surprise = -np.log(chances)
     expected = float((chances * np.where(chances > 0, surprise, 0.0)).sum())
-    unusual = np.abs(surprise - expected).astype(np.float32)  # infinite where the weight is nothing
+    unusual = np.abs(surprise - expected).astype(np.float32)  # infinite where the weight is 0
     return find_fewest(unusual.view(np.int32), weights, mass * whole)
 
 
 def find_fewest(keys: Keys, weights: Floats | Wide, wanted: float) -> Ids:
-    """Places of the fewest smallest keys whose weights sum to `wanted`, at least one; of equal keys the
-    first.
+    """Indices of the fewest smallest keys whose weights sum to `wanted`, at least one. Of equal keys the
+    first are taken.
 
     `keys`: not negative.
     """
@@ -125,7 +124,7 @@ def find_fewest(keys: Keys, weights: Floats | Wide, wanted: float) -> Ids:
         sure.append(places[bins < edge])
         wanted -= float(sums[edge - 1]) if edge else 0.0
         places = places[bins == edge]
-    # Now few, or all equal.
+    # The remaining keys are few, or all equal.
     if len(places) <= SORTABLE:
         places = places[keys[places].argsort(kind="stable")]
     sums = weights[places].astype(np.float64).cumsum()

@@ -1,10 +1,9 @@
 """Rows of logits as wide as the vocabulary: their largest numbers, found without sorting, and
 log-probabilities.
 
-A row is seen as a table of columns, id modulo columns. The maxima of the columns cost one pass. The k-th
-largest maximum is a bound: none of the k largest numbers is below it, and hardly more than k numbers reach
-it. Log-probabilities are those of the model's own distribution, before masks, bias, penalties and
-temperature.
+A row is treated as a table of columns, id modulo columns. The maxima of the columns cost one pass. The k-th
+largest maximum is a bound: none of the k largest numbers is below it, and few more than k numbers reach it.
+Log-probabilities are those of the model's own distribution, before masks, bias, penalties and temperature.
 """
 
 from collections.abc import Sequence
@@ -21,20 +20,20 @@ Rows = NDArray[np.intp]
 
 COLUMNS, MANY_COLUMNS = 256, 1024
 MANY = 1 << 14
-"""Vocabulary from which a row has MANY_COLUMNS."""
+"""The smallest vocabulary whose rows have MANY_COLUMNS."""
 
 CROWDED_FACTOR = 8
-"""Times the wanted number that may reach the bound before ties are taken for what they are, and cut."""
+"""If more than this many times the requested numbers reach the bound, they are treated as ties and cut."""
 
 LOWEST = np.finfo(np.float32).min
 
 ID_BITS, ORDER_BITS = 22, 32
 ROWS = 1 << 8
-"""Rows of a block: with an id and a number they make one sortable integer."""
+"""The most rows of a block: row, id and number together make one sortable integer."""
 
 
 def count_columns(vocabulary: int) -> int:
-    """Columns of a row. A row with fewer ids has one column for each."""
+    """The number of columns of a row. A row with fewer ids has one column for each."""
     return min(vocabulary, MANY_COLUMNS if vocabulary >= MANY else COLUMNS)
 
 
@@ -62,14 +61,14 @@ def sum_columns(rows: Floats) -> Floats:
 
 @dataclass(slots=True)
 class TopLogits:
-    """The largest numbers of each row, in descending order, of equal ones the lower id first."""
+    """The largest numbers of each row, in descending order; of equal ones the lower id comes first."""
 
     ids: Ids
     """(rows, count)"""
     values: Floats
-    """(rows, count); -infinity where a row has no more numbers."""
+    """(rows, count); -infinity for missing numbers."""
     found: NDArray[np.intp]
-    """(rows,) how many of them there are."""
+    """(rows,) the count of numbers found in each row."""
 
 
 @dataclass(slots=True)
@@ -79,7 +78,7 @@ class LogitBlock:
     rows: Floats
     maxima: Floats
     tops: Floats
-    """(rows,) the largest number of each; NaN where a row holds one."""
+    """(rows,) the largest number of each row; NaN if the row contains NaN."""
 
     @classmethod
     def of(cls, rows: Floats) -> "LogitBlock":
@@ -88,7 +87,7 @@ class LogitBlock:
         return cls(rows, maxima, maxima.max(axis=1))
 
     def select(self, picked: Rows) -> "LogitBlock":
-        """These rows, in ascending order. Nothing is copied when they are all rows."""
+        """Selects these rows, in ascending order. Nothing is copied if they are all rows."""
         if len(picked) == len(self.rows):
             return self
         return LogitBlock(
@@ -116,7 +115,7 @@ class LogitBlock:
         return TopLogits(ids, values, np.minimum(found, count))
 
     def _candidates(self, count: int) -> Ids:
-        """Flat places of all numbers that may be among the `count` largest finite ones of their rows."""
+        """Flat indices of all numbers that may be among the `count` largest finite ones of their rows."""
         height, across = self.maxima.shape
         bounds = np.full(height, LOWEST)
         if count <= across:
@@ -133,19 +132,19 @@ class LogitBlock:
 
 
 def select_rows(numbers: Floats, picked: Rows) -> Floats:
-    """The numbers of these rows, in ascending order. Nothing is copied when they are all rows."""
+    """The numbers of these rows, in ascending order. Nothing is copied if they are all rows."""
     return numbers if len(picked) == len(numbers) else numbers[picked]
 
 
 def make_sort_keys(values: Floats) -> NDArray[np.int64]:
-    """32-bit integers that get smaller as the number gets larger."""
-    bits = (values + np.float32(0.0)).view(np.int32)  # adding makes one zero of the two
+    """Makes 32-bit integers whose order is opposite to that of the numbers."""
+    bits = (values + np.float32(0.0)).view(np.int32)  # adding 0.0 turns -0.0 into 0.0
     rising = bits ^ ((bits >> 31) & 0x7FFFFFFF)
     return np.int64(0x7FFFFFFF) - rising
 
 
 def find_largest(row: Floats, count: int) -> Ids:
-    """Places of the `count` largest, ascending; of equal ones the first."""
+    """Indices of the `count` largest numbers, ascending; of equal ones the first."""
     threshold = np.partition(row, len(row) - count)[len(row) - count]
     above = np.flatnonzero(row > threshold)
     equal = np.flatnonzero(row == threshold)[: count - len(above)]
@@ -153,18 +152,18 @@ def find_largest(row: Floats, count: int) -> Ids:
 
 
 CHUNK = 1 << 17
-"""Numbers that are worked on at once: they stay in the processor's cache."""
+"""The most numbers that are processed at once, so that they stay in the processor's cache."""
 
 NO_NUMBER = "the model's output is not a number; its weights or the KV cache are damaged"
 
 
 def count_chunk_rows(vocabulary: int) -> int:
-    """Rows that are worked on at once."""
+    """The number of rows that are processed at once."""
     return max(1, min(ROWS, CHUNK // vocabulary))
 
 
 def compute_top_logprobs(rows: Floats, tops: Floats, room: Floats) -> NDArray[np.float64]:
-    """The log-probability of each row's likeliest token, as (rows,). Overwrites as many rows of `room`."""
+    """The log-probability of each row's likeliest token, as (rows,). It overwrites as many rows of `room`."""
     shifted = np.subtract(rows, tops[:, None], out=room[: len(rows)])
     sums = np.exp(shifted, out=shifted).sum(axis=1)
     said: NDArray[np.float64] = -np.log(sums.astype(np.float64))
@@ -176,7 +175,8 @@ Pairs = tuple[tuple[int, float], ...]
 
 
 def list_likeliest(block: LogitBlock, best: NDArray[np.float64], count: int) -> list[Pairs]:
-    """The likeliest (id, log-probability) of each row, best first; `best`: those of the likeliest."""
+    """The likeliest (id, log-probability) pairs of each row, best first. `best` gives the log-probability of
+    each row's likeliest token."""
     head = block.find_top(count)
     values = head.values - block.tops[:, None].astype(np.float64) + best[:, None]
     rows = zip(head.ids.tolist(), values.tolist(), head.found.tolist(), strict=True)
@@ -184,7 +184,7 @@ def list_likeliest(block: LogitBlock, best: NDArray[np.float64], count: int) -> 
 
 
 def pick_logprobs(block: LogitBlock, best: NDArray[np.float64], row: int, tokens: Sequence[int]) -> Pairs:
-    """Log-probabilities of these tokens in a row."""
+    """The log-probabilities of these tokens in a row."""
     values = block.rows[row, np.asarray(tokens, dtype=np.intp)].astype(np.float64)
     said = values - float(block.tops[row]) + float(best[row])
     return tuple(zip(tokens, said.tolist(), strict=True))
@@ -194,8 +194,8 @@ def score_prompt(
     logits: Floats, tokens: Sequence[int] | NDArray[np.int32], k: int
 ) -> tuple[bytes, bytes, bytes, bytes]:
     """Log-probabilities of the tokens that followed each row, those of the k likeliest, and the rank of each
-    token: (float32, int32 ids, float32, int32), little-endian, row by row. Raises EngineError when logits are
-    no numbers.
+    token: (float32, int32 ids, float32, int32), little-endian, row by row. Raises EngineError if logits are
+    NaN.
 
     `logits`: (rows, vocabulary), only read.
     """
@@ -233,7 +233,7 @@ def _score(
 
 
 def fill_missing_ids(head: TopLogits, row: int, vocabulary: int) -> None:
-    """Fills a row's missing places with ids of no probability."""
+    """Fills a row's missing entries with ids of zero probability."""
     found, wanted = int(head.found[row]), head.ids.shape[1]
     others = np.setdiff1d(np.arange(min(vocabulary, 2 * wanted)), head.ids[row, :found])
     head.ids[row, found:] = others[: wanted - found]

@@ -1,8 +1,8 @@
-"""One call draws the tokens of a whole step.
+"""Draws the tokens of a whole step in one call.
 
-Masks, logit bias and penalties, then temperature, then min-p, top-k, top-p, typical-p, or Mirostat in the
-place of these four. A block of rows that fits the cache is worked on at once. Most filters are decided by a
-row's TOP_COUNT largest logits; where these do not suffice, that row is filtered by itself. Everything is
+Logit bias, penalties and masks come first, then temperature, then min-p, top-k, top-p, typical-p, or Mirostat
+instead of these four. It processes one block of rows at a time, small enough for the cache. A row's TOP_COUNT
+largest logits decide most filters; if they do not suffice, that row is filtered as a whole. Everything is
 computed row by row or number by number, so a row's token does not depend on the rows beside it.
 """
 
@@ -41,11 +41,10 @@ from antiphon.engines.sampling.sampling_state import (
 from antiphon.errors import AntiphonError, EngineError, InvalidValue
 
 TOP_COUNT, LONG_TOP_COUNT = 64, 256
-"""Largest logits of a row that are looked at first; LONG_TOP_COUNT when top-k asks for more than
-TOP_COUNT."""
+"""The number of a row's largest logits that are examined first; LONG_TOP_COUNT if top-k exceeds TOP_COUNT."""
 
 SHARED_ALTERNATIVES = 64
-"""Likeliest tokens of a row up to which all rows of a block list as many as the one that asks for most."""
+"""The most alternatives of a row for which all rows of a block list as many as the largest request."""
 
 NO_TOKEN = (
     "no token is left that may be drawn: "
@@ -57,7 +56,7 @@ Flags = NDArray[np.bool_]
 
 
 class SampledToken(NamedTuple):
-    """A token and its log-probabilities. It is a tuple, because one is made for each token."""
+    """A token and its log-probabilities. It is a tuple for speed, because one is made for each token."""
 
     token: int
     logprob: float | None = None
@@ -66,7 +65,7 @@ class SampledToken(NamedTuple):
 
 
 RowResult = tuple[SampledToken, float | None] | AntiphonError | None
-"""A row's token and, where Mirostat steers, its surprise in bits; or the error that ends its sequence."""
+"""A row's token with its surprise in bits if Mirostat is on; or the error that ends its sequence."""
 
 
 @dataclass(slots=True)
@@ -75,7 +74,7 @@ class FilterSettings:
 
     states: list[SamplingState]
     uniforms: Wide
-    """In [0, 1): where in the distribution the token lies."""
+    """In [0, 1): the random position in the cumulative distribution."""
     inverse_temperatures: Floats
     """One over the temperature."""
     min_p: Wide
@@ -98,7 +97,7 @@ class FilterSettings:
 
 
 class Sampler:
-    """Draws for one size of vocabulary; one thread uses it."""
+    """Draws for one size of vocabulary; only one thread may use it."""
 
     def __init__(self, vocabulary: int) -> None:
         self._size = count_chunk_rows(vocabulary)
@@ -108,11 +107,12 @@ class Sampler:
     def draw(
         self, logits: Floats, drawings: Sequence[SamplingState | None]
     ) -> list[SampledToken | AntiphonError | None]:
-        """The token of each row, or the error that ends its sequence; the states note their tokens.
+        """Draws the token of each row, or returns the error that ends its sequence. The states note their
+        tokens.
 
-        `logits`: (rows, vocabulary), the model's own, only read. A state is None for a row that nobody needs.
-        Raises nothing: a defect of ours in one row is an InternalError that says where it is, and the other
-        rows keep their tokens.
+        `logits`: (rows, vocabulary), the model's own, only read. A state is None for a row whose token is not
+        needed. Raises nothing: a defect in one row becomes an InternalError that names its place, and the
+        other rows keep their tokens.
         """
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             try:
@@ -126,7 +126,7 @@ class Sampler:
             return [note_draw(*each) for each in zip(drawings, found, strict=True)]
 
     def _draw_all(self, logits: Floats, drawings: Sequence[SamplingState | None]) -> list[RowResult]:
-        """The results of `draw`, before any state has noted them."""
+        """Computes the results of `draw`; the states are not changed yet."""
         if all(drawing is None or drawing.is_plain for drawing in drawings):
             return _take_likeliest(logits, drawings)
         starts = range(0, len(drawings), self._size)
@@ -161,7 +161,7 @@ class Sampler:
     def _get_logprobs(
         self, raw: LogitBlock, asked: dict[int, SamplingState]
     ) -> dict[int, tuple[float, Pairs]]:
-        """By row, the log-probability of its likeliest token, and the tokens asked for beside it."""
+        """For each row that reports log-probabilities, that of its likeliest token and the alternatives."""
         if not asked:
             return {}
         block = raw.select(np.array([*asked], dtype=np.intp))
@@ -170,7 +170,7 @@ class Sampler:
         return dict(zip(asked, zip(best.tolist(), parts, strict=True), strict=True))
 
     def _apply_changes(self, raw: LogitBlock, asked: dict[int, SamplingState]) -> LogitBlock:
-        """The block with bias, penalties and masks: a copy when there are any."""
+        """The block with bias, penalties and masks: a copy if there are any."""
         if not asked:
             return raw
         rows = self._copied[: len(raw.rows)]
@@ -182,7 +182,7 @@ class Sampler:
     def _draw_tokens(
         self, block: LogitBlock, asked: dict[int, SamplingState]
     ) -> dict[int, tuple[int, float | None]]:
-        """The token of each row that has a legal one, and its surprise where that steers."""
+        """Draws the token of each row that has an allowed one, with its surprise if Mirostat is on."""
         found: dict[int, tuple[int, float | None]] = {}
         groups: dict[int, list[int]] = {}
         for row, drawing in asked.items():
@@ -202,7 +202,7 @@ class Sampler:
 
 
 def list_alternatives(block: LogitBlock, best: Wide, asked: Sequence[SamplingState]) -> Iterator[Pairs]:
-    """The tokens to report beside each row's drawn token; `best`: log-probabilities of the likeliest."""
+    """The alternatives to report for each row. `best`: the log-probabilities of the likeliest tokens."""
     counts = [0 if one.listed_tokens else one.logprobs or 0 for one in asked]
     most = max((count for count in counts if count <= SHARED_ALTERNATIVES), default=0)
     lists = list_likeliest(block, best, most) if most else None
@@ -217,7 +217,7 @@ def list_alternatives(block: LogitBlock, best: Wide, asked: Sequence[SamplingSta
 
 
 def choose_top_count(drawing: SamplingState) -> int:
-    """How many of a row's largest logits to look at; 0 when nothing is filtered."""
+    """The number of a row's largest logits to examine; 0 if nothing is filtered."""
     sampling = drawing.sampling
     if drawing.mirostat is not None:
         return ESTIMATION_TOKENS if drawing.mirostat.version == 1 else TOP_COUNT
@@ -228,7 +228,7 @@ def choose_top_count(drawing: SamplingState) -> int:
 
 
 class _FilterGroup:
-    """Rows of a block that look at the same number of largest logits."""
+    """Rows of a block that examine the same number of largest logits."""
 
     def __init__(self, block: LogitBlock, wanted: FilterSettings, room: Floats) -> None:
         self._block = block
@@ -265,7 +265,8 @@ class _FilterGroup:
         return list(zip(tokens.tolist(), surprises, strict=True))
 
     def _apply_bounds(self, head: TopLogits, weights: Wide) -> tuple[Flags, Flags]:
-        """What min-p and top-k keep of each row's head, and for which rows that is all they keep."""
+        """Applies min-p and top-k to each row's head. Returns the kept tokens, and the rows for which no
+        token outside the head is kept."""
         wanted, length = self._settings, weights.shape[1]
         counts = np.where(wanted.top_k > 0, np.minimum(wanted.top_k, head.found), head.found)
         kept = (np.arange(length) < counts[:, None]) & (weights >= wanted.min_p[:, None])
@@ -274,7 +275,8 @@ class _FilterGroup:
         return kept, exhausted | bounded | (weights[:, -1] < wanted.min_p)
 
     def _cut_to_nucleus(self, kept: Flags, closed: Flags, weights: Wide, masses: Wide) -> Flags:
-        """Cuts the kept to the nucleus; for which rows what is kept now is all that the filters keep."""
+        """Cuts the kept tokens to the nucleus. Returns the rows for which no token outside the head is
+        kept."""
         wanted = self._settings
         sums = np.where(kept, weights, 0.0).cumsum(axis=1)
         needed = wanted.top_p * masses
@@ -286,7 +288,7 @@ class _FilterGroup:
         return decided
 
     def _filter_alone(self, kept: Flags, decided: Flags, weights: Wide, masses: Wide) -> None:
-        """Typical-p and Mirostat, row by row."""
+        """Applies typical-p and Mirostat, row by row."""
         for row, drawing in enumerate(self._settings.states):
             steering, typical = drawing.mirostat, drawing.sampling.typical_p
             if steering is not None:
@@ -297,7 +299,7 @@ class _FilterGroup:
                 kept[row, candidates[find_typical(weights[row, candidates], typical)]] = True
 
     def _steer(self, steering: MirostatThreshold, kept: Flags, weights: Wide, mass: float) -> bool:
-        """Cuts a row's head as Mirostat does; whether the cut lies in it."""
+        """Cuts a row's head by Mirostat. Returns whether the cut is within the head."""
         if steering.version == 1:
             count = steering.count_kept(weights, self._block.rows.shape[1])
             kept[count:] = False
@@ -308,8 +310,8 @@ class _FilterGroup:
         return bool(weights[-1] < least)
 
     def _draw_from_whole(self, rows: Rows, weights: Floats, masses: Wide) -> tuple[Rows, Floats]:
-        """Tokens of the rows whose heads do not say what is kept, and their weights; filters the rows'
-        `weights` in place."""
+        """Draws tokens of the rows whose heads do not decide the filters; also returns their weights. It
+        filters the rows' `weights` in place."""
         for row, each, mass in zip(rows.tolist(), weights, masses.tolist(), strict=True):
             drawing = self._settings.states[row]
             if drawing.mirostat is None:
@@ -335,7 +337,8 @@ class _FilterGroup:
 
 
 def draw_by_columns(weights: Floats, sums: Wide, wanted: Wide) -> NDArray[np.intp]:
-    """For each row the id at which the running sum, column by column, passes the wanted part of the whole.
+    """For each row, the id at which the running sum, column by column, exceeds the part `wanted` of the
+    total.
 
     `sums`: running sums of the columns.
     """
@@ -354,7 +357,7 @@ def draw_by_columns(weights: Floats, sums: Wide, wanted: Wide) -> NDArray[np.int
 
 
 def find_passing(weights: Wide, wanted: Wide) -> NDArray[np.intp]:
-    """For each row the place at which the running sum passes the wanted part of the whole."""
+    """For each row, the index at which the running sum exceeds the part `wanted` of the total."""
     sums = weights.cumsum(axis=1)
     targets = np.minimum(wanted * sums[:, -1], np.nextafter(sums[:, -1], 0.0))
     spots: NDArray[np.intp] = (sums <= targets[:, None]).sum(axis=1)
@@ -362,7 +365,7 @@ def find_passing(weights: Wide, wanted: Wide) -> NDArray[np.intp]:
 
 
 def _take_likeliest(logits: Floats, drawings: Sequence[SamplingState | None]) -> list[RowResult]:
-    """Greedy tokens without anything else."""
+    """Takes the greedy tokens of rows that need nothing else."""
     tokens = logits.argmax(axis=1)
     sound = np.isfinite(logits[np.arange(len(tokens)), tokens]).tolist()
     results: list[RowResult] = []
@@ -375,7 +378,7 @@ def _take_likeliest(logits: Floats, drawings: Sequence[SamplingState | None]) ->
 
 
 def note_draw(drawing: SamplingState | None, found: RowResult) -> SampledToken | AntiphonError | None:
-    """Has the state note its token; returns the token or the error."""
+    """Adds the token to the state. Returns the token or the error."""
     if drawing is None or not isinstance(found, tuple):
         return None if isinstance(found, tuple) else found
     drawn, surprise = found

@@ -1,7 +1,8 @@
-"""What the draws of one sequence depend on: its bans, penalties, Mirostat threshold and random numbers.
+"""The state on which the draws of one sequence depend: its bans, penalties, Mirostat threshold and random
+numbers.
 
-A state is made once and changes with its own draws alone, so it outlives preemption. It computes nothing over
-the vocabulary: in a row of logits it changes the tokens that it knows.
+A state is made once and changes with its own draws alone, so it survives preemption. It computes nothing over
+the vocabulary: in a row of logits it changes only the tokens that it knows.
 """
 
 from collections import deque
@@ -20,7 +21,7 @@ Floats = NDArray[np.float32]
 Ids = NDArray[np.intp]
 
 ESTIMATION_TOKENS = 100
-"""Likeliest tokens from which version 1 estimates the exponent of Zipf's law."""
+"""The number of likeliest tokens from which version 1 estimates the exponent of Zipf's law."""
 
 VERSIONS = (1, 2)
 
@@ -46,12 +47,12 @@ class MirostatThreshold:
         self.threshold = 2.0 * wanted.target
 
     def find_min_weight(self, mass: float) -> float:
-        """Version 2: the smallest weight whose surprise is within the threshold, of weights that sum to
-        `mass`."""
+        """Version 2: the smallest weight whose surprise is within the threshold. `mass` is the sum of the
+        weights."""
         return float(mass * 2.0 ** -max(self.threshold, 0.0))
 
     def count_kept(self, best: NDArray[np.float64], vocabulary: int) -> int:
-        """Version 1: how many of the likeliest tokens to keep, by Zipf's law fitted to the best weights in
+        """Version 1: the number of likeliest tokens to keep, by Zipf's law fitted to the best weights in
         descending order."""
         best = best[:ESTIMATION_TOKENS][best[:ESTIMATION_TOKENS] > 0]
         if len(best) < 2:
@@ -61,25 +62,25 @@ class MirostatThreshold:
         exponent = float((steps * falls).sum() / (steps * steps).sum())
         bits = max(self.threshold, 0.0) * log(2.0)
         if exponent <= 0:
-            return vocabulary  # all alike: there is no tail to cut
+            return vocabulary  # all weights are equal, so there is no tail to cut
         excess = exponent - 1.0
-        # (excess * 2^limit / (1 - vocabulary^-excess)) ^ (1 / exponent), by logarithms; its limit where
-        # excess is 0
+        # (excess * 2^limit / (1 - vocabulary^-excess)) ^ (1 / exponent), by logarithms; the limit if excess
+        # is 0
         scale = log(vocabulary) if abs(excess) < 1e-9 else (1.0 - vocabulary**-excess) / excess
         size = (bits - log(scale)) / exponent
         return vocabulary if size > log(vocabulary) else max(1, round(exp(size)))
 
     def observe(self, surprise: float) -> None:
-        """Moves the threshold after a token of so many bits."""
+        """Moves the threshold after a token with this surprise in bits."""
         self.threshold -= self._rate * (surprise - self._target)
 
 
 class BannedSequences:
-    """Sequences of tokens that one output must not hold. `add` extends the output. Each step looks only at
-    the sequences whose second-last token was just drawn."""
+    """Token sequences that one output must not contain. `add` extends the output. Each step examines only the
+    sequences whose second-last token was just drawn."""
 
     def __init__(self, sequences: Iterable[tuple[int, ...]]) -> None:
-        """Each of at least one token."""
+        """Each sequence has at least one token."""
         always: set[int] = set()
         self._after: dict[int, list[tuple[tuple[int, ...], int]]] = {}
         longest = 0
@@ -93,7 +94,7 @@ class BannedSequences:
         self._output: deque[int] = deque(maxlen=longest)
 
     def add(self, token: int) -> None:
-        """The output's next token."""
+        """Extends the output by a token."""
         self._output.append(token)
 
     def find_banned(self) -> Ids:
@@ -107,34 +108,34 @@ class BannedSequences:
 
 
 MAX_GREEDY_TEMPERATURE = 1e-5
-"""Temperature up to which the likeliest token is taken: dividing by less overflows, and would say the
-same."""
+"""The highest temperature at which the likeliest token is taken: dividing by a smaller one overflows, and
+would give the same token."""
 
 MAX_LOGIT = np.float32(1e30)
 """No bias or penalty lifts a logit above this, so that differences of logits stay numbers."""
 
 FIRST_CAPACITY = 64
-"""Tokens that a table of occurrences has room for beyond the prompt's; it doubles."""
+"""The initial room for tokens beyond the prompt's in a table of occurrences; it doubles as needed."""
 
 
 class TokenPenalties:
-    """The tokens of prompt and output, and the penalty of each. Penalties touch these and no others."""
+    """The tokens of prompt and output, and the penalty of each. Penalties change only these tokens."""
 
     def __init__(self, sampling: Sampling, prompt: Iterable[int]) -> None:
         known = sorted(set(prompt)) if sampling.repetition_penalty != 1 else []
         self._places = {token: place for place, token in enumerate(known)}
         self._ids: Ids = np.array([*known, *[0] * FIRST_CAPACITY], dtype=np.intp)
         self._costs: Floats = np.zeros(len(self._ids), dtype=np.float32)
-        """Presence and frequency penalties of the token in that place."""
+        """The presence and frequency penalties of the token at the same index."""
         self._presence = sampling.presence_penalty
         self._frequency = sampling.frequency_penalty
         self._counts: dict[int, int] = {}
-        """Of the output's tokens."""
+        """The occurrences of each token in the output."""
         self._above = np.float32(1.0 / sampling.repetition_penalty)
         self._below = np.float32(sampling.repetition_penalty)
 
     def add(self, token: int) -> None:
-        """Counts one token of the output."""
+        """Counts one more token of the output."""
         place = self._places.setdefault(token, len(self._places))
         if place == len(self._ids):
             self._ids = np.concatenate((self._ids, np.zeros_like(self._ids)))
@@ -144,7 +145,7 @@ class TokenPenalties:
         self._costs[place] = self._presence + self._frequency * count
 
     def penalise(self, row: Floats) -> None:
-        """Changes the logits of the tokens that occurred."""
+        """Applies the penalties to the logits of the tokens that occurred."""
         ids = self._ids[: len(self._places)]
         values = row[ids]
         if self._below != 1:
@@ -155,39 +156,39 @@ class TokenPenalties:
 
 @dataclass(slots=True, eq=False)
 class SamplingState:
-    """What the draws of one sequence depend on. Building it raises InvalidValue for what this vocabulary
-    cannot do."""
+    """The state on which the draws of one sequence depend. Raises InvalidValue for parameters that do not fit
+    this vocabulary."""
 
     sampling: Sampling
     choice: int
     logprobs: int | None
-    """None: none. k: the drawn token's log-probability, and those of the k likeliest."""
+    """None: no log-probabilities. k: those of the drawn token and of the k likeliest."""
     prompt: InitVar[Sequence[int]]
     ends: InitVar[Iterable[int]]
     """The model's end-of-generation tokens."""
     stops: InitVar[Iterable[int]]
-    """Tokens that end this sequence too."""
+    """Tokens that also end this sequence."""
     vocabulary: InitVar[int]
     listed_tokens: tuple[int, ...] = ()
-    """Tokens whose log-probabilities are told in the place of the k likeliest."""
+    """Tokens whose log-probabilities are reported instead of the k likeliest."""
 
     position: int = field(init=False, default=0)
-    """Tokens drawn so far: the position of the next draw."""
+    """The number of tokens drawn so far, which is the position of the next draw."""
     key: int = field(init=False, default=0)
-    """64 bits that stand for seed and choice."""
+    """A 64-bit hash of seed and choice."""
     is_greedy: bool = field(init=False, default=False)
     mirostat: MirostatThreshold | None = field(init=False, default=None)
-    """Mirostat's state."""
+    """Mirostat's threshold, if it is on."""
     mask: NDArray[np.bool_] | None = field(init=False, default=None)
-    """What a constraint allows the next draw, one flag for each id; set before each."""
+    """The tokens that a constraint allows in the next draw, one flag for each id; set before each draw."""
     is_forced: bool = field(init=False, default=False)
-    """Whether that is one token, so that there is nothing to draw."""
+    """Whether the mask allows one token only, so that nothing is drawn."""
     _penalties: TokenPenalties | None = field(init=False, default=None)
     _bias: tuple[Ids, Floats] | None = field(init=False, default=None)
     _allowed: Ids | None = field(init=False, default=None)
     _bans: BannedSequences | None = field(init=False, default=None)
     _always_changes: bool = field(init=False, default=False)
-    """Whether one of these four is there."""
+    """Whether logit bias, penalties, or allowed or banned tokens apply to every draw."""
     _early_ends: Ids | None = field(init=False, default=None)
     """Tokens that may not be drawn before `min_tokens`."""
 
@@ -220,14 +221,14 @@ class SamplingState:
 
     @property
     def changes_logits(self) -> bool:
-        """Whether the next draw uses other logits than the model's."""
+        """Whether the next draw changes the model's logits."""
         if self._early_ends is not None and self.position >= self.sampling.min_tokens:
             self._early_ends = None
         return self._always_changes or self._early_ends is not None or self.mask is not None
 
     def may_forbid(self, tokens: Sequence[int]) -> bool:
-        """Whether one of the next tokens may be forbidden. Then each must be drawn, even where a constraint
-        leaves no other."""
+        """Whether one of the next tokens may be forbidden. Then each must be drawn, even if a constraint
+        allows no other token."""
         if self._bans is not None or self._allowed is not None:
             return True
         early = (
@@ -237,12 +238,12 @@ class SamplingState:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the next draw is the model's likeliest token, and nothing is reported about it."""
+        """Whether the next draw takes the model's likeliest token and reports nothing about it."""
         return self.is_greedy and self.logprobs is None and not self.changes_logits
 
     def apply_to(self, row: Floats) -> None:
         """Applies logit bias, penalties and masks to a row, in place. Masks come last, so that nothing is
-        added to an infinity; the result is that of masks first."""
+        added to an infinity; the result equals that of masks first."""
         if self._bias is not None:
             ids, values = self._bias
             row[ids] += values
@@ -260,7 +261,7 @@ class SamplingState:
             row[~self.mask] = -np.inf
 
     def accept(self, token: int, surprise: float | None = None) -> None:
-        """Notes the drawn token, and where Mirostat is on its surprise in bits."""
+        """Notes the drawn token, and its surprise in bits if Mirostat is on."""
         self.position += 1
         if self._penalties is not None:
             self._penalties.add(token)
@@ -271,7 +272,7 @@ class SamplingState:
 
 
 def require_valid_sampling(sampling: Sampling, vocabulary: int) -> None:
-    """Raises InvalidValue for a value without a meaning. The ranges of a dialect are narrower."""
+    """Raises InvalidValue for a value outside its valid range. The ranges of a dialect are narrower."""
     wrong = {
         "temperature": not 0 <= sampling.temperature < float("inf"),
         "top_p": not 0 <= sampling.top_p <= 1,
@@ -310,11 +311,11 @@ def require_known(name: str, tokens: Iterable[int], vocabulary: int) -> None:
 
 
 def sum_biases(biases: Iterable[tuple[int, float]]) -> tuple[Ids, Floats]:
-    """Token ids and the bias of each; biases of one token add up."""
+    """Token ids and the bias of each; several biases of one token are added."""
     sums: dict[int, float] = {}
     for token, value in biases:
         sums[token] = sums.get(token, 0.0) + value
-    with np.errstate(over="ignore"):  # a bias that no float32 holds bans the token
+    with np.errstate(over="ignore"):  # a bias too large for float32 bans the token
         values = np.array(list(sums.values()), dtype=np.float64).clip(max=float(MAX_LOGIT)).astype(np.float32)
     return np.array(list(sums), dtype=np.intp), values
 
@@ -327,14 +328,14 @@ S27, S30, S31, S11 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(11)
 
 
 def hash_seed(seed: int, choice: int) -> int:
-    """64 bits made of seed and choice."""
+    """Hashes seed and choice to 64 bits."""
     packed = (seed % 2**64).to_bytes(8, "little") + choice.to_bytes(8, "little")
     return int.from_bytes(blake2b(packed, digest_size=8).digest(), "little")
 
 
 def draw_uniform(keys: Sequence[int], positions: Sequence[int]) -> NDArray[np.float64]:
-    """Numbers in [0, 1), each from its key and position alone: the SplitMix64 generator (Steele and others,
-    2014), started at the key and read at the position."""
+    """Numbers in [0, 1), each determined by its key and position alone: the SplitMix64 generator (Steele and
+    others, 2014), started at the key and read at the position."""
     state = np.array(keys, dtype=np.uint64) + np.array(positions, dtype=np.uint64) * STRIDE + STRIDE
     state = (state ^ (state >> S30)) * FIRST
     state = (state ^ (state >> S27)) * SECOND

@@ -1,8 +1,8 @@
-"""The adapters that the engine knows: which are in memory, which one is on, and which sequences use each.
+"""The adapters that the engine knows: which are in memory, which one is active, and which sequences use each.
 
 An adapter is known by the digest of its content. Hundreds may be known. The last used ones are in memory, up
-to a bound in bytes; the others are read again when they are needed. All of it belongs to the decode thread,
-except where a note says otherwise.
+to a bound in bytes; the others are read again when they are needed. The decode thread owns all of it, except
+where a doc says otherwise.
 """
 
 from collections import Counter
@@ -14,7 +14,7 @@ from typing import Protocol
 from antiphon.errors import EngineError, InvalidValue, LoadError
 
 FileStamp = tuple[int, int, int]
-"""Size, time of the last change and number of a file: while these are the same, so is its content."""
+"""Size, modification time and inode of a file. While these are the same, so is its content."""
 
 
 class LoadedAdapter(Protocol):
@@ -31,7 +31,7 @@ class _KnownAdapter:
     stamp: FileStamp
     native: LoadedAdapter | None = None
     fault: str = ""
-    """Why it is not computed with, though it was read."""
+    """Why the adapter is not used although it was read; empty if it is usable."""
 
     @property
     def size(self) -> int:
@@ -47,12 +47,12 @@ class AdapterCache:
         turn_on: Callable[[LoadedAdapter | None], None],
         room: int,
     ) -> None:
-        """`room`: bytes of adapters kept in memory; the one in use always is."""
+        """`room` is the most bytes of adapters in memory; the one in use always stays."""
         self._read = read
         self._set_native = turn_on
         self._room = room
         self._known: dict[str, _KnownAdapter] = {}
-        """In the order of last use, the latest last."""
+        """The known adapters in the order of last use, the latest last."""
         self._on: str | None = None
 
     def __len__(self) -> int:
@@ -63,11 +63,11 @@ class AdapterCache:
 
     @property
     def loaded(self) -> int:
-        """How many are in memory."""
+        """The number of adapters in memory."""
         return sum(known.native is not None for known in self._known.values())
 
     def add(self, digest: str, path: Path) -> None:
-        """Makes an adapter known, and reads it once to see that it can be. Raises LoadError."""
+        """Adds an adapter and reads it once to prove that it can be loaded. Raises LoadError."""
         stamp = read_stamp(path)
         known = self._known.get(digest)
         if known is not None:
@@ -77,7 +77,7 @@ class AdapterCache:
         self._make_room(keep=digest)
 
     def remove(self, digest: str) -> None:
-        """Forgets an adapter that nobody computes with any more."""
+        """Forgets an adapter that no sequence uses any more."""
         known = self._known.pop(digest, None)
         if known is None:
             return
@@ -87,8 +87,8 @@ class AdapterCache:
             known.native.close()
 
     def use(self, digest: str | None) -> None:
-        """Makes the next decode compute with this adapter, or with none. Raises EngineError when the adapter
-        cannot be read any more, or was found to give no numbers."""
+        """Makes the next decode compute with this adapter, or with none. Raises EngineError if the adapter
+        cannot be read any more, or is banned."""
         if digest == self._on:
             return
         native = None if digest is None else self._get_native(digest)
@@ -112,7 +112,7 @@ class AdapterCache:
             self.use(None)
 
     def find_unloaded(self, digest: str) -> Path | None:
-        """The file of an adapter that is known and not in memory. From any thread."""
+        """The file of an adapter that is known and not in memory. Any thread may call it."""
         known = self._known.get(digest)
         return None if known is None or known.native is not None else known.path
 
@@ -150,7 +150,7 @@ class AdapterCache:
 
 
 def read_stamp(path: Path) -> FileStamp:
-    """Raises LoadError when the file cannot be read."""
+    """Reads a file's stamp. Raises LoadError when the file cannot be read."""
     try:
         facts = path.stat()
     except OSError as problem:
@@ -162,11 +162,11 @@ NO_NUMBERS = "the adapter's weights give no numbers with this model; unload it, 
 
 
 class AdapterRefs:
-    """Counts the queued and running sequences of each adapter; decides which adapters are refused, and
-    forgets one with its last user."""
+    """Counts the queued and running sequences of each adapter. It decides which adapters are refused, and
+    forgets one after its last user."""
 
     def __init__(self, cache: AdapterCache, forget: Callable[[str], None]) -> None:
-        """`forget` drops everything that is kept of an adapter that goes away."""
+        """`forget` drops the prefixes that were computed with a removed adapter."""
         self._cache = cache
         self._forget = forget
         self._users: Counter[str] = Counter()
@@ -174,7 +174,7 @@ class AdapterRefs:
         self._proved: set[str] = set()
 
     def add(self, digest: str, path: Path) -> None:
-        """Makes an adapter usable. Raises InvalidValue when it cannot be read; then nothing has changed."""
+        """Makes an adapter usable. Raises InvalidValue if it cannot be read; then nothing has changed."""
         try:
             self._cache.add(digest, path)
         except LoadError as problem:
@@ -189,7 +189,7 @@ class AdapterRefs:
             self._drop_if_unused(digest)
 
     def find_refusal(self, digest: str | None) -> InvalidValue | None:
-        """The error for a new sequence that cannot have this adapter, if there is one."""
+        """The error that refuses this adapter to a new sequence, or None."""
         if digest is None or self.is_usable(digest):
             return None
         return InvalidValue(f"the engine has no adapter {digest!r}; name one that is loaded", param="adapter")
@@ -199,22 +199,22 @@ class AdapterRefs:
         return digest is None or (digest in self._cache and digest not in self._leaving)
 
     def acquire(self, digest: str | None) -> None:
-        """Counts a sequence that uses it from here on."""
+        """Counts a new sequence that uses the adapter."""
         if digest is not None:
             self._users[digest] += 1
 
     def release(self, digest: str | None) -> None:
-        """Counts a sequence that uses it no longer."""
+        """Counts one sequence less that uses the adapter."""
         if digest is not None:
             self._users[digest] -= 1
             self._drop_if_unused(digest)
 
     def is_proved(self, digest: str) -> bool:
-        """Whether a call with it has given numbers."""
+        """Whether a call with it has given finite numbers."""
         return digest in self._proved
 
     def record_result(self, digest: str, sound: bool) -> bool:
-        """Notes whether a call with it gave numbers. An adapter that gave none is banned."""
+        """Notes whether a call with it gave finite numbers. If not, bans the adapter. Returns `sound`."""
         if sound:
             self._proved.add(digest)
         else:

@@ -1,5 +1,5 @@
-"""The event loop's side of adapters: files are checked and read through beside decoding, one after another,
-before the decode thread takes them."""
+"""Adapters on the event loop: one after another, files are checked and read beside decoding before the decode
+thread loads them."""
 
 import asyncio
 import hashlib
@@ -12,8 +12,8 @@ from antiphon.errors import InvalidValue
 
 
 class AdapterLoader:
-    """Adapters of one engine while they are added and removed: files are checked and read beside decoding,
-    one after another, before the decode thread takes them."""
+    """Adds and removes the adapters of one engine. One after another, it checks and reads files beside
+    decoding before the decode thread loads them."""
 
     def __init__(self, decoder: Callable[[], DecodeLoop]) -> None:
         self._decoder = decoder
@@ -21,8 +21,8 @@ class AdapterLoader:
         self._turn = asyncio.Lock()
 
     async def add(self, digest: str, path: Path) -> None:
-        """Makes an adapter usable. Raises InvalidValue when its file is not the one of that digest, or the
-        library refuses it."""
+        """Makes an adapter usable. Raises InvalidValue if its file does not have that digest, or the library
+        refuses it."""
         await self.wait_until_settled(digest)
         here = self._loading[digest] = asyncio.Event()
         try:
@@ -35,19 +35,19 @@ class AdapterLoader:
             here.set()
 
     async def remove(self, digest: str) -> None:
-        """Refuses an adapter from here on; it is forgotten when the last sequence with it ends."""
+        """Refuses an adapter to new sequences; forgets it when its last sequence ends."""
         await self.wait_until_settled(digest)
         decoder = self._decoder()
         await asyncio.wrap_future(decoder.inbox.ask(partial(decoder.adapter_refs.remove, digest)))
 
     async def wait_until_settled(self, digest: str) -> None:
-        """Waits for an adapter that is being added, so that a request after it finds it."""
+        """Waits until an adapter is added, so that a later request finds it."""
         while (coming := self._loading.get(digest)) is not None:
             await coming.wait()
 
     async def prepare(self, digest: str) -> None:
-        """Waits for an adapter that is being added. One that is only on disk is read once beside decoding, so
-        that the decode thread finds it in the system's cache."""
+        """Waits until an adapter is added. If it is only on disk, reads its file once beside decoding, so the
+        decode thread finds it in the system's cache."""
         await self.wait_until_settled(digest)
         path = self._decoder().adapters.find_unloaded(digest)
         if path is not None:
@@ -55,7 +55,7 @@ class AdapterLoader:
 
 
 def require_digest(path: Path, digest: str) -> None:
-    """Raises InvalidValue unless the file's SHA-256 is this one, in hexadecimal."""
+    """Raises InvalidValue unless `digest` is the file's SHA-256 in hexadecimal."""
     try:
         with path.open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
@@ -75,4 +75,4 @@ def _read_through(path: Path) -> None:
         with path.open("rb") as file:
             hashlib.file_digest(file, "blake2s")
     except OSError:
-        pass  # the decode thread says so
+        pass  # the decode thread reports the error

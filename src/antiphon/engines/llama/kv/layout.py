@@ -1,4 +1,4 @@
-"""What the scheduler asks of a layout of the KV cache, and the values that layouts share."""
+"""The interface between the scheduler and a layout of the KV cache, and the values that layouts share."""
 
 from array import array
 from collections.abc import Iterator
@@ -9,13 +9,13 @@ from antiphon.engines.llama.sequence import TokenSequence
 
 
 class PrefixNode:
-    """Tokens from `start` on of every sequence that passes through."""
+    """A node of the prefix tree: the tokens from `start` on of every sequence that passes through."""
 
     __slots__ = ("active", "children", "ids", "owner", "parent", "start", "stop", "tokens", "used")
 
     def __init__(self, tokens: "array[int]", start: int, stop: int, parent: "PrefixNode | None") -> None:
         self.tokens = tokens
-        """The whole sequence's; the node's own lie from `start` to `end`."""
+        """The tokens of the whole sequence; the node covers those from `start` to `end`."""
         self.start = start
         self.stop = stop
         self.parent = parent
@@ -26,9 +26,9 @@ class PrefixNode:
         self.ids: set[int] = set()
         """Ids that hold its cells."""
         self.active = 0
-        """How many of these run."""
+        """The number of these ids whose sequence runs."""
         self.used = 0
-        """When it was last begun or ended with; the higher, the later."""
+        """When a sequence last began or ended with the node; a higher number is later."""
 
     @property
     def end(self) -> int:
@@ -46,7 +46,7 @@ class PrefixNode:
         return node
 
     def walk_up(self) -> "Iterator[PrefixNode]":
-        """Itself and the nodes above it, without the root."""
+        """Yields this node and its ancestors, without the root."""
         node = self
         while node.parent is not None:
             yield node
@@ -55,18 +55,18 @@ class PrefixNode:
 
 @dataclass(frozen=True, slots=True)
 class PrefixMatch:
-    """The tokens of a sequence that are computed already, and their place in the cache."""
+    """The tokens of a sequence that are already computed, and their place in the cache."""
 
     length: int
     node: PrefixNode | None = None
-    """In a pool: the node of the tree in which it ends."""
+    """In a pool, the tree node in which the match ends."""
     id: int | None = None
-    """In streams: the stream whose content begins so."""
+    """In streams, the stream whose content begins with these tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrimCells:
-    """Frees the cells of an id from a position on."""
+    """An order to free the cells of an id from a position on."""
 
     id: int
     start: int = 0
@@ -74,7 +74,7 @@ class TrimCells:
 
 @dataclass(frozen=True, slots=True)
 class CopyCells:
-    """Copies the first `length` positions of one id to another, which is empty."""
+    """An order to copy the first `length` positions of one id to another, which is empty."""
 
     source: int
     target: int
@@ -89,34 +89,35 @@ class CacheLayout(Protocol):
 
     total: int
     changes: list[CacheChange]
-    """What is to be done to the cache, in this order; whoever does it empties the list."""
+    """Changes to make to the cache, in this order; the decode loop carries them out and empties the list."""
 
     @property
     def used(self) -> int:
-        """Cells of running sequences, shared ones counted once."""
+        """The number of cells of running sequences; shared ones count once."""
 
     @property
     def cached(self) -> int:
-        """Cells that are kept for later and that no running sequence uses."""
+        """The number of cells that are kept for later and that no running sequence uses."""
 
     def match(self, sequence: TokenSequence) -> PrefixMatch:
-        """The longest beginning of the sequence that it may take from the cache."""
+        """Finds the longest beginning of the sequence that it may take from the cache."""
 
     def count_shareable(self, running: TokenSequence, waiting: TokenSequence) -> int:
-        """How many tokens of a waiting sequence a running one will have computed when its prompt is
-        computed."""
+        """The number of a waiting sequence's tokens that a running one will have computed at the end of its
+        prompt."""
 
     def count_available(self, match: PrefixMatch) -> int:
-        """Cells that a sequence with this match may get, including kept cells that it does not share."""
+        """The number of cells that a sequence with this match may get, including kept cells that it does not
+        share."""
 
     def admit(self, sequence: TokenSequence, match: PrefixMatch) -> None:
         """Gives the sequence an id and the prefix that it shares."""
 
     def release(self, sequence: TokenSequence, keep: bool) -> None:
-        """Takes the sequence's id back; its computed tokens may stay."""
+        """Takes the sequence's id back. With `keep`, its computed tokens may stay."""
 
     def reserve(self, count: int) -> bool:
-        """Frees kept cells as needed; whether so many cells are free then."""
+        """Frees kept cells as needed. Returns whether `count` cells are free then."""
 
     def forget(self, adapter: str) -> None:
         """Gives up all kept prompts that were computed with this adapter."""

@@ -1,13 +1,13 @@
 """One pool of cells for all sequences: prefixes are shared without copying.
 
-There are more ids than running sequences. The id of a finished sequence keeps holding what was computed until
-its cells or its id are needed; the least recently used goes first, its end before its beginning.
+There are more ids than running sequences. The id of a finished sequence keeps its computed tokens until the
+cells or the id are needed. The least recently used id is given up first, its end before its beginning.
 
-A radix tree for each adapter and cache salt says which tokens are computed, by running and by kept sequences.
-A node stands for cells that belong to the same ids, so shared cells are counted once. The tail of a running
-sequence is an open node: it grows with the sequence's `computed`, at no cost. Sequences that compute equal
-tokens at the same time have nodes side by side; a match looks into all of them. An id is kept when its
-sequence is over and no other id holds the end of its path, which is a closed leaf then.
+A radix tree for each adapter and cache salt records the computed tokens of running and kept sequences. A node
+represents cells that belong to the same ids, so shared cells are counted once. The tail of a running sequence
+is an open node: it grows with the sequence's `computed`, at no cost. Sequences that compute equal tokens at
+the same time have nodes side by side; a match searches all of them. An id is kept when its sequence is over
+and no other id has the end of its path, which is then a closed leaf.
 """
 
 from array import array
@@ -18,15 +18,15 @@ from antiphon.engines.llama.sequence import PrefixKey, TokenSequence, find_commo
 
 
 class PrefixTree:
-    """The computed tokens, and the ids that hold them."""
+    """The computed tokens, and the ids whose cells contain them."""
 
     def __init__(self) -> None:
         self.kept: dict[int, PrefixNode] = {}
-        """The leaf in which each kept id ends."""
+        """The leaf at which each kept id ends."""
         self.cached = 0
-        """Cells that only kept ids hold."""
+        """The number of cells that only kept ids use."""
         self._shared = 0
-        """Cells of closed nodes that running ids hold."""
+        """The number of cells of closed nodes that running ids use."""
         self._tails: dict[TokenSequence, PrefixNode] = {}
         """The open node of each running sequence."""
         self._roots: dict[PrefixKey, PrefixNode] = {}
@@ -34,14 +34,14 @@ class PrefixTree:
 
     @property
     def used(self) -> int:
-        """Cells that running ids hold."""
+        """The number of cells that running ids use."""
         tails = tuple(self._tails.items())
         return self._shared + sum(one.computed - tail.start for one, tail in tails)
 
     def match(
         self, key: PrefixKey, tokens: "array[int]", most: int, but: PrefixNode | None = None
     ) -> PrefixMatch:
-        """The longest computed beginning of these tokens, not looking into the node `but`."""
+        """Finds the longest computed beginning of these tokens, without searching the node `but`."""
         root = self._roots.get(key)
         if root is None:
             return PrefixMatch(0)
@@ -60,12 +60,12 @@ class PrefixTree:
         return best
 
     def count_idle_cells(self, match: PrefixMatch) -> int:
-        """Cells of the match that no running id holds."""
+        """The number of cells of the match that no running id uses."""
         path = match.node.walk_up() if match.node is not None else ()
         return sum(min(node.end, match.length) - node.start for node in path if not node.active)
 
     def find_keeper(self, match: PrefixMatch) -> int | None:
-        """The kept id whose whole content the match is."""
+        """The kept id whose whole content is the match, or None."""
         node = match.node
         if node is None or node.children or node.owner or node.parent is None or match.length < node.stop:
             return None
@@ -92,7 +92,7 @@ class PrefixTree:
         self._tails[sequence] = tail
 
     def finish(self, sequence: TokenSequence, keep: bool) -> bool:
-        """Ends a running sequence; whether its id is kept with what it has computed."""
+        """Ends a running sequence. Returns whether its id is kept with the computed tokens."""
         tail, seat = self._tails.pop(sequence), sequence.running_id
         tail.stop, tail.owner = sequence.computed, None
         self._shared += tail.size
@@ -110,7 +110,7 @@ class PrefixTree:
         return self._settle_leaf(seat)
 
     def trim(self, seat: int, stop: int) -> bool:
-        """Cuts the leaf of a kept id; whether the id is kept still."""
+        """Cuts the leaf of a kept id at `stop`. Returns whether the id is still kept."""
         leaf = self.kept[seat]
         self.cached -= leaf.stop - stop
         leaf.stop = stop
@@ -132,18 +132,19 @@ class PrefixTree:
             del self._roots[key]
 
     def list_kept_with(self, adapter: str) -> list[int]:
-        """The kept ids of what was computed with this adapter."""
+        """The kept ids that were computed with this adapter."""
         roots = [root for (name, _), root in self._roots.items() if name == adapter]
         return [seat for seat, leaf in self.kept.items() if leaf.find_root() in roots]
 
     # --- nodes
 
     def _is_duplicate(self, leaf: PrefixNode, key: PrefixKey) -> bool:
-        """Whether other ids hold everything that the leaf's id holds."""
+        """Whether other ids contain everything that the leaf's id contains."""
         return leaf.size > 0 and self.match(key, leaf.tokens, leaf.stop, leaf).length == leaf.stop
 
     def _settle_leaf(self, seat: int) -> bool:
-        """Removes an empty leaf; whether its id alone holds the end of what remains, and so is kept."""
+        """Removes an empty leaf. Returns whether its id alone has the end of the remaining path, and so is
+        kept."""
         node = self.kept[seat]
         if node.size == 0 and not node.children and node.parent is not None and node.parent.parent:
             node.parent.children.remove(node)
@@ -154,7 +155,7 @@ class PrefixTree:
         return True
 
     def _split_at(self, node: PrefixNode, length: int) -> PrefixNode:
-        """The node that ends there; splits this one when it does not, or may still grow."""
+        """The node that ends at `length`; splits this node if it ends elsewhere or may still grow."""
         if node.owner is None and node.end == length:
             return node
         upper = PrefixNode(node.tokens, node.start, length, node.parent)
@@ -167,7 +168,7 @@ class PrefixTree:
         return upper
 
     def _join(self, node: PrefixNode) -> None:
-        """Joins this node with its only child where the same ids hold both."""
+        """Merges this node with its only child if the same ids use both."""
         if len(node.children) != 1 or node.children[0].ids != node.ids:
             return
         (child,) = node.children
@@ -183,11 +184,12 @@ class PrefixTree:
 
 
 MIN_TRIM = 64
-"""Cells of a kept prefix that are given up at once, if it has so many: each time the library searches all."""
+"""The fewest cells of a kept prefix that are given up at once, if it has as many: each removal makes the
+library search all cells."""
 
 
 class PoolLayout:
-    """`CacheLayout` of one pool. Used cells, kept cells and free ones make up the total."""
+    """`CacheLayout` of one pool. The total is the sum of used, kept and free cells."""
 
     def __init__(self, ids: int, total: int, most_kept: int | None = None) -> None:
         self.total = total
@@ -260,7 +262,7 @@ class PoolLayout:
             self._take_back(seat)
 
     def _give_up(self, count: int) -> None:
-        """Frees about so many cells of the least recently used kept id."""
+        """Frees about `count` cells of the least recently used kept id."""
         seat, leaf = min(self.tree.kept.items(), key=lambda item: item[1].used)
         cut = max(count, MIN_TRIM)
         stop = leaf.stop - cut if leaf.size >= cut + MIN_TRIM else leaf.start
@@ -270,7 +272,7 @@ class PoolLayout:
             self._take_back(seat)
 
     def _free_an_id(self, match: PrefixMatch) -> None:
-        """Gives up the least recently used kept id, best one that does not hold the match alone."""
+        """Gives up the least recently used kept id; preferably one whose loss does not lose the match."""
         kept = self.tree.kept
         seat = min(kept, key=lambda seat: (kept[seat] is match.node, kept[seat].used))
         if kept[seat] is not match.node:

@@ -1,12 +1,12 @@
-"""A stream of cells for each sequence: a stream is an id with what its stream holds.
+"""A stream of cells for each sequence: each id has one stream.
 
-Nothing is shared: a prefix is either gone on with in the stream that holds it, or copied, a whole stream at a
-time. Exact mode takes over whole chunks of prompts only, which hold the same bits whoever computed them; or
-all of a prompt of the same length, whose last chunk was computed alike.
+Nothing is shared: a sequence either continues in the stream that has its prefix, or copies that whole stream.
+Exact mode reuses only whole chunks of prompts, whose bits are the same for every sequence. It also reuses all
+of a prompt of the same length, whose last chunk was computed alike.
 
-llama.cpp computes rows of neighbouring streams together and others apart, so gaps between them are padded
-with rows that are thrown away, and the running streams of an adapter are kept together: only they share a
-call.
+llama.cpp computes rows of neighbouring streams together and others apart. So gaps between streams are filled
+with padding rows, whose results are dropped. The running streams of an adapter are kept together, since only
+they share a call.
 """
 
 import sys
@@ -17,29 +17,30 @@ from antiphon.engines.llama.kv.layout import CacheChange, CopyCells, PrefixMatch
 from antiphon.engines.llama.sequence import PrefixKey, SchedulingPolicy, TokenSequence, find_common_end
 
 MIN_COPIED, MIN_COPIED_PART = 8, 128
-"""A whole stream is copied for so many tokens, and for this part of its cells: fewer are computed as fast."""
+"""The fewest tokens, and the smallest part of a stream's cells, for which copying a whole stream is faster
+than computing."""
 
 ADAPTED_ROWS = 2
-"""Fewest decode rows with an adapter: with F32, F16 or BF16 matrices a lone row is computed otherwise than
-one among others. The proof at load knows only the model's own."""
+"""The fewest decode rows with an adapter. With F32, F16 or BF16 matrices a lone row is computed differently
+from a row among others. The test at load covers only the model's own matrices."""
 
 
 @dataclass(slots=True)
 class KVStream:
-    """One id: who runs in it, or what is kept in it."""
+    """One id with its stream: the sequence that runs in it, or its kept tokens."""
 
     id: int
     owner: TokenSequence | None = None
     key: PrefixKey | None = None
     tokens: "array[int]" = field(default_factory=lambda: array("i"))
     kept: int = 0
-    """Tokens whose cells are kept; 0 while it runs."""
+    """The number of tokens whose cells are kept; 0 while a sequence runs."""
     used: int = 0
-    """When it was last released; the higher, the later."""
+    """The number of its last release; a higher number is later."""
 
     @property
     def length(self) -> int:
-        """Cells in it."""
+        """The number of cells in use."""
         return self.kept if self.owner is None else self.owner.computed
 
 
@@ -63,7 +64,8 @@ class StreamLayout:
         return sum(stream.kept for stream in self.streams)
 
     def match(self, sequence: TokenSequence) -> PrefixMatch:
-        """The longest; of equal ones that of a stream that nobody runs in, so that it can be gone on with."""
+        """Finds the stream with the longest common prefix. Of equal ones it prefers a stream without a
+        running sequence, in which this one can continue."""
         found = [
             (self._count_reusable(stream, sequence), stream.owner is None, -stream.id)
             for stream in self.streams
@@ -81,7 +83,7 @@ class StreamLayout:
         return length if length >= self._min_copied else 0
 
     def count_available(self, match: PrefixMatch) -> int:
-        return sys.maxsize  # each stream has room for whatever may run in it
+        return sys.maxsize  # each stream has room for any sequence that may run in it
 
     def admit(self, sequence: TokenSequence, match: PrefixMatch) -> None:
         source = self.streams[match.id] if match.id is not None else None
@@ -124,7 +126,8 @@ class StreamLayout:
     # --- where rows lie
 
     def find_window(self, decoding: list[TokenSequence]) -> list[KVStream]:
-        """The streams from the first to the last of these, as many as one of the proved numbers of rows."""
+        """The streams from the first to the last of these sequences, extended to one of the proved numbers of
+        rows."""
         ids = [sequence.running_id for sequence in decoding]
         low, high = min(ids), max(ids)
         least = max(
@@ -135,8 +138,7 @@ class StreamLayout:
         return self.streams[low : low + count]
 
     def compact(self) -> None:
-        """Moves the first or last of an adapter's running streams nearer to its others, where there is
-        room."""
+        """Moves the first or last of an adapter's running streams nearer to its others, if there is room."""
         groups: dict[str | None, list[KVStream]] = {}
         for stream in self.streams:
             if stream.owner is not None:
@@ -168,15 +170,17 @@ class StreamLayout:
         source.owner, source.key, mover.id = None, None, target.id
 
     def _is_continued(self, source: KVStream, match: PrefixMatch) -> bool:
-        """Whether the sequence goes on in the matching stream: little is lost, or there is no other."""
+        """Whether the sequence continues in the matching stream: little is lost, or there is no other
+        stream."""
         if source.owner is not None:
             return False
         others = any(stream.owner is None and stream is not source for stream in self.streams)
         return source.kept <= 2 * match.length or not others
 
     def _find_empty_stream(self, sequence: TokenSequence, source: KVStream | None) -> KVStream:
-        """An empty stream, as near as possible to the running streams of its adapter. The first one of an
-        adapter is as far as possible from others, to leave room for more. What was kept in it moves."""
+        """Finds an empty stream, as near as possible to the running streams of its adapter. An adapter's
+        first stream is as far as possible from others, to leave room for more. The stream's kept content
+        moves."""
         free = [stream for stream in self.streams if stream.owner is None and stream is not source]
         running = [stream for stream in self.streams if stream.owner is not None]
         mine = [stream for stream in running if stream.key is not None and stream.key[0] == sequence.key[0]]
@@ -208,11 +212,11 @@ class StreamLayout:
     # --- what may be taken over
 
     def _count_reusable(self, stream: KVStream, sequence: TokenSequence) -> int:
-        """How many of a stream's tokens the sequence takes over; 0 where copying costs more than
+        """The number of a stream's tokens that the sequence reuses; 0 if copying costs more than
         computing."""
         most = min(stream.length, sequence.reusable_tokens)
         if self._policy.exact:
-            most = min(most, sequence.prompt_length - 1)  # what it drew itself were rows of their own
+            most = min(most, sequence.prompt_length - 1)  # its own drawn tokens were decode rows
         length = find_common_end(stream.tokens, sequence.tokens, 0, most)
         if self._policy.exact:
             whole = self._count_whole_chunks(stream)
@@ -221,13 +225,14 @@ class StreamLayout:
         return 0 if is_copied and length < self._min_copied else length
 
     def _round_to_chunk(self, same: int, whole: int, sequence: TokenSequence) -> int:
-        """How many of `same` equal tokens may be taken over; `whole` is where the other's prompt ends."""
+        """The number of the `same` equal tokens that may be reused; `whole` is the end of the other's
+        prompt."""
         if not self._policy.exact or same == whole == sequence.prompt_length - 1:
             return same
         return same - same % self._policy.chunk
 
     def _count_whole_chunks(self, stream: KVStream) -> int:
-        """Of a stream's tokens, those that were computed as chunks of a prompt."""
+        """The number of a stream's tokens that were computed as chunks of a prompt."""
         if not self._policy.exact:
             return stream.length
         if stream.owner is None:
@@ -239,11 +244,11 @@ class StreamLayout:
 
 
 def _measure_span(streams: list[KVStream], *more: KVStream) -> int:
-    """Streams from the first to the last of these."""
+    """The number of streams from the first to the last of these."""
     ids = [stream.id for stream in (*streams, *more)]
     return max(ids) - min(ids) + 1
 
 
 def _measure_distance(stream: KVStream, others: list[KVStream]) -> int:
-    """To the nearest of the others."""
+    """The distance to the nearest of the other streams."""
     return min((abs(stream.id - other.id) for other in others), default=0)

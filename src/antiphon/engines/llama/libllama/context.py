@@ -23,22 +23,22 @@ from antiphon.engines.llama.libllama.struct_layouts import NativeBatch
 from antiphon.errors import EngineError, LibraryError, LoadError
 
 KV_TYPES = {"f32": 0, "f16": 1}
-"""ggml's numbers of the types that a KV cache may have here."""
+"""ggml's numbers of the types that a KV cache may have."""
 
 FLASH_OFF, FLASH_ON = 0, 1
 
 SET, CLEAR = b"\1", b"\0"
-"""The abort flag: a text of length one or none, as strlen reads it."""
+"""The abort flag's two values: a text of length one or zero, as strlen reads it."""
 
 
 class DecodeStatus(IntEnum):
-    """What llama_decode returns; anything negative is a failure."""
+    """The results of llama_decode; any negative result is a failure."""
 
     DONE = 0
     NO_ROOM = 1
     """No free cells for the batch; nothing was computed."""
     ABORTED = 2
-    """The abort flag was seen; part of the rows may be in the cache, none has logits."""
+    """The abort flag was set. Some rows may be in the cache; no row has logits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,30 +46,30 @@ class ContextSizes:
     """Sizes of a context."""
 
     cells: int
-    """Cells of one stream in exact mode, of the pool otherwise."""
+    """Cells of one stream in exact mode, otherwise of the pool."""
     sequences: int
-    """Native sequence ids."""
+    """The number of native sequence ids."""
     rows: int
-    """Most rows of one decode."""
+    """The most rows of one decode."""
     micro_rows: int
-    """Most rows of one pass through the network; a decode of more is several passes."""
+    """The most rows of one pass through the network; a larger decode takes several passes."""
     threads: int
     unified: bool
-    """One pool of cells instead of a stream for each sequence."""
+    """Whether there is one pool of cells instead of a stream for each sequence."""
     flash: bool
     kv_type: str
     outputs: int = 0
-    """Most rows of one decode that give logits; 0 is one for each sequence."""
+    """The most rows of one decode that give logits; 0 means one for each sequence."""
     adapter_memory: int = 0
-    """Bytes of adapters that stay in memory beside the one in use."""
+    """The most bytes of adapters in memory, besides the one in use."""
 
 
 class NativeContext:
     """Owns a native context until `close`."""
 
     def __init__(self, model: NativeModel, shape: ContextSizes) -> None:
-        """Raises LoadError when memory does not suffice, LibraryError when the library understood something
-        else."""
+        """Raises LoadError when memory does not suffice, and LibraryError when the library's sizes differ
+        from the requested ones."""
         self.shape = shape
         self._call = model.library.call
         self._vocabulary = model.size
@@ -83,7 +83,7 @@ class NativeContext:
                 "sequences."
             )
         self.adapters = AdapterCache(partial(NativeAdapter, model), self._use_adapter, shape.adapter_memory)
-        """The model's adapters; decode computes with the one that is on."""
+        """The model's adapters; decode computes with the active one."""
         self._require_sizes(model.library)
         self._memory = self._call.llama_get_memory(self.pointer)
         self._allocate(shape.rows)
@@ -115,8 +115,8 @@ class NativeContext:
         return params
 
     def _require_sizes(self, library: Library) -> None:
-        """Compares the library's own sizes of the context with the requested ones: the last proof of the
-        struct layout."""
+        """Compares the library's own sizes of the context with the requested ones. This is the last proof of
+        the struct layout."""
         shape = self.shape
         said = {
             name: getattr(self._call, name)(self.pointer)
@@ -138,7 +138,7 @@ class NativeContext:
             )
 
     def _allocate(self, rows: int) -> None:
-        """The batch arrays; `self._batch` points into them for as long as this object lives."""
+        """Allocates the batch arrays; `self._batch` points into them as long as this object lives."""
         self.tokens = np.zeros(rows, dtype=np.int32)
         self.positions = np.zeros(rows, dtype=np.int32)
         self.sequences = np.zeros(rows, dtype=np.int32)
@@ -163,7 +163,7 @@ class NativeContext:
             self.pointer = None
 
     def set_single_rows(self, tokens: list[int], positions: list[int], sequences: list[int]) -> None:
-        """The first rows of the next batch, each with logits."""
+        """Fills the first rows of the next batch; each of them gives logits."""
         end = len(tokens)
         self.tokens[:end] = tokens
         self.positions[:end] = positions
@@ -179,8 +179,8 @@ class NativeContext:
         output: bool,
         every: bool = False,
     ) -> None:
-        """Consecutive rows of one sequence. `output`: whether the last row gives logits; `every`: whether all
-        do."""
+        """Fills consecutive rows with one sequence. `output`: whether the last row gives logits. `every`:
+        whether all rows do."""
         end = at + len(tokens)
         self.tokens[at:end] = tokens
         self.positions[at:end] = np.arange(position, position + len(tokens))
@@ -189,13 +189,14 @@ class NativeContext:
         self.outputs[end - 1] = output or every
 
     def decode(self, rows: int) -> int:
-        """Computes the first `rows` rows of the arrays: a `DecodeStatus`, or negative. Releases the
-        interpreter meanwhile."""
+        """Computes the first `rows` rows of the arrays. Returns a `DecodeStatus` or a negative number. Other
+        threads can run Python meanwhile."""
         self._batch.n_tokens = rows
         return int(self._call.llama_decode(self.pointer, self._batch))
 
     def read_logits(self, rows: int) -> NDArray[np.float32]:
-        """Logits of the last decode's output rows, in their order: a view that the next decode overwrites."""
+        """The logits of the last decode's output rows, in their order. It is a view, which the next decode
+        overwrites."""
         address = self._call.llama_get_logits(self.pointer)
         if address != self._logits_address:
             most = self.shape.outputs or self.shape.sequences
@@ -211,7 +212,8 @@ class NativeContext:
     def copy(self, source: int, target: int, length: int) -> None:
         """Gives an empty sequence the first `length` positions of another.
 
-        A pool shares the cells; streams copy all of them with the next decode, so the rest is cut here.
+        A pool shares the cells. Streams copy all cells with the next decode, so the cells after `length` are
+        removed here.
         """
         if self.shape.unified:
             self._call.llama_memory_seq_cp(self._memory, source, target, 0, length)
@@ -230,7 +232,8 @@ class NativeContext:
             raise EngineError("the engine's library refused to compute with the adapter")
 
     def abort(self) -> None:
-        """Makes a running decode return ABORTED, and the next one too, until `resume`. From any thread."""
+        """Makes a running decode return ABORTED, and the next one too, until `resume`. Any thread may call
+        it."""
         self._flag[0] = SET
 
     def resume(self) -> None:
@@ -239,7 +242,7 @@ class NativeContext:
 
 
 POOLING = {1: Pooling.MEAN, 2: Pooling.CLS, 3: Pooling.LAST}
-"""llama_pooling_type, as the files have it too."""
+"""llama.cpp's numbers of the pooling types; model files use the same ones."""
 UNPOOLED, RANKING = 0, 4
 
 Vector = NDArray[np.float32]
@@ -247,8 +250,8 @@ Vector = NDArray[np.float32]
 
 class NativeEmbedder(NativeContext):
     """A llama_context that makes vectors of texts. Each text is a sequence of its own, and nothing of it is
-    kept. A model that is not causal needs a whole text in one pass through the network; a causal one takes a
-    longer text in parts."""
+    kept. A non-causal model needs a whole text in one pass through the network; a causal model takes a longer
+    text in parts."""
 
     def __init__(self, model: NativeModel, shape: ContextSizes, pooling: Pooling) -> None:
         """`shape.rows` must hold a whole text unless the model is causal. Raises as `NativeContext` does."""
@@ -271,10 +274,11 @@ class NativeEmbedder(NativeContext):
             raise LibraryError(f"{library.path} pools by {pooling} where {self._wanted} was asked for")
 
     def compute(self, texts: Sequence["array[int]"]) -> tuple[int, Vector]:
-        """A `DecodeStatus` or a negative number, and the pooled rows of the texts as (texts, dimensions);
-        they mean nothing unless it is DONE.
+        """Computes the pooled rows of the texts as (texts, dimensions), with a `DecodeStatus` or a negative
+        number. The rows are meaningless unless the status is DONE.
 
-        Several texts have at most `shape.rows` tokens together; one alone may have more, of a causal model.
+        Several texts have at most `shape.rows` tokens together. With a causal model, a single text may have
+        more.
         """
         if len(texts) == 1 and len(texts[0]) > self.shape.rows:
             return self._compute_in_parts(texts[0])
@@ -293,8 +297,8 @@ class NativeEmbedder(NativeContext):
         return status, found
 
     def _compute_in_parts(self, text: "array[int]") -> tuple[int, Vector]:
-        """One long text: a part's rows see those before it by the cache, so only the pooling is left to do
-        over the parts."""
+        """Computes one long text in parts. The cache lets each part see those before it, so only the pooling
+        remains."""
         found = np.zeros((1, self._dimensions), np.float32)
         status: int = DecodeStatus.DONE
         try:
@@ -322,7 +326,7 @@ class NativeEmbedder(NativeContext):
         return np.ctypeslib.as_array((ctypes.c_float * self._dimensions).from_address(address))
 
     def _forget(self, seats: int) -> None:
-        """Empties the cache, where the model has one."""
+        """Empties the cache, if the model has one."""
         if self._memory:
             for seat in range(seats):
                 self.remove(seat)

@@ -1,9 +1,8 @@
-"""llama.cpp's C API as typed Python calls: finding a library, opening it, and proving that we know how to
-call it.
+"""llama.cpp's C API as typed Python calls: finds a library, opens it, and proves that its interface is known.
 
-An explicit path is the only place when it is given. Otherwise an installed llama-cpp-python comes first,
-since it was built for this machine, then the xllamacpp wheel; no package is imported. An installed library
-that cannot be used is passed over with a warning. The last refusal is raised when none is left.
+If an explicit path is given, no other place is searched. Otherwise an installed llama-cpp-python comes first,
+since it was built for this machine, then the xllamacpp wheel. No package is imported. An unusable installed
+library is skipped with a warning. The last error is raised when none is left.
 """
 
 import ctypes
@@ -86,7 +85,7 @@ FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "llama_pooling_type": (ctypes.c_int, [P]),
     "llama_model_n_embd_out": (I32, [P]),
 }
-"""Result and argument types of every function that is called, less those that take parameter structs."""
+"""Result and argument types of every function that is called, except those that take parameter structs."""
 
 STRUCT_FUNCTIONS = (
     "llama_model_default_params",
@@ -96,7 +95,7 @@ STRUCT_FUNCTIONS = (
 )
 
 PACKAGES = {"libgomp": "libgomp1", "libstdc++": "libstdc++6", "libgcc_s": "libgcc-s1"}
-"""Debian's package of a library that the wheel needs and does not bring."""
+"""The Debian package of each library that the wheel needs and does not include."""
 
 
 class Library:
@@ -131,8 +130,8 @@ class Library:
     def capture_log(self) -> Iterator["LogCapture"]:
         """Collects the library's error lines while something loads.
 
-        Outside of it the log goes to a C function that does nothing (libc's abs): a Python callback would
-        have the threads of a running decode wait for the interpreter.
+        At other times the log goes to a C function that does nothing (libc's abs): a Python callback would
+        make the threads of a running decode wait for the interpreter.
         """
         capture = LogCapture()
         self.call.llama_log_set(ctypes.cast(capture.callback, ctypes.c_void_p), None)
@@ -157,13 +156,13 @@ class LogCapture:
             self._lines.append(text.decode("utf-8", "replace").strip())
 
     def join_errors(self) -> str:
-        """The lines, joined; the function names that llama.cpp puts before them are cut."""
+        """Joins the lines, without the function names that llama.cpp puts before them."""
         said = [re.sub(r"^[\w:~]+:\s+", "", line) for line in self._lines]
         return "; ".join(dict.fromkeys(said))
 
 
 def open_library(path: Path, layouts: tuple[StructLayout, ...] = LAYOUTS) -> Library:
-    """Opens and checks one library. Raises LibraryError with what is wrong and what to do."""
+    """Opens and checks one library. Raises LibraryError with the problem and its remedy."""
     if sys.platform == "win32":
         raise LibraryError("The llama.cpp wheel exports no C API on Windows; run Antiphon under WSL.")
     prepare_environment()
@@ -216,7 +215,7 @@ SUFFIXES = (".dylib", ".so") if sys.platform == "darwin" else (".so",)
 
 @dataclass(frozen=True, slots=True)
 class LibraryFile:
-    """A file that should be a library, and the package or setting it comes from."""
+    """A file that may be a library, and the package or setting that names it."""
 
     path: Path
     origin: str
@@ -226,7 +225,7 @@ class LibraryFile:
 def find_library(
     explicit: str | None, places: Iterator[LibraryFile] | None = None
 ) -> tuple[Library, LibraryFile]:
-    """The first library that can be used. Raises LibraryError."""
+    """Finds the first usable library. Raises LibraryError."""
     if explicit:
         place = LibraryFile(resolve_library_file(Path(explicit)), "the library setting")
         return open_library(place.path), place
@@ -275,7 +274,7 @@ def find_package_folders(package: str) -> list[Path]:
 
 
 def get_installed_version(distribution: str) -> str:
-    """The version that is installed, or a question mark."""
+    """The installed version of a distribution, or a question mark."""
     try:
         return version(distribution)
     except PackageNotFoundError:

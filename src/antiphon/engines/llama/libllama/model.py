@@ -22,7 +22,7 @@ READ = 0
 """llama_load_mode of weights that are read into memory; by default they are mapped."""
 
 PIECE_BYTES = 256
-"""First guess at the length of one piece; longer ones are asked for again."""
+"""First guess at the bytes of one piece; a longer piece is read again with enough room."""
 
 
 class NativeModel:
@@ -32,7 +32,7 @@ class NativeModel:
         self, library: Library, path: Path, check_tensors: bool = False, copied: bool = False
     ) -> None:
         """Loads the weights by mapping the file, or copies them into memory. Raises LoadError with the
-        library's own last words."""
+        library's last error lines."""
         self.library = library
         self._call = library.call
         params = self._call.llama_model_default_params()
@@ -88,7 +88,7 @@ class NativeModel:
         )
 
     def get_dimensions(self) -> int:
-        """Numbers of the vector that the model makes of a text."""
+        """The length of the vectors that the model makes."""
         return int(self._call.llama_model_n_embd_out(self.pointer))
 
     def get_chat_template(self) -> str | None:
@@ -145,8 +145,8 @@ class NativeModel:
         return tuple(whole[:1]) if self.adds_bos() else (), ()
 
     def tokenize(self, text: bytes, whole: bool = False) -> list[int]:
-        """Token ids of UTF-8 text that holds no control tokens. `whole`: with the tokens before and after a
-        whole text."""
+        """The token ids of UTF-8 text without control tokens. `whole` adds the tokens that the model puts
+        before and after a whole text."""
         if not text:
             return []
         room = len(text) + 16
@@ -165,11 +165,11 @@ class NativeModel:
 
 ALPHA = b"adapter.lora.alpha"
 LONGEST_NUMBER = 64
-"""Bytes of a number as llama.cpp writes it."""
+"""The most bytes of a number as llama.cpp writes it."""
 
 
 class NativeAdapter:
-    """Owns a native adapter until `close`; to be closed before its model, and never while it is on."""
+    """A native adapter, owned until `close`. Close it before its model, and never while a context uses it."""
 
     def __init__(self, model: NativeModel, path: Path) -> None:
         """Raises LoadError with the library's reason."""
@@ -245,12 +245,12 @@ SPACE_PREFIX = "tokenizer.ggml.add_space_prefix"
 
 
 def find_kind(attributes: int) -> TokenKind:
-    """The seam's kind of a token with these attributes."""
+    """Translates llama.cpp's token attributes to the token kind of the engine seam."""
     return next((kind for bit, kind in KINDS.items() if attributes & bit), TokenKind.NORMAL)
 
 
 def read_vocabulary(model: NativeModel) -> Vocabulary:
-    """The whole table. Takes a fifth of a second for 128,000 ids."""
+    """Reads the whole vocabulary. This takes a fifth of a second for 128,000 ids."""
     ids = range(model.size)
     attributes = [model.get_attributes(token) for token in ids]
     kinds = tuple(find_kind(bits) for bits in attributes)
@@ -270,7 +270,7 @@ def read_vocabulary(model: NativeModel) -> Vocabulary:
 
 
 class NativeTokenizer:
-    """Splits text at control tokens where that is allowed, and has the rest tokenized natively."""
+    """Splits text at control tokens where that is allowed, and tokenizes the rest natively."""
 
     def __init__(self, model: NativeModel) -> None:
         self._model = model
@@ -300,7 +300,8 @@ class NativeTokenizer:
         return (*found, *self._tokenize_plain(text, strip, False))
 
     def _tokenize_plain(self, text: str, left: bool, right: bool) -> list[int]:
-        """Ids of text without control tokens, less the space that a token beside it swallows."""
+        """The ids of text without control tokens. It drops the space that a token beside the text
+        swallows."""
         text = text.lstrip() if left else text
         text = text.rstrip() if right else text
         return self._model.tokenize(text.encode("utf-8", "surrogatepass"))

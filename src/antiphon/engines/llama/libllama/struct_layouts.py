@@ -11,10 +11,11 @@ import platform
 from dataclasses import dataclass
 
 PROBE_BYTES = 4096
-"""Room for a params struct of any build: the library writes as much as its own struct has."""
+"""Bytes of room for a params struct of any build. The library writes only as many as its own struct has."""
 
 SENTINEL = 0xA5
-"""Fills that room beforehand, where the calling convention lets us, to see how much was written."""
+"""The byte that fills the room beforehand, where the calling convention allows it, to show how much was
+written."""
 
 CType = (
     type[ctypes.c_void_p]
@@ -25,7 +26,7 @@ CType = (
     | type[ctypes.c_bool]
 )
 StructField = tuple[str, CType, int | float | None]
-"""Name, C type and the value that the library's own default-params function gives it."""
+"""The field's name, its C type, and the value that the library's default-params function gives it."""
 
 POINTER = ctypes.c_void_p
 
@@ -39,11 +40,11 @@ class ParamsProbe(ctypes.Structure):
 def read_returned_struct(functions: ctypes.CDLL, name: str) -> bytes:
     """The bytes of the large struct that a function without arguments returns.
 
-    On x86-64 the caller passes the result's address as a hidden first argument; passing it openly shows also
-    how long the struct is. Elsewhere the bytes are followed by whatever was there, and there are PROBE_BYTES
-    of them.
+    On x86-64 the caller passes the result's address as a hidden first argument. Passing it explicitly also
+    shows the struct's length. On other machines PROBE_BYTES are returned, and unrelated bytes follow the
+    struct.
     """
-    function = functions[name]  # indexing makes a function object of its own, so its type is not shared
+    function = functions[name]  # Indexing makes a new function object, so its type is not shared.
     if platform.machine() not in ("x86_64", "AMD64"):
         function.restype = ParamsProbe
         return bytes(function().raw)
@@ -150,7 +151,7 @@ def build_structure(name: str, fields: tuple[StructField, ...]) -> type[ctypes.S
 def build_layout(
     build: str, model: tuple[StructField, ...], context: tuple[StructField, ...]
 ) -> StructLayout:
-    """One row of the table."""
+    """Builds one row of the table."""
     return StructLayout(
         build,
         build_structure("ModelParams", model),
@@ -171,7 +172,7 @@ LAYOUTS: tuple[StructLayout, ...] = (
 
 
 def find_difference(raw: bytes, kind: type[ctypes.Structure], fields: tuple[StructField, ...]) -> str | None:
-    """The first field of these bytes that does not hold its known default, as words; None when all do."""
+    """Describes the first field of these bytes that does not hold its known default; None when all do."""
     size = ctypes.sizeof(kind)
     if size < len(raw) < PROBE_BYTES:
         return f"its struct has {len(raw)} bytes, not {size}"
@@ -184,8 +185,8 @@ def find_difference(raw: bytes, kind: type[ctypes.Structure], fields: tuple[Stru
 
 
 def recognise_layout(model: bytes, context: bytes, table: tuple[StructLayout, ...]) -> StructLayout | str:
-    """The layout whose every default these raw structs hold; else words on how the newest known one
-    differs."""
+    """Finds the layout whose defaults these raw structs hold. If there is none, describes how the newest
+    known layout differs."""
     for known in table:
         if not (
             find_difference(model, known.model, known.model_fields)
