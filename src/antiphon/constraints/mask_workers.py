@@ -120,7 +120,7 @@ class MaskWorkers:
         self._in_progress: set[Guide] = set()
         """The guides for which workers compute now."""
         self._closed = False
-        self.answered = threading.Event()
+        self.answer_ready = threading.Event()
         for _ in range(WORKERS):
             self._start()
 
