@@ -124,11 +124,11 @@ def _require_writable(request: GenerationRequest, found: Sequence[FittedPrompt])
 
 def _require_tokens(request: GenerationRequest, facts: ModelInfo) -> None:
     """Raises InvalidValue where a field names a token that the model does not have."""
-    asked: SamplingOptions = request.sampling
+    options: SamplingOptions = request.sampling
     require_known(request.output.stop_token_ids, facts, "stop_token_ids")
     require_known(request.output.logprob_token_ids, facts, "logprob_token_ids")
-    require_known(asked.allowed_token_ids or (), facts, "allowed_token_ids")
-    require_known([token for token, _ in asked.logit_bias or ()], facts, "logit_bias")
+    require_known(options.allowed_token_ids or (), facts, "allowed_token_ids")
+    require_known([token for token, _ in options.logit_bias or ()], facts, "logit_bias")
 
 
 def _add_logprobs(

@@ -63,11 +63,11 @@ def _lay_out_now(prompt: RawPrompt, tokens: tuple[int, ...], facts: ModelInfo) -
 
 
 def _detokenize(tokens: Sequence[int], pieces: Pieces) -> PromptLayout:
-    detokenizer, parts, offsets, said = Detokenizer(pieces), [], array("q"), 0
+    detokenizer, parts, offsets, length = Detokenizer(pieces), [], array("q"), 0
     for token in tokens:
-        offsets.append(said + detokenizer.breaks_character(token))
+        offsets.append(length + detokenizer.breaks_character(token))
         parts.append(text := detokenizer.add(token))
-        said += len(text)
+        length += len(text)
     return PromptLayout("".join(parts), offsets, detokenizer.get_pending())
 
 
@@ -96,9 +96,9 @@ class PromptEcho:
             async for event in events:
                 if isinstance(event, Started) and self._logprobs is not None:
                     await self._logprobs.wait_until_scored()
-                for told in self._expand_event(event, choice, carried):
-                    yield told
-                    await _let_others_work(told is not event)
+                for expanded in self._expand_event(event, choice, carried):
+                    yield expanded
+                    await _let_others_work(expanded is not event)
 
     def _expand_event(self, event: Event, choice: int, carried: list[Scores]) -> Iterator[Event]:
         """Yields the event, with the prompt after Started. `carried`: scores without text, for the next

@@ -148,8 +148,8 @@ def blame_field(prompt: Prompt, lengths: Iterable[int]) -> str:
     template where messages and tools make less than half."""
     if not isinstance(prompt, Conversation) or prompt.template is None:
         return _field(prompt)
-    said, size = sum(len(text.encode()) for text in collect_texts(prompt)), sum(lengths)
-    return TEMPLATE_FIELD if not size or 2 * said < size else _field(prompt)
+    own_bytes, size = sum(len(text.encode()) for text in collect_texts(prompt)), sum(lengths)
+    return TEMPLATE_FIELD if not size or 2 * own_bytes < size else _field(prompt)
 
 
 def _field(prompt: Prompt) -> str:

@@ -27,9 +27,9 @@ def find_begin(prompt: Prompt, tokens: tuple[int, ...], facts: ModelInfo) -> Beg
     notation = facts.template.reasoning_notation
     if notation is None:
         return None
-    said = prompt.messages[-1].text if prompt.continues else ""
+    answer_start = prompt.messages[-1].text if prompt.continues else ""
     is_text = notation.close not in facts.controls
-    return notation.find_begin(facts.spelt.text(tokens[-TAIL:]), said, is_text)
+    return notation.find_begin(facts.spelt.text(tokens[-TAIL:]), answer_start, is_text)
 
 
 def constrain_prompt(

@@ -52,21 +52,21 @@ class ReasoningReader:
         if self._begin is Begin.AFTER and not self._closed:
             return self._inner.add(text)
         self._buffer += text
-        said: list[OutputPart] = []
+        parts: list[OutputPart] = []
         if self._begin is Begin.FREE:
             self._decide()
         if self._begin is Begin.INSIDE:
-            said += self._read_reasoning()
+            parts += self._read_reasoning()
         if self._begin is Begin.AFTER:
-            said += self._read_answer()
-        return said
+            parts += self._read_answer()
+        return parts
 
     def end(self, required: bool = False) -> list[OutputPart]:
         rest, self._buffer = self._buffer, ""
         if self._begin is Begin.INSIDE:
             return [*self._trim_reasoning(rest), *self._inner.end(required)]
-        said = [] if self._closed and not rest.strip() else self._inner.add(rest)
-        return [*said, *self._inner.end(required)]
+        parts = [] if self._closed and not rest.strip() else self._inner.add(rest)
+        return [*parts, *self._inner.end(required)]
 
     # Each step takes the certain part from the buffer.
 
@@ -84,10 +84,10 @@ class ReasoningReader:
         at = self._buffer.find(close)
         if at < 0:
             return self._trim_reasoning(self._take(find_partial_mark(self._buffer, close)))
-        said = self._trim_reasoning(self._take(at))
+        parts = self._trim_reasoning(self._take(at))
         self._take(len(close))
         self._begin, self._closed = Begin.AFTER, True
-        return said
+        return parts
 
     def _read_answer(self) -> list[OutputPart]:
         """Reads the answer after the gap."""

@@ -70,7 +70,7 @@ def probe_roles(source: str, shows: Shows) -> RoleSupport:
     """Finds the template's support of roles by what it shows."""
     return RoleSupport(
         developer="developer" in source and shows(FIRST_OF_ALL, FIRST),
-        beside="developer" in source and all(shows(asked, SECOND) for asked in BESIDE),
+        beside="developer" in source and all(shows(probe, SECOND) for probe in BESIDE),
         system=shows(ALONE, FIRST),
         several=shows(SEVERAL, FIRST) and shows(SEVERAL, SECOND),
         later=shows(LATER, FIRST) and shows(LATER, SECOND),

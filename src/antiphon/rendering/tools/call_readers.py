@@ -193,8 +193,8 @@ class ObjectReader:
         return True
 
     def _take_said(self) -> list[OutputPart]:
-        said, self._said = self._said, []
-        return said
+        parts, self._said = self._said, []
+        return parts
 
     # Each step takes from the buffer, and returns whether another step may follow.
 

@@ -329,7 +329,7 @@ def _file_size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def _compute_digest(path: Path, remote: RemoteFile, told: Callable[[int], None]) -> str:
+def _compute_digest(path: Path, remote: RemoteFile, on_progress: Callable[[int], None]) -> str:
     """Returns the SHA-256 of the file, or git's blob hash, whichever the hub gives."""
     if len(remote.digest) == hashlib.sha256().digest_size * 2:
         digest = hashlib.sha256()
@@ -340,5 +340,5 @@ def _compute_digest(path: Path, remote: RemoteFile, told: Callable[[int], None])
         while chunk := file.read(BLOCK):
             digest.update(chunk)
             done += len(chunk)
-            told(done)
+            on_progress(done)
     return digest.hexdigest()
