@@ -46,12 +46,12 @@
         ├── StoreRefused                           store_refused
         └── AddressUnavailable                     address_unavailable
 
-`retryable` applies to a failure before the first token: the same request can be tried again, here or elsewhere,
-and nothing is done twice. EngineDied is not retryable: the request was in the batch of the process that died,
-and may be the cause.
+`retryable` applies to a failure before the first token: the same request can be tried again, here or
+elsewhere, and nothing is done twice. EngineDied is not retryable: the request was in the batch of the process
+that died, and may be the cause.
 
-A dialect gives an error its wire format. Between processes it travels as `ErrorReport`, and the receiver raises
-it again.
+A dialect gives an error its wire format. Between processes it travels as `ErrorReport`, and the receiver
+raises it again.
 """
 
 from dataclasses import dataclass
@@ -221,8 +221,10 @@ class Overloaded(RequestError):
 
 
 class RateLimited(RequestError):
-    """A limit per minute, or of concurrent requests, has no room for this request. `retry_after`: seconds
-    until it has room, if known."""
+    """A limit per minute, or of concurrent requests, has no room for this request.
+
+    `retry_after`: seconds until it has room, if known.
+    """
 
     status = 429
     code = "rate_limit_exceeded"
@@ -235,8 +237,10 @@ class RateLimited(RequestError):
 
 
 class BudgetExceeded(RequestError):
-    """A limit per day, week or month has no room for this request. It is useless to try again before the
-    limit resets."""
+    """A limit per day, week or month has no room for this request.
+
+    It is useless to try again before the limit resets.
+    """
 
     status = 429
     code = "insufficient_quota"
@@ -264,8 +268,10 @@ class EngineError(AntiphonError):
 
 
 class EngineBusy(EngineError):
-    """The engine's queue is full; no work of the request was started. `retry_after`: the estimated seconds
-    until it has room."""
+    """The engine's queue is full; no work of the request was started.
+
+    `retry_after`: the estimated seconds until it has room.
+    """
 
     status = 503
     code = "engine_busy"
@@ -273,8 +279,7 @@ class EngineBusy(EngineError):
 
 
 class EngineUnavailable(EngineError):
-    """The engine is not running now (starting, restarting or given up); no work of the request was
-    started."""
+    """The engine is starting, restarting or given up; no work of the request was started."""
 
     status = 503
     code = "engine_unavailable"
@@ -282,8 +287,11 @@ class EngineUnavailable(EngineError):
 
 
 class EngineLost(EngineUnavailable):
-    """The engine's process ended while the request waited in its queue. It may be tried once more: it was
-    probably not in the batch. A request that ends two processes is probably their cause."""
+    """The engine's process ended while the request waited in its queue.
+
+    The request may be tried once more: it was probably not in the batch. A request that ends two processes is
+    probably their cause.
+    """
 
     code = "engine_lost"
 
@@ -303,8 +311,7 @@ class DeadlineExceeded(EngineError):
 
 
 class ServerBusy(AntiphonError):
-    """The server has as many bytes of requests as its limit allows, or its machine is too busy; no work was
-    started."""
+    """The server has too many bytes of requests, or its machine is too busy; no work was started."""
 
     status = 503
     code = "server_busy"
@@ -312,8 +319,10 @@ class ServerBusy(AntiphonError):
 
 
 class StoreUnavailable(AntiphonError):
-    """The database does not answer, or failed. Nothing was changed, unless the message says that it may
-    be."""
+    """The database does not answer, or failed.
+
+    Nothing was changed, unless the message says that it may be.
+    """
 
     status = 503
     code = "store_unavailable"
@@ -321,7 +330,7 @@ class StoreUnavailable(AntiphonError):
 
 
 class LimitsUnavailable(AntiphonError):
-    """The limits cannot be checked, and the operator's settings then refuse requests; no work was started."""
+    """The limits cannot be checked, and the settings then refuse requests; no work was started."""
 
     status = 503
     code = "limits_unavailable"
