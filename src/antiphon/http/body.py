@@ -37,9 +37,9 @@ class BodyReader:
     def __init__(self, edge: AppState) -> None:
         self._limit = BodyLimit(edge.settings.max_body_bytes, " (ANTIPHON_MAX_BODY_BYTES)")
         self._bodies = edge.bodies
-        self._most = max(edge.settings.max_bodies_bytes, self._limit.size)
+        self._total = max(edge.settings.max_bodies_bytes, self._limit.size)
         self._seconds = edge.settings.receive_timeout
-        self._told_apart = edge.keys_on
+        self._per_actor = edge.keys_on
 
     async def read(
         self, body: RequestBody, request: Request, receive: Receive, connection: Connection
@@ -51,7 +51,7 @@ class BodyReader:
         declared = int(request.headers.get(b"content-length", (b"0",))[0])
         if declared > limit.size:
             raise limit.build_error()
-        account = BodyAccount(self._bodies, self._most, request.actor.caller if self._told_apart else None)
+        account = BodyAccount(self._bodies, self._total, request.actor.caller if self._per_actor else None)
         account.expect(declared)
         try:
             if connection.is_whole:

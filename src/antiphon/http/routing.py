@@ -102,31 +102,33 @@ def find_nearest_path(path: str, method: str, routes: Routes, prefixes: Iterable
     if len(path) > LONGEST_PATH or not path.isprintable():
         return None
     parts = [part for part in path.split("/") if part]
-    ours = next((each for each in prefixes if each and path.startswith(f"{each}/")), "")
-    lower = [part.lower() for part in parts[ours.count("/") :]]
+    dialect_prefix = next((each for each in prefixes if each and path.startswith(f"{each}/")), "")
+    lower = [part.lower() for part in parts[dialect_prefix.count("/") :]]
     tails = [lower[dropped:] for dropped in range(MOST_DROPPED + 1) if dropped < len(lower)]
-    return _find_with_other_prefix(parts, method, ours, tails, routes) or _find_similar(tails, ours, routes)
+    return _find_with_other_prefix(parts, method, dialect_prefix, tails, routes) or _find_similar(
+        tails, dialect_prefix, routes
+    )
 
 
 def _find_with_other_prefix(
-    parts: list[str], method: str, ours: str, tails: list[list[str]], routes: Routes
+    parts: list[str], method: str, dialect_prefix: str, tails: list[list[str]], routes: Routes
 ) -> str | None:
     """Returns a declared path that has the same end and another beginning, or None. Paths with fewer segments
     come first, then paths with added segments, the shortest first."""
     tries = [_join_path("", parts)]
-    if not ours:
+    if not dialect_prefix:
         tries += [_join_path("", tail) for tail in tails]
-    beginnings = sorted(set(routes.list_prefixes(ours)), key=lambda each: (each.count("/"), each))
+    beginnings = sorted(set(routes.list_prefixes(dialect_prefix)), key=lambda each: (each.count("/"), each))
     tries += [_join_path(beginning, tail) for tail in tails for beginning in beginnings]
-    there = {each: routes.list_methods(each) for each in tries if each.startswith(ours)}
+    there = {each: routes.list_methods(each) for each in tries if each.startswith(dialect_prefix)}
     return next((each for each, methods in there.items() if method in methods), None) or next(
         (each for each, methods in there.items() if methods), None
     )
 
 
-def _find_similar(tails: list[list[str]], ours: str, routes: Routes) -> str | None:
+def _find_similar(tails: list[list[str]], dialect_prefix: str, routes: Routes) -> str | None:
     """Returns a declared path whose end is similar, or None."""
-    whole = [path for path in routes.paths if path.startswith(ours) and "{" not in path]
+    whole = [path for path in routes.paths if path.startswith(dialect_prefix) and "{" not in path]
     for tail in tails:
         ends = {_join_path("", each.split("/")[-len(tail) :]): each for each in reversed(whole)}
         if close := difflib.get_close_matches(_join_path("", tail), ends, n=1, cutoff=SIMILARITY):

@@ -154,21 +154,25 @@ class KeyResource:
 
     def _declare(self) -> Iterator[Endpoint]:
         """Yields the endpoints of keys."""
-        one, change = "/keys/{key}", "Note, confine, end at another time or never"
+        one, change = "/keys/{key}", "Change the note, the allowed models and endpoints, or the expiry"
         yield declare_endpoint(
             "GET",
             "/keys",
             self.list_keys,
-            "Keys that the caller may see",
+            "Keys that the caller can see",
             gives=KeyPage,
             query=declare_paging(),
         )
         made = EndpointOptions(body=NewKey, gives=NewKeyCard, status=CREATED)
-        yield declare_endpoint("POST", "/keys", self.add_key, "Make a key, shown this once", **made)
+        yield declare_endpoint(
+            "POST", "/keys", self.add_key, "Create a key; its secret is shown only once", **made
+        )
         yield declare_endpoint("GET", one, self.show_key, "One key", gives=KeyCard)
         yield declare_endpoint("PATCH", one, self.change_key, change, body=KeyChange, gives=KeyCard)
         rotated = EndpointOptions(body=Rotation, gives=NewKeyCard, status=CREATED)
-        yield declare_endpoint("POST", f"{one}/rotate", self.rotate_key, "Make a successor", **rotated)
+        yield declare_endpoint(
+            "POST", f"{one}/rotate", self.rotate_key, "Create a successor of a key", **rotated
+        )
         revoked = EndpointOptions(body=Nothing, gives=KeyCard)
         yield declare_endpoint("POST", f"{one}/revoke", self.revoke_key, "End a key now", **revoked)
         yield declare_endpoint("DELETE", one, self.end_key, "End a key now", gives=KeyCard)

@@ -113,7 +113,7 @@ class LimitResource:
                 "GET",
                 "/limits",
                 self.list_limits,
-                "Limits that the caller may see",
+                "Limits that the caller can see",
                 gives=LimitPage,
                 query=seen,
             ),
@@ -127,10 +127,15 @@ class LimitResource:
                 status=CREATED,
             ),
             declare_endpoint(
-                "GET", one, self.show_limit, "One limit, and how it stands now", gives=StandingLimit
+                "GET", one, self.show_limit, "One limit and its current state", gives=StandingLimit
             ),
             declare_endpoint(
-                "PATCH", one, self.change, "Another amount, another note", body=LimitChange, gives=LimitCard
+                "PATCH",
+                one,
+                self.change,
+                "Change the amount or the note of a limit",
+                body=LimitChange,
+                gives=LimitCard,
             ),
             declare_endpoint("DELETE", one, self.remove, "Remove a limit", status=NO_CONTENT),
         )

@@ -125,7 +125,12 @@ class PriceResource:
             ),
             declare_endpoint("GET", one, self.show_price, "One price", gives=PriceCard),
             declare_endpoint(
-                "PATCH", one, self.change, "Note, end at another time", body=PriceChange, gives=PriceCard
+                "PATCH",
+                one,
+                self.change,
+                "Change the note or the end of a price",
+                body=PriceChange,
+                gives=PriceCard,
             ),
             declare_endpoint("DELETE", one, self.end, "End a price now", gives=PriceCard),
         )

@@ -84,25 +84,27 @@ class RecordingResource:
         )
         return (
             declare_endpoint(
-                "PUT", kept, self.turn_on, "Keep requests", body=NewRecording, gives=ProjectCard
+                "PUT", kept, self.turn_on, "Record a project's requests", body=NewRecording, gives=ProjectCard
             ),
-            declare_endpoint("DELETE", kept, self.turn_off, "Keep none any longer", gives=ProjectCard),
+            declare_endpoint(
+                "DELETE", kept, self.turn_off, "Stop recording a project's requests", gives=ProjectCard
+            ),
             declare_endpoint(
                 "GET",
                 "/requests",
                 self.list_requests,
-                "Kept requests of a project",
+                "Recorded requests of a project",
                 gives=RequestPage,
                 query=seen,
             ),
             declare_endpoint(
-                "GET", "/requests/{request}", self.show_request, "One kept request", gives=RequestCard
+                "GET", "/requests/{request}", self.show_request, "One recorded request", gives=RequestCard
             ),
             declare_endpoint(
                 "DELETE",
                 "/requests",
                 self.forget,
-                "Remove a project's kept requests",
+                "Remove a project's recorded requests",
                 gives=Forgotten,
                 query=[project],
             ),

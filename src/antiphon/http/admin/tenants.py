@@ -175,7 +175,7 @@ class TenantResource:
             *self._declare_projects(),
             *self._declare_users(),
             declare_endpoint(
-                "GET", "/audit", self.list_audit, "The latest changes first", gives=AuditPage, query=query
+                "GET", "/audit", self.list_audit, "Changes, the latest first", gives=AuditPage, query=query
             ),
         )
 
@@ -183,33 +183,46 @@ class TenantResource:
         """Yields the endpoints of projects and their members."""
         one, member = "/projects/{project}", "/projects/{project}/members/{user}"
         card, whole = ProjectCard, ProjectPage
-        seen, change = "Projects that the caller may see", ProjectChange
+        seen, change = "Projects that the caller can see", ProjectChange
         yield declare_endpoint(
             "GET", "/projects", self.list_projects, seen, gives=whole, query=declare_paging()
         )
         made = EndpointOptions(body=NewProject, gives=card, status=CREATED)
-        yield declare_endpoint("POST", "/projects", self.add_project, "Make a project", **made)
+        yield declare_endpoint("POST", "/projects", self.add_project, "Create a project", **made)
         yield declare_endpoint("GET", one, self.show_project, "One project", gives=card)
         yield declare_endpoint(
-            "PATCH", one, self.change_project, "Rename, note, archive", body=change, gives=card
+            "PATCH",
+            one,
+            self.change_project,
+            "Change the name or note of a project, or archive it",
+            body=change,
+            gives=card,
         )
         members = EndpointOptions(gives=MemberPage, query=declare_paging())
         yield declare_endpoint(
-            "GET", f"{one}/members", self.list_members, "Who is what in a project", **members
+            "GET", f"{one}/members", self.list_members, "Members of a project and their roles", **members
         )
         put = EndpointOptions(body=Member, gives=MemberCard)
-        yield declare_endpoint("PUT", member, self.put_member, "Make a member", **put)
+        yield declare_endpoint(
+            "PUT", member, self.put_member, "Make a user a member, or change the role", **put
+        )
         yield declare_endpoint("DELETE", member, self.remove_member, "End a membership", status=NO_CONTENT)
 
     def _declare_users(self) -> Iterator[Endpoint]:
         """Yields the endpoints of users."""
-        one, card, seen = "/users/{user}", UserCard, "Users that the caller may see"
+        one, card, seen = "/users/{user}", UserCard, "Users that the caller can see"
         yield declare_endpoint("GET", "/users", self.list_users, seen, gives=UserPage, query=declare_paging())
         made = EndpointOptions(body=NewUser, gives=card, status=CREATED)
-        yield declare_endpoint("POST", "/users", self.add_user, "Make a user", **made)
+        yield declare_endpoint("POST", "/users", self.add_user, "Create a user", **made)
         yield declare_endpoint("GET", one, self.show_user, "One user", gives=card)
         changed = EndpointOptions(body=UserChange, gives=card)
-        yield declare_endpoint("PATCH", one, self.change_user, "Rename, note, disable", **changed)
+        yield declare_endpoint(
+            "PATCH",
+            one,
+            self.change_user,
+            "Change the name, address or note of a user, or disable the user",
+            **changed,
+        )
 
     # --- projects ---
 

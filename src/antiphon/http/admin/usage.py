@@ -223,9 +223,9 @@ BY_DESCRIPTION = (
 FILTERS_AND_FILES = (
     " Also `tag:NAME=VALUE` chooses by one of the caller's tags. `format=csv` and `format=jsonl` give a file."
 )
-REPORT_DESCRIPTION = "Sums over the generations that the caller may see, in a time." + FILTERS_AND_FILES
+REPORT_DESCRIPTION = "Sums over the generations of a time span that the caller can see." + FILTERS_AND_FILES
 ENTRIES_DESCRIPTION = (
-    "The generations that the caller may see, in a time, the earliest first." + FILTERS_AND_FILES
+    "The generations of a time span that the caller can see, the earliest first." + FILTERS_AND_FILES
 )
 FILES = {MEDIA[each].partition(";")[0]: TEXT for each in MEDIA}
 
@@ -253,7 +253,7 @@ class UsageResource:
                 "GET",
                 "/usage",
                 self.show_report,
-                "What was used, summed",
+                "Sums of usage",
                 gives=UsageReport,
                 query=declare_report_query(),
                 right=Right.READ,
@@ -264,7 +264,7 @@ class UsageResource:
                 "GET",
                 "/usage/entries",
                 self.list_entries,
-                "What was used, one by one",
+                "Single entries of usage",
                 gives=EntryPage,
                 query=declare_entries_query(),
                 right=Right.READ,
@@ -460,8 +460,8 @@ def declare_entries_query() -> list[Mapping[str, Any]]:
 def _declare_filters() -> Iterator[Mapping[str, Any]]:
     """Yields the parameters that choose entries."""
     second = {"type": "integer", "minimum": 0, "maximum": MAX_SECOND}
-    since = "Unix seconds; 30 days before `until` where it is left out"
-    until = "Unix seconds; what began then is no more in it. Left out: until now"
+    since = "Unix seconds; the default is 30 days before `until`"
+    until = "Unix seconds; entries that began at this second are left out. The default is now"
     yield declare_parameter("since", second, description=since)
     yield declare_parameter("until", second, description=until)
     for field in EntryField:
@@ -472,12 +472,14 @@ def _declare_limit(usual: int, most: int) -> Iterator[Mapping[str, Any]]:
     """Yields the parameter of the page size."""
     limit = {"type": "integer", "minimum": 1, "maximum": most, "default": usual}
     yield declare_parameter(
-        "limit", limit, description="Groups, or entries of a page; a file of entries takes none"
+        "limit", limit, description="The most groups, or entries of a page; not for a file of entries"
     )
 
 
 _FORMAT = declare_parameter(
-    "format", {"type": "string", "enum": [*FileFormat], "default": FileFormat.JSON}, description="As what"
+    "format",
+    {"type": "string", "enum": [*FileFormat], "default": FileFormat.JSON},
+    description="The format of the answer",
 )
 
 
