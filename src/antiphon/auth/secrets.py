@@ -22,7 +22,7 @@ ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
 PEPPER_BYTES = 32
 PEPPER_FILE = "pepper"
 MARK_TEXT = b"antiphon: whose pepper this is"
-"""The text whose digest marks a database. The mark identifies the pepper and reveals nothing of it."""
+"""The text whose digest marks a database. The mark identifies the pepper, but does not reveal it."""
 
 
 def new_key() -> str:

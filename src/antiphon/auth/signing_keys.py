@@ -16,7 +16,7 @@ from antiphon.settings.server import is_loopback
 from antiphon.telemetry.logs import record
 
 FRESH = 300.0
-"""Seconds after which keys are fetched again. A withdrawn key is accepted for so long."""
+"""Seconds after which keys are fetched again. A withdrawn key is still accepted for this time."""
 AGAIN = 10.0
 """Least seconds between two fetches."""
 STALE = 86_400.0

@@ -1,7 +1,7 @@
-"""How the next token is drawn: the caller's options, and the engine's values.
+"""Sampling of the next token: the caller's options, and the engine's values.
 
-Order and meaning are decided in ARCHITECTURE.md ("Semantics"): masks (allowed tokens, minimum length), logit
-bias and penalties, then temperature, then min-p, top-k, top-p, typical-p, or Mirostat instead of these four.
+ARCHITECTURE.md ("Semantics") defines order and meaning: masks (allowed tokens, minimum length), logit bias
+and penalties, then temperature, then min-p, top-k, top-p, typical-p, or Mirostat instead of these four.
 Temperature 0 is greedy over the penalised logits. Each draw depends on hash(seed, choice, position) alone.
 """
 

@@ -1,4 +1,4 @@
-"""Prompts that fit the context window, or the error that says why one does not. Generates no token."""
+"""Fits prompts into the context window, or explains why one does not fit. It generates no token."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -41,15 +41,15 @@ class FittedPrompt:
     max_tokens: int
     """The most completion tokens of each choice."""
     echo: PromptEcho | None = None
-    """What each choice repeats first, with `echo`."""
+    """The repeated prompt at the start of each choice, with `echo`."""
     repeated: str = ""
     """The last message of a conversation, with `echo`."""
     begin: Begin | None = None
-    """Where its choices begin, for a model that reasons."""
+    """The begin of its choices, for a model that reasons."""
     constraint: Constraint | None = None
     """The constraint of its choices."""
     logprobs: PromptLogprobs | None = None
-    """Log-probabilities of its tokens, where the caller wants any."""
+    """Log-probabilities of its tokens, if the caller requests any."""
 
 
 async def fit_prompts(

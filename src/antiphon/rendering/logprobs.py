@@ -1,4 +1,4 @@
-"""Log-probabilities: how many a request may have, those of prompts, those of choices, and the ranking of
+"""Log-probabilities: the allowed number for a request, those of prompts and of choices, and the ranking of
 candidates (`best_of`) by them."""
 
 import asyncio
@@ -144,7 +144,7 @@ class PendingToken(NamedTuple):
     offset: int
     """The character of the choice that holds its first byte."""
     shows: bool
-    """Whether it adds to the text."""
+    """Whether the token adds to the text."""
     score: TokenScore | None
 
 
@@ -220,7 +220,8 @@ class ScoredDecoder(ChoiceDecoder):
             yield self._pending.popleft()
 
     def _build_finished(self, reason: FinishReason) -> Finished:
-        """Adds the tokens at the end that show nothing, as the end of the turn. Cut tokens are dropped."""
+        """Builds the last event with the tokens that show no text, such as the end of the turn. Cut tokens
+        are dropped."""
         left = [token for token in self._pending if not token.shows and token.offset <= self._shown]
         scores, ids = self._collect_scores(left)
         return Finished(

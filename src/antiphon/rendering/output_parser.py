@@ -1,5 +1,5 @@
-"""How tools and reasoning change a request: the constraint of its choices, and the readers that tell calls
-and reasoning from text."""
+"""The effects of tools and reasoning on a request: the constraint of its choices, and the readers that
+separate calls and reasoning from text."""
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing
@@ -238,7 +238,7 @@ class ChoiceParser:
         return ToolCallDelta(self._choice, self._calls - 1, part.text, *due)
 
     def _take_due(self) -> tuple[int, Scores, tuple[int, ...]]:
-        """Returns and clears the count, scores and ids of tokens that no event has carried."""
+        """Returns the count, scores and ids of tokens that no event contains yet, and clears them."""
         tokens, self._tokens = self._tokens, 0
         scores, self._scores = join_scores(self._scores), []
         ids, self._token_ids = self._token_ids, ()

@@ -111,8 +111,8 @@ def _replace_unsupported(value: object) -> object:
 
 @cache
 def _build_insert(mark: str, rows: int) -> str:
-    """Builds the insert of so many rows, which skips existing ids; `mark` stands for a value. It is plain
-    SQL, since SQLAlchemy's work for each row takes longer than the row."""
+    """Builds the insert statement for `rows` rows, which skips existing ids. `mark`: the placeholder of a
+    value. It is plain SQL, since SQLAlchemy needs more time for each row than the database."""
     names = ", ".join(f'"{name}"' for name in (*COLUMNS, "tags"))
     one = f"({', '.join([mark] * len(NAMES))})"
     values = ", ".join([one] * rows)

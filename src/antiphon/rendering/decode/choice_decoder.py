@@ -1,4 +1,4 @@
-"""Decodes one choice: from the tokens of its sequence to its text, its end and its counts."""
+"""Decodes one choice: converts the tokens of its sequence to text, and finds its end and its counts."""
 
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
@@ -15,14 +15,14 @@ from antiphon.rendering.reasoning.reader import ReasoningCounter
 
 @dataclass(frozen=True, slots=True)
 class DecodeOptions:
-    """How the tokens of all choices of a request become text."""
+    """Options for converting tokens to text, shared by all choices of a request."""
 
     pieces: Pieces
     silent: frozenset[int]
     """Tokens that show no text, whatever their piece."""
     stops: StopStrings
     min_tokens: int = 0
-    """Number of tokens before stop strings are looked for."""
+    """Number of tokens before stop strings are searched."""
 
 
 def decode_options(request: GenerationRequest, facts: ModelInfo) -> DecodeOptions:

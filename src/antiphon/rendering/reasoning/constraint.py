@@ -1,5 +1,5 @@
-"""Where a choice begins, and the reasoning that its constraint lets pass before the answer, with its marks
-and within its budget."""
+"""Finds the begin of a choice, and extends its constraint by the reasoning before the answer, with its marks
+and budget."""
 
 from collections.abc import Mapping
 from dataclasses import replace

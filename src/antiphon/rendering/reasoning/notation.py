@@ -1,4 +1,5 @@
-"""How families of models mark their reasoning, and how a caller's reasoning effort reaches their templates.
+"""The notation of reasoning in each family of models, and the effect of a caller's reasoning effort on the
+templates.
 
 A field that the model cannot follow is refused by name.
 """
@@ -69,7 +70,7 @@ class ReasoningNotation:
 
 
 LINES = "\n\n"
-"""The lines that most models write between reasoning and answer."""
+"""The empty line that most models write between reasoning and answer."""
 
 
 def think(source: str) -> ReasoningNotation:

@@ -1,7 +1,7 @@
-"""Tells a choice's reasoning from its answer as the text comes, and counts the tokens of reasoning. However
-the text is cut, the result is the same.
+"""Separates a choice's reasoning from its answer while the text arrives, and counts the tokens of reasoning.
+The result does not depend on how the text is cut.
 
-Reasoning is at the beginning only and ends at the first mark that ends it; without that mark all text is
+Reasoning is only at the beginning, and ends at the first closing mark; without that mark all text is
 reasoning. Another reader reads the answer, so a call inside reasoning stays reasoning.
 """
 
@@ -130,8 +130,8 @@ class ReasoningReader:
 
 
 class ReasoningCounter:
-    """Counts the reasoning tokens of one choice: those whose text begins before the answer, marks included.
-    It uses positions in the raw text, so the count does not depend on how tokens arrive."""
+    """Counts the reasoning tokens of one choice: all tokens whose text begins before the answer, marks
+    included. It uses positions in the raw text, so the count does not depend on how tokens arrive."""
 
     __slots__ = ("_at", "_begins", "_spans")
 

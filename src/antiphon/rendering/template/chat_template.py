@@ -1,8 +1,8 @@
-"""A model's chat template: from a conversation to pieces of text, with the model's own control tokens and no
-others.
+"""A model's chat template: converts a conversation to pieces of text, with only the model's own control
+tokens.
 
-A template comes with the weights, so it is somebody else's program. `prove` runs it on sample conversations
-in a process that can be killed; a template that passes runs here (`environment`). Nothing here tokenizes.
+A template comes with the weights, so it is an untrusted program. `prove` runs it on sample conversations in a
+process that can be killed. A template that passes runs here (`environment`). This module tokenizes nothing.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -147,7 +147,7 @@ class ChatTemplate:
         families: NotationFamilies = BY_TEMPLATE,
         like: Conversation = SAMPLES[0],
     ) -> None:
-        """`like`: has the values and documents that the template may need to work at all."""
+        """`like`: a conversation with the values and documents that the template may need."""
         if len(source) > LONGEST_SOURCE:
             raise TemplateRefused(f"the chat template has more than {LONGEST_SOURCE} characters")
         self._special = special

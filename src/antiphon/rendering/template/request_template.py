@@ -88,7 +88,7 @@ class RequestTemplate:
     special: SpecialTokens
     families: NotationFamilies
     call_notation: CallNotation
-    """As of a ChatTemplate, like the notation of reasoning."""
+    """As in ChatTemplate; so is the notation of reasoning."""
     reasoning_notation: ReasoningNotation | None
     helper: TemplateHelper
     actor: str

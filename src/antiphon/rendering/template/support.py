@@ -1,5 +1,5 @@
-"""What a chat template shows of roles and tools, found by trying, and conversations rewritten for it: a part
-that the template would refuse or drop becomes text. Nothing that a caller wrote is left out."""
+"""Finds by probes which roles and tools a chat template shows, and rewrites conversations for it. A part that
+the template would refuse or drop becomes text, so no text of the caller is lost."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -121,7 +121,7 @@ EXPLAINED = (
 
 @dataclass(frozen=True, slots=True)
 class TemplateSupport:
-    """What a template shows of tools by itself."""
+    """The parts of tools that a template shows itself."""
 
     tools: bool = False
     calls: bool = False
