@@ -200,7 +200,7 @@ def bundle(directory: Path, base: Path, target: Path) -> None:
         "general.base_model.0.name": "cantor",
         BASE_DIGEST: digest,
     }
-    convert_peft(directory, read_header(base), target, kind="F16", said=said)
+    convert_peft(directory, read_header(base), target, kind="F16", metadata=said)
     size = target.stat().st_size
     target.with_suffix(".md").write_text(card(target.stem, digest, size), encoding="utf-8")
     print(f"{target}: {size} bytes, for {base.name} {digest[:16]}")

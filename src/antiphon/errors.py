@@ -46,12 +46,12 @@
         ├── StoreRefused                           store_refused
         └── AddressUnavailable                     address_unavailable
 
-`retryable` is said of a failure before the first token: the same request may be tried again, here or
-elsewhere, without
-doing anything twice. EngineDied is not: the request was in the batch of the process that died, and may be
-what killed it.
-A dialect gives an error its wire shape; a process border carries it as `ErrorReport` and raises it again on
-the other side.
+`retryable` applies to a failure before the first token: the same request can be tried again, here or
+elsewhere, and nothing is done twice. EngineDied is not retryable: the request was in the batch of the process
+that died, and may be the cause.
+
+A dialect gives an error its wire format. Between processes it travels as `ErrorReport`, and the receiver
+raises it again.
 """
 
 from dataclasses import dataclass
@@ -59,7 +59,7 @@ from typing import ClassVar
 
 
 class AntiphonError(Exception):
-    """Base of all errors. `message` is for the caller: it names the thing and says what to do, and holds no
+    """Base of all errors. `message` is for the caller: it names the problem and the remedy, and contains no
     secret."""
 
     status: ClassVar[int] = 500
@@ -77,28 +77,28 @@ class AntiphonError(Exception):
         super().__init__(message)
         self.message = message
         self.param = param
-        """The request field that is at fault, as the caller spelt it: `messages[0].content`."""
+        """The request field at fault, in the caller's notation: `messages[0].content`."""
         self.retry_after = retry_after
         """Seconds after which the caller may try again."""
         self.cause = cause
-        """For the log alone, where `message` is not all; it holds no words of a request or an answer."""
+        """More information for the log; it contains no text of a request or an answer."""
 
 
 class RequestError(AntiphonError):
-    """The caller can mend it: a field, a credential, a path."""
+    """An error that the caller can correct: a field, a credential or a path."""
 
     status = 400
     code = "invalid_request"
 
 
 class MalformedBody(RequestError):
-    """The body is not the JSON object that the route takes."""
+    """The body is not the JSON object that the route requires."""
 
     code = "invalid_json"
 
 
 class InvalidValue(RequestError):
-    """A known field holds a value of the wrong type or out of range."""
+    """A known field has a value of the wrong type or out of range."""
 
     code = "invalid_value"
 
@@ -110,110 +110,110 @@ class MissingParameter(RequestError):
 
 
 class UnknownParameter(RequestError):
-    """A field that nobody knows; refused, since dropping it would be a silent lie."""
+    """An unknown field. It is refused, since to ignore it would mislead the caller."""
 
     code = "unknown_parameter"
 
 
 class UnsupportedParameter(RequestError):
-    """A field of the dialect that is not built, or that this model cannot do."""
+    """A field of the dialect that is not implemented, or that this model does not support."""
 
     code = "unsupported_parameter"
 
 
 class ContextLengthExceeded(RequestError):
-    """Prompt and requested tokens do not fit the model's context."""
+    """The prompt and the requested tokens do not fit the model's context."""
 
     code = "context_length_exceeded"
 
 
 class TemplateRefused(RequestError):
-    """The chat template refused these messages, or passed a limit while rendering them."""
+    """The chat template refused these messages, or exceeded a limit while it rendered them."""
 
     code = "template_refused"
 
 
 class AuthenticationFailed(RequestError):
-    """No credential, or one that is not accepted; the sentence is the same for all."""
+    """There is no credential, or an invalid one; the message is the same in every case."""
 
     status = 401
     code = "invalid_api_key"
 
 
 class PermissionDenied(RequestError):
-    """The caller is known, or local, and may not do this."""
+    """The caller is known, or local, but lacks the permission."""
 
     status = 403
     code = "permission_denied"
 
 
 class ModelNotFound(RequestError):
-    """No model of that name that this caller may use."""
+    """There is no model of that name that this caller may use."""
 
     status = 404
     code = "model_not_found"
 
 
 class NotFound(RequestError):
-    """No such thing, or none that this caller may know of."""
+    """The object does not exist, or the caller may not see it."""
 
     status = 404
     code = "not_found"
 
 
 class Conflict(RequestError):
-    """Something of that name or address is there already, or the change contradicts what is."""
+    """The name or address is already in use, or the change contradicts the current state."""
 
     status = 409
     code = "conflict"
 
 
 class RouteNotFound(RequestError):
-    """No such path."""
+    """The path does not exist."""
 
     status = 404
     code = "route_not_found"
 
 
 class MethodNotAllowed(RequestError):
-    """The path exists, with other methods."""
+    """The path exists, but with other methods."""
 
     status = 405
     code = "method_not_allowed"
     allowed: tuple[str, ...] = ()
-    """Those methods; set by whoever raises it."""
+    """The methods that exist; set by the code that raises the error."""
 
 
 class RequestTimedOut(RequestError):
-    """The request did not arrive whole in time."""
+    """The complete request did not arrive in time."""
 
     status = 408
     code = "request_timeout"
 
 
 class BodyTooLarge(RequestError):
-    """The body passes the limit of the settings; refused before it is read whole."""
+    """The body exceeds the limit in the settings; it is refused before it is read completely."""
 
     status = 413
     code = "body_too_large"
 
 
 class UnsupportedMediaType(RequestError):
-    """The content type or encoding of the body is not taken."""
+    """The content type or encoding of the body is not supported."""
 
     status = 415
     code = "unsupported_media_type"
 
 
 class HeadersTooLarge(RequestError):
-    """The headers pass the limit; refused before they are complete."""
+    """The headers exceed the limit; the request is refused before they are complete."""
 
     status = 431
     code = "headers_too_large"
 
 
 class Overloaded(RequestError):
-    """This caller has more waiting than the server is willing to queue for one."""
+    """The caller has more waiting requests than the server queues for one caller."""
 
     status = 429
     code = "overloaded"
@@ -221,38 +221,43 @@ class Overloaded(RequestError):
 
 
 class RateLimited(RequestError):
-    """A limit of a minute, or of requests at once, has no room for this request. `retry_after`: when it has,
-    as far as is known."""
+    """A limit per minute, or of concurrent requests, has no room for this request.
+
+    `retry_after`: seconds until it has room, if known.
+    """
 
     status = 429
     code = "rate_limit_exceeded"
     retryable = True
     limit: str | None = None
-    """Id of the limit that says no; set by whoever raises it."""
+    """Id of the limit that refuses; set by the code that raises the error."""
     standings: tuple[object, ...] = ()
-    """How the request's limits stand (`domain.limits.Standing`), the one that says no first; set likewise."""
+    """The status of the request's limits (`domain.limits.LimitStatus`), the refusing one first; set
+    likewise."""
 
 
 class BudgetExceeded(RequestError):
-    """A limit of a day, week or month has no room for this request; trying again before it resets is no
-    use."""
+    """A limit per day, week or month has no room for this request.
+
+    It is useless to try again before the limit resets.
+    """
 
     status = 429
     code = "insufficient_quota"
     limit: str | None = None
-    """As of RateLimited."""
+    """As in RateLimited."""
     standings: tuple[object, ...] = ()
-    """As of RateLimited."""
+    """As in RateLimited."""
 
 
 class LargerThanLimit(RequestError):
-    """The request alone takes more than a limit has, so waiting is no use: it has to ask for less."""
+    """The request alone exceeds a limit, so waiting is useless: it must request less."""
 
     code = "larger_than_limit"
     limit: str | None = None
-    """As of RateLimited."""
+    """As in RateLimited."""
     standings: tuple[object, ...] = ()
-    """As of RateLimited."""
+    """As in RateLimited."""
 
 
 class EngineError(AntiphonError):
@@ -263,8 +268,10 @@ class EngineError(AntiphonError):
 
 
 class EngineBusy(EngineError):
-    """The engine's queue is full; nothing of the request was begun. `retry_after` is an estimate of when it
-    is not."""
+    """The engine's queue is full; no work of the request was started.
+
+    `retry_after`: the estimated seconds until it has room.
+    """
 
     status = 503
     code = "engine_busy"
@@ -272,7 +279,7 @@ class EngineBusy(EngineError):
 
 
 class EngineUnavailable(EngineError):
-    """The engine is not there now (starting, restarting, given up); nothing of the request was begun."""
+    """The engine is starting, restarting or given up; no work of the request was started."""
 
     status = 503
     code = "engine_unavailable"
@@ -280,9 +287,11 @@ class EngineUnavailable(EngineError):
 
 
 class EngineLost(EngineUnavailable):
-    """The engine's process ended while this request waited for it. Worth one more try: it was not in the
-    batch, as far
-    as was heard, but a request that ends two processes is no accident."""
+    """The engine's process ended while the request waited in its queue.
+
+    The request may be tried once more: it was probably not in the batch. A request that ends two processes is
+    probably their cause.
+    """
 
     code = "engine_lost"
 
@@ -302,7 +311,7 @@ class DeadlineExceeded(EngineError):
 
 
 class ServerBusy(AntiphonError):
-    """The server holds as many bytes of requests as it may, or its machine is too busy; nothing was begun."""
+    """The server has too many bytes of requests, or its machine is too busy; no work was started."""
 
     status = 503
     code = "server_busy"
@@ -310,7 +319,10 @@ class ServerBusy(AntiphonError):
 
 
 class StoreUnavailable(AntiphonError):
-    """The database does not answer, or failed; nothing was changed, or the message says it may be."""
+    """The database does not answer, or failed.
+
+    Nothing was changed, unless the message says that it may be.
+    """
 
     status = 503
     code = "store_unavailable"
@@ -318,7 +330,7 @@ class StoreUnavailable(AntiphonError):
 
 
 class LimitsUnavailable(AntiphonError):
-    """Nobody can say whether a limit has room, and the operator lets nothing pass then; nothing was begun."""
+    """The limits cannot be checked, and the settings then refuse requests; no work was started."""
 
     status = 503
     code = "limits_unavailable"
@@ -326,7 +338,7 @@ class LimitsUnavailable(AntiphonError):
 
 
 class LedgerFull(AntiphonError):
-    """There is no room to write down what this request takes, so it was not begun."""
+    """The ledger has no room to record this request's usage, so no work was started."""
 
     status = 503
     code = "ledger_full"
@@ -334,7 +346,7 @@ class LedgerFull(AntiphonError):
 
 
 class IssuerUnavailable(AntiphonError):
-    """The keys with which tokens of single sign-on are checked cannot be had; nothing was begun."""
+    """The issuer's keys, which check tokens of single sign-on, are unavailable; no work was started."""
 
     status = 503
     code = "issuer_unavailable"
@@ -342,7 +354,7 @@ class IssuerUnavailable(AntiphonError):
 
 
 class HubUnavailable(AntiphonError):
-    """The hub that an adapter comes from is away, fails, or was asked too often; nothing was changed."""
+    """The hub of an adapter is unreachable, fails, or refuses further requests; nothing was changed."""
 
     status = 503
     code = "hub_unavailable"
@@ -350,11 +362,11 @@ class HubUnavailable(AntiphonError):
 
 
 class InternalError(AntiphonError):
-    """A defect of ours; the caller gets the request id and no detail."""
+    """A defect of Antiphon; the caller gets the request id and no details."""
 
 
 class StartupError(AntiphonError):
-    """The server cannot start; the process prints the sentence and ends with a non-zero status."""
+    """The server cannot start; the process prints the message and ends with a non-zero status."""
 
     code = "startup_failed"
 
@@ -366,13 +378,13 @@ class SettingsError(StartupError):
 
 
 class ModelFileError(StartupError):
-    """The model file is missing, cut short, of another format, or its header contradicts itself."""
+    """The model file is missing, incomplete, of another format, or its header contradicts itself."""
 
     code = "invalid_model_file"
 
 
 class ModelFetchError(StartupError):
-    """A model file could not be had from the hub, or not be kept here."""
+    """A model file could not be fetched from the hub, or not be stored."""
 
     code = "model_fetch_failed"
 
@@ -384,19 +396,19 @@ class LibraryError(StartupError):
 
 
 class LoadError(StartupError):
-    """The library refused the model, or memory did not suffice."""
+    """The library refused the model, or there was too little memory."""
 
     code = "model_load_failed"
 
 
 class StoreRefused(StartupError):
-    """The database's address is wrong, or its tables are of another version."""
+    """The database's address is wrong, or its tables have another version."""
 
     code = "store_refused"
 
 
 class AddressUnavailable(StartupError):
-    """The address to listen on is taken or not of this machine."""
+    """The address to listen on is in use or does not belong to this machine."""
 
     code = "address_unavailable"
 
@@ -422,7 +434,7 @@ class ErrorReport:
 
 
 def index_by_code() -> dict[str, type[AntiphonError]]:
-    """Every error class by its code."""
+    """Returns every error class by its code."""
     found: dict[str, type[AntiphonError]] = {}
     pending: list[type[AntiphonError]] = [AntiphonError]
     while pending:

@@ -10,8 +10,8 @@ from antiphon.cli.client import TokenUsage
 from antiphon.cli.commands.bench import (
     BINS,
     PROBE_WORDS,
+    RequestTiming,
     Spread,
-    Timed,
     compute_spread,
     estimate_words,
     measure,
@@ -92,8 +92,10 @@ def test_a_server_that_is_not_there_is_one_line(antiphon: Run):
     assert done.stderr.startswith("antiphon: nothing answers at http://127.0.0.1:1 (")
 
 
-def timed(began: float, *arrivals: float, usage: TokenUsage | None = None, problem: str = "") -> Timed:
-    return Timed(began, list(arrivals), arrivals[-1] if arrivals else began, usage, problem)
+def timed(
+    began: float, *arrivals: float, usage: TokenUsage | None = None, problem: str = ""
+) -> RequestTiming:
+    return RequestTiming(began, list(arrivals), arrivals[-1] if arrivals else began, usage, problem)
 
 
 def test_rates_count_all_requests_and_latencies_the_good_ones():

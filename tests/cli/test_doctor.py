@@ -23,7 +23,7 @@ from antiphon.cli.doctor.checks import (
     measure_free_memory,
     read_probe,
 )
-from antiphon.cli.doctor.findings import REMEDIES, Finding, Standing, report_ok
+from antiphon.cli.doctor.findings import REMEDIES, Finding, FindingSeverity, report_ok
 from antiphon.cli.doctor.probe import check_processor, check_threads, read_processor_features
 from antiphon.cli.doctor.report import examine
 from antiphon.cli.serve_options import ServeOptions
@@ -80,7 +80,7 @@ def models_checked(path: Path, **values: object) -> list[Finding]:
 
 
 def only_broken(findings: dict[str, Finding]) -> Finding:
-    (broken,) = [finding for finding in findings.values() if finding.standing is Standing.BROKEN]
+    (broken,) = [finding for finding in findings.values() if finding.standing is FindingSeverity.BROKEN]
     return broken
 
 
@@ -158,7 +158,7 @@ def test_a_library_that_ends_its_process_ends_no_doctor(examined: Examine, place
 def test_a_library_without_the_processors_features(examined: Examine, place: Path):
     findings = examined(env={"ANTIPHON_ENGINE_LIBRARY": str(setups.without_avx2(place))})
     advice = findings["cpu-features-unused"]
-    assert advice.standing is Standing.ADVICE
+    assert advice.standing is FindingSeverity.ADVICE
     assert re.search(r"not .*\bAVX2\b", advice.said) and "several times slower" in advice.said
     assert "make native" in advice.remedy and "antiphon[native]" in advice.remedy
 
@@ -207,7 +207,7 @@ def test_a_cache_that_cannot_be_read(tmp_path: Path):
 def test_a_bad_settings_file(tmp_path: Path, text: str, said: str, remedy: str):
     (tmp_path / "bad.toml").write_text(text)
     defaults, finding = check_settings(ServeOptions({"server": {"port": 1}}, config=tmp_path / "bad.toml"))
-    assert (finding.id, finding.standing) == ("settings-invalid", Standing.BROKEN)
+    assert (finding.id, finding.standing) == ("settings-invalid", FindingSeverity.BROKEN)
     assert said in finding.said and remedy in finding.remedy
     assert [model.name for model in defaults.models] == ["cantor"], "the rest is looked at with the defaults"
 
@@ -220,9 +220,9 @@ def test_a_context_that_the_weights_were_not_made_for():
 def test_too_many_threads_and_an_unfetched_model_are_advice(tmp_path: Path):
     reference = ModelSettings(name="a", path="hf:someone/something:file.gguf")
     _, (finding,) = check_models(Settings(hub=HubSettings(cache=str(tmp_path)), models=(reference,)))
-    assert finding.standing is Standing.ADVICE and "antiphon models pull" in finding.remedy
+    assert finding.standing is FindingSeverity.ADVICE and "antiphon models pull" in finding.remedy
     finding = check_threads(5, 4)
-    assert finding.standing is Standing.ADVICE and finding.said == "5 threads on 4 processors"
+    assert finding.standing is FindingSeverity.ADVICE and finding.said == "5 threads on 4 processors"
 
 
 @pytest.mark.parametrize("body", ["exit 127", "echo hello", "kill -9 $$"])
@@ -271,7 +271,7 @@ def test_findings_of_a_dead_probe_are_kept_with_its_last_step():
 
 def test_a_library_that_uses_all_is_well():
     finding = check_processor(["AVX", "AVX2", "OPENMP"], ["AVX", "AVX2"])
-    assert finding.standing is Standing.OK and finding.said == "the library uses AVX AVX2"
+    assert finding.standing is FindingSeverity.OK and finding.said == "the library uses AVX AVX2"
 
 
 def test_what_a_native_build_gains_is_said_where_it_was_measured():

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from antiphon.cli.doctor.findings import Finding, Standing
-from antiphon.cli.doctor.tenancy_checks import REACHED_S, check_keyed
+from antiphon.cli.doctor.findings import Finding, FindingSeverity
+from antiphon.cli.doctor.tenancy_checks import REACHED_S, check_tenancy
 from antiphon.settings.schema import Settings
 from antiphon.settings.tenancy import KeysSettings, LimitsSettings, OidcSettings
 from tests.cli.conftest import Run
@@ -59,7 +59,7 @@ def test_workers_that_are_said_as_a_flag_are_looked_at(antiphon: Run, tmp_path: 
 def findings(home: Path, **said: object) -> dict[str, Finding]:
     keys = said.pop("keys", KeysSettings(enabled=True))
     settings = Settings(keys=keys, **said)  # type: ignore[arg-type]
-    return {each.id: each for each in check_keyed(settings, {"ANTIPHON_HOME": str(home)}, home)}
+    return {each.id: each for each in check_tenancy(settings, {"ANTIPHON_HOME": str(home)}, home)}
 
 
 def limits(home: Path, url: str, unavailable: str = "closed") -> Finding:
@@ -70,15 +70,15 @@ def limits(home: Path, url: str, unavailable: str = "closed") -> Finding:
 
 def test_a_redis_that_answers_is_well(tmp_path: Path, redis_server: Server) -> None:
     found = limits(tmp_path, redis_server.url)
-    assert found.standing is Standing.OK and f"answers at {redis_server.url}" in found.said
+    assert found.standing is FindingSeverity.OK and f"answers at {redis_server.url}" in found.said
 
 
 def test_an_unreachable_redis_is_found_without_its_password(tmp_path: Path) -> None:
     found = limits(tmp_path, f"redis://name:{SECRET}@127.0.0.1:1/0")
-    assert (found.id, found.standing) == ("limits-unusable", Standing.BROKEN)
+    assert (found.id, found.standing) == ("limits-unusable", FindingSeverity.BROKEN)
     assert "redis://127.0.0.1:1/0 cannot be used" in found.said and SECRET not in found.said
     assert "ANTIPHON_LIMITS_URL" in found.remedy
-    assert limits(tmp_path, "redis://127.0.0.1:1/0", "open").standing is Standing.ADVICE
+    assert limits(tmp_path, "redis://127.0.0.1:1/0", "open").standing is FindingSeverity.ADVICE
     wrong = limits(tmp_path, f"http://{SECRET}")
     assert "is no address of Redis" in wrong.said and SECRET not in wrong.said
     assert wrong.remedy.startswith("Say redis://")
@@ -90,7 +90,7 @@ def test_what_is_wrong_inside_a_redis_is_told(tmp_path: Path, own_redis: Server)
         assert "is a replica" in limits(tmp_path, own_redis.url).said
         inside.config_set("requirepass", SECRET)
     refused = limits(tmp_path, own_redis.url)
-    assert refused.standing is Standing.BROKEN and "wants a password, or another one" in refused.said
+    assert refused.standing is FindingSeverity.BROKEN and "wants a password, or another one" in refused.said
     right = own_redis.url.replace("unix://", f"unix://:{SECRET}@")
     assert SECRET not in limits(tmp_path, right).said
 
@@ -104,7 +104,7 @@ def test_a_silent_listener_is_left_after_two_seconds(tmp_path: Path) -> None:
         assert found.said.endswith(f"does not answer within {REACHED_S} seconds")
         store = f"postgresql://a:{SECRET}@127.0.0.1:{port}/none?connect_timeout=30"
         found = findings(tmp_path, keys=KeysSettings(enabled=True, store=store))["store-unusable"]
-        assert found.standing is Standing.BROKEN and SECRET not in found.said
+        assert found.standing is FindingSeverity.BROKEN and SECRET not in found.said
         assert asked < 20 and time.monotonic() - began < 28, "not the time that the address says"
 
 

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from antiphon.cli.bootstrap import bootstrap_store
-from antiphon.cli.doctor.findings import Finding, Standing
-from antiphon.cli.doctor.tenancy_checks import check_keyed
+from antiphon.cli.doctor.findings import Finding, FindingSeverity
+from antiphon.cli.doctor.tenancy_checks import check_tenancy
 from antiphon.settings.schema import Settings
 from antiphon.settings.tenancy import KeysSettings, LedgerSettings
 from tests.support.databases import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
@@ -41,7 +41,7 @@ class Place:
             self.settings, keys=msgspec.structs.replace(self.settings.keys, **keys)
         )
         before = self.files()
-        found = {each.id: each for each in check_keyed(settings, self.environ, self.home)}
+        found = {each.id: each for each in check_tenancy(settings, self.environ, self.home)}
         assert self.files() == before, "it changes nothing"
         return found
 
@@ -59,7 +59,7 @@ def place(tmp_path: Path) -> Place:
 
 
 def broken(found: dict[str, Finding]) -> list[str]:
-    return [each.id for each in found.values() if each.standing is Standing.BROKEN]
+    return [each.id for each in found.values() if each.standing is FindingSeverity.BROKEN]
 
 
 def test_before_the_first_start_all_is_well_and_nothing_is_made(place: Place) -> None:
@@ -71,7 +71,7 @@ def test_before_the_first_start_all_is_well_and_nothing_is_made(place: Place) ->
 def test_after_it_all_is_well(place: Place) -> None:
     place.start()
     found = place.findings()
-    assert {each.standing for each in found.values()} == {Standing.OK}
+    assert {each.standing for each in found.values()} == {FindingSeverity.OK}
     assert set(found) == {"store", "pepper", "spool"}
     assert "at revision 0003" in found["store"].said
     assert "may take 67" in found["spool"].said
@@ -112,7 +112,7 @@ def test_a_postgresql_is_asked(place: Place, postgresql: str) -> None:
     place.start()
     found = place.findings()
     assert broken(found) == [] and "canary" not in found["store"].said
-    assert found["pepper"].standing is Standing.OK
+    assert found["pepper"].standing is FindingSeverity.OK
 
 
 def test_another_pepper_is_told_and_never_shown(place: Place) -> None:
@@ -139,7 +139,7 @@ def test_a_spool_that_cannot_be_written_is_told(place: Place, tmp_path: Path) ->
 def test_a_disk_that_is_nearly_full_is_told(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(1 << 40, 1 << 40, 1_000_000))
     found = place.findings()["spool-short"]
-    assert found.standing is Standing.ADVICE and "1 MB free" in found.said
+    assert found.standing is FindingSeverity.ADVICE and "1 MB free" in found.said
 
 
 @pytest.mark.parametrize("below", ["", "deeper"])

@@ -25,7 +25,7 @@ from antiphon.domain.request import Conversation, GenerationRequest
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import AntiphonError, EngineDied, EngineUnavailable, Overloaded
 from antiphon.http.application import create_app
-from antiphon.http.serve import make_server
+from antiphon.http.serve import create_server
 from antiphon.http.state import AppState
 from antiphon.pipeline.reserve import Accounting
 from antiphon.pipeline.run import Pipeline
@@ -110,7 +110,7 @@ def scripted_server(key: str | None = None, accounting: Accounting | None = None
     settings = ServerSettings(drain_timeout=0, keep_alive_interval=0.5)
     edge = AppState(pipeline, models, OpenAI(), settings, verifiers, others=(Fireworks(), Empower()))
     ready = threading.Event()
-    server = make_server(create_app(edge), edge, ready.set)
+    server = create_server(create_app(edge), edge, ready.set)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
 

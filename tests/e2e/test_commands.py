@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from antiphon.cli.doctor.checks import check_port
-from antiphon.cli.doctor.findings import Standing
+from antiphon.cli.doctor.findings import FindingSeverity
 from antiphon.settings.server import ServerSettings
 from tests.support.model_files import write_encoder
 from tests.support.processes import bare_environment
@@ -29,7 +29,7 @@ def test_ctrl_c_in_a_chat_frees_the_sequence(busy: Server, tmp_path: Path) -> No
 
 def test_doctor_tells_a_running_antiphon_from_strangers(server: Server) -> None:
     found = check_port(ServerSettings(port=int(server.url.rpartition(":")[2])))
-    assert (found.id, found.standing) == ("port-taken", Standing.ADVICE)
+    assert (found.id, found.standing) == ("port-taken", FindingSeverity.ADVICE)
     assert "Antiphon runs already" in found.said
 
 

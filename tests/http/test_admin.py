@@ -88,7 +88,7 @@ async def keyed(folder, engine=None, **how):
         ongoing, loop = InFlightRegistry(ring.accepts), asyncio.get_running_loop()
 
         def look(_) -> None:
-            loop.call_soon_threadsafe(ongoing.look)
+            loop.call_soon_threadsafe(ongoing.end_unaccepted)
 
         changes = DirectoryChanges(tenancy, [ring.learn, look], clock)
         tenants = TenancyService(changes, tenancy, pepper)

@@ -92,4 +92,4 @@ def test_one_body_can_fill_the_budget_and_others_share_the_rest():
             with pytest.raises(Overloaded):
                 second.charge(1)
             nobody.charge(25)
-    assert bodies.held == bodies.of("ada") == bodies.of("bob") == 0
+    assert bodies.held == bodies.count_actor_bytes("ada") == bodies.count_actor_bytes("bob") == 0

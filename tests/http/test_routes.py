@@ -50,10 +50,10 @@ async def test_health_is_the_process_and_readiness_is_the_engines(two):
     reply = await two.ask("/health/ready")
     assert (reply.status, reply.headers["retry-after"]) == (503, "1")
     assert reply.json() == {"status": "unavailable", "unavailable": {"org/b": "restarting"}}
-    two.engine.standing = EngineState.READY
+    two.engine.engine_state = EngineState.READY
     reply = await two.ask("/health/ready")
     assert (reply.status, reply.json()) == (200, {"status": "ok"})
-    two.engine.standing = EngineState.FAILED
+    two.engine.engine_state = EngineState.FAILED
     assert (await two.ask("/health/ready")).json()["unavailable"] == {"org/b": "failed"}
     assert (await two.ask("/health")).status == 200
 
@@ -66,7 +66,7 @@ class Written:
 
 
 async def test_a_waiting_ledger_is_reported_and_a_full_one_not_ready(two):
-    two.engine.standing = EngineState.READY
+    two.engine.engine_state = EngineState.READY
     written = Written()
     async with serving_edge(replace(two.edge, ledger=written)) as (port, connections):
         served = Served(port, two.engine, two.edge, connections)

@@ -8,7 +8,7 @@ import socket
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.http.application import create_app
-from antiphon.http.serve import make_server, serve
+from antiphon.http.serve import create_server, serve
 from antiphon.http.state import AppState
 from antiphon.pipeline.run import Pipeline
 from antiphon.settings.server import ServerSettings
@@ -102,7 +102,7 @@ async def refused(port):
 async def test_an_idle_connection_does_not_hold_the_server_back():
     _, edge = edge_over(ScriptedAnswer(), drain=30)
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = make_server(create_app(edge), edge)
+        server = create_server(create_app(edge), edge)
         async with asyncio.TaskGroup() as group, asyncio.timeout(10):
             group.create_task(server.serve(sockets=[listener]))
             line = await connect(listener.getsockname()[1])

@@ -15,7 +15,7 @@ from antiphon.auth.base import RequestedScope
 from antiphon.domain.ledger import Entry
 from antiphon.domain.tenancy import KeyKind, ProjectRole
 from antiphon.errors import StoreUnavailable
-from antiphon.http.admin.exports import format_cell
+from antiphon.http.admin.usage import format_cell
 from tests.http.test_admin import OPERATOR, ROOT, keyed
 from tests.support.http_server import KEY, request_bytes
 
@@ -183,7 +183,7 @@ async def test_pages_hold_every_entry_once(server):
 
 @pytest.mark.parametrize("shape", ["csv", "jsonl"])
 async def test_a_file_holds_every_entry_in_full(server, shape, monkeypatch):
-    monkeypatch.setattr("antiphon.http.admin.usage.CHUNK", 3)
+    monkeypatch.setattr("antiphon.http.admin.usage.CHUNK_ENTRIES", 3)
     odd = replace(
         PLAIN,
         request_id='a,"b"\r\nc',
@@ -211,7 +211,7 @@ async def test_a_file_holds_every_entry_in_full(server, shape, monkeypatch):
 
 @pytest.mark.parametrize("kept", [0, 2, 3, 4])
 async def test_a_file_ends_where_the_entries_do(server, kept, monkeypatch):
-    monkeypatch.setattr("antiphon.http.admin.usage.CHUNK", 2)
+    monkeypatch.setattr("antiphon.http.admin.usage.CHUNK_ENTRIES", 2)
     keep(server, *[PLAIN] * kept)
     body = (await server.asked(server.admin, f"{ENTRIES}?format=csv")).body.decode()
     assert len(body.splitlines()) == kept + 1
@@ -318,7 +318,7 @@ async def test_hostile_values_choose_nothing(server, value):
 
 
 async def test_a_store_that_fails_midway_breaks_the_file_off(server, monkeypatch):
-    monkeypatch.setattr("antiphon.http.admin.usage.CHUNK", 2)
+    monkeypatch.setattr("antiphon.http.admin.usage.CHUNK_ENTRIES", 2)
     keep(server, *[PLAIN] * 5)
     usage = server.reading._usage
     plain, calls = usage.entries, []

@@ -26,7 +26,7 @@ from antiphon.domain.request import GenerationRequest
 from antiphon.engines.base import RequestSize, TokenEngine
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.http.application import create_app, list_endpoints
-from antiphon.http.serve import make_server
+from antiphon.http.serve import create_server
 from antiphon.http.state import AppState
 from antiphon.pipeline.reserve import Accounting
 from antiphon.pipeline.run import Pipeline
@@ -227,7 +227,7 @@ async def serving_tokens(**engines: TokenEngine) -> AsyncIterator[Served]:
 @asynccontextmanager
 async def serving_edge(edge: AppState) -> AsyncIterator[tuple[int, set[Any]]]:
     """A server over an edge: its port, and its open connections."""
-    server = make_server(create_app(edge), edge)
+    server = create_server(create_app(edge), edge)
     server.config.load()
     server.lifespan = server.config.lifespan_class(server.config)
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -10,7 +10,7 @@ from safetensors.numpy import save_file
 
 from antiphon.errors import ModelFileError
 from antiphon.weights.adapters.import_job import keep_adapter, read_adapter
-from antiphon.weights.convert.peft import turn
+from antiphon.weights.convert.peft import reorder_rows
 from antiphon.weights.gguf import Header, read_header
 from benchmarks.make_model import SIZES, write_model
 
@@ -166,7 +166,7 @@ def test_an_adapter_for_another_architecture_is_refused(tmp_path: Path, base: He
 
 def test_turned_rows_keep_their_heads_apart() -> None:
     rows = np.arange(8, dtype=np.float32).reshape(8, 1)
-    assert turn(rows, 4).ravel().tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
+    assert reorder_rows(rows, 4).ravel().tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
 
 
 def of_kind(path: Path, base: Header, kind: str, value: float) -> Path:

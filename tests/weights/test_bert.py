@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from antiphon.errors import ModelFileError
-from antiphon.weights.convert.bert import convert_bert, phantom, read_pooling
+from antiphon.weights.convert.bert import convert_bert, read_pooling, to_gguf_piece
 from antiphon.weights.gguf import read_header
 
 ENCODER = Path(__file__).parent.parent / "fixtures" / "encoder"
@@ -250,4 +250,9 @@ def test_other_sentence_transformers_modules_are_refused(
 
 
 def test_the_beginning_of_a_word_is_marked() -> None:
-    assert [phantom(piece) for piece in ("word", "##ing", "[CLS]", ".")] == ["▁word", "ing", "[CLS]", "▁."]
+    assert [to_gguf_piece(piece) for piece in ("word", "##ing", "[CLS]", ".")] == [
+        "▁word",
+        "ing",
+        "[CLS]",
+        "▁.",
+    ]

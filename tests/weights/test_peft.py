@@ -196,5 +196,5 @@ def test_only_the_modules_that_were_trained_are_in_the_file(tmp_path: Path, base
 
 def test_more_can_be_said_in_the_metadata(tmp_path: Path, bases: dict[str, Header]) -> None:
     target = tmp_path / "adapter.gguf"
-    convert_peft(RECORDED / "llama" / "all", bases["llama"], target, said={"general.name": "a style"})
+    convert_peft(RECORDED / "llama" / "all", bases["llama"], target, metadata={"general.name": "a style"})
     assert read_gguf(target).metadata["general.name"] == "a style"

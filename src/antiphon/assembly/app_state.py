@@ -71,7 +71,7 @@ def build_app_state(
 def _watch_keys(managed: TenancyParts) -> InFlightRegistry:
     """Work that ends with the keys it came with. To be called in the event loop."""
     ongoing, loop = InFlightRegistry(managed.keyring.accepts), asyncio.get_running_loop()
-    managed.watchers.append(lambda: loop.call_soon_threadsafe(ongoing.look))
+    managed.watchers.append(lambda: loop.call_soon_threadsafe(ongoing.end_unaccepted))
     return ongoing
 
 

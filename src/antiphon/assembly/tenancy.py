@@ -92,8 +92,8 @@ def build_tenancy(
     changes = DirectoryChanges(tenancy, [learn], clock.wall, feed, coordinator.announce)
     tenants, recordings = TenancyService(changes, tenancy, pepper), RequestLog(changes, tenancy, records)
     pricing, reading = PriceService(changes, SqlRules(database)), UsageService(changes, SqlUsage(database))
-    told = (recorder, recordings, watchers)
-    return TenancyParts(database, changes, keyring, rulebook, tenants, pricing, reading, *told)
+    recording_parts = (recorder, recordings, watchers)
+    return TenancyParts(database, changes, keyring, rulebook, tenants, pricing, reading, *recording_parts)
 
 
 if TYPE_CHECKING:

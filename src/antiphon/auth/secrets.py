@@ -22,7 +22,7 @@ ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
 PEPPER_BYTES = 32
 PEPPER_FILE = "pepper"
 MARK_TEXT = b"antiphon: whose pepper this is"
-"""The text whose digest marks a database. The mark identifies the pepper and reveals nothing of it."""
+"""The text whose digest marks a database. The mark identifies the pepper, but does not reveal it."""
 
 
 def new_key() -> str:
@@ -58,10 +58,10 @@ class Pepper:
         return keyed.digest()
 
 
-def parse_pepper(said: str) -> Pepper:
+def parse_pepper(text: str) -> Pepper:
     """Parses a pepper in hexadecimal. Raises StoreRefused."""
     try:
-        secret = bytes.fromhex(said)
+        secret = bytes.fromhex(text)
     except ValueError:
         secret = b""
     if len(secret) < PEPPER_BYTES:
@@ -78,7 +78,7 @@ def load_pepper(home: Path, *, make: bool) -> Pepper:
     if make and not path.exists():
         write_secret(path, secrets.token_hex(PEPPER_BYTES))
     try:
-        said = path.read_text(encoding="ascii").strip()
+        text = path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as problem:
         reason = problem.strerror if isinstance(problem, OSError) else "it is no text"
         raise StoreRefused(
@@ -86,7 +86,7 @@ def load_pepper(home: Path, *, make: bool) -> Pepper:
             "that made them, or set ANTIPHON_PEPPER"
         ) from None
     try:
-        return parse_pepper(said)
+        return parse_pepper(text)
     except StoreRefused:
         raise StoreRefused(
             f"{path} holds no pepper: put the one of the database's keys there; where there are none yet, "

@@ -16,7 +16,7 @@ from antiphon.settings.server import is_loopback
 from antiphon.telemetry.logs import record
 
 FRESH = 300.0
-"""Seconds after which keys are fetched again. A withdrawn key is accepted for so long."""
+"""Seconds after which keys are fetched again. A withdrawn key is still accepted for this time."""
 AGAIN = 10.0
 """Least seconds between two fetches."""
 STALE = 86_400.0
@@ -91,18 +91,18 @@ class SigningKeys:
         """Fetches the issuer's set of keys."""
         url = self._url
         if url is None:
-            told = _parse_object(await self._fetch(self._issuer.rstrip("/") + DISCOVERY))
-            if told.get("issuer") != self._issuer:
+            discovery = _parse_object(await self._fetch(self._issuer.rstrip("/") + DISCOVERY))
+            if discovery.get("issuer") != self._issuer:
                 raise IssuerUnavailable(f"the configuration at {self._issuer} is of another issuer")
-            url = str(told.get("jwks_uri"))
+            url = str(discovery.get("jwks_uri"))
         if not is_secure_url(url):
             raise IssuerUnavailable(f"the keys of {self._issuer} are not at an https address")
         return _parse_object(await self._fetch(url))
 
-    def _learn(self, said: Mapping[str, object]) -> None:
+    def _learn(self, key_set: Mapping[str, object]) -> None:
         """Keeps the keys that this server can use."""
         try:
-            usable = jwt.PyJWKSet.from_dict(dict(said)).keys
+            usable = jwt.PyJWKSet.from_dict(dict(key_set)).keys
         except (jwt.PyJWTError, ValueError, TypeError, AttributeError) as problem:
             raise IssuerUnavailable(f"the issuer's keys cannot be read: {type(problem).__name__}") from None
         keys = {key.key_id: key for key in usable if _is_signing_key(key)}
@@ -127,12 +127,12 @@ def is_secure_url(url: str) -> bool:
 
 def _parse_object(body: bytes) -> dict[str, object]:
     try:
-        said = json.loads(body)
+        parsed = json.loads(body)
     except (ValueError, RecursionError):
-        said = None
-    if not isinstance(said, dict):
+        parsed = None
+    if not isinstance(parsed, dict):
         raise IssuerUnavailable("the issuer answered with something that is no JSON object")
-    return said
+    return parsed
 
 
 async def fetch(url: str) -> bytes:

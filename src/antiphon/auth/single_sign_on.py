@@ -89,11 +89,11 @@ class ClaimReader:
         if not isinstance(until, int | float) or not 0 <= until < LAST:
             return None
         name, issued = claims.get("name"), claims.get("iat")
-        said = name[:LONGEST_NAME] if isinstance(name, str) and _is_name(name[:LONGEST_NAME]) else address
+        label = name[:LONGEST_NAME] if isinstance(name, str) and _is_name(name[:LONGEST_NAME]) else address
         groups = read_claim(claims, self.groups_claim)
         made = float(issued) if isinstance(issued, int | float) else 0.0
         return TokenIdentity(
-            address.lower(), said[:LONGEST_NAME], self._assign_roles(groups), until + leeway, made
+            address.lower(), label[:LONGEST_NAME], self._assign_roles(groups), until + leeway, made
         )
 
     def _assign_roles(self, groups: object) -> Mapping[str, ProjectRole]:
@@ -126,13 +126,13 @@ def _list_texts(groups: object) -> list[str]:
     return [group for group in groups if isinstance(group, str)]
 
 
-def parse_group_rules(said: Sequence[str]) -> tuple[GroupRule, ...]:
+def parse_group_rules(texts: Sequence[str]) -> tuple[GroupRule, ...]:
     """Parses rules of the settings, each `GROUP=PROJECT:ROLE`."""
-    return tuple(_parse_group_rule(each) for each in said)
+    return tuple(_parse_group_rule(each) for each in texts)
 
 
-def _parse_group_rule(said: str) -> GroupRule:
-    group, _, rest = said.rpartition("=")
+def _parse_group_rule(text: str) -> GroupRule:
+    group, _, rest = text.rpartition("=")
     project, _, role = rest.partition(":")
     return GroupRule(group, project, ProjectRole(role))
 

@@ -1,7 +1,7 @@
-"""The admin API of a running server, as commands call it, with the operator's key where no other is given.
+"""Calls the admin API of a running server for commands, with the operator's key if no other key is given.
 
-`admin.key` holds the operator's key of this machine. Commands read it, and keep it true where one of them
-rotates or revokes that key. Importing this module imports no HTTP client.
+`admin.key` contains the operator's key of this machine. Commands read it, and update it when they rotate or
+revoke that key. Importing this module imports no HTTP client.
 """
 
 import os
@@ -47,18 +47,18 @@ class Admin:
     ) -> "list[Card]":
         """Returns the rows of a list, at most `most`, page by page."""
         found: list[Card] = []
-        asked = dict(query or {})
+        parameters = dict(query or {})
         cursor = "before" if path == ("audit",) else "after"
         while True:
             left = PAGE if most is None else min(PAGE, most - len(found))
-            page = self.get(*path, limit=str(left), **asked)
+            page = self.get(*path, limit=str(left), **parameters)
             rows, following = page.get("data"), page.get("next")
             if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
                 raise self._build_failure()
             found += rows
             if not isinstance(following, str) or not rows or len(found) == most:
                 return found
-            asked[cursor] = following
+            parameters[cursor] = following
 
     def get(self, *path: str, **query: str) -> Card:
         """Fetches an object, or the answer to a query."""
@@ -108,9 +108,9 @@ def connect_admin(url: str | None) -> Iterator[Admin]:
 
 
 def find_server(url: str | None, operator: bool = False) -> tuple[str, str | None]:
-    """Address and key of the server that a command asks. Without an address they are those of the server that
-    the settings here describe. `operator`: where no key is said and the server is on this machine, take the
-    operator's. Raises SettingsError."""
+    """Returns the address and the key of the server to ask. Without an address, it is the server that the
+    local settings describe. `operator`: whether a local server gets the operator's key if no other key is
+    given. Raises SettingsError."""
     if url:
         address, key = url, os.environ.get(KEY_VARIABLE) or None
     else:
@@ -185,8 +185,12 @@ def is_operator_key(card: Card) -> bool:
     """Whether a key that the server shows is the operator's of this machine."""
     from antiphon.auth.secrets import KEY, extract_prefix
 
-    kept = read_operator_key()
-    return kept is not None and KEY.fullmatch(kept) is not None and card.get("prefix") == extract_prefix(kept)
+    stored = read_operator_key()
+    return (
+        stored is not None
+        and KEY.fullmatch(stored) is not None
+        and card.get("prefix") == extract_prefix(stored)
+    )
 
 
 def keep_operator_key(secret: str) -> str:

@@ -1,5 +1,5 @@
-"""Before a server with keys starts: its database is opened or refused, its pepper found or made, the
-operator's first key made. Imported only where keys are on."""
+"""Prepares the database, the pepper and the operator's first key before a server with keys starts. Import it
+only where keys are on."""
 
 import sys
 import time
@@ -29,13 +29,13 @@ STORE_FILE = "antiphon.db"
 SPOOL = "spool"
 MARK = "pepper"
 BOOT = "antiphon serve"
-"""Who the audit says made the first key."""
+"""The author of the first key in the audit."""
 
 
-def find_store_url(said: str | None, home: Path) -> str:
+def find_store_url(configured: str | None, home: Path) -> str:
     """The database URL of the settings, or of the file in the home, with special characters escaped."""
     path = str((home / STORE_FILE).absolute()).replace("%", "%25").replace("?", "%3F")
-    return said or f"sqlite:///{path}"
+    return configured or f"sqlite:///{path}"
 
 
 def bootstrap_store(settings: Settings, environ: Mapping[str, str], user_home: Path) -> Settings:
@@ -54,13 +54,13 @@ def bootstrap_store(settings: Settings, environ: Mapping[str, str], user_home: P
             if keys and path.exists():
                 path.replace(path.with_name(f"{ADMIN_FILE}.ended"))
             make_admin(tenancy, pepper, path)
-        said = settings.keys.pepper or (home / PEPPER_FILE).read_text(encoding="ascii").strip()
-    return with_keys(settings, url, said, find_spool(settings.ledger.spool, home))
+        pepper_text = settings.keys.pepper or (home / PEPPER_FILE).read_text(encoding="ascii").strip()
+    return with_keys(settings, url, pepper_text, find_spool(settings.ledger.spool, home))
 
 
-def find_spool(said: str | None, home: Path) -> str:
+def find_spool(configured: str | None, home: Path) -> str:
     """The spool of the settings, or the one in the home."""
-    return str(Path(said or home / SPOOL).absolute())
+    return str(Path(configured or home / SPOOL).absolute())
 
 
 def open_database(url: str) -> Database:
@@ -87,8 +87,8 @@ def is_valid(key: Key, now: float) -> bool:
 
 def find_pepper(settings: Settings, home: Path, tenancy: TenancyStore) -> Pepper:
     """The pepper of the settings or of the home. It must be the database's."""
-    mark, said = tenancy.mark(MARK), settings.keys.pepper
-    pepper = parse_pepper(said) if said else load_pepper(home, make=mark is None)
+    mark, configured = tenancy.mark(MARK), settings.keys.pepper
+    pepper = parse_pepper(configured) if configured else load_pepper(home, make=mark is None)
     _require_mark(tenancy, pepper, mark)
     return pepper
 

@@ -1,7 +1,7 @@
-"""A client of an OpenAI-compatible address: JSON answers, and streams of chat completions.
+"""A client of an OpenAI-compatible server: JSON answers, and streams of chat completions.
 
-Each request has its own connection. Closing a stream closes its connection, which is how a server learns that
-nobody waits for the answer any more. Proxies of the environment are not used: the address is asked itself.
+Each request has its own connection. Closing a stream closes its connection, so the server stops generating.
+The proxies of the environment are not used.
 """
 
 import json
@@ -132,7 +132,7 @@ class Client:
                 if not self._is_embedding(name):
                     return name
             except CallFailed as problem:
-                if problem.status:  # it describes no models, in whatever words
+                if problem.status:  # the server describes no models, whatever its message says
                     return name
                 raise
         raise CallFailed(f"{self.url} has no model that chats: {', '.join(names)} make vectors of texts")
@@ -148,7 +148,7 @@ class Client:
 
     def _is_embedding(self, name: str) -> bool | None:
         """Whether a model makes vectors and no text; None where the server does not describe it."""
-        path = quote(name, safe="/:@", errors="replace")  # no name contains what is no character
+        path = quote(name, safe="/:@", errors="replace")  # a surrogate is part of no model name
         try:
             answer = self.call("GET", f"/v1/models/{path}")
         except CallFailed as problem:
@@ -201,7 +201,7 @@ class Client:
     @contextmanager
     def _open(self, method: str, path: str, body: object = None) -> Iterator[httpx2.Response]:
         """Opens a successful response and closes it with its connection afterwards. Raises CallFailed."""
-        content = None if body is None else json.dumps(body)  # ASCII: also half of a surrogate pair is sent
+        content = None if body is None else json.dumps(body)  # ASCII, so that lone surrogates can be sent too
         try:
             with self._http.stream(method, self.url + path, content=content) as response:
                 if not response.is_success:
@@ -218,8 +218,8 @@ class Client:
     def _explain_unreachable(self, problem: httpx2.TransportError) -> CallFailed:
         cause = _find_system_error(problem)
         if isinstance(cause, ssl.SSLCertVerificationError):
-            said = cause.verify_message.rstrip(".")
-            return CallFailed(f"the certificate of {self.url} is not trusted ({said})")
+            reason = cause.verify_message.rstrip(".")
+            return CallFailed(f"the certificate of {self.url} is not trusted ({reason})")
         if isinstance(cause, ssl.SSLError):
             plain = self.url.replace("https:", "http:", 1)
             return CallFailed(
@@ -258,13 +258,13 @@ def _find_system_error(problem: BaseException | None) -> OSError | None:
 
 
 def _explain_reason(problem: httpx2.TransportError) -> str:
-    cause, said = _find_system_error(problem), str(problem)
+    cause, reason = _find_system_error(problem), str(problem)
     if isinstance(cause, ConnectionError) and not isinstance(problem, httpx2.ConnectError):
-        said = "closed connection"
-    if "closed connection" in said or "disconnected" in said:
+        reason = "closed connection"
+    if "closed connection" in reason or "disconnected" in reason:
         return "the server ended it before its answer was whole"
     if isinstance(problem, httpx2.RemoteProtocolError):
         return "what answers there does not speak HTTP"
     if cause is not None and cause.strerror:
         return cause.strerror.lower()
-    return "timed out" if isinstance(problem, httpx2.TimeoutException) else said
+    return "timed out" if isinstance(problem, httpx2.TimeoutException) else reason

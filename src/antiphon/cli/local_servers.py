@@ -78,8 +78,8 @@ class Notice:
     def record_restart(self, problem: str | None) -> None:
         """Records the end of a rolling restart. `problem`: why it failed, if it did."""
         if self._said is not None:
-            said = problem and problem[:LONGEST]
-            self._say(replace(self._said, rounds=self._said.rounds + 1, problem=said))
+            shortened = problem and problem[:LONGEST]
+            self._say(replace(self._said, rounds=self._said.rounds + 1, problem=shortened))
 
     def _say(self, running: Running) -> None:
         self._said = running
@@ -117,8 +117,8 @@ def read_running(path: Path) -> Running | None:
     if _find_holder(path) is None:
         return None
     try:
-        said = json.loads(path.read_bytes())
-        return Running(said["url"], said["workers"], said["rounds"], said["problem"])
+        content = json.loads(path.read_bytes())
+        return Running(content["url"], content["workers"], content["rounds"], content["problem"])
     except (OSError, ValueError, TypeError, LookupError):
         return None
 
@@ -258,8 +258,8 @@ def _read_address(panel: IO[str], log: IO[str]) -> str:
             threading.Thread(target=panel.read, daemon=True).start()
             return found[1]
     log.seek(0)
-    said = [line.strip() for line in log.readlines() if line.strip()]
-    raise CallFailed(f"no server could be started: {'; '.join(said[-SHOWN_LINES:])}")
+    lines = [line.strip() for line in log.readlines() if line.strip()]
+    raise CallFailed(f"no server could be started: {'; '.join(lines[-SHOWN_LINES:])}")
 
 
 def _end(process: subprocess.Popen[str]) -> None:

@@ -95,9 +95,9 @@ def keep_adapters(settings: Settings) -> Settings:
     Raises a StartupError.
     """
     settings = assign_adapters(settings)
-    said = settings.lora.registry or default_registry(os.environ, Path.home())
-    registry = Path(said).expanduser().absolute()
-    directories = [require_directory(said) for said in settings.lora.directories]
+    configured = settings.lora.registry or default_registry(os.environ, Path.home())
+    registry = Path(configured).expanduser().absolute()
+    directories = [require_directory(configured) for configured in settings.lora.directories]
     paths = {}
     for adapter in settings.adapters:
         (base,) = (model.path for model in settings.models if model.name == adapter.model)
@@ -140,9 +140,9 @@ def check_adapter(adapter: AdapterSettings, base: str, registry: Path) -> Adapte
         ) from None
 
 
-def require_directory(said: str) -> str:
+def require_directory(configured: str) -> str:
     """Requires a readable directory that callers may load from. Raises SettingsError."""
-    path = Path(said).expanduser().absolute()
+    path = Path(configured).expanduser().absolute()
     if not path.is_dir():
         raise SettingsError(
             f"{path} is no directory, so nothing can be loaded from it; make it, or mend "

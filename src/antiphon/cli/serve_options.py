@@ -1,6 +1,5 @@
-"""What was said on the command line about serving, and the settings that it leads to with the environment and
-the file. Opens no model file and starts nothing.
-"""
+"""The options of the command line for serving, and the settings that follow from them, the environment and
+the file. It opens no model file and starts nothing."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -18,15 +17,15 @@ from antiphon.weights.hub.reference import is_reference, parse
 SETTINGS_FILE = "antiphon.toml"
 HOME_VARIABLE = "ANTIPHON_HOME"
 ADAPTERS_VARIABLE = "ANTIPHON_ADAPTERS"
-"""Adapters as `--lora` takes them, with commas between them."""
+"""Adapters in the notation of `--lora`, separated by commas."""
 ALIASES_VARIABLE = "ANTIPHON_ALIASES"
-"""Aliases as `--alias` takes them, with commas between them."""
+"""Aliases in the notation of `--alias`, separated by commas."""
 
 BUNDLED_ADAPTERS = Path(__file__).parents[1] / "bundled" / "adapters"
 """Adapters of the demo model, served by `--lora NAME`."""
 
 OWN_VARIABLES = frozenset({HOME_VARIABLE, ADAPTERS_VARIABLE, ALIASES_VARIABLE})
-"""Variables that are no setting of a section."""
+"""Variables of Antiphon that belong to no section of the settings."""
 
 DEMO_MODEL: dict[str, object] = {
     "name": "cantor",
@@ -34,27 +33,28 @@ DEMO_MODEL: dict[str, object] = {
     "sequences": 16,
     "exact": True,
 }
-"""What a bare `antiphon serve` serves, and `--model cantor`. Small enough that exactness costs little."""
+"""The model of `antiphon serve` without a model, and of `--model cantor`. It is so small that full precision
+costs little."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """Flags as they were said; what was not said is not here."""
+    """The flags that the user gave; others are absent."""
 
     flags: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
-    """By section of the settings, then by name."""
+    """Values by section of the settings, then by name."""
     models: Sequence[str] = ()
-    """Each as PATH or NAME=PATH, or the demo model's name for a path."""
+    """Each is PATH or NAME=PATH, or has the demo model's name in the place of a path."""
     shared: Mapping[str, object] = field(default_factory=dict)
-    """What holds for every model."""
+    """Values that apply to every model."""
     config: Path | None = None
     adapters: Sequence[str] = ()
-    """Each as NAME=PATH."""
+    """Each is NAME=PATH."""
     aliases: Sequence[str] = ()
-    """Each as NAME=MODEL."""
+    """Each is NAME=MODEL."""
 
     def load_settings(self) -> Settings:
-        """The settings as said, with the demo model if no other is. Raises SettingsError."""
+        """Loads the settings, with the demo model if no other is named. Raises SettingsError."""
         named = [parse_model(text) for text in self.models]
         adapters = [parse_adapter(text) for text in self.list_adapters()]
         settings = load_settings(
@@ -72,20 +72,23 @@ class ServeOptions:
         )
 
     def list_adapters(self) -> list[str]:
-        """Those of the flags, or else of the variable; the file's are the file's to say."""
+        """Returns the adapters of the flags; without flags those of the variable. The file's adapters are not
+        included."""
         return list(self.adapters) or _split_variable(ADAPTERS_VARIABLE)
 
     def list_aliases(self) -> list[str]:
-        """Those of the flags, or else of the variable; the file's are the file's to say."""
+        """Returns the aliases of the flags; without flags those of the variable. The file's aliases are not
+        included."""
         return list(self.aliases) or _split_variable(ALIASES_VARIABLE)
 
     def list_sources(self) -> tuple[Mapping[str, Mapping[str, object]], dict[str, str], Path | None]:
-        """Flags, variables and file: the first arguments of `settings.load`."""
+        """Returns flags, variables and file: the first arguments of `load_settings`."""
         environ = {name: value for name, value in os.environ.items() if name not in OWN_VARIABLES}
         return self.flags, environ, self.find_file()
 
     def find_file(self) -> Path | None:
-        """The settings file: the one named, or the one that lies here, or else in ANTIPHON_HOME."""
+        """Returns the settings file: the named one, or the one in the current directory, or the one in
+        ANTIPHON_HOME."""
         if self.config:
             return self.config
         home = os.environ.get(HOME_VARIABLE)
@@ -93,33 +96,33 @@ class ServeOptions:
         return next((place for place in places if place.is_file()), None)
 
     def _override_model(self, found: ModelSettings) -> ModelSettings:
-        """A flag beats what the file says of a model."""
+        """Replaces values of a model in the file by those of the flags."""
         return build_model({**dump_model(found), **self.shared}) if self.shared else found
 
 
 def find_home(environ: Mapping[str, str], home: Path) -> Path:
-    """Where a server keeps what is its own: ANTIPHON_HOME, or the platform's directory for data."""
+    """Returns the directory for the server's own files: ANTIPHON_HOME, or the platform's data directory."""
     return default_registry(environ, home).parent
 
 
 def _split_variable(name: str) -> list[str]:
-    """What a variable lists, with commas between."""
+    """Splits a variable's value at its commas."""
     return [text.strip() for text in os.environ.get(name, "").split(",") if text.strip()]
 
 
 def is_bundled(path: str) -> bool:
-    """Whether it names the demo model, since no file lies there."""
+    """Whether the text names the demo model. A file of that name takes precedence."""
     return path == DEMO_MODEL["name"] and not Path(path).is_file()
 
 
 def _set_bundled_path(found: ModelSettings) -> ModelSettings:
-    """The model, with the path of the demo model's file where the settings file names that model."""
+    """Returns the model with the path of the demo model's file, if it names the demo model."""
     return change_model(found, path=DEMO_MODEL["path"]) if is_bundled(found.path) else found
 
 
 def parse_model(text: str) -> dict[str, object]:
-    """`NAME=PATH`, or a path or reference whose file name without its ending is the name; in the place of a
-    path, the demo model's name."""
+    """Parses `NAME=PATH`, or a path or reference alone. The default name is the file's name without its
+    ending. The demo model's name can replace a path."""
     name, equals, path = text.partition("=")
     if is_bundled(text):
         return DEMO_MODEL
@@ -131,7 +134,7 @@ def parse_model(text: str) -> dict[str, object]:
 
 
 def parse_adapter(text: str, bundled: Path = BUNDLED_ADAPTERS) -> dict[str, object]:
-    """`NAME=PATH`, or the name of an adapter that ships with the demo model. Raises SettingsError."""
+    """Parses `NAME=PATH`, or the name of an adapter that is part of the demo model. Raises SettingsError."""
     name, equals, path = text.partition("=")
     ours = {file.stem: str(file) for file in sorted(bundled.glob("*.gguf"))}
     if not equals and name in ours:
@@ -143,7 +146,7 @@ def parse_adapter(text: str, bundled: Path = BUNDLED_ADAPTERS) -> dict[str, obje
 
 
 def parse_alias(text: str) -> dict[str, object]:
-    """`NAME=MODEL`. Raises SettingsError."""
+    """Parses `NAME=MODEL`. Raises SettingsError."""
     name, _, target = text.partition("=")
     if not (name and target):
         raise SettingsError(f"an alias is said as NAME=MODEL, not {text!r}")
@@ -151,7 +154,7 @@ def parse_alias(text: str) -> dict[str, object]:
 
 
 def build_serve_options(values: Mapping[str, object]) -> ServeOptions:
-    """What the options of `serve` say, by parameter; None for what was not said."""
+    """Builds the options from the parameters of `serve`. A value of None was not given."""
 
     def pick_given(**names: str) -> dict[str, object]:
         return {name: values[option] for name, option in names.items() if values[option] is not None}

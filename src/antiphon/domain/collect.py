@@ -109,7 +109,7 @@ async def collect(events: AsyncIterator[Event]) -> CollectedGeneration:
             choices[event.choice].add(event)
     if usage is None:
         raise ValueError("the stream ended without usage")
-    ended = [said.choice(index, said.end) for index, said in sorted(choices.items()) if said.end]
+    ended = [choice.choice(index, choice.end) for index, choice in sorted(choices.items()) if choice.end]
     return CollectedGeneration(
         tuple(ended), usage, prompts, tuple(scores for _, scores in sorted(scored.items()))
     )

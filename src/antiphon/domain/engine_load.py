@@ -34,7 +34,7 @@ class Timer:
         self._total += seconds
 
     def add_several(self, seconds: float, times: int) -> None:
-        """Adds a time so many times."""
+        """Adds a time, `times` times."""
         self._counts[bisect_left(LATENCY_BOUNDS, seconds)] += times
         self._total += seconds * times
 

@@ -97,7 +97,7 @@ class ReasoningDelta(Value, frozen=True):
     choice: int
     text: str
     tokens: int = 0
-    """As of a TextDelta."""
+    """As in a TextDelta."""
     scores: Scores = ()
     ids: tuple[int, ...] = ()
 
@@ -111,7 +111,7 @@ class ToolCallStarted(Value, frozen=True):
     id: str
     name: str
     tokens: int = 0
-    """As of a TextDelta."""
+    """As in a TextDelta."""
     scores: Scores = ()
     ids: tuple[int, ...] = ()
 
@@ -138,7 +138,7 @@ class Finished(Value, frozen=True):
     """Scores of the tokens without text since the last delta, the last token of the choice included; None
     when they were not asked for."""
     ids: tuple[int, ...] = ()
-    """Of these tokens, when token ids were asked for."""
+    """Ids of these tokens, if token ids were requested."""
 
 
 class DiscardedTokens(Value, frozen=True):

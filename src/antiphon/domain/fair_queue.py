@@ -132,7 +132,7 @@ class FairQueue(Generic[Q]):
             self._lines[actor] = line
 
     def _retry_after(self, ahead: int, now: float) -> float:
-        """Estimates the seconds until so many items end, from the latest ends."""
+        """Estimates the seconds until `ahead` items end, from the latest ends."""
         pace = self._pace
         if len(self._endings) > 1 and now > self._endings[0]:
             pace = (now - self._endings[0]) / (len(self._endings) - 1)
@@ -192,7 +192,7 @@ class FairSemaphore:
             if refusal is not None:
                 raise refusal
         finally:
-            del refusal  # or its own traceback leads to it, and keeps the request
+            del refusal  # otherwise its own traceback refers to it, and keeps the request
         self._queue.add(one)
         try:
             await one.come.wait()

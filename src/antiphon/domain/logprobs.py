@@ -1,5 +1,5 @@
-"""Log-probabilities of tokens, single or packed: as objects, those of a long prompt would take fifteen times
-the space."""
+"""Log-probabilities of tokens, as objects or packed in arrays. Objects for a long prompt would need fifteen
+times the memory."""
 
 from array import array
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ class TokenScore:
     """The character of its choice's text that holds its first byte; the text's length for a last control
     token."""
     rank: int | None = None
-    """1 for the likeliest token; None where nobody asked, and for a prompt's first token."""
+    """1 for the likeliest token; None if not requested, and for a prompt's first token."""
 
 
 Scores = Sequence[TokenScore]
@@ -51,7 +51,7 @@ class PackedScores(Sequence[TokenScore]):
     """Alternatives that the arrays hold for each token, of which the first `width` are given; None means
     `width`."""
     ranks: "array[int] | None" = None
-    """One for each token; None where nobody asked."""
+    """One rank for each token; None if not requested."""
 
     def __len__(self) -> int:
         return len(self.logprobs)

@@ -38,11 +38,11 @@ class Tool:
         schema names others."""
         if self.parameters is None:
             return {"type": "object", "additionalProperties": False}
-        said = self.kept if self.kept is not None else self.parameters
+        schema = self.kept if self.kept is not None else self.parameters
         given = self.parameters
         asks = not given.get("properties") and any(given.get(name) for name in PROPERTY_KEYWORDS)
         closed = given.keys().isdisjoint(OPEN_KEYWORDS) and not asks
-        return {"type": "object"} | dict(said) | ({"additionalProperties": False} if closed else {})
+        return {"type": "object"} | dict(schema) | ({"additionalProperties": False} if closed else {})
 
 
 class ToolChoice(StrEnum):

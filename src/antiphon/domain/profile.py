@@ -1,4 +1,4 @@
-"""What a model can take and give, and its tokenizer, as data; published at /v1/models/{id}."""
+"""The capabilities of a model, and its tokenizer, as data; published at /v1/models/{id}."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -42,7 +42,7 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class TokenizerInfo:
-    """A model's tokenizer, for clients that tokenize by this server."""
+    """A model's tokenizer, for clients that tokenize with this server."""
 
     context_length: int
     controls: Mapping[int, str]

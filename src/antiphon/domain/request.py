@@ -1,4 +1,4 @@
-"""The generation request: everything that a caller can ask for, in one frozen value that knows no dialect."""
+"""The generation request: every option of a caller in one frozen value, independent of dialects."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -160,7 +160,7 @@ class Output(Value, frozen=True):
     token_ids: bool = False
     """Whether the ids of prompt and completion are given too."""
     truncate_prompt: int | None = None
-    """Keeps only so many of the prompt's tokens; -1 keeps as many as leave room for `max_tokens`, or for one;
+    """The number of prompt tokens to keep. -1 keeps as many as leave room for `max_tokens`, or for one token;
     None keeps all."""
     truncation: Truncation = Truncation.LEFT
     """The end that is cut."""

@@ -1,7 +1,7 @@
-"""How the next token is drawn: the caller's options, and the engine's values.
+"""Sampling of the next token: the caller's options, and the engine's values.
 
-Order and meaning are decided in ARCHITECTURE.md ("Semantics"): masks (allowed tokens, minimum length), logit
-bias and penalties, then temperature, then min-p, top-k, top-p, typical-p, or Mirostat instead of these four.
+ARCHITECTURE.md ("Semantics") defines order and meaning: masks (allowed tokens, minimum length), logit bias
+and penalties, then temperature, then min-p, top-k, top-p, typical-p, or Mirostat instead of these four.
 Temperature 0 is greedy over the penalised logits. Each draw depends on hash(seed, choice, position) alone.
 """
 
@@ -79,9 +79,9 @@ class SamplingOptions(Value, frozen=True):
 
     def settle(self, defaults: "SamplingOptions", seed: int) -> Sampling:
         """Returns the caller's values, or the profile's, or the defaults; `seed` where neither sets one."""
-        said = {
+        given = {
             name: mine if (mine := getattr(self, name)) is not None else getattr(defaults, name)
             for name in self.__struct_fields__
         }
-        known = {name: value for name, value in said.items() if value is not None}
+        known = {name: value for name, value in given.items() if value is not None}
         return Sampling(**({"seed": seed} | known))

@@ -1,1 +1,1 @@
-"""The HTTP edge: from a socket to the pipeline and back, over a dialect it does not know by name."""
+"""The HTTP layer: it connects sockets to the pipeline through dialects, and knows no dialect by name."""

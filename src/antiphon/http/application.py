@@ -1,4 +1,5 @@
-"""The application: one function that every request passes, in the order in which things happen."""
+"""The application: one ASGI function that every request passes through. Its code follows the order of
+events."""
 
 import asyncio
 import re
@@ -12,13 +13,12 @@ from starlette.types import Message, Receive, Scope, Send
 
 from antiphon.dialects.base import Endpoint, EventStream, Request, Response
 from antiphon.errors import AntiphonError, MethodNotAllowed, RouteNotFound
-from antiphon.http.authenticate import Authenticator
+from antiphon.http.authenticate import Authenticator, Headers, OriginCheck
 from antiphon.http.body import BodyReader
 from antiphon.http.connection import Connection, get_connection
 from antiphon.http.errors import record_failure, record_refusal, send_error, to_api_error
 from antiphon.http.in_flight import ClientLeft, cancel_on_disconnect
 from antiphon.http.openapi import declare_document, declare_pages
-from antiphon.http.origins import Headers, OriginCheck
 from antiphon.http.responses import RATE_LIMIT_HEADERS, build_limit_headers, send_file, send_response
 from antiphon.http.routing import Routes, find_nearest_path
 from antiphon.http.server_status import declare_health, declare_info, declare_metrics
@@ -27,8 +27,7 @@ from antiphon.http.sse import EventWriter, Pace
 from antiphon.http.state import AppState, group_headers
 
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
-"""What a caller may name a request: enough for every tracing format, and nothing that a log or header could
-trip on."""
+"""A request id that a caller can send. It fits every tracing format and is safe in logs and headers."""
 
 EXPOSED = (
     "x-request-id",
@@ -43,11 +42,11 @@ EXPOSED = (
 NO_SNIFF = (b"x-content-type-options", b"nosniff")
 
 LEFT = "left"
-"""Status of a request whose caller did not wait for an answer."""
+"""Status of a request whose caller left before the answer."""
 
 
 class ResponseState:
-    """What is sent for one request: adds the headers of every answer, and knows how far it is."""
+    """The response to one request. It adds the common headers and remembers the status that was sent."""
 
     __slots__ = ("_headers", "_send", "status")
 
@@ -58,11 +57,11 @@ class ResponseState:
 
     @property
     def begun(self) -> bool:
-        """Whether anything was sent."""
+        """Whether the response has begun."""
         return self.status is not LEFT
 
     async def send(self, message: Message) -> None:
-        """As ASGI's send."""
+        """Sends an ASGI message, with the common headers on the first."""
         if message["type"] == "http.response.start":
             self.status = str(message["status"])
             message = {**message, "headers": [*message["headers"], *self._headers]}
@@ -73,7 +72,7 @@ class Application:
     """The ASGI application."""
 
     def __init__(self, edge: AppState, endpoints: Sequence[Endpoint]) -> None:
-        """`endpoints`: every one there is."""
+        """`endpoints`: all endpoints of the server."""
         self._edge = edge
         self.routes = Routes(endpoints)
         self._services = ServerServices(edge)
@@ -82,16 +81,16 @@ class Application:
         self._bodies = BodyReader(edge)
         self._prefixes = [dialect.prefix for dialect in edge.dialects]
         self._pace = Pace(edge.settings.keep_alive_interval, edge.settings.send_timeout)
-        self._cors = _cors(edge, self.routes) if edge.settings.cors_origins else None
+        self._cors = _create_cors(edge, self.routes) if edge.settings.cors_origins else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
         method, path, headers = scope["method"], scope["path"], group_headers(scope)
         began = asyncio.get_running_loop().time()
-        request = _request(scope, self._request_id(headers), headers)
+        request = _build_request(scope, self._choose_request_id(headers), headers)
         state = ResponseState(send, request.id)
-        answer = state.send if self._cors is None else self._with_cors(scope, headers, state.send)
+        answer = state.send if self._cors is None else self._add_cors_headers(scope, headers, state.send)
         try:
             if self._cors is not None and is_preflight(method, headers):
                 await self._cors(scope, receive, state.send)
@@ -101,9 +100,9 @@ class Application:
             right = self.routes.get_right_for_missing(path) if found is None else found.endpoint.right
             request.actor = await self._authenticator.authenticate(request, right)
             if found is None:
-                raise self._unknown(method, path)
+                raise self._build_not_found(method, path)
             request.path_params = found.params
-            await self._answer(found.endpoint, request, get_connection(scope), receive, answer)
+            await self._read_and_handle(found.endpoint, request, get_connection(scope), receive, answer)
         except ClientLeft:
             return
         except Exception as problem:  # noqa: BLE001 - the edge's border: what it is becomes an answer
@@ -112,10 +111,10 @@ class Application:
             seconds = asyncio.get_running_loop().time() - began
             self._edge.metrics.count_answer(self.routes.get_label(path), state.status, seconds)
 
-    async def _answer(
+    async def _read_and_handle(
         self, endpoint: Endpoint, request: Request, connection: Connection, receive: Receive, send: Send
     ) -> None:
-        """Reads the body, and has the endpoint answer. Raises what it is refused with, or ClientLeft."""
+        """Reads the body and lets the endpoint answer. Raises an AntiphonError, or ClientLeft."""
         if endpoint.body is None:
             await self._handle(endpoint, request, connection, send)
             return
@@ -126,6 +125,7 @@ class Application:
             account.release()
 
     async def _handle(self, endpoint: Endpoint, request: Request, connection: Connection, send: Send) -> None:
+        """Lets the endpoint answer, and sends its answer."""
         if endpoint.ends_with_caller:
             with self._cancel_on_leave(request, connection):
                 answer = await endpoint.handler(request, self._services)
@@ -141,7 +141,7 @@ class Application:
     async def _stream(
         self, stream: EventStream, request: Request, connection: Connection, send: Send
     ) -> None:
-        """Writes events as they come, and how the stream ended. Raises what fails before the first."""
+        """Writes the events of a stream and its end. Raises any error that occurs before the first event."""
 
         def headers() -> list[tuple[bytes, bytes]]:
             return [*stream.headers(), *build_limit_headers(request.progress.limit_statuses)]
@@ -164,28 +164,32 @@ class Application:
         await writer.close(last)
 
     def _break_off(self, stream: EventStream, error: AntiphonError, request: Request) -> bytes:
-        """Records what a stream failed with, and gives its last event."""
+        """Records the error of a stream, and returns the stream's last event."""
         record_failure("stream_failed", error, request, self._edge)
         return stream.encoder.error(error)
 
     async def _refuse(
         self, error: AntiphonError, request: Request, raw_path: bytes, state: ResponseState, send: Send
     ) -> None:
-        """Records an error, and sends it unless an answer has begun, which can only break off. The error is
-        held by no frame that its traceback leads to: such a circle would keep the whole request."""
+        """Records an error, and sends it unless the response has begun. A begun response breaks off.
+
+        No frame that the error's traceback refers to stores the error. Such a reference cycle would keep the
+        whole request in memory.
+        """
         dialect = self._edge.get_dialect(request.path)
         record_refusal(error, dialect.status(error), request, raw_path, self._edge)
         if not state.begun:
             await send_error(send, dialect, error, build_limit_headers(request.progress.limit_statuses))
 
     def _cancel_on_leave(self, request: Request, connection: Connection) -> AbstractContextManager[object]:
-        """Work that ends when the caller leaves, when time is up, or when its key is ended."""
+        """Returns a context that ends its work if the caller leaves, the time is up, or the caller's key is
+        ended."""
         edge = self._edge
         seconds = edge.settings.request_timeout
         return cancel_on_disconnect(connection, edge.ongoing, seconds, request.actor, request.progress)
 
-    def _unknown(self, method: str, path: str) -> AntiphonError:
-        """What refuses a path at which nothing is, or a method that is not taken there."""
+    def _build_not_found(self, method: str, path: str) -> AntiphonError:
+        """Returns the error for an unknown path, or for a method that the path does not accept."""
         if taken := self.routes.list_methods(path):
             error = MethodNotAllowed(f"{method} is not taken here")
             error.allowed = tuple(sorted(taken))
@@ -194,20 +198,22 @@ class Application:
         hint = "" if nearest is None else f"did you mean {nearest}? "
         return RouteNotFound(f"no such path; {hint}GET /openapi.json lists all")
 
-    def _request_id(self, headers: Headers) -> str:
+    def _choose_request_id(self, headers: Headers) -> str:
+        """Returns the caller's request id if it is valid, otherwise a new one."""
         values = headers.get(b"x-request-id")
         if values is not None and len(values) == 1 and REQUEST_ID.fullmatch(values[0]):
             return values[0].decode()
         return f"req-{self._edge.clock.unique()}"
 
-    def _with_cors(self, scope: Scope, headers: Headers, send: Send) -> Send:
-        """The same, with what a web page of an allowed origin is told."""
+    def _add_cors_headers(self, scope: Scope, headers: Headers, send: Send) -> Send:
+        """Returns `send` extended by the CORS headers, if a web page of another origin sent the request."""
         if self._cors is None or b"origin" not in headers:
             return send
         return partial(self._cors.send, send=send, request_headers=StarletteHeaders(scope=scope))
 
 
 async def _write_events(stream: EventStream, writer: EventWriter) -> None:
+    """Writes every event of a stream, and closes the stream's source."""
     encode = stream.encoder.encode
     async with stream.events as events:
         async for event in events:
@@ -215,12 +221,12 @@ async def _write_events(stream: EventStream, writer: EventWriter) -> None:
 
 
 def is_preflight(method: str, headers: Headers) -> bool:
-    """Whether a browser asks what a page may send."""
+    """Whether the request is a CORS preflight of a browser."""
     return method == "OPTIONS" and b"origin" in headers and b"access-control-request-method" in headers
 
 
-def _cors(edge: AppState, routes: Routes) -> CORSMiddleware:
-    """Starlette's answers to web pages of other origins. It wraps nothing."""
+def _create_cors(edge: AppState, routes: Routes) -> CORSMiddleware:
+    """Returns Starlette's CORS middleware, which answers preflights. It wraps no application."""
     return CORSMiddleware(
         _answer_nothing,
         allow_origins=edge.settings.cors_origins,
@@ -231,10 +237,11 @@ def _cors(edge: AppState, routes: Routes) -> CORSMiddleware:
 
 
 async def _answer_nothing(_scope: Scope, _receive: Receive, _send: Send) -> None:
-    """Never reached: only preflights are given to the middleware, and it answers them."""
+    """Takes the place of the wrapped application and is never called: the middleware answers every preflight
+    itself."""
 
 
-def _request(scope: Scope, request_id: str, headers: Headers) -> Request:
+def _build_request(scope: Scope, request_id: str, headers: Headers) -> Request:
     client = scope.get("client")
     return Request(
         request_id,
@@ -247,12 +254,12 @@ def _request(scope: Scope, request_id: str, headers: Headers) -> Request:
 
 
 def create_app(edge: AppState) -> Application:
-    """The ASGI application over an edge. Starts nothing."""
+    """Creates the ASGI application. Starts nothing."""
     return Application(edge, list_endpoints(edge))
 
 
 def list_endpoints(edge: AppState) -> list[Endpoint]:
-    """Those of the dialects, of the admin API, and the server's own."""
+    """Returns the endpoints of the dialects, of the admin API and of the server itself."""
     own = declare_server_endpoints(edge)
     return [
         *(endpoint for dialect in edge.dialects for endpoint in dialect.endpoints),
@@ -264,5 +271,5 @@ def list_endpoints(edge: AppState) -> list[Endpoint]:
 
 
 def declare_server_endpoints(edge: AppState) -> tuple[Endpoint, ...]:
-    """What the server says of itself."""
+    """Returns the endpoints that describe the server: metrics, information and health."""
     return (declare_metrics(edge), *declare_info(edge), *declare_health(edge))

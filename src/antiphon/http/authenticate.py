@@ -1,21 +1,26 @@
-"""Turns whatever carries a credential into an actor, or refuses. Every path is protected but those of public
-endpoints.
+"""Checks who sends a request: its Host and Origin headers, then its credential. Every path needs a
+credential, except the paths of public endpoints.
 
 The path comes from the request line alone, and never from a URL built from the Host header.
 """
 
+import ipaddress
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
+
+from starlette.types import Scope
 
 from antiphon.auth.base import NO_SCOPE, REFUSAL, RequestedScope, TokenVerifier
 from antiphon.dialects.base import Request
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor, Right
 from antiphon.errors import AuthenticationFailed, InvalidValue, PermissionDenied, RequestError
 from antiphon.http.state import AppState
+from antiphon.settings.server import is_loopback
 
 MAX_CREDENTIAL = 8192
-"""Bytes of a credential, as an issuer's tokens may have; a longer one is refused before it is hashed."""
+"""The largest credential in bytes, enough for an issuer's tokens. A longer one is refused before it is
+hashed."""
 
 KEY_HEADERS = (b"x-api-key", b"api-key")
 PROJECT_HEADERS = (b"x-project-id", b"x-selected-account-id")
@@ -24,7 +29,7 @@ CHOICES = (*PROJECT_HEADERS, *USER_HEADERS)
 
 ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
-MEANS = MappingProxyType(
+RIGHT_NAMES = MappingProxyType(
     {
         Right.READ: "read anything",
         Right.GENERATE: "generate",
@@ -33,29 +38,116 @@ MEANS = MappingProxyType(
         Right.MANAGE: "manage keys or members",
     }
 )
-"""What a right is called in a refusal."""
+"""The name of each right in a refusal."""
+
+HOST = re.compile(
+    r"(?P<name>\[[0-9a-f:.]+\]|\[v[0-9a-f]+\.[a-z0-9._~!$&'()*+,;=:-]+\]"
+    r"|(?:[a-z0-9._~!$&'()*+,;=-]|%[0-9a-f]{2})+)(?::\d{0,5})?"
+)
+"""A value of the header Host in lower case (RFC 9110 section 7.2). The name is not empty."""
+
+WEB_SCHEMES = frozenset({"http", "https"})
+"""Schemes of web pages. The origin of a browser extension has another scheme and can contain any name, also
+ours."""
+
+COMMON_LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
+"""Loopback names that need no parsing."""
+
+Headers = Mapping[bytes, list[bytes]]
+
+
+class OriginCheck:
+    """Refuses requests that a web page of another site sends. Without a configured key it also refuses host
+    names that are not of this machine.
+
+    A page that rebinds its own name to 127.0.0.1 sends that name as Host. A page of another site is named in
+    Origin or Sec-Fetch-Site.
+    """
+
+    def __init__(self, edge: AppState) -> None:
+        self._local = not edge.verifiers
+        self._hosts = frozenset(host.lower() for host in edge.settings.allowed_hosts)
+        self._origins = frozenset(edge.settings.cors_origins)
+
+    def require(self, scope: Scope, headers: Headers) -> None:
+        """Raises PermissionDenied or RequestError if the request is refused."""
+        host = self._require_host(scope["http_version"], headers.get(b"host", []))
+        if not self._is_same_site(headers, host) and not _is_navigation(scope["method"], headers):
+            raise PermissionDenied(
+                "refused: a web page of another origin sent this; ANTIPHON_CORS_ORIGINS allows some"
+            )
+
+    def _require_host(self, version: str, values: list[bytes]) -> str:
+        """Returns the one host that a request names (RFC 9112 section 3.2). It is empty if an HTTP/1.0 client
+        names none: browsers always name one."""
+        if not values and version == "1.0":
+            return ""
+        if len(values) != 1:
+            many = "several Host headers" if values else "no Host header"
+            raise RequestError(f"the request has {many}; send one")
+        host = values[0].decode("latin-1").lower()
+        match = HOST.fullmatch(host)
+        if match is None or (match["name"].startswith("[") and not _is_literal(match["name"])):
+            raise RequestError("the Host header is not valid; send a name or an address, and perhaps a port")
+        if self._local and not self._is_own_name(match["name"]):
+            raise PermissionDenied(
+                "refused: without a key only loopback names are served; use http://127.0.0.1, "
+                "or add the name to ANTIPHON_ALLOWED_HOSTS"
+            )
+        return host
+
+    def _is_own_name(self, name: str) -> bool:
+        """Whether a host name is a loopback name or one that the settings allow."""
+        return name in COMMON_LOOPBACK or is_loopback(name) or name in self._hosts
+
+    def _is_same_site(self, headers: Headers, host: str) -> bool:
+        """Whether Origin or Sec-Fetch-Site name this server, an allowed origin, or no web page."""
+        if origins := headers.get(b"origin"):
+            origin = origins[0].decode("latin-1")
+            known = origin in self._origins or "*" in self._origins
+            scheme, _, name = origin.lower().partition("://")
+            own = scheme in WEB_SCHEMES and name == host != ""
+            return len(origins) == 1 and (known or own)
+        return all(site in (b"same-origin", b"none") for site in headers.get(b"sec-fetch-site", ()))
+
+
+def _is_literal(name: str) -> bool:
+    """Whether the text in brackets is an IPv6 address, or an address of a later version."""
+    if name.startswith("[v"):
+        return True
+    try:
+        ipaddress.IPv6Address(name[1:-1])
+    except ValueError:
+        return False
+    return True
+
+
+def _is_navigation(method: str, headers: Headers) -> bool:
+    """Whether a person follows a link to this server. The page with the link cannot read the answer."""
+    return method == "GET" and b"origin" not in headers and headers.get(b"sec-fetch-mode") == [b"navigate"]
 
 
 class Authenticator:
-    """Asks the verifiers in order. Without any, the caller is the local anonymous actor, whatever it
-    sends."""
+    """Finds the caller of a request by asking the verifiers in order. Without verifiers every caller is the
+    local anonymous actor."""
 
     def __init__(self, edge: AppState) -> None:
         self._verifiers = edge.verifiers
         self._managed = edge.keys_on
-        """Whether there are keys that may less than others; without them there is nothing to ask."""
+        """Whether keys can have fewer rights than others. Otherwise no right is checked."""
 
     async def authenticate(self, request: Request, right: Right | None) -> Actor:
-        """Who calls. `right`: what the caller needs; None lets everybody pass. Raises AuthenticationFailed,
-        PermissionDenied or a RequestError."""
+        """Returns the caller. `right` is the right that the caller needs; None accepts everybody. Raises
+        AuthenticationFailed, PermissionDenied or a RequestError."""
         if right is None:
             return LOCAL_ANONYMOUS
-        actor = await self._actor(request.headers)
+        actor = await self._require_actor(request.headers)
         if self._managed:
             require_right(actor, right, request.path)
         return actor
 
-    async def _actor(self, headers: Mapping[bytes, list[bytes]]) -> Actor:
+    async def _require_actor(self, headers: Headers) -> Actor:
+        """Returns the actor of the credential. Raises AuthenticationFailed."""
         if not self._verifiers:
             return LOCAL_ANONYMOUS
         token = read_credential(headers)
@@ -68,22 +160,22 @@ class Authenticator:
 async def find_actor(
     verifiers: tuple[TokenVerifier, ...], token: str, requested: RequestedScope
 ) -> Actor | None:
-    """The actor that the first verifier which knows the token names."""
+    """Returns the actor that the first verifier to know the token returns, or None."""
     for verifier in verifiers:
         if (actor := await verifier.verify(token, requested)) is not None:
             return actor
     return None
 
 
-def read_scope(headers: Mapping[bytes, list[bytes]]) -> RequestedScope:
-    """For whom the headers say that the request speaks. Raises InvalidValue for two different ones."""
+def read_scope(headers: Headers) -> RequestedScope:
+    """Returns the project and the user that the headers select. Raises InvalidValue if two headers differ."""
     if headers.keys().isdisjoint(CHOICES):
         return NO_SCOPE
     return RequestedScope(_read_one(headers, PROJECT_HEADERS), _read_one(headers, USER_HEADERS))
 
 
-def _read_one(headers: Mapping[bytes, list[bytes]], names: tuple[bytes, ...]) -> str | None:
-    """The one value of headers that mean the same; an empty one is none."""
+def _read_one(headers: Headers, names: tuple[bytes, ...]) -> str | None:
+    """Returns the one value of headers with the same meaning, or None. An empty header counts as absent."""
     requested = {value.strip() for name in names for value in headers.get(name, ()) if value.strip()}
     param = names[0].decode()
     if len(requested) > 1:
@@ -99,16 +191,16 @@ def _read_one(headers: Mapping[bytes, list[bytes]], names: tuple[bytes, ...]) ->
 
 
 def require_right(actor: Actor, right: Right, path: str) -> None:
-    """Raises PermissionDenied, which names what is missing."""
+    """Raises PermissionDenied, which names the missing right or path."""
     if right not in actor.rights:
-        raise PermissionDenied(f"this key may not {MEANS[right]}")
+        raise PermissionDenied(f"this key may not {RIGHT_NAMES[right]}")
     if not actor.may_call(path):
         raise PermissionDenied("this key is not for this path")
 
 
-def read_credential(headers: Mapping[bytes, list[bytes]]) -> str | None:
-    """The one credential that the headers carry; an empty header carries none. Raises RequestError when they
-    carry different ones."""
+def read_credential(headers: Headers) -> str | None:
+    """Returns the one credential in the headers, or None. An empty header counts as absent. Raises
+    RequestError if the headers contain different credentials."""
     carried = {_read_bearer(value) for value in headers.get(b"authorization", ()) if value.strip()}
     carried |= {value.strip() for name in KEY_HEADERS for value in headers.get(name, ()) if value.strip()}
     if len(carried) > 1:
@@ -123,6 +215,6 @@ def read_credential(headers: Mapping[bytes, list[bytes]]) -> str | None:
 
 
 def _read_bearer(value: bytes) -> bytes:
-    """The token of a bearer header; of any other scheme something that no key can be."""
+    """Returns the token of a bearer header. For any other scheme the result is a text that no key equals."""
     scheme, _, token = value.strip().partition(b" ")
     return token.strip() if scheme.lower() == b"bearer" else b"\0" + value

@@ -1,4 +1,4 @@
-"""Reads a body, whole, within its limits of size and time."""
+"""Reads a whole request body within its limits of size and time."""
 
 import asyncio
 from collections.abc import Mapping
@@ -19,14 +19,15 @@ Headers = Mapping[bytes, list[bytes]]
 
 
 class BodyLimit(NamedTuple):
-    """Bytes that a body may have."""
+    """The largest size of a body in bytes."""
 
     size: int
     setting: str = ""
-    """How the refusal names the operator's setting, where that is the limit."""
+    """The text that names the operator's setting in the refusal. It is empty if no setting determines the
+    limit."""
 
-    def refusal(self) -> BodyTooLarge:
-        """What refuses a body of more bytes."""
+    def build_error(self) -> BodyTooLarge:
+        """Returns the error for a larger body."""
         return BodyTooLarge(f"the body is larger than {self.size:,} bytes{self.setting}")
 
 
@@ -36,25 +37,25 @@ class BodyReader:
     def __init__(self, edge: AppState) -> None:
         self._limit = BodyLimit(edge.settings.max_body_bytes, " (ANTIPHON_MAX_BODY_BYTES)")
         self._bodies = edge.bodies
-        self._most = max(edge.settings.max_bodies_bytes, self._limit.size)
+        self._total = max(edge.settings.max_bodies_bytes, self._limit.size)
         self._seconds = edge.settings.receive_timeout
-        self._told_apart = edge.keys_on
+        self._per_actor = edge.keys_on
 
     async def read(
         self, body: RequestBody, request: Request, receive: Receive, connection: Connection
     ) -> BodyAccount:
-        """Puts the body into the request. Gives the account of its bytes, which whoever asked releases when
-        the request is over. Raises a RequestError or ClientLeft."""
+        """Reads the body into the request. Returns the account of its bytes, which the caller must release
+        when the request is over. Raises a RequestError or ClientLeft."""
         require_type(body.media_type, request.headers)
         limit = self._limit if body.limit is None else BodyLimit(body.limit)
         declared = int(request.headers.get(b"content-length", (b"0",))[0])
         if declared > limit.size:
-            raise limit.refusal()
-        account = BodyAccount(self._bodies, self._most, request.actor.caller if self._told_apart else None)
+            raise limit.build_error()
+        account = BodyAccount(self._bodies, self._total, request.actor.caller if self._per_actor else None)
         account.expect(declared)
         try:
             if connection.is_whole:
-                request.body = await _read(receive, account, limit)
+                request.body = await _read_parts(receive, account, limit)
             else:
                 seconds = self._seconds
                 request.body = await _read_in_time(receive, account, limit, connection.arrived_at, seconds)
@@ -68,14 +69,16 @@ class BodyReader:
 async def _read_in_time(
     receive: Receive, account: BodyAccount, limit: BodyLimit, arrived_at: float, seconds: float
 ) -> bytes:
+    """Reads a body. Raises RequestTimedOut if it takes too long."""
     try:
         async with asyncio.timeout_at(arrived_at + seconds):
-            return await _read(receive, account, limit)
+            return await _read_parts(receive, account, limit)
     except TimeoutError:
         raise RequestTimedOut(f"the request did not arrive within {seconds:g} seconds") from None
 
 
-async def _read(receive: Receive, account: BodyAccount, limit: BodyLimit) -> bytes:
+async def _read_parts(receive: Receive, account: BodyAccount, limit: BodyLimit) -> bytes:
+    """Reads a body part by part, and counts its bytes."""
     parts: list[bytes] = []
     more = True
     while more:
@@ -84,16 +87,19 @@ async def _read(receive: Receive, account: BodyAccount, limit: BodyLimit) -> byt
             raise ClientLeft
         parts.append(message.get("body", b""))
         if account.held + len(parts[-1]) > limit.size:
-            raise limit.refusal()
+            raise limit.build_error()
         account.charge(len(parts[-1]))
         more = message.get("more_body", False)
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def require_type(media_type: str, headers: Headers) -> None:
-    """Raises UnsupportedMediaType for a body of another type, or in a coding that is not taken."""
+    """Raises UnsupportedMediaType if the body has another type, or an encoding that the server does not
+    support."""
     types, codings = headers.get(b"content-type"), headers.get(b"content-encoding", ())
-    if not (types == [JSON_TYPE] and media_type == JSON) and not _is_of(media_type.encode(), types or []):
+    if not (types == [JSON_TYPE] and media_type == JSON) and not _is_content_type(
+        media_type.encode(), types or []
+    ):
         what = "JSON" if media_type == JSON else f"of the type {media_type}"
         raise UnsupportedMediaType(f"the body must be {what}; send it with Content-Type: {media_type}")
     if any(coding.strip().lower() != b"identity" for coding in codings):
@@ -102,7 +108,8 @@ def require_type(media_type: str, headers: Headers) -> None:
         raise UnsupportedMediaType("of transfer codings only chunked is taken: Transfer-Encoding: chunked")
 
 
-def _is_of(media_type: bytes, types: list[bytes]) -> bool:
+def _is_content_type(media_type: bytes, types: list[bytes]) -> bool:
+    """Whether the Content-Type header names the media type, and UTF-8 for JSON."""
     media, _, options = (types[0] if len(types) == 1 else b"").lower().partition(b";")
     if media.strip() != media_type:
         return False

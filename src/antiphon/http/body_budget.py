@@ -1,39 +1,43 @@
-"""The request bodies of this process, all together: how many bytes are held now, and no more than so many.
-Where callers are told apart, one leaves as much room to the others as it takes: whoever holds all it may for
-hours shuts nobody out."""
+"""Limits the total size of the request bodies in this process's memory.
+
+If keys are on, each actor must leave as much room to the others as it takes. One actor that holds bodies for
+hours cannot shut out the others.
+"""
 
 from collections import Counter
 
 from antiphon.errors import Overloaded, ServerBusy
 
 RETRY_AFTER = 1.0
-"""Seconds after which a refused caller may try again."""
+"""Seconds after which a refused caller can try again."""
 
 
 class BodyBudget:
-    """What all of them hold. A body counts as it arrives, so that promising a large one takes nothing from
-    others, and until its request is over: so long its text is held, decoded or not."""
+    """Counts the bytes of all bodies in memory. A body counts from its arrival until its request is over.
+
+    Only bytes that have arrived count. An announced but unsent body takes no room from others.
+    """
 
     def __init__(self) -> None:
         self.held = 0
-        self._of: Counter[str] = Counter()
-        """Of each actor that is told apart."""
+        self._by_actor: Counter[str] = Counter()
+        """Bytes per actor, if actors are told apart."""
 
     def add(self, actor: str | None, size: int) -> None:
-        """So many bytes are held now, or no longer."""
+        """Adds bytes to the count; a negative size removes them."""
         self.held += size
         if actor is not None:
-            self._of[actor] += size
-            if not self._of[actor]:
-                del self._of[actor]
+            self._by_actor[actor] += size
+            if not self._by_actor[actor]:
+                del self._by_actor[actor]
 
-    def of(self, actor: str) -> int:
-        """Bytes of one actor."""
-        return self._of[actor]
+    def count_actor_bytes(self, actor: str) -> int:
+        """Returns the number of bytes of one actor."""
+        return self._by_actor[actor]
 
 
 class BodyAccount:
-    """One request's part."""
+    """The bytes of one request's body."""
 
     __slots__ = ("_actor", "_bodies", "_most", "held")
 
@@ -44,8 +48,8 @@ class BodyAccount:
         self.held = 0
 
     def expect(self, size: int) -> None:
-        """Raises ServerBusy when there is no room for what is announced, Overloaded when its actor would take
-        more than it leaves. Takes none of it."""
+        """Raises ServerBusy if an announced size does not fit, and Overloaded if its actor would leave too
+        little room to others. Reserves nothing."""
         left = self._most - self._bodies.held - size
         if left < 0:
             raise ServerBusy(
@@ -55,7 +59,11 @@ class BodyAccount:
             )
 
         is_alone = self.held == self._bodies.held
-        if self._actor is not None and not is_alone and self._bodies.of(self._actor) + size > left:
+        if (
+            self._actor is not None
+            and not is_alone
+            and self._bodies.count_actor_bytes(self._actor) + size > left
+        ):
             raise Overloaded(
                 "the bodies of your running requests would take more room than they leave to others "
                 f"(of {self._most:,} bytes, ANTIPHON_MAX_BODIES_BYTES); wait for some of them to end",
@@ -63,12 +71,12 @@ class BodyAccount:
             )
 
     def charge(self, size: int) -> None:
-        """So many bytes have come. Raises as `expect` does."""
+        """Counts bytes that have arrived. Raises the errors of `expect`."""
         self.expect(size)
         self._bodies.add(self._actor, size)
         self.held += size
 
     def release(self) -> None:
-        """The request is over."""
+        """Removes the bytes from the count, when the request is over."""
         self._bodies.add(self._actor, -self.held)
         self.held = 0

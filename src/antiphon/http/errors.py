@@ -1,9 +1,8 @@
 """Errors as HTTP responses, and the log record of a request that ends with an error.
 
-The error gives status and headers, the dialect gives the body. A log record contains no text of the caller:
-fields have the names that dialects know, and a model has its own name. Only the path of an unknown route is
-logged as it came, shortened and escaped, with the client's address: they show a wrong base URL and who uses
-it.
+The error gives status and headers, and the dialect gives the body. A log record contains no text of the
+caller. Fields have the names that dialects know, and a model has its own name. The log keeps only the path of
+an unknown route, shortened and escaped, with the client's address. They reveal a wrong base URL and its user.
 """
 
 import logging
@@ -27,40 +26,41 @@ from antiphon.http.state import AppState
 from antiphon.telemetry.logs import cut_unknown_path, describe_exception, record
 
 DEFAULT_RETRY = 1.0
-"""Seconds for Retry-After where the error names none: an engine is back within a few."""
+"""Seconds for Retry-After if the error names none. An engine restarts within a few seconds."""
 
 CLIENTS_RETRY = frozenset({408, 409, 429})
-"""Besides 500 and above, what OpenAI's clients send again by themselves unless `x-should-retry` says no."""
+"""Statuses below 500 that OpenAI's clients retry unless `x-should-retry` is false."""
 
 SERVER = 500
 
 UNAUTHORIZED, TIMED_OUT, TOO_MANY, UNAVAILABLE = 401, 408, 429, 503
 
 HEADERS = frozenset({"authorization", *(name.decode() for name in CHOICES)})
-"""Names of headers that errors blame."""
+"""Names of headers that an error can name as its parameter."""
 
 LONGEST_PATH = 200
-"""Characters of a path in the log."""
+"""The most characters of a path in the log."""
 
 
 def build_internal_error(request_id: str) -> InternalError:
-    """What a caller hears of a defect: the request id and nothing else."""
+    """Returns the error that a caller gets for a defect. It contains only the request id."""
     return InternalError(f"something went wrong inside the server; the request id is {request_id}")
 
 
 def choose_log_level(error: AntiphonError) -> int:
-    """How loud the log says it: what a caller did is no news to an operator."""
+    """Returns the log level of an error. An error of the caller is information, not a warning."""
     return logging.INFO if isinstance(error, RequestError) else logging.WARNING
 
 
 def describe_cause(error: AntiphonError) -> str | None:
-    """What the log says of why, without words of a caller: the sentence of a refusal may hold some, that of a
-    failure has none, or has a cause of its own."""
+    """Returns the cause for the log, or None. It contains no text of a caller, so the message of a refusal is
+    left out."""
     return error.cause if isinstance(error, RequestError | InternalError) else error.cause or error.message
 
 
 def build_error_headers(error: AntiphonError, status: int) -> list[tuple[bytes, bytes]]:
-    """The headers that an error calls for which is answered with a status, besides those of its body."""
+    """Returns the headers that an error needs besides those of its body. `status` is the status of the
+    response."""
     headers: list[tuple[bytes, bytes]] = []
     retry_after, is_gone = error.retry_after, isinstance(error, BudgetExceeded)
     if retry_after is None and status in (TOO_MANY, UNAVAILABLE) and not is_gone:
@@ -79,7 +79,7 @@ def build_error_headers(error: AntiphonError, status: int) -> list[tuple[bytes, 
 
 
 def build_json_start(status: int, length: int, headers: list[tuple[bytes, bytes]] | None = None) -> Message:
-    """The message that opens a JSON response."""
+    """Returns the message that opens a JSON response."""
     fixed = [(b"content-type", b"application/json"), (b"content-length", b"%d" % length)]
     return {"type": "http.response.start", "status": status, "headers": fixed + (headers or [])}
 
@@ -87,15 +87,16 @@ def build_json_start(status: int, length: int, headers: list[tuple[bytes, bytes]
 async def send_error(
     send: Send, dialect: Dialect, error: AntiphonError, headers: list[tuple[bytes, bytes]] | None = None
 ) -> None:
-    """A whole error response in the dialect's shape."""
+    """Sends a whole error response in the dialect's format."""
     body, status = dialect.error(error), dialect.status(error)
     await send(build_json_start(status, len(body), build_error_headers(error, status) + (headers or [])))
     await send({"type": "http.response.body", "body": body})
 
 
 def to_api_error(problem: Exception, request_id: str) -> AntiphonError:
-    """What a caller is told of a problem. A defect becomes an InternalError, and a log record with its place
-    but not its message; an engine that contained a defect of its own says the place."""
+    """Converts an exception to the error that the caller gets. A defect becomes an InternalError, and its
+    place is logged without its message. An InternalError of an engine already contains the place, which is
+    logged."""
     if isinstance(problem, InternalError):
         if problem.message == build_internal_error(request_id).message:
             return problem
@@ -110,7 +111,7 @@ def to_api_error(problem: Exception, request_id: str) -> AntiphonError:
 def record_refusal(
     error: AntiphonError, status: int, request: Request, raw_path: bytes, edge: AppState
 ) -> None:
-    """Records an error that is answered with a status. A defect has its own record already."""
+    """Records an error that is sent as a response. A defect has its own record already."""
     if isinstance(error, InternalError):
         return
     more: dict[str, object] = {"status": status, "method": request.method}
@@ -126,7 +127,7 @@ def record_failure(
     edge: AppState,
     more: dict[str, object] | None = None,
 ) -> None:
-    """Records an error with what its work took."""
+    """Records an error with the tokens and times of its request."""
     record(
         event,
         choose_log_level(error),
@@ -144,14 +145,14 @@ def record_failure(
 def _list_known_fields(
     dialects: tuple[Dialect, ...], admin: tuple[Endpoint, ...]
 ) -> tuple[frozenset[str], ...]:
-    """Names of all fields, parameters and headers of requests."""
+    """Returns the names of all fields, parameters and headers of requests."""
     bodies = list_field_names(list_body_shapes(admin))
     parameters = {str(each["name"]) for endpoint in admin for each in list_parameters(endpoint)}
     return (*(dialect.fields() for dialect in dialects), bodies | parameters | {"id"}, HEADERS)
 
 
 def sanitize_path(path: bytes) -> str:
-    """A path as it was sent, in printable ASCII and not too long."""
+    """Returns a path in printable ASCII, shortened if it is too long."""
     text = path[: LONGEST_PATH + 1].decode("ascii", "backslashreplace")
     plain = "".join(character if character.isprintable() else "?" for character in text)
     return plain if len(plain) <= LONGEST_PATH else plain[:LONGEST_PATH] + "..."

@@ -1,8 +1,8 @@
-"""The work behind one answer, and all that may end it early: the caller leaves, time is up, the caller's key
-is ended, the server shuts down.
+"""Work in progress, and the events that end it early: the caller leaves, the time is up, the caller's key is
+ended, or the server shuts down.
 
-An error here is held by nobody whom its traceback leads to: such a circle keeps the whole request, megabytes
-of it, until the garbage collector happens to look.
+Nothing that an error's traceback refers to stores the error. Such a reference cycle would keep the whole
+request, megabytes of memory, until the garbage collector runs.
 """
 
 import asyncio
@@ -20,12 +20,12 @@ ENDED = (
 
 
 class ClientLeft(Exception):
-    """The caller closed the connection: nobody waits for an answer, and none is sent."""
+    """Raised when the caller has closed the connection. No answer is sent."""
 
 
 class InFlight:
-    """One caller's work, and the context in which its task does it. It is ended from outside by cancelling
-    the task, and raises then what it was ended with."""
+    """One caller's work in progress, as a context manager. `end` cancels the task, and the context then
+    raises the error that it was ended with."""
 
     __slots__ = ("_connection", "_errors", "_is_open", "_ongoing", "_progress", "_task", "_timer", "actor")
 
@@ -37,7 +37,7 @@ class InFlight:
         actor: Actor,
         progress: RequestProgress,
     ) -> None:
-        ongoing.require(actor)
+        ongoing.require_accepted(actor)
         loop = asyncio.get_running_loop()
         task = asyncio.current_task(loop)
         if task is None:
@@ -45,18 +45,17 @@ class InFlight:
         if connection.has_left:
             raise ClientLeft
         self.actor = actor
-        """The caller."""
         self._connection = connection
         self._ongoing = ongoing
         self._progress = progress
         self._task = task
         self._errors: list[Exception] = []
-        """What it was ended with, until that is raised: one at most."""
+        """The error that ended the work, until it is raised. At most one."""
         self._is_open = True
-        self._timer = loop.call_later(seconds, self._end_late, seconds)
+        self._timer = loop.call_later(seconds, self._end_at_deadline, seconds)
 
     def __enter__(self) -> "InFlight":
-        self._connection.on_leave = self._end_left
+        self._connection.on_leave = self._end_on_disconnect
         self._ongoing.add(self)
         return self
 
@@ -70,24 +69,24 @@ class InFlight:
             raise self._errors.pop() from None
 
     def end(self, error: Exception) -> None:
-        """Ends what runs in the context, once; does nothing after."""
+        """Ends the work in the context. Only the first call has an effect."""
         if self._is_open and not self._errors:
             self._errors.append(error)
             self._progress.is_ended = isinstance(error, AntiphonError)
             self._task.cancel()
 
-    def _end_late(self, seconds: float) -> None:
+    def _end_at_deadline(self, seconds: float) -> None:
         self.end(DeadlineExceeded(f"the answer was not finished within {seconds:g} seconds"))
 
-    def _end_left(self) -> None:
+    def _end_on_disconnect(self) -> None:
         self.end(ClientLeft())
 
 
 class InFlightRegistry:
-    """All work of this process."""
+    """All work in progress of this process."""
 
     def __init__(self, accepts: Callable[[Actor], bool] = lambda _: True) -> None:
-        """`accepts`: whether a caller who was let in would be let in now."""
+        """`accepts`: whether the server would still accept an actor that it has authenticated before."""
         self._accepts = accepts
         self._works: set[InFlight] = set()
 
@@ -101,18 +100,18 @@ class InFlightRegistry:
         self._works.discard(work)
 
     def end(self, error: AntiphonError) -> None:
-        """Ends all of it: buffered answers become the error, streams end with it."""
+        """Ends all work with an error. It becomes the buffered answer, or the last event of the stream."""
         for work in tuple(self._works):
             work.end(error)
 
-    def require(self, actor: Actor) -> None:
-        """Raises AuthenticationFailed for a caller who is not accepted any more, as when the key was ended
-        while the body was on its way."""
+    def require_accepted(self, actor: Actor) -> None:
+        """Raises AuthenticationFailed if the caller is not accepted any more. A key can be ended while the
+        body arrives."""
         if not self._accepts(actor):
             raise AuthenticationFailed(ENDED)
 
-    def look(self) -> None:
-        """Ends the work of callers who are not accepted any more. To be called when keys have changed."""
+    def end_unaccepted(self) -> None:
+        """Ends the work of callers that are not accepted any more. Call it after every change of keys."""
         for work in tuple(self._works):
             if not self._accepts(work.actor):
                 work.end(AuthenticationFailed(ENDED))
@@ -121,7 +120,9 @@ class InFlightRegistry:
 def cancel_on_disconnect(
     connection: Connection, ongoing: InFlightRegistry, seconds: float, actor: Actor, progress: RequestProgress
 ) -> InFlight:
-    """Work that ends when the caller leaves (ClientLeft), after so many seconds (DeadlineExceeded), when the
-    caller is not accepted any more (AuthenticationFailed), or with `ongoing`. Raises what it was ended
-    with."""
+    """Returns a context that ends its work with an error:
+
+    ClientLeft if the caller leaves; DeadlineExceeded after `seconds`;
+    AuthenticationFailed if the caller is not accepted any more; or the error given to `ongoing.end`.
+    """
     return InFlight(connection, ongoing, seconds, actor, progress)

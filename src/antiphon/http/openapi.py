@@ -1,8 +1,8 @@
 """The OpenAPI document, and the page that shows it.
 
 The document lists every endpoint and the schemas of its dialect. It adds what the application adds to all of
-them: errors in the dialect's shape, headers, and the framing of streams. It uses version 3.2, the first that
-describes one event of a stream. The page is a shell without data, which asks for the key.
+them: errors in the dialect's format, headers, and the framing of streams. It uses version 3.2, the first that
+describes one event of a stream. The page contains no data and asks for the key.
 """
 
 import json
@@ -74,23 +74,23 @@ ERRORS: Mapping[int, str] = {
     503: "The engine or the room for the body is not there; see Retry-After",
     504: "The answer was not ready in time",
 }
-"""What an error status means."""
+"""The description of each error status."""
 
 COMMON_ERRORS = (RequestError, PermissionDenied, RequestTimedOut, HeadersTooLarge, InternalError)
 BODY_ERRORS = (BodyTooLarge, UnsupportedMediaType, ServerBusy)
 MODEL_ERRORS = (ModelNotFound, EngineUnavailable, DeadlineExceeded)
 STORE_ERRORS = (NotFound, StoreUnavailable)
 QUEUED_TAGS = {"completions", "embeddings", "tokens"}
-"""Tags of what waits for its turn in an engine, or for a template of its own to be rendered."""
+"""Tags of operations that can wait for an engine, or for the rendering of a custom template."""
 BUDGET = 402
-"""What some dialects say where a budget is spent."""
+"""The status of some dialects for a spent budget."""
 METERED_TAGS = {"completions", "embeddings"}
-"""Tags of what limits and budgets are for."""
+"""Tags of operations that limits and budgets count."""
 CHANGING_TAGS = {"adapters", "loras", "admin"}
-"""Tags of what changes which models there are."""
+"""Tags of operations that can conflict with the current state."""
 
 ADMIN_PREFIX = "Admin"
-"""Beginning of the names of the admin API's schemas."""
+"""The prefix of the schema names of the admin API."""
 
 TEXT = {"type": "string"}
 HEADERS: Mapping[str, Mapping[str, Any]] = {
@@ -130,7 +130,7 @@ HEADERS: Mapping[str, Mapping[str, Any]] = {
         for name in RATE_LIMIT_HEADERS
     },
 }
-"""What responses carry besides their body's headers."""
+"""Headers of responses, besides those of the body."""
 
 REQUEST_ID: Mapping[str, Any] = {
     "name": "x-request-id",
@@ -143,7 +143,7 @@ KEYS: Mapping[str, Any] = {
     "bearer": {"type": "http", "scheme": "bearer"},
     "header": {"type": "apiKey", "in": "header", "name": "x-api-key"},
 }
-"""The two ways to send a key; either is enough."""
+"""The two ways to send a key. Either is enough."""
 
 
 def build_document(
@@ -152,8 +152,11 @@ def build_document(
     admin: Sequence[Endpoint],
     needs_key: bool,
 ) -> bytes:
-    """The document of a server that does or does not ask for a key; its own dialect comes first. `own`: the
-    server's endpoints of no product; `admin`: those of projects, users and keys."""
+    """Builds the OpenAPI document. The first dialect is the one without a prefix.
+
+    `server_endpoints`: the endpoints of no dialect. `admin`: the endpoints of the admin API. `needs_key`:
+    whether the server asks for a key.
+    """
     described = [(dialect, dialect.describe()) for dialect in dialects]
     first, at_first = described[0]
     groups = [(dialect.endpoints, dialect, at, at.prefix) for dialect, at in described]
@@ -190,6 +193,7 @@ def build_document(
 def _build_operation(
     operation: Mapping[str, Any], dialect: Dialect, error: Mapping[str, str], needs_key: bool
 ) -> dict[str, Any]:
+    """Builds an operation with its errors and headers."""
     asks = needs_key and "security" not in operation
     responses = {
         status: _build_response(int(status), response, error, _list_headers(operation, asks))
@@ -203,7 +207,7 @@ def _build_operation(
 
 
 def _list_failures(operation: Mapping[str, Any], needs_key: bool) -> Iterator[type[AntiphonError]]:
-    """What an operation may be refused with."""
+    """Yields the errors that an operation can end with."""
     yield from COMMON_ERRORS
     if needs_key:
         yield AuthenticationFailed
@@ -223,7 +227,8 @@ def _list_failures(operation: Mapping[str, Any], needs_key: bool) -> Iterator[ty
 def _build_response(
     status: int, response: Mapping[str, Any], error: Mapping[str, str], more: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """A response with its headers, `more` of them, and the events of a stream as they are framed."""
+    """Builds a response with the headers of its status and `more`. The schema of a stream describes one event
+    with its framing."""
     content = {
         media: _build_event_schema(shape["schema"], error) if media == EVENT_STREAM else shape
         for media, shape in response["content"].items()
@@ -235,13 +240,14 @@ def _build_response(
 
 
 def _list_headers(operation: Mapping[str, Any], needs_key: bool) -> list[str]:
-    """What answers of an operation tell of its request."""
+    """Returns the headers that the answers of an operation add."""
     posted = ["x-antiphon-ignored", "x-antiphon-relaxed"] if "requestBody" in operation else []
     metered = needs_key and METERED_TAGS & set(operation.get("tags", ()))
     return posted + list(RATE_LIMIT_HEADERS if metered else ())
 
 
 def _list_error_headers(status: int) -> Iterator[str]:
+    """Yields the headers that every response of a status has."""
     yield "x-request-id"
     if status in (TOO_MANY, UNAVAILABLE):
         yield "retry-after"
@@ -252,7 +258,8 @@ def _list_error_headers(status: int) -> Iterator[str]:
 
 
 def _build_event_schema(chunk: Mapping[str, Any], error: Mapping[str, str]) -> dict[str, Any]:
-    """A stream of chunks that ends with `[DONE]`, or with an error and without it. Comments keep it alive."""
+    """Builds the schema of a stream's events. The stream ends with `[DONE]` or with an error. Comments keep
+    it alive."""
     told = {
         "type": "string",
         "contentMediaType": "application/json",
@@ -263,7 +270,7 @@ def _build_event_schema(chunk: Mapping[str, Any], error: Mapping[str, str]) -> d
 
 
 def declare_document(edge: AppState, own: Sequence[Endpoint]) -> Endpoint:
-    """The OpenAPI document. `own`: the server's endpoints of no product."""
+    """Declares the endpoint of the OpenAPI document. `own`: the endpoints of no dialect."""
 
     async def show(_request: Request, _services: Services) -> Response:
         return Response(build_document(edge.dialects, own, edge.admin, needs_key=bool(edge.verifiers)))
@@ -272,7 +279,7 @@ def declare_document(edge: AppState, own: Sequence[Endpoint]) -> Endpoint:
 
 
 def declare_pages() -> tuple[Endpoint, ...]:
-    """The page, its style sheet and its script."""
+    """Declares the endpoints of the page, its style sheet and its script."""
     return tuple(_declare_page(*page) for page in PAGES)
 
 

@@ -1,13 +1,12 @@
-"""uvicorn's HTTP/1.1 protocol with the limits it lacks: a deadline for a request to arrive, a size for its
-headers, errors in the dialect's shape, and a way to drop a connection at once.
+"""Extends uvicorn's HTTP/1.1 protocol by the limits it lacks: a deadline for the request's arrival, a size
+limit of headers, errors in the dialect's format, and a way to drop a connection at once.
 
-A request is told by its first byte. From then on it must arrive within the deadline: late headers are
-answered here, a late body by its reader. What still comes of a body after its answer is read and thrown away
-for a short while, so that a client which is still sending can read the refusal; then the connection is
-dropped.
+The deadline starts with the first byte of a request. The protocol answers late headers, and the body's reader
+answers a late body. After an answer the rest of the body is read and discarded for a short while, so that a
+sending client can read the refusal. Then the connection is dropped.
 
-A few requests may be sent before earlier ones are answered. One too many, and bytes that are no request, are
-refused after the answers before them, and end the connection.
+A client can send a few requests before earlier ones are answered. One request too many, and bytes that are no
+request, are refused after the earlier answers. The refusal ends the connection.
 """
 
 import asyncio
@@ -29,52 +28,55 @@ from antiphon.http.connection import CONNECTION, Connection, OutgoingData, SlowC
 from antiphon.telemetry.logs import record
 
 MAX_HEADER_BYTES = 1 << 16
-"""Request line and headers together: what common proxies take at most, and room for any credential."""
+"""The most bytes of request line and headers together. It is the limit of common proxies and leaves room for
+any credential."""
 
 MAX_PIPELINED = 8
-"""Requests that may wait behind a running one; up to then the connection is read, so that its end is seen."""
+"""The most requests that can wait behind a running one. Up to this number the server reads on, so that it
+notices a disconnect."""
 
 END_OF_HEAD = b"\r\n\r\n"
-"""What every request holds at least once."""
+"""The end of the request line and headers."""
 
 STATUS = b"HTTP/1.1 "
-"""Beginning of an answer."""
+"""The first bytes of an answer."""
 
 HTTP_2 = b"h2c"
-WISH_FOR_HTTP_2 = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n|\Z)", re.IGNORECASE)
-"""What Java's client says in a first request, with a body or without."""
+UPGRADE_TO_HTTP_2 = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n|\Z)", re.IGNORECASE)
+"""The header that asks for HTTP/2. Java's client sends it in its first request."""
 
 LINGER = 5.0
-"""Seconds that a body may still come in after its answer, and that a refusal may still be read."""
+"""Seconds after an answer in which the rest of a body can arrive, or a refusal can be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProtocolOptions:
-    """What the protocol is told."""
+    """What all connections of a server share."""
 
     get_dialect: Callable[[str], Dialect]
-    """Who speaks at a path."""
+    """Returns the dialect of a path."""
     arrival_seconds: float
-    """In which a request must have arrived."""
+    """Seconds within which a request must arrive."""
     new_id: Callable[[], str]
-    """Names a request that never reached the application."""
+    """Returns an id for a request that does not reach the application."""
     departure: "Departure"
-    """Whether the server is going away."""
+    """Whether the server is shutting down."""
     watch: SlowClientWatch
-    """Drops who takes nothing of what is written."""
+    """Drops connections whose clients do not read."""
 
 
 @dataclass(slots=True)
 class Departure:
-    """How a server that goes away treats connections on which nothing runs."""
+    """How a server that is shutting down treats idle connections."""
 
     grace: float | None = None
-    """Seconds that they are kept for a request that is on its way; None: the server stays."""
+    """Seconds for which an idle connection stays open for a request on its way. None: the server is not
+    shutting down."""
 
 
 class JoinedWrites:
-    """The transport of a connection's answers. The head of an answer waits for the first part of its body,
-    one turn of the event loop at most, and goes out with it by one system call."""
+    """A transport that joins the head of an answer with the first part of its body in one system call. The
+    head waits for at most one turn of the event loop."""
 
     __slots__ = ("_head", "_loop", "_transport")
 
@@ -84,7 +86,7 @@ class JoinedWrites:
         self._head = b""
 
     def write(self, data: bytes) -> None:
-        """As a transport's. Other bytes that begin like a head only wait as long."""
+        """Writes data, and delays a head. Other data that begins like a head waits just as briefly."""
         if self._head:
             data, self._head = self._head + data, b""
         elif data.startswith(STATUS):
@@ -94,27 +96,26 @@ class JoinedWrites:
         self._transport.write(data)
 
     def close(self) -> None:
-        """As a transport's, after what waits."""
+        """Writes the delayed head and closes the transport."""
         self.flush()
         self._transport.close()
 
     def is_closing(self) -> bool:
-        """As a transport's."""
         return self._transport.is_closing()
 
     def flush(self) -> None:
-        """Writes the head that waits, as that of an answer without a body."""
+        """Writes the delayed head, because its answer has no body."""
         if self._head:
             data, self._head = self._head, b""
             self._transport.write(data)
 
 
 class _HeadersError(Exception):
-    """Raised in the parser's callback to stop it."""
+    """Raised in a callback of the parser to stop it."""
 
 
 class Protocol(HttpToolsProtocol):
-    """One connection."""
+    """One HTTP/1.1 connection."""
 
     def __init__(
         self,
@@ -131,16 +132,17 @@ class Protocol(HttpToolsProtocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._in_headers = False
         self._bare_bytes = 0
-        """Bytes since the message began or its body last grew: headers, trailers, and what frames chunks."""
+        """Bytes of headers, trailers and chunk framing since the message began or the last part of its body
+        arrived."""
         self._problem: AntiphonError | None = None
-        """What is wrong with headers that are valid HTTP."""
+        """The error in headers that are valid HTTP."""
         self._refusal: AntiphonError | None = None
-        """The last answer of this connection: nothing is parsed any more."""
+        """The last answer of this connection. Nothing is parsed any more."""
         self._outgoing: OutgoingData | None = None
         self._connection: Connection | None = None
-        """Of the newest request."""
+        """The connection object of the newest request."""
         self._running: RequestResponseCycle | None = None
-        """The request that is being answered; `cycle` is the newest, which may wait behind it."""
+        """The request that is being answered. `cycle` is the newest request, which can wait behind it."""
         self.access_log = False
 
     # --- from first to last byte of a request ---
@@ -149,20 +151,20 @@ class Protocol(HttpToolsProtocol):
         if self._refusal is not None:
             return
         if HTTP_2 in data and self._deadline is None and self._is_idle():
-            data = _without_wish(data)
+            data = _strip_upgrade(data)
         if self._deadline is None and self._is_idle():
             self._expect_request()
         self._bare_bytes += len(data)
         self._unset_keepalive_if_required()
         try:
             self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade as wish:  # which is not granted: HTTP/1.1 goes on behind it
+        except httptools.HttpParserUpgrade as wish:  # the upgrade is not granted: HTTP/1.1 continues after it
             if rest := data[wish.args[0] :]:
                 self.data_received(rest)
         except httptools.HttpParserError:
             self.send_400_response("")
         if self._bare_bytes > MAX_HEADER_BYTES:
-            self._refuse(_too_large())
+            self._refuse(_build_size_error())
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -171,16 +173,16 @@ class Protocol(HttpToolsProtocol):
         self.scope["state"][CONNECTION] = self._connection
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Drops trailers: by now somebody may have judged the request by its headers."""
+        """Ignores trailers, because the request may have been authorized by its headers."""
         if self._in_headers:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._in_headers = False
         if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > MAX_HEADER_BYTES:
-            self._problem = _too_large()
+            self._problem = _build_size_error()
         elif self.parser.should_upgrade() and self._has_body():
-            # The parser takes none here, so that it would be read as the next request.
+            # The parser does not read a body after Upgrade, so the body would be parsed as the next request.
             self._problem = RequestError("a request with a body must not ask for another protocol (Upgrade)")
         elif len(self.pipeline) == MAX_PIPELINED:
             self._problem = RequestError(f"more than {MAX_PIPELINED} requests wait for earlier ones")
@@ -193,6 +195,7 @@ class Protocol(HttpToolsProtocol):
         self.flow.resume_reading()
 
     def _has_body(self) -> bool:
+        """Whether the headers announce a body."""
         return any(
             name == b"transfer-encoding" or (name == b"content-length" and value != b"0")
             for name, value in self.headers
@@ -217,27 +220,28 @@ class Protocol(HttpToolsProtocol):
             self.timeout_keep_alive, self.timeout_keep_alive_handler
         )
         if self._policy.departure.grace is not None:
-            self.shutdown()  # accepted in the moment in which the listening ended
+            self.shutdown()  # accepted at the moment when listening ended
 
     def shutdown(self) -> None:
-        """The server goes away: what is being answered is the last on this connection; where nothing is, it
-        ends with the grace, or with the answer to what comes until then."""
+        """Closes the connection after the running answer. An idle connection closes after the grace time, or
+        after the answer to a request that arrives until then."""
         grace = self._policy.departure.grace
         if not self._is_idle() or not grace:
             super().shutdown()
-        elif self._deadline is None:  # else a request is arriving, and has its own deadline
+        elif self._deadline is None:  # otherwise a request is arriving, with its own deadline
             self._unset_keepalive_if_required()
             self.timeout_keep_alive_task = self.loop.call_later(grace, self.timeout_keep_alive_handler)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget_deadline()
-        self._end_answer()
+        self._abandon_answer()
         if self._outgoing is not None:
             self._policy.watch.discard(self._outgoing)
         super().connection_lost(exc)
 
-    def _end_answer(self) -> bool:
-        """Tells whoever is making an answer that nobody waits for it; whether it had begun to be written."""
+    def _abandon_answer(self) -> bool:
+        """Tells the handler of the running request that nobody waits for its answer. Returns whether the
+        answer had begun."""
         cycle = self._running
         self.pipeline.clear()
         if cycle is None or cycle.response_complete:
@@ -261,19 +265,23 @@ class Protocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def _is_idle(self) -> bool:
+        """Whether no request is running or waiting."""
         return self.cycle is None or self.cycle.response_complete
 
     def _expect_request(self) -> None:
-        if not self._in_headers:  # else the beginning came while an earlier request ran
+        """Starts the deadline for a request to arrive."""
+        if not self._in_headers:  # otherwise the request began to arrive while an earlier one ran
             self._in_headers, self._bare_bytes, self.url = True, 0, b""
-        self._deadline = self.loop.call_later(self._policy.arrival_seconds, self._late)
+        self._deadline = self.loop.call_later(self._policy.arrival_seconds, self._end_late_request)
 
     def _forget_deadline(self) -> None:
+        """Stops the deadline."""
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
 
-    def _late(self) -> None:
+    def _end_late_request(self) -> None:
+        """Refuses a request whose headers are late, or drops the connection later if its body is late."""
         if self._in_headers:
             seconds = self._policy.arrival_seconds
             self._refuse(RequestTimedOut(f"the request did not arrive within {seconds:g} seconds"))
@@ -286,20 +294,21 @@ class Protocol(HttpToolsProtocol):
         self._refuse(self._problem or RequestError("the request is not valid HTTP"))
 
     def _refuse(self, error: AntiphonError) -> None:
-        """Answers what is no request, after the requests before it, and ends the connection."""
+        """Answers invalid or late data after the requests before it, and ends the connection."""
         if self._refusal is not None or self.transport.is_closing():
             return
         self._refusal = error
         self._forget_deadline()
         if self._running is not None and self._running is not self.cycle and self.cycle.more_body:
-            self.pipeline.popleft()  # the newest: its body broke off
+            self.pipeline.popleft()  # the newest request: its body broke off
             self.cycle = self.pipeline[0][0] if self.pipeline else self._running
         if self._is_idle() or self.cycle.more_body:
             self._write_refusal(error)
 
     def _write_refusal(self, error: AntiphonError) -> None:
-        if self._end_answer():
-            self.transport.abort()  # a refusal in the middle of an answer would be read as part of it
+        """Writes an error response and drops the connection after a while."""
+        if self._abandon_answer():
+            self.transport.abort()  # the client would read a refusal in the middle of an answer as part of it
             return
         dialect = self._policy.get_dialect(self.url.partition(b"?")[0].decode("latin-1"))
         body, status, request_id = dialect.error(error), dialect.status(error), f"req-{self._policy.new_id()}"
@@ -316,12 +325,12 @@ class Protocol(HttpToolsProtocol):
         self.loop.call_later(LINGER, self.transport.abort)
 
 
-def _without_wish(data: bytes) -> bytes:
-    """The beginning of a request, without the header that wishes for HTTP/2: HTTP lets a server pass over it,
-    and the parser would take no body."""
+def _strip_upgrade(data: bytes) -> bytes:
+    """Returns the beginning of a request without the header that asks for HTTP/2. HTTP allows a server to
+    ignore the header, but the parser would read no body."""
     head, end, rest = data.partition(END_OF_HEAD)
-    return WISH_FOR_HTTP_2.sub(b"", head) + end + rest if end else data
+    return UPGRADE_TO_HTTP_2.sub(b"", head) + end + rest if end else data
 
 
-def _too_large() -> HeadersTooLarge:
+def _build_size_error() -> HeadersTooLarge:
     return HeadersTooLarge(f"the headers are larger than {MAX_HEADER_BYTES:,} bytes")

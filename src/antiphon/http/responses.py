@@ -1,4 +1,4 @@
-"""Sends whole answers and files, and builds the rate-limit headers of OpenAI's answers."""
+"""Sends buffered responses and files, and builds the rate-limit headers of OpenAI's responses."""
 
 import math
 from collections.abc import Iterable
@@ -16,8 +16,8 @@ HeaderList = list[tuple[bytes, bytes]]
 
 
 async def send_response(send: Send, response: Response, more: HeaderList) -> None:
-    """A whole answer with its own headers, and with `more`. One of status 204 has neither type nor length
-    (RFC 9110 section 8.6)."""
+    """Sends a buffered response with its own headers and `more`. A response of status 204 has neither type
+    nor length (RFC 9110 section 8.6)."""
     headers: HeaderList = []
     if response.status != NO_CONTENT:
         headers.append((b"content-length", b"%d" % len(response.body)))
@@ -29,7 +29,8 @@ async def send_response(send: Send, response: Response, more: HeaderList) -> Non
 
 
 async def send_file(send: Send, stream: FileStream, connection: Connection) -> None:
-    """Part by part, each when the one before has gone. Raises ClientLeft, and reads no further part then."""
+    """Sends a file in parts, each after the previous one is written. Raises ClientLeft, without reading
+    another part, if the client has left."""
     headers = [(b"content-type", _content_type(stream.media_type)), *stream.headers]
     start: Message = {"type": "http.response.start", "status": 200, "headers": headers}
     is_open = False
@@ -55,7 +56,7 @@ RATE_LIMIT_HEADERS = tuple(
     for kind in ("requests", "tokens")
     for what in ("limit", "remaining", "reset")
 )
-"""Every header there may be."""
+"""The names of all rate-limit headers."""
 
 _REQUESTS, _TOKENS = (tuple(name.encode() for name in RATE_LIMIT_HEADERS[at : at + 3]) for at in (0, 3))
 
@@ -63,11 +64,12 @@ SIXTY, THOUSAND = 60, 1000
 MINUTE, REQUESTS, CONCURRENT, COST = Window.MINUTE, Measure.REQUESTS, Measure.CONCURRENT, Measure.COST
 
 
-def build_limit_headers(standings: Iterable[LimitStatus]) -> HeaderList:
-    """None where nothing of that kind is limited by the minute."""
+def build_limit_headers(statuses: Iterable[LimitStatus]) -> HeaderList:
+    """Returns the headers of the tightest limits per minute, one of requests and one of tokens. The list is
+    empty if no such limit applies."""
     requests: LimitStatus | None = None
     tokens: LimitStatus | None = None
-    for each in standings:
+    for each in statuses:
         limit = each.limit
         if limit.window is not MINUTE or limit.measure is COST or limit.measure is CONCURRENT:
             continue
@@ -83,21 +85,22 @@ def build_limit_headers(standings: Iterable[LimitStatus]) -> HeaderList:
     return headers
 
 
-def _build_headers(names: tuple[bytes, ...], standing: LimitStatus) -> HeaderList:
+def _build_headers(names: tuple[bytes, ...], status: LimitStatus) -> HeaderList:
     amount, remaining, reset = names
     return [
-        (amount, b"%d" % standing.limit.amount),
-        (remaining, b"%d" % standing.remaining),
-        (reset, format_duration(standing.reset)),
+        (amount, b"%d" % status.limit.amount),
+        (remaining, b"%d" % status.remaining),
+        (reset, format_duration(status.reset)),
     ]
 
 
-def _measure_room(standing: LimitStatus) -> tuple[int, int]:
-    return standing.remaining, standing.limit.amount
+def _measure_room(status: LimitStatus) -> tuple[int, int]:
+    """Returns a sort key: the tightest limit comes first."""
+    return status.remaining, status.limit.amount
 
 
 def format_duration(seconds: float) -> bytes:
-    """As OpenAI writes it: `120ms`, `1s`, `8.64s`, `6m0s`, `1h0m0s`; never less than it is."""
+    """Formats a duration as OpenAI does, rounded up: `120ms`, `1s`, `8.64s`, `6m0s`, `1h0m0s`."""
     thousandths = math.ceil(seconds * THOUSAND)
     if thousandths < SIXTY * THOUSAND:
         if thousandths < THOUSAND and thousandths:

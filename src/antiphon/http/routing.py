@@ -1,8 +1,8 @@
-"""Finds the endpoint of a request, and for a wrong path the endpoint that the caller most likely means.
+"""Finds the endpoint of a request, and suggests a path for a wrong one.
 
-A path is found in a table, or by the pattern of a path with braces. A suggestion has another prefix, or
-differs by a letter. Suggestions are pure: they depend on the routes, which /openapi.json lists, and not on
-the caller.
+A table contains the plain paths, and patterns match the paths with braces. A suggestion has another prefix
+than the wrong path, or differs by a letter. Suggestions depend only on the routes, which /openapi.json lists,
+and never on the caller.
 """
 
 import difflib
@@ -16,20 +16,20 @@ from antiphon.domain.identity import Right
 from antiphon.domain.ledger import NOTHING
 
 OTHER = "other"
-"""Label of a path that is none: what callers make up is no label."""
+"""The metrics label of an unknown path. Paths that callers make up never become labels."""
 
 LONGEST_PATH = 200
-"""Characters of a path that is looked at; a longer one means none of ours."""
+"""The most characters of a path that gets a suggestion."""
 
 MOST_DROPPED = 3
-"""Segments at a path's beginning that may be too many: `/openai/api/v1`."""
+"""The most segments that a suggestion drops from a path's beginning, as from `/openai/api/v1`."""
 
 SIMILARITY = 0.85
-"""How alike two paths are at least of which one is taken for the other, from 0 to 1."""
+"""The least similarity of a wrong path and its suggestion, from 0 to 1."""
 
 
 class RouteMatch(NamedTuple):
-    """An endpoint, and what the braces of its path stand for."""
+    """An endpoint, and the values of the braces in its path."""
 
     endpoint: Endpoint
     params: Mapping[str, str]
@@ -48,15 +48,15 @@ class Routes:
                 at[endpoint.method] = RouteMatch(endpoint, NOTHING)
         self._open = [(path, compile_path(path)[0], methods) for path, methods in open_paths.items()]
         self.paths: Sequence[str] = tuple(dict.fromkeys((*self._exact, *open_paths)))
-        """As they are declared."""
+        """All paths in the order of their declaration."""
 
     @property
     def methods(self) -> frozenset[str]:
-        """All that any endpoint takes."""
+        """The methods of all endpoints."""
         return frozenset(endpoint.method for endpoint in self.endpoints)
 
     def find(self, method: str, path: str) -> RouteMatch | None:
-        """The endpoint; None where there is none of this method. HEAD is GET without its body."""
+        """Returns the endpoint of a method and path, or None. HEAD uses the endpoint of GET."""
         if method == "HEAD":
             method = "GET"
         if (methods := self._exact.get(path)) is not None:
@@ -67,26 +67,26 @@ class Routes:
         return None
 
     def get_right_for_missing(self, path: str) -> Right | None:
-        """What a request needs for which there is no endpoint, to be told so: nothing where the path is a
-        public one's, else to read."""
+        """Returns the right that a caller needs to learn that an endpoint is missing. It is None for a wrong
+        method on a public path, otherwise the right to read."""
         at = self._exact.get(path, {}).values()
         return None if any(found.endpoint.right is None for found in at) else Right.READ
 
     def list_methods(self, path: str) -> frozenset[str]:
-        """The methods that are taken at a path; none where nothing is there."""
+        """Returns the methods that a path accepts. The set is empty for an unknown path."""
         found = set(self._exact.get(path, ())) or {
             method for _, pattern, methods in self._open if pattern.match(path) for method in methods
         }
         return frozenset(found | ({"HEAD"} if "GET" in found else set()))
 
     def get_label(self, path: str) -> str:
-        """The path as it is declared: a label of metrics."""
+        """Returns the declared path as a metrics label."""
         if path in self._exact:
             return path
         return next((declared for declared, pattern, _ in self._open if pattern.match(path)), OTHER)
 
     def list_prefixes(self, prefix: str) -> Iterator[str]:
-        """Beginnings of the paths below a prefix, segment by segment."""
+        """Yields the beginnings of all paths below a prefix, segment by segment."""
         for path in self.paths:
             if path.startswith(prefix):
                 parts = path.split("{")[0].rstrip("/").split("/")
@@ -94,42 +94,48 @@ class Routes:
 
 
 def find_nearest_path(path: str, method: str, routes: Routes, prefixes: Iterable[str]) -> str | None:
-    """The path that was meant; None where none is near. `prefixes`: of the dialects, the empty one too. A
-    path below one stays there."""
+    """Returns the path that the caller most likely means, or None. A path below a dialect's prefix gets a
+    suggestion below the same prefix.
+
+    `prefixes`: the prefixes of all dialects, including the empty one.
+    """
     if len(path) > LONGEST_PATH or not path.isprintable():
         return None
     parts = [part for part in path.split("/") if part]
-    ours = next((each for each in prefixes if each and path.startswith(f"{each}/")), "")
-    lower = [part.lower() for part in parts[ours.count("/") :]]
+    dialect_prefix = next((each for each in prefixes if each and path.startswith(f"{each}/")), "")
+    lower = [part.lower() for part in parts[dialect_prefix.count("/") :]]
     tails = [lower[dropped:] for dropped in range(MOST_DROPPED + 1) if dropped < len(lower)]
-    return _find_elsewhere(parts, method, ours, tails, routes) or _find_similar(tails, ours, routes)
+    return _find_with_other_prefix(parts, method, dialect_prefix, tails, routes) or _find_similar(
+        tails, dialect_prefix, routes
+    )
 
 
-def _find_elsewhere(
-    parts: list[str], method: str, ours: str, tails: list[list[str]], routes: Routes
+def _find_with_other_prefix(
+    parts: list[str], method: str, dialect_prefix: str, tails: list[list[str]], routes: Routes
 ) -> str | None:
-    """The path of a route under another beginning: first without what stands before it, then with what lacks,
-    the shortest first."""
-    tries = [_join("", parts)]
-    if not ours:
-        tries += [_join("", tail) for tail in tails]
-    beginnings = sorted(set(routes.list_prefixes(ours)), key=lambda each: (each.count("/"), each))
-    tries += [_join(beginning, tail) for tail in tails for beginning in beginnings]
-    there = {each: routes.list_methods(each) for each in tries if each.startswith(ours)}
+    """Returns a declared path that has the same end and another beginning, or None. Paths with fewer segments
+    come first, then paths with added segments, the shortest first."""
+    tries = [_join_path("", parts)]
+    if not dialect_prefix:
+        tries += [_join_path("", tail) for tail in tails]
+    beginnings = sorted(set(routes.list_prefixes(dialect_prefix)), key=lambda each: (each.count("/"), each))
+    tries += [_join_path(beginning, tail) for tail in tails for beginning in beginnings]
+    there = {each: routes.list_methods(each) for each in tries if each.startswith(dialect_prefix)}
     return next((each for each, methods in there.items() if method in methods), None) or next(
         (each for each, methods in there.items() if methods), None
     )
 
 
-def _find_similar(tails: list[list[str]], ours: str, routes: Routes) -> str | None:
-    """The path of a route that ends almost as this one does."""
-    whole = [path for path in routes.paths if path.startswith(ours) and "{" not in path]
+def _find_similar(tails: list[list[str]], dialect_prefix: str, routes: Routes) -> str | None:
+    """Returns a declared path whose end is similar, or None."""
+    whole = [path for path in routes.paths if path.startswith(dialect_prefix) and "{" not in path]
     for tail in tails:
-        ends = {_join("", each.split("/")[-len(tail) :]): each for each in reversed(whole)}
-        if close := difflib.get_close_matches(_join("", tail), ends, n=1, cutoff=SIMILARITY):
+        ends = {_join_path("", each.split("/")[-len(tail) :]): each for each in reversed(whole)}
+        if close := difflib.get_close_matches(_join_path("", tail), ends, n=1, cutoff=SIMILARITY):
             return ends[close[0]]
     return None
 
 
-def _join(beginning: str, parts: Iterable[str]) -> str:
+def _join_path(beginning: str, parts: Iterable[str]) -> str:
+    """Joins segments to a path, without empty ones."""
     return "/".join((beginning, *filter(None, parts)))

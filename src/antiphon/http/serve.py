@@ -1,8 +1,8 @@
-"""Runs the application on a socket that is already bound, until it is told to stop; then drains.
+"""Runs the application on a bound socket until a signal stops it, and then drains.
 
-Draining: no new connection is taken, what runs gets so many seconds, and what is still running then ends
-with an error that its caller sees. Retiring, because another process takes this one's place, is the same with
-more patience: a request that was on its way is answered, and what runs gets as long as it may need.
+A draining server accepts no new connections. Running requests get a limited time; after it they end with an
+error that the caller sees. A server retires when another process takes its place. Then it drains with a
+longer time, and also answers requests that are on their way.
 """
 
 import asyncio
@@ -23,32 +23,32 @@ from antiphon.http.protocol import Departure, Protocol, ProtocolOptions
 from antiphon.http.state import AppState
 
 IDLE_SECONDS = 75
-"""How long an idle connection is kept: longer than the 60 seconds after which common proxies and clients
-drop theirs."""
+"""Seconds for which an idle connection stays open. Common proxies and clients close theirs after 60 seconds,
+so they close first."""
 
-FAREWELL_SECONDS = 2
-"""For the last error events to be written, and connections to close."""
+CLOSING_SECONDS = 2
+"""Seconds for writing the last error events and closing connections."""
 
 RESTART_SECONDS = 5.0
-"""What callers are told to wait when the server goes away: about the time of a restart."""
+"""Seconds that callers should wait when the server shuts down: about the time of a restart."""
 
 BACKLOG = 2048
-"""Connections that the kernel holds until they are accepted."""
+"""The most connections that the kernel queues before they are accepted."""
 
-YOUNG = 10_000
-"""New objects after which the garbage collector looks at them. Python's 700 are those of one request, and so
-it looks at all that are running again and again."""
+COLLECTION_THRESHOLD = 10_000
+"""The number of new objects that starts a garbage collection. Python's 700 is about one request, so every
+request would start a scan of all running ones."""
 
 
 GRACE_SECONDS = 2.0
-"""How long a retiring process keeps idle connections, for requests that are on their way."""
+"""Seconds for which a retiring process keeps idle connections for requests that are on their way."""
 
-LOOK_SECONDS = 0.02
-"""Between looks at whether all connections have ended."""
+POLL_SECONDS = 0.02
+"""Seconds between two checks whether all connections have ended."""
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, which ends running work by its own means and leaves signals to `serve`."""
+    """uvicorn's server. It ends running requests in its own way, and leaves signals to `serve`."""
 
     def __init__(
         self,
@@ -66,18 +66,18 @@ class Server(uvicorn.Server):
         self._patience = edge.settings.drain_timeout
         self._ending: asyncio.TimerHandle | None = None
         self._end = math.inf
-        """When nothing is waited for any longer, by the loop's clock."""
+        """The event loop's time at which draining ends."""
 
     def stop(self) -> None:
-        """Begins to drain; one that retires hurries from now on."""
+        """Starts to drain. A retiring server drains faster from now on."""
         self._patience = self._edge.settings.drain_timeout
         self._departure.grace = 0.0
         if self.should_exit:
-            self._depart()
+            self._close_connections()
         self.should_exit = True
 
     def retire(self) -> None:
-        """Begins to drain with patience: another process takes the new connections."""
+        """Starts to drain slowly, while another process accepts the new connections."""
         if not self.should_exit:
             self._patience = self._edge.settings.retire_timeout
             self._departure.grace = GRACE_SECONDS
@@ -97,17 +97,18 @@ class Server(uvicorn.Server):
             server.close()
         for sock in sockets or []:
             sock.close()
-        self._depart()
+        self._close_connections()
         loop, state = asyncio.get_running_loop(), self.server_state
         while (state.connections or state.tasks) and loop.time() < self._end:  # noqa: ASYNC110 - no one event
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
         for task in state.tasks:
             task.cancel()
         if self._ending is not None:
             self._ending.cancel()
 
-    def _depart(self) -> None:
-        """Has every connection end with what runs on it, and what runs end in time."""
+    def _close_connections(self) -> None:
+        """Closes every connection after its running request, and ends running requests when the time is
+        up."""
         for connection in tuple(self.server_state.connections):
             connection.shutdown()
         loop = asyncio.get_running_loop()
@@ -115,16 +116,16 @@ class Server(uvicorn.Server):
         if self._ending is not None:
             self._ending.cancel()
         self._ending = loop.call_later(self._patience, self._edge.ongoing.end, gone)
-        self._end = loop.time() + self._patience + FAREWELL_SECONDS
+        self._end = loop.time() + self._patience + CLOSING_SECONDS
 
 
-def make_server(
+def create_server(
     app: ASGIApp,
     edge: AppState,
     started: Callable[[], None] = lambda: None,
     leaving: Callable[[], object] = lambda: None,
 ) -> Server:
-    """A server that is configured and not yet running; it calls `started` when it accepts connections, and
+    """Creates a configured server that does not run yet. It calls `started` when it accepts connections, and
     `leaving` when another process takes its place."""
     departure = Departure()
     settings, watch = edge.settings, SlowClientWatch(edge.settings.send_timeout)
@@ -153,16 +154,16 @@ async def serve(
     started: Callable[[], None] = lambda: None,
     leaving: Callable[[], object] = lambda: None,
 ) -> None:
-    """Serves until SIGTERM or SIGINT, or SIGUSR2 to retire, and returns when all is drained. `started` and
-    `leaving` are as of `make_server`."""
-    server = make_server(app, edge, started, leaving)
+    """Serves until SIGTERM or SIGINT, or retires on SIGUSR2. Returns when everything is drained.
+    `create_server` describes `started` and `leaving`."""
+    server = create_server(app, edge, started, leaving)
     loop = asyncio.get_running_loop()
     answers = {signal.SIGTERM: server.stop, signal.SIGINT: server.stop, signal.SIGUSR2: server.retire}
     for number, answer in answers.items():
         loop.add_signal_handler(number, answer)
     gc.collect()
     gc.freeze()
-    gc.set_threshold(YOUNG)
+    gc.set_threshold(COLLECTION_THRESHOLD)
     try:
         await server.serve(sockets=[listener])
     finally:

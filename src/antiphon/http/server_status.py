@@ -1,7 +1,7 @@
-"""What the server tells of itself: /health, /health/ready, /version, /load and /metrics.
+"""The endpoints that describe the server: /health, /health/ready, /version, /load and /metrics.
 
 /health and /health/ready are public, so they contain only states. /metrics asks all engines at once and waits
-a second at most: it reports a dead or busy engine as not up.
+at most a second. It reports a dead or busy engine as not up.
 """
 
 import asyncio
@@ -24,14 +24,15 @@ from antiphon.telemetry.exposition import CONTENT_TYPE, Series, Totals, render_p
 from antiphon.telemetry.metrics import BODY_BYTES, BUILD, LEDGER, PROCESSES, RUNNING
 
 PATIENCE = 1.0
-"""Seconds that one scrape waits for engines. One answers within a millisecond or two, unless it is stuck."""
+"""Seconds that one scrape waits for engines. An engine answers within a millisecond or two, unless it is
+stuck."""
 
-AWAY = "unavailable"
-"""What is said of limits that nobody can count now, whose requests are refused unless the settings say
-otherwise, and of a coordinator that does not answer."""
+UNAVAILABLE = "unavailable"
+"""The state of a limiter or a coordinator that does not answer. Without the limiter, limited requests are
+refused unless the settings allow them."""
 
 HEALTH = "Health"
-"""Name of the schema of both answers."""
+"""The name of the schema of both health endpoints."""
 
 HEALTH_SCHEMA = {
     "type": "object",
@@ -41,30 +42,30 @@ HEALTH_SCHEMA = {
             "type": "object",
             "additionalProperties": {"enum": [str(state) for state in EngineState]},
         },
-        "limits": {"enum": [AWAY]},
-        "coordinator": {"enum": [AWAY]},
+        "limits": {"enum": [UNAVAILABLE]},
+        "coordinator": {"enum": [UNAVAILABLE]},
         "ledger": {"enum": [str(LedgerState.WAITING), str(LedgerState.FULL)]},
     },
     "required": ["status"],
 }
-"""What both answer with."""
+"""The schema of both health endpoints."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineReport:
-    """What an engine said of itself."""
+    """An engine's answer to a scrape."""
 
     up: bool
     load: Load | None = None
 
 
 def declare_metrics(edge: AppState) -> Endpoint:
-    """Every number there is, as text."""
+    """Declares the endpoint of all metrics, as text."""
 
     async def show(_request: Request, _services: Services) -> Response:
-        seen = await observe_engines(edge.models)
-        others = await _collect(edge)
-        page = await asyncio.to_thread(render_page, list(_list_series(edge, seen, *others)))
+        reports = await observe_engines(edge.models)
+        others = await _collect_other_totals(edge)
+        page = await asyncio.to_thread(render_page, list(_list_series(edge, reports, *others)))
         return Response(page.encode(), media_type=CONTENT_TYPE)
 
     return Endpoint(
@@ -78,31 +79,32 @@ def declare_metrics(edge: AppState) -> Endpoint:
     )
 
 
-async def _collect(edge: AppState) -> tuple[int, Totals]:
-    """How many other processes there are, and what they count."""
+async def _collect_other_totals(edge: AppState) -> tuple[int, Totals]:
+    """Returns the number of other HTTP processes, and the sums of their counters."""
     return (0, Totals()) if edge.coordinator is None else await edge.coordinator.collect_totals()
 
 
 def _list_series(
-    edge: AppState, seen: dict[str, EngineReport], processes: int, others: Totals
+    edge: AppState, reports: dict[str, EngineReport], processes: int, others: Totals
 ) -> Iterator[Series]:
+    """Yields all metrics: those of the server, of all its processes, and of the engines."""
     yield BUILD, {(__version__,): 1}
     yield PROCESSES, {(): 1 + processes}
     yield from sum_series(list_own_series(edge), others, edge.models.__contains__)
-    loads = {model: each.load for model, each in seen.items()}
-    yield from engine_metrics.list_series(loads, {model: each.up for model, each in seen.items()})
+    loads = {model: each.load for model, each in reports.items()}
+    yield from engine_metrics.list_series(loads, {model: each.up for model, each in reports.items()})
 
 
 async def count_running_generations(edge: AppState) -> int:
-    """Generations that run or wait now, in all HTTP processes."""
-    _, others = await _collect(edge)
+    """Returns the number of running and waiting generations in all HTTP processes."""
+    _, others = await _collect_other_totals(edge)
     counted = sum_series(edge.metrics.list_series(), others, edge.models.__contains__)
     running = (values.values() for family, values in counted if family is RUNNING)
     return sum(int(value) for values in running for value in values if isinstance(value, int | float))
 
 
 def list_own_series(edge: AppState) -> Iterator[Series]:
-    """What this process counts."""
+    """Yields the metrics of this process."""
     yield BODY_BYTES, {(): edge.bodies.held}
     if edge.ledger is not None:
         state = edge.ledger.state
@@ -111,13 +113,17 @@ def list_own_series(edge: AppState) -> Iterator[Series]:
 
 
 async def observe_engines(models: ModelRegistry, patience: float = PATIENCE) -> dict[str, EngineReport]:
-    """Every engine, asked at once; adapters are their base model's to tell."""
+    """Asks every engine at once for its load. An adapter has the engine of its base model, so it is not
+    asked."""
     async with asyncio.TaskGroup() as group:
-        asked = {model.name: group.create_task(_observe(model, patience)) for model in models.list_bases()}
+        asked = {
+            model.name: group.create_task(_observe_engine(model, patience)) for model in models.list_bases()
+        }
     return {name: task.result() for name, task in asked.items()}
 
 
-async def _observe(model: Model, patience: float) -> EngineReport:
+async def _observe_engine(model: Model, patience: float) -> EngineReport:
+    """Returns the report of one engine. A dead or slow engine is not up."""
     engine = model.engine
     if engine.state() is not EngineState.READY:
         return EngineReport(False)
@@ -131,31 +137,30 @@ async def _observe(model: Model, patience: float) -> EngineReport:
 
 
 def declare_health(edge: AppState) -> tuple[Endpoint, Endpoint]:
-    """Whether the process lives, and whether it can serve."""
+    """Declares /health (whether the process lives) and /health/ready (whether it can serve)."""
 
     async def health(_request: Request, _services: Services) -> Response:
-        """200 while the process lives."""
+        """Answers 200 while the process lives."""
         return _answer_json(200, {"status": "ok"})
 
     async def ready(_request: Request, _services: Services) -> Response:
-        """200 when every engine is ready, limits are counted, the ledger has room and, where keys are on,
-        the coordinator answers; otherwise 503 with the engines that are not, their states, and what is
-        missing."""
+        """Answers 200 if every engine is ready, limits are counted and the ledger has room. With keys on, the
+        coordinator must answer too. Otherwise answers 503 with the states of everything that is missing."""
         states = {model.name: model.engine.state() for model in edge.models.list_bases()}
         missing = {name: str(state) for name, state in states.items() if state is not EngineState.READY}
         silent = edge.coordinator is not None and not await edge.coordinator.ping()
         away = edge.limiter is not None and not edge.limiter.available
         ledger = LedgerState.WELL if edge.ledger is None else edge.ledger.state
-        said: dict[str, object] = {} if ledger is LedgerState.WELL else {"ledger": str(ledger)}
-        said |= {"limits": AWAY} if away else {}
-        said |= {"coordinator": AWAY} if silent else {}
+        problems: dict[str, object] = {} if ledger is LedgerState.WELL else {"ledger": str(ledger)}
+        problems |= {"limits": UNAVAILABLE} if away else {}
+        problems |= {"coordinator": UNAVAILABLE} if silent else {}
         uncounted = away and not edge.limits_open
-        blocked = silent and edge.keys_on  # without keys every request is served as before
+        blocked = silent and edge.keys_on  # without keys no request needs the coordinator
         if not (missing or blocked or uncounted or ledger is LedgerState.FULL):
-            return _answer_json(200, {"status": "ok"} | said)
+            return _answer_json(200, {"status": "ok"} | problems)
         content: dict[str, object] = {"status": "unavailable"}
         content |= {"unavailable": missing} if missing else {}
-        content |= said
+        content |= problems
         return _answer_json(503, content, ((b"retry-after", b"%d" % DEFAULT_RETRY),))
 
     return (
@@ -184,13 +189,13 @@ def _answer_json(status: int, content: dict[str, object], headers: Headers = ())
 
 
 def declare_info(edge: AppState) -> tuple[Endpoint, Endpoint]:
-    """The release of this server, and its load."""
+    """Declares /version and /load."""
 
     async def version(_request: Request, _services: Services) -> Response:
         return _answer_json(200, {"version": __version__})
 
     async def load(_request: Request, _services: Services) -> Response:
-        """Generations that run or wait now, in all HTTP processes."""
+        """Answers with the number of running and waiting generations in all HTTP processes."""
         return _answer_json(200, {"server_load": await count_running_generations(edge)})
 
     count = {"type": "integer", "minimum": 0}
@@ -203,7 +208,7 @@ def declare_info(edge: AppState) -> tuple[Endpoint, Endpoint]:
 def _declare_info(
     path: str, handler: Handler, summary: str, name: str, schema: dict[str, object]
 ) -> Endpoint:
-    """An endpoint that answers with an object of one value."""
+    """Declares an endpoint that answers with an object of one field."""
     return Endpoint(
         method="GET",
         path=path,

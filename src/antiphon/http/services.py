@@ -1,4 +1,5 @@
-"""What handlers use of the server: the pipeline, the models, adapters. Knows no dialect."""
+"""The server's implementation of `Services`: generation, models, token ids and adapters. It depends on no
+dialect."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -41,10 +42,10 @@ from antiphon.settings.server import is_loopback
 T = TypeVar("T")
 
 PATIENCE = 10.0
-"""Seconds that a list waits for its models' profiles. They are kept once they are known, and come to be known
-within a few seconds of the start, of a busy machine too; a model that is stuck hides no other."""
+"""Seconds that a list waits for its models' profiles. Profiles are known within a few seconds of the start
+and then kept. A stuck model does not hide the others."""
 
-REMEDY = (
+LOADING_IS_OFF = (
     "adapters are loaded and unloaded at run time only where the operator names the directories that they "
     "may come from: set lora.directories (ANTIPHON_LORA_DIRECTORIES) and restart the server, or name the "
     "adapter at its start with --lora NAME=PATH"
@@ -52,7 +53,7 @@ REMEDY = (
 
 
 class ServerServices:
-    """`Services` of one server."""
+    """The implementation of `Services` for one server."""
 
     def __init__(self, edge: AppState) -> None:
         self._edge = edge
@@ -86,7 +87,7 @@ class ServerServices:
     # --- models ---
 
     def list_models(self, actor: Actor) -> list[ModelEntry]:
-        return [_entry(model) for model in self._edge.models if actor.may_use(model.name)]
+        return [_build_entry(model) for model in self._edge.models if actor.may_use(model.name)]
 
     async def list_profiled_models(self, actor: Actor) -> list[ModelEntry]:
         models = [model for model in self._edge.models if actor.may_use(model.name)]
@@ -95,47 +96,50 @@ class ServerServices:
         return [task.result() for task in tasks]
 
     async def load_model(self, name: str, request: Request) -> ModelEntry:
-        model = self._find(name, request)
+        model = self._resolve_model(name, request)
         try:
-            entry = _entry(model, await model.engine.profile())
+            entry = _build_entry(model, await model.engine.profile())
         except EngineUnavailable:
-            entry = _entry(model)
+            entry = _build_entry(model)
         return entry if entry.name == name else replace(entry, alias=name)
 
     # --- token ids ---
 
     async def tokenize(self, call: TokenizeCall, request: Request) -> PromptTokens:
-        model = self._find(call.model, request)
-        engine = _tokenizing(model)
+        model = self._resolve_model(call.model, request)
+        engine = _require_tokenizer(model)
         tokens = await engine.encode(call.prompt, request.actor)
         pieces = await engine.spell(tokens) if call.texts else None
         profile = await model.engine.profile()
         return PromptTokens(tokens, profile.context_length, pieces)
 
     async def detokenize(self, call: DetokenizeCall, request: Request) -> str:
-        return await _tokenizing(self._find(call.model, request)).decode(call.tokens)
+        return await _require_tokenizer(self._resolve_model(call.model, request)).decode(call.tokens)
 
     async def apply_template(self, call: ApplyCall, request: Request) -> str:
-        return await _tokenizing(self._find(call.model, request)).apply(call.conversation, request.actor)
+        return await _require_tokenizer(self._resolve_model(call.model, request)).apply(
+            call.conversation, request.actor
+        )
 
     async def load_tokenizer(self, model: str | None, request: Request) -> TokenizerInfo:
-        return await _tokenizing(self._find(model, request)).describe_tokenizer()
+        return await _require_tokenizer(self._resolve_model(model, request)).describe_tokenizer()
 
     # --- adapters ---
 
     async def load_adapter(self, call: LoadCall, actor: Actor) -> None:
         authorize_name(actor, call.name, "lora_name")
-        wanted = AdapterRequest(call.name, call.path, call.base, call.in_place, may_use=actor.may_use)
-        await self._adapters().load(wanted)
+        request = AdapterRequest(call.name, call.path, call.base, call.in_place, may_use=actor.may_use)
+        await self._require_registry().load(request)
 
     async def unload_adapter(self, name: str, actor: Actor) -> None:
         authorize_name(actor, name, "lora_name")
-        await self._adapters().unload(name)
+        await self._require_registry().unload(name)
 
     def require_owner(self, request: Request) -> None:
-        """No web page, of whatever origin, changes what a server without a key serves."""
+        """Raises PermissionDenied without a configured key if a web page or another machine sent the request.
+        Neither can change the served models then."""
         if self._edge.verifiers:
-            return  # who came this far had a key
+            return  # the caller's key has already been verified
         if b"origin" in request.headers:
             raise PermissionDenied(
                 "web pages do not change what is served without a key: set ANTIPHON_API_KEY and send it"
@@ -146,14 +150,15 @@ class ServerServices:
                 "send it"
             )
 
-    def _adapters(self) -> AdapterRegistry:
+    def _require_registry(self) -> AdapterRegistry:
+        """Returns the registry of adapters. Raises PermissionDenied if callers cannot load adapters."""
         if self._edge.adapters is None:
-            raise PermissionDenied(REMEDY)
+            raise PermissionDenied(LOADING_IS_OFF)
         return self._edge.adapters
 
-    def _find(self, name: str | None, request: Request) -> Model:
-        """The named model; without a name the only one, adapters of it apart. Raises PermissionDenied for a
-        model that the caller's key is not for."""
+    def _resolve_model(self, name: str | None, request: Request) -> Model:
+        """Returns the named model. Without a name it returns the only model, not counting adapters. Raises
+        MissingParameter, or PermissionDenied for a model that the caller's key excludes."""
         models, actor = self._edge.models, request.actor
         bases = [model for model in models.list_bases() if actor.may_use(model.name)]
         if name is None and len(bases) != 1:
@@ -164,21 +169,22 @@ class ServerServices:
         return model
 
 
-def _tokenizing(model: Model) -> TokenizerEngine:
+def _require_tokenizer(model: Model) -> TokenizerEngine:
+    """Returns the model's engine. Raises UnsupportedParameter if it does not show token ids."""
     if not isinstance(model.engine, TokenizerEngine):
         raise UnsupportedParameter(f"the engine of {model.name} does not show its token ids", param="model")
     return model.engine
 
 
-def _entry(model: Model, profile: Profile | None = None) -> ModelEntry:
+def _build_entry(model: Model, profile: Profile | None = None) -> ModelEntry:
     state = str(model.engine.state())
     return ModelEntry(model.name, model.created, state, profile, model.parent, model.adapter)
 
 
 async def load_entry(model: Model, patience: float = PATIENCE) -> ModelEntry:
-    """The model with its profile, if its engine tells it soon."""
+    """Returns the model's entry, with its profile if the engine answers in time."""
     try:
         async with asyncio.timeout(patience):
-            return _entry(model, await model.engine.profile())
+            return _build_entry(model, await model.engine.profile())
     except (AntiphonError, TimeoutError):
-        return _entry(model)
+        return _build_entry(model)

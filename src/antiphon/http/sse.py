@@ -1,8 +1,8 @@
-"""Writes a stream of server-sent events to one client, as fast as the client reads and no faster.
+"""Writes a stream of server-sent events to one client, at the speed at which the client reads.
 
-What is put in one turn of the event loop is written at once. The response's headers wait for the first event,
-or for so much silence, so that a failure before them is a plain HTTP error. Silence after them is filled with
-comments. A client that does not read holds the maker of events back, and is cut after a while.
+All events of one turn of the event loop are written at once. The response's headers wait for the first event
+or a limited silence, so an earlier failure is a plain HTTP error. Later silence is filled with comments. A
+client that does not read pauses the producer of events, and is disconnected after a while.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from starlette.types import Message, Send
 from antiphon.http.connection import Connection
 
 HIGH_WATER = 1 << 16
-"""Bytes that are written at once, whether or not more is coming: some hundreds of chunks."""
+"""The number of bytes that are written at once, even if more data follows: some hundreds of chunks."""
 
 KEEP_ALIVE = b": keep-alive\n\n"
 
@@ -27,23 +27,24 @@ HEADERS: list[tuple[bytes, bytes]] = [
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long a stream may stand still, in seconds."""
+    """The longest pauses of a stream, in seconds."""
 
     silence: float
-    """Without an event, until headers and then comments are sent."""
+    """The longest pause without an event. After it the headers are sent, and then comments."""
     patience: float
-    """Within one write, until a client that does not read is cut."""
+    """The longest wait for a client that does not read. After it the client is disconnected."""
 
 
 class EventWriter:
-    """One response. A timer watches over it, set anew only when it goes off."""
+    """Writes the events of one response. One timer watches over the stream; it is set again only after it
+    fires."""
 
     __slots__ = (
         "_connection",
         "_flushing",
         "_headers",
         "_loop",
-        "_moved",
+        "_moved_at",
         "_pace",
         "_parts",
         "_send",
@@ -60,68 +61,69 @@ class EventWriter:
         pace: Pace,
         headers: Callable[[], list[tuple[bytes, bytes]]],
     ) -> None:
-        """`headers`: more headers of this response, asked for as it begins."""
+        """`headers`: returns further headers of the response. It is called when the response begins."""
         self.begun = False
-        """Whether the response has begun to be written."""
+        """Whether the response has begun."""
         self._send = send
         self._connection = connection
         self._pace = pace
         self._headers = headers
         self._parts: list[bytes] = []
         self._size = 0
-        """Bytes of the parts."""
+        """The number of bytes in the parts."""
         self._flushing: asyncio.Handle | None = None
         self._step = min(pace.silence, pace.patience)
         self._loop = asyncio.get_running_loop()
-        self._moved = self._loop.time()
-        """When something was last written, or the client last began to read."""
-        self._timer = self._loop.call_later(self._step, self._tick)
+        self._moved_at = self._loop.time()
+        """The time of the last write, or of the client's last start to read."""
+        self._timer = self._loop.call_later(self._step, self._check_pace)
 
     async def put(self, part: bytes) -> None:
-        """Writes a part, which may be empty to say that the stream began. Waits while the client does not
-        read."""
+        """Writes a part. An empty part only opens the response. Waits while the client does not read."""
         self._parts.append(part)
         self._size += len(part)
         if self._connection.is_paused:
             await self._connection.drain()
         if self._size > HIGH_WATER:
             self._flush()
-            await asyncio.sleep(0)  # a maker that never waits gives way to others
+            await asyncio.sleep(0)  # a producer that never waits lets others run
         elif self._flushing is None:
             self._flushing = self._loop.call_soon(self._flush)
 
     async def close(self, part: bytes) -> None:
-        """Writes the last part, when the client has taken the others."""
+        """Writes the last part after the client has taken the others."""
         self._stop_flushing()
         self._parts.append(part)
         try:
             if not self.begun:
-                await self._send(self._start())
-            await self._send({"type": "http.response.body", "body": self._take(), "more_body": False})
+                await self._send(self._build_start())
+            await self._send({"type": "http.response.body", "body": self._take_parts(), "more_body": False})
         finally:
             self._timer.cancel()
 
     def abandon(self) -> None:
-        """Writes nothing more."""
+        """Stops the writer without writing anything more."""
         self._stop_flushing()
         self._timer.cancel()
 
     def _flush(self) -> None:
-        """Writes what was put. While the client does not read it stays, for the next put or the end."""
+        """Writes the parts. While the client does not read, they wait for the next `put` or the end."""
         self._stop_flushing()
         if self._connection.is_paused:
             return
         if not self.begun:
-            _complete(self._send(self._start()))
-        if data := self._take():
-            _complete(self._send({"type": "http.response.body", "body": data, "more_body": True}))
-        self._moved = self._loop.time()
+            _finish_send(self._send(self._build_start()))
+        if data := self._take_parts():
+            _finish_send(self._send({"type": "http.response.body", "body": data, "more_body": True}))
+        self._moved_at = self._loop.time()
 
-    def _start(self) -> Message:
+    def _build_start(self) -> Message:
+        """Returns the message that opens the response."""
         self.begun = True
         return {"type": "http.response.start", "status": 200, "headers": HEADERS + self._headers()}
 
-    def _take(self) -> bytes:
+    def _take_parts(self) -> bytes:
+        """Removes the waiting parts, and returns them joined."""
         data = b"".join(self._parts)
         self._parts.clear()
         self._size = 0
@@ -132,22 +134,24 @@ class EventWriter:
             self._flushing.cancel()
             self._flushing = None
 
-    def _tick(self) -> None:
+    def _check_pace(self) -> None:
+        """Fills a silence with a comment, or drops a client that does not read. Then it sets the timer
+        again."""
         now, pace, is_paused = self._loop.time(), self._pace, self._connection.is_paused
-        due = self._moved + (pace.patience if is_paused else pace.silence)
+        due = self._moved_at + (pace.patience if is_paused else pace.silence)
         if now < due:
-            self._timer = self._loop.call_at(min(due, now + self._step), self._tick)
+            self._timer = self._loop.call_at(min(due, now + self._step), self._check_pace)
             return
         if is_paused:
             self._connection.abort()
             return
         self._parts.append(KEEP_ALIVE)
         self._flush()
-        self._timer = self._loop.call_at(now + self._step, self._tick)
+        self._timer = self._loop.call_at(now + self._step, self._check_pace)
 
 
-def _complete(sending: Awaitable[None]) -> None:
-    """Runs a send that does not wait, since the connection takes what is written."""
+def _finish_send(sending: Awaitable[None]) -> None:
+    """Completes a send that cannot wait, because the connection accepts data."""
     try:
         next(iter(sending.__await__()))
     except StopIteration:

@@ -1,4 +1,4 @@
-"""What the edge uses, handed to it by assembly."""
+"""The objects that the HTTP layer uses. Assembly passes them in."""
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
@@ -26,29 +26,31 @@ from antiphon.telemetry.metrics import Metrics
 
 
 class Runner(Protocol):
-    """The pipeline, as far as the edge knows it."""
+    """The pipeline, as the HTTP layer uses it."""
 
     @property
     def keeps_records(self) -> bool:
-        """Whether each request's usage is written down."""
+        """Whether the usage of each request is recorded."""
 
     def run(
         self, request: GenerationRequest, context: Context
     ) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
-        """Entering is cheap; the work runs as the iterator is read; leaving ends it."""
+        """Returns a context of the generation's events. Entering it does no work; reading the iterator runs
+        the generation, and leaving the context ends it."""
 
     async def embed(self, request: EmbeddingRequest, context: Context) -> Embeddings:
-        """Vectors of texts; cancelling ends the work."""
+        """Returns the vectors of texts. Cancelling ends the work."""
 
 
 class Coordination(Protocol):
-    """The coordinator, as far as the edge knows it."""
+    """The coordinator, as the HTTP layer uses it."""
 
     async def ping(self) -> bool:
-        """Whether it is there and answers."""
+        """Whether the coordinator answers."""
 
     async def collect_totals(self) -> tuple[int, Totals]:
-        """How many other HTTP processes there are, and what they count, those that ended included."""
+        """Returns the number of other HTTP processes, and the sums of their counters. The sums include ended
+        processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,53 +60,53 @@ class AppState:
     pipeline: Runner
     models: ModelRegistry
     dialect: Dialect
-    """The server's own."""
+    """The dialect of paths without a prefix."""
     settings: ServerSettings
     verifiers: tuple[TokenVerifier, ...] = ()
-    """None of them: every caller is the local anonymous actor, and must come from this machine."""
+    """If empty, every caller is the local anonymous actor and must be on this machine."""
     clock: Clock = field(default_factory=SystemClock)
     ongoing: InFlightRegistry = field(default_factory=InFlightRegistry)
-    """The generations that run now; shutdown ends them."""
+    """The running generations, which shutdown ends."""
     metrics: Metrics = field(default_factory=Metrics)
-    """Shared with the pipeline, which counts generations."""
+    """The metrics, shared with the pipeline, which counts generations."""
     limiter: MonitoredLimiter | None = None
-    """Who counts limits, where that is another process, which may be away."""
+    """The limiter, if another process counts limits. That process can be unavailable."""
     limits_open: bool = False
-    """Whether requests pass whose limits nobody can count."""
+    """Whether limited requests are accepted while the limiter is unavailable."""
     ledger: MonitoredLedger | None = None
-    """Where generations are written down; None, where keys are off."""
+    """The ledger of generations; None if keys are off."""
     coordinator: Coordination | None = None
-    """What the HTTP processes of the server share; None, where there is no other."""
+    """The coordinator of the server's HTTP processes; None if there is only one process."""
     bodies: BodyBudget = field(default_factory=BodyBudget)
-    """What all request bodies together hold."""
+    """The total size of all request bodies."""
     adapters: AdapterRegistry | None = None
-    """What loads and unloads them; None, where the operator does not let callers do so."""
+    """Loads and unloads adapters; None if callers cannot do so."""
     deployments: Deployments | None = None
-    """What deploys adapters by the names of repositories; None, where callers may not."""
+    """Deploys adapters from repositories; None if callers cannot do so."""
     keys_on: bool = False
-    """Whether there are projects, users and keys."""
+    """Whether the server has projects, users and keys."""
     admin: tuple[Endpoint, ...] = ()
-    """The endpoints of projects, users, keys, limits, prices and usage, where keys are on."""
+    """The endpoints of projects, users, keys, limits, prices and usage; empty if keys are off."""
     others: tuple[Dialect, ...] = ()
-    """The dialects that lie under a prefix."""
+    """The dialects that have a prefix."""
 
     @property
     def dialects(self) -> tuple[Dialect, ...]:
-        """All of them, the server's own first."""
+        """All dialects, the one without a prefix first."""
         return (self.dialect, *self.others)
 
     def get_dialect(self, path: str) -> Dialect:
-        """The one that answers whatever is asked at a path, whether there is something or not."""
+        """Returns the dialect that answers requests to a path, also to an unknown path."""
         return next((other for other in self.others if is_under(path, other.prefix)), self.dialect)
 
 
 def is_under(path: str, prefix: str) -> bool:
-    """Whether a path is the prefix or goes on below it."""
+    """Whether a path equals the prefix or is below it."""
     return path.startswith(prefix) and path[len(prefix) :][:1] in ("", "/")
 
 
 def group_headers(scope: Scope) -> dict[bytes, list[bytes]]:
-    """The headers of a scope by name."""
+    """Returns the values of each header of a scope."""
     headers: dict[bytes, list[bytes]] = {}
     for name, value in scope["headers"]:
         headers.setdefault(name, []).append(value)

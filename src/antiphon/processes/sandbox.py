@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from asyncio.subprocess import Process
 
 PACKAGE = "antiphon."
-"""Where a job's function must live."""
+"""The package that a job's function must be in."""
 
 INTERPRETER_VARIABLES = frozenset(
     "PATH HOME LANG LC_ALL LC_CTYPE TMPDIR LD_LIBRARY_PATH VIRTUAL_ENV "
@@ -56,43 +56,43 @@ class Limits:
     """Limits of one job."""
 
     seconds: float = 2.0
-    """Of CPU, once the function is called: on a busy machine an honest job waits, but works no longer."""
+    """CPU seconds after the function is called. On a busy machine an honest job needs more time, but no more
+    CPU."""
     patience: float = 20.0
-    """Of wall clock, once the function is called; it ends a job that waits instead of working."""
+    """Seconds of wall clock after the function is called. They end a job that waits instead of computing."""
     memory: int = 256 * 1024 * 1024
     """Bytes of address space, the interpreter's own included."""
     answer: int = 4 * 1024 * 1024
-    """Bytes of JSON that come back."""
+    """Bytes of the result's JSON."""
     writes: int = 0
-    """Bytes of one file that it may write."""
+    """Bytes of one file that the job may write."""
 
 
 class Stop(StrEnum):
     """Why a job was stopped."""
 
     TIME = "time"
-    """It worked for longer than it may."""
+    """It computed for longer than its limit."""
     WAIT = "wait"
-    """It waited for longer than anybody does: for the machine, or for what it had asked for; or somebody
-    else ended it."""
+    """It waited too long for the machine or for another resource, or another process ended it."""
     MEMORY = "memory"
     ANSWER = "answer"
-    """Its answer was over the limit."""
+    """Its answer was larger than its limit."""
     CRASH = "crash"
-    """The process died, perhaps of what the function raised."""
+    """The process died, perhaps because the function raised an exception."""
 
 
 class JobStopped(Exception):
-    """The job passed a limit or broke. The caller knows whose data it was, and gives this its name for the
-    outside."""
+    """The job passed a limit or broke. The caller knows whose data it was, and converts this to an error for
+    them."""
 
     def __init__(self, stop: Stop, message: str) -> None:
         super().__init__(message)
         self.stop = stop
 
     def raise_if_waited(self) -> None:
-        """Raises ServerBusy where the machine kept a job that asks nobody from its end, and its data did
-        not."""
+        """Raises ServerBusy if the busy machine delayed a job that waits for nothing else. Its data is not at
+        fault then."""
         if self.stop is Stop.WAIT:
             problem = "the machine is too busy for this request's part in a helper; try again"
             raise ServerBusy(problem, retry_after=RETRY_AFTER, cause=f"a helper's job: {self}")
@@ -123,8 +123,8 @@ async def run_job(
 
 
 def was_ended(code: int | None) -> bool:
-    """Whether a process with this exit status was ended by somebody else, an operator or a kernel that is out
-    of memory: by a signal that no data makes a process send itself."""
+    """Whether something outside ended the process: a signal from an operator or from a kernel without memory,
+    which no data can cause."""
     import signal
 
     return code in (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
@@ -155,21 +155,21 @@ async def _start(limits: Limits, variables: Mapping[str, str]) -> "Process":
 
 
 async def _finish(process: "Process") -> int:
-    """Ends the helper if it has not ended, with its pipes; its exit status."""
+    """Ends the helper, if it still runs, and its pipes; returns its exit status."""
     kill(process)
     if process.stdout is not None:
-        while await process.stdout.read(CHUNK):  # what it had written before it died; unread, the pipe stays
+        while await process.stdout.read(CHUNK):  # output from before its death would keep the pipe open
             pass
     return await process.wait()
 
 
 async def _converse(process: "Process", job: bytes, limits: Limits) -> bytes:
-    """Hands over the job and takes the answer; empty when the helper died without one."""
+    """Sends the job and receives the answer; returns an empty one if the helper died first."""
     import asyncio
 
     if process.stdin is None or process.stdout is None:
         raise JobStopped(Stop.CRASH, "the helper has no pipes")
-    if not process.stdin.is_closing():  # else the helper is dead already, and its end says how
+    if not process.stdin.is_closing():  # otherwise the helper is dead, and its exit status tells why
         process.stdin.write(job)
         process.stdin.close()
     seconds = START_DEADLINE
@@ -199,14 +199,14 @@ def _parse_answer(answer: bytes, code: int) -> object:
     if code in (-signal.SIGPROF, -signal.SIGXCPU):
         raise JobStopped(Stop.TIME, "it took too much time")
     try:
-        said = json.loads(answer)
-    except ValueError:  # there is none, or a part of one
+        parsed = json.loads(answer)
+    except ValueError:  # there is no number, or only a part of one
         raise _to_job_stopped(code) from None
-    if "result" in said:
-        return said["result"]
-    if "error" in said:
-        raise ErrorReport(**said["error"]).to_exception()
-    raise JobStopped(Stop(said["stop"]), said["message"])
+    if "result" in parsed:
+        return parsed["result"]
+    if "error" in parsed:
+        raise ErrorReport(**parsed["error"]).to_exception()
+    raise JobStopped(Stop(parsed["stop"]), parsed["message"])
 
 
 def _to_job_stopped(code: int) -> JobStopped:
@@ -254,7 +254,7 @@ def _confine(limits: Limits) -> None:
 
 
 def _set_timers(limits: Limits) -> None:
-    """Ends this process when its time is up, also when its parent is no longer there to do so."""
+    """Sets timers that end this process in time, even without its parent."""
     import signal
 
     signal.setitimer(signal.ITIMER_PROF, limits.seconds)

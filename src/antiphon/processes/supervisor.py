@@ -40,14 +40,14 @@ BACKLOG = 2048
 """Connections that may wait to be accepted, also while an HTTP process restarts."""
 
 HOST_DEADLINE = 5.0
-"""Seconds that an engine host gets to end by itself, and the coordinator."""
+"""Seconds that an engine host or the coordinator gets to end by itself."""
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 MALLOC = "GLIBC_TUNABLES"
 LARGE_PAGES = "glibc.malloc.hugetlb=1"
-"""Has glibc ask Linux for large pages, where the system leaves that to programs: a token reads all weights,
-and looking up every 4 KB of them takes 5 % of a step. It is read when a process starts."""
+"""Makes glibc ask Linux for large pages, where the system leaves this to programs. Each token reads all
+weights, and address lookups in 4 KB pages take 5 % of a step. glibc reads it at a process's start."""
 
 HOST_VARIABLES = INTERPRETER_VARIABLES | {
     "USER",
@@ -94,21 +94,21 @@ def supervise(
     programs: Programs = Programs(),
     on_replaced: Callable[[str | None], None] = lambda _: None,
 ) -> int:
-    """Serves until SIGTERM, SIGINT or SIGHUP; `serving` is told once, when every process is ready, `replaced`
-    of the end of each rolling restart, with why it failed where it did.
+    """Serves until SIGTERM, SIGINT or SIGHUP. `serving` is called once, when every process is ready.
+    `replaced` is called at the end of each rolling restart, with the reason if it failed.
 
     Returns the exit status. Raises a StartupError when the server cannot start or cannot go on.
     """
     _disable_core_dumps()
-    signal.signal(RETIRE_SIGNAL, signal.SIG_IGN)  # until there is something to replace
+    signal.signal(RETIRE_SIGNAL, signal.SIG_IGN)  # replaced once there are HTTP processes
     if settings.engine.user is not None:
-        find_other_user(settings.engine.user)  # refused before anything is started
+        find_other_user(settings.engine.user)  # raises an error before any process is started
     with bind(settings.server.host, settings.server.port) as listener, create_runtime_directory() as runtime:
         return asyncio.run(_Supervisor(settings, listener, runtime, programs, on_replaced).run(on_serving))
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening TCP socket. Raises AddressUnavailable, with what to do about it."""
+    """Binds a listening TCP socket. Raises AddressUnavailable with the remedy."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -149,13 +149,13 @@ def format_url(listener: socket.socket) -> str:
 
 
 def filter_host_environment(environ: Mapping[str, str], wait_policy: str) -> dict[str, str]:
-    """The environment of an engine host. Values that the user set for OpenMP or glibc are kept."""
-    kept = {
+    """The environment of an engine host. Values that the user set for OpenMP or glibc are passed_on."""
+    passed_on = {
         name: value
         for name, value in environ.items()
         if name in HOST_VARIABLES or name.startswith(HOST_PREFIXES)
     }
-    return {"OMP_WAIT_POLICY": wait_policy, MALLOC: LARGE_PAGES} | kept
+    return {"OMP_WAIT_POLICY": wait_policy, MALLOC: LARGE_PAGES} | passed_on
 
 
 def filter_http_environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -174,7 +174,7 @@ def _disable_core_dumps() -> None:
 
 
 class _Supervisor:
-    """The running server: one watch for each child."""
+    """The running server, with a watch for each child."""
 
     def __init__(
         self,
@@ -211,9 +211,11 @@ class _Supervisor:
         self._failure: AntiphonError | None = None
 
     async def run(self, serving: Callable[[ServingInfo], None]) -> int:
-        """Runs the server from the first start to the last end."""
+        """Runs the server from its start to its end."""
         for number in STOP_SIGNALS:
-            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup means it
+            if (
+                signal.getsignal(number) is not signal.SIG_IGN
+            ):  # nohup makes the process ignore SIGHUP; that stays
                 asyncio.get_running_loop().add_signal_handler(number, self._request_stop)
         asyncio.get_running_loop().add_signal_handler(RETIRE_SIGNAL, self._workers.replace)
         async with asyncio.TaskGroup() as group:
@@ -230,15 +232,16 @@ class _Supervisor:
 
     async def _announce(self, serving: Callable[[ServingInfo], None]) -> None:
         await self._up.wait()
-        with suppress(OSError):  # nobody may be there to read the panel
+        with suppress(OSError):  # the panel may have no reader
             serving(ServingInfo(format_url(self._listener), self._infos))
 
     def _list_watches(self) -> list[ChildWatch]:
-        """The watches of all children but the HTTP processes."""
+        """Returns the watches of all children except the HTTP processes."""
         return [*self._hosts, self._coordinator] if self._has_coordinator else self._hosts
 
     async def _guard(self, watch: ChildWatch) -> None:
-        """A child that was never ready ends the server, with its own reason if it gave one."""
+        """Keeps a child running. A child that was never ready ends the server, with the child's reason if it
+        gave one."""
         try:
             await watch.keep_running()
         except AntiphonError as error:
@@ -249,7 +252,7 @@ class _Supervisor:
         self._stop.set()
 
     def _request_stop(self) -> None:
-        """The first signal ends the server in order, the second at once."""
+        """Ends the server in order after the first signal, and at once after the second."""
         record("asked_to_stop")
         if self._stop.is_set():
             self._workers.kill()
@@ -258,8 +261,8 @@ class _Supervisor:
         self._stop.set()
 
     async def _end_all(self) -> None:
-        """First no new connection, then the HTTP processes, which drain, then the hosts they drained into,
-        and the coordinator, which they told what they used."""
+        """Ends new connections first; then the HTTP processes, which finish their requests; then the engine
+        hosts; and last the coordinator, which receives the usage."""
         self._listener.close()
         await self._workers.stop(self._settings.server.drain_timeout + MARGIN)
         async with asyncio.TaskGroup() as group:
@@ -333,7 +336,7 @@ class _Supervisor:
 
 
 def build_load_spec(model: ModelSettings, settings: Settings) -> LoadSpec:
-    """Builds what the host of a model loads."""
+    """Builds the specification of what a model's host loads."""
     return LoadSpec(
         model=model.path,
         context_length=model.context_length,

@@ -1,6 +1,6 @@
-"""The HTTP processes of one server on one socket: started, watched, and replaced one after the other.
+"""The HTTP processes of one server on one socket: starts, watches and replaces them, one after the other.
 
-The supervisor passes in how one is started.
+The supervisor passes in a function that starts a process.
 """
 
 import asyncio
@@ -47,9 +47,9 @@ class Workers:
         on_failure: Callable[[AntiphonError], None],
         on_replaced: Callable[[str | None], None],
     ) -> None:
-        """`patience`: seconds that one which is replaced gets. `changed` is called when one is ready or no
-        more; `failed` with what ends the server; `replaced` when all were replaced, or with why one was
-        not."""
+        """`patience`: seconds that a replaced process gets. `changed`: called when a process becomes ready or
+        stops being ready. `failed`: called with the error that ends the server. `replaced`: called after a
+        replacement of all processes, with the problem if it failed."""
         self._count = count
         self._patience = patience + MARGIN
         self._start = start
@@ -80,7 +80,7 @@ class Workers:
         self._replacing.set()
 
     async def keep(self) -> None:
-        """Runs all processes, and starts those again that die, until stopped."""
+        """Runs all processes, and restarts those that die, until stopped."""
         if self._stopping.is_set():
             return
         async with asyncio.TaskGroup() as group:
@@ -93,7 +93,7 @@ class Workers:
             replacing.cancel()
 
     async def stop(self, seconds: float) -> None:
-        """Ends all processes, by force after so many seconds."""
+        """Ends all processes. `seconds`: after these they are killed."""
         self._stopping.set()
         for worker in self._list_all():
             worker.watch.forbid_restart()
@@ -111,7 +111,7 @@ class Workers:
         alone = self._count == 1
         name = "the HTTP process" if alone else f"the HTTP process {number + 1}"
         watch = ChildWatch(
-            name, self._start, lambda *said: self._update_state(worker, *said), paced=not alone
+            name, self._start, lambda *state: self._update_state(worker, *state), paced=not alone
         )
         worker = Worker(watch)
         return worker

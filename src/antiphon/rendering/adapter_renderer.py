@@ -29,7 +29,7 @@ LACKING_RETRY_AFTER = 15.0
 
 
 class AdapterRenderer:
-    """Renders for the adapter of one digest. Closing it means that the adapter's name is gone."""
+    """A renderer for the adapter of one digest. Close it when the adapter's name is removed."""
 
     def __init__(self, base: Renderer, digest: str, lacks: Callable[[str], bool] = lambda _: False) -> None:
         """`lacks`: whether the restarted engine could not load the adapter of a digest again."""
@@ -54,7 +54,7 @@ class AdapterRenderer:
         self.close()
 
     def close(self) -> None:
-        """Lets running requests end, and tells later ones that the model is gone."""
+        """Refuses later requests with ModelNotFound; running ones finish."""
         self._closed = True
 
     async def encode(self, prompt: Prompt, actor: Actor = LOCAL_ANONYMOUS) -> tuple[int, ...]:

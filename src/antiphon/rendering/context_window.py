@@ -1,4 +1,4 @@
-"""Prompts that fit the context window, or the error that says why one does not. Generates no token."""
+"""Fits prompts into the context window, or explains why one does not fit. It generates no token."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -41,15 +41,15 @@ class FittedPrompt:
     max_tokens: int
     """The most completion tokens of each choice."""
     echo: PromptEcho | None = None
-    """What each choice repeats first, with `echo`."""
+    """The repeated prompt at the start of each choice, with `echo`."""
     repeated: str = ""
     """The last message of a conversation, with `echo`."""
     begin: Begin | None = None
-    """Where its choices begin, for a model that reasons."""
+    """The begin of its choices, for a model that reasons."""
     constraint: Constraint | None = None
     """The constraint of its choices."""
     logprobs: PromptLogprobs | None = None
-    """Log-probabilities of its tokens, where the caller wants any."""
+    """Log-probabilities of its tokens, if the caller requests any."""
 
 
 async def fit_prompts(
@@ -124,11 +124,11 @@ def _require_writable(request: GenerationRequest, found: Sequence[FittedPrompt])
 
 def _require_tokens(request: GenerationRequest, facts: ModelInfo) -> None:
     """Raises InvalidValue where a field names a token that the model does not have."""
-    asked: SamplingOptions = request.sampling
+    options: SamplingOptions = request.sampling
     require_known(request.output.stop_token_ids, facts, "stop_token_ids")
     require_known(request.output.logprob_token_ids, facts, "logprob_token_ids")
-    require_known(asked.allowed_token_ids or (), facts, "allowed_token_ids")
-    require_known([token for token, _ in asked.logit_bias or ()], facts, "logit_bias")
+    require_known(options.allowed_token_ids or (), facts, "allowed_token_ids")
+    require_known([token for token, _ in options.logit_bias or ()], facts, "logit_bias")
 
 
 def _add_logprobs(

@@ -1,7 +1,6 @@
-"""The prompt repeated at the beginning of its choices (`echo`), with its log-probabilities where they are
-asked for.
+"""Repeats the prompt at the beginning of its choices (`echo`), with log-probabilities if they are requested.
 
-The engine scores a prompt once, for the first of its choices; the other choices wait for that
+The engine scores a prompt once, for the first of its choices; the other choices wait for the scores
 (`PromptLogprobs`).
 """
 
@@ -23,7 +22,7 @@ from antiphon.rendering.logprobs import PromptLogprobs
 from antiphon.rendering.model_info import ModelInfo
 
 PART = 256
-"""Tokens in one delta of a scored prompt. Encoding them with all alternatives takes seven milliseconds; then
+"""Tokens in one delta of a scored prompt. To encode them with all alternatives takes seven milliseconds; then
 other requests run."""
 
 MANY = 10_000
@@ -32,7 +31,7 @@ MANY = 10_000
 
 @dataclass(frozen=True, slots=True)
 class PromptLayout:
-    """Where the tokens of a prompt are in its text."""
+    """The positions of a prompt's tokens in its text."""
 
     text: str
     offsets: Sequence[int]
@@ -55,7 +54,8 @@ def _lay_out_now(prompt: RawPrompt, tokens: tuple[int, ...], facts: ModelInfo) -
     name = table.names.get(-1 if table.bos_id is None else table.bos_id)
     added = int(tokens[:1] == (table.bos_id,) and not (name and text.startswith(name)))
     read = _detokenize(tokens[added:], facts.spelt)
-    # The tokenizer may have put a space first; one that normalises a text has its tokens placed as they come.
+    # The tokenizer may have added a space at the start. If it normalises texts, offsets follow the decoded
+    # tokens.
     spaces = int(read.text != text and read.text.startswith(f" {text[0]}"))
     offsets = array("q", [0] * added)
     offsets.extend(min(max(offset - spaces, 0), len(text)) for offset in read.offsets)
@@ -63,11 +63,11 @@ def _lay_out_now(prompt: RawPrompt, tokens: tuple[int, ...], facts: ModelInfo) -
 
 
 def _detokenize(tokens: Sequence[int], pieces: Pieces) -> PromptLayout:
-    detokenizer, parts, offsets, said = Detokenizer(pieces), [], array("q"), 0
+    detokenizer, parts, offsets, length = Detokenizer(pieces), [], array("q"), 0
     for token in tokens:
-        offsets.append(said + detokenizer.breaks_character(token))
+        offsets.append(length + detokenizer.breaks_character(token))
         parts.append(text := detokenizer.add(token))
-        said += len(text)
+        length += len(text)
     return PromptLayout("".join(parts), offsets, detokenizer.get_pending())
 
 
@@ -96,9 +96,9 @@ class PromptEcho:
             async for event in events:
                 if isinstance(event, Started) and self._logprobs is not None:
                     await self._logprobs.wait_until_scored()
-                for told in self._expand_event(event, choice, carried):
-                    yield told
-                    await _let_others_work(told is not event)
+                for expanded in self._expand_event(event, choice, carried):
+                    yield expanded
+                    await _let_others_work(expanded is not event)
 
     def _expand_event(self, event: Event, choice: int, carried: list[Scores]) -> Iterator[Event]:
         """Yields the event, with the prompt after Started. `carried`: scores without text, for the next
@@ -155,7 +155,7 @@ async def repeat_prompt(
 
 
 async def stay_silent(tokens: int) -> AsyncGenerator[TokenEvent, None]:
-    """The sequence of a choice that only repeats its prompt: no engine is asked."""
+    """The events of a choice that only repeats its prompt. They come from no engine."""
     yield SequenceFinished(StopCause.LENGTH, Counts(tokens, 0))
 
 

@@ -1,4 +1,4 @@
-"""Log-probabilities: how many a request may have, those of prompts, those of choices, and the ranking of
+"""Log-probabilities: the allowed number for a request, those of prompts and of choices, and the ranking of
 candidates (`best_of`) by them."""
 
 import asyncio
@@ -144,7 +144,7 @@ class PendingToken(NamedTuple):
     offset: int
     """The character of the choice that holds its first byte."""
     shows: bool
-    """Whether it adds to the text."""
+    """Whether the token adds to the text."""
     score: TokenScore | None
 
 
@@ -185,8 +185,8 @@ class ScoredDecoder(ChoiceDecoder):
             self._unreported += 1
             if steps.logprobs:
                 self._total += steps.logprobs[index]
-            said = self._decode_token(token, steps, index)
-            text += self._filter.add(said) if self.completion_tokens > self._min_tokens else said
+            piece = self._decode_token(token, steps, index)
+            text += self._filter.add(piece) if self.completion_tokens > self._min_tokens else piece
             if self._filter.stopped:
                 break
         return text
@@ -220,7 +220,8 @@ class ScoredDecoder(ChoiceDecoder):
             yield self._pending.popleft()
 
     def _build_finished(self, reason: FinishReason) -> Finished:
-        """Adds the tokens at the end that show nothing, as the end of the turn. Cut tokens are dropped."""
+        """Builds the last event with the tokens that show no text, such as the end of the turn. Cut tokens
+        are dropped."""
         left = [token for token in self._pending if not token.shows and token.offset <= self._shown]
         scores, ids = self._collect_scores(left)
         return Finished(
@@ -251,12 +252,12 @@ def settle_widths(request: GenerationRequest, facts: ModelInfo, most: int) -> Ge
     return changed(request, output=changed(output, logprobs=logprobs, prompt_logprobs=scored))
 
 
-def _settle_width(asked: int | None, size: int, bound: int, field: str) -> int | None:
-    if asked is None:
+def _settle_width(requested: int | None, size: int, bound: int, field: str) -> int | None:
+    if requested is None:
         return None
-    wanted = size if asked == ALL else asked
+    wanted = size if requested == ALL else requested
     if wanted > bound:
-        whole = f"-1 means all {size} tokens of the vocabulary" if asked == ALL else f"got {asked}"
+        whole = f"-1 means all {size} tokens of the vocabulary" if requested == ALL else f"got {requested}"
         raise InvalidValue(
             f"{field} must be at most {bound} on this server (ANTIPHON_MAX_LOGPROBS); {whole}", param=field
         )
@@ -264,22 +265,24 @@ def _settle_width(asked: int | None, size: int, bound: int, field: str) -> int |
 
 
 async def choose_best(
-    events: AsyncGenerator[Event, None], voices: Sequence[ScoredDecoder], prompts: int, choices: int
+    events: AsyncGenerator[Event, None], decoders: Sequence[ScoredDecoder], prompts: int, choices: int
 ) -> AsyncGenerator[Event, None]:
     """Yields the events of the `choices` best candidates of each prompt when all are complete, best first.
     Ties go by the candidates' own order. Until then their tokens count as DiscardedTokens."""
-    said: list[list[Delta | Finished]] = [[] for _ in voices]
+    deltas: list[list[Delta | Finished]] = [[] for _ in decoders]
     async with aclosing(events):
         async for event in events:
             if not isinstance(event, Delta | Finished):
                 yield event
                 continue
-            said[event.choice].append(event)
+            deltas[event.choice].append(event)
             if event.tokens:
                 yield DiscardedTokens(event.tokens)
-    each = len(voices) // prompts
+    each = len(decoders) // prompts
     for prompt in range(prompts):
-        ranked = sorted(voices[prompt * each : (prompt + 1) * each], key=lambda voice: -voice.mean_logprob())
-        for place, voice in enumerate(ranked[:choices], start=prompt * choices):
-            for event in said[voice.choice]:
+        ranked = sorted(
+            decoders[prompt * each : (prompt + 1) * each], key=lambda decoder: -decoder.mean_logprob()
+        )
+        for place, decoder in enumerate(ranked[:choices], start=prompt * choices):
+            for event in deltas[decoder.choice]:
                 yield changed(event, choice=place, tokens=0)

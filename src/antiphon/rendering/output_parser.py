@@ -1,5 +1,5 @@
-"""How tools and reasoning change a request: the constraint of its choices, and the readers that tell calls
-and reasoning from text."""
+"""The effects of tools and reasoning on a request: the constraint of its choices, and the readers that
+separate calls and reasoning from text."""
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing
@@ -195,8 +195,8 @@ class ChoiceParser:
         """Yields the same events, with reasoning and calls instead of their text."""
         async with aclosing(events):
             async for event in events:
-                for told in self._parse_event(event):
-                    yield told
+                for parsed in self._parse_event(event):
+                    yield parsed
 
     def _parse_event(self, event: Event) -> Iterator[Event]:
         if isinstance(event, TextDelta):
@@ -222,23 +222,23 @@ class ChoiceParser:
         yield Finished(event.choice, reason, tokens + event.tokens, left, ids + event.ids)
 
     def _convert_parts(self, all_said: Iterable[OutputPart]) -> Iterator[Event]:
-        for said in all_said:
-            if not isinstance(said, ReasoningPart):
-                yield self._convert_part(said)
+        for part in all_said:
+            if not isinstance(part, ReasoningPart):
+                yield self._convert_part(part)
             elif self._shown:
-                yield ReasoningDelta(self._choice, said.text, *self._take_due())
+                yield ReasoningDelta(self._choice, part.text, *self._take_due())
 
-    def _convert_part(self, said: OutputPart) -> Event:
+    def _convert_part(self, part: OutputPart) -> Event:
         due = self._take_due()
-        if isinstance(said, VisiblePart):
-            return TextDelta(self._choice, said.text, *due)
-        if isinstance(said, CallName):
+        if isinstance(part, VisiblePart):
+            return TextDelta(self._choice, part.text, *due)
+        if isinstance(part, CallName):
             self._calls += 1
-            return ToolCallStarted(self._choice, self._calls - 1, self._ids(), said.name, *due)
-        return ToolCallDelta(self._choice, self._calls - 1, said.text, *due)
+            return ToolCallStarted(self._choice, self._calls - 1, self._ids(), part.name, *due)
+        return ToolCallDelta(self._choice, self._calls - 1, part.text, *due)
 
     def _take_due(self) -> tuple[int, Scores, tuple[int, ...]]:
-        """Returns and clears the count, scores and ids of tokens that no event has carried."""
+        """Returns the count, scores and ids of tokens that no event contains yet, and clears them."""
         tokens, self._tokens = self._tokens, 0
         scores, self._scores = join_scores(self._scores), []
         ids, self._token_ids = self._token_ids, ()

@@ -1,4 +1,4 @@
-"""From a prompt to its text and its token ids. Generates no token."""
+"""Converts a prompt to its text and its token ids. It generates no token."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -32,7 +32,7 @@ async def encode(
     than the context."""
     if isinstance(prompt, RawPrompt) and prompt.tokens is not None:
         looked_at = prompt.tokens if is_cut else prompt.tokens[: facts.info.context_length]
-        require_known(looked_at, facts, "prompt")  # more do not fit anyway
+        require_known(looked_at, facts, "prompt")  # more tokens do not fit anyway
         return prompt.tokens
     if facts.info.embedding is not None and isinstance(prompt, RawPrompt):
         return await tokenize_text(tokens, facts, prompt.text or "", prompt.add_special)
@@ -122,7 +122,7 @@ def _require_possible(pieces: Sequence[TextPiece], facts: ModelInfo, prompt: Pro
 
 
 def _require_characters(texts: Sequence[str], prompt: Prompt) -> None:
-    """Raises InvalidValue for half a surrogate pair: JSON can hold one, UTF-8 and tokenizers cannot."""
+    """Raises InvalidValue for a lone surrogate, which JSON can contain but UTF-8 cannot."""
     if not all(map(is_whole, texts)):
         raise InvalidValue(
             "the text holds half of a surrogate pair, which is no character; send valid Unicode",
@@ -136,7 +136,7 @@ def context_sentence(facts: ModelInfo) -> str:
 
 
 def describe_prompt(prompt: Prompt) -> str:
-    """Names the prompt for an error, with what counts beside the messages."""
+    """Names the prompt for an error, with the other parts that count."""
     if not isinstance(prompt, Conversation):
         return "prompt"
     written = "prompt that the request's chat template writes" if prompt.template is not None else ""
@@ -148,8 +148,8 @@ def blame_field(prompt: Prompt, lengths: Iterable[int]) -> str:
     template where messages and tools make less than half."""
     if not isinstance(prompt, Conversation) or prompt.template is None:
         return _field(prompt)
-    said, size = sum(len(text.encode()) for text in collect_texts(prompt)), sum(lengths)
-    return TEMPLATE_FIELD if not size or 2 * said < size else _field(prompt)
+    own_bytes, size = sum(len(text.encode()) for text in collect_texts(prompt)), sum(lengths)
+    return TEMPLATE_FIELD if not size or 2 * own_bytes < size else _field(prompt)
 
 
 def _field(prompt: Prompt) -> str:

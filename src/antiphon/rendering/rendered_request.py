@@ -60,20 +60,22 @@ class RenderedRequest:
             )
         request, fitted = self._ready.request, self._ready.fitted
         listener = OutputParser(self._ready.original, request, self._ready.facts, context.clock)
-        cast = build_choices(request, listener.facts, fitted)
-        asked = build_token_requests(request, self._ready.shared, fitted, context.clock)
+        choice_set = build_choices(request, listener.facts, fitted)
+        token_requests = build_token_requests(request, self._ready.shared, fitted, context.clock)
         spoken = [
             add_repeated_message(
-                listener.parse(voice, each[0].begin, self._decode_choice(voice, *each)), voice.choice, each[0]
+                listener.parse(decoder, each[0].begin, self._decode_choice(decoder, *each)),
+                decoder.choice,
+                each[0],
             )
-            for voice, each in zip(cast.decoders, asked, strict=True)
+            for decoder, each in zip(choice_set.decoders, token_requests, strict=True)
         ]
         ids = tuple(prompt.tokens for prompt in fitted) if request.output.token_ids else ()
-        tally = RequestTally(tuple(len(prompt.tokens) for prompt in fitted), cast.decoders, ids)
+        tally = RequestTally(tuple(len(prompt.tokens) for prompt in fitted), choice_set.decoders, ids)
         started = False
         async with (
-            map_engine_death(cast.decoders),
-            aclosing(cast.choose(enforce_deadline(merge(spoken), context))) as events,
+            map_engine_death(choice_set.decoders),
+            aclosing(choice_set.choose(enforce_deadline(merge(spoken), context))) as events,
         ):
             async for event in events:
                 if not isinstance(event, Started):
@@ -84,16 +86,18 @@ class RenderedRequest:
         yield tally.build_usage()
 
     def _decode_choice(
-        self, voice: ChoiceDecoder, prompt: FittedPrompt, asked: TokenRequest
+        self, decoder: ChoiceDecoder, prompt: FittedPrompt, token_request: TokenRequest
     ) -> AsyncGenerator[Event, None]:
         """Generates the events of one choice."""
-        sheet = prompt.logprobs if asked.prompt_logprobs is not None else None
-        works = sheet is not None or asked.max_tokens > 0
-        sequence = self._engine.generate(asked) if works else stay_silent(len(prompt.tokens))
-        if sheet is not None:
-            sequence = sheet.collect_scores(sequence)
-        events = prompt.echo.decode(voice, sequence) if prompt.echo is not None else voice.decode(sequence)
-        return events if sheet is None else sheet.insert_scores(events)
+        scores = prompt.logprobs if token_request.prompt_logprobs is not None else None
+        works = scores is not None or token_request.max_tokens > 0
+        sequence = self._engine.generate(token_request) if works else stay_silent(len(prompt.tokens))
+        if scores is not None:
+            sequence = scores.collect_scores(sequence)
+        events = (
+            prompt.echo.decode(decoder, sequence) if prompt.echo is not None else decoder.decode(sequence)
+        )
+        return events if scores is None else scores.insert_scores(events)
 
 
 def build_token_requests(
@@ -168,8 +172,8 @@ def build_choices(request: GenerationRequest, facts: ModelInfo, fitted: Sequence
     scored: list[ScoredDecoder] = []
     for prompt in fitted:
         offset = len(prompt.echo.layout.text) if prompt.echo is not None else 0
-        told, wanted = output.logprobs is not None, output.logprob_token_ids
-        scoring = ScoreOptions(told, offset, output.token_ids, wanted)
+        has_logprobs, wanted = output.logprobs is not None, output.logprob_token_ids
+        scoring = ScoreOptions(has_logprobs, offset, output.token_ids, wanted)
         scored += [ScoredDecoder(len(scored) + index, manner, facts, scoring) for index in range(candidates)]
     if output.best_of is None:
         return ChoiceSet(scored, lambda events: events)

@@ -1,6 +1,6 @@
-"""The renderer: an `Engine` over any token engine. Above it there is text, below it there are tokens.
+"""The renderer: an `Engine` over any token engine. It converts texts to tokens and back.
 
-How a prompt becomes tokens is in `prompt`; what a prepared request does is in `rendered_request`.
+`prompt` converts a prompt to tokens; `rendered_request` runs a prepared request.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ MANY = 10_000
 
 
 CHECKS = QueueLimits(sys.maxsize, sys.maxsize, queue_per_actor=64, waiting="constraints", at_once_per_actor=2)
-"""Limits for checking constraints. An engine checks them one after the other, and each may take seconds."""
+"""Limits for checking constraints. An engine checks them one after the other, and each can take seconds."""
 
 
 @dataclass(frozen=True, slots=True)

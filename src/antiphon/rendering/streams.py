@@ -1,6 +1,6 @@
-"""Merging of streams, and streams with a deadline, whatever their items are.
+"""Merges streams, and applies deadlines to streams, for items of any kind.
 
-Both close their sources before they return, also when they fail or are cancelled.
+Both functions close their sources before they return, also after a failure or a cancellation.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from antiphon.task_group import task_group
 T = TypeVar("T")
 
 WAITING = 64
-"""Items of all streams that may wait for a slow reader; beyond that the streams wait."""
+"""Items of all streams that may wait for a slow reader; after that the streams pause."""
 
 
 async def enforce_deadline(stream: AsyncGenerator[T, None], context: Context) -> AsyncGenerator[T, None]:
@@ -77,7 +77,7 @@ async def _take_next(queue: asyncio.Queue[Arrival[T]]) -> tuple[T] | None:
             raise arrived
         return arrived
     finally:
-        del arrived  # an error that its own traceback leads to keeps the whole request
+        del arrived  # otherwise its traceback keeps the whole request in memory
 
 
 async def _pump(stream: AsyncGenerator[T, None], queue: asyncio.Queue[Arrival[T]]) -> None:

@@ -1,7 +1,7 @@
-"""Texts to token ids in fair turns, and banned words as token sequences.
+"""Tokenizes texts in fair turns, and converts banned words to token sequences.
 
-A long text keeps an engine's tokenizer busy for up to seconds. Callers take turns for long texts, so one
-caller with many keeps nobody waiting. Short texts pass at once.
+A long text occupies an engine's tokenizer for up to seconds. Callers take turns with long texts, so a caller
+with many delays nobody else. Short texts do not wait.
 """
 
 import asyncio
@@ -19,19 +19,19 @@ LONG_TEXT = 8192
 """Characters above which callers take turns: the worst text of this size takes about twenty milliseconds."""
 
 BOUNDS = QueueLimits(at_once=1, queue=512, queue_per_actor=256, usual=0.1, waiting="long texts")
-"""As many texts as may wait for the engine itself."""
+"""As many texts may wait as may wait for the engine itself."""
 
 
 class TextTokenizer(Protocol):
     """Turns texts into token ids; a `TokenEngine` does."""
 
     async def tokenize(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:
-        """Token ids of the pieces joined to one text."""
+        """Returns the token ids of the pieces, joined to one text."""
 
 
 class FairTokenizer:
-    """An engine's tokenizer for one request. Its long texts go one after the other, so a request with many
-    waits like a request with one."""
+    """An engine's tokenizer for one request. It handles the request's long texts one after the other, so a
+    request with many gets no more turns than others."""
 
     __slots__ = ("_actor", "_clock", "_engine", "_one", "_places")
 

@@ -57,8 +57,8 @@ class Change:
         """Writes its one audit entry, `NOUN.VERB`. Readers of the audit load the noun with the target's
         id."""
         row = {"at": self.by.at, "actor": self.by.actor, "action": action, "target": target}
-        said = {"detail": json.dumps(detail, ensure_ascii=False), "revision": self.revision}
-        self.insert(schema.audit, row | said)
+        entry = {"detail": json.dumps(detail, ensure_ascii=False), "revision": self.revision}
+        self.insert(schema.audit, row | entry)
 
 
 @contextmanager

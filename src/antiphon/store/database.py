@@ -270,10 +270,10 @@ class Database:
             ) from None
         except (sa.exc.SQLAlchemyError, self._driver_error) as problem:
             driver = problem if isinstance(problem, self._driver_error) else getattr(problem, "orig", None)
-            said = str(driver or type(problem).__name__).strip().split("\n")[0]
+            reason = str(driver or type(problem).__name__).strip().split("\n")[0]
             if self._show_details:
-                raise StoreUnavailable(f"the database {self.shown} failed: {said}") from None
-            record("store_failed", logging.ERROR, database=self.shown, problem=said)
+                raise StoreUnavailable(f"the database {self.shown} failed: {reason}") from None
+            record("store_failed", logging.ERROR, database=self.shown, problem=reason)
             raise StoreUnavailable(f"the database does not answer; {consequence}") from None
 
     def close(self) -> None:
@@ -301,9 +301,9 @@ def _make_engine(url: sa.URL, shown: str, connect_s: int | None) -> Engine:
     raise StoreRefused(f"{shown} is a database that is not supported; say sqlite:///PATH or postgresql://...")
 
 
-def _hide_secrets(url: sa.URL, said: str) -> str:
+def _hide_secrets(url: sa.URL, text: str) -> str:
     if url.get_backend_name() == "sqlite":
-        return said
+        return text
     plain = url.difference_update_query(QUERY_SECRETS).render_as_string(hide_password=True)
     address, mark, query = plain.partition("?")
     return _mask(address) + mark + query
@@ -332,17 +332,17 @@ def _postgresql(url: sa.URL, shown: str, connect_s: int | None) -> Engine:
 def _require_file(url: sa.URL, shown: str) -> None:
     """Raises StoreRefused for an address of SQLite that is not a plain file: other processes would find
     nothing there, or another file."""
-    said = shown.partition("?")[0]
+    base_url = shown.partition("?")[0]
     if url.host or url.username or url.drivername not in ("sqlite", "sqlite+pysqlite"):
-        raise StoreRefused(f"{_mask(said)} is no address of a SQLite file; say sqlite:///PATH")
+        raise StoreRefused(f"{_mask(base_url)} is no address of a SQLite file; say sqlite:///PATH")
     if url.database in (None, "", ":memory:"):
         raise StoreRefused(
-            f"{said} is a database in memory, which no other process sees and which ends with its own; say "
-            "sqlite:///PATH"
+            f"{base_url} is a database in memory, which no other process sees and which ends with its own; "
+            "say sqlite:///PATH"
         )
     if url.query:
         raise StoreRefused(
-            f"{said} takes no options, as a SQLite file has none: leave out the ? and the rest"
+            f"{base_url} takes no options, as a SQLite file has none: leave out the ? and the rest"
         )
 
 

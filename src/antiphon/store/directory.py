@@ -88,9 +88,9 @@ def _collect_changed_ids(changes: Sequence[tuple[str, str, str]]) -> dict[str, s
         if action == "key.create":
             ids["limit"].update(limit["id"] for limit in json.loads(detail).get("limits", ()))
         elif action == "key.rotate":
-            said = json.loads(detail)
-            ids["key"].add(said["successor"])
-            ids["limit"].update(said["limits"])
+            values = json.loads(detail)
+            ids["key"].add(values["successor"])
+            ids["limit"].update(values["limits"])
     return ids
 
 
@@ -124,8 +124,8 @@ def _load_all(
 
 
 def _to_project(row: Row) -> Project:
-    said = row["logging"] and json.loads(row["logging"])
-    recording = RecordingPolicy(said["days"], tuple(map(Redaction, said["redact"]))) if said else None
+    policy = row["logging"] and json.loads(row["logging"])
+    recording = RecordingPolicy(policy["days"], tuple(map(Redaction, policy["redact"]))) if policy else None
     return Project(row["id"], row["name"], row["created"], row["archived"], row["note"], recording)
 
 
@@ -158,7 +158,7 @@ def _to_patterns(text: str | None) -> tuple[str, ...] | None:
 def _to_limit(row: Row) -> Limit:
     values = dict(row)
     subject, measure = Subject(values.pop("subject")), Measure(values.pop("measure"))
-    window = None if (said := values.pop("window")) is None else Window(said)
+    window = None if (name := values.pop("window")) is None else Window(name)
     return Limit(subject=subject, measure=measure, window=window, **values)
 
 

@@ -97,8 +97,8 @@ def build_row(entry: Entry) -> EntryRow:
         return (*_VALUES(entry), "{}")
     values = {name: _replace_unsupported(getattr(entry, name)) for name in COLUMNS}
     for name in INDEXED:
-        said = values[name]
-        values[name] = said[:LONGEST] if isinstance(said, str) else said
+        content = values[name]
+        values[name] = content[:LONGEST] if isinstance(content, str) else content
     tags = {_replace_unsupported(name): _replace_unsupported(value) for name, value in entry.tags.items()}
     return (*values.values(), json.dumps(tags, ensure_ascii=False))
 
@@ -111,8 +111,8 @@ def _replace_unsupported(value: object) -> object:
 
 @cache
 def _build_insert(mark: str, rows: int) -> str:
-    """Builds the insert of so many rows, which skips existing ids; `mark` stands for a value. It is plain
-    SQL, since SQLAlchemy's work for each row takes longer than the row."""
+    """Builds the insert statement for `rows` rows, which skips existing ids. `mark`: the placeholder of a
+    value. It is plain SQL, since SQLAlchemy needs more time for each row than the database."""
     names = ", ".join(f'"{name}"' for name in (*COLUMNS, "tags"))
     one = f"({', '.join([mark] * len(NAMES))})"
     values = ", ".join([one] * rows)
@@ -207,10 +207,10 @@ def _build_conditions(chosen: EntrySelection, backend: str) -> Iterator[sa.Colum
 
 
 def _build_condition(condition: Condition, backend: str) -> sa.ColumnElement[bool]:
-    said = _text_column(condition.of, backend)
+    column = _text_column(condition.of, backend)
     if condition.value:
-        return said == condition.value.translate(ABSENT)  # as the row holds it
-    return sa.or_(said.is_(None), said == "")
+        return column == condition.value.translate(ABSENT)  # as the row holds it
+    return sa.or_(column.is_(None), column == "")
 
 
 def _build_expression(of: Dimension, backend: str) -> sa.ColumnElement[str] | sa.ColumnElement[int]:

@@ -1,5 +1,5 @@
-"""The tables as they are now. Times are Unix seconds, in the ledger and in `requests_logged` milliseconds;
-ids are made by the caller and never used again."""
+"""The current tables. Times are Unix seconds; in the ledger and in `requests_logged` they are milliseconds.
+The caller makes ids and never uses one again."""
 
 from sqlalchemy import (
     BigInteger,
@@ -20,13 +20,13 @@ NAMES = {
     "fk": "fk_%(table_name)s_%(column_0_N_name)s",
     "pk": "pk_%(table_name)s",
 }
-"""Names of constraints, so that a migration can speak of them on every database."""
+"""The pattern of constraints' names, so that migrations can name them on every database."""
 
 metadata = MetaData(naming_convention=NAMES)
 
 ID = String(64)
 SERIAL = BigInteger().with_variant(Integer, "sqlite")
-"""SQLite counts up by itself only what it calls INTEGER."""
+"""SQLite assigns increasing ids only to a column of the type INTEGER."""
 
 projects = Table(
     "projects",
@@ -79,7 +79,7 @@ keys = Table(
     Index(None, "project"),
     Index(None, "user"),
 )
-"""`family` is null but for successors of another key."""
+"""`family` is set only for successors of another key."""
 
 marks = Table(
     "marks",
@@ -108,8 +108,8 @@ revision = Table(
     Column("id", Integer, primary_key=True, autoincrement=False),
     Column("number", BigInteger, nullable=False),
 )
-"""One row, whose number every change of what stands above, but for marks, and of limits and prices counts up
-in its own transaction."""
+"""One row with a number. Each change of the directory increments it in its own transaction; a change of marks
+does not."""
 
 limits = Table(
     "limits",
@@ -178,7 +178,7 @@ ledger = Table(
     Index(None, "user", "at"),
     Index(None, "model", "at"),
 )
-"""Texts of any length, and no foreign keys: an entry is kept whatever it says. `tags` is JSON."""
+"""Texts have any length and there are no foreign keys, so no value prevents an entry. `tags` is JSON."""
 
 requests_logged = Table(
     "requests_logged",
@@ -192,4 +192,4 @@ requests_logged = Table(
     Index(None, "project", "at"),
     Index(None, "expires"),
 )
-"""Of projects that turned request logging on; the ids are the ledger's. `expires` is in seconds."""
+"""Requests of projects with request logging; ids are the ledger's. `expires` is in seconds."""

@@ -96,12 +96,12 @@ class SqlTenancy:
             change.insert(schema.keys, _build_new_key_row(kept))
             for limit in limits:
                 change.insert(schema.limits, asdict(limit))
-            said = (
+            limit_details = (
                 {"limits": [{"id": limit.id, **describe_row(asdict(limit))} for limit in limits]}
                 if limits
                 else {}
             )
-            change.note("key.create", kept.key.id, describe_row(_build_key_row(kept.key)) | said)
+            change.note("key.create", kept.key.id, describe_row(_build_key_row(kept.key)) | limit_details)
         return change.revision
 
     def change_key(self, key: Key, by: ChangeAuthor) -> int:
@@ -130,8 +130,8 @@ class SqlTenancy:
         if target is not None and "\0" in target:
             return []  # no target has such a name, and PostgreSQL refuses to look
         row = schema.audit.c
-        said = (row[each.name] for each in fields(AuditEntry))
-        found = sa.select(*said).order_by(row.id.desc()).limit(limit)
+        columns = (row[each.name] for each in fields(AuditEntry))
+        found = sa.select(*columns).order_by(row.id.desc()).limit(limit)
         if before is not None:
             found = found.where(row.id < before)
         if target is not None:

@@ -1,1 +1,1 @@
-"""What the server says about itself: log records and counters. Never a prompt, an answer or a credential."""
+"""Log records and metrics of the server. They never contain a prompt, an answer or a credential."""

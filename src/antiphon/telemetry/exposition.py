@@ -50,7 +50,7 @@ Series = tuple[Family, Mapping[tuple[str, ...], Value]]
 
 def render_page(series: Iterable[Series]) -> str:
     """Renders the page. A family without values is left out."""
-    import prometheus_client  # late: it brings a web server of its own, which takes 80 ms
+    import prometheus_client  # imported late: it brings a web server, which takes 80 ms
 
     metrics = [_build_metric(prometheus_client.Metric, *each) for each in series if each[1]]
     return prometheus_client.generate_latest(_Page(metrics)).decode()
@@ -71,7 +71,7 @@ def _build_metric(kind: "type[Metric]", family: Family, values: Mapping[tuple[st
     for labelled, value in values.items():
         labels = dict(zip(family.labels, labelled, strict=True))
         if isinstance(value, Histogram):
-            # On the wire buckets are cumulative.
+            # Prometheus expects cumulative buckets.
             for bound, below in zip(BOUNDS, accumulate(value.counts), strict=True):
                 metric.add_sample(f"{family.name}_bucket", labels | {"le": bound}, below)
             metric.add_sample(f"{family.name}_sum", labels, value.total)

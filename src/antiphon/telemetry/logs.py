@@ -1,8 +1,7 @@
-"""Structured log records on standard error, as one line for people or one JSON object.
+"""Structured log records on standard error: one text line or one JSON object each.
 
-A record is an event's name and values; the formatter quotes them, so that nothing a caller sends can break
-a line. Prompts,
-answers and credentials are never handed to it.
+A record has an event's name and values. The formatter quotes the values, so no text of a caller can break a
+line. Prompts, answers and credentials must not be passed to it.
 """
 
 import asyncio
@@ -23,29 +22,35 @@ FIELDS = "antiphon_fields"
 
 
 _BLANK = vars(logging.LogRecord(LOGGER.name, logging.INFO, "", 0, "", (), None))
-"""What is the same in all records: making it takes as long as the rest of one."""
+"""The attributes that all records share. They are computed once, since this takes half the time of a
+record."""
 
 
 def record(event: str, level: int = logging.INFO, **values: object) -> None:
-    """Writes one record. Costs nothing when the level is off. Nobody is told from which line it came, which
-    the standard library would walk the stack for."""
+    """Writes one record, unless its level is off. It does not record the source line, which would need a walk
+    of the stack."""
     if LOGGER.isEnabledFor(level):
         line = logging.LogRecord.__new__(logging.LogRecord)
         now = time.time()
-        said = {"msg": event, "levelno": level, "levelname": logging.getLevelName(level), FIELDS: values}
-        line.__dict__.update(_BLANK, **said, created=now, msecs=now % 1 * 1000)
+        attributes = {
+            "msg": event,
+            "levelno": level,
+            "levelname": logging.getLevelName(level),
+            FIELDS: values,
+        }
+        line.__dict__.update(_BLANK, **attributes, created=now, msecs=now % 1 * 1000)
         LOGGER.handle(line)
 
 
 def record_loop_failure(_: asyncio.AbstractEventLoop, failure: Mapping[str, object]) -> None:
-    """An event loop's handler of what nobody else handles: records type and place."""
+    """Logs an exception that nothing else in the event loop handles, by type and place."""
     problem = failure.get("exception")
     place = describe_exception(problem) if isinstance(problem, BaseException) else None
     record("event_loop_failure", logging.ERROR, reason=failure.get("message"), problem=place)
 
 
 class PlaceFormatter(logging.Formatter):
-    """Shows an exception by its type and place: its message may hold what a caller sent."""
+    """Formats an exception by its type and place, since its message may contain a caller's text."""
 
     def formatException(  # noqa: N802 - the name is the standard library's
         self, ei: tuple[type[BaseException], BaseException, object] | tuple[None, None, None]
@@ -54,7 +59,7 @@ class PlaceFormatter(logging.Formatter):
 
 
 class JsonFormatter(PlaceFormatter):
-    """One JSON object for each record."""
+    """Formats a record as a JSON object."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
@@ -69,8 +74,8 @@ class JsonFormatter(PlaceFormatter):
 
 
 class TextFormatter(PlaceFormatter):
-    """`time level event name=value ...`, values in JSON notation when they hold anything but plain
-    characters."""
+    """Formats a record as `time level event name=value ...`. Values with other than plain characters are in
+    JSON notation."""
 
     def format(self, record: logging.LogRecord) -> str:
         event = record.getMessage()
@@ -110,8 +115,8 @@ def _spell_second(second: int) -> str:
 
 
 def configure(level: str, form: Literal["text", "json"]) -> None:
-    """Sends every logger of the process to standard error in one form. No form shows a thread or a process,
-    so no record looks for them."""
+    """Sends the records of every logger to standard error in one format. Thread and process are not looked
+    up, since no format shows them."""
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
@@ -122,7 +127,7 @@ def configure(level: str, form: Literal["text", "json"]) -> None:
 
 
 STEP = re.compile(r"([\w-]+)(?:\[\d{1,5}\])*", re.ASCII)
-"""A name with its indices."""
+"""A field's name, with its indices."""
 
 UNKNOWN = "(unknown)"
 

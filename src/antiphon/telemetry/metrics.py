@@ -1,8 +1,9 @@
-"""What this process counts and times: requests by route, generations by model. Lives in memory; `totals`
-adds up several processes.
+"""Counts and times what this process does: requests by route, generations by model. The counters are in
+memory; `Totals` adds those of several processes.
 
-Labels are names that the settings and the code hold, and those of loaded adapters, which are forgotten when
-they are unloaded: so their number is bounded. Never what else a caller wrote, who it was, or what was said.
+Labels are names from the settings and the code, and names of loaded adapters, which are removed after the
+unload. So the number of series is bounded. No label contains other text of a caller, an identity or a
+message.
 """
 
 from collections import Counter, defaultdict
@@ -113,11 +114,11 @@ FAMILIES = (
     COST,
     LEDGER,
 )
-"""What the HTTP processes tell of themselves, in the order of the page."""
+"""The metrics of HTTP processes, in the order of the page."""
 
 
 class Generation(values.Value, frozen=True):
-    """One that ended, in numbers; times in seconds."""
+    """The figures of a generation that ended; times in seconds."""
 
     model: str
     status: str
@@ -130,29 +131,29 @@ class Generation(values.Value, frozen=True):
 
 @dataclass(slots=True)
 class Metrics:
-    """Written by the edge and the pipeline, read by whoever exports them."""
+    """The metrics of this process. The HTTP layer and the pipeline write them; the exporter reads them."""
 
     running: Counter[str] = field(default_factory=Counter)
-    """Generations begun and not ended, by model."""
+    """Generations in progress, by model."""
     ended: Counter[tuple[str, ...]] = field(default_factory=Counter)
-    """Generations ended, by model and status."""
+    """Generations that ended, by model and status."""
     prompt_tokens: Counter[str] = field(default_factory=Counter)
     completion_tokens: Counter[str] = field(default_factory=Counter)
     cached_tokens: Counter[str] = field(default_factory=Counter)
     seconds: defaultdict[str, Timer] = field(default_factory=lambda: defaultdict(Timer))
     first_tokens: defaultdict[str, Timer] = field(default_factory=lambda: defaultdict(Timer))
     embeddings: Counter[tuple[str, ...]] = field(default_factory=Counter)
-    """Requests for vectors that ended, by model and status."""
+    """Embedding requests that ended, by model and status."""
     embedding_seconds: defaultdict[str, Timer] = field(default_factory=lambda: defaultdict(Timer))
     requests: Counter[tuple[str, ...]] = field(default_factory=Counter)
-    """Answers, by route and status."""
+    """Responses, by route and status."""
     request_seconds: defaultdict[str, Timer] = field(default_factory=lambda: defaultdict(Timer))
     refusals: Counter[tuple[str, ...]] = field(default_factory=Counter)
-    """Of limits, by subject, measure and window."""
+    """Requests refused by limits, by subject, measure and window."""
     cost: Counter[tuple[str, ...]] = field(default_factory=Counter)
-    """Nano-units, by model and currency."""
+    """Costs in nano-units, by model and currency."""
     leaving: set[str] = field(default_factory=set)
-    """Models that were unloaded while generations of theirs run."""
+    """Unloaded models with generations still in progress."""
 
     def begin_generation(self, model: str) -> None:
         self.leaving.discard(model)
@@ -166,7 +167,7 @@ class Metrics:
             self.forget(model)
 
     def forget(self, model: str) -> None:
-        """Shows a model no more that is no longer served; once its last generation has ended."""
+        """Removes the series of an unloaded model, once its last generation has ended."""
         if self.running[model] > 0:
             self.leaving.add(model)
             return
@@ -189,26 +190,26 @@ class Metrics:
             self.first_tokens[model].add(generation.first_token)
 
     def count_embedding(self, model: str, status: str, tokens: int, seconds: float) -> None:
-        """A request for vectors is over."""
+        """Counts an embedding request that ended."""
         self.embeddings[model, status] += 1
         self.embedding_seconds[model].add(seconds)
         self.prompt_tokens[model] += tokens
 
     def count_refusal(self, subject: str, measure: str, window: str | None) -> None:
-        """A limit has refused a request; without a window it counts requests at once."""
+        """Counts a request that a limit refused. `window`: None for a limit of concurrent requests."""
         self.refusals[subject, measure, window or "at once"] += 1
 
     def add_cost(self, model: str, currency: str, cost: int) -> None:
-        """A request has cost so many nano-units."""
+        """Adds the cost of a request, in nano-units."""
         self.cost[model, currency] += cost
 
     def count_answer(self, route: str, status: str, seconds: float) -> None:
-        """A request is over."""
+        """Counts a request that ended."""
         self.requests[route, status] += 1
         self.request_seconds[route].add(seconds)
 
     def list_series(self) -> Iterator[Series]:
-        """Everything, for the page."""
+        """Yields all series of the page."""
         yield REQUESTS, {**self.requests}
         yield REQUEST_SECONDS, _histograms(self.request_seconds)
         yield RUNNING, {(model,): count for model, count in self.running.items()}

@@ -1,8 +1,8 @@
-"""Takes out of texts what shall not be kept. Finds what is written plainly; whoever wants to hide something
-from it can.
+"""Replaces personal data and credentials in texts before they are stored. It finds plain notations only, and
+does not stop somebody who hides data on purpose.
 
-A pattern holds the interpreter for as long as it looks through a text, so texts are looked through in pieces:
-whatever is sent, other threads get their turn within milliseconds.
+A regular expression blocks the interpreter while it searches. Texts are therefore searched in pieces, so
+other threads run again within milliseconds.
 """
 
 import ipaddress
@@ -14,17 +14,17 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from antiphon.domain.tenancy import Redaction
 
 MAX_DEPTH = 60
-"""Objects within objects that are looked into; what lies deeper is left out."""
+"""Nesting depth of JSON up to which values are searched; deeper ones are removed."""
 
 CUT = " [cut]"
-"""Stands where a text was cut."""
+"""The mark at the end of a text that was cut."""
 PIECE = 8 << 10
-"""Characters that are looked through at once, and twice as many where they end nowhere sooner."""
+"""Characters of one piece; up to twice as many if no border is found."""
 BORDER = re.compile(r"[^\w.%+@:()/ -]|(?<=[^\W\d]) ")
-"""What no pattern finds anything across."""
+"""A border between pieces: no pattern matches across it."""
 
-# Every repetition has a bound, or gives nothing back and begins at the first of its characters alone: each
-# takes time that grows with the length of the text and no faster.
+# The time of each pattern must grow only linearly with the text. So every repetition is bounded, or is
+# possessive and can only start at the first of its characters.
 PATTERNS: Mapping[Redaction, re.Pattern[str]] = {
     Redaction.KEY: re.compile(
         r"\b(?:sk|pk|rk|ak|hf|gh[a-z]|github_pat|glpat|xox[a-z]|AKIA|ASIA|AIza)[-_A-Za-z0-9]{12,400}"
@@ -40,23 +40,23 @@ PATTERNS: Mapping[Redaction, re.Pattern[str]] = {
         r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.]*\d)|(?<![\w:])[0-9A-Fa-f]{0,4}:[0-9A-Fa-f:]{1,37}(?![\w:])"
     ),
 }
-"""In the order in which they are looked for."""
+"""The pattern of each kind, in the order in which they are applied."""
 
 
 def redact(text: str, kinds: Collection[Redaction], most: int = sys.maxsize) -> str:
-    """The text with `[email]` and the like in the place of what was found; of a longer one about so many
-    characters, cut where nothing is cut into."""
+    """Replaces each finding by a mark such as `[email]`. A text longer than `most` characters is cut soon
+    after them, at a border."""
     done: list[str] = []
     at = 0
-    for piece in _pieces(text):
+    for piece in _split_pieces(text):
         if at >= most:
             return "".join([*done, CUT])
         at += len(piece)
-        done.append(_redacted_piece(piece, kinds))
+        done.append(_redact_piece(piece, kinds))
     return "".join(done)
 
 
-def _redacted_piece(text: str, kinds: Collection[Redaction]) -> str:
+def _redact_piece(text: str, kinds: Collection[Redaction]) -> str:
     for kind, pattern in PATTERNS.items():
         if kind in kinds:
             text = pattern.sub(_make_replacement(kind), text)
@@ -64,47 +64,49 @@ def _redacted_piece(text: str, kinds: Collection[Redaction]) -> str:
 
 
 def redact_json(text: str, kinds: Collection[Redaction], most: int = sys.maxsize) -> str:
-    """JSON in which every string, names of fields too, is redacted; of what is no JSON, the whole text. No
-    more than `most` characters, and the mark of a cut."""
+    """Redacts every string in a JSON text, also the names of fields. Text that is not JSON is redacted as a
+    whole. The result has at most `most` characters, and then the mark of a cut."""
     try:
-        said = json.loads(text)
+        parsed = json.loads(text)
     except (ValueError, RecursionError):
         return _cut([redact(text, kinds, most)], most)
-    kept = Redacting(kinds, most).within(said, MAX_DEPTH)
-    return _cut(json.JSONEncoder(ensure_ascii=False).iterencode(kept), most)
+    redacted = JsonRedactor(kinds, most).redact_value(parsed, MAX_DEPTH)
+    return _cut(json.JSONEncoder(ensure_ascii=False).iterencode(redacted), most)
 
 
-class Redacting:
-    """Redacts what JSON holds, as much of it as is kept."""
+class JsonRedactor:
+    """Redacts the values of a JSON document, up to a total length."""
 
     def __init__(self, kinds: Collection[Redaction], most: int) -> None:
         self._kinds = kinds
         self._left = most
 
-    def within(self, said: object, depth: int) -> object:
-        """The same, redacted."""
+    def redact_value(self, value: object, depth: int) -> object:
+        """Returns the redacted value. `depth`: levels of nesting that may follow."""
         self._left -= 1
         if self._left < 0:
             return CUT
-        if isinstance(said, str):
-            return self._text(said)
-        if not isinstance(said, dict | list):
-            return said
+        if isinstance(value, str):
+            return self._redact_text(value)
+        if not isinstance(value, dict | list):
+            return value
         if depth == 0:
             return "[too deep]"
-        if isinstance(said, list):
-            return [self.within(each, depth - 1) for each in said]
-        return {self._text(str(name)): self.within(each, depth - 1) for name, each in said.items()}
+        if isinstance(value, list):
+            return [self.redact_value(each, depth - 1) for each in value]
+        return {
+            self._redact_text(str(name)): self.redact_value(each, depth - 1) for name, each in value.items()
+        }
 
-    def _text(self, text: str) -> str:
+    def _redact_text(self, text: str) -> str:
         if self._left < 0:
             return CUT
-        kept = redact(text, self._kinds, self._left)
+        redacted = redact(text, self._kinds, self._left)
         self._left -= len(text)
-        return kept
+        return redacted
 
 
-def _pieces(text: str) -> Iterator[str]:
+def _split_pieces(text: str) -> Iterator[str]:
     at = 0
     while at < len(text):
         border = BORDER.search(text, at + PIECE, at + 2 * PIECE)
@@ -114,14 +116,14 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def _cut(parts: Iterable[str], most: int) -> str:
-    """The beginning of what the parts are together."""
-    kept, length = [], 0
+    """Joins the parts, and cuts the text after `most` characters."""
+    taken, length = [], 0
     for part in parts:
-        kept.append(part)
+        taken.append(part)
         length += len(part)
         if length > most:
-            return "".join(kept)[:most] + CUT
-    return "".join(kept)
+            return "".join(taken)[:most] + CUT
+    return "".join(taken)
 
 
 def _make_replacement(kind: Redaction) -> Callable[[re.Match[str]], str]:
@@ -130,7 +132,7 @@ def _make_replacement(kind: Redaction) -> Callable[[re.Match[str]], str]:
 
 
 def _is_address(text: str) -> bool:
-    """What only looks like one is a time of day, or a version."""
+    """Whether the text is an IP address, and not a time of day or a version."""
     try:
         return bool(ipaddress.ip_address(text))
     except ValueError:
@@ -138,7 +140,7 @@ def _is_address(text: str) -> bool:
 
 
 def _is_card(digits: str) -> bool:
-    """Whether the last digit is what the others make it."""
+    """Whether the check digit of a card number is right (Luhn's algorithm)."""
     total = 0
     for place, digit in enumerate(int(each) for each in reversed(digits) if each.isdigit()):
         doubled = digit * 2 if place % 2 else digit
@@ -150,4 +152,4 @@ CHECKS: Mapping[Redaction, Callable[[str], bool]] = {
     Redaction.CARD: _is_card,
     Redaction.ADDRESS: _is_address,
 }
-"""What is more than a pattern."""
+"""Further checks of what a pattern found, by kind."""

@@ -53,7 +53,7 @@ class CacheSize:
     """Tokens of all sequences together."""
 
 
-def fit_cache(header: Header, asked: CacheOptions, free: int | None = None) -> CacheSize:
+def fit_cache(header: Header, options: CacheOptions, free: int | None = None) -> CacheSize:
     """Returns the longest context, at most the model's own, and the cells for it.
 
     When memory is short a pool shrinks first, down to one sequence of full length, and then the context;
@@ -62,17 +62,17 @@ def fit_cache(header: Header, asked: CacheOptions, free: int | None = None) -> C
     own = header.context_length or LONGEST_DEFAULT
     if own < SHORTEST_SERVED:
         raise LoadError(f"{header.path.name} was made for {own} tokens; {SHORTEST_SERVED} are the least")
-    shares = 1 if asked.pool else asked.sequences
+    shares = 1 if options.pool else options.sequences
     """Sequences that must have cells for a whole context."""
-    fits = asked.cells or _fitting_cells(header, asked.kv_type, free, own * asked.sequences)
-    length = asked.context_length or _fit_length(header, asked, min(own, LONGEST_DEFAULT), fits // shares)
-    if asked.cells is not None:
-        return CacheSize(min(length, asked.cells // shares), asked.cells)
-    wanted = length * asked.sequences
-    return CacheSize(length, max(length, min(wanted, fits)) if asked.pool else wanted)
+    fits = options.cells or _fitting_cells(header, options.kv_type, free, own * options.sequences)
+    length = options.context_length or _fit_length(header, options, min(own, LONGEST_DEFAULT), fits // shares)
+    if options.cells is not None:
+        return CacheSize(min(length, options.cells // shares), options.cells)
+    wanted = length * options.sequences
+    return CacheSize(length, max(length, min(wanted, fits)) if options.pool else wanted)
 
 
-def fit_text_length(header: Header, asked: int | None, free: int | None = None) -> int:
+def fit_text_length(header: Header, configured: int | None, free: int | None = None) -> int:
     """Returns the tokens of one text of an embedding model: at most the model's own, and as many as fit the
     memory. A configured value stays. Raises LoadError."""
     own = header.context_length
@@ -81,8 +81,8 @@ def fit_text_length(header: Header, asked: int | None, free: int | None = None) 
     room = ((available_memory() if free is None else free) - header.size) * KV_SHARE
     longest = min(own, LONGEST_DEFAULT)
     fits = int(room // text_bytes_per_token(header))
-    if asked or fits >= longest:
-        return asked or longest
+    if configured or fits >= longest:
+        return configured or longest
     if fits < SHORTEST_USEFUL:
         raise LoadError(
             f"{header.path.name} needs {header.size / 1e9:.1f} GB for its weights, and more for a text of "
@@ -109,17 +109,17 @@ def _fitting_cells(header: Header, kv_type: str, free: int | None, most: int) ->
     return max(0, most if fits >= most else fits // SHORTEST_USEFUL * SHORTEST_USEFUL)
 
 
-def _fit_length(header: Header, asked: CacheOptions, most: int, fits: int) -> int:
+def _fit_length(header: Header, options: CacheOptions, most: int, fits: int) -> int:
     """Returns the context of one sequence with so many cells."""
-    if fits >= most or asked.cells is not None:
+    if fits >= most or options.cells is not None:
         return min(most, fits)
     if fits < SHORTEST_USEFUL:
-        full = 1 if asked.pool else asked.sequences
-        needed = kv_bytes_per_cell(header, asked.kv_type) * SHORTEST_USEFUL * full
+        full = 1 if options.pool else options.sequences
+        needed = kv_bytes_per_cell(header, options.kv_type) * SHORTEST_USEFUL * full
         raise LoadError(
             f"{header.path.name} needs {header.size / 1e9:.1f} GB for its weights and {needed / 1e6:.0f} MB "
             f"for {full} x {SHORTEST_USEFUL} tokens, more than the memory that is free; "
-            f"use a smaller quantization{'' if asked.pool else ' or fewer --sequences'}"
+            f"use a smaller quantization{'' if options.pool else ' or fewer --sequences'}"
         )
     return fits // SHORTEST_USEFUL * SHORTEST_USEFUL
 

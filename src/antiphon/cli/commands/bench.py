@@ -1,6 +1,6 @@
-"""`antiphon bench`: measures a server from outside and shows tables and plots, or JSON.
+"""`antiphon bench`: measures a server from outside, and shows tables and plots, or JSON.
 
-It measures latencies as a caller sees them, with its own connection.
+It measures the latencies that a caller sees, each request with a connection of its own.
 """
 
 import queue
@@ -27,10 +27,10 @@ from antiphon.cli.output import FAILED, CallFailed, print_json, report_errors
 BINS = 10
 
 WIDTH = 40
-"""Columns of the longest bar, where there is room."""
+"""Most columns of a bar."""
 
 SHOWN_PROBLEMS = 3
-"""Reasons why requests failed."""
+"""Number of different errors that are shown."""
 
 WORDS = (
     "air all and arm art ask bad bag bed big bird blue boat book box boy bread call car cat city cold day "
@@ -43,23 +43,24 @@ WORDS = (
 """Short words, one token each in most vocabularies."""
 
 PROBE_WORDS = 64
-"""Of the request that shows how many tokens a word takes."""
+"""Words of the request that measures how many tokens a word takes."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """What to send."""
+    """The requests to send."""
 
     concurrency: int
     requests: int
     max_tokens: int
     prompt_tokens: int
-    """About so many: the server's own count of two probes leads there."""
+    """The approximate tokens of a prompt. The server's counts for two probes determine the number of
+    words."""
 
 
 @dataclass(slots=True)
-class Timed:
-    """One request: when it began and when each piece of text came, in seconds of the monotonic clock."""
+class RequestTiming:
+    """The times of one request: its begin and each piece of text, in monotonic seconds."""
 
     began: float
     arrivals: list[float] = field(default_factory=list)
@@ -70,7 +71,7 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Percentiles of values, by linear interpolation between the nearest ranks."""
+    """Percentiles, with linear interpolation between the nearest ranks."""
 
     median: float
     p95: float
@@ -80,28 +81,28 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What was measured; times in seconds."""
+    """The results of a measurement; times in seconds."""
 
     answered: int
     failed: int
     wall: float
-    """From the first request to the end of the last."""
+    """Seconds from the first request to the end of the last."""
     prompt_tokens: float | None
-    """Of the median prompt; None when the server does not count."""
+    """Tokens of the median prompt; None if the server does not count them."""
     tokens: int
-    """Of all answers: by the server's count, or else the pieces of text."""
+    """Tokens of all answers, by the server's count; without one, the number of pieces of text."""
     counted: bool
-    """Whether the server counted them."""
+    """Whether the server counted the tokens."""
     ttft: Spread | None
-    """From sending a request, connecting included, to its first text."""
+    """Times from sending a request, with its connection, to the first text."""
     inter_token: Spread | None
-    """Between two pieces of text, which most servers send for each token."""
+    """Times between two pieces of text. Most servers send one for each token."""
     problems: dict[str, int]
-    """Why requests failed, and how many each."""
+    """The number of failed requests, by reason."""
 
     @property
     def tokens_per_second(self) -> float:
-        """Of all requests together."""
+        """Completion tokens per second of all requests together."""
         return self.tokens / self.wall if self.wall else 0.0
 
     @property
@@ -110,24 +111,24 @@ class Figures:
 
 
 def run(url: str | None, model: str | None, plan: LoadPlan, as_json: bool) -> int:
-    """Measures and prints; 1 when a request failed."""
+    """Measures and prints the results; returns 1 if a request failed."""
     with report_errors():
         client = Client(*find_server(url))
-        asked = model or client.find_generating()
+        chosen = model or client.find_generating()
         with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bars:
             task = bars.add_task("requests", total=plan.requests)
-            results = generate_load(client, asked, plan, lambda _: bars.advance(task))
+            results = generate_load(client, chosen, plan, lambda _: bars.advance(task))
     found = measure(results)
     if as_json:
         rates = {name: getattr(found, name) for name in ("tokens_per_second", "requests_per_second")}
-        print_json({"url": client.url, "model": asked, "plan": asdict(plan), **rates, **asdict(found)})
+        print_json({"url": client.url, "model": chosen, "plan": asdict(plan), **rates, **asdict(found)})
     else:
-        show(f"{asked} at {client.url}", plan, found, results)
+        show(f"{chosen} at {client.url}", plan, found, results)
     return FAILED if found.failed else 0
 
 
-def measure(results: Sequence[Timed]) -> Figures:
-    """The figures of at least one request; failed ones count only as failed."""
+def measure(results: Sequence[RequestTiming]) -> Figures:
+    """Computes the figures of at least one request. Failed requests are only counted."""
     good = [result for result in results if not result.problem]
     prompts = compute_spread([float(result.usage.prompt_tokens) for result in good if result.usage])
     return Figures(
@@ -143,26 +144,26 @@ def measure(results: Sequence[Timed]) -> Figures:
     )
 
 
-def list_waits(results: Sequence[Timed]) -> list[float]:
-    """Seconds to the first text of each request that had one."""
+def list_waits(results: Sequence[RequestTiming]) -> list[float]:
+    """Returns the seconds to the first text of each request with text."""
     return [result.arrivals[0] - result.began for result in results if result.arrivals]
 
 
-def list_gaps(results: Sequence[Timed]) -> list[float]:
-    """Seconds between neighbouring pieces of text, over all requests."""
+def list_gaps(results: Sequence[RequestTiming]) -> list[float]:
+    """Returns the seconds between consecutive pieces of text, over all requests."""
     return [later - earlier for result in results for earlier, later in pairwise(result.arrivals)]
 
 
 def compute_spread(values: list[float]) -> Spread | None:
-    """None of no values."""
+    """Returns the percentiles; None without values."""
     if not values:
         return None
     cuts = quantiles(values if len(values) > 1 else values * 2, n=100, method="inclusive")
     return Spread(cuts[49], cuts[94], cuts[98], max(values))
 
 
-def show(title: str, plan: LoadPlan, found: Figures, results: Sequence[Timed]) -> None:
-    """The tables, the plots, and why requests failed."""
+def show(title: str, plan: LoadPlan, found: Figures, results: Sequence[RequestTiming]) -> None:
+    """Prints the tables, the plots and the reasons of failures."""
     console = Console(highlight=False, markup=False)
     prompt = "of unknown length" if found.prompt_tokens is None else f"of {found.prompt_tokens:.0f} tokens"
     console.print(
@@ -186,7 +187,7 @@ def show(title: str, plan: LoadPlan, found: Figures, results: Sequence[Timed]) -
 
 
 def _format_latencies(found: Figures) -> Table:
-    """Percentiles in milliseconds, one below the other: narrow terminals hold them too."""
+    """Builds a table of percentiles in milliseconds, one per line, so that it fits a narrow terminal."""
     table = Table("", box=None, pad_edge=False, header_style="bold")
     table.add_column("time to first token, ms", justify="right")
     table.add_column("between tokens, ms", justify="right")
@@ -198,8 +199,8 @@ def _format_latencies(found: Figures) -> Table:
 
 
 def plot_histogram(values: list[float]) -> Table:
-    """A line for each range of values: its lower end, a bar, how many. The last range also holds what is
-    beyond the 99th percentile, so that one straggler does not flatten the rest."""
+    """Draws a line for each range of values: its lower end, a bar and the count. The last range contains all
+    values above the 99th percentile, so a single outlier does not flatten the others."""
     low, found = min(values), compute_spread(values)
     step = ((found.p99 if found else low) - low) / BINS or 1e-9
     counts = Counter(min(BINS - 1, int((value - low) / step)) for value in values)
@@ -211,15 +212,17 @@ def plot_histogram(values: list[float]) -> Table:
     return table
 
 
-def generate_load(client: Client, model: str, plan: LoadPlan, done: Callable[[Timed], None]) -> list[Timed]:
-    """Sends the plan's requests and tells each that is done. Raises CallFailed when the probes fail."""
+def generate_load(
+    client: Client, model: str, plan: LoadPlan, done: Callable[[RequestTiming], None]
+) -> list[RequestTiming]:
+    """Sends the plan's requests and calls `done` after each. Raises CallFailed if the probes fail."""
     words = estimate_words(plan.prompt_tokens, lambda count: _measure_prompt(client, model, count))
     waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
     for _ in range(plan.requests):
         waiting.put(make_prompt(words))
-    finished: queue.SimpleQueue[Timed] = queue.SimpleQueue()
+    finished: queue.SimpleQueue[RequestTiming] = queue.SimpleQueue()
     for _ in range(min(plan.concurrency, plan.requests)):
-        # A daemon: Ctrl-C ends the process, and with it the connections.
+        # Daemon threads: Ctrl-C then ends the process with all connections.
         threading.Thread(
             target=_run_client, args=(client, model, plan.max_tokens, waiting, finished), daemon=True
         ).start()
@@ -231,8 +234,8 @@ def generate_load(client: Client, model: str, plan: LoadPlan, done: Callable[[Ti
 
 
 def estimate_words(tokens: int, prompt_tokens: Callable[[int], int | None]) -> int:
-    """How many words make a prompt of so many tokens, from what two prompts really took: a template takes
-    some, and each word some. Servers that do not count are believed to take one token a word."""
+    """Returns the number of words for a prompt of `tokens` tokens. Two probes show how many tokens the
+    template and each word take. Without counts from the server, a word counts as one token."""
     few, many = prompt_tokens(1), prompt_tokens(PROBE_WORDS)
     if few is None or many is None or many <= few:
         return tokens
@@ -241,7 +244,7 @@ def estimate_words(tokens: int, prompt_tokens: Callable[[int], int | None]) -> i
 
 
 def make_prompt(words: int) -> str:
-    """Random words, so that no prompt begins like an earlier one and none is found in a prefix cache."""
+    """Makes a prompt of random words, so that no prefix cache contains its beginning."""
     return " ".join(random.choices(WORDS, k=words))  # noqa: S311 - nothing secret
 
 
@@ -257,11 +260,11 @@ def _run_client(
     model: str,
     max_tokens: int,
     waiting: "queue.SimpleQueue[str]",
-    finished: "queue.SimpleQueue[Timed]",
+    finished: "queue.SimpleQueue[RequestTiming]",
 ) -> None:
-    """One client: request after request until none is left."""
+    """Runs one client, which sends requests until none is left."""
     for prompt in _drain_plan(waiting):
-        timed = Timed(began=time.monotonic())
+        timed = RequestTiming(began=time.monotonic())
         try:
             _receive(client, _build_body(model, prompt, max_tokens), timed)
         except CallFailed as problem:
@@ -278,7 +281,7 @@ def _drain_plan(waiting: "queue.SimpleQueue[str]") -> Iterator[str]:
             return
 
 
-def _receive(client: Client, body: dict[str, object], timed: Timed) -> None:
+def _receive(client: Client, body: dict[str, object], timed: RequestTiming) -> None:
     with closing(client.stream_chat(body)) as pieces:
         for piece in pieces:
             if piece.text or piece.reasoning:

@@ -1,7 +1,7 @@
 """`antiphon chat`: a conversation in the terminal, with a running server or with one that it starts.
 
-Ctrl-C ends the answer by closing its connection, which frees the server's sequence. What was said is kept for
-as long as the chat lasts, and in a file only with /save.
+Ctrl-C ends an answer by closing its connection, which frees the server's sequence. The conversation is kept
+in memory until the chat ends; only /save writes it to a file.
 """
 
 import json
@@ -32,7 +32,7 @@ from antiphon.errors import SettingsError
 from antiphon.rendering.template.shield import escape_surrogates, is_whole
 
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""Control characters but tab and newline: in an answer they could move the cursor or set the clipboard."""
+"""Control characters except tab and newline. In an answer they could move the cursor or set the clipboard."""
 
 DIM, BOLD, PLAIN = "\x1b[2m", "\x1b[1m", "\x1b[0m"
 
@@ -46,27 +46,29 @@ HELP = """\
 Ctrl-C stops the answer; a second one leaves. A message that begins with / is written with //."""
 
 
-class Leave(Exception):
-    """The user wants to go."""
+class LeaveChat(Exception):
+    """The user wants to leave the chat."""
 
 
 def run(url: str | None, model: str | None, system: str | None, max_tokens: int | None = None) -> int:
-    """Talks until the user leaves; returns the process's exit status. `max_tokens`: of each answer."""
+    """Runs the chat until the user leaves; returns the exit status. `max_tokens`: the limit of each
+    answer."""
     terminal = Terminal()
     with report_errors(_advise), ExitStack() as stack:
         if system and not is_whole(system):
             raise SettingsError("--system is not UTF-8")
         client, name = _connect(url, model, terminal, stack)
-        asked = client.require_generating(name) if name else client.find_generating()
-        terminal.note(f"{asked} at {client.url}; /help lists the commands")
-        return Chat(client, ChatHistory(asked, system or "", max_tokens), terminal).talk()
+        chosen = client.require_generating(name) if name else client.find_generating()
+        terminal.note(f"{chosen} at {client.url}; /help lists the commands")
+        return Chat(client, ChatHistory(chosen, system or "", max_tokens), terminal).talk()
 
 
 def _connect(
     url: str | None, model: str | None, terminal: "Terminal", stack: ExitStack
 ) -> tuple[Client, str | None]:
-    """A server that answers, and the name to ask for: the server at the address, or one that lives as long as
-    the stack and was told the model, which is fetched before. Raises CallFailed and AntiphonError."""
+    """Returns the address of a server that answers, and the model's name: the server at the address, or one
+    that runs as long as the stack. A new server gets the model, which is fetched first. Raises CallFailed and
+    AntiphonError."""
     address, key = find_server(url)
     client = Client(address, key)
     try:
@@ -80,12 +82,12 @@ def _connect(
     if model:
         fetch_named(model)
     own = stack.enter_context(start_server(["--model", model] if model else []))
-    # Where keys are on, the start of that server has left the operator's on this machine.
+    # With keys, the server's start has written the operator's key on this machine.
     return Client(own, key or read_operator_key()), None
 
 
 def _advise(problem: Problem) -> str:
-    """What to do about it where that is known."""
+    """Returns advice about the error, where there is any."""
     if isinstance(problem, CallFailed) and problem.status == UNAUTHORIZED:
         where = f"; the operator's is in {find_operator_file()}" if read_operator_key() else ""
         return f"Set {KEY_VARIABLE} to a key of the server{where}."
@@ -101,13 +103,13 @@ class Terminal:
         self._colour = self.interactive and "NO_COLOR" not in os.environ
 
     def read(self, prompt: str) -> str | None:
-        """The next line that is typed; None after Ctrl-D or at the end of the input. Raises KeyboardInterrupt
-        at Ctrl-C."""
+        """Reads a line; returns None after Ctrl-D or at the end of the input. Raises KeyboardInterrupt at
+        Ctrl-C."""
         if not self.interactive:
-            # Whatever the locale: what is no UTF-8 comes as half surrogate pairs, which the chat refuses.
+            # Reads UTF-8 whatever the locale is. Invalid bytes become surrogates, which the chat refuses.
             line = sys.stdin.buffer.readline().decode("utf-8", "surrogateescape")
             return line.rstrip("\r\n") if line else None
-        # Importing it is what gives `input` its line editing and, while this process lives, its history.
+        # The import alone gives `input` line editing and, for this process, a history.
         import readline  # noqa: F401
 
         try:
@@ -117,23 +119,23 @@ class Terminal:
             return None
 
     def write(self, text: str) -> None:
-        """Part of an answer, as soon as it is there."""
+        """Writes a part of an answer at once."""
         sys.stdout.write(CONTROL.sub("\N{REPLACEMENT CHARACTER}", text))
         sys.stdout.flush()
 
     def write_dim(self, text: str) -> None:
-        """Part of what a model thinks before it answers; only people see it."""
+        """Writes a part of the model's reasoning. It is only displayed."""
         if self.interactive:
             sys.stdout.write(self._style(CONTROL.sub("\N{REPLACEMENT CHARACTER}", text), DIM))
             sys.stdout.flush()
 
     def note(self, text: str) -> None:
-        """Something about the answer, for people."""
+        """Writes a note about the answer for people."""
         if self.interactive:
             print(self._style(text, DIM), file=sys.stderr, flush=True)
 
     def _style(self, text: str, style: str, *, hidden: bool = False) -> str:
-        """The text in a style; `hidden` tells the line editor that the style takes no columns."""
+        """Returns the text in a style. `hidden`: tells the line editor that the style takes no columns."""
         if not self._colour:
             return text
         first, last = (f"\x01{style}\x02", f"\x01{PLAIN}\x02") if hidden else (style, PLAIN)
@@ -142,22 +144,22 @@ class Terminal:
 
 @dataclass(slots=True)
 class ChatHistory:
-    """One chat: the model that is asked, the system text, and the turns so far."""
+    """The model, the system text and the turns of one chat."""
 
     model: str
     system: str = ""
     max_tokens: int | None = None
-    """Most tokens of an answer; None leaves it to the server."""
+    """Most tokens of an answer; None leaves the limit to the server."""
     turns: list[tuple[str, str]] = field(default_factory=list)
-    """(role, text), oldest first: `user` and `assistant` in turn."""
+    """Turns as (role, text), oldest first: `user` and `assistant` alternate."""
 
     def messages(self) -> list[dict[str, str]]:
-        """As the API takes them."""
-        said = [("system", self.system)] if self.system else []
-        return [{"role": role, "content": text} for role, text in [*said, *self.turns]]
+        """Returns the turns as messages of the API."""
+        system = [("system", self.system)] if self.system else []
+        return [{"role": role, "content": text} for role, text in [*system, *self.turns]]
 
     def ask(self, text: str) -> dict[str, object]:
-        """The body of the next request; the question is part of the chat once `add_turn` is told."""
+        """Returns the body of the next request. `add_turn` must add the question to the chat afterwards."""
         body: dict[str, object] = {
             "model": self.model,
             "messages": [*self.messages(), {"role": "user", "content": text}],
@@ -165,11 +167,12 @@ class ChatHistory:
         return body if self.max_tokens is None else {**body, "max_tokens": self.max_tokens}
 
     def add_turn(self, question: str, answer: str) -> None:
-        """Keeps a question with its answer."""
+        """Adds a question and its answer to the chat."""
         self.turns += [("user", question), ("assistant", answer)]
 
     def save(self, path: Path) -> None:
-        """Writes a new file: JSON for `.json`, else Markdown. Raises OSError, also when the file exists."""
+        """Writes a new file: JSON for `.json`, otherwise Markdown. Raises OSError, also if the file
+        exists."""
         with path.open("x", encoding="utf-8") as file:
             file.write(self._as_json() if path.suffix == ".json" else self._as_markdown())
 
@@ -184,7 +187,7 @@ class ChatHistory:
 
 @dataclass(slots=True)
 class TypedAnswer:
-    """An answer as it arrives."""
+    """An answer while it arrives."""
 
     began: float
     text: str = ""
@@ -193,7 +196,8 @@ class TypedAnswer:
     usage: TokenUsage | None = None
 
     def figures(self) -> str:
-        """What people want to know of it: tokens, their rate, the wait for the first."""
+        """Returns the answer's figures as a text: tokens, tokens per second, and the time to the first
+        one."""
         if self.usage is None or not self.first:
             return self.finish
         took, wait = time.monotonic() - self.first, self.first - self.began
@@ -203,7 +207,7 @@ class TypedAnswer:
 
 
 class Chat:
-    """The loop: a line is a command or a question."""
+    """The loop of a chat: each line is a command or a question."""
 
     def __init__(self, client: Client, conversation: ChatHistory, terminal: Terminal) -> None:
         self.conversation = conversation
@@ -220,8 +224,8 @@ class Chat:
         }
 
     def talk(self) -> int:
-        """Until the input ends, or the user leaves; 1 when a pipe's question failed. Raises KeyboardInterrupt
-        at the second Ctrl-C in a row."""
+        """Runs until the input ends or the user leaves. Returns 1 if a question from a pipe failed. Raises
+        KeyboardInterrupt at the second Ctrl-C in a row."""
         interrupted = False
         while True:
             try:
@@ -236,7 +240,7 @@ class Chat:
                     raise
                 interrupted = True
                 self._terminal.note("(Ctrl-C again or Ctrl-D leaves)")
-            except Leave:
+            except LeaveChat:
                 break
         return FAILED if self._failed and not self._terminal.interactive else 0
 
@@ -250,7 +254,7 @@ class Chat:
             self._ask(line.removeprefix("/") if line.startswith("//") else line)
 
     def _ask(self, question: str) -> None:
-        """Streams the answer. One that Ctrl-C cut is kept as far as it went; one that failed is not."""
+        """Streams the answer. An answer that Ctrl-C ends is kept up to there; a failed one is not kept."""
         answer = TypedAnswer(began=time.monotonic())
         try:
             self._receive(self.conversation.ask(question), answer)
@@ -271,7 +275,7 @@ class Chat:
             for piece in pieces:
                 if (piece.text or piece.reasoning) and not answer.first:
                     answer.first = time.monotonic()
-                answer.text += piece.text  # before it is shown, so that what was seen is remembered
+                answer.text += piece.text  # first, so that the chat contains all that was displayed
                 answer.finish = piece.finish or answer.finish
                 answer.usage = piece.usage or answer.usage
                 self._terminal.write_dim(piece.reasoning)
@@ -287,9 +291,9 @@ class Chat:
         try:
             if name:
                 self.conversation.model = self._client.require_generating(name)
-            asked, names = self.conversation.model, self._client.list_models()
-            for each in names if asked in names else [*names, asked]:  # an alias is not listed
-                self._terminal.write(f"{each} (asked now)\n" if each == asked else f"{each}\n")
+            current, names = self.conversation.model, self._client.list_models()
+            for each in names if current in names else [*names, current]:  # the list contains no aliases
+                self._terminal.write(f"{each} (current now)\n" if each == current else f"{each}\n")
         except CallFailed as problem:
             self._fail(problem)
 
@@ -313,7 +317,7 @@ class Chat:
         self._terminal.write(f"{HELP}\n")
 
     def _quit(self, _: str) -> None:
-        raise Leave
+        raise LeaveChat
 
     def _reject_command(self, _: str) -> None:
         self._fail(f"there is no such command; there are: {' '.join(self._commands)}")

@@ -1,4 +1,4 @@
-"""`antiphon config`: the effective settings and where each came from. Starts nothing and opens no model."""
+"""`antiphon config`: the effective settings and the source of each. It starts nothing and opens no model."""
 
 import json
 from collections.abc import Iterator
@@ -20,22 +20,22 @@ SECRET_SETTINGS = frozenset({"api_key", "pepper", "url"})
 MASK = "***"
 
 Source = tuple[SourceKind, str]
-"""Where a value was said: the kind of source, and the file's path, the variable's name or the flag."""
+"""The source of a value: its kind, and the file's path, the variable's name or the flag."""
 DEFAULT: Source = (SourceKind.DEFAULT, "")
 DEMO: Source = (SourceKind.DEFAULT, "the demo model")
 
 Row = tuple[str, object, Source]
-"""One effective setting: `section.name` or `models.NAME.name`, its value, and where it was said."""
+"""An effective setting: `section.name` or `models.NAME.name`, its value and its source."""
 
 
-def run(asked: ServeOptions, as_json: bool) -> int:
-    """Prints them, and what `serve` refuses of them; returns the process's exit status."""
+def run(serve_options: ServeOptions, as_json: bool) -> int:
+    """Prints the settings, and the errors that `serve` would report; returns the exit status."""
     with report_errors():
-        settings = asked.load_settings()
+        settings = serve_options.load_settings()
         rows = [
-            *_list_sections(settings, asked),
-            *_list_models(settings, asked),
-            *_list_adapters_and_aliases(settings, asked),
+            *_list_sections(settings, serve_options),
+            *_list_models(settings, serve_options),
+            *_list_adapters_and_aliases(settings, serve_options),
         ]
     if as_json:
         print_json({key: {"value": value, "source": kind, "place": at} for key, value, (kind, at) in rows})
@@ -45,7 +45,7 @@ def run(asked: ServeOptions, as_json: bool) -> int:
             for key, value, (kind, at) in rows
         ]
         print_table(cells, "")
-        file = asked.find_file()
+        file = serve_options.find_file()
         where = file.absolute() if file else f"none; {SETTINGS_FILE} here would be read"
         print(f"\nsettings file: {where}")
     refused = list(find_refusals(settings))
@@ -58,16 +58,16 @@ def _format_value(value: object) -> str:
     return "none" if value is None or value == () else json.dumps(value)
 
 
-def _list_sections(settings: Settings, asked: ServeOptions) -> Iterator[Row]:
-    """The settings of every section, in the order of the documentation."""
-    sources = read_layers(*asked.list_sources())
+def _list_sections(settings: Settings, serve_options: ServeOptions) -> Iterator[Row]:
+    """Yields the settings of every section, in the order of the documentation."""
+    sources = read_layers(*serve_options.list_sources())
     for section in SECTIONS:
         for name, variable, _, _ in list_settings(section):
             value = getattr(getattr(settings, section), name)
             secret = name in SECRET_SETTINGS or (name == "store" and not str(value).startswith("sqlite:"))
             kinds = [kind for kind, layer in sources if name in layer.get(section, ())]
             places = {
-                SourceKind.FILE: str(asked.find_file()),
+                SourceKind.FILE: str(serve_options.find_file()),
                 SourceKind.VARIABLE: variable,
                 SourceKind.FLAG: format_flag(section, name),
             }
@@ -75,35 +75,36 @@ def _list_sections(settings: Settings, asked: ServeOptions) -> Iterator[Row]:
             yield f"{section}.{name}", MASK if secret and value else value, source
 
 
-def _list_models(settings: Settings, asked: ServeOptions) -> Iterator[Row]:
-    """The settings of each model: all of them come from the flags, or all from the file, or it is the
-    demo."""
-    in_file = [] if asked.models else read_layers(*asked.list_sources())[0][1].get("models", [])
+def _list_models(settings: Settings, serve_options: ServeOptions) -> Iterator[Row]:
+    """Yields the settings of each model. All models have one source: the flags, the file or the demo."""
+    in_file = (
+        [] if serve_options.models else read_layers(*serve_options.list_sources())[0][1].get("models", [])
+    )
     for index, model in enumerate(settings.models):
-        said: dict[str, Source] = {}
+        sources: dict[str, Source] = {}
         if in_file:
-            said = dict.fromkeys(in_file[index], (SourceKind.FILE, str(asked.find_file())))
+            sources = dict.fromkeys(in_file[index], (SourceKind.FILE, str(serve_options.find_file())))
         elif model.path == DEMO_MODEL["path"]:
-            said = dict.fromkeys(DEMO_MODEL, DEMO)
-        if asked.models:
-            said |= dict.fromkeys(("name", "path"), (SourceKind.FLAG, "--model"))
-        said |= {name: (SourceKind.FLAG, format_flag("models", name)) for name in asked.shared}
+            sources = dict.fromkeys(DEMO_MODEL, DEMO)
+        if serve_options.models:
+            sources |= dict.fromkeys(("name", "path"), (SourceKind.FLAG, "--model"))
+        sources |= {name: (SourceKind.FLAG, format_flag("models", name)) for name in serve_options.shared}
         for name in ModelSettings.__struct_fields__:
-            yield f"models.{model.name}.{name}", getattr(model, name), said.get(name, DEFAULT)
+            yield f"models.{model.name}.{name}", getattr(model, name), sources.get(name, DEFAULT)
 
 
-def _list_adapters_and_aliases(settings: Settings, asked: ServeOptions) -> Iterator[Row]:
-    """Adapters and aliases: all of a kind come from the flags, or the variable, or the file."""
+def _list_adapters_and_aliases(settings: Settings, serve_options: ServeOptions) -> Iterator[Row]:
+    """Yields adapters and aliases. All of one kind have one source: the flags, the variable or the file."""
 
-    def source(flags: object, option: str, said: object, variable: str) -> Source:
+    def source(flags: object, option: str, value: object, variable: str) -> Source:
         if flags:
             return SourceKind.FLAG, option
-        return (SourceKind.VARIABLE, variable) if said else (SourceKind.FILE, str(asked.find_file()))
+        return (SourceKind.VARIABLE, variable) if value else (SourceKind.FILE, str(serve_options.find_file()))
 
-    of_adapters = source(asked.adapters, "--lora", asked.list_adapters(), ADAPTERS_VARIABLE)
+    of_adapters = source(serve_options.adapters, "--lora", serve_options.list_adapters(), ADAPTERS_VARIABLE)
     for adapter in settings.adapters:
         yield f"adapters.{adapter.name}.path", adapter.path, of_adapters
         yield f"adapters.{adapter.name}.model", adapter.model, of_adapters
-    of_aliases = source(asked.aliases, "--alias", asked.list_aliases(), ALIASES_VARIABLE)
+    of_aliases = source(serve_options.aliases, "--alias", serve_options.list_aliases(), ALIASES_VARIABLE)
     for alias in settings.aliases:
         yield f"aliases.{alias.name}", alias.model, of_aliases

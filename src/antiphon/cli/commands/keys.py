@@ -1,4 +1,4 @@
-"""`antiphon keys` and `antiphon audit`: the keys of a running server, and who changed what."""
+"""`antiphon keys` and `antiphon audit`: the keys of a running server, and the record of changes."""
 
 from typing import Annotated
 
@@ -43,7 +43,7 @@ def list_keys(
     url: options.ServerUrl = None,
     as_json: options.Json = False,
 ) -> None:
-    """List keys, also those that ended."""
+    """List keys, also those that have ended."""
     with connect_admin(url) as server:
         found = [
             card
@@ -101,7 +101,7 @@ def create(
 
 @app.command()
 def show(key: Key, url: options.ServerUrl = None, as_json: options.Json = False) -> None:
-    """Show what a key may, and until when."""
+    """Show a key's permissions, limits and expiry."""
     with connect_admin(url) as server:
         _print_key(server.get("keys", key), as_json)
 
@@ -131,7 +131,7 @@ def update(
     url: options.ServerUrl = None,
     as_json: options.Json = False,
 ) -> None:
-    """Change what a key is for, what it may, or when it ends; what is not named stays."""
+    """Change a key's purpose, permissions or expiry; other fields stay as they are."""
     with connect_admin(url) as server:
         if (model and all_models) or (endpoint and all_endpoints):
             raise SettingsError("a key is for some or for all, not both")
@@ -157,16 +157,16 @@ def rotate(
     url: options.ServerUrl = None,
     as_json: options.Json = False,
 ) -> None:
-    """Make a key that may what the old one may, and print it this once; the old one ends."""
+    """Make a key with the old one's permissions, and print it this once; the old one ends."""
     with connect_admin(url) as server:
         seconds = parse_duration(overlap)
         is_kept = read_operator_key() is not None and _is_kept(server, key)
         card = server.send("POST", "keys", key, "rotate", overlap=seconds)
-        kept = keep_operator_key(str(card.get("secret"))) if is_kept else ""
+        message = keep_operator_key(str(card.get("secret"))) if is_kept else ""
         _show_once(card, as_json)
         say(f"{key} ends in {overlap} at the latest" if seconds else f"{key} has ended")
-        if kept:
-            say(kept)
+        if message:
+            say(message)
 
 
 @app.command()
@@ -183,14 +183,14 @@ def audit(
     url: options.ServerUrl = None,
     as_json: options.Json = False,
 ) -> None:
-    """List who changed what of projects, users and keys."""
+    """List changes to projects, users and keys, with their authors."""
     with connect_admin(url) as server:
         found = server.list("audit", most=most, query={"target": target} if target else None)
         print_list("audit", found, _format_audit_row, "nothing was changed", as_json)
 
 
 def _show_once(card: Card, as_json: bool) -> None:
-    """The key alone on standard output."""
+    """Prints the key alone to standard output; the note goes to standard error."""
     print_id(card, as_json, "secret")
     ends = card.get("expires_at")
     until = f", which ends at {format_time(ends)} UTC" if isinstance(ends, int) else ""
@@ -199,15 +199,15 @@ def _show_once(card: Card, as_json: bool) -> None:
 
 
 def _is_kept(server: Admin, key: str) -> bool:
-    """Whether it is the operator's key of this machine."""
+    """Whether the key is the operator's key of this machine."""
     try:
         return is_operator_key(server.get("keys", key))
-    except CallFailed:  # who may rotate may yet not read; another fault shows in the next call
+    except CallFailed:  # some callers may rotate keys but not read them; other errors recur
         return False
 
 
 def _print_key(card: Card, as_json: bool) -> None:
-    """A line for each field, its limits in words."""
+    """Prints a line for each field, with the limits in words."""
     if as_json:
         print_json(card)
     else:

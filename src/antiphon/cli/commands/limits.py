@@ -1,4 +1,4 @@
-"""`antiphon limits`: the limits and budgets of a running server, and how limits are written in words."""
+"""`antiphon limits`: the limits and budgets of a running server, and the notation of limits."""
 
 from typing import Annotated
 
@@ -15,7 +15,7 @@ from antiphon.errors import SettingsError
 app = options.make_group("limits", "Limits and budgets of a running server.")
 
 LONGEST = 300
-"""Digits of a number."""
+"""Most digits of a number."""
 
 Limit = Annotated[str, typer.Argument(help="Its id, as `limits list` shows it.")]
 NONE = "there is no limit that you may see; antiphon limits set project ID requests 600 --per minute sets one"
@@ -30,7 +30,7 @@ def list_limits(
     url: options.ServerUrl = None,
     as_json: options.Json = False,
 ) -> None:
-    """List limits, without how they stand."""
+    """List limits, without their current use."""
     chosen: dict[str, str] = {"subject": subject} if subject else {}
     chosen |= {"target": target} if target else {}
     with connect_admin(url) as server:
@@ -54,7 +54,7 @@ def set_limit(
     url: options.ServerUrl = None,
     as_json: options.Json = False,
 ) -> None:
-    """Set a limit, or another amount where there is such a limit; prints its id."""
+    """Set a limit, or change the amount of an existing one; prints its id."""
     with connect_admin(url) as server:
         _require_window(measure, window, "--per ")
         fields: dict[str, object] = {"measure": measure, "window": window, "models": models}
@@ -74,7 +74,7 @@ def set_limit(
 
 @app.command()
 def show(limit: Limit, url: options.ServerUrl = None, as_json: options.Json = False) -> None:
-    """Show a limit, what is left of it, and in how many seconds all of it is there again."""
+    """Show a limit, what is left of it, and the seconds until all of it is available again."""
     with connect_admin(url) as server:
         card = server.get("limits", limit)
         amounts = {} if as_json else {name: _get_amount(card, name) for name in ("amount", "remaining")}
@@ -95,8 +95,8 @@ def _format_row(card: Card) -> dict[str, str]:
 
 
 def parse_limit(text: str) -> Card:
-    """A limit of a key as the server takes it, of `requests=600/minute`, `cost=12.50/month` or
-    `concurrent=4`. Raises SettingsError and CallFailed."""
+    """Parses a key's limit, such as `requests=600/minute`, `cost=12.50/month` or `concurrent=4`. Raises
+    SettingsError and CallFailed."""
     name, _, rest = text.partition("=")
     amount, _, window = rest.partition("/")
     if name not in set(Measure) or not amount:
@@ -110,18 +110,18 @@ def parse_limit(text: str) -> Card:
     return fields | ({"window": window} if window else {})
 
 
-def _require_window(measure: Measure, window: str | None, mark: str, said: str = "") -> None:
-    """Raises SettingsError where a measure is counted in another time than is said. `mark`: what
-    stands before the window where a caller says one; `said`: what stands before that."""
+def _require_window(measure: Measure, window: str | None, mark: str, prefix: str = "") -> None:
+    """Raises SettingsError for a window that the measure does not have. `mark`: the text before the window in
+    the caller's notation. `prefix`: the text before the mark."""
     if measure is Measure.CONCURRENT and window is not None:
         raise SettingsError(f"{measure} is counted at once: leave {mark}{window} out")
     if measure is not Measure.CONCURRENT and window not in set(Window):
         windows = f"{', '.join(list(Window)[:-1])} or {list(Window)[-1]}"
-        raise SettingsError(f"{measure} is counted in a time: say {said}{mark}{windows}")
+        raise SettingsError(f"{measure} is counted in a time: say {prefix}{mark}{windows}")
 
 
 def _parse_amount(measure: Measure, amount: str) -> int:
-    """As the server counts: of cost nano-units. Raises CallFailed."""
+    """Parses an amount in the server's unit; costs are in nano-units. Raises CallFailed."""
     is_number = amount.isascii() and amount.isdecimal() and len(amount) <= LONGEST
     of_cost = measure is Measure.COST
     counted = parse_decimal(amount) if of_cost else int(amount) if is_number else None
@@ -134,7 +134,7 @@ def _parse_amount(measure: Measure, amount: str) -> int:
 
 
 def _get_amount(card: Card, name: str) -> str:
-    """A field of a limit's card."""
+    """Returns a field of a limit's card as a text."""
     amount = card.get(name)
     if not isinstance(amount, int):
         return "-"
@@ -142,7 +142,7 @@ def _get_amount(card: Card, name: str) -> str:
 
 
 def _describe(card: Card) -> str:
-    """What a limit limits: `600 requests per minute`."""
+    """Describes a limit, as in `600 requests per minute`."""
     window = card.get("window")
     often = "at once" if window is None else f"per {window}"
     noun = "requests" if card.get("measure") == Measure.CONCURRENT else str(card.get("measure"))
@@ -150,7 +150,7 @@ def _describe(card: Card) -> str:
 
 
 def describe_limits(cards: object) -> str:
-    """All of a key's, with the models that they are for."""
+    """Describes all limits of a key, with their models."""
     found = [each for each in cards if isinstance(each, dict)] if isinstance(cards, list) else []
     return ", ".join(
         _describe(card) + ("" if card.get("models") is None else f" to {card.get('models')}")

@@ -1,4 +1,4 @@
-"""`antiphon lora`: load, list and unload LoRA adapters of a running server. Reads no adapter itself."""
+"""`antiphon lora`: load, list and unload LoRA adapters of a running server. It reads no adapter itself."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ DEPLOY = "/empower/api/v1/lora"
 HUB = "hf:"
 
 SHORT = 23
-"""Characters of a root in the table: `sha256:` and enough of the digest."""
+"""Characters of a root in the table: `sha256:` and the beginning of the digest."""
 
 
 @app.command()
@@ -95,7 +95,8 @@ def _make_client(url: str | None) -> Iterator["Client"]:
 
 
 def _parse_deployment(path: str) -> dict[str, object]:
-    """`hf:OWNER/REPO[@REVISION][:FILE.gguf]` as a deployment asks for it; the server checks it."""
+    """Converts `hf:OWNER/REPO[@REVISION][:FILE.gguf]` to the fields of a deployment; the server checks
+    them."""
     place, colon, file = path.removeprefix(HUB).partition(":")
     repository, _, revision = place.partition("@")
     body: dict[str, object] = {"model_name": repository + colon + file, "model_source": "HF_HUB"}
@@ -103,7 +104,7 @@ def _parse_deployment(path: str) -> dict[str, object]:
 
 
 def _to_absolute(path: str) -> str:
-    """A path that exists here in full, so that it means the same to a server that was started elsewhere on
-    this machine; any other is the server's to find."""
+    """Makes a path absolute if it exists here, since the server may run in another directory. Any other path
+    is left to the server."""
     here = Path(path).expanduser()
     return str(here.absolute()) if here.exists() else path

@@ -1,4 +1,4 @@
-"""`antiphon models`: fetch, convert, list and remove model files. Serves nothing."""
+"""`antiphon models`: fetch, convert, list and remove model files. It serves nothing."""
 
 import os
 import sys
@@ -23,7 +23,7 @@ app = options.make_group("models", "Fetch, convert, list and remove model files.
 
 
 class ModelKind(StrEnum):
-    """Formats that encoders are written in."""
+    """Types in which an encoder's matrices are written."""
 
     F32 = "f32"
     F16 = "f16"
@@ -63,7 +63,7 @@ def convert(
 
 @app.command("list")
 def list_models(config: options.Config = None, as_json: options.Json = False) -> None:
-    """List what was fetched, with its size and what names it."""
+    """List fetched models with their sizes and references."""
 
     with _find_cache(config) as cache:
         entries, leftovers = cache.entries(), cache.leftovers()
@@ -92,7 +92,7 @@ def remove(
 
 @contextmanager
 def _load_hub_settings(config: options.Config) -> "Iterator[HubSettings]":
-    """The settings of the hub; an error ends the command."""
+    """Yields the settings of the hub. An error ends the command."""
     with report_errors(when_interrupted="stopped; the same command goes on from what has arrived"):
         from antiphon.cli.serve_options import ServeOptions
 
@@ -101,7 +101,7 @@ def _load_hub_settings(config: options.Config) -> "Iterator[HubSettings]":
 
 @contextmanager
 def _find_cache(config: options.Config) -> "Iterator[HubCache]":
-    """Where fetched models are; an error ends the command."""
+    """Yields the cache of fetched models. An error ends the command."""
     with _load_hub_settings(config) as settings:
         from antiphon.cli.model_files import find_cache
 
@@ -109,7 +109,7 @@ def _find_cache(config: options.Config) -> "Iterator[HubCache]":
 
 
 def _convert(source: Path, out: Path, kind: str) -> Path:
-    """Writes one file out of a directory of saved weights, whole or not at all. Raises ModelFileError."""
+    """Converts a directory of saved weights to one file, completely or not at all. Raises ModelFileError."""
     from antiphon.weights.convert.bert import convert_bert
 
     if not (source / "config.json").is_file():
@@ -127,7 +127,8 @@ def _convert(source: Path, out: Path, kind: str) -> Path:
 
 
 def _remove(cache: "HubCache", text: str) -> list[str]:
-    """Removes what the text names; a line for each. Raises SettingsError where it names nothing or two."""
+    """Removes the files that the text names; returns a line for each. Raises SettingsError if it names none
+    or several."""
     entries = cache.entries()
     repository = text.removeprefix("hf:")
     if repository != text and ":" not in repository:

@@ -1,4 +1,4 @@
-"""`antiphon projects` and `antiphon users`: who is in which project of a running server."""
+"""`antiphon projects` and `antiphon users`: projects, users and memberships of a running server."""
 
 from typing import Annotated
 

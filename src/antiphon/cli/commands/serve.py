@@ -1,7 +1,7 @@
-"""`antiphon serve`: settles the settings, checks the model files, hands both to the supervisor, shows the
-panel.
+"""`antiphon serve`: loads the settings, checks the model files, starts the supervisor with both, and prints
+the panel.
 
-Everything that can be refused without starting a process is refused here, in one line.
+Every error that can be found without starting a process is reported here, in one line.
 """
 
 import json
@@ -26,26 +26,26 @@ from antiphon.weights.gguf import read_header
 from antiphon.weights.kv_cache_size import CacheOptions, available_memory, fit_cache, fit_text_length
 
 GENERATING = ("cells", "layout", "step_latency", "keep_prefixes", "tool_calls", "reasoning")
-"""Settings of a model that are about making tokens."""
+"""Settings of a model that only concern the generation of tokens."""
 
 SPOOL_OF_ONE = 4 * MIB
-"""Bytes of the ledger's spool that one HTTP process needs: the files that it writes into and has ready, and
-one to go on with."""
+"""Least bytes of the spool for each HTTP process: its current file, its spare file, and room for one more."""
 
 WEIGHTS_SHARE = 0.5
-"""Part of the free memory that weights are copied into: KV caches and buffers come on top."""
+"""Share of the free memory up to which weights are copied into memory. KV caches and buffers need the
+rest."""
 
 
-def run(asked: ServeOptions) -> int:
-    """Serves until told to stop; returns the process's exit status."""
+def run(serve_options: ServeOptions) -> int:
+    """Serves until a signal; returns the exit status."""
     try:
-        settings = prepare_settings(asked)
+        settings = prepare_settings(serve_options)
         configure(settings.log.level, settings.log.format)
         with publish_notice(find_home(os.environ, Path.home())) as notice:
 
-            def serving(said: ServingInfo) -> None:
-                notice.serves(said.url, settings.server.workers)
-                print(format_panel(settings, said), flush=True)
+            def serving(info: ServingInfo) -> None:
+                notice.serves(info.url, settings.server.workers)
+                print(format_panel(settings, info), flush=True)
 
             return supervise(settings, serving, on_replaced=notice.record_restart)
     except AntiphonError as error:
@@ -53,12 +53,12 @@ def run(asked: ServeOptions) -> int:
         return 1
 
 
-def prepare_settings(asked: ServeOptions) -> Settings:
+def prepare_settings(serve_options: ServeOptions) -> Settings:
     """Fetches, checks and sizes every model, keeps every adapter, and returns the settings.
 
     Raises a StartupError.
     """
-    settings = asked.load_settings()
+    settings = serve_options.load_settings()
     require_keys(settings)
     models = place_weights(
         [size_model(fetch(model, settings.hub)) for model in settings.models], available_memory()
@@ -91,7 +91,7 @@ def require_keys(settings: Settings) -> None:
 
 
 def require_spool(settings: Settings) -> None:
-    """Raises SettingsError where the spool has no room for the files of every HTTP process."""
+    """Raises SettingsError if the spool is too small for the files of all HTTP processes."""
     workers, most = settings.server.workers, settings.ledger.spool_bytes
     if most < workers * SPOOL_OF_ONE:
         raise SettingsError(
@@ -101,7 +101,7 @@ def require_spool(settings: Settings) -> None:
 
 
 def find_refusals(settings: Settings) -> Iterator[SettingsError]:
-    """Yields the combinations of settings that a start refuses, in its order."""
+    """Yields an error for each combination of settings that a start refuses."""
     for rule in (require_keys, require_spool) if settings.keys.enabled else (require_keys,):
         try:
             rule(settings)
@@ -110,15 +110,15 @@ def find_refusals(settings: Settings) -> Iterator[SettingsError]:
 
 
 def place_weights(models: list[ModelSettings], free: int) -> list[ModelSettings]:
-    """Decides for `auto` models whether weights are in memory: while they take at most WEIGHTS_SHARE of
-    the free bytes."""
+    """Decides for `auto` models whether their weights are copied into memory: up to WEIGHTS_SHARE of the free
+    bytes."""
     taken = sum(read_header(Path(model.path)).size for model in models if model.weights != "file")
     where = "memory" if taken <= WEIGHTS_SHARE * free else "file"
     return [change_model(model, weights=where) if model.weights == "auto" else model for model in models]
 
 
 def size_model(model: ModelSettings) -> ModelSettings:
-    """The model with an absolute path and a context length that its weights and the memory allow."""
+    """Returns the model with an absolute path and a context length that its weights and the memory allow."""
     path = Path(model.path).expanduser().absolute()
     header = read_header(path)
     if model.context_length and header.context_length and model.context_length > header.context_length:
@@ -139,7 +139,8 @@ def size_model(model: ModelSettings) -> ModelSettings:
 
 
 def _require_embedding(model: ModelSettings) -> None:
-    """Raises SettingsError for a setting that says how tokens are made, of a model that makes none."""
+    """Raises SettingsError if an embedding model has a setting that only concerns the generation of
+    tokens."""
     for name in GENERATING:
         if getattr(model, name) != MODEL_DEFAULTS[name]:
             raise SettingsError(
@@ -148,19 +149,19 @@ def _require_embedding(model: ModelSettings) -> None:
 
 
 def read_cache_options(model: ModelSettings) -> CacheOptions:
-    """The options of the model's KV cache in its settings."""
+    """Returns the options of the model's KV cache."""
     pool = model.layout == "pool" and not model.exact
     return CacheOptions(model.sequences, model.context_length, model.cells, model.kv_type, pool)
 
 
 def describe_room(model: ModelSettings) -> str:
-    """How many tokens a sized model holds, for people."""
-    said = f"{model.sequences} x {model.context_length} tokens"
-    return f"{said}, {model.cells} in all" if model.cells else said
+    """Describes the context and the sequences of a sized model, for people."""
+    size = f"{model.sequences} x {model.context_length} tokens"
+    return f"{size}, {model.cells} in all" if model.cells else size
 
 
 def make_example(model: str, info: EngineInfo) -> tuple[str, dict[str, object]]:
-    """A first request: its path and body."""
+    """Returns the path and the body of a first request."""
     question = "What is Antiphon?"
     if info.embedding is not None:
         return "/v1/embeddings", {"model": model, "input": question}

@@ -1,4 +1,4 @@
-"""`antiphon store`: where the database stands, bringing it up to date, and another operator's key."""
+"""`antiphon store`: shows and upgrades the database's schema, and creates another operator's key."""
 
 import os
 from collections.abc import Iterator
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from antiphon.store.database import Database
 
 MAKER = "antiphon store admin-key"
-"""Who the audit says made a key on the machine itself."""
+"""The author in the audit of a key that this command makes."""
 
 app = options.make_group("store", "The database of projects, users and keys.")
 
 
 @app.command()
 def status(config: options.Config = None) -> None:
-    """Say where the database stands, and what an upgrade would do."""
+    """Show the state of the database's schema, and what an upgrade would do."""
     with _open_database(config) as database:
         if not _print_status(database):
             raise typer.Exit(FAILED)
@@ -76,7 +76,7 @@ def admin_key(
 
 @contextmanager
 def _open_database(config: Path | None) -> "Iterator[Database]":
-    """The database of the settings; an error ends the command."""
+    """Opens the database of the settings. An error ends the command."""
     with report_errors():
         from antiphon.cli.bootstrap import find_store_url
         from antiphon.cli.serve_options import ServeOptions, find_home
@@ -91,7 +91,7 @@ def _open_database(config: Path | None) -> "Iterator[Database]":
 
 
 def _print_status(database: "Database") -> bool:
-    """Whether nothing is to be done."""
+    """Prints the schema's state. Returns whether it needs no upgrade."""
     standing = database.schema_state()
     print(f"database: {database.shown}")
     print(f"revision: {standing.found or 'none, it is empty'} (this version wants {standing.wanted})")

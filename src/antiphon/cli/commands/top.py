@@ -1,9 +1,7 @@
-"""`antiphon top`: what a running server does now, from its /metrics page, again and again or once.
+"""`antiphon top`: shows what a running server does now, once or continuously, from its /metrics page.
 
-Rates and percentiles are of the last few seconds. The server computes none of them, and is asked for nothing
-else.
-
-Rates, percentiles and shares are computed from two readings of /metrics.
+Rates, percentiles and shares are computed here from two readings of the page, a few seconds apart. The server
+is asked for nothing else.
 """
 
 import sys
@@ -34,27 +32,27 @@ from antiphon.cli.output import (
 )
 
 WINDOW = 5.0
-"""Seconds that rates and percentiles are of, at least: shorter ones jump, longer ones lag."""
+"""Least seconds between the two readings. Shorter times give unsteady figures, longer ones late figures."""
 
 PATIENCE = 5.0
-"""Seconds to wait for a page: a server makes one within two."""
+"""Seconds to wait for a page. A server renders one within two."""
 
 NOT_FOUND = 404
 
 FOR_GOOD = frozenset({UNAUTHORIZED, FORBIDDEN, NOT_FOUND})
-"""Statuses that asking again does not mend."""
+"""Statuses after which another try is useless."""
 
 DIGEST = 16
-"""Characters of an adapter's digest: enough to tell it from others."""
+"""Characters of an adapter's digest that are shown."""
 
 NAME = 14
-"""Columns of a model's name, so that a table fits into eighty."""
+"""Columns of a model's name, so that a table fits into 80 columns."""
 
 BAR = 20
-"""Columns of the bar of cells."""
+"""Columns of the bar that shows used cells."""
 
 LONG = 10.0
-"""Seconds from which a latency is written in seconds."""
+"""Latencies from this one on are shown in seconds instead of milliseconds."""
 
 ENGINE = "antiphon_engine_"
 
@@ -63,24 +61,25 @@ Labels = frozenset[tuple[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One page."""
+    """The figures of one page."""
 
     when: float
-    """Monotonic seconds."""
+    """The time of the reading, in monotonic seconds."""
     samples: Mapping[tuple[str, Labels], float]
 
     def value(self, name: str, **labels: str) -> float | None:
-        """None when the page does not hold it."""
+        """Returns a value; None if the page lacks it."""
         return self.samples.get((name, frozenset(labels.items())))
 
     def labels(self, name: str, label: str, **given: str) -> list[str]:
-        """The values of one label of a family, in the order of the page; `given` are the others of it."""
+        """Returns the values of one label of a family, in the page's order. `given`: required values of other
+        labels."""
         wanted = frozenset(given.items())
         found = (dict(labels) for each, labels in self.samples if each == name and wanted <= labels)
         return list(dict.fromkeys(labels[label] for labels in found if label in labels))
 
     def buckets(self, name: str, model: str) -> dict[float, float]:
-        """A histogram: how many were at most each bound."""
+        """Returns a histogram's cumulative counts, by upper bound."""
         bounds = self.labels(f"{name}_bucket", "le", model=model)
         counts = {bound: self.value(f"{name}_bucket", model=model, le=bound) for bound in bounds}
         return {float(bound): count for bound, count in counts.items() if count is not None}
@@ -88,7 +87,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Percentiles between two readings in seconds, as exact as the buckets."""
+    """Percentiles in seconds between two readings, as exact as the histogram's buckets."""
 
     p50: float
     p95: float
@@ -96,48 +95,49 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class AdapterRates:
-    """One adapter of a model."""
+    """The figures of one adapter of a model."""
 
     adapter: str
-    """Digest of its content."""
+    """The digest of its content."""
     queued: int
     running: int
     made: float | None
-    """Tokens a second."""
+    """Tokens per second."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelRates:
-    """One model. What cannot be known is None: rates of a first reading, or of an engine that began anew."""
+    """The figures of one model. Unknown figures are None, such as rates after the first reading or after an
+    engine's restart."""
 
     model: str
     up: bool
     queued: int = 0
     running: int = 0
     computed: float | None = None
-    """Prompt tokens a second."""
+    """Prompt tokens per second that were computed."""
     cached: float | None = None
-    """Prompt tokens a second that needed no computing."""
+    """Prompt tokens per second that came from the prefix cache."""
     made: float | None = None
-    """Completion tokens a second."""
+    """Completion tokens per second."""
     first_token: Latency | None = None
     inter_token: Latency | None = None
     cells: int = 0
     cells_used: int = 0
     cells_cached: int = 0
     prefix_hits: float | None = None
-    """Share of the sequences admitted that shared a prefix."""
+    """The share of admitted sequences that reused a prefix."""
     preempted: int = 0
-    """So far."""
+    """Total since the engine's start."""
     refused: int = 0
-    """So far."""
+    """Total since the engine's start."""
     adapters: tuple[AdapterRates, ...] = ()
 
 
 def run(url: str | None, interval: float, once: bool, as_json: bool) -> None:
     """Shows the figures until Ctrl-C, or once."""
     with report_errors(), suppress(KeyboardInterrupt):
-        top = Top(Client(*find_server(url), patience=PATIENCE), interval)
+        top = MetricsMonitor(Client(*find_server(url), patience=PATIENCE), interval)
         top.look()
         if as_json or once:
             time.sleep(interval)
@@ -153,8 +153,8 @@ def run(url: str | None, interval: float, once: bool, as_json: bool) -> None:
             top.watch()
 
 
-class Top:
-    """The readings of one server."""
+class MetricsMonitor:
+    """The readings of one server, and their display."""
 
     def __init__(self, client: Client, interval: float) -> None:
         self._client = client
@@ -163,14 +163,14 @@ class Top:
         self._problem = ""
 
     def look(self) -> None:
-        """Reads the page once more. Raises CallFailed."""
+        """Reads the page again. Raises CallFailed."""
         try:
             reading = parse_page(self._client.get_text("/metrics"), time.monotonic())
         except CallFailed as problem:
             if problem.status != NOT_FOUND:
                 raise
-            said = "the server has no /metrics page: it is another one, or older than this command"
-            raise CallFailed(said, status=NOT_FOUND) from None
+            reason = "the server has no /metrics page: it is another one, or older than this command"
+            raise CallFailed(reason, status=NOT_FOUND) from None
         except ValueError:
             raise self._build_failure() from None
         if not reading.labels("antiphon_build_info", "version"):
@@ -183,7 +183,7 @@ class Top:
         return CallFailed(f"{self._client.url} does not answer like Antiphon")
 
     def watch(self) -> None:
-        """Draws until interrupted. A server that goes away is waited for."""
+        """Draws until interrupted. If the server stops answering, it waits for it."""
         with Live(console=Console(highlight=False), screen=True, auto_refresh=False) as live:
             while True:
                 live.update(self.page(), refresh=True)
@@ -203,7 +203,7 @@ class Top:
         return compute_rates(self._readings[0], self._readings[-1])
 
     def page(self) -> RenderableType:
-        """Builds what is drawn."""
+        """Builds the display."""
         head = Text(
             f"antiphon top  {escape_unprintable(self._client.url)}  {escape_unprintable(self._release())}"
         )
@@ -215,7 +215,7 @@ class Top:
         return Group(head, Text(away), *build_tables(self.models()))
 
     def as_object(self) -> dict[str, object]:
-        """Times in seconds, rates per second."""
+        """Returns the figures for JSON: times in seconds, rates per second."""
         models = [asdict(model) for model in self.models()]
         return {"url": self._client.url, "release": self._release(), "models": models}
 
@@ -224,7 +224,7 @@ class Top:
 
 
 def build_tables(models: Iterable[ModelRates]) -> list[RenderableType]:
-    """Load and latencies of each model, its cells, and its adapters."""
+    """Builds the tables of loads, latencies, cells and adapters."""
     loads = _build_table("model", "wait", "run", "prompt\ntok/s", "cached\ntok/s", "made\ntok/s")
     for heading in ("first token\np50/p95 ms", "per token\np50/p95 ms"):
         loads.add_column(heading, justify="right", no_wrap=True)
@@ -253,7 +253,7 @@ def build_tables(models: Iterable[ModelRates]) -> list[RenderableType]:
 
 
 def _build_table(first: str, *figures: str) -> Table:
-    """Names to the left, figures to the right."""
+    """Builds an empty table with names on the left and figures on the right."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column(first, no_wrap=True, max_width=NAME)
     for heading in figures:
@@ -278,14 +278,14 @@ def _format_milliseconds(seconds: float) -> str:
 
 
 def parse_page(page: str, when: float) -> Reading:
-    """Raises ValueError for what is no such page."""
+    """Parses a page. Raises ValueError for any other text."""
     families = text_string_to_metric_families(page)
     samples = (sample for family in families for sample in family.samples)
     return Reading(when, {(each.name, frozenset(each.labels.items())): each.value for each in samples})
 
 
 def compute_rates(earlier: Reading, later: Reading) -> tuple[ModelRates, ...]:
-    """Every model of the server, in its order."""
+    """Computes the figures of every model, in the page's order."""
     models = later.labels(f"{ENGINE}up", "model")
     return tuple(_Pair(earlier, later, model).rates() for model in models)
 
@@ -340,7 +340,7 @@ class _Pair:
         return grown / seconds if grown is not None and seconds > 0 else None
 
     def _compute_increase(self, name: str, **labels: str) -> float | None:
-        """How much a counter grew; None when one reading lacks it, or it was reset."""
+        """Returns the increase of a counter; None if a reading lacks it or it was reset."""
         before = self.earlier.value(ENGINE + name, model=self.model, **labels)
         now = self.later.value(ENGINE + name, model=self.model, **labels)
         return now - before if before is not None and now is not None and now >= before else None

@@ -1,6 +1,6 @@
-"""`antiphon usage`: what was used of a running server, as a table and over time, or as a file.
+"""`antiphon usage`: the usage of a running server, as a table with a chart over time, or as a file.
 
-An option that would not act is refused here by its name, before anything is sent.
+An option without effect is refused here by its name, before a request is sent.
 """
 
 import sys
@@ -17,10 +17,10 @@ from antiphon.errors import SettingsError
 
 SHAPES = ("table", "csv", "json")
 LINES = "jsonl"
-"""What the server calls lines of JSON."""
+"""The server's name for lines of JSON."""
 
 app = typer.Typer(rich_markup_mode=None)
-"""Without a name: its command is one of those that it is put beside."""
+"""An app without a name: its command is added to the main ones."""
 
 
 @app.command()
@@ -53,15 +53,15 @@ def usage(
     shape: Annotated[str | None, typer.Option("--format", help="table, csv or json. [table]")] = None,
     url: options.ServerUrl = None,
 ) -> None:
-    """Show what was used, what it cost, and how it went over time."""
+    """Show the usage and its cost, in total and over time."""
     from antiphon.cli.commands.usage_report import ROWS, Selection, print_report
 
     with connect_admin(url) as server:
-        form = _parse_form(shape, entries)
+        form = _parse_format(shape, entries)
         if entries:
             _require_no_sums(by, most)
         chosen = _parse_conditions(project, only or [])
-        selection = Selection("model" if by is None else by, *_parse_stretch(since, until), chosen)
+        selection = Selection("model" if by is None else by, *_parse_time_range(since, until), chosen)
         if form == "table":
             print_report(server, selection, most or ROWS)
         elif entries:
@@ -73,14 +73,14 @@ def usage(
 
 
 def _write(parts: Iterable[bytes]) -> None:
-    """To standard output, as the server sends it."""
+    """Writes the parts to standard output as the server sends them."""
     for part in parts:
         sys.stdout.buffer.write(part)
     sys.stdout.buffer.flush()
 
 
-def _parse_form(shape: str | None, entries: bool) -> str:
-    """As what the server is asked, or `table`. Raises SettingsError."""
+def _parse_format(shape: str | None, entries: bool) -> str:
+    """Returns the format to request from the server, or `table`. Raises SettingsError."""
     if entries and shape is None:
         raise SettingsError("--entries is for files: say --format csv or --format json beside it")
     if entries and shape == "table":
@@ -91,7 +91,7 @@ def _parse_form(shape: str | None, entries: bool) -> str:
 
 
 def _require_no_sums(by: str | None, most: int | None) -> None:
-    """Raises SettingsError for what says how sums are made, where there are none."""
+    """Raises SettingsError for options of sums where the output has none."""
     if by is not None:
         raise SettingsError(
             f"--by {by} is for sums; --entries gives every generation by itself: leave one out"
@@ -103,8 +103,8 @@ def _require_no_sums(by: str | None, most: int | None) -> None:
         )
 
 
-def _parse_stretch(since: str, until: str | None) -> tuple[int, int]:
-    """The Unix seconds in which it begins and ends. Raises SettingsError."""
+def _parse_time_range(since: str, until: str | None) -> tuple[int, int]:
+    """Returns the begin and the end in Unix seconds. Raises SettingsError."""
     begins = _parse_second("--since", since)
     ends = now() + 1 if until is None else _parse_second("--until", until)
     if begins >= ends:
@@ -121,18 +121,18 @@ def _parse_second(option: str, text: str) -> int:
 
 
 def _parse_conditions(project: str | None, only: Sequence[str]) -> dict[str, str]:
-    """The conditions by name. Raises SettingsError."""
-    said = {} if project is None else {EntryField.PROJECT.value: project}
+    """Parses the conditions by name. Raises SettingsError."""
+    conditions = {} if project is None else {EntryField.PROJECT.value: project}
     for text in only:
         name, equals, value = text.partition("=")
         if not equals:
             raise SettingsError(f"--only {text}: it takes NAME=VALUE")
-        if name in said:
+        if name in conditions:
             also = "--project" if project is not None and name == EntryField.PROJECT else "--only"
             raise SettingsError(f"--only {text}: {also} says {name} already, and there is one of it")
         _require_condition(name, text)
-        said[name] = value
-    return said
+        conditions[name] = value
+    return conditions
 
 
 def _require_condition(name: str, text: str) -> None:

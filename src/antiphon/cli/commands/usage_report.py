@@ -1,4 +1,4 @@
-"""What `antiphon usage` draws: bars of requests over time, and a table of sums."""
+"""The display of `antiphon usage`: bars of requests over time, and a table of sums."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,15 +14,16 @@ from antiphon.cli.admin_client import Admin
 from antiphon.cli.output import PIPE, CallFailed, Card, escape_unprintable, format_time
 
 ROWS = 20
-"""Rows of the table where the caller does not say how many."""
+"""Default number of the table's rows."""
 BAR = 40
 """Columns of the longest bar."""
 DAY = 24 * 3600
 BUCKETS = ("hour", "day", "week", "month")
 LONGEST = (2 * DAY, 40 * DAY, 280 * DAY)
-"""Seconds up to which hours, days and weeks are drawn: a chart has about forty lines."""
+"""Longest ranges, in seconds, that are drawn by hours, by days and by weeks. A chart then has about forty
+lines."""
 NAMED = {"project": ("name",), "user": ("name",), "key": ("prefix", "note")}
-"""By which fields people know what has an id."""
+"""Fields that people know an object by, for each dimension of ids."""
 FIGURES = {
     "requests": "REQUESTS",
     "failed": "FAILED",
@@ -35,7 +36,7 @@ MEANS = {"mean_ttft_ms": "TTFT MS", "mean_total_ms": "TOTAL MS"}
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which entries are summed, by what; times in Unix seconds."""
+    """Which entries are summed, and by which dimensions; times in Unix seconds."""
 
     by: str
     since: int
@@ -43,12 +44,12 @@ class Selection:
     conditions: Mapping[str, str] = field(default_factory=dict)
 
     def query(self, **more: str) -> dict[str, str]:
-        """As the server takes it."""
+        """Returns the parameters of the server's query."""
         return {"since": str(self.since), "until": str(self.until), **self.conditions, **more}
 
 
 def print_report(server: Admin, selection: Selection, most: int) -> None:
-    """Asks for the sums, and over time where they are not by time, and draws both."""
+    """Fetches the sums and draws them; also draws a chart over time, unless they are grouped by time."""
     report = server.get("usage", **selection.query(by=selection.by, limit=str(most)))
     by = [each for each in selection.by.split(",") if each]
     parts: list[RenderableType] = [f"{format_time(selection.since)} to {format_time(selection.until)} UTC"]
@@ -59,7 +60,7 @@ def print_report(server: Admin, selection: Selection, most: int) -> None:
 
 
 def _build_chart(server: Admin, selection: Selection) -> Table:
-    """A bar for each hour, day, week or month in which something was used."""
+    """Builds a chart with a bar for each hour, day, week or month with usage."""
     length = selection.until - selection.since
     bucket = BUCKETS[sum(length > most for most in LONGEST)]
     rows = _rows(server.get("usage", **selection.query(by=bucket)))
@@ -73,8 +74,8 @@ def _build_chart(server: Admin, selection: Selection) -> Table:
 
 
 def _fetch_names(server: Admin, by: Sequence[str]) -> dict[tuple[str, str], str]:
-    """What people call projects, users and keys, by dimension and id; nothing of what the caller may not
-    list."""
+    """Returns readable names of projects, users and keys, by dimension and id. Objects that the caller may
+    not list are left out."""
     names: dict[tuple[str, str], str] = {}
     for dimension in (each for each in NAMED if each in by):
         with suppress(CallFailed):

@@ -1,7 +1,7 @@
-"""The checks of `antiphon doctor` that need no keys: each looks at one thing and reports what it found.
+"""Checks of `antiphon doctor` that need no keys. Each checks one thing and reports its finding.
 
-Native code runs in another process, the probe, under the interpreter and the environment of engine hosts. No
-check raises for what it looks at, or leaves anything behind.
+Native code runs in another process (`probe`), with the interpreter and the environment of engine hosts. A
+check neither raises an error for a problem that it finds, nor leaves a file behind.
 """
 
 import json
@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from antiphon.cli.commands.serve import describe_room, size_model
-from antiphon.cli.doctor.findings import Finding, Standing, report_ok, report_problem, to_finding
+from antiphon.cli.doctor.findings import Finding, FindingSeverity, report_ok, report_problem, to_finding
 from antiphon.cli.model_files import assign_adapters, check_adapter, find_cache, require_directory
 from antiphon.cli.output import CallFailed
 from antiphon.cli.serve_options import DEMO_MODEL, ServeOptions
@@ -34,39 +34,39 @@ from antiphon.weights.hub.reference import is_reference, parse
 from antiphon.weights.kv_cache_size import available_memory, kv_bytes_per_cell, text_bytes_per_token
 
 QUICK = 1.0
-"""Seconds for a neighbour on the port to say who it is."""
+"""Seconds in which the process that uses the port must answer."""
 
 GIGABYTE = 1e9
 
 DEADLINE = 300.0
-"""Seconds: opening the library takes a tenth of one, loading a large model minutes."""
+"""Seconds for the probe. Opening the library takes 0.1, loading a large model minutes."""
 
 SHOWN_ERROR = 300
-"""Characters of what a probe said last."""
+"""Characters of the probe's last output that are shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sized:
-    """A model that is here, and the memory that serving it takes."""
+    """A model whose file exists, with the memory that it needs."""
 
     model: ModelSettings
     bytes: int
 
 
-def check_settings(asked: ServeOptions) -> tuple[Settings, Finding]:
-    """The settings, or the defaults where they are broken."""
+def check_settings(serve_options: ServeOptions) -> tuple[Settings, Finding]:
+    """Returns the settings with their finding; the default settings where they are broken."""
     try:
-        settings = asked.load_settings()
+        settings = serve_options.load_settings()
     except SettingsError as error:
         return with_models(Settings(), [build_model(DEMO_MODEL)]), to_finding("settings-invalid", error)
-    file = asked.find_file()
+    file = serve_options.find_file()
     return settings, report_ok(
         "settings", f"{file} and the environment" if file else "the environment; no file"
     )
 
 
 def check_models(settings: Settings) -> tuple[list[Sized], list[Finding]]:
-    """Each model's file, and the memory of all together."""
+    """Checks each model's file, and the memory of all models together."""
     here: list[Sized] = []
     findings: list[Finding] = []
     for each in settings.models:
@@ -74,7 +74,9 @@ def check_models(settings: Settings) -> tuple[list[Sized], list[Finding]]:
             known = _resolve_local(each, settings)
             if known is None:
                 findings.append(
-                    report_problem("model-not-fetched", f"{each.path} is not here yet", Standing.ADVICE)
+                    report_problem(
+                        "model-not-fetched", f"{each.path} is not here yet", FindingSeverity.ADVICE
+                    )
                 )
                 continue
             one = _size_model(known)
@@ -91,7 +93,7 @@ def check_models(settings: Settings) -> tuple[list[Sized], list[Finding]]:
 
 
 def _resolve_local(each: ModelSettings, settings: Settings) -> ModelSettings | None:
-    """The model with the path of its file on this machine; None when it was not fetched."""
+    """Returns the model with the local path of its file; None if the file was never fetched."""
     if not is_reference(each.path):
         return each
     entry = find_cache(settings.hub).find(parse(each.path))
@@ -123,33 +125,33 @@ def check_memory(models: list[Sized]) -> list[Finding]:
     if not models:
         return []
     needed, room = sum(one.bytes for one in models), measure_free_memory()
-    said = f"weights and context need {needed / GIGABYTE:.2f} GB; {room / GIGABYTE:.2f} GB can be had"
-    return [report_problem("memory-short", said) if needed > room else report_ok("memory", said)]
+    message = f"weights and context need {needed / GIGABYTE:.2f} GB; {room / GIGABYTE:.2f} GB can be had"
+    return [report_problem("memory-short", message) if needed > room else report_ok("memory", message)]
 
 
 def measure_free_memory() -> int:
-    """Bytes that a process of this user can have now."""
+    """Returns the bytes that a process of this user can allocate now."""
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     room = available_memory()
     return room if limit == resource.RLIM_INFINITY else min(room, limit)
 
 
 def check_adapters(settings: Settings, models: list[Sized]) -> Iterator[Finding]:
-    """The directories that callers may load from, and each adapter of the settings against its model."""
+    """Checks the directories that callers may load from, and each adapter of the settings with its model."""
     paths = {one.model.name: one.model.path for one in models}
-    for said in settings.lora.directories:
+    for directory in settings.lora.directories:
         try:
-            yield report_ok("adapters", f"callers may load from {require_directory(said)}")
+            yield report_ok("adapters", f"callers may load from {require_directory(directory)}")
         except SettingsError as error:
             yield to_finding("settings-invalid", error)
-    if len(models) == len(settings.models):  # else some are not here, and that was said
+    if len(models) == len(settings.models):  # a missing model is already reported
         try:
             settings = assign_adapters(with_models(settings, [one.model for one in models]))
         except SettingsError as error:
             yield to_finding("settings-invalid", error)
             return
     for adapter in settings.adapters:
-        if base := paths.get(adapter.model or ""):  # else what is wrong with the model was said
+        if base := paths.get(adapter.model or ""):  # a problem with the model is already reported
             yield _check_adapter(adapter, base)
 
 
@@ -170,8 +172,8 @@ def check_port(server: ServerSettings) -> Finding:
         if " is taken" not in error.message:
             return to_finding("address-unavailable", error)
         if _is_antiphon(server):
-            said = f"Antiphon runs already on port {server.port} of {server.host}"
-            return report_problem("port-taken", said, Standing.ADVICE)
+            message = f"Antiphon runs already on port {server.port} of {server.host}"
+            return report_problem("port-taken", message, FindingSeverity.ADVICE)
         return report_problem("port-taken", f"port {server.port} of {server.host} is taken")
     which = f"port {server.port}" if server.port else "some port"
     return report_ok("port", f"{which} of {server.host} is free")
@@ -205,22 +207,24 @@ def check_cache(settings: Settings) -> Finding:
 
 
 def check_confinement(settings: Settings) -> Finding:
-    """What engine hosts give up, and whose rights they keep."""
+    """Reports how engine hosts are confined, and the user that they run as."""
     user = settings.engine.user
     try:
         entry = find_other_user(user) if user else None
     except SettingsError as error:
         return to_finding("engine-user-unusable", error)
     if entry is None and os.geteuid() == 0:
-        return report_problem("engine-as-root", "engines run with the rights of root", Standing.ADVICE)
+        return report_problem("engine-as-root", "engines run with the rights of root", FindingSeverity.ADVICE)
     whose = f"engines run as {entry.pw_name if entry else 'the user of the server'}, with limits"
     if sys.platform != "linux":
-        return report_problem("confinement-partial", f"{whose}, and may gain privileges", Standing.ADVICE)
+        return report_problem(
+            "confinement-partial", f"{whose}, and may gain privileges", FindingSeverity.ADVICE
+        )
     return report_ok("confinement", f"{whose} and without new privileges")
 
 
 def check_sockets() -> Iterator[Finding]:
-    """The directory that a running server keeps its sockets in."""
+    """Checks the directory for the sockets of a running server."""
     try:
         with create_runtime_directory() as place:
             yield report_ok("sockets", str(place.parent))
@@ -258,14 +262,14 @@ def read_probe(output: bytes, death: str, words: str) -> Iterator[Finding]:
     step, is_alive = {"step": "", "what": ""}, False
     for line in output.splitlines():
         try:
-            said = json.loads(line)
+            parsed = json.loads(line)
         except ValueError:
             continue
-        if isinstance(said, dict) and "step" in said:
-            step = said
-        elif isinstance(said, dict) and "standing" in said:
+        if isinstance(parsed, dict) and "step" in parsed:
+            step = parsed
+        elif isinstance(parsed, dict) and "standing" in parsed:
             is_alive = True
-            yield Finding(**{**said, "standing": Standing(said["standing"])})
+            yield Finding(**{**parsed, "standing": FindingSeverity(parsed["standing"])})
     if not is_alive:
         reason = f"the engine's Python cannot run Antiphon ({death or 'it says nothing'})"
         yield report_problem("interpreter-unusable", f"{reason}: {words}" if words else reason)
@@ -276,5 +280,5 @@ def read_probe(output: bytes, death: str, words: str) -> Iterator[Finding]:
 
 
 def describe_end(code: int) -> str:
-    """An exit status, for people."""
+    """Describes an exit status for people."""
     return f"status {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"

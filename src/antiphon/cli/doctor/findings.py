@@ -1,6 +1,5 @@
-"""What `antiphon doctor` can find: each kind once, with what to do about it where the finding itself does not
-say. docs/troubleshooting.md has a section for each. Checks nothing.
-"""
+"""Everything that `antiphon doctor` can find, with the general remedies. docs/troubleshooting.md has a
+section for each. It checks nothing itself."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -8,14 +7,14 @@ from enum import StrEnum
 from antiphon.errors import AntiphonError
 
 
-class Standing(StrEnum):
-    """How bad a finding is."""
+class FindingSeverity(StrEnum):
+    """The severity of a finding."""
 
     OK = "ok"
     ADVICE = "advice"
-    """It works, and could be better."""
+    """The server works, but could work better."""
     BROKEN = "broken"
-    """`antiphon serve` would not start, or not run."""
+    """`antiphon serve` would fail to start or to run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +22,8 @@ class Finding:
     """The result of one check."""
 
     id: str
-    """One of REMEDIES, or for what is well the name of the check."""
-    standing: Standing
+    """One of REMEDIES; the name of the check where nothing is wrong."""
+    standing: FindingSeverity
     said: str
     remedy: str = ""
 
@@ -76,22 +75,22 @@ REMEDIES = {
     "'antiphon[oidc]'",
     "no-socket-place": "Set XDG_RUNTIME_DIR to a writable directory with a short path.",
 }
-"""What helps in general, by the finding's id."""
+"""General remedies, by the finding's id."""
 
 
-def report_ok(check: str, said: str) -> Finding:
+def report_ok(check: str, message: str) -> Finding:
     """Makes a finding without a problem."""
-    return Finding(check, Standing.OK, said)
+    return Finding(check, FindingSeverity.OK, message)
 
 
-def report_problem(name: str, said: str, standing: Standing = Standing.BROKEN) -> Finding:
+def report_problem(name: str, message: str, standing: FindingSeverity = FindingSeverity.BROKEN) -> Finding:
     """Makes a finding with a problem and its remedy."""
-    return Finding(name, standing, said, REMEDIES[name])
+    return Finding(name, standing, message, REMEDIES[name])
 
 
 def to_finding(name: str, error: AntiphonError, mark: str = "; ") -> Finding:
-    """Converts an error. The part of its sentence after a semicolon or another mark is the remedy."""
-    said, marked, remedy = error.message.rstrip(".").rpartition(mark)
+    """Converts an error. The part of its message after the last mark is the remedy."""
+    message, marked, remedy = error.message.rstrip(".").rpartition(mark)
     if not marked:
         return report_problem(name, error.message)
-    return Finding(name, Standing.BROKEN, said, remedy[0].upper() + remedy[1:])
+    return Finding(name, FindingSeverity.BROKEN, message, remedy[0].upper() + remedy[1:])

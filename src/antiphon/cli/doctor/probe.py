@@ -1,8 +1,9 @@
-"""`python -m antiphon.cli.doctor.probe`: what `antiphon doctor` learns in a process that may die of it.
+"""`python -m antiphon.cli.doctor.probe`: the checks of `antiphon doctor` that run native code, which may
+crash.
 
-It opens the engine's library, and models when told to. One line of JSON comes in: the library setting, the
-threads and the models. What it finds goes out as lines of JSON, and a line before each step that may end the
-process, so that whoever reads them knows which step it was.
+It opens the engine's library, and loads models if the input lists any. Its input is one line of JSON: the
+library setting, the threads and the models. It prints findings as lines of JSON. Before each step that may
+crash, it prints a line that names the step.
 """
 
 import json
@@ -13,14 +14,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from antiphon.cli.doctor.findings import Finding, Standing, report_ok, report_problem, to_finding
+from antiphon.cli.doctor.findings import Finding, FindingSeverity, report_ok, report_problem, to_finding
 from antiphon.engines.base import LoadSpec
 from antiphon.engines.llama.embedding import load_any
 from antiphon.engines.llama.libllama.library import LibraryFile, find_installed, find_library
 from antiphon.engines.llama.machine import choose_thread_count, list_usable_cpus, prepare_environment
 from antiphon.errors import AntiphonError, LibraryError
 from antiphon.processes.ipc.frames import (
-    to_line,  # what an engine host imports, so that its lack is seen here
+    to_line,  # imported like an engine host does, so that a missing package is found
 )
 
 CPUINFO = Path("/proc/cpuinfo")
@@ -44,23 +45,23 @@ NAMES = {
     "i8mm": "MATMUL_INT8",
     "sve": "SVE",
 }
-"""The kernel's flags and the library's names of them."""
+"""The names of features in the kernel's flags, with the library's names."""
 
 DECISIVE = frozenset({"AVX", "AVX2", "FMA", "F16C", "NEON", "DOTPROD"})
-"""Without these a model runs at a fraction of its speed; the others bring less."""
+"""Without these a model is many times slower; the others matter less."""
 
 
 MEASURED_GAIN = (
     "where it was measured, on two cores with 0.5 B parameters in Q8_0, a library built for AVX-512 was 1.3 "
     "times as fast with eight requests at once, and with one no faster"
 )
-"""Of a native build over the wheel, whose widest instructions are AVX2: benchmarks/RESULTS.md."""
+"""The gain of a native build over the wheel, whose widest instructions are AVX2: benchmarks/RESULTS.md."""
 
 
 def main() -> None:
-    """Everything, once."""
+    """Runs every check once."""
     order = json.loads(sys.stdin.readline())
-    logging.disable()  # what is passed over is told, not logged
+    logging.disable()  # the findings report which libraries are passed over
     prepare_environment()
     print_finding(report_ok("python", f"Python {platform.python_version()}, {sys.executable}"))
     features = open_library(order["library"])
@@ -74,7 +75,7 @@ def main() -> None:
 
 
 def print_finding(finding: Finding) -> None:
-    """A line about what was found."""
+    """Prints a finding as a line."""
     _write(asdict(finding))
 
 
@@ -84,7 +85,8 @@ def _write(line: dict[str, object]) -> None:
 
 
 def open_library(explicit: str | None) -> tuple[str, ...] | None:
-    """Opens the first library that can be used, as the engine does; the features that it uses, or None."""
+    """Opens the first usable library, as the engine does. Returns the processor features that it uses; None
+    without a library."""
     passed: list[tuple[LibraryFile, str]] = []
     for place in list_candidates(explicit):
         _write({"step": "opening", "what": f"{place.origin}, {place.path}"})
@@ -94,13 +96,13 @@ def open_library(explicit: str | None) -> tuple[str, ...] | None:
             passed.append((place, error.message))
             continue
         for other, why in passed:
-            said = f"{other.origin}, {other.path} comes first and is passed over: {why}"
-            print_finding(report_problem("library-passed-over", said, Standing.ADVICE))
+            message = f"{other.origin}, {other.path} comes first and is passed over: {why}"
+            print_finding(report_problem("library-passed-over", message, FindingSeverity.ADVICE))
         why = "the first that can be used" if passed else "the first that was found"
         why = "the setting names it" if explicit else why
         where = f"{place.origin}, {place.path} ({why})"
-        said = f"{library.describe_version()}, from {where}; its binary interface is known"
-        print_finding(report_ok("library", said))
+        message = f"{library.describe_version()}, from {where}; its binary interface is known"
+        print_finding(report_ok("library", message))
         return tuple(library.list_cpu_features())
     if passed:
         print_finding(to_finding("library-unusable", LibraryError(passed[-1][1])))
@@ -110,7 +112,7 @@ def open_library(explicit: str | None) -> tuple[str, ...] | None:
 
 
 def list_candidates(explicit: str | None) -> Iterator[LibraryFile]:
-    """What the engine would try, in its order."""
+    """Yields the libraries that the engine would try, in order."""
     if explicit:
         yield LibraryFile(Path(explicit), "the library setting")
     else:
@@ -118,27 +120,27 @@ def list_candidates(explicit: str | None) -> Iterator[LibraryFile]:
 
 
 def check_processor(uses: Sequence[str], has: Sequence[str]) -> Finding:
-    """What of the processor the library uses, and what it leaves."""
+    """Compares the features of the processor with those that the library uses."""
     used = " ".join(feature for feature in uses if feature in has) or "nothing special"
     left = [feature for feature in has if feature not in uses]
     if not left:
         return report_ok("cpu", f"the library uses {used}")
     gain = f"; {MEASURED_GAIN}" if "AVX512" in left else ""
     gain = "; without these it is several times slower" if DECISIVE & set(left) else gain
-    said = f"the library uses {used} of this processor, not {' '.join(left)}{gain}"
-    return report_problem("cpu-features-unused", said, Standing.ADVICE)
+    message = f"the library uses {used} of this processor, not {' '.join(left)}{gain}"
+    return report_problem("cpu-features-unused", message, FindingSeverity.ADVICE)
 
 
 def check_threads(threads: int, processors: int) -> Finding:
-    """The threads of the model that has most against the processors."""
-    said = f"{threads} threads on {processors} processors"
+    """Compares the threads of the model with the most threads with the processors."""
+    message = f"{threads} threads on {processors} processors"
     if threads > processors:
-        return report_problem("threads-too-many", said, Standing.ADVICE)
-    return report_ok("threads", said)
+        return report_problem("threads-too-many", message, FindingSeverity.ADVICE)
+    return report_ok("threads", message)
 
 
 def load(spec: LoadSpec) -> None:
-    """Loads one model and closes it again."""
+    """Loads one model and closes it."""
     _write({"step": "loading", "what": spec.model})
     try:
         load_any(spec).close()
@@ -149,8 +151,8 @@ def load(spec: LoadSpec) -> None:
 
 
 def read_processor_features(cpuinfo: Path = CPUINFO) -> tuple[str, ...]:
-    """What the processor has of what a library can use, in the table's order; nothing where the system does
-    not say."""
+    """Returns the processor features that a library can use, in the table's order; empty where the system
+    does not list them."""
     try:
         lines = cpuinfo.read_text("utf-8", "replace").splitlines()
     except OSError:

@@ -1,6 +1,5 @@
-"""`antiphon doctor`: looks at everything that `antiphon serve` needs, and says what is wrong and what helps.
-Changes nothing.
-"""
+"""`antiphon doctor`: checks everything that `antiphon serve` needs, and reports problems with their remedies.
+It changes nothing."""
 
 import json
 import os
@@ -21,27 +20,27 @@ from antiphon.cli.doctor.checks import (
     check_settings,
     check_sockets,
 )
-from antiphon.cli.doctor.findings import Finding, Standing, to_finding
+from antiphon.cli.doctor.findings import Finding, FindingSeverity, to_finding
 from antiphon.cli.serve_options import ServeOptions
 from antiphon.processes.supervisor import build_load_spec
 
-MARKS = {Standing.OK: "ok", Standing.ADVICE: "advice", Standing.BROKEN: "BROKEN"}
+MARKS = {FindingSeverity.OK: "ok", FindingSeverity.ADVICE: "advice", FindingSeverity.BROKEN: "BROKEN"}
 INDENT = 8
 NARROWEST, WIDEST = 60, 110
-"""Columns of the text."""
+"""Least and most columns of the text."""
 
 
-def run(asked: ServeOptions, load: bool, as_json: bool) -> int:
-    """Prints the findings; 1 when something is broken."""
-    findings = list(examine(asked, load))
-    broken = sum(finding.standing is Standing.BROKEN for finding in findings)
+def run(serve_options: ServeOptions, load: bool, as_json: bool) -> int:
+    """Prints the findings; returns 1 if something is broken."""
+    findings = list(examine(serve_options, load))
+    broken = sum(finding.standing is FindingSeverity.BROKEN for finding in findings)
     print(to_object(findings, broken) if as_json else format_text(findings, broken))
     return 1 if broken else 0
 
 
-def examine(asked: ServeOptions, load: bool) -> Iterator[Finding]:
-    """Every finding, in the order in which a server would meet them."""
-    settings, finding = check_settings(asked)
+def examine(serve_options: ServeOptions, load: bool) -> Iterator[Finding]:
+    """Yields every finding, in the order in which a server would meet the problems."""
+    settings, finding = check_settings(serve_options)
     yield finding
     yield from (to_finding("settings-refused", error, ": ") for error in find_refusals(settings))
     models, of_models = check_models(settings)
@@ -55,25 +54,25 @@ def examine(asked: ServeOptions, load: bool) -> Iterator[Finding]:
     yield from check_sockets()
     yield check_confinement(settings)
     if settings.keys.enabled:
-        from antiphon.cli.doctor.tenancy_checks import check_keyed
+        from antiphon.cli.doctor.tenancy_checks import check_tenancy
 
-        yield from check_keyed(settings, os.environ, Path.home())
+        yield from check_tenancy(settings, os.environ, Path.home())
 
 
 def to_object(findings: list[Finding], broken: int) -> str:
-    """One JSON object."""
+    """Formats the findings as one JSON object."""
     return json.dumps({"broken": broken, "findings": [asdict(finding) for finding in findings]}, indent=2)
 
 
 def format_text(findings: list[Finding], broken: int) -> str:
-    """A paragraph for each finding, its remedy below it, and the sum."""
+    """Formats a paragraph for each finding with its remedy, and then a summary."""
     width = min(WIDEST, max(NARROWEST, shutil.get_terminal_size().columns))
     lines = [line for finding in findings for line in _format_paragraph(finding, width)]
     return "\n".join([*lines, "", _format_summary(findings, broken)])
 
 
 def _format_paragraph(finding: Finding, width: int) -> list[str]:
-    """Lines that wrap between words only, so that paths and commands can be copied."""
+    """Wraps a paragraph between words only, so that paths and commands can be copied."""
     parts = [(f"{MARKS[finding.standing]:{INDENT}}", f"{finding.id}: {finding.said}")]
     if finding.remedy:
         parts.append((" " * INDENT, f"-> {finding.remedy}"))
@@ -92,8 +91,8 @@ def _format_paragraph(finding: Finding, width: int) -> list[str]:
 
 
 def _format_summary(findings: list[Finding], broken: int) -> str:
-    advice = sum(finding.standing is Standing.ADVICE for finding in findings)
-    said = f"{broken} things are broken" if broken else "Nothing is broken"
-    said = "1 thing is broken" if broken == 1 else said
+    advice = sum(finding.standing is FindingSeverity.ADVICE for finding in findings)
+    summary = f"{broken} things are broken" if broken else "Nothing is broken"
+    summary = "1 thing is broken" if broken == 1 else summary
     better = f"; {advice} could be better" if advice else ""
-    return f"{said}{better}.{' docs/troubleshooting.md says more.' if broken or advice else ''}"
+    return f"{summary}{better}.{' docs/troubleshooting.md says more.' if broken or advice else ''}"

@@ -1,7 +1,5 @@
-"""The checks of `antiphon doctor` on what a server with keys needs: its database, its pepper, the place
-where it writes usage down, who counts limits, and single sign-on. Imported only where keys are on. They make
-nothing.
-"""
+"""Checks of `antiphon doctor` for a server with keys: database, pepper, spool, limits and single sign-on.
+Import it only where keys are on. The checks create nothing."""
 
 import os
 import shutil
@@ -12,7 +10,7 @@ from pathlib import Path
 
 from antiphon.auth.secrets import PEPPER_FILE, load_pepper, parse_pepper
 from antiphon.cli.bootstrap import MARK, find_spool, find_store_url
-from antiphon.cli.doctor.findings import Finding, Standing, report_ok, report_problem, to_finding
+from antiphon.cli.doctor.findings import Finding, FindingSeverity, report_ok, report_problem, to_finding
 from antiphon.cli.serve_options import find_home
 from antiphon.errors import LimitsUnavailable, SettingsError, StoreRefused, StoreUnavailable
 from antiphon.settings.schema import Settings
@@ -22,11 +20,11 @@ from antiphon.store.tenancy import SqlTenancy
 
 MEGABYTE = 1e6
 REACHED_S = 2
-"""Seconds in which a database or Redis elsewhere has to answer."""
+"""Seconds in which a remote database or Redis must answer."""
 
 
-def check_keyed(settings: Settings, environ: Mapping[str, str], user_home: Path) -> Iterator[Finding]:
-    """The database, the pepper where there is a database, the spool, and what else the settings name."""
+def check_tenancy(settings: Settings, environ: Mapping[str, str], user_home: Path) -> Iterator[Finding]:
+    """Checks the database, its pepper, the spool, the limits and single sign-on."""
     home = find_home(environ, user_home)
     try:
         with closing(Database(find_store_url(settings.keys.store, home), connect_s=REACHED_S)) as database:
@@ -57,21 +55,23 @@ def _check_store(database: Database, settings: Settings, home: Path) -> Iterator
     elif standing.found is None:
         yield report_ok("store", f"{database.shown} is empty; the first start makes its tables")
     elif standing.pending:
-        said = f"{database.shown} is at revision {standing.found}, and this version wants {standing.wanted}"
-        yield report_problem("store-outdated", said)
+        message = (
+            f"{database.shown} is at revision {standing.found}, and this version wants {standing.wanted}"
+        )
+        yield report_problem("store-outdated", message)
     else:
         yield report_ok("store", f"{database.shown} answers, at revision {standing.found}")
         yield _check_pepper(database, settings, home)
 
 
 def _check_pepper(database: Database, settings: Settings, home: Path) -> Finding:
-    """Whether the keys of the database were made with the pepper that is here."""
-    mark, said = SqlTenancy(database).mark(MARK), settings.keys.pepper
-    where = "ANTIPHON_PEPPER" if said else str(home / PEPPER_FILE)
-    if mark is None and not said and not (home / PEPPER_FILE).exists():
+    """Checks that the local pepper is the one of the database's keys."""
+    mark, configured = SqlTenancy(database).mark(MARK), settings.keys.pepper
+    where = "ANTIPHON_PEPPER" if configured else str(home / PEPPER_FILE)
+    if mark is None and not configured and not (home / PEPPER_FILE).exists():
         return report_ok("pepper", f"{where} is not there yet; the first start makes it")
     try:
-        pepper = parse_pepper(said) if said else load_pepper(home, make=False)
+        pepper = parse_pepper(configured) if configured else load_pepper(home, make=False)
     except StoreRefused as error:
         return to_finding("pepper-unusable", error)
     if mark not in (None, pepper.mark):
@@ -80,19 +80,23 @@ def _check_pepper(database: Database, settings: Settings, home: Path) -> Finding
 
 
 def _check_spool(spool: Path, most: int) -> Finding:
-    """Where generations are written down before they are in the database."""
+    """Checks the directory in which usage is written before it is in the database."""
     place = _find_existing(spool)
     if not place.is_dir() or not _is_writable(place):
         return report_problem(
             "spool-unusable", f"the ledger's spool {spool} cannot be written: {place} cannot"
         )
     free = shutil.disk_usage(place).free
-    said = f"{spool}: {free / MEGABYTE:,.0f} MB free; it may take {most / MEGABYTE:,.0f}"
-    return report_problem("spool-short", said, Standing.ADVICE) if free < most else report_ok("spool", said)
+    message = f"{spool}: {free / MEGABYTE:,.0f} MB free; it may take {most / MEGABYTE:,.0f}"
+    return (
+        report_problem("spool-short", message, FindingSeverity.ADVICE)
+        if free < most
+        else report_ok("spool", message)
+    )
 
 
 def _check_limits(limits: LimitsSettings, url: str) -> Finding:
-    """Whether the Redis answers that counts for several servers."""
+    """Checks that the Redis which counts limits for several servers answers."""
     try:
         from antiphon.limits.redis.check import check_redis
     except ModuleNotFoundError:
@@ -105,14 +109,14 @@ def _check_limits(limits: LimitsSettings, url: str) -> Finding:
     except SettingsError as error:
         return to_finding("limits-unusable", error)
     except LimitsUnavailable as error:
-        passes = limits.unavailable == "open"  # then each process counts alone, and requests are served
+        passes = limits.unavailable == "open"  # then each process counts alone, and serves requests
         return report_problem(
-            "limits-unusable", error.message, Standing.ADVICE if passes else Standing.BROKEN
+            "limits-unusable", error.message, FindingSeverity.ADVICE if passes else FindingSeverity.BROKEN
         )
 
 
 def _find_existing(path: Path) -> Path:
-    """The path, or the nearest above it that is there."""
+    """Returns the path, or its nearest parent that exists."""
     return next(place for place in (path, *path.parents) if os.path.lexists(place))
 
 

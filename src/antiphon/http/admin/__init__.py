@@ -1,1 +1,2 @@
-"""The admin API under /admin/v1: one module a resource, with its schema, handlers and endpoints."""
+"""The admin API under /admin/v1. Each module contains one resource: its wire types, handlers and
+endpoints."""

@@ -1,4 +1,4 @@
-"""Keys: schema, handlers and endpoints."""
+"""Keys: wire types, handlers and endpoints."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -41,7 +41,7 @@ Overlap = Annotated[int, Meta(ge=0, le=YEAR)]
 
 
 class KeyLimit(Struct, frozen=True, forbid_unknown_fields=True):
-    """A limit of a key that is to be made: as NewLimit says it, of this key."""
+    """A limit of a new key. The fields are those of NewLimit without subject and target."""
 
     measure: Measure
     amount: Amount
@@ -50,7 +50,7 @@ class KeyLimit(Struct, frozen=True, forbid_unknown_fields=True):
     note: Note = ""
 
     def to_request(self) -> LimitRequest:
-        """The request that the service takes."""
+        """Converts to the request that the service takes."""
         return LimitRequest(Subject.KEY, "", self.measure, self.amount, self.window, self.models, self.note)
 
 
@@ -58,8 +58,9 @@ KeyLimits = Annotated[list[KeyLimit], Meta(max_length=MOST_LIMITS)]
 
 
 class NewKey(Struct, frozen=True, forbid_unknown_fields=True):
-    """A key to make. `models` and `endpoints` are patterns, `*` for any run of characters; null is all.
-    `limits` hold from the key's first request on: all of them are set with it, or nothing is made."""
+    """A key to create. `models` and `endpoints` are patterns, with `*` for any run of characters; null means
+    all. `limits` apply from the key's first request on. Key and limits are created together, or nothing is
+    created."""
 
     kind: KeyKind
     project: Id | None = None
@@ -71,14 +72,14 @@ class NewKey(Struct, frozen=True, forbid_unknown_fields=True):
     note: Note = ""
 
     def to_request(self) -> KeyRequest:
-        """The request that the service takes."""
+        """Converts to the request that the service takes."""
         grant = Grant(_freeze_patterns(self.models), _freeze_patterns(self.endpoints))
         limits = tuple(limit.to_request() for limit in self.limits)
         return KeyRequest(self.kind, self.project, self.user, grant, self.expires_at, self.note, limits)
 
 
 class KeyChange(Struct, frozen=True, forbid_unknown_fields=True):
-    """The fields to change; others stay. With an `expires_at` of null the key has no end."""
+    """The fields to change; others stay. With an `expires_at` of null the key never expires."""
 
     note: Note | None = None
     models: Patterns | UnsetType | None = UNSET
@@ -86,7 +87,7 @@ class KeyChange(Struct, frozen=True, forbid_unknown_fields=True):
     expires_at: Moment | UnsetType | None = UNSET
 
     def apply_to(self, key: Key) -> Key:
-        """The changed key."""
+        """Returns the changed key."""
         grant = Grant(
             key.grant.models if self.models is UNSET else _freeze_patterns(self.models),
             key.grant.endpoints if self.endpoints is UNSET else _freeze_patterns(self.endpoints),
@@ -100,15 +101,15 @@ class KeyChange(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Rotation(Struct, frozen=True, forbid_unknown_fields=True):
-    """How long the old key is still accepted, in seconds."""
+    """For how many seconds the old key is still accepted."""
 
     overlap: Overlap = 0
 
 
 class KeyCard(Struct, frozen=True, kw_only=True):
-    """A key, without its secret. `limits` are those of the key, and of those it was rotated from or into:
-    `family` is the id of the first of these. Limits of its user, its project and the models hold beside
-    them. `warnings` is there where it was made or changed and something is to be said of its models."""
+    """A key, without its secret. `limits` are the limits of the key's family: all keys that were rotated from
+    the same key. `family` is the id of the family's first key. Limits of its user, its project and the models
+    apply too. `warnings` is present if a change of the key causes warnings about its models."""
 
     object: Literal["key"] = "key"
     id: str
@@ -129,7 +130,7 @@ class KeyCard(Struct, frozen=True, kw_only=True):
 
 
 class NewKeyCard(KeyCard, frozen=True, kw_only=True):
-    """A key that was just made. `secret` is the key itself, shown this once."""
+    """A new key. `secret` is the key itself, which is shown only this once."""
 
     secret: str
 
@@ -141,32 +142,37 @@ class KeyPage(ListPage, frozen=True, kw_only=True):
 
 
 class KeyResource:
-    """The handlers over the keys of one server."""
+    """The handlers of keys."""
 
     def __init__(self, tenants: TenancyService, warnings: ModelWarnings) -> None:
         self._tenants = tenants
         self._warnings = warnings
 
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """The endpoints of keys."""
+        """Returns the endpoints of keys."""
         return tuple(self._declare())
 
     def _declare(self) -> Iterator[Endpoint]:
-        one, change = "/keys/{key}", "Note, confine, end at another time or never"
+        """Yields the endpoints of keys."""
+        one, change = "/keys/{key}", "Change the note, the allowed models and endpoints, or the expiry"
         yield declare_endpoint(
             "GET",
             "/keys",
             self.list_keys,
-            "Keys that the caller may see",
+            "Keys that the caller can see",
             gives=KeyPage,
             query=declare_paging(),
         )
         made = EndpointOptions(body=NewKey, gives=NewKeyCard, status=CREATED)
-        yield declare_endpoint("POST", "/keys", self.add_key, "Make a key, shown this once", **made)
+        yield declare_endpoint(
+            "POST", "/keys", self.add_key, "Create a key; its secret is shown only once", **made
+        )
         yield declare_endpoint("GET", one, self.show_key, "One key", gives=KeyCard)
         yield declare_endpoint("PATCH", one, self.change_key, change, body=KeyChange, gives=KeyCard)
         rotated = EndpointOptions(body=Rotation, gives=NewKeyCard, status=CREATED)
-        yield declare_endpoint("POST", f"{one}/rotate", self.rotate_key, "Make a successor", **rotated)
+        yield declare_endpoint(
+            "POST", f"{one}/rotate", self.rotate_key, "Create a successor of a key", **rotated
+        )
         revoked = EndpointOptions(body=Nothing, gives=KeyCard)
         yield declare_endpoint("POST", f"{one}/revoke", self.revoke_key, "End a key now", **revoked)
         yield declare_endpoint("DELETE", one, self.end_key, "End a key now", gives=KeyCard)
@@ -184,23 +190,23 @@ class KeyResource:
         return self._answer_key(self._tenants.get_key(request.actor, request.path_params["key"]))
 
     async def add_key(self, request: Request) -> Response:
-        """Makes a key, and shows it this once."""
-        wanted = decode_request(request.body, NewKey).to_request()
+        """Creates a key, and shows its secret this once."""
+        new = decode_request(request.body, NewKey).to_request()
         actor = request.actor
-        made = await self._tenants.add_key(actor, wanted)
+        made = await self._tenants.add_key(actor, new)
         return answer_json(
             build_new_key_card(made, self._warnings.warn_of_key(actor, made.key, made.limits)), 201
         )
 
     async def change_key(self, request: Request) -> Response:
-        """Notes, confines, ends at another time."""
-        said = decode_request(request.body, KeyChange)
+        """Changes the note, the allowed models and endpoints, or the expiry."""
+        body = decode_request(request.body, KeyChange)
         id_, actor = request.path_params["key"], request.actor
-        changed = await self._tenants.change_key(actor, id_, said.apply_to)
+        changed = await self._tenants.change_key(actor, id_, body.apply_to)
         return self._answer_key(changed, self._warnings.warn_of_key(actor, changed))
 
     async def rotate_key(self, request: Request) -> Response:
-        """Makes a successor; the old key ends after the overlap."""
+        """Creates a successor. The old key ends after the overlap."""
         overlap = decode_request(request.body, Rotation).overlap
         made = await self._tenants.rotate_key(request.actor, request.path_params["key"], overlap)
         return answer_json(build_new_key_card(made), 201)
@@ -211,15 +217,16 @@ class KeyResource:
         return await self.end_key(request)
 
     async def end_key(self, request: Request) -> Response:
-        """Ends a key now, without a body."""
+        """Ends a key now. The request has no body."""
         return self._answer_key(await self._tenants.revoke_key(request.actor, request.path_params["key"]))
 
     def _answer_key(self, key: Key, warnings: Sequence[str] = ()) -> Response:
+        """Answers with the card of a key and its limits."""
         return answer_json(build_key_card(key, self._tenants.list_limits([key])[key.id], warnings))
 
 
 def build_key_card(key: Key, limits: Iterable[Limit], warnings: Sequence[str] = ()) -> KeyCard:
-    """The card of a key and its limits."""
+    """Builds the card of a key and its limits."""
     grant = key.grant
     return KeyCard(
         id=key.id,
@@ -241,11 +248,11 @@ def build_key_card(key: Key, limits: Iterable[Limit], warnings: Sequence[str] = 
 
 
 def build_new_key_card(made: IssuedKey, warnings: Sequence[str] = ()) -> NewKeyCard:
-    """The card of a new key, with its secret."""
+    """Builds the card of a new key, with its secret."""
     shown = msgspec.structs.asdict(build_key_card(made.key, made.limits, warnings))
     return NewKeyCard(**shown, secret=made.secret)
 
 
-def _freeze_patterns(said: Sequence[str] | None) -> tuple[str, ...] | None:
-    """Patterns in the type of a grant."""
-    return None if said is None else tuple(said)
+def _freeze_patterns(patterns: Sequence[str] | None) -> tuple[str, ...] | None:
+    """Converts patterns to a tuple, as `Grant` stores them."""
+    return None if patterns is None else tuple(patterns)

@@ -1,4 +1,4 @@
-"""Limits and budgets: schema, handlers and endpoints."""
+"""Limits and budgets: wire types, handlers and endpoints."""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal
@@ -31,13 +31,14 @@ from antiphon.services.limit_validation import LimitRequest
 from antiphon.services.limits import LimitService
 
 Amount = Annotated[int, Meta(ge=0, extra_json_schema={"maximum": MAX_COST_UNITS * NANO})]
-"""How much is too much depends on the measure."""
+"""The schema has the largest maximum of all measures. The service checks each measure's own."""
 
 
 class NewLimit(Struct, frozen=True, forbid_unknown_fields=True):
-    """A limit to set: so much of `measure` in `window` (left out for `concurrent`). `target` is the id of a
-    key, user or project, or the name of a model; of `cost`, `amount` is in nano-units of the currency, else
-    at most 2^53. `models` is a pattern of the models whose requests count; null is all."""
+    """A limit to set: at most `amount` of `measure` in each `window`. Leave `window` out for `concurrent`.
+    `target` is the id of a key, user or project, or the name of a model. For `cost`, `amount` is in
+    nano-units of the currency; otherwise it is at most 2^53. `models` is a pattern of the models whose
+    requests count; null means all."""
 
     subject: Subject
     target: Name
@@ -48,7 +49,7 @@ class NewLimit(Struct, frozen=True, forbid_unknown_fields=True):
     note: Note = ""
 
     def to_request(self) -> LimitRequest:
-        """The request that the service takes."""
+        """Converts to the request that the service takes."""
         return LimitRequest(
             self.subject, self.target, self.measure, self.amount, self.window, self.models, self.note
         )
@@ -62,8 +63,8 @@ class LimitChange(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LimitCard(Struct, frozen=True, kw_only=True):
-    """A limit. Times are Unix seconds. `warnings` is there where it was set or changed and something is to be
-    said of its models."""
+    """A limit. Times are Unix seconds. `warnings` is present if a change of the limit causes warnings about
+    its models."""
 
     object: Literal["limit"] = "limit"
     id: str
@@ -79,8 +80,8 @@ class LimitCard(Struct, frozen=True, kw_only=True):
 
 
 class StandingLimit(LimitCard, frozen=True, kw_only=True):
-    """A limit and how it stands now. `reset_seconds`: until all of it is there again, if nothing more is
-    used."""
+    """A limit and its current state. `reset_seconds` is the time until the whole amount is available again,
+    without further use."""
 
     remaining: int
     reset_seconds: float
@@ -96,7 +97,7 @@ FILTERS = ("subject", "target")
 
 
 class LimitResource:
-    """The handlers over the limits of one server."""
+    """The handlers of limits."""
 
     def __init__(self, limiting: LimitService, models: ModelRegistry, warnings: ModelWarnings) -> None:
         self._limiting = limiting
@@ -104,7 +105,7 @@ class LimitResource:
         self._warnings = warnings
 
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """The endpoints of limits."""
+        """Returns the endpoints of limits."""
         subject = declare_parameter("subject", {"type": "string", "enum": [*Subject]})
         one, seen = "/limits/{limit}", declare_paging(subject, declare_parameter("target"))
         return (
@@ -112,7 +113,7 @@ class LimitResource:
                 "GET",
                 "/limits",
                 self.list_limits,
-                "Limits that the caller may see",
+                "Limits that the caller can see",
                 gives=LimitPage,
                 query=seen,
             ),
@@ -126,56 +127,62 @@ class LimitResource:
                 status=CREATED,
             ),
             declare_endpoint(
-                "GET", one, self.show_limit, "One limit, and how it stands now", gives=StandingLimit
+                "GET", one, self.show_limit, "One limit and its current state", gives=StandingLimit
             ),
             declare_endpoint(
-                "PATCH", one, self.change, "Another amount, another note", body=LimitChange, gives=LimitCard
+                "PATCH",
+                one,
+                self.change,
+                "Change the amount or the note of a limit",
+                body=LimitChange,
+                gives=LimitCard,
             ),
             declare_endpoint("DELETE", one, self.remove, "Remove a limit", status=NO_CONTENT),
         )
 
     async def list_limits(self, request: Request) -> Response:
-        """The limits that the caller may see; those of a subject or a target, where the query says so."""
+        """Lists the limits that the caller can see. The query can choose a subject or a target."""
         query = read_query(request, "limit", "after", *FILTERS)
-        said = query.get("subject")
-        if said is not None and said not in set(Subject):
+        name = query.get("subject")
+        if name is not None and name not in set(Subject):
             raise InvalidValue(f"subject must be {' or '.join(Subject)}", param="subject")
-        subject = None if said is None else Subject(said)
+        subject = None if name is None else Subject(name)
         found = self._limiting.list_limits(request.actor, subject, query.get("target"))
         cards = [(each.id, build_limit_card(each)) for each in found]
         return answer_page(request, cards, LimitPage, *FILTERS, removable="limit")
 
     async def show_limit(self, request: Request) -> Response:
-        """Shows one limit and its status."""
+        """Shows one limit and its current state."""
         standing = await self._limiting.get_status(request.actor, request.path_params["limit"])
         return answer_json(build_status_card(standing))
 
     async def add(self, request: Request) -> Response:
         """Sets a limit."""
-        wanted = decode_request(request.body, NewLimit).to_request()
-        if wanted.subject is Subject.MODEL:
-            self._require_model(wanted.target)
-        return self._answer_limit(request.actor, await self._limiting.add(request.actor, wanted), 201)
+        new = decode_request(request.body, NewLimit).to_request()
+        if new.subject is Subject.MODEL:
+            self._require_model(new.target)
+        return self._answer_limit(request.actor, await self._limiting.add(request.actor, new), 201)
 
     async def change(self, request: Request) -> Response:
-        """Changes amount and note."""
-        said = decode_request(request.body, LimitChange)
+        """Changes the amount and the note."""
+        body = decode_request(request.body, LimitChange)
         changed = await self._limiting.change(
-            request.actor, request.path_params["limit"], said.amount, said.note
+            request.actor, request.path_params["limit"], body.amount, body.note
         )
         return self._answer_limit(request.actor, changed)
 
     async def remove(self, request: Request) -> Response:
-        """Ends a limit."""
+        """Removes a limit."""
         await self._limiting.remove(request.actor, request.path_params["limit"])
         return Response(status=NO_CONTENT)
 
     def _answer_limit(self, actor: Actor, limit: Limit, status: int = 200) -> Response:
+        """Answers with the card of a limit and warnings about its models."""
         return answer_json(build_limit_card(limit, self._warnings.warn_of_limits(actor, [limit])), status)
 
     def _require_model(self, name: str) -> None:
-        """Raises InvalidValue for a name under which nothing is counted: what is counted is the model that
-        serves, whatever name it was asked by."""
+        """Raises InvalidValue unless the name is a model's own name. Requests count under the model's own
+        name, so a limit of another name would count nothing."""
         if name in self._models:
             return
         try:
@@ -186,17 +193,18 @@ class LimitResource:
 
 
 def build_limit_card(limit: Limit, warnings: Sequence[str] = ()) -> LimitCard:
-    """The card of a limit."""
+    """Builds the card of a limit."""
     return LimitCard(**_list_limit_fields(limit), warnings=list(warnings) or UNSET)  # type: ignore[arg-type]
 
 
 def build_status_card(standing: LimitStatus) -> StandingLimit:
-    """The card of a limit and its status."""
+    """Builds the card of a limit and its current state."""
     left = {"remaining": standing.remaining, "reset_seconds": round(standing.reset, 3)}
     return StandingLimit(**_list_limit_fields(standing.limit), **left)  # type: ignore[arg-type]
 
 
 def _list_limit_fields(limit: Limit) -> dict[str, object]:
+    """Returns the fields that the cards of a limit share."""
     return {
         "id": limit.id,
         "subject": limit.subject,

@@ -1,6 +1,6 @@
-"""Prices: schema, handlers and endpoints.
+"""Prices: wire types, handlers and endpoints.
 
-Amounts are decimal texts in the currency's unit: many JSON parsers read numbers as floats, and money is
+Amounts are decimal texts in the currency's unit. Many JSON parsers read numbers as floats, and money must be
 exact.
 """
 
@@ -34,10 +34,10 @@ Currency = Annotated[str, Meta(pattern=r"^[A-Z]{3}(?![\s\S])", examples=["USD"])
 
 
 class NewPrice(Struct, frozen=True, forbid_unknown_fields=True):
-    """A price to add. `models` is a pattern of model names, `*` for any run of characters; `input`, `cached`
-    and `output` are for a million tokens, `request` for each request, as decimals of the currency's unit with
-    at most nine digits behind the point. Without `cached`, prompt tokens that were not computed again cost
-    what the others do. `since` (now, where it is left out) and `until` are Unix seconds."""
+    """A price to add. `models` is a pattern of model names, with `*` for any run of characters. `input`,
+    `cached` and `output` are prices of a million tokens, and `request` is the price of each request. All are
+    decimals of the currency's unit with at most nine digits behind the point. Without `cached`, cached prompt
+    tokens cost as much as others. `since` (default: now) and `until` are Unix seconds."""
 
     models: Pattern
     currency: Currency
@@ -50,7 +50,7 @@ class NewPrice(Struct, frozen=True, forbid_unknown_fields=True):
     note: Note = ""
 
     def to_request(self) -> PriceRequest:
-        """In nano-units."""
+        """Converts to the request that the service takes, with amounts in nano-units."""
         return PriceRequest(
             models=self.models,
             currency=self.currency,
@@ -65,19 +65,20 @@ class NewPrice(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PriceChange(Struct, frozen=True, forbid_unknown_fields=True):
-    """The fields to change; others stay. Nothing else of a price can change: end it and add another."""
+    """The fields to change; others stay. The other fields of a price cannot change: end it and add
+    another."""
 
     until: Moment | UnsetType | None = UNSET
     note: Note | None = None
 
     def choose_end(self, before: int | None) -> int | None:
-        """When the price ends from then on."""
+        """Returns the new end of the price. `before` is its current end."""
         return before if isinstance(self.until, UnsetType) else self.until
 
 
 class PriceCard(Struct, frozen=True, kw_only=True):
-    """A price. Amounts as in `NewPrice`, times in Unix seconds. `warnings` is there where it was added,
-    changed or ended and something is to be said of its models."""
+    """A price. Amounts are as in `NewPrice`, times are Unix seconds. `warnings` is present if a change of the
+    price causes warnings about its models."""
 
     object: Literal["price"] = "price"
     id: str
@@ -95,20 +96,20 @@ class PriceCard(Struct, frozen=True, kw_only=True):
 
 
 class PricePage(ListPage, frozen=True, kw_only=True):
-    """Prices, those that begin first before others."""
+    """Prices, in the order of their start."""
 
     data: list[PriceCard]
 
 
 class PriceResource:
-    """The handlers over the price list of one server."""
+    """The handlers of prices."""
 
     def __init__(self, pricing: PriceService, warnings: ModelWarnings) -> None:
         self._pricing = pricing
         self._warnings = warnings
 
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """The endpoints of prices."""
+        """Returns the endpoints of prices."""
         one = "/prices/{price}"
         return (
             declare_endpoint(
@@ -124,7 +125,12 @@ class PriceResource:
             ),
             declare_endpoint("GET", one, self.show_price, "One price", gives=PriceCard),
             declare_endpoint(
-                "PATCH", one, self.change, "Note, end at another time", body=PriceChange, gives=PriceCard
+                "PATCH",
+                one,
+                self.change,
+                "Change the note or the end of a price",
+                body=PriceChange,
+                gives=PriceCard,
             ),
             declare_endpoint("DELETE", one, self.end, "End a price now", gives=PriceCard),
         )
@@ -142,14 +148,14 @@ class PriceResource:
 
     async def add(self, request: Request) -> Response:
         """Adds a price."""
-        wanted = decode_request(request.body, NewPrice).to_request()
-        return self._answer_price(request.actor, await self._pricing.add(request.actor, wanted), 201)
+        new = decode_request(request.body, NewPrice).to_request()
+        return self._answer_price(request.actor, await self._pricing.add(request.actor, new), 201)
 
     async def change(self, request: Request) -> Response:
         """Changes the note and the end."""
-        said = decode_request(request.body, PriceChange)
+        body = decode_request(request.body, PriceChange)
         id_ = request.path_params["price"]
-        changed = await self._pricing.change(request.actor, id_, said.note, said.choose_end)
+        changed = await self._pricing.change(request.actor, id_, body.note, body.choose_end)
         return self._answer_price(request.actor, changed)
 
     async def end(self, request: Request) -> Response:
@@ -158,11 +164,12 @@ class PriceResource:
         return self._answer_price(request.actor, ended)
 
     def _answer_price(self, actor: Actor, price: Price, status: int = 200) -> Response:
+        """Answers with the card of a price and warnings about its models."""
         return answer_json(build_price_card(price, self._warnings.warn_of_price(actor, price)), status)
 
 
 def build_price_card(price: Price, warnings: Sequence[str] = ()) -> PriceCard:
-    """The card of a price."""
+    """Builds the card of a price."""
     return PriceCard(
         id=price.id,
         models=price.models,
@@ -180,6 +187,7 @@ def build_price_card(price: Price, warnings: Sequence[str] = ()) -> PriceCard:
 
 
 def _parse_amount(text: str) -> int:
+    """Converts a decimal text to nano-units. Raises InvalidValue."""
     amount = parse_decimal(text)
     if amount is None:
         raise InvalidValue(f"{text[:40]!r} is no amount")

@@ -1,4 +1,4 @@
-"""Recorded requests of projects: schema, handlers and endpoints."""
+"""Recorded requests of projects: wire types, handlers and endpoints."""
 
 from typing import Annotated, Literal
 
@@ -16,7 +16,7 @@ from antiphon.http.admin.resource import (
     declare_page_size,
     declare_parameter,
     decode_request,
-    read_limit,
+    read_page_size,
     read_query,
 )
 from antiphon.http.admin.tenants import ProjectCard, build_project_card
@@ -26,23 +26,23 @@ Days = Annotated[int, Meta(ge=1, le=3650)]
 
 
 class NewRecording(Struct, frozen=True, forbid_unknown_fields=True):
-    """Has a project's requests and answers kept: for so many days, and without what `redact` names, which is
-    taken out before they are written down."""
+    """Turns on the recording of a project's requests and answers, and keeps each for `days`. Texts of the
+    kinds in `redact` are removed before the server stores anything."""
 
     days: Days
     redact: list[Redaction] = msgspec.field(default_factory=list)
 
     def to_request(self) -> RecordingPolicy:
-        """As it is kept; each kind once."""
+        """Converts to a recording policy, with each kind once."""
         return RecordingPolicy(self.days, tuple(sorted(set(self.redact))))
 
 
 class RequestCard(Struct, frozen=True, kw_only=True):
-    """A request that was kept. Times are Unix seconds."""
+    """A recorded request. Times are Unix seconds."""
 
     object: Literal["request"] = "request"
     id: str
-    """Of its entry in the ledger."""
+    """The id of its entry in the ledger."""
     project: str
     created_at: int
     expires_at: int
@@ -51,14 +51,14 @@ class RequestCard(Struct, frozen=True, kw_only=True):
 
 
 class RequestPage(ListPage, frozen=True, kw_only=True):
-    """Kept requests, the latest first."""
+    """Recorded requests, the latest first."""
 
     data: list[RequestCard]
 
 
 class Forgotten(Struct, frozen=True, kw_only=True):
-    """How many kept requests were removed from the database. What waited in memory is not among them, and is
-    never written down."""
+    """The number of recorded requests that were removed from the database. Recordings that still waited in
+    memory are not counted, and are never stored."""
 
     object: Literal["removed"] = "removed"
     removed: int
@@ -66,17 +66,17 @@ class Forgotten(Struct, frozen=True, kw_only=True):
 
 MAX_REQUESTS = 100
 DEFAULT_REQUESTS = 20
-"""Kept requests of one page: each may be half a megabyte."""
+"""The default page size. Each recorded request can have half a megabyte."""
 
 
 class RecordingResource:
-    """The handlers over the kept requests of one server."""
+    """The handlers of recorded requests."""
 
     def __init__(self, recordings: RequestLog) -> None:
         self._recordings = recordings
 
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """The endpoints of recorded requests."""
+        """Returns the endpoints of recorded requests."""
         project = declare_parameter("project", required=True)
         kept, seen = (
             "/projects/{project}/recording",
@@ -84,49 +84,51 @@ class RecordingResource:
         )
         return (
             declare_endpoint(
-                "PUT", kept, self.turn_on, "Keep requests", body=NewRecording, gives=ProjectCard
+                "PUT", kept, self.turn_on, "Record a project's requests", body=NewRecording, gives=ProjectCard
             ),
-            declare_endpoint("DELETE", kept, self.turn_off, "Keep none any longer", gives=ProjectCard),
+            declare_endpoint(
+                "DELETE", kept, self.turn_off, "Stop recording a project's requests", gives=ProjectCard
+            ),
             declare_endpoint(
                 "GET",
                 "/requests",
                 self.list_requests,
-                "Kept requests of a project",
+                "Recorded requests of a project",
                 gives=RequestPage,
                 query=seen,
             ),
             declare_endpoint(
-                "GET", "/requests/{request}", self.show_request, "One kept request", gives=RequestCard
+                "GET", "/requests/{request}", self.show_request, "One recorded request", gives=RequestCard
             ),
             declare_endpoint(
                 "DELETE",
                 "/requests",
                 self.forget,
-                "Remove a project's kept requests",
+                "Remove a project's recorded requests",
                 gives=Forgotten,
                 query=[project],
             ),
         )
 
     async def turn_on(self, request: Request) -> Response:
-        """Has a project's requests kept from now on."""
-        wanted = decode_request(request.body, NewRecording).to_request()
+        """Turns on the recording of a project's requests."""
+        policy = decode_request(request.body, NewRecording).to_request()
         project = request.path_params["project"]
         return answer_json(
-            build_project_card(await self._recordings.set_recording(request.actor, project, wanted))
+            build_project_card(await self._recordings.set_recording(request.actor, project, policy))
         )
 
     async def turn_off(self, request: Request) -> Response:
-        """Stops keeping a project's requests."""
+        """Turns off the recording of a project's requests."""
         project = request.path_params["project"]
         return answer_json(
             build_project_card(await self._recordings.set_recording(request.actor, project, None))
         )
 
     async def list_requests(self, request: Request) -> Response:
-        """Lists a project's kept requests, the latest first."""
+        """Lists a project's recorded requests, the latest first."""
         query = read_query(request, "project", "limit", "after")
-        actor, limit = request.actor, read_limit(query, DEFAULT_REQUESTS, MAX_REQUESTS)
+        actor, limit = request.actor, read_page_size(query, DEFAULT_REQUESTS, MAX_REQUESTS)
         before = None
         if "after" in query:
             last = await self._recordings.get_record(actor, query["after"])
@@ -136,24 +138,25 @@ class RecordingResource:
         return answer_list(cards[:limit], len(cards) > limit, RequestPage)
 
     async def show_request(self, request: Request) -> Response:
-        """Shows one kept request."""
+        """Shows one recorded request."""
         found = await self._recordings.get_record(request.actor, request.path_params["request"])
         return answer_json(build_request_card(found))
 
     async def forget(self, request: Request) -> Response:
-        """Removes a project's kept requests."""
+        """Removes a project's recorded requests."""
         project = _require_project(read_query(request, "project"))
         return answer_json(Forgotten(removed=await self._recordings.erase(request.actor, project)))
 
 
 def _require_project(query: dict[str, str]) -> str:
+    """Returns the query's project. Raises MissingParameter."""
     if "project" not in query:
         raise MissingParameter("say whose requests: ?project=ID", param="project")
     return query["project"]
 
 
 def build_request_card(record: RecordedRequest) -> RequestCard:
-    """The card of a kept request."""
+    """Builds the card of a recorded request."""
     return RequestCard(
         id=record.id,
         project=record.project,

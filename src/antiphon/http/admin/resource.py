@@ -1,4 +1,4 @@
-"""What the resources of the admin API share: endpoints, queries, pages of lists, bodies and JSON answers."""
+"""Shared code of the admin API's resources: endpoints, queries, pages of lists, bodies and JSON answers."""
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -40,8 +40,8 @@ Shape = TypeVar("Shape", bound=Struct)
 
 
 class ListPage(Struct, frozen=True, kw_only=True):
-    """Some of a list, in order. `next`, where there is more, is the value of `after` (of the audit: `before`)
-    for what follows."""
+    """One page of a list, in order. `next` is the value of `after` (of the audit: `before`) for the next
+    page, or null on the last page."""
 
     object: Literal["list"] = "list"
     next: str | None
@@ -55,17 +55,18 @@ NO_CONTENT = 204
 TEXT: Mapping[str, Any] = {"type": "string"}
 MAX_PAGE = 1_000
 DEFAULT_PAGE = 100
-"""Things of one page."""
+"""The default number of items on a page."""
 
 GENERATED_ID = re.compile("([a-z]+_[0-9a-z]{9})[0-9a-z]{10}")
-"""An id as the server makes it; its first part begins with what it is of, and orders by when it was made."""
+"""An id that the server generates. Its first part begins with the kind of object, and sorts by creation
+time."""
 
 
 NO_STORE = ((b"cache-control", b"no-store"),)
 
 
 class EndpointOptions(TypedDict, total=False):
-    """What an endpoint has besides its place, handler and summary."""
+    """Optional properties of an endpoint."""
 
     body: type
     gives: type
@@ -74,13 +75,13 @@ class EndpointOptions(TypedDict, total=False):
     right: Right
     description: str
     files: Mapping[str, object]
-    """Other forms of the answer, by media type."""
+    """Further forms of the answer, by media type."""
 
 
 def declare_endpoint(
     method: str, path: str, handler: AdminHandler, summary: str, **more: Unpack[EndpointOptions]
 ) -> Endpoint:
-    """An endpoint below the root. `body` and `gives` are wire types."""
+    """Declares an endpoint below the root. `body` and `gives` are wire types."""
 
     async def handle(request: Request, _services: Services) -> Answer:
         return await handler(request)
@@ -102,12 +103,12 @@ def declare_endpoint(
 
 
 def declare_parameter(name: str, schema: Mapping[str, Any] = TEXT, **more: object) -> dict[str, Any]:
-    """A parameter of the query."""
+    """Declares a parameter of the query."""
     return {"name": name, "in": "query", "schema": schema, **more}
 
 
 def declare_page_size(usual: int, most: int) -> dict[str, Any]:
-    """The parameter that says how many things a page holds."""
+    """Declares the parameter of the page size."""
     return declare_parameter("limit", {"type": "integer", "minimum": 1, "maximum": most, "default": usual})
 
 
@@ -115,7 +116,7 @@ PAGE_SIZE = declare_page_size(DEFAULT_PAGE, MAX_PAGE)
 
 
 def declare_paging(*more: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The query of a list that comes in pages; `more` are its other parameters."""
+    """Declares the query of a list with pages. `more` are its other parameters."""
     return [PAGE_SIZE, declare_parameter("after"), *more]
 
 
@@ -126,17 +127,20 @@ def answer_page(
     *filters: str,
     removable: str | None = None,
 ) -> Response:
-    """Those after the id that the query names. `filters`: what else it may say, by which the cards were
-    chosen. `removable`: of what the ids are in whose order the cards come, where some may be gone."""
+    """Answers with the page after the id in the query.
+
+    `filters`: names of further query fields, which have already chosen the cards;
+    `removable`: the kind of object in the ids, if objects can be removed from the list.
+    """
     query = read_query(request, "limit", "after", *filters)
-    limit, after = read_limit(query), query.get("after")
+    limit, after = read_page_size(query), query.get("after")
     at = 0 if after is None else _find_start([id_ for id_, _ in cards], after, removable)
     return answer_list(cards[at : at + limit], len(cards) > at + limit, shape)
 
 
 def _find_start(ids: Sequence[str], after: str, removable: str | None) -> int:
-    """The place in a list that follows an id. After one that was removed go those that were made in the same
-    millisecond or later: rather one twice than one never. Raises InvalidValue."""
+    """Returns the index of the first item after an id. If the id's object was removed, items of the same
+    millisecond come again, so that none is missed. Raises InvalidValue for an unknown id."""
     if after in ids:
         return ids.index(after) + 1
     made = GENERATED_ID.fullmatch(after)
@@ -146,7 +150,7 @@ def _find_start(ids: Sequence[str], after: str, removable: str | None) -> int:
 
 
 def answer_list(cards: Sequence[tuple[str, msgspec.Struct]], more: bool, shape: type[ListPage]) -> Response:
-    """One page of a list, each of whose cards has an id; `more`: whether another follows."""
+    """Answers with one page of a list of ids and cards. `more`: whether another page follows."""
     last = cards[-1][0] if more and cards else None
     return answer_json(msgspec.convert({"data": [card for _, card in cards], "next": last}, shape))
 
@@ -154,37 +158,37 @@ def answer_list(cards: Sequence[tuple[str, msgspec.Struct]], more: bool, shape: 
 def read_query(
     request: Request, *known: str, also: Callable[[str], bool] = lambda _: False
 ) -> dict[str, str]:
-    """The query by name; `also` tells what other names are known. Raises UnknownParameter and InvalidValue
-    for what would be dropped."""
-    said: dict[str, str] = {}
+    """Returns the query's values by name. `also` accepts further names. Raises UnknownParameter and
+    InvalidValue, so that no value is ignored."""
+    values: dict[str, str] = {}
     for name, value in request.query():
         if name not in known and not also(name):
             raise UnknownParameter(
                 f"unknown query field {sanitize_key(name)}; known: {', '.join(known)}",
                 param=sanitize_key(name),
             )
-        if name in said:
+        if name in values:
             raise InvalidValue(f"{sanitize_key(name)} is said twice", param=sanitize_key(name))
-        said[name] = value
-    return said
+        values[name] = value
+    return values
 
 
-def read_limit(query: Mapping[str, str], usual: int = DEFAULT_PAGE, most: int = MAX_PAGE) -> int:
-    """How many things one page holds. Raises InvalidValue."""
-    said = query.get("limit", str(usual))
-    if not (said.isascii() and said.isdigit() and len(said) < 6 and 1 <= int(said) <= most):
+def read_page_size(query: Mapping[str, str], usual: int = DEFAULT_PAGE, most: int = MAX_PAGE) -> int:
+    """Returns the page size. Raises InvalidValue."""
+    text = query.get("limit", str(usual))
+    if not (text.isascii() and text.isdigit() and len(text) < 6 and 1 <= int(text) <= most):
         raise InvalidValue(f"limit must be an integer of 1 to {most}", param="limit")
-    return int(said)
+    return int(text)
 
 
 def answer_json(shape: msgspec.Struct, status: int = 200) -> Response:
-    """In JSON."""
-    # A new key must not lie in anybody's cache.
+    """Answers with a struct as JSON."""
+    # No cache must store a new key.
     return Response(msgspec.json.encode(shape), status, headers=NO_STORE)
 
 
 def decode_request(body: bytes, shape: type[Shape]) -> Shape:
-    """A body as `shape`. Raises MalformedBody, InvalidValue, MissingParameter or UnknownParameter."""
+    """Decodes a body as `shape`. Raises MalformedBody, InvalidValue, MissingParameter or UnknownParameter."""
     try:
         return msgspec.convert(read_object(body), shape)
     except msgspec.ValidationError as problem:
@@ -192,21 +196,22 @@ def decode_request(body: bytes, shape: type[Shape]) -> Shape:
 
 
 def _explain_problem(complaint: validation_messages.ValidationProblem) -> AntiphonError:
+    """Converts a validation problem to the error that the caller gets."""
     if name := complaint.missing_field:
         return MissingParameter(f"{name} is missing", param=name)
     if name := complaint.unknown_field:
         return UnknownParameter(f"unknown field {name}", param=name)
     path = complaint.path
     taken = complaint.expected
-    if complaint.is_choice and (choices := CHOICES.get(_field(path))):
+    if complaint.is_choice and (choices := CHOICES.get(_get_field_name(path))):
         taken = " or ".join(choices)
     elif "matching regex" in complaint.text:
-        taken = TEXTS.get(_field(path), "a text without control characters")
+        taken = TEXTS.get(_get_field_name(path), "a text without control characters")
     return InvalidValue(f"{path or 'the body'} must be {taken}", param=path or None)
 
 
-def _field(path: str) -> str:
-    """The name of the field that a path leads to, or to an item of which."""
+def _get_field_name(path: str) -> str:
+    """Returns the name of the last field in a path, without an index."""
     return path.rpartition(".")[2].partition("[")[0]
 
 
@@ -222,7 +227,7 @@ TEXTS: Mapping[str, str] = MappingProxyType(
         ),
     }
 )
-"""What fields of a pattern take."""
+"""The accepted values of fields with a pattern, by the field's name."""
 
 
 CHOICES: Mapping[str, tuple[str, ...]] = {
@@ -233,4 +238,4 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "window": tuple(Window),
     "redact": tuple(Redaction),
 }
-"""What fields of few values take."""
+"""The accepted values of fields with fixed choices, by the field's name."""

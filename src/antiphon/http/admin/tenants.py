@@ -1,4 +1,4 @@
-"""Projects, their members, users, and the audit of changes: schema, handlers and endpoints."""
+"""Projects, their members, users, and the audit of changes: wire types, handlers and endpoints."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -26,14 +26,14 @@ from antiphon.http.admin.resource import (
     declare_paging,
     declare_parameter,
     decode_request,
-    read_limit,
+    read_page_size,
     read_query,
 )
 from antiphon.services.tenancy import TenancyService
 
 
 class NewProject(Struct, frozen=True, forbid_unknown_fields=True):
-    """A project to make."""
+    """A project to create."""
 
     name: Name
     note: Note = ""
@@ -48,7 +48,7 @@ class ProjectChange(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NewUser(Struct, frozen=True, forbid_unknown_fields=True):
-    """A user to make."""
+    """A user to create."""
 
     name: Name
     email: Email | None = None
@@ -56,7 +56,7 @@ class NewUser(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class UserChange(Struct, frozen=True, forbid_unknown_fields=True):
-    """The fields to change; others stay. With an `email` of null the user has none."""
+    """The fields to change; others stay. An `email` of null removes the address."""
 
     name: Name | None = None
     email: Email | UnsetType | None = UNSET
@@ -64,7 +64,7 @@ class UserChange(Struct, frozen=True, forbid_unknown_fields=True):
     disabled: bool | None = None
 
     def apply_to(self, user: User) -> User:
-        """The changed user; `disabled` is not applied."""
+        """Returns the changed user. Does not apply `disabled`."""
         return replace(
             user,
             name=user.name if self.name is None else self.name,
@@ -74,7 +74,7 @@ class UserChange(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Member(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a user is to be in a project."""
+    """The role of a user in a project."""
 
     role: ProjectRole
 
@@ -84,7 +84,7 @@ class Nothing(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RecordingCard(Struct, frozen=True, kw_only=True):
-    """How a project's requests are kept."""
+    """How a project's requests are recorded."""
 
     days: int
     redact: list[Redaction]
@@ -100,7 +100,7 @@ class ProjectCard(Struct, frozen=True, kw_only=True):
     archived_at: int | None
     note: str
     recording: RecordingCard | None
-    """How its requests are kept word by word; null, where they are not."""
+    """How the project's requests are recorded; null if they are not."""
 
 
 class UserCard(Struct, frozen=True, kw_only=True):
@@ -126,7 +126,7 @@ class MemberCard(Struct, frozen=True, kw_only=True):
 
 
 class AuditCard(Struct, frozen=True, kw_only=True):
-    """One change."""
+    """One change in the audit."""
 
     object: Literal["audit_entry"] = "audit_entry"
     id: int
@@ -150,7 +150,7 @@ class UserPage(ListPage, frozen=True, kw_only=True):
 
 
 class MemberPage(ListPage, frozen=True, kw_only=True):
-    """Members of a project, by their ids."""
+    """Members of a project, in the order of their ids."""
 
     data: list[MemberCard]
 
@@ -162,88 +162,103 @@ class AuditPage(ListPage, frozen=True, kw_only=True):
 
 
 class TenantResource:
-    """The handlers over the tenants of one server."""
+    """The handlers of projects, members, users and the audit."""
 
     def __init__(self, tenants: TenancyService) -> None:
         self._tenants = tenants
 
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """The endpoints of projects, users and the audit."""
+        """Returns the endpoints of projects, users and the audit."""
         number = {"type": "string", "pattern": "^[0-9]{1,18}$"}
         query = [PAGE_SIZE, declare_parameter("before", number), declare_parameter("target")]
         return (
             *self._declare_projects(),
             *self._declare_users(),
             declare_endpoint(
-                "GET", "/audit", self.list_audit, "The latest changes first", gives=AuditPage, query=query
+                "GET", "/audit", self.list_audit, "Changes, the latest first", gives=AuditPage, query=query
             ),
         )
 
     def _declare_projects(self) -> Iterator[Endpoint]:
+        """Yields the endpoints of projects and their members."""
         one, member = "/projects/{project}", "/projects/{project}/members/{user}"
         card, whole = ProjectCard, ProjectPage
-        seen, change = "Projects that the caller may see", ProjectChange
+        seen, change = "Projects that the caller can see", ProjectChange
         yield declare_endpoint(
             "GET", "/projects", self.list_projects, seen, gives=whole, query=declare_paging()
         )
         made = EndpointOptions(body=NewProject, gives=card, status=CREATED)
-        yield declare_endpoint("POST", "/projects", self.add_project, "Make a project", **made)
+        yield declare_endpoint("POST", "/projects", self.add_project, "Create a project", **made)
         yield declare_endpoint("GET", one, self.show_project, "One project", gives=card)
         yield declare_endpoint(
-            "PATCH", one, self.change_project, "Rename, note, archive", body=change, gives=card
+            "PATCH",
+            one,
+            self.change_project,
+            "Change the name or note of a project, or archive it",
+            body=change,
+            gives=card,
         )
         members = EndpointOptions(gives=MemberPage, query=declare_paging())
         yield declare_endpoint(
-            "GET", f"{one}/members", self.list_members, "Who is what in a project", **members
+            "GET", f"{one}/members", self.list_members, "Members of a project and their roles", **members
         )
         put = EndpointOptions(body=Member, gives=MemberCard)
-        yield declare_endpoint("PUT", member, self.put_member, "Make a member", **put)
+        yield declare_endpoint(
+            "PUT", member, self.put_member, "Make a user a member, or change the role", **put
+        )
         yield declare_endpoint("DELETE", member, self.remove_member, "End a membership", status=NO_CONTENT)
 
     def _declare_users(self) -> Iterator[Endpoint]:
-        one, card, seen = "/users/{user}", UserCard, "Users that the caller may see"
+        """Yields the endpoints of users."""
+        one, card, seen = "/users/{user}", UserCard, "Users that the caller can see"
         yield declare_endpoint("GET", "/users", self.list_users, seen, gives=UserPage, query=declare_paging())
         made = EndpointOptions(body=NewUser, gives=card, status=CREATED)
-        yield declare_endpoint("POST", "/users", self.add_user, "Make a user", **made)
+        yield declare_endpoint("POST", "/users", self.add_user, "Create a user", **made)
         yield declare_endpoint("GET", one, self.show_user, "One user", gives=card)
         changed = EndpointOptions(body=UserChange, gives=card)
-        yield declare_endpoint("PATCH", one, self.change_user, "Rename, note, disable", **changed)
+        yield declare_endpoint(
+            "PATCH",
+            one,
+            self.change_user,
+            "Change the name, address or note of a user, or disable the user",
+            **changed,
+        )
 
     # --- projects ---
 
     async def list_projects(self, request: Request) -> Response:
-        """The projects that the caller may see."""
+        """Lists the projects that the caller can see."""
         found = self._tenants.list_projects(request.actor)
         return answer_page(request, [(each.id, build_project_card(each)) for each in found], ProjectPage)
 
     async def show_project(self, request: Request) -> Response:
-        """One of them."""
+        """Shows one project."""
         found = self._tenants.get_project(request.actor, request.path_params["project"])
         return answer_json(build_project_card(found))
 
     async def add_project(self, request: Request) -> Response:
-        """Makes a project."""
-        said = decode_request(request.body, NewProject)
-        made = await self._tenants.add_project(request.actor, said.name, said.note)
+        """Creates a project."""
+        body = decode_request(request.body, NewProject)
+        made = await self._tenants.add_project(request.actor, body.name, body.note)
         return answer_json(build_project_card(made), 201)
 
     async def change_project(self, request: Request) -> Response:
-        """Renames, notes, archives."""
-        said = decode_request(request.body, ProjectChange)
+        """Changes the name or the note, or archives the project."""
+        body = decode_request(request.body, ProjectChange)
         id_ = request.path_params["project"]
-        changed = await self._tenants.change_project(request.actor, id_, said.name, said.note, said.archived)
+        changed = await self._tenants.change_project(request.actor, id_, body.name, body.note, body.archived)
         return answer_json(build_project_card(changed))
 
     # --- members ---
 
     async def list_members(self, request: Request) -> Response:
-        """Who is what in a project."""
+        """Lists the members of a project and their roles."""
         found: list[Membership] = self._tenants.list_members(request.actor, request.path_params["project"])
         cards = [(each.user, build_member_card(each)) for each in found]
         return answer_page(request, cards, MemberPage, removable="user")
 
     async def put_member(self, request: Request) -> Response:
-        """Makes a user a member, or changes the role."""
+        """Makes a user a member, or changes the member's role."""
         role = decode_request(request.body, Member).role
         project, user = request.path_params["project"], request.path_params["user"]
         membership = await self._tenants.put_member(request.actor, project, user, role)
@@ -258,34 +273,34 @@ class TenantResource:
     # --- users ---
 
     async def list_users(self, request: Request) -> Response:
-        """The users that the caller may see."""
+        """Lists the users that the caller can see."""
         found = self._tenants.list_users(request.actor)
         return answer_page(request, [(each.id, build_user_card(each)) for each in found], UserPage)
 
     async def show_user(self, request: Request) -> Response:
-        """One of them."""
+        """Shows one user."""
         found = self._tenants.get_user(request.actor, request.path_params["user"])
         return answer_json(build_user_card(found))
 
     async def add_user(self, request: Request) -> Response:
-        """Makes a user."""
-        said = decode_request(request.body, NewUser)
-        made = await self._tenants.add_user(request.actor, said.name, said.email, said.note)
+        """Creates a user."""
+        body = decode_request(request.body, NewUser)
+        made = await self._tenants.add_user(request.actor, body.name, body.email, body.note)
         return answer_json(build_user_card(made), 201)
 
     async def change_user(self, request: Request) -> Response:
-        """Renames, gives another address or none, notes, disables."""
-        said = decode_request(request.body, UserChange)
+        """Changes the name, the email address or the note, or disables the user."""
+        body = decode_request(request.body, UserChange)
         id_ = request.path_params["user"]
-        changed = await self._tenants.change_user(request.actor, id_, said.apply_to, said.disabled)
+        changed = await self._tenants.change_user(request.actor, id_, body.apply_to, body.disabled)
         return answer_json(build_user_card(changed))
 
     # --- audit ---
 
     async def list_audit(self, request: Request) -> Response:
-        """The latest changes first."""
+        """Lists changes, the latest first."""
         query = read_query(request, "limit", "before", "target")
-        limit, before = read_limit(query), query.get("before")
+        limit, before = read_page_size(query), query.get("before")
         if before is not None and not (before.isascii() and before.isdigit() and len(before) < 19):
             raise InvalidValue("before must be the number of an entry", param="before")
         found = await self._tenants.list_audit(
@@ -296,7 +311,7 @@ class TenantResource:
 
 
 def build_project_card(project: Project) -> ProjectCard:
-    """The card of a project."""
+    """Builds the card of a project."""
     kept = project.recording
     return ProjectCard(
         id=project.id,
@@ -309,7 +324,7 @@ def build_project_card(project: Project) -> ProjectCard:
 
 
 def build_user_card(user: User) -> UserCard:
-    """The card of a user."""
+    """Builds the card of a user."""
     return UserCard(
         id=user.id,
         name=user.name,
@@ -321,7 +336,7 @@ def build_user_card(user: User) -> UserCard:
 
 
 def build_member_card(membership: Membership) -> MemberCard:
-    """The card of a membership."""
+    """Builds the card of a membership."""
     return MemberCard(
         project=membership.project,
         user=membership.user,
@@ -331,7 +346,7 @@ def build_member_card(membership: Membership) -> MemberCard:
 
 
 def build_audit_card(entry: AuditEntry) -> AuditCard:
-    """The card of an entry of the audit."""
+    """Builds the card of a change."""
     return AuditCard(
         id=entry.id,
         at=entry.at,

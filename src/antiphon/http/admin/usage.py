@@ -1,14 +1,18 @@
 """Usage: sums over the ledger and its entries, as JSON or as streamed files of any length.
 
-Counts are exact integers. Money is an exact decimal text in the currency's unit, beside the same in nano-
-units.
+Counts are exact integers. Money is an exact decimal text in the currency's unit, and also an integer of
+nano-units. A CSV file contains no formulas of a spreadsheet.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+import csv
+import io
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from functools import partial
 from typing import Any, Literal
 
+import msgspec
 from msgspec import Struct
 
 from antiphon.dialects.base import Answer, Endpoint, FileStream, Headers, Request, Response
@@ -33,7 +37,6 @@ from antiphon.domain.reports import (
     parse_dimension,
 )
 from antiphon.errors import InvalidValue
-from antiphon.http.admin.exports import MEDIA, FileFormat, encode_header, encode_rows, list_columns
 from antiphon.http.admin.resource import (
     DEFAULT_PAGE,
     MAX_PAGE,
@@ -43,7 +46,7 @@ from antiphon.http.admin.resource import (
     answer_json,
     declare_endpoint,
     declare_parameter,
-    read_limit,
+    read_page_size,
     read_query,
 )
 from antiphon.services.usage import UsageService
@@ -51,13 +54,73 @@ from antiphon.services.usage import UsageService
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 DECIMALS = 3
-"""Of a mean of milliseconds."""
+"""Decimals of a mean of milliseconds."""
+
+FORMULAS = frozenset("=+-@\uff1d\uff0b\uff0d\uff20")
+"""The first characters of a spreadsheet's formula, in half and full width."""
+QUOTE = "'"
+"""The prefix that makes a spreadsheet treat a cell as text. The spreadsheet does not show it."""
+
+
+class FileFormat(StrEnum):
+    """The formats of an answer about usage."""
+
+    JSON = "json"
+    CSV = "csv"
+    JSONL = "jsonl"
+
+
+MEDIA = {FileFormat.CSV: "text/csv; charset=utf-8; header=present", FileFormat.JSONL: "application/jsonl"}
+
+
+def encode_rows(cards: Sequence[Struct], columns: Sequence[str], shape: FileFormat) -> bytes:
+    """Encodes cards as lines of CSV or JSON. `columns` are the columns of CSV, in order."""
+    if shape is FileFormat.CSV:
+        return encode_csv(map(_flatten, cards), columns)
+    return b"".join(msgspec.json.encode(card) + b"\n" for card in cards)
+
+
+def encode_csv(rows: Iterable[Mapping[str, object]], columns: Sequence[str]) -> bytes:
+    """Encodes rows as CSV (RFC 4180)."""
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerows([format_cell(row[name]) for name in columns] for row in rows)
+    return text.getvalue().encode("utf-8", "replace")
+
+
+def encode_header(columns: Sequence[str]) -> bytes:
+    """Encodes the first line of a CSV file."""
+    return encode_csv([dict(zip(columns, columns, strict=True))], columns)
+
+
+def format_cell(value: object) -> str:
+    """Formats a value as a cell of CSV. A quote precedes a text that a spreadsheet could run as a formula.
+    Such a text begins, after blanks, with a formula's first character or a control character."""
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        return str(value) if isinstance(value, int | float) else msgspec.json.encode(value).decode()
+    first = value.lstrip(" \u00a0\u3000")[:1]
+    runs = first in FORMULAS or (first < " " and first) or first == "\x7f"
+    return QUOTE + value if runs else value
+
+
+def list_columns(card: type[Struct]) -> tuple[str, ...]:
+    """Returns the fields of a card as columns, without the constant `object`."""
+    return tuple(name for name in card.__struct_fields__ if name != "object")
+
+
+def _flatten(card: Struct) -> dict[str, object]:
+    """Returns the fields of a card in one level. The dimensions of a group come first."""
+    fields = msgspec.structs.asdict(card)
+    by = fields.pop("by", None)
+    return {**by, **fields} if isinstance(by, dict) else fields
 
 
 class TotalsCard(Struct, frozen=True, kw_only=True):
-    """Sums over entries of the ledger. `failed` ended with an error, `aborted` with the process; for
-    `unpriced` ones no price held, so that their cost is not known and counts as none. Means are of the
-    entries that have the figure; null where none has."""
+    """Sums over entries of the ledger. `failed` ended with an error, and `aborted` ended with the process. No
+    price applied to `unpriced` entries, so their cost is unknown and counts as zero. Means cover the entries
+    that have the value; null if none has."""
 
     requests: int
     ok: int
@@ -77,15 +140,15 @@ class TotalsCard(Struct, frozen=True, kw_only=True):
 
 
 class GroupCard(TotalsCard, frozen=True, kw_only=True):
-    """The sums of the entries that say the same. `by`: what they say, by dimension; of `hour`, `day`, `week`
-    and `month` the Unix second in which it begins, in UTC."""
+    """The sums of entries with the same values. `by` contains these values by dimension. The value of `hour`,
+    `day`, `week` and `month` is the Unix second of its start in UTC."""
 
     by: dict[str, str | int | None]
 
 
 class UsageReport(Struct, frozen=True, kw_only=True):
-    """Sums of the entries that began from `since` on and before `until` (Unix seconds). `more`: whether there
-    are groups beyond `data`; `total` counts them too."""
+    """Sums of the entries that began at or after `since` and before `until` (Unix seconds). `more`: whether
+    there are groups beyond `data`; `total` counts them too."""
 
     object: Literal["usage"] = "usage"
     since: int
@@ -98,8 +161,8 @@ class UsageReport(Struct, frozen=True, kw_only=True):
 
 
 class EntryCard(Struct, frozen=True, kw_only=True):
-    """One generation. `at_ms` is the Unix millisecond in which it began, `time` the same moment in ISO 8601;
-    `source` says who counted the tokens; `price` is the id of the price that `cost` was reckoned by."""
+    """One generation. `at_ms` is its start in Unix milliseconds, and `time` is the same in ISO 8601. `source`
+    says who counted the tokens. `price` is the id of the price that determined `cost`."""
 
     object: Literal["ledger_entry"] = "ledger_entry"
     id: str
@@ -140,79 +203,82 @@ class EntryPage(ListPage, frozen=True, kw_only=True):
     data: list[EntryCard]
 
 
-USUAL_SECONDS = 30 * 24 * 3600
-"""The time that is looked at where none is said."""
-LATEST = 10**14
-"""The last Unix second that may be named; its milliseconds fit everywhere."""
+DEFAULT_SECONDS = 30 * 24 * 3600
+"""The default time span of a query in seconds."""
+MAX_SECOND = 10**14
+"""The last Unix second that a query can name. In milliseconds it fits every integer type."""
 MOST_GROUPS = 10_000
-"""Groups of one answer."""
+"""The most groups of one answer."""
 MOST_DIMENSIONS = 6
-LONGEST = 1_000
-"""Characters of a value that entries are chosen by."""
-CHUNK = 1_000
-"""Entries that are read and written at once: some fifty milliseconds of a thread."""
+MAX_VALUE_LENGTH = 1_000
+"""The most characters of a value in a filter."""
+CHUNK_ENTRIES = 1_000
+"""The number of entries that are read and written at once. They take about fifty milliseconds of a thread."""
 
-BY = (
+BY_DESCRIPTION = (
     f"At most {MOST_DIMENSIONS} of {', '.join([*EntryField, *Bucket])} and tag:NAME, with commas between "
     "them; "
     "hours, days, weeks and months are UTC's"
 )
-MORE = (
+FILTERS_AND_FILES = (
     " Also `tag:NAME=VALUE` chooses by one of the caller's tags. `format=csv` and `format=jsonl` give a file."
 )
-REPORT = "Sums over the generations that the caller may see, in a time." + MORE
-ENTRIES = "The generations that the caller may see, in a time, the earliest first." + MORE
+REPORT_DESCRIPTION = "Sums over the generations of a time span that the caller can see." + FILTERS_AND_FILES
+ENTRIES_DESCRIPTION = (
+    "The generations of a time span that the caller can see, the earliest first." + FILTERS_AND_FILES
+)
 FILES = {MEDIA[each].partition(";")[0]: TEXT for each in MEDIA}
 
 TIME = ("since", "until")
 FILTERS = tuple(EntryField)
 
-ENTRY, TOTALS = list_columns(EntryCard), list_columns(TotalsCard)
+ENTRY_COLUMNS, TOTALS_COLUMNS = list_columns(EntryCard), list_columns(TotalsCard)
 """The columns of files."""
 
 Read = Callable[[int, EntryPosition | None], Sequence[Entry]]
 
 
 class UsageResource:
-    """The handlers over the ledger of one server."""
+    """The handlers of usage."""
 
     def __init__(self, reading: UsageService, clock: Clock) -> None:
         self._reading = reading
         self._clock = clock
 
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """The endpoints of usage. They need the right to read; the service filters rows by actor."""
+        """Returns the endpoints of usage. They need the right to read. The service returns only rows that the
+        actor can see."""
         return (
             declare_endpoint(
                 "GET",
                 "/usage",
                 self.show_report,
-                "What was used, summed",
+                "Sums of usage",
                 gives=UsageReport,
                 query=declare_report_query(),
                 right=Right.READ,
-                description=REPORT,
+                description=REPORT_DESCRIPTION,
                 files=FILES,
             ),
             declare_endpoint(
                 "GET",
                 "/usage/entries",
                 self.list_entries,
-                "What was used, one by one",
+                "Single entries of usage",
                 gives=EntryPage,
                 query=declare_entries_query(),
                 right=Right.READ,
-                description=ENTRIES,
+                description=ENTRIES_DESCRIPTION,
                 files=FILES,
             ),
         )
 
     async def show_report(self, request: Request) -> Answer:
         """Shows sums, grouped by dimensions."""
-        query = read_query(request, *TIME, "by", "limit", "format", *FILTERS, also=is_tag)
+        query = read_query(request, *TIME, "by", "limit", "format", *FILTERS, also=is_tag_filter)
         chosen, shape = self._read_selection(query), read_format(query)
         by = parse_dimensions(query.get("by", ""))
-        most = read_limit(query, MOST_GROUPS, MOST_GROUPS)
+        most = read_page_size(query, MOST_GROUPS, MOST_GROUPS)
         report = await self._reading.build_report(request.actor, chosen, by, most)
         if shape is FileFormat.JSON:
             return await self._reading.run_in_thread(partial(self._answer_report, report, chosen, by))
@@ -222,7 +288,7 @@ class UsageResource:
                 "with limit how many of the first are enough",
                 param="by",
             )
-        names = (*map(str, by), *TOTALS)
+        names = (*map(str, by), *TOTALS_COLUMNS)
         totals = [build_totals_card(report.total)]
         cards = [build_group_card(each, by) for each in report.groups] if by else totals
         body = (encode_header(names) if shape is FileFormat.CSV else b"") + encode_rows(cards, names, shape)
@@ -230,7 +296,7 @@ class UsageResource:
 
     async def list_entries(self, request: Request) -> Answer:
         """Lists single generations, the earliest first."""
-        query = read_query(request, *TIME, "limit", "after", "format", *FILTERS, also=is_tag)
+        query = read_query(request, *TIME, "limit", "after", "format", *FILTERS, also=is_tag_filter)
         chosen, after, shape = (
             self._read_selection(query),
             parse_cursor(query.get("after")),
@@ -238,7 +304,7 @@ class UsageResource:
         )
         read = self._reading.open_entries(request.actor, chosen)
         if shape is FileFormat.JSON:
-            limit = read_limit(query)
+            limit = read_page_size(query)
             return await self._reading.run_in_thread(partial(_read_page, read, limit, after))
         if "limit" in query:
             raise InvalidValue("limit is for pages of JSON; a file has all entries", param="limit")
@@ -249,9 +315,9 @@ class UsageResource:
     async def _stream_chunks(
         self, read: Read, shape: FileFormat, first: bytes, after: EntryPosition | None
     ) -> AsyncIterator[bytes]:
-        """Chunk by chunk, each read when the one before has gone: memory does not grow with the file. What
-        fails in between breaks the response off, so that no part looks whole."""
-        yield (encode_header(ENTRY) if shape is FileFormat.CSV else b"") + first
+        """Yields a file in chunks. Each chunk is read after the previous one is written, so memory does not
+        grow with the file. An error breaks the response off, so that no incomplete file looks complete."""
+        yield (encode_header(ENTRY_COLUMNS) if shape is FileFormat.CSV else b"") + first
         while after is not None:
             chunk, after = await self._reading.run_in_thread(partial(_read_chunk, read, shape, after))
             yield chunk
@@ -259,6 +325,7 @@ class UsageResource:
     def _answer_report(
         self, report: LedgerReport, chosen: EntrySelection, by: tuple[Dimension, ...]
     ) -> Response:
+        """Answers with sums as JSON."""
         return answer_json(
             UsageReport(
                 since=chosen.since // 1000,
@@ -272,9 +339,10 @@ class UsageResource:
         )
 
     def _read_selection(self, query: Mapping[str, str]) -> EntrySelection:
-        """What the query chooses: without `until` all until now, without `since` of the last 30 days."""
+        """Returns the query's selection of entries. `until` defaults to now, `since` to 30 days before
+        `until`."""
         until = _read_second(query, "until", int(self._clock.wall()) + 1)
-        since = _read_second(query, "since", max(0, until - USUAL_SECONDS))
+        since = _read_second(query, "since", max(0, until - DEFAULT_SECONDS))
         if since >= until and "since" not in query:
             raise InvalidValue("until must lie after 0, when time begins", param="until")
         if since >= until:
@@ -284,6 +352,7 @@ class UsageResource:
 
 
 def _read_page(read: Read, limit: int, after: EntryPosition | None) -> Response:
+    """Reads one page of entries and answers with it as JSON."""
     found = read(limit + 1, after)
     cards = [build_entry_card(each) for each in found[:limit]]
     return answer_json(
@@ -294,19 +363,19 @@ def _read_page(read: Read, limit: int, after: EntryPosition | None) -> Response:
 def _read_chunk(
     read: Read, shape: FileFormat, after: EntryPosition | None
 ) -> tuple[bytes, EntryPosition | None]:
-    """The next lines, and where to go on; None at the end."""
-    found = read(CHUNK, after)
-    written = encode_rows([build_entry_card(each) for each in found], ENTRY, shape)
-    return written, EntryPosition.of(found[-1]) if len(found) == CHUNK else None
+    """Returns the next lines, and the position to continue from. The position is None at the end."""
+    found = read(CHUNK_ENTRIES, after)
+    written = encode_rows([build_entry_card(each) for each in found], ENTRY_COLUMNS, shape)
+    return written, EntryPosition.of(found[-1]) if len(found) == CHUNK_ENTRIES else None
 
 
-def is_tag(name: str) -> bool:
-    """Whether a query's field chooses by a tag."""
+def is_tag_filter(name: str) -> bool:
+    """Whether a query field filters by a tag."""
     return name.startswith(TAG) and isinstance(parse_dimension(name), Tag)
 
 
 def parse_dimensions(text: str) -> tuple[Dimension, ...]:
-    """The dimensions that a list with commas names. Raises InvalidValue."""
+    """Parses a list of dimensions with commas. Raises InvalidValue."""
     found: list[Dimension] = []
     for name in filter(None, text.split(",")):
         each = parse_dimension(name)
@@ -322,69 +391,77 @@ def parse_dimensions(text: str) -> tuple[Dimension, ...]:
 
 
 def read_format(query: Mapping[str, str]) -> FileFormat:
-    """As what the answer is asked for. Raises InvalidValue."""
-    said = query.get("format", FileFormat.JSON)
-    if said not in tuple(FileFormat):
+    """Returns the format that the query asks for. Raises InvalidValue."""
+    text = query.get("format", FileFormat.JSON)
+    if text not in tuple(FileFormat):
         raise InvalidValue(f"format must be {', '.join(FileFormat)}", param="format")
-    return FileFormat(said)
+    return FileFormat(text)
 
 
 def parse_cursor(cursor: str | None) -> EntryPosition | None:
-    """The place that a page named as its end. Raises InvalidValue."""
+    """Parses the position in a page's `next`. Raises InvalidValue."""
     if cursor is None:
         return None
     at, _, id_ = cursor.partition(".")
-    if not (at.isascii() and at.isdigit() and len(at) < len(str(LATEST)) + 3 and id_):
+    if not (at.isascii() and at.isdigit() and len(at) < len(str(MAX_SECOND)) + 3 and id_):
         raise InvalidValue("after must be what the page before said as next", param="after")
-    return EntryPosition(int(at), id_[:LONGEST])
+    return EntryPosition(int(at), id_[:MAX_VALUE_LENGTH])
 
 
 def _format_cursor(entry: Entry) -> str:
+    """Formats the position of an entry for `next`."""
     return f"{entry.at}.{entry.id}"
 
 
 def _read_conditions(query: Mapping[str, str]) -> Iterator[Condition]:
+    """Yields the query's filters by field and tag. Raises InvalidValue."""
     for name, value in query.items():
         each = parse_dimension(name)
         if isinstance(each, EntryField | Tag):
-            if len(value) > LONGEST:
-                raise InvalidValue(f"{sanitize_key(name)} is longer than {LONGEST}", param=sanitize_key(name))
+            if len(value) > MAX_VALUE_LENGTH:
+                raise InvalidValue(
+                    f"{sanitize_key(name)} is longer than {MAX_VALUE_LENGTH}", param=sanitize_key(name)
+                )
             yield Condition(each, value or None)
 
 
 def _read_second(query: Mapping[str, str], name: str, otherwise: int) -> int:
-    said = query.get(name, str(otherwise))
-    if not (said.isascii() and said.isdigit() and len(said) <= len(str(LATEST)) and int(said) <= LATEST):
+    """Returns a Unix second of the query, or `otherwise`. Raises InvalidValue."""
+    text = query.get(name, str(otherwise))
+    if not (
+        text.isascii() and text.isdigit() and len(text) <= len(str(MAX_SECOND)) and int(text) <= MAX_SECOND
+    ):
         raise InvalidValue(f"{name} must be a time in Unix seconds", param=name)
-    return int(said)
+    return int(text)
 
 
 def _build_file_headers(name: str, chosen: EntrySelection, shape: FileFormat) -> Headers:
-    """The headers of a file."""
+    """Returns the headers of a file."""
     called = f"{name}-{chosen.since // 1000}-{chosen.until // 1000}.{shape}"
     return ((b"content-disposition", f'attachment; filename="{called}"'.encode()), *NO_STORE)
 
 
 def declare_report_query() -> list[Mapping[str, Any]]:
-    """The query of sums, for the OpenAPI document."""
+    """Declares the query of sums for the OpenAPI document."""
     return [
         *_declare_filters(),
-        declare_parameter("by", description=BY),
+        declare_parameter("by", description=BY_DESCRIPTION),
         *_declare_limit(MOST_GROUPS, MOST_GROUPS),
         _FORMAT,
     ]
 
 
 def declare_entries_query() -> list[Mapping[str, Any]]:
-    """The query of entries, for the OpenAPI document."""
+    """Declares the query of entries for the OpenAPI document."""
     after = declare_parameter("after", description="The `next` of the page before")
     return [*_declare_filters(), *_declare_limit(DEFAULT_PAGE, MAX_PAGE), after, _FORMAT]
 
 
 def _declare_filters() -> Iterator[Mapping[str, Any]]:
-    second = {"type": "integer", "minimum": 0, "maximum": LATEST}
-    since = "Unix seconds; 30 days before `until` where it is left out"
-    until = "Unix seconds; what began then is no more in it. Left out: until now"
+    """Yields the parameters that choose entries."""
+    second = {"type": "integer", "minimum": 0, "maximum": MAX_SECOND}
+    since = "Unix seconds; the default is 30 days before `until`"
+    until = "Unix seconds; entries that began at this second are left out. The default is now"
     yield declare_parameter("since", second, description=since)
     yield declare_parameter("until", second, description=until)
     for field in EntryField:
@@ -392,29 +469,32 @@ def _declare_filters() -> Iterator[Mapping[str, Any]]:
 
 
 def _declare_limit(usual: int, most: int) -> Iterator[Mapping[str, Any]]:
+    """Yields the parameter of the page size."""
     limit = {"type": "integer", "minimum": 1, "maximum": most, "default": usual}
     yield declare_parameter(
-        "limit", limit, description="Groups, or entries of a page; a file of entries takes none"
+        "limit", limit, description="The most groups, or entries of a page; not for a file of entries"
     )
 
 
 _FORMAT = declare_parameter(
-    "format", {"type": "string", "enum": [*FileFormat], "default": FileFormat.JSON}, description="As what"
+    "format",
+    {"type": "string", "enum": [*FileFormat], "default": FileFormat.JSON},
+    description="The format of the answer",
 )
 
 
 def build_totals_card(totals: UsageTotals) -> TotalsCard:
-    """The card of totals."""
+    """Builds the card of totals."""
     return TotalsCard(**_list_totals(totals))
 
 
 def build_group_card(group: ReportGroup, by: tuple[Dimension, ...]) -> GroupCard:
-    """The card of a group."""
+    """Builds the card of a group."""
     return GroupCard(by=dict(zip(map(str, by), group.values, strict=True)), **_list_totals(group.totals))
 
 
 def build_entry_card(entry: Entry) -> EntryCard:
-    """The card of an entry."""
+    """Builds the card of an entry."""
     return EntryCard(
         id=entry.id,
         request_id=entry.request_id,

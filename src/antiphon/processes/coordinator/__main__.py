@@ -26,7 +26,7 @@ ORPHANED = 3
 
 
 async def run(settings: Settings, config: CoordinatorConfig) -> None:
-    """Coordinates until told to stop."""
+    """Runs the coordinator until it is told to stop."""
     status, stop = StatusPipe(config.status_fd), asyncio.Event()
     database, clock = open_database(settings), SystemClock()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
@@ -41,14 +41,14 @@ async def run(settings: Settings, config: CoordinatorConfig) -> None:
 
 
 def _abandon(config: CoordinatorConfig) -> None:
-    """The supervisor is gone. What is not in the database yet is in the spool."""
+    """Ends the process without its supervisor. The spool keeps everything that is not in the database yet."""
     leave_directory(Path(config.socket).parent)
     os._exit(ORPHANED)
 
 
 def main() -> None:
     """The process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is the supervisor's to answer
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor handles a terminal's Ctrl-C
     lifeline = Lifeline()
     try:
         settings = decode_settings(lifeline.read_line())

@@ -84,19 +84,24 @@ async def open_drain(settings: Settings, entries: EntryStore) -> AsyncIterator[D
 
 @asynccontextmanager
 async def open_seeds(
-    entries: EntryStore, tenancy: TenancyStore, drain: Drain | None, clock: Clock, began: int | None = None
+    entries: EntryStore,
+    tenancy: TenancyStore,
+    drain: Drain | None,
+    clock: Clock,
+    started_ms: int | None = None,
 ) -> AsyncIterator[LedgerSeeder]:
     """Reads used amounts of limits from the ledger while the context lasts.
 
-    Where `drain` runs in this process, it writes the spool to the ledger first. Where another process
-    drains, as with two servers of one directory, the ledger is read as it is. `began`: as of LedgerSeeder.
+    If `drain` runs in this process, it first writes the spool to the ledger. If another process drains the
+    spool, as with two servers of one directory, the ledger is read as it is. `started_ms`: as `began` of
+    LedgerSeeder.
     """
 
     def drain_first() -> None:
         if drain is not None and not drain.drain_now() and not drain.status.another_drains:
             raise StoreUnavailable("what was written down is not in the database yet")
 
-    seeds = LedgerSeeder(entries, clock.wall, drain_first, tenancy.families, began)
+    seeds = LedgerSeeder(entries, clock.wall, drain_first, tenancy.families, started_ms)
     try:
         yield seeds
     finally:

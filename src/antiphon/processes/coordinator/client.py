@@ -93,7 +93,8 @@ class CoordinatorClient:
     """The coordinator for one HTTP process. `keep_connected` must run beside it, in a task group."""
 
     def __init__(self, path: str, clock: Clock, begin: Begin | None = None) -> None:
-        """`path`: the coordinator's socket. `begin`: None where the coordinator has its own process."""
+        """`path`: the coordinator's socket. `begin`: starts a coordinator here; None where it has its own
+        process."""
         self._path = path
         self._begin = begin
         self._loop = asyncio.get_running_loop()
@@ -120,7 +121,7 @@ class CoordinatorClient:
         self._reported = Totals()
 
     async def wait_connected(self, within: float | None = None) -> None:
-        """Waits until a coordinator is connected, for so many seconds at most."""
+        """Waits until a coordinator is connected. `within`: the most seconds to wait."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within):
                 await self._there.wait()
@@ -188,7 +189,7 @@ class CoordinatorClient:
     # --- revisions of the directory -------------------------------------------------------------------------
 
     def wait(self, seconds: float) -> None:
-        """Blocks the thread until there may be a new revision, for so many seconds at most."""
+        """Blocks the thread until there may be a new revision. `seconds`: the longest wait."""
         if self._look.wait(seconds):
             self._look.clear()
 
@@ -213,7 +214,8 @@ class CoordinatorClient:
         self._series = series
 
     async def collect_totals(self) -> tuple[int, Totals]:
-        """How many other processes there are, and their totals; none where the coordinator stays away."""
+        """Returns the number of other processes and their totals; zero and none if the coordinator stays
+        away."""
         processes, totals = 0, Totals()
         with suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE_S):
@@ -315,7 +317,7 @@ class CoordinatorClient:
                 self._lose_coordinator()
 
         def receive(message: ToProcess) -> None:
-            if isinstance(message, Welcome):  # at once: claims are restated in answer to it
+            if isinstance(message, Welcome):  # at once, since claims are restated in reply
                 self._channel, self._send = channel, channel.put
             self._receive(message)
 
@@ -362,7 +364,7 @@ class CoordinatorClient:
     def _learn(self, names: Names) -> None:
         if names.revision != self._names.revision:
             self._names = names
-            if names.revision:  # else the coordinator has lost them, and hears them with the next change
+            if names.revision:  # otherwise the coordinator has no names, and gets them with the next change
                 self._follow(names.names)
         self._report_known(Topic.ADAPTERS, names.revision)
 

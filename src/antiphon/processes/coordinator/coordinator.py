@@ -57,9 +57,9 @@ class Coordinator:
         drain: Drain | None = None,
         kept: Path | None = None,
     ) -> None:
-        """`began`: Unix milliseconds; what ended earlier is in the ledger that the limiter begins with.
-        `limiter`: None where limits are not counted here. `kept`: the file in which what is counted outlives
-        this process."""
+        """`began`: Unix milliseconds of this coordinator's start; the ledger contains what ended before.
+        `limiter`: None where limits are not counted here. `kept`: the file that keeps the counters over a
+        clean stop."""
         self.tasks = tasks
         self.began = began
         self.drain = drain
@@ -158,8 +158,8 @@ class Coordinator:
         try:
             _write_names(self._path, *written)
         except OSError as problem:
-            said = os.strerror(problem.errno or 0)
-            raise EngineError(f"the adapters cannot be changed: the runtime directory: {said}") from None
+            reason = os.strerror(problem.errno or 0)
+            raise EngineError(f"the adapters cannot be changed: the runtime directory: {reason}") from None
         self._names = written
         for session in self._sessions:
             session.link.put(Names(*written))
@@ -167,7 +167,7 @@ class Coordinator:
         return True
 
     async def announce(self, revision: int, by: ProcessSession) -> None:
-        """Has every process read the directory, and waits until all know the revision."""
+        """Makes every process read the directory, and waits until all know the revision."""
         for session in self._sessions:
             if session is not by:
                 session.link.put(DirectoryNews())
@@ -192,7 +192,7 @@ class Coordinator:
             record("processes_late", logging.WARNING, topic=topic, processes=late())
 
     def sum_others(self, session: ProcessSession) -> tuple[int, Totals]:
-        """How many other processes there are, and the totals of them and of those that ended."""
+        """Returns the number of other processes, and the totals of them and of ended processes."""
         totals = Totals()
         totals.add(self.ended)
         living = [each for each in self._sessions if each is not session]

@@ -65,7 +65,7 @@ class EndedClaim:
     told: int | None
     """The coordinator that was told, by its start; None while there was none."""
     settled: float
-    """When it was settled, in monotonic seconds."""
+    """The start time of the coordinator that received the end of the claim; None while there was none."""
 
 
 class Caller(Protocol):
@@ -92,7 +92,7 @@ class SharedLimiter:
 
     @property
     def available(self) -> bool:
-        """Whether the coordinator can be asked now."""
+        """Whether the coordinator can answer now."""
         return self._caller.is_reachable
 
     def restate(self, began: int) -> Iterator[Restore | Ended]:
@@ -111,24 +111,24 @@ class SharedLimiter:
     # --- the seam -------------------------------------------------------------------------------------------
 
     async def reserve(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[LimitStatus, ...]:
-        asked = tuple(limits)
-        if self.local is not None and self.local.is_seeded(asked):
-            standings = self.local.reserve_seeded(claim, asked, amounts)
+        applied = tuple(limits)
+        if self.local is not None and self.local.is_seeded(applied):
+            standings = self.local.reserve_seeded(claim, applied, amounts)
         else:
             try:
-                standings = await self._ask(lambda call: Reserve(call, claim, asked, amounts))
+                standings = await self._ask(lambda call: Reserve(call, claim, applied, amounts))
             except (asyncio.CancelledError, LimitsUnavailable):
-                self._caller.send(Settle(claim, NOTHING))  # it may have been reserved meanwhile
+                self._caller.send(Settle(claim, NOTHING))  # it may be reserved by now
                 raise
-        self._claims[claim] = Claim(asked, amounts)
+        self._claims[claim] = Claim(applied, amounts)
         return standings
 
     async def extend(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[LimitStatus, ...]:
-        asked = tuple(limits)
+        applied = tuple(limits)
         if self.local is not None:
-            standings = self.local.extend_seeded(claim, asked, amounts)
+            standings = self.local.extend_seeded(claim, applied, amounts)
         else:
-            standings = await self._ask(lambda call: Extend(call, claim, asked, amounts))
+            standings = await self._ask(lambda call: Extend(call, claim, applied, amounts))
         if (held := self._claims.get(claim)) is not None:
             held.add(amounts)
         return standings
@@ -147,8 +147,8 @@ class SharedLimiter:
             self._ended.popleft()
 
     async def read_status(self, limits: Sequence[Limit]) -> tuple[LimitStatus, ...]:
-        asked = tuple(limits)
-        return await self._ask(lambda call: AskLimits(call, asked))
+        applied = tuple(limits)
+        return await self._ask(lambda call: AskLimits(call, applied))
 
     async def aclose(self) -> None:
         """Does nothing: the connection belongs to the caller."""

@@ -144,7 +144,7 @@ class ProcessSession:
     # --- limits ---------------------------------------------------------------------------------------------
 
     def _count(self, asking: AskingLimits) -> None:
-        """Answers at once, unless a counter must be read from the ledger first."""
+        """Answers at once, unless a counter must first be read from the ledger."""
         claim = "" if isinstance(asking, AskLimits) else asking.claim
         try:
             limiter, waits = self._owner.limiter, bool(self._restoring) or claim in self._pending
@@ -181,7 +181,7 @@ class ProcessSession:
             case Extend(_, claim, limits, amounts):
                 return limiter.extend_seeded(claim, limits, amounts)
             case Reserve(_, claim, limits, amounts):
-                if claim in self._owner.unclaimed:  # it was answered, and the answer was lost
+                if claim in self._owner.unclaimed:  # it was answered, but the answer was lost
                     self._owner.unclaimed.discard(claim)
                     limiter.settle(claim, NOTHING)
                 standings = limiter.reserve_seeded(claim, limits, amounts)
@@ -207,7 +207,7 @@ class ProcessSession:
                 return
 
     def _end(self, message: Ended) -> None:
-        """Counts a claim that ended, unless the ledger or the snapshot contains it."""
+        """Makes later requests about the claim wait for the task."""
         stands = message.claim in self._owner.unclaimed
         ended_since = message.at is not None and message.at >= self._owner.began
         if stands or (ended_since and not self._owner.is_loaded):

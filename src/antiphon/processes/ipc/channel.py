@@ -52,15 +52,15 @@ class Channel(asyncio.Protocol, Generic[M]):
         self._lost = lost
         self._transport: FrameTransport | None = None
         self._waiting: deque[tuple[bytes, str]] = deque()
-        """Messages, and whose they are."""
+        """Messages with their owners."""
         self._flushing = False
         self._paused = False
         self._reason = "the connection ended"
         self.unsent = 0
-        """Bytes of messages that the peer has left no room for yet. Each end bounds them in its own way."""
+        """Bytes of messages that the peer does not read yet. Each end limits them in its own way."""
         self._unsent_of: Counter[str] = Counter()
         self.greeted: asyncio.Future[None] = self._loop.create_future()
-        """Done when the peer has said Hello; Incompatible, or ConnectionError, when it never will."""
+        """Done when the peer has sent Hello. Fails with Incompatible or ConnectionError if it never will."""
 
     def put(self, message: Frame) -> None:
         """Sends the message at the end of this turn of the event loop; drops it when the connection is gone.
@@ -114,7 +114,7 @@ class Channel(asyncio.Protocol, Generic[M]):
             self._transport.write(self._writer.encode_frame(self._take_frame()))
 
     def _take_frame(self) -> list[bytes]:
-        """Waiting messages for one frame, at least one."""
+        """Returns the waiting messages of the next frame, at least one."""
         taken: list[bytes] = []
         size = 0
         while self._waiting and (not taken or size + len(self._waiting[0][0]) <= FULL_FRAME):
@@ -161,7 +161,7 @@ class Channel(asyncio.Protocol, Generic[M]):
         if not self.greeted.done():
             self.greeted.set_exception(ConnectionError(self._reason))
         if not self.greeted.cancelled():
-            self.greeted.exception()  # `lost` tells it too, so an unread one is no defect
+            self.greeted.exception()  # `lost` reports it too, so nobody needs to read it
         self._lost(self._reason)
 
     def _take(self, message: M) -> None:

@@ -1,11 +1,11 @@
-"""How messages between two processes of one server become bytes.
+"""Encodes and decodes the messages between two processes of one server.
 
 A frame is a 4-byte big-endian length and a msgpack array `[sequence, [message, ...]]`. The sequence counts
-the frames of one direction from 0, so a lost or doubled frame is seen. The first message of each direction is
-`Hello`; both ends must speak the same protocol and be of the same release, since dataclasses travel as they
+the frames of one direction from 0, so a lost or repeated frame is detected. The first message of each
+direction is `Hello`. Both ends must have the same protocol and release, since dataclasses are encoded as they
 are.
 
-Whatever happens in one turn of the event loop travels in one frame. This module does no input or output.
+All messages of one turn of the event loop are in one frame. This module does no input or output.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,59 +20,58 @@ PROTOCOL = 2
 """Raised whenever the meaning of a frame changes."""
 
 MAX_MESSAGE = 16 * 1024 * 1024
-"""Bytes of one message: several times the largest vocabulary (5 MB for 256 thousand ids), twice the usual
+"""Most bytes of one message: several times the largest vocabulary (5 MB for 256,000 ids), twice the default
 request body."""
 
 MAX_FRAME = MAX_MESSAGE + 2 * 1024 * 1024
-"""Bytes of one frame: a message of any size, or many small ones."""
+"""Most bytes of one frame: one message of any size, or many small ones."""
 
 HEADER = 4
-"""Bytes of the length before each frame."""
+"""Bytes of the length at the start of each frame."""
 
 
 class FrameError(Exception):
-    """The peer broke the protocol; the connection is of no more use."""
+    """The peer broke the protocol; the connection cannot be used any more."""
 
 
 class Incompatible(FrameError):
-    """The peer is of another release or protocol; it will be so again at the next attempt."""
+    """The peer has another release or protocol, so another attempt is useless."""
 
 
 class Frame(msgspec.Struct, array_like=True, gc=False):
-    """Base of all messages; each has a number of its own on the wire."""
+    """Base of all messages. Each class has its own number."""
 
 
 class Hello(Frame, tag=0):
-    """First of each direction: who speaks."""
+    """The first message of each direction: the sender's protocol and release."""
 
     protocol: int
     release: str
 
 
 class FrameWriter:
-    """Makes the frames of one direction of one connection."""
+    """Encodes the frames of one direction of a connection."""
 
     def __init__(self) -> None:
         self._encoder = msgspec.msgpack.Encoder()
         self._sequence = 0
 
     def encode_message(self, message: Frame) -> bytes:
-        """One message, ready for a frame. Raises FrameError when no frame can hold it."""
+        """Encodes one message for a frame. Raises FrameError if it is too large for one."""
         encoded = self._encoder.encode(message)
         if len(encoded) > MAX_MESSAGE:
             raise FrameError(f"a message of {len(encoded)} bytes is over the limit of {MAX_MESSAGE}")
         return encoded
 
     def encode_frame(self, encoded: Sequence[bytes]) -> bytes:
-        """The next frame, of messages that together stay under MAX_FRAME."""
+        """Encodes the next frame. Its messages must fit MAX_FRAME together."""
         body = self._encoder.encode((self._sequence, [msgspec.Raw(message) for message in encoded]))
         self._sequence += 1
         return len(body).to_bytes(HEADER, "big") + body
 
 
 class FrameReader(Generic[M]):
-    """Takes the bytes of one direction as they come, and gives the messages of the frames that they
-    complete."""
+    """Decodes the bytes of one direction as they arrive, and returns the messages of complete frames."""
 
     def __init__(self, decoder: "msgspec.msgpack.Decoder[tuple[int, list[M]]]") -> None:
         self._decoder = decoder
@@ -80,8 +79,8 @@ class FrameReader(Generic[M]):
         self._sequence = 0
 
     def feed(self, data: bytes) -> Iterator[M]:
-        """The messages, in order; must be read to the end. Raises FrameError where the stream breaks, after
-        the messages before it; then the reader is of no more use."""
+        """Yields the messages in order; read it to the end. Raises FrameError after the messages before a
+        fault; the reader cannot be used after that."""
         self._pending += data
         start = 0
         while (end := self._find_frame_end(start)) is not None:
@@ -90,7 +89,7 @@ class FrameReader(Generic[M]):
         del self._pending[:start]
 
     def _find_frame_end(self, start: int) -> int | None:
-        """Where the frame that begins at `start` ends; None while it is not all there."""
+        """Returns the end of the frame that begins at `start`; None while it is incomplete."""
         if len(self._pending) < start + HEADER:
             return None
         length = int.from_bytes(self._pending[start : start + HEADER], "big")
@@ -114,12 +113,12 @@ class FrameReader(Generic[M]):
 
 
 def to_line(value: object) -> bytes:
-    """A dataclass as one line."""
+    """Encodes a dataclass as one line."""
     return msgspec.json.encode(value) + b"\n"
 
 
 def from_line(line: bytes, cls: type[T]) -> T:
-    """The dataclass that `to_line` wrote. Raises FrameError."""
+    """Decodes the dataclass that `to_line` encoded. Raises FrameError."""
     try:
         return msgspec.json.decode(line, type=cls)
     except msgspec.DecodeError as problem:

@@ -1,1 +1,1 @@
-"""From the tokens of one choice to its text: detokenizing, stop strings, counts."""
+"""Converts the tokens of one choice to text: detokenizing, stop strings, counts."""

@@ -1,4 +1,4 @@
-"""Decodes one choice: from the tokens of its sequence to its text, its end and its counts."""
+"""Decodes one choice: converts the tokens of its sequence to text, and finds its end and its counts."""
 
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
@@ -15,25 +15,25 @@ from antiphon.rendering.reasoning.reader import ReasoningCounter
 
 @dataclass(frozen=True, slots=True)
 class DecodeOptions:
-    """How the tokens of all choices of a request become text."""
+    """Options for converting tokens to text, shared by all choices of a request."""
 
     pieces: Pieces
     silent: frozenset[int]
     """Tokens that show no text, whatever their piece."""
     stops: StopStrings
     min_tokens: int = 0
-    """Number of tokens before stop strings are looked for."""
+    """Number of tokens before stop strings are searched."""
 
 
 def decode_options(request: GenerationRequest, facts: ModelInfo) -> DecodeOptions:
     """Builds the options for a request. The token that ends a choice shows nothing, unless the caller keeps
     it: then it shows its text, or its name where names are shown."""
     output, sampling = request.output, request.sampling
-    asked = frozenset(() if output.include_stop else output.stop_token_ids)
+    stop_tokens = frozenset(() if output.include_stop else output.stop_token_ids)
     named = output.show_special and (output.include_stop or bool(sampling.ignore_eos))
     return DecodeOptions(
         pieces=facts.spelt if output.show_special else facts.pieces,
-        silent=asked if named else facts.ends | asked,
+        silent=stop_tokens if named else facts.ends | stop_tokens,
         stops=StopStrings(output.stop, output.include_stop) if output.stop else NO_STOP_STRINGS,
         min_tokens=sampling.min_tokens or 0,
     )
@@ -78,12 +78,12 @@ class ChoiceDecoder:
         sequence at once when it stops."""
         async with aclosing(sequence) as events:
             async for event in events:
-                for told in self._convert_event(event):
-                    yield told
+                for decoded in self._convert_event(event):
+                    yield decoded
                 if self._filter.stopped:
                     break
-        for told in self._end_events():
-            yield told
+        for decoded in self._end_events():
+            yield decoded
 
     def _convert_event(self, event: TokenEvent) -> Iterator[Event]:
         """Converts an event of the sequence to events of the choice."""
@@ -121,11 +121,11 @@ class ChoiceDecoder:
         for token in steps.tokens:
             self.completion_tokens += 1
             self._unreported += 1
-            said = "" if token in self._silent else self._detokenizer.add(token)
+            piece = "" if token in self._silent else self._detokenizer.add(token)
             if self.reasoning_counter is not None:
-                self.reasoning_counter.note(len(said))
-            if said:
-                text += self._filter.add(said) if self.completion_tokens > self._min_tokens else said
+                self.reasoning_counter.note(len(piece))
+            if piece:
+                text += self._filter.add(piece) if self.completion_tokens > self._min_tokens else piece
                 if self._filter.stopped:
                     break
         return text

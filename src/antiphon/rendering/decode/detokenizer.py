@@ -1,6 +1,6 @@
-"""From token ids to text as they come: whole characters only, wherever the tokens cut them.
+"""Converts token ids to text as they arrive, in whole characters only, even if tokens cut a character.
 
-It knows bytes and UTF-8. Stop strings, leading spaces and end tokens are decided elsewhere.
+It knows bytes and UTF-8. Other modules handle stop strings, leading spaces and end tokens.
 """
 
 import codecs

@@ -1,2 +1,2 @@
-"""Reasoning as models write it: its notation and what a caller may ask of it (`notation`), telling it from
-the answer (`reader`), and what a constraint lets pass before the answer (`constraint`)."""
+"""Reasoning of models: its notation and the caller's options (`notation`), the separation from the answer
+(`reader`), and constraints that begin after it (`constraint`)."""

@@ -1,5 +1,5 @@
-"""Where a choice begins, and the reasoning that its constraint lets pass before the answer, with its marks
-and within its budget."""
+"""Finds the begin of a choice, and extends its constraint by the reasoning before the answer, with its marks
+and budget."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -27,9 +27,9 @@ def find_begin(prompt: Prompt, tokens: tuple[int, ...], facts: ModelInfo) -> Beg
     notation = facts.template.reasoning_notation
     if notation is None:
         return None
-    said = prompt.messages[-1].text if prompt.continues else ""
+    answer_start = prompt.messages[-1].text if prompt.continues else ""
     is_text = notation.close not in facts.controls
-    return notation.find_begin(facts.spelt.text(tokens[-TAIL:]), said, is_text)
+    return notation.find_begin(facts.spelt.text(tokens[-TAIL:]), answer_start, is_text)
 
 
 def constrain_prompt(

@@ -1,4 +1,5 @@
-"""How families of models mark their reasoning, and how a caller's reasoning effort reaches their templates.
+"""The notation of reasoning in each family of models, and the effect of a caller's reasoning effort on the
+templates.
 
 A field that the model cannot follow is refused by name.
 """
@@ -48,24 +49,28 @@ class ReasoningNotation:
         """The marks that a reader must see."""
         return (*self.open, self.close)
 
-    def find_begin(self, end: str, said: str = "", is_text: bool = True) -> Begin:
+    def find_begin(self, end: str, answer_start: str = "", is_text: bool = True) -> Begin:
         """Returns where a choice begins. `end`: the end of the prompt, with control tokens as their names.
-        `said`: the beginning of the answer that the prompt holds. `is_text`: whether the marks are text, so
-        that `said` may hold them."""
-        if said and (self.channels or not is_text):
+        `answer_start`: the part of the answer that the prompt contains. `is_text`: whether the marks are
+        text, so that `answer_start` may contain them."""
+        if answer_start and (self.channels or not is_text):
             return Begin.AFTER
         if self.channels:
             return Begin.FREE
-        if self.opening in said or self.close in said:
-            return Begin.INSIDE if said.rfind(self.opening) > said.rfind(self.close) else Begin.AFTER
+        if self.opening in answer_start or self.close in answer_start:
+            return (
+                Begin.INSIDE
+                if answer_start.rfind(self.opening) > answer_start.rfind(self.close)
+                else Begin.AFTER
+            )
         tail = end.rstrip()
         if tail.endswith(self.opening.rstrip()):
             return Begin.INSIDE
-        return Begin.AFTER if tail.endswith(self.close.rstrip()) or said else Begin.FREE
+        return Begin.AFTER if tail.endswith(self.close.rstrip()) or answer_start else Begin.FREE
 
 
 LINES = "\n\n"
-"""The lines that most models write between reasoning and answer."""
+"""The empty line that most models write between reasoning and answer."""
 
 
 def think(source: str) -> ReasoningNotation:

@@ -1,7 +1,7 @@
-"""Tells a choice's reasoning from its answer as the text comes, and counts the tokens of reasoning. However
-the text is cut, the result is the same.
+"""Separates a choice's reasoning from its answer while the text arrives, and counts the tokens of reasoning.
+The result does not depend on how the text is cut.
 
-Reasoning is at the beginning only and ends at the first mark that ends it; without that mark all text is
+Reasoning is only at the beginning, and ends at the first closing mark; without that mark all text is
 reasoning. Another reader reads the answer, so a call inside reasoning stays reasoning.
 """
 
@@ -52,21 +52,21 @@ class ReasoningReader:
         if self._begin is Begin.AFTER and not self._closed:
             return self._inner.add(text)
         self._buffer += text
-        said: list[OutputPart] = []
+        parts: list[OutputPart] = []
         if self._begin is Begin.FREE:
             self._decide()
         if self._begin is Begin.INSIDE:
-            said += self._read_reasoning()
+            parts += self._read_reasoning()
         if self._begin is Begin.AFTER:
-            said += self._read_answer()
-        return said
+            parts += self._read_answer()
+        return parts
 
     def end(self, required: bool = False) -> list[OutputPart]:
         rest, self._buffer = self._buffer, ""
         if self._begin is Begin.INSIDE:
             return [*self._trim_reasoning(rest), *self._inner.end(required)]
-        said = [] if self._closed and not rest.strip() else self._inner.add(rest)
-        return [*said, *self._inner.end(required)]
+        parts = [] if self._closed and not rest.strip() else self._inner.add(rest)
+        return [*parts, *self._inner.end(required)]
 
     # Each step takes the certain part from the buffer.
 
@@ -84,10 +84,10 @@ class ReasoningReader:
         at = self._buffer.find(close)
         if at < 0:
             return self._trim_reasoning(self._take(find_partial_mark(self._buffer, close)))
-        said = self._trim_reasoning(self._take(at))
+        parts = self._trim_reasoning(self._take(at))
         self._take(len(close))
         self._begin, self._closed = Begin.AFTER, True
-        return said
+        return parts
 
     def _read_answer(self) -> list[OutputPart]:
         """Reads the answer after the gap."""
@@ -130,8 +130,8 @@ class ReasoningReader:
 
 
 class ReasoningCounter:
-    """Counts the reasoning tokens of one choice: those whose text begins before the answer, marks included.
-    It uses positions in the raw text, so the count does not depend on how tokens arrive."""
+    """Counts the reasoning tokens of one choice: all tokens whose text begins before the answer, marks
+    included. It uses positions in the raw text, so the count does not depend on how tokens arrive."""
 
     __slots__ = ("_at", "_begins", "_spans")
 

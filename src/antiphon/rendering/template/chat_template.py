@@ -1,8 +1,8 @@
-"""A model's chat template: from a conversation to pieces of text, with the model's own control tokens and no
-others.
+"""A model's chat template: converts a conversation to pieces of text, with only the model's own control
+tokens.
 
-A template comes with the weights, so it is somebody else's program. `prove` runs it on sample conversations
-in a process that can be killed; a template that passes runs here (`environment`). Nothing here tokenizes.
+A template comes with the weights, so it is an untrusted program. `prove` runs it on sample conversations in a
+process that can be killed. A template that passes runs here (`environment`). This module tokenizes nothing.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -147,7 +147,7 @@ class ChatTemplate:
         families: NotationFamilies = BY_TEMPLATE,
         like: Conversation = SAMPLES[0],
     ) -> None:
-        """`like`: has the values and documents that the template may need to work at all."""
+        """`like`: a conversation with the values and documents that the template may need."""
         if len(source) > LONGEST_SOURCE:
             raise TemplateRefused(f"the chat template has more than {LONGEST_SOURCE} characters")
         self._special = special
@@ -245,16 +245,16 @@ class ChatTemplate:
 
     def _choose_values(self, conversation: Conversation) -> Mapping[str, object]:
         """Returns the request's own variables: for reasoning, and by name. Raises a RequestError."""
-        given, asked = conversation.template_values, conversation.reasoning
-        told = effort_variables(asked, self.reads, self.reasoning_notation)
-        for name in told.keys() & given.keys():
-            if told[name] != given[name]:
-                field = asked.terms.effort
+        given, reasoning = conversation.template_values, conversation.reasoning
+        derived = effort_variables(reasoning, self.reads, self.reasoning_notation)
+        for name in derived.keys() & given.keys():
+            if derived[name] != given[name]:
+                field = reasoning.terms.effort
                 raise InvalidValue(
                     f"{field} and chat_template_kwargs.{name} say different things; send one of them",
                     param=field,
                 )
-        return {**told, **given}
+        return {**derived, **given}
 
     def _probe_support(self) -> TemplateSupport:
         """Finds by trying which parts of tools the template shows; few show any, and none declares it."""
@@ -316,8 +316,8 @@ def cut_after_message(rendered: str, text: str, cover: Cover) -> str:
     """Cuts the prompt at the end of its last message, whose text is marked there. Raises UnsupportedParameter
     where the template changes that text or repeats it."""
     before, mark, after = rendered.partition(cover.mark)
-    said = text.lstrip()
-    if not mark or cover.mark in after or cover.restore(before[len(before) - len(said) :]) != said:
+    stripped = text.lstrip()
+    if not mark or cover.mark in after or cover.restore(before[len(before) - len(stripped) :]) != stripped:
         raise UnsupportedParameter(
             "continue_final_message is not supported for this message: the chat template rewrites it, so "
             "there is no place where the model could go on with it",
@@ -366,8 +366,8 @@ def _collect_literals(tree: nodes.Template) -> TemplateTexts:
 
 def _raise_exception(show: Hide) -> Callable[[object], NoReturn]:
     def raise_exception(message: object) -> NoReturn:
-        said = escape_surrogates(show(str(message))[:500])
-        raise RaisedByTemplate(f"the chat template refuses these messages: {said}", param="messages")
+        reason = escape_surrogates(show(str(message))[:500])
+        raise RaisedByTemplate(f"the chat template refuses these messages: {reason}", param="messages")
 
     return raise_exception
 
@@ -391,5 +391,5 @@ def _require_valid(text: str) -> str:
 
 def _convert_error(what: str, error: BaseException) -> TemplateRefused:
     """Converts the template's error. Its text may name Python objects, but holds no address and no path."""
-    said = escape_surrogates(f"{type(error).__name__}: {error}".splitlines()[0][:300])
-    return TemplateRefused(f"the chat template {what} ({said})", param="messages")
+    reason = escape_surrogates(f"{type(error).__name__}: {error}".splitlines()[0][:300])
+    return TemplateRefused(f"the chat template {what} ({reason})", param="messages")

@@ -88,8 +88,8 @@ def with_parts(message: dict[str, object]) -> dict[str, object]:
 def with_reasoning_part(message: dict[str, object]) -> dict[str, object]:
     """Makes reasoning a part of the content, as Mistral's templates want it."""
     text = message["content"]
-    said = [{"type": "text", "text": text}] if text else []
-    return message | {"content": [{"type": "thinking", "thinking": message["reasoning"]}, *said]}
+    text_parts = [{"type": "text", "text": text}] if text else []
+    return message | {"content": [{"type": "thinking", "thinking": message["reasoning"]}, *text_parts]}
 
 
 def _build_function(tool: Tool, hide: Hide) -> dict[str, object]:
@@ -107,19 +107,19 @@ def build_message(
     """Builds a message. `objects`: whether the template wants arguments as objects; those that are no object
     stay text. `short_ids`: whether it takes only ids of nine letters and digits."""
     identify = (lambda given: hide(make_short_id(given))) if short_ids else hide
-    said: dict[str, object] = {"role": str(role), "content": hide(message.text)}
+    built: dict[str, object] = {"role": str(role), "content": hide(message.text)}
     if message.name is not None:
-        said["name"] = hide(message.name)
+        built["name"] = hide(message.name)
     if message.tool_call_id is not None:
-        said["tool_call_id"] = identify(message.tool_call_id)
+        built["tool_call_id"] = identify(message.tool_call_id)
     if message.tool_calls:
-        said["tool_calls"] = [
+        built["tool_calls"] = [
             _build_call(call, hide, objects) | {"id": identify(call.id)} for call in message.tool_calls
         ]
-        said["content"] = said["content"] or None
+        built["content"] = built["content"] or None
     if message.reasoning is not None:
-        said |= _build_reasoning(message, hide(message.reasoning))
-    return said
+        built |= _build_reasoning(message, hide(message.reasoning))
+    return built
 
 
 def _build_reasoning(message: Message, text: str) -> dict[str, object]:

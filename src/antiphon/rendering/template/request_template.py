@@ -68,14 +68,14 @@ class TemplateHelper:
         limits = Limits(answer=SHORTEST_ANSWER + PER_CHARACTER * estimate_size(conversation))
         try:
             async with self._places.hold(template.actor, clock):
-                said = await self._run(RENDER, build_payload(template, conversation, clock.wall()), limits)
+                result = await self._run(RENDER, build_payload(template, conversation, clock.wall()), limits)
         except TemplateRefused as refused:
             raise TemplateRefused(_name_owner(refused.message), param=TEMPLATE_FIELD) from None
         except JobStopped as stopped:
             stopped.raise_if_waited()
             what = STOPPED[stopped.stop].format(seconds=limits.seconds, megabytes=limits.memory >> 20)
             raise TemplateRefused(_name_owner(f"{ANY} {what}"), param=TEMPLATE_FIELD) from None
-        pieces, read = await asyncio.to_thread(_parse_result, said)
+        pieces, read = await asyncio.to_thread(_parse_result, result)
         add_usage(read)
         return pieces
 
@@ -88,7 +88,7 @@ class RequestTemplate:
     special: SpecialTokens
     families: NotationFamilies
     call_notation: CallNotation
-    """As of a ChatTemplate, like the notation of reasoning."""
+    """As in ChatTemplate; so is the notation of reasoning."""
     reasoning_notation: ReasoningNotation | None
     helper: TemplateHelper
     actor: str
@@ -157,10 +157,10 @@ def _name_owner(message: str) -> str:
     return f"the request's chat template{message.removeprefix(ANY)}" if message.startswith(ANY) else message
 
 
-def _parse_result(said: object) -> tuple[tuple[TextPiece, ...], Mapping[str, int]]:
-    if not isinstance(said, dict):
+def _parse_result(result: object) -> tuple[tuple[TextPiece, ...], Mapping[str, int]]:
+    if not isinstance(result, dict):
         raise TypeError("the helper gave no object")
-    return tuple(TextPiece(text, control) for text, control in said["pieces"]), said["read"]
+    return tuple(TextPiece(text, control) for text, control in result["pieces"]), result["read"]
 
 
 class FixedClock(SystemClock):

@@ -115,7 +115,7 @@ class Shield:
     def hide(self, text: str, twins: tuple[str, ...]) -> str:
         if len(text) < SHORT and self._marked is not None and not self._marked.search(text):
             return text
-        there = any(stays in text for stays in self._stays)  # far sooner told than where
+        there = any(stays in text for stays in self._stays)  # faster than a search for its position
         parts = self._bare.split(text) if self._bare is not None and there else [text]
         for index in range(0, len(parts), 2):
             parts[index] = _replace_all(parts[index], self.marks, twins)

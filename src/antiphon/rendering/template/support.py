@@ -1,5 +1,5 @@
-"""What a chat template shows of roles and tools, found by trying, and conversations rewritten for it: a part
-that the template would refuse or drop becomes text. Nothing that a caller wrote is left out."""
+"""Finds by probes which roles and tools a chat template shows, and rewrites conversations for it. A part that
+the template would refuse or drop becomes text, so no text of the caller is lost."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -70,7 +70,7 @@ def probe_roles(source: str, shows: Shows) -> RoleSupport:
     """Finds the template's support of roles by what it shows."""
     return RoleSupport(
         developer="developer" in source and shows(FIRST_OF_ALL, FIRST),
-        beside="developer" in source and all(shows(asked, SECOND) for asked in BESIDE),
+        beside="developer" in source and all(shows(probe, SECOND) for probe in BESIDE),
         system=shows(ALONE, FIRST),
         several=shows(SEVERAL, FIRST) and shows(SEVERAL, SECOND),
         later=shows(LATER, FIRST) and shows(LATER, SECOND),
@@ -121,7 +121,7 @@ EXPLAINED = (
 
 @dataclass(frozen=True, slots=True)
 class TemplateSupport:
-    """What a template shows of tools by itself."""
+    """The parts of tools that a template shows itself."""
 
     tools: bool = False
     calls: bool = False

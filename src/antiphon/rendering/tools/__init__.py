@@ -1,2 +1,2 @@
-"""Tool calls as models write them: the notation of each family of models (`call_notation`), and the readers
-that find calls in generated text."""
+"""Tool calls of models: the notation of each family (`call_notation`), and the readers that find calls in
+generated text."""

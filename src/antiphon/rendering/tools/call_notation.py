@@ -1,5 +1,5 @@
-"""How families of models write calls: the marks around names and arguments, and the constraint that they
-make. The readers are in `call_readers` and `header_reader`."""
+"""The notation of calls in each family of models: the marks around names and arguments, and the resulting
+constraint. The readers are in `call_readers` and `header_reader`."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -84,21 +84,21 @@ class CallNotation:
         return EitherReader(self._list_openings(tools), self.build_reader())
 
     def _list_openings(self, tools: Tools) -> Marks:
-        """Returns how a choice with calls begins: with their mark, or with the call of any tool where there
-        is no mark."""
+        """Returns the possible beginnings of a choice with calls: their mark, or the call of any tool if
+        there is no mark."""
         if self.open:
             return self.open[:1]
         return tuple("".join((*self.before, tool.name, *self.after)) for tool in tools.callable)
 
     def _list_forbidden_prefixes(self, tools: Tools) -> Marks:
-        """Returns how a text of a format cannot begin. Two characters of a mark decide, since the compiler
-        looks one character ahead."""
+        """Returns the texts with which a formatted text cannot begin. Two characters of a mark are enough,
+        since the compiler looks one character ahead."""
         if self.build_channel_reader is not None:
             return ()
         return tuple(mark[:2] for mark in self.open[:1]) or self._list_openings(tools)
 
     def _require_separable(self, form: Constraint) -> None:
-        """Raises UnsupportedParameter for a format that cannot be told from calls without a mark."""
+        """Raises UnsupportedParameter for a format that cannot be distinguished from calls without a mark."""
         if self.sign is not None and (form.kind not in JSON or form.whitespace is not None):
             raise UnsupportedParameter(
                 f"{form.field} is not supported together with tools that may be called: this model writes "

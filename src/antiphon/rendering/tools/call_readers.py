@@ -1,7 +1,7 @@
-"""Reads a choice's text as it comes: the text to show and the calls. However the text is cut, the result is
-the same.
+"""Reads a choice's text while it arrives: the text to show, and the calls. The result does not depend on how
+the text is cut.
 
-Text that only looks like a call is shown as text. A call that ends before its function is named is dropped,
+Text that only resembles a call is shown as text. A call that ends before its function is named is dropped,
 since its notation is no content.
 """
 
@@ -14,14 +14,14 @@ from antiphon.rendering.tools.json_call import SPACE, CallArguments, CallName, J
 
 @dataclass(frozen=True, slots=True)
 class VisiblePart:
-    """More text to show; never empty."""
+    """Further text to show; never empty."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ReasoningPart:
-    """More reasoning; never empty."""
+    """Further reasoning; never empty."""
 
     text: str
 
@@ -193,8 +193,8 @@ class ObjectReader:
         return True
 
     def _take_said(self) -> list[OutputPart]:
-        said, self._said = self._said, []
-        return said
+        parts, self._said = self._said, []
+        return parts
 
     # Each step takes from the buffer, and returns whether another step may follow.
 

@@ -89,8 +89,8 @@ class HeaderReader:
         return within or (required and self._thought is None)
 
     def _take_said(self) -> list[OutputPart]:
-        said, self._said = self._said, []
-        return said
+        parts, self._said = self._said, []
+        return parts
 
     # Each step takes from the buffer, and returns whether another step may follow.
 

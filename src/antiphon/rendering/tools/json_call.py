@@ -1,4 +1,4 @@
-"""Reads a call that is written as a JSON object, as it comes. It gives the function's name once it is
+"""Reads a call in the form of a JSON object while it arrives. It returns the function's name once it is
 complete, and the arguments' text as it arrives. The order of members and the whitespace between them do not
 matter."""
 
@@ -13,14 +13,14 @@ NAME = "name"
 
 @dataclass(frozen=True, slots=True)
 class CallName:
-    """A call begins."""
+    """The begin of a call, with its name."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class CallArguments:
-    """More of the text of its arguments."""
+    """A further part of the arguments' text."""
 
     text: str
 
@@ -98,7 +98,7 @@ class JsonCall:
         """Parts that became known; the reader empties it."""
         self.done = False
         self.broken = False
-        """Whether it is no object that names a call."""
+        """Whether the object names no call, or is no valid object."""
 
     @property
     def is_call(self) -> bool:
@@ -164,7 +164,7 @@ class JsonCall:
                 self.parts.append(CallName(str(name)))
                 self._say(self._kept)
         elif self._key in ARGUMENTS and text[:1] == '"':
-            self._say(str(_parse_json(text)))  # arguments as a text that holds JSON
+            self._say(str(_parse_json(text)))  # the arguments are a JSON text inside a string
 
     def _say(self, text: str) -> None:
         if not self.named:

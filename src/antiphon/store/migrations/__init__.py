@@ -1,1 +1,1 @@
-"""The history of the tables: one revision a file, forward only."""
+"""The history of the tables, one revision in each file; there are no downgrades."""

@@ -1,4 +1,4 @@
-"""What Alembic runs: the revisions, on the connection that `store.database` hands over."""
+"""The script that Alembic runs: it applies the revisions on the connection from `store.database`."""
 
 from alembic import context
 

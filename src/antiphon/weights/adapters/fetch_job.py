@@ -112,10 +112,10 @@ def _read_base(config: Path) -> str | None:
     if config.stat().st_size > LARGEST_CONFIG:
         return None
     try:
-        said = json.loads(config.read_bytes())
+        parsed = json.loads(config.read_bytes())
     except (ValueError, RecursionError):
         return None
-    base = said.get("base_model_name_or_path") if isinstance(said, dict) else None
+    base = parsed.get("base_model_name_or_path") if isinstance(parsed, dict) else None
     return base if isinstance(base, str) else None
 
 

@@ -1,8 +1,9 @@
-"""From an encoder of BERT's kind, as transformers and sentence-transformers save it, to GGUF.
+"""Converts a BERT encoder from the files of transformers and sentence-transformers to GGUF.
 
-Read are config.json, model.safetensors, the WordPiece vocabulary (vocab.txt, or tokenizer.json) and, where
-they are, tokenizer_config.json and sentence-transformers' pooling. What llama.cpp would compute otherwise
-than transformers is refused by name. Imported only when an encoder is converted: gguf takes half a second.
+It reads config.json, model.safetensors and the WordPiece vocabulary (vocab.txt or tokenizer.json). It also
+reads tokenizer_config.json and sentence-transformers' pooling, if they exist. It refuses, by name, every
+option that llama.cpp would compute differently from transformers. Import it only for a conversion: gguf takes
+half a second.
 """
 
 import re
@@ -21,46 +22,49 @@ from antiphon.weights.convert.tensors import Tensor, read_json, read_list, read_
 KINDS = ("F32", "F16", "Q8_0")
 
 BLOCK = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType.Q8_0][0]
-"""Columns of a matrix that Q8_0 needs a multiple of; others stay F16."""
+"""Q8_0 needs matrices whose columns are a multiple of this; others stay F16."""
 
 UNUSED = re.compile(r"(.*\.)?(embeddings\.position_ids|pooler\.dense\..*)|cls\..*")
-"""Tensors that embedding does not compute with."""
+"""Tensors that an embedding does not use."""
 
 WHOLE = ("position_embd.weight", "token_types.weight")
-"""Matrices that stay float32: rows of them are added, not multiplied."""
+"""Matrices that stay float32, since their rows are added and not multiplied."""
 
 SPACE = "\u2581"
-"""What a piece begins with in GGUF when a word begins with it."""
+"""The mark of GGUF for a piece at the beginning of a word."""
 
 LAYER = re.compile(r"(?:bert\.)?encoder\.layer\.(\d+)\.")
-"""What the names of a layer's tensors begin with."""
+"""The prefix of the names of a layer's tensors."""
 
 OLD_NAMES = {".gamma": ".weight", ".beta": ".bias"}
-"""What norms are called in checkpoints that came from TensorFlow."""
+"""Endings of norms' names in checkpoints from TensorFlow, with today's endings."""
 
 MODULES = ("Transformer", "Pooling", "Normalize")
-"""Of sentence-transformers: what an encoder in GGUF computes. Vectors are always normalised when they are
-asked for."""
+"""Modules of sentence-transformers that a GGUF encoder can replace. The engine always normalises its
+vectors."""
 
 NAMES = gguf.Keys.Tokenizer
 SPECIAL: Mapping[str, tuple[str, ...]] = {
-    "[CLS]": (NAMES.BOS_ID, "tokenizer.ggml.cls_token_id"),  # llama.cpp puts the first of these before a text
+    "[CLS]": (
+        NAMES.BOS_ID,
+        "tokenizer.ggml.cls_token_id",
+    ),  # llama.cpp puts it before a text
     "[SEP]": (NAMES.EOS_ID, NAMES.SEP_ID),
     "[PAD]": (NAMES.PAD_ID,),
     "[MASK]": (NAMES.MASK_ID,),
     "[UNK]": (NAMES.UNK_ID,),
 }
-"""Pieces with a meaning, and the GGUF keys of their ids."""
+"""Special tokens, and the GGUF keys of their ids."""
 
 PARTS = (
     *("attn_q", "attn_k", "attn_v", "attn_output", "attn_output_norm"),
     *("ffn_up", "ffn_down", "layer_output_norm"),
 )
-"""Of each layer, with a bias."""
+"""Tensors of each layer; every one has a weight and a bias."""
 EMBEDDINGS = frozenset({"token_embd.weight", "position_embd.weight", "token_types.weight"})
 
 NEEDED: Mapping[str, tuple[object, ...]] = {
-    # key of config.json: the values that llama.cpp computes alike
+    # key of config.json: the values that llama.cpp computes in the same way
     "model_type": ("bert",),
     "hidden_act": ("gelu",),
     "position_embedding_type": ("absolute", None),
@@ -70,18 +74,18 @@ NEEDED: Mapping[str, tuple[object, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Wording:
-    """How texts become pieces."""
+class WordPieceVocabulary:
+    """The vocabulary, and how texts are normalised before they are split into pieces."""
 
     pieces: tuple[str, ...]
-    """As WordPiece writes them, by id."""
+    """The pieces in WordPiece's notation, by id."""
     lowercase: bool
     strip_accents: bool
 
 
 @dataclass(frozen=True, slots=True)
 class EncoderShape:
-    """How large an encoder is."""
+    """The sizes of an encoder."""
 
     pieces: int
     positions: int
@@ -94,7 +98,8 @@ class EncoderShape:
 
 
 def convert_bert(source: Path, target: Path, kind: str = "F16") -> None:
-    """Writes the encoder in the directory `source` as GGUF; matrices as `kind`. Raises ModelFileError."""
+    """Converts the encoder in the directory `source` to GGUF. `kind`: the matrices' type. Raises
+    ModelFileError."""
     if kind not in KINDS:
         raise ModelFileError(f"an encoder is written as {' or '.join(KINDS)}, not as {kind}")
     config = read_json(source / "config.json")
@@ -104,7 +109,7 @@ def convert_bert(source: Path, target: Path, kind: str = "F16") -> None:
             raise ModelFileError(
                 f"{source} has {key} = {config.get(key)!r}; only {' or '.join(map(repr, taken))} is converted"
             )
-    wording = read_wording(source)
+    wording = read_vocabulary(source)
     saved = dict(read_tensors(source / "model.safetensors", UNUSED))
     layers = len({found[1] for name in saved if (found := LAYER.match(name))})
     tensors = dict(_rename_tensors(saved, layers, source))
@@ -117,8 +122,11 @@ def convert_bert(source: Path, target: Path, kind: str = "F16") -> None:
 def read_shape(
     config: Mapping[str, Any], tensors: Mapping[str, Tensor], layers: int, source: Path
 ) -> EncoderShape:
-    """The sizes of the tensors, by llama.cpp's names, and what they do not tell of config.json. llama.cpp
-    refuses tensors that do not fit each other, and does without a bias. Raises ModelFileError."""
+    """Returns the encoder's sizes from its tensors, and from config.json where the tensors do not show them.
+
+    Sizes that contradict each other are left to llama.cpp, which refuses them; a missing bias it would
+    ignore. Raises ModelFileError.
+    """
     parts = [f"blk.{layer}.{part}" for layer in range(layers) for part in PARTS] + ["token_embd_norm"]
     needed = {f"{part}.{half}" for part in parts for half in ("weight", "bias")}
     if missing := sorted((needed | EMBEDDINGS) - tensors.keys()):
@@ -135,33 +143,33 @@ def read_shape(
     heads, epsilon = config.get("num_attention_heads"), config.get("layer_norm_eps", 1e-12)
     if type(heads) is not int or heads < 1 or hidden % heads:
         raise ModelFileError(f"{source} has num_attention_heads = {heads!r:.80} for a width of {hidden}")
-    if not isinstance(epsilon, float) or not 0 < epsilon < 1:  # NaN is neither
+    if not isinstance(epsilon, float) or not 0 < epsilon < 1:  # NaN fails this test too
         raise ModelFileError(f"{source} has layer_norm_eps = {epsilon!r:.80}; it must lie between 0 and 1")
     positions, types = sizes("position_embd.weight")[0], sizes("token_types.weight")[0]
     inner = sizes("blk.0.ffn_up.weight")[0]
     return EncoderShape(pieces, positions, types, hidden, inner, layers, heads, epsilon)
 
 
-def read_wording(source: Path) -> Wording:
-    """The vocabulary and what is done to a text before. Raises ModelFileError."""
-    said = _optional(source / "tokenizer_config.json")
+def read_vocabulary(source: Path) -> WordPieceVocabulary:
+    """Reads the vocabulary and the normalisation of texts. Raises ModelFileError."""
+    options = _read_json_if_any(source / "tokenizer_config.json")
     if (source / "tokenizer.json").is_file():
-        return _from_tokenizer(read_json(source / "tokenizer.json"), source)
+        return _read_tokenizer_json(read_json(source / "tokenizer.json"), source)
     if not (source / "vocab.txt").exists():
         raise ModelFileError(f"{source} holds neither tokenizer.json nor vocab.txt")
     lines = read_text(source / "vocab.txt").splitlines()
-    lowercase = bool(said.get("do_lower_case", True))
-    accents = said.get("strip_accents")
-    return Wording(tuple(lines), lowercase, lowercase if accents is None else bool(accents))
+    lowercase = bool(options.get("do_lower_case", True))
+    accents = options.get("strip_accents")
+    return WordPieceVocabulary(tuple(lines), lowercase, lowercase if accents is None else bool(accents))
 
 
-def _from_tokenizer(said: dict[str, Any], source: Path) -> Wording:
-    model, normalizer = _object(said.get("model")), _object(said.get("normalizer"))
+def _read_tokenizer_json(tokenizer: dict[str, Any], source: Path) -> WordPieceVocabulary:
+    model, normalizer = _object(tokenizer.get("model")), _object(tokenizer.get("normalizer"))
     if model.get("type") != "WordPiece" or normalizer.get("type") != "BertNormalizer":
         raise ModelFileError(
             f"{source} has a tokenizer of the type {model.get('type')!r}; only BERT's WordPiece is converted"
         )
-    ids = _object(model.get("vocab")) | _read_added_tokens(said.get("added_tokens"), source)
+    ids = _object(model.get("vocab")) | _read_added_tokens(tokenizer.get("added_tokens"), source)
     if not all(type(number) is int for number in ids.values()):
         raise ModelFileError(f"{source} has a vocabulary whose ids are not all whole numbers")
     pieces = sorted(ids, key=lambda piece: ids[piece])
@@ -169,7 +177,7 @@ def _from_tokenizer(said: dict[str, Any], source: Path) -> Wording:
         raise ModelFileError(f"{source} has a vocabulary whose ids leave gaps")
     lowercase = bool(normalizer.get("lowercase", True))
     accents = normalizer.get("strip_accents")
-    return Wording(tuple(pieces), lowercase, lowercase if accents is None else bool(accents))
+    return WordPieceVocabulary(tuple(pieces), lowercase, lowercase if accents is None else bool(accents))
 
 
 def _object(value: object) -> dict[str, Any]:
@@ -177,7 +185,7 @@ def _object(value: object) -> dict[str, Any]:
 
 
 def _read_added_tokens(value: object, source: Path) -> dict[str, object]:
-    """The ids of pieces that stand apart from the others."""
+    """Returns the ids of the tokens that tokenizer.json lists outside the vocabulary, by their text."""
     tokens = [_object(each) for each in value] if isinstance(value, list) else []
     if not all(isinstance(token.get("content"), str) for token in tokens):
         raise ModelFileError(f"{source} has added_tokens that are not all texts with an id")
@@ -185,15 +193,16 @@ def _read_added_tokens(value: object, source: Path) -> dict[str, object]:
 
 
 def read_pooling(source: Path) -> str:
-    """`MEAN`, `CLS` or `LAST`: what sentence-transformers says, else the mean. Raises ModelFileError."""
-    said = _optional(source / "1_Pooling" / "config.json")
+    """Returns the pooling of sentence-transformers (`MEAN`, `CLS` or `LAST`); `MEAN` if it names none. Raises
+    ModelFileError."""
+    options = _read_json_if_any(source / "1_Pooling" / "config.json")
     modes = {
         "pooling_mode_mean_tokens": "MEAN",
         "pooling_mode_cls_token": "CLS",
         "pooling_mode_lasttoken": "LAST",
     }
-    chosen = [key for key, value in said.items() if key.startswith("pooling_mode_") and value is True]
-    if not said:
+    chosen = [key for key, value in options.items() if key.startswith("pooling_mode_") and value is True]
+    if not options:
         return "MEAN"
     if len(chosen) != 1 or chosen[0] not in modes:
         raise ModelFileError(f"{source} pools by {' and '.join(chosen) or 'nothing'}, which is not supported")
@@ -201,11 +210,11 @@ def read_pooling(source: Path) -> str:
 
 
 def _require_modules(source: Path) -> None:
-    """Refuses what sentence-transformers computes after or before the encoder, and GGUF would leave out."""
+    """Raises ModelFileError for a module of sentence-transformers that a GGUF encoder does not compute."""
     if not (source / "modules.json").is_file():
         return
-    said = read_list(source / "modules.json")
-    kinds = [str(each.get("type")).rpartition(".")[2] if isinstance(each, dict) else "?" for each in said]
+    modules = read_list(source / "modules.json")
+    kinds = [str(each.get("type")).rpartition(".")[2] if isinstance(each, dict) else "?" for each in modules]
     if odd := next((kind for kind in kinds if kind not in MODULES), None):
         raise ModelFileError(
             f"{source} has the module {odd[:80]} of sentence-transformers, which a GGUF encoder does not "
@@ -213,15 +222,16 @@ def _require_modules(source: Path) -> None:
         )
 
 
-def phantom(piece: str) -> str:
-    """A piece as GGUF writes it: the beginning of a word is marked, not its going on."""
+def to_gguf_piece(piece: str) -> str:
+    """Returns a piece in GGUF's notation, which marks the pieces that begin a word instead of those that
+    continue one."""
     if piece.startswith("[") and piece.endswith("]"):
         return piece
     return piece[2:] if piece.startswith("##") else SPACE + piece
 
 
 def _rename_tensors(tensors: Mapping[str, Tensor], layers: int, source: Path) -> Iterator[tuple[str, Tensor]]:
-    """The tensors that embedding computes with, under llama.cpp's names."""
+    """Yields the tensors under llama.cpp's names. Raises ModelFileError for an unknown one."""
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.BERT, layers)
     for name, values in tensors.items():
         new = name.removeprefix("bert.")
@@ -237,7 +247,7 @@ def _write(
     target: Path,
     kind: str,
     shape: EncoderShape,
-    wording: Wording,
+    wording: WordPieceVocabulary,
     pooling: str,
     tensors: Mapping[str, Tensor],
 ) -> None:
@@ -253,9 +263,9 @@ def _write(
     writer.add_layer_norm_eps(shape.epsilon)
     writer.add_causal_attention(False)
     writer.add_pooling_type(gguf.PoolingType[pooling])
-    _write_wording(writer, wording)
+    _write_vocabulary(writer, wording)
     for name, values in sorted(tensors.items()):
-        form = gguf.GGMLQuantizationType[_kind_of(name, values, kind)]
+        form = gguf.GGMLQuantizationType[_choose_type(name, values, kind)]
         writer.add_tensor(name, gguf.quants.quantize(np.ascontiguousarray(values), form), raw_dtype=form)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -263,16 +273,16 @@ def _write(
     writer.close()
 
 
-def _kind_of(name: str, values: Tensor, kind: str) -> str:
-    """How one tensor is written."""
+def _choose_type(name: str, values: Tensor, kind: str) -> str:
+    """Returns the type in which a tensor is written."""
     if values.ndim != 2 or name in WHOLE:
         return "F32"
     return "F16" if kind == "Q8_0" and values.shape[1] % BLOCK else kind
 
 
-def _write_wording(writer: Any, wording: Wording) -> None:  # noqa: ANN401 - gguf has no types
+def _write_vocabulary(writer: Any, wording: WordPieceVocabulary) -> None:  # noqa: ANN401 - gguf has no types
     writer.add_tokenizer_model("bert")
-    spelt = [phantom(piece) for piece in wording.pieces]
+    spelt = [to_gguf_piece(piece) for piece in wording.pieces]
     if len(set(spelt)) != len(spelt):
         twice = next(piece for piece, count in Counter(spelt).items() if count > 1)
         raise ModelFileError(f"the vocabulary has the piece {twice[:80]!r} twice")
@@ -289,5 +299,5 @@ def _write_wording(writer: Any, wording: Wording) -> None:  # noqa: ANN401 - ggu
             writer.add_uint32(key, ids[piece])
 
 
-def _optional(path: Path) -> dict[str, Any]:
+def _read_json_if_any(path: Path) -> dict[str, Any]:
     return read_json(path) if path.is_file() else {}

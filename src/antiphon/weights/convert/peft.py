@@ -1,9 +1,10 @@
-"""From a LoRA adapter as PEFT saves it (adapter_config.json, adapter_model.safetensors) to llama.cpp's GGUF.
+"""Converts a LoRA adapter from PEFT's files (adapter_config.json, adapter_model.safetensors) to llama.cpp's
+GGUF.
 
-The base model's own GGUF decides: its architecture gives the tensor names, its heads the order of rows, its
-shapes what fits. What PEFT can say and a GGUF adapter cannot is refused by name, never dropped. PEFT scales a
-module by alpha/r (or alpha/sqrt(r)), llama.cpp by alpha over the rank that it sees, with one alpha for all;
-what differs is folded into the B matrices.
+The header of the base model determines the tensor names, the order of rows and the required shapes. An option
+that a GGUF adapter cannot express is refused by name, never ignored. PEFT scales a module by alpha/r (or
+alpha/sqrt(r)). llama.cpp scales by alpha over the matrices' rank, with one alpha for all modules. The B
+matrices are multiplied by the ratio of the two scales.
 """
 
 import json
@@ -22,21 +23,22 @@ from antiphon.weights.gguf import Header
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 TURNED = frozenset({"llama", "granite", "smollm3"})
-"""Architectures whose query and key rows llama.cpp keeps in another order than transformers: a rotation turns
-neighbours there, halves of a head here. Mistral's models are of architecture `llama`."""
+"""Architectures for which llama.cpp stores query and key rows in another order than transformers. A rotation
+pairs neighbouring rows in llama.cpp, and the two halves of a head in transformers. Mistral's models have the
+architecture `llama`."""
 
 STRAIGHT = frozenset({"qwen2", "qwen3", "gemma", "gemma2", "gemma3", "phi3", "olmo2"})
-"""Architectures whose rows stay as they are."""
+"""Architectures for which both store the rows in the same order."""
 
 PREFIX = "base_model.model."
 WRAPPED = (("", ""), ("model.language_model.", "model."), ("language_model.model.", "model."))
-"""How modules of a text model begin inside one that sees too, and by themselves."""
+"""Prefixes of the text model's modules: inside a multimodal model, and in a text-only model."""
 
 TOKENS = "token_embd.weight"
-"""The embeddings, which llama.cpp looks up instead of multiplying with them."""
+"""The embeddings. llama.cpp looks them up and never multiplies by them, so no adapter applies."""
 
 PLAIN_NAME = re.compile(r"[\w.]+")
-"""A module's name. PEFT takes regular expressions too, which a hostile file could make take for ever."""
+"""A plain module name. PEFT also accepts regular expressions, but a hostile one could run forever."""
 
 KINDS: Mapping[str, type[np.float32] | type[np.float16]] = {"F32": np.float32, "F16": np.float16}
 
@@ -44,7 +46,7 @@ EMBEDDING = ".lora_embedding_"
 MATRIX = re.compile(r"(?P<module>.+)\.lora_(?P<part>[AB])(\.default)?\.weight")
 
 NOTHING: tuple[object, ...] = (None, False, [], {})
-"""Values with which a key of adapter_config.json asks for nothing."""
+"""Values of a key in adapter_config.json that mean "not used"."""
 
 ACTING = frozenset(
     """
@@ -53,7 +55,7 @@ ACTING = frozenset(
     use_bdlora arrow_config
     """.split()
 )
-"""What a LoRA of PEFT may hold besides its two matrices for each module, and a GGUF adapter cannot."""
+"""Keys of PEFT features that a GGUF adapter cannot express: it has only two matrices for each module."""
 
 IDLE = frozenset(
     """
@@ -64,14 +66,14 @@ IDLE = frozenset(
     ensure_weight_tying
     """.split()
 )
-"""What is read here, or follows from the matrices, or mattered to the training alone."""
+"""Keys that are read here, follow from the matrices, or concern only the training."""
 
 ALTERING = ("pissa", "olora", "corda", "loftq", "lora_ga")
-"""Ways to begin the training that change the base model too: such an adapter fits that changed base only."""
+"""Initializations that also change the base model. Such an adapter fits only that changed model."""
 
 
 @dataclass(slots=True)
-class Pair:
+class MatrixPair:
     """The two matrices of one module: B (outputs, rank) times A (rank, inputs)."""
 
     a: Tensor | None = None
@@ -79,17 +81,17 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
-    """What adapter_config.json says of scale."""
+class LoraScaling:
+    """The scaling options in adapter_config.json."""
 
     alpha: float
     by_root: bool
-    """Whether the scale is alpha over the root of the rank (rsLoRA)."""
+    """Whether the scale is alpha over the square root of the rank (rsLoRA)."""
     alphas: Mapping[str, float] = field(default_factory=dict)
-    """Other alphas, by the ends of module names."""
+    """Other alphas, by the last parts of module names."""
 
     def factor(self, module: str, rank: int) -> float:
-        """What B is multiplied with, so that llama.cpp's alpha over rank gives PEFT's scale."""
+        """Returns the factor for B with which llama.cpp's alpha over rank equals PEFT's scale."""
         alpha = next(
             (value for pattern, value in self.alphas.items() if _matches(pattern, module)), self.alpha
         )
@@ -97,60 +99,60 @@ class Config:
 
 
 def is_peft(path: Path) -> bool:
-    """Whether the directory is an adapter as PEFT saves it."""
+    """Whether the directory contains an adapter that PEFT saved."""
     return (path / CONFIG).is_file()
 
 
 def convert_peft(
-    source: Path, base: Header, target: Path, kind: str = "F32", said: Mapping[str, str] | None = None
+    source: Path, base: Header, target: Path, kind: str = "F32", metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Writes the adapter in `source` as a GGUF adapter for the model `base`. Raises ModelFileError, and
+    """Converts the adapter in `source` to a GGUF adapter for the model `base`. Raises ModelFileError, and
     OSError when `target` cannot be written.
 
-    `kind`: of the matrices, F32 or F16. `said`: more of the file's metadata, by key.
+    `kind`: the matrices' type, F32 or F16. `metadata`: further metadata for the file, by key.
     """
-    turned = _turns(base, source)
+    turned = _requires_reordering(base, source)
     config = read_config(source / CONFIG)
     pairs = read_pairs(source / WEIGHTS)
     tensors = dict(_build_tensors(pairs, config, base, turned, source))
-    write(target, base.architecture, config.alpha, tensors, kind, said or {})
+    write_adapter(target, base.architecture, config.alpha, tensors, kind, metadata or {})
 
 
-def read_config(path: Path) -> Config:
-    """Raises ModelFileError for what is no LoRA, or one that GGUF cannot hold."""
-    said = read_json(path)
-    if said.get("peft_type") != "LORA":
-        raise ModelFileError(f"{path} is of the type {said.get('peft_type')!r}; only LORA can be served")
-    for key, value in said.items():
+def read_config(path: Path) -> LoraScaling:
+    """Reads the configuration. Raises ModelFileError unless it is a LoRA that GGUF can express."""
+    options = read_json(path)
+    if options.get("peft_type") != "LORA":
+        raise ModelFileError(f"{path} is of the type {options.get('peft_type')!r}; only LORA can be served")
+    for key, value in options.items():
         if key not in IDLE and value not in NOTHING and (key, value) != ("bias", "none"):
             why = "cannot be held by an adapter of llama.cpp" if key in ACTING else "is not known here"
             raise ModelFileError(
                 f"{path} has {key[:80]} = {json.dumps(value)[:80]}, which {why}; merge the adapter into its "
                 "base model and convert that"
             )
-    start = said.get("init_lora_weights")
+    start = options.get("init_lora_weights")
     if isinstance(start, str) and start.lower().startswith(ALTERING):
         raise ModelFileError(
             f"{path} was begun with init_lora_weights = {start!r}, which changes the base model too; "
             "save it as a plain LoRA (PEFT's save_pretrained with path_initial_model_for_weight_conversion)"
         )
-    alpha = _number(said.get("lora_alpha"))
+    alpha = _number(options.get("lora_alpha"))
     if alpha is None or alpha <= 0:
-        raise ModelFileError(f"{path} needs a positive lora_alpha; it has {said.get('lora_alpha')!r}")
-    alphas = said.get("alpha_pattern") or {}
+        raise ModelFileError(f"{path} needs a positive lora_alpha; it has {options.get('lora_alpha')!r}")
+    alphas = options.get("alpha_pattern") or {}
     if not isinstance(alphas, dict) or None in map(_number, alphas.values()):
         raise ModelFileError(f"{path} has an alpha_pattern that is not a table of numbers")
     if odd := next((name for name in alphas if not PLAIN_NAME.fullmatch(name)), None):
         raise ModelFileError(f"{path} has the alpha_pattern {odd[:80]!r}; only names of modules are read")
-    by_root = said.get("use_rslora", False)
+    by_root = options.get("use_rslora", False)
     if not isinstance(by_root, bool):
         raise ModelFileError(f"{path} has use_rslora = {json.dumps(by_root)[:80]}; it must be true or false")
-    return Config(alpha, by_root, alphas)
+    return LoraScaling(alpha, by_root, alphas)
 
 
-def read_pairs(path: Path) -> dict[str, Pair]:
-    """The matrices by module, under transformers' names. Raises ModelFileError."""
-    pairs: dict[str, Pair] = {}
+def read_pairs(path: Path) -> dict[str, MatrixPair]:
+    """Reads the matrices of each module, by transformers' module names. Raises ModelFileError."""
+    pairs: dict[str, MatrixPair] = {}
     for name, values in read_tensors(path):
         if EMBEDDING in name:
             raise ModelFileError(
@@ -162,20 +164,20 @@ def read_pairs(path: Path) -> dict[str, Pair]:
             raise ModelFileError(
                 f"{path} holds {name[:120]}, which is no matrix lora_A or lora_B of a module"
             )
-        pair = pairs.setdefault(match["module"].removeprefix(PREFIX), Pair())
+        pair = pairs.setdefault(match["module"].removeprefix(PREFIX), MatrixPair())
         setattr(pair, match["part"].lower(), values)
     if not pairs:
         raise ModelFileError(f"{path} holds no matrices")
     return pairs
 
 
-def write(
+def write_adapter(
     target: Path,
     architecture: str,
     alpha: float,
     tensors: Mapping[str, Tensor],
     kind: str,
-    said: Mapping[str, str],
+    metadata: Mapping[str, str],
 ) -> None:
     """Writes a GGUF adapter. Raises OSError."""
     import gguf
@@ -184,7 +186,7 @@ def write(
     writer.add_type(gguf.GGUFType.ADAPTER)
     writer.add_string(gguf.Keys.Adapter.TYPE, "lora")
     writer.add_float32(gguf.Keys.Adapter.LORA_ALPHA, alpha)
-    for key, value in sorted(said.items()):
+    for key, value in sorted(metadata.items()):
         writer.add_string(key, value)
     for name, values in sorted(tensors.items()):
         writer.add_tensor(name, np.ascontiguousarray(values, dtype=KINDS[kind]))
@@ -193,12 +195,13 @@ def write(
     writer.write_tensors_to_file()
     whole = writer.fout[-1].tell() if writer.fout else 0
     writer.close()
-    if target.stat().st_size < whole:  # numpy is silent about a last part that found no room
+    if target.stat().st_size < whole:  # numpy does not report a last write that is cut by a full disk
         raise OSError("not all of it could be written")
 
 
-def _turns(base: Header, source: Path) -> bool:
-    """Whether query and key rows are to be put into llama.cpp's order."""
+def _requires_reordering(base: Header, source: Path) -> bool:
+    """Whether query and key rows must be reordered for llama.cpp. Raises ModelFileError for an unknown
+    architecture."""
     if base.architecture in TURNED:
         return True
     if base.architecture in STRAIGHT:
@@ -211,14 +214,14 @@ def _turns(base: Header, source: Path) -> bool:
 
 
 def _build_tensors(
-    pairs: Mapping[str, Pair], config: Config, base: Header, turned: bool, source: Path
+    pairs: Mapping[str, MatrixPair], config: LoraScaling, base: Header, turned: bool, source: Path
 ) -> Iterator[tuple[str, Tensor]]:
-    """Names and values as they stand in the GGUF."""
-    names = _Names(base)
+    """Yields the names and values of the GGUF's tensors. Raises ModelFileError."""
+    names = TensorNames(base)
     for module, pair in pairs.items():
         if pair.a is None or pair.b is None:
             raise ModelFileError(f"{source} has only one of the two matrices of {module}")
-        name = names.of(module)
+        name = names.find(module)
         if name is None:
             raise ModelFileError(f"{source} adapts {module[:120]}, which {base.path.name} does not have")
         inputs, outputs = base.shapes[name][:2]
@@ -233,19 +236,21 @@ def _build_tensors(
         if not np.isfinite(b).all():
             raise ModelFileError(f"{source} scales {module} beyond what float32 holds")
         if turned and name.endswith(("attn_q.weight", "attn_k.weight")):
-            b = turn(b, _head_width(base, outputs))
+            b = reorder_rows(b, _head_width(base, outputs))
         yield f"{name}.lora_a", pair.a
         yield f"{name}.lora_b", b
 
 
-def turn(rows: Tensor, width: int) -> Tensor:
-    """Rows of queries or keys from transformers' order to llama.cpp's: within each head, of `width` rows,
-    the rows of its halves take turns."""
+def reorder_rows(rows: Tensor, width: int) -> Tensor:
+    """Reorders rows of queries or keys from transformers' order to llama.cpp's.
+
+    In each head of `width` rows, the rows of its two halves alternate.
+    """
     return rows.reshape(-1, 2, width // 2, rows.shape[1]).swapaxes(1, 2).reshape(rows.shape)
 
 
 def _head_width(base: Header, outputs: int) -> int:
-    """How many of the rows are one head. Raises ModelFileError when the file does not say."""
+    """Returns the number of rows of one head. Raises ModelFileError if the header lacks it."""
     width = base.number("attention.key_length") or base.number("embedding_length") // max(1, base.heads)
     if not base.heads or not width or width % 2 or outputs % width:
         raise ModelFileError(
@@ -255,8 +260,8 @@ def _head_width(base: Header, outputs: int) -> int:
     return width
 
 
-class _Names:
-    """llama.cpp's names of transformers' modules, in one model."""
+class TensorNames:
+    """Maps transformers' module names to llama.cpp's tensor names, for one model."""
 
     def __init__(self, base: Header) -> None:
         import gguf
@@ -265,8 +270,8 @@ class _Names:
         self._map = gguf.get_tensor_name_map(found[0], base.layers)
         self._shapes = base.shapes
 
-    def of(self, module: str) -> str | None:
-        """The weight's name in the base model; None when it has none such."""
+    def find(self, module: str) -> str | None:
+        """Returns the name of the module's weight in the base model; None if the model has no such matrix."""
         for wrapped, bare in WRAPPED:
             spelt = module.replace(wrapped, bare, 1) if module.startswith(wrapped) else module
             name = self._map.get_name(f"{spelt}.weight", try_suffixes=(".weight",))
@@ -281,5 +286,5 @@ def _number(value: object) -> float | None:
 
 
 def _matches(name: str, module: str) -> bool:
-    """As PEFT matches a name with a module's: the whole, or its end after a dot."""
+    """Whether a name is the module's name, or its end after a dot, as PEFT matches them."""
     return module == name or module.endswith("." + name)

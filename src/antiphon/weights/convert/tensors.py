@@ -1,6 +1,6 @@
-"""Reads tensors as float32 and JSON from directories of saved weights, and checks an adapter's matrices.
+"""Reads tensors as float32, and JSON, from directories of saved weights. Checks an adapter's matrices.
 
-Both formats hold values only: nothing of them is executed.
+Both formats contain only values; nothing in them is executed.
 """
 
 import json
@@ -18,27 +18,27 @@ from antiphon.weights.gguf import TensorExtent, read_extents
 Tensor = NDArray[np.float32]
 
 FORMATS = {"F32": "<f4", "F16": "<f2", "F64": "<f8"}
-"""safetensors' names of formats that numpy has too. BF16 is the upper half of a float32."""
+"""numpy's format for each of safetensors' formats. BF16 is not listed: it is the upper half of a float32."""
 
 
 MOST_JSON = 64 << 20
-"""Bytes of one JSON file; a tokenizer.json of 120 thousand pieces has eight million."""
+"""Most bytes of one JSON file. A tokenizer.json with 120,000 pieces has eight million."""
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """Reads the object in a file. Raises ModelFileError."""
-    said = _read_value(path)
-    if not isinstance(said, dict):
+    value = _read_value(path)
+    if not isinstance(value, dict):
         raise ModelFileError(f"{path} is not a JSON object")
-    return said
+    return value
 
 
 def read_list(path: Path) -> list[Any]:
     """Reads the list in a file. Raises ModelFileError."""
-    said = _read_value(path)
-    if not isinstance(said, list):
+    value = _read_value(path)
+    if not isinstance(value, list):
         raise ModelFileError(f"{path} is not a JSON list")
-    return said
+    return value
 
 
 def read_text(path: Path) -> str:
@@ -53,23 +53,23 @@ def read_text(path: Path) -> str:
 
 
 def require_file(path: Path) -> None:
-    """Raises ModelFileError for a pipe or a device, which might never end; a missing file passes."""
+    """Raises ModelFileError for a pipe or a device, whose reading might never end. A missing file passes."""
     if path.exists() and not path.is_file():
         raise ModelFileError(f"{path} is not a file")
 
 
 def _read_value(path: Path) -> object:
     try:
-        said: object = json.loads(read_text(path))
+        value: object = json.loads(read_text(path))
     except RecursionError:
         raise ModelFileError(f"{path} cannot be read: it is nested too deep") from None
     except ValueError as problem:
         raise ModelFileError(f"{path} cannot be read: {problem}") from None
-    return said
+    return value
 
 
 def read_tensors(path: Path, unused: re.Pattern[str] | None = None) -> Iterator[tuple[str, Tensor]]:
-    """Yields names and values one by one, except the names that `unused` matches. Raises ModelFileError."""
+    """Yields names and values one by one, without the names that `unused` matches. Raises ModelFileError."""
     from safetensors import SafetensorError, deserialize
 
     require_file(path)
@@ -103,18 +103,18 @@ def _values(form: str, data: bytes) -> Tensor | None:
 
 
 ADAPTER_TYPES = ("F32", "F16", "BF16", "Q8_0")
-"""Types that llama.cpp's converters write adapters in."""
+"""Types in which llama.cpp's converters write adapters."""
 
 WINDOW = 1 << 22
-"""Bytes of one read: whole blocks of every type."""
+"""Bytes of one read; a multiple of every type's block size."""
 
 Q8_0_BLOCK = 34
-"""Bytes of a Q8_0 block: the scale of 32 numbers, as F16, then the numbers."""
+"""Bytes of a Q8_0 block: an F16 scale, then 32 numbers of one byte."""
 
 
 def check_matrices(path: Path, name: str) -> None:
-    """Checks types and finiteness of the matrices: an infinite number would spoil the engine's cache. Raises
-    ModelFileError, which calls the file `name`."""
+    """Checks that the matrices have a known type and only finite numbers. An infinite one would spoil the
+    engine's cache. Raises ModelFileError, with `name` as the file's name."""
     extents = read_extents(path)
     if odd := next((extent for extent in extents if extent.kind not in ADAPTER_TYPES), None):
         raise ModelFileError(
@@ -134,7 +134,9 @@ def _is_finite(path: Path, extent: TensorExtent) -> bool:
         while left:
             data = file.read(min(left, step))
             left -= len(data)
-            if extent.kind == "BF16":  # the upper half of a float32, whose exponent says whether it is one
+            if (
+                extent.kind == "BF16"
+            ):  # the upper half of a float32, whose exponent shows whether it is finite
                 sound = (np.frombuffer(data, "<u2") & 0x7F80 != 0x7F80).all()
             elif extent.kind == "Q8_0":
                 sound = np.isfinite(

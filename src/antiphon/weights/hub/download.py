@@ -1,9 +1,9 @@
 """Fetches one file of a hub repository: asks for its facts, resumes a partial download, and checks every
 byte.
 
-huggingface_hub tells the file's commit, size and checksum, holds the token and names the hub's refusals. The
-bytes are streamed here, since the library drops a partial download when its process ends, and compares sizes
-only. It is imported only to fetch something.
+huggingface_hub returns the file's commit, size and checksum, sends the token, and raises the hub's errors.
+This module streams the bytes itself, since the library drops a partial download when its process ends, and
+compares only sizes. It is imported only to fetch a file.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ DISK = "disk"
 """The `param` of an error that the operator can mend, not the caller."""
 
 AWAY = "hub"
-"""The `param` of an error that a later try may not have."""
+"""The `param` of an error that may be gone at a later try."""
 
 MOST_NAMES = 40
 """Names in the sentence about a missing file."""
@@ -57,7 +57,7 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FetchProgress:
-    """How far it is."""
+    """The progress of a fetch."""
 
     stage: Stage
     name: str
@@ -329,7 +329,7 @@ def _file_size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def _compute_digest(path: Path, remote: RemoteFile, told: Callable[[int], None]) -> str:
+def _compute_digest(path: Path, remote: RemoteFile, on_progress: Callable[[int], None]) -> str:
     """Returns the SHA-256 of the file, or git's blob hash, whichever the hub gives."""
     if len(remote.digest) == hashlib.sha256().digest_size * 2:
         digest = hashlib.sha256()
@@ -340,5 +340,5 @@ def _compute_digest(path: Path, remote: RemoteFile, told: Callable[[int], None])
         while chunk := file.read(BLOCK):
             digest.update(chunk)
             done += len(chunk)
-            told(done)
+            on_progress(done)
     return digest.hexdigest()

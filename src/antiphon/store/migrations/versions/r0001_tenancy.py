@@ -13,7 +13,7 @@ SERIAL = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 
 
 def upgrade() -> None:
-    """Makes the tables, and the project that is always there."""
+    """Creates the tables, and the project that always exists."""
     projects = op.create_table(
         "projects",
         sa.Column("id", ID, nullable=False),

@@ -12,7 +12,7 @@ ID = sa.String(64)
 
 
 def upgrade() -> None:
-    """Makes the tables; changes no row that is there."""
+    """Creates the tables; it changes no existing row."""
     op.add_column("projects", sa.Column("logging", sa.Text))
     op.add_column("audit", sa.Column("revision", sa.BigInteger))
     op.create_index("ix_audit_revision", "audit", ["revision"])

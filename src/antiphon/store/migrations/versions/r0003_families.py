@@ -10,5 +10,5 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Adds a column; keys that were rotated before keep limits of their own."""
+    """Adds a column. Keys that were rotated before this version keep separate limits."""
     op.add_column("keys", sa.Column("family", sa.String(64)))
