@@ -198,9 +198,7 @@ async def add_limited_key(managed: "TenancyParts", limiter: "Limiter") -> str:
 
     operator = Actor(ActorKind.ADMIN, "benchmark", rights=EVERY_RIGHT)
     made = await managed.tenants.add_key(operator, KeyRequest(KeyKind.SERVICE, DEFAULT_PROJECT))
-    limit_request = find(
-        "antiphon.services.limit_validation:LimitRequest", "antiphon.auth.wanted:WantedLimit"
-    )
+    limit_request = find("antiphon.services.limits:LimitRequest", "antiphon.auth.wanted:WantedLimit")
     limiting = LimitService(managed.changes, SqlRules(managed.database), limiter)
     for subject, target, measure, window in (
         (Subject.KEY, made.key.id, Measure.REQUESTS, Window.MINUTE),

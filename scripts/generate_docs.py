@@ -18,7 +18,7 @@ from antiphon.dialects.common.product_pages import PAGES, UNSTATED, PageRow, Pro
 from antiphon.errors import AntiphonError, StartupError, index_by_code
 from antiphon.settings.models import AdapterSettings, AliasSettings, ModelSettings
 from antiphon.settings.schema import SECTIONS, Settings, list_settings
-from antiphon.telemetry import engine_metrics as engines
+from antiphon.telemetry import exposition as engines
 from antiphon.telemetry import metrics as gateway
 
 DOCS = Path(__file__).parents[1] / "docs"

@@ -4,7 +4,7 @@ import pytest
 
 from antiphon.cli.serve_options import ServeOptions
 from antiphon.dialects.openai.dialect import OpenAI
-from antiphon.domain.aliases import Aliases
+from antiphon.domain.models import Aliases
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import ModelNotFound, SettingsError
 from antiphon.http.state import AppState

@@ -20,7 +20,7 @@ from antiphon.engines.base import EngineState
 from antiphon.engines.host.control import HttpConfig, Status
 from antiphon.errors import UnsupportedParameter
 from antiphon.pipeline.adapters import AdapterRequest
-from antiphon.processes.ipc.frames import from_line, to_line
+from antiphon.processes.ipc import from_line, to_line
 from antiphon.settings.models import LoraSettings, ModelSettings
 from antiphon.settings.schema import EngineSettings, Settings, encode_settings
 from antiphon.testing import FakeClock, ScriptedTokenEngine

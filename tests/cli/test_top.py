@@ -19,8 +19,7 @@ from antiphon.cli.commands.top import (
     parse_page,
 )
 from antiphon.domain.engine_load import LATENCY_BOUNDS, AdapterLoad, Histogram, Load, Timer
-from antiphon.telemetry.engine_metrics import list_series
-from antiphon.telemetry.exposition import Series, render_page
+from antiphon.telemetry.exposition import Series, list_series, render_page
 from antiphon.telemetry.metrics import BUILD
 from tests.cli.conftest import Run
 from tests.cli.standin import Standin, standin

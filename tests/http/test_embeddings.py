@@ -19,7 +19,7 @@ from antiphon.rendering.renderer import Renderer
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import EmbeddingScript, ScriptedEmbeddingEngine, ScriptedEngine
-from antiphon.testing.scripted_embedding_engine import make_vector
+from antiphon.testing.scripted_engine import make_vector
 from tests.support.http_server import CHAT, HELLO, PATIENCE, Reply, Served, serving_edge
 
 EMBEDDINGS = "/v1/embeddings"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.domain.adapters import Adapter, AdapterOrigin, DeployedAdapter
 from antiphon.domain.identity import LOCAL_ANONYMOUS
+from antiphon.domain.models import Adapter, AdapterOrigin, DeployedAdapter
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import EngineError, InvalidValue, ModelNotFound
 from antiphon.pipeline.adapters import AdapterRegistry, AdapterRequest, AdapterTarget

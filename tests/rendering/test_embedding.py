@@ -22,7 +22,7 @@ from antiphon.errors import (
 )
 from antiphon.rendering.renderer import Renderer
 from antiphon.testing import EmbeddingScript, FakeClock, ScriptedEmbeddingEngine, ScriptedTokenEngine
-from antiphon.testing.scripted_embedding_engine import DIMENSIONS, make_vector
+from antiphon.testing.scripted_engine import DIMENSIONS, make_vector
 
 WHO = Actor(ActorKind.ANONYMOUS, "somebody")
 

@@ -20,7 +20,7 @@ from antiphon.engines.base import (
 )
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.errors import EngineUnavailable, LibraryError
-from antiphon.processes.ipc.frames import MAX_MESSAGE
+from antiphon.processes.ipc import MAX_MESSAGE
 from antiphon.testing import Script, ScriptedTokenEngine, scripted_info
 
 SPEC = LoadSpec("no file")

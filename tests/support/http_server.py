@@ -19,9 +19,9 @@ from antiphon.auth.keyring import ServiceKey
 from antiphon.dialects.empower.dialect import Empower
 from antiphon.dialects.fireworks.dialect import Fireworks
 from antiphon.dialects.openai.dialect import OpenAI
-from antiphon.domain.aliases import Aliases
 from antiphon.domain.context import Context
 from antiphon.domain.events import Event
+from antiphon.domain.models import Aliases
 from antiphon.domain.request import GenerationRequest
 from antiphon.engines.base import RequestSize, TokenEngine
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute

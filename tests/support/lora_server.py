@@ -18,7 +18,7 @@ from antiphon.auth.keyring import ServiceKey
 from antiphon.dialects.empower.dialect import Empower
 from antiphon.dialects.fireworks.dialect import Fireworks
 from antiphon.dialects.openai.dialect import OpenAI
-from antiphon.domain.aliases import Aliases
+from antiphon.domain.models import Aliases
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.http.state import AppState
 from antiphon.pipeline.adapters import AdapterRegistry, AdapterTarget

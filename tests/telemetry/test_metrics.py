@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from antiphon.domain.engine_load import LATENCY_BOUNDS, AdapterLoad, Histogram, Load, Timer
-from antiphon.telemetry import engine_metrics, metrics
+from antiphon.telemetry import exposition, metrics
 from antiphon.telemetry.exposition import Family, MetricKind, Series, render_page
 from antiphon.telemetry.metrics import Generation, Metrics
 
@@ -73,7 +73,7 @@ def test_every_number_of_an_engine_is_told():
     adapter = AdapterLoad("0" * 64, running=1, queued=2, decoded_tokens=3)
     values["adapters"] = (adapter,)
     load = Load(**(values | histograms))
-    found = read(render_page(engine_metrics.list_series({"m": load, "n": None}, {"m": True, "n": False})))
+    found = read(render_page(exposition.list_series({"m": load, "n": None}, {"m": True, "n": False})))
     del values["adapters"]
     assert set(values.values()) <= set(found.values())
     assert (found["antiphon_engine_up", "m"], found["antiphon_engine_up", "n"]) == (1, 0)
@@ -82,7 +82,7 @@ def test_every_number_of_an_engine_is_told():
 
 
 def test_names_are_legal_and_none_stands_twice():
-    families = (*metrics.FAMILIES, *engine_metrics.FAMILIES)
+    families = (*metrics.FAMILIES, *exposition.FAMILIES)
     names = [family.name for family in families]
     assert len(set(names)) == len(names)
     for family in families:
@@ -95,7 +95,7 @@ def test_names_labels_help_and_types_stay():
     """Dashboards and alerts name them. A change here is one for the changelog."""
     page = Path(__file__).with_name("families.txt").read_text().splitlines()
     series: list[Series] = []
-    for family in (*metrics.FAMILIES, *engine_metrics.FAMILIES):
+    for family in (*metrics.FAMILIES, *exposition.FAMILIES):
         value = Histogram() if family.kind is MetricKind.HISTOGRAM else 0
         series.append((family, {family.labels: value}))
     found = []

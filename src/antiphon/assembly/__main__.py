@@ -46,7 +46,7 @@ from antiphon.http.server_status import list_own_series
 from antiphon.pipeline.adapters import AdapterRegistry
 from antiphon.processes.coordinator.assemble import open_coordinator, open_database
 from antiphon.processes.coordinator.client import connect_coordinator
-from antiphon.processes.ipc.frames import from_line
+from antiphon.processes.ipc import from_line
 from antiphon.services.tenancy import TenancyService
 from antiphon.settings.schema import Settings, decode_settings
 from antiphon.task_group import task_group

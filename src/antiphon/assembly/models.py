@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 
 from antiphon.dialects.fireworks.dialect import Fireworks
-from antiphon.domain.aliases import Aliases
 from antiphon.domain.context import Clock
+from antiphon.domain.models import Aliases
 from antiphon.engines.host.client import HostTokenEngine, open_host_engine
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import ModelFileError

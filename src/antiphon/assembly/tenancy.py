@@ -21,8 +21,7 @@ from antiphon.ledger.recorder import StoreRecorder
 from antiphon.ledger.spool import Spool
 from antiphon.limits.base import Limiter
 from antiphon.limits.seeding import LedgerSeeder
-from antiphon.pipeline.reserve import Accounting
-from antiphon.pipeline.rules import LimitIndex
+from antiphon.pipeline.reserve import Accounting, LimitIndex
 from antiphon.processes.coordinator.assemble import ENDING_S, open_seeds
 from antiphon.processes.coordinator.client import CoordinatorClient
 from antiphon.services.changes import DirectoryChanges

@@ -11,13 +11,19 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 from urllib.parse import parse_qsl
 
-from antiphon.domain.adapters import Adapter, DeployedAdapter, DeployedBase, DeploymentRequest
 from antiphon.domain.context import Context, Origin, RequestProgress
 from antiphon.domain.embedding import EmbeddingRequest, Embeddings
 from antiphon.domain.events import Event
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor, Right
 from antiphon.domain.ledger import NOTHING
-from antiphon.domain.profile import Profile, TokenizerInfo
+from antiphon.domain.models import (
+    Adapter,
+    DeployedAdapter,
+    DeployedBase,
+    DeploymentRequest,
+    Profile,
+    TokenizerInfo,
+)
 from antiphon.domain.request import Conversation, GenerationRequest, Prompt
 from antiphon.errors import AntiphonError
 

@@ -40,7 +40,7 @@ from antiphon.domain.embedding import EmbeddingFacts, EmbeddingRequest, Embeddin
 from antiphon.domain.engine_load import Load
 from antiphon.domain.events import Event
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor
-from antiphon.domain.profile import Profile, TokenizerInfo
+from antiphon.domain.models import Profile, TokenizerInfo
 from antiphon.domain.request import Constraint, Conversation, GenerationRequest, Prompt
 from antiphon.domain.sampling import Sampling, SamplingOptions
 

@@ -7,8 +7,7 @@ that it found, so removing a name ends no request.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from antiphon.domain.adapters import Adapter, DeployedAdapter
-from antiphon.domain.aliases import Aliases
+from antiphon.domain.models import Adapter, Aliases, DeployedAdapter
 from antiphon.engines.base import Engine
 from antiphon.errors import ModelNotFound
 

@@ -19,7 +19,7 @@ from antiphon.errors import AntiphonError
 from antiphon.http.errors import DEFAULT_RETRY
 from antiphon.http.state import AppState
 from antiphon.ledger.base import LedgerState
-from antiphon.telemetry import engine_metrics
+from antiphon.telemetry import exposition
 from antiphon.telemetry.exposition import CONTENT_TYPE, Series, Totals, render_page, sum_series
 from antiphon.telemetry.metrics import BODY_BYTES, BUILD, LEDGER, PROCESSES, RUNNING
 
@@ -92,7 +92,7 @@ def _list_series(
     yield PROCESSES, {(): 1 + processes}
     yield from sum_series(list_own_series(edge), others, edge.models.__contains__)
     loads = {model: each.load for model, each in reports.items()}
-    yield from engine_metrics.list_series(loads, {model: each.up for model, each in reports.items()})
+    yield from exposition.list_series(loads, {model: each.up for model, each in reports.items()})
 
 
 async def count_running_generations(edge: AppState) -> int:

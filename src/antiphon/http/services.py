@@ -22,7 +22,7 @@ from antiphon.domain.context import Context, Origin
 from antiphon.domain.embedding import EmbeddingRequest, Embeddings
 from antiphon.domain.events import Event
 from antiphon.domain.identity import Actor
-from antiphon.domain.profile import Profile, TokenizerInfo
+from antiphon.domain.models import Profile, TokenizerInfo
 from antiphon.domain.request import GenerationRequest
 from antiphon.engines.base import TokenizerEngine
 from antiphon.engines.registry import Model

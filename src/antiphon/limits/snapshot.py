@@ -8,7 +8,7 @@ from pathlib import Path
 import antiphon
 from antiphon.domain.limits import Limit
 from antiphon.limits.windows import SECOND, ClockReading
-from antiphon.processes.ipc.frames import FrameError, from_line, to_line
+from antiphon.processes.ipc import FrameError, from_line, to_line
 
 MAX_AGE_S = 60.0
 """Age at which the file is stale. The sliding windows have passed by then, and the ledger knows the rest."""

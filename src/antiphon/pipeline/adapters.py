@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from antiphon.domain.adapters import Adapter, DeployedAdapter
 from antiphon.domain.context import Clock
+from antiphon.domain.models import Adapter, DeployedAdapter
 from antiphon.engines.base import AdapterEngine, Engine
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute, describe_missing_model
 from antiphon.errors import (
@@ -27,7 +27,7 @@ from antiphon.errors import (
     ModelNotFound,
     UnsupportedParameter,
 )
-from antiphon.processes.ipc.frames import from_line, to_line
+from antiphon.processes.ipc import from_line, to_line
 from antiphon.telemetry.logs import record
 from antiphon.telemetry.metrics import Metrics
 

@@ -11,15 +11,15 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 from dataclasses import replace
 from typing import Protocol
 
-from antiphon.domain.adapters import (
+from antiphon.domain.context import Clock, SystemClock
+from antiphon.domain.identity import Actor
+from antiphon.domain.models import (
     AdapterOrigin,
     DeployedAdapter,
     DeployedBase,
     DeploymentRequest,
     FetchedAdapter,
 )
-from antiphon.domain.context import Clock, SystemClock
-from antiphon.domain.identity import Actor
 from antiphon.engines.registry import Model, ModelRegistry
 from antiphon.errors import InvalidValue, ModelNotFound, Overloaded, PermissionDenied, RequestError
 from antiphon.pipeline.adapters import AdapterRegistry, AdapterRequest

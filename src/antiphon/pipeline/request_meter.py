@@ -16,8 +16,7 @@ from antiphon.domain.values import Value
 from antiphon.engines.base import RequestSize
 from antiphon.engines.registry import Model, ModelRoute
 from antiphon.errors import LedgerFull, PermissionDenied
-from antiphon.pipeline.reserve import NOTHING, Accounting, Reservation
-from antiphon.pipeline.rules import RuleSet
+from antiphon.pipeline.reserve import NOTHING, Accounting, Reservation, RuleSet
 from antiphon.telemetry.logs import record
 from antiphon.telemetry.metrics import Metrics
 

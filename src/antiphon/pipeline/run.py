@@ -4,25 +4,108 @@ module.
 Each stage is in the module of its name; this module holds no logic of its own.
 """
 
+import logging
+import sys
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from antiphon.domain.context import Context
 from antiphon.domain.embedding import EmbeddingRequest, Embeddings
-from antiphon.domain.events import Event
+from antiphon.domain.events import Event, Usage
 from antiphon.domain.request import GenerationRequest
 from antiphon.domain.values import changed
-from antiphon.engines.registry import ModelRegistry
-from antiphon.pipeline.attempt import attempt, pass_unlimited
-from antiphon.pipeline.embedding import embed
-from antiphon.pipeline.meter import meter_stream
+from antiphon.engines.base import TextEmbeddingEngine
+from antiphon.engines.registry import ModelRegistry, ModelRoute
+from antiphon.errors import UnsupportedParameter
+from antiphon.pipeline.attempt import Reserve, attempt, pass_unlimited, try_routes
+from antiphon.pipeline.meter import OK, find_status, is_logged_by_edge, meter_stream
 from antiphon.pipeline.recording import record_stream
-from antiphon.pipeline.request_meter import RequestMeter
+from antiphon.pipeline.request_meter import RequestMeter, RequestOutcome
 from antiphon.pipeline.reserve import Accounting
 from antiphon.pipeline.resolve import resolve
+from antiphon.telemetry.logs import record
 from antiphon.telemetry.metrics import Metrics
+
+
+async def embed(
+    models: ModelRegistry,
+    request: EmbeddingRequest,
+    context: Context,
+    metrics: Metrics,
+    patience: float,
+    accounting: Accounting | None = None,
+) -> Embeddings:
+    """The vectors. Retries until an engine has begun, if the error allows it. Cancelling ends the work.
+
+    Raises ModelNotFound, PermissionDenied if the caller's key does not allow the model, UnsupportedParameter
+    for a model that makes no vectors, and LedgerFull if the request cannot be written down.
+    """
+    asked = request.model
+    model = resolve(models, asked, context.actor)
+    request = replace(request, model=model.name)
+    context.progress.model = model.name
+    account = None
+    if accounting is not None:
+        account = RequestMeter(accounting, model, asked, True, context, metrics)
+    reserve = pass_unlimited if account is None else account.reserve
+    began, found, lost = context.clock.monotonic(), None, None
+    status = OK
+    try:
+        if account is not None:
+            await account.open()
+        start = partial(_attempt, request=request, context=context, reserve=reserve)
+        found = await try_routes(model.routes, start, context, patience)
+    except BaseException as error:
+        status = find_status(error, context)
+        raise
+    finally:
+        tokens = context.progress.embedded if found is None else found.prompt_tokens
+        ended = RequestOutcome(status, Usage(tokens, 0), context.clock.monotonic() - began)
+        lost = None if account is None else account.close(ended)
+        answered = lost is not None or is_logged_by_edge(sys.exception(), context)
+        ended = ended if lost is None else changed(ended, status=lost.code)
+        _report(ended, request, context, metrics, answered)
+    try:
+        if lost is not None:
+            raise lost
+    finally:
+        del lost  # the error's own traceback would keep the whole request in memory
+    return found
+
+
+async def _attempt(
+    route: ModelRoute, *, request: EmbeddingRequest, context: Context, reserve: Reserve
+) -> Embeddings:
+    """Tries one route."""
+    engine = route.engine
+    if not isinstance(engine, TextEmbeddingEngine):
+        raise UnsupportedParameter(
+            f"{request.model} makes no vectors; name an embedding model", param="model"
+        )
+    prepared = await engine.prepare_embedding(request, context)
+    await reserve(route, prepared.size)
+    context.progress.attempts += 1
+    return await prepared.embed(context)
+
+
+def _report(
+    ended: RequestOutcome, request: EmbeddingRequest, context: Context, metrics: Metrics, answered: bool
+) -> None:
+    tokens = ended.usage.prompt_tokens
+    metrics.count_embedding(request.model, ended.status, tokens, ended.total)
+    values = {
+        "actor": context.actor.id,
+        "inputs": len(request.inputs),
+        "prompt_tokens": tokens,
+        "total_ms": round(ended.total * 1000, 1),
+    }
+    if answered:
+        context.progress.account = values
+    else:
+        named = {"request_id": context.request_id, "model": request.model, "status": ended.status}
+        record("embedding", logging.INFO, **named, **values)
 
 
 @dataclass(frozen=True, slots=True)

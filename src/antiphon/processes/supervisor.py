@@ -29,7 +29,7 @@ from antiphon.engines.host.confine import find_other_user
 from antiphon.engines.host.control import CoordinatorConfig, EngineNews, HostConfig, HttpConfig
 from antiphon.engines.host.runtime import build_coordinator_path, build_socket_path, create_runtime_directory
 from antiphon.errors import AddressUnavailable, AntiphonError
-from antiphon.processes.ipc.frames import to_line
+from antiphon.processes.ipc import to_line
 from antiphon.processes.sandbox import INTERPRETER_VARIABLES
 from antiphon.processes.workers import MARGIN, RETIRE_SIGNAL, Workers
 from antiphon.settings.models import ModelSettings

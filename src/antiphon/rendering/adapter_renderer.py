@@ -11,7 +11,7 @@ from functools import partial
 from antiphon.domain.context import Context
 from antiphon.domain.events import Event
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor
-from antiphon.domain.profile import Profile, TokenizerInfo
+from antiphon.domain.models import Profile, TokenizerInfo
 from antiphon.domain.request import Conversation, GenerationRequest, Prompt
 from antiphon.engines.base import EngineState
 from antiphon.errors import AntiphonError, EngineUnavailable, InvalidValue, ModelNotFound

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from antiphon.domain.engine_load import Load
 from antiphon.domain.identity import Actor
-from antiphon.domain.profile import Profile, TokenizerInfo
+from antiphon.domain.models import Profile, TokenizerInfo
 from antiphon.domain.request import Conversation, Prompt
 from antiphon.engines.base import EngineInfo, TokenEngine, TokenKind, Vocabulary
 from antiphon.errors import TemplateRefused, UnsupportedParameter

@@ -16,7 +16,7 @@ from antiphon.domain.embedding import EmbeddingRequest
 from antiphon.domain.engine_load import Load
 from antiphon.domain.fair_queue import FairSemaphore, QueueLimits
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor
-from antiphon.domain.profile import Profile, TokenizerInfo
+from antiphon.domain.models import Profile, TokenizerInfo
 from antiphon.domain.request import Constraint, Conversation, GenerationRequest, Prompt
 from antiphon.engines.base import ConstraintEngine, EngineState, TokenEngine, TokenRequest
 from antiphon.errors import UnsupportedParameter
@@ -33,9 +33,8 @@ from antiphon.rendering.model_info import (
 )
 from antiphon.rendering.output_parser import constrain_calls
 from antiphon.rendering.prompt import encode, render_prompt, require_known
-from antiphon.rendering.reasoning.constraint import constrain_prompt
-from antiphon.rendering.rendered_request import ReadyRequest, RenderedRequest
-from antiphon.rendering.streams import deadline_error
+from antiphon.rendering.reasoning.reader import constrain_prompt
+from antiphon.rendering.rendered_request import ReadyRequest, RenderedRequest, deadline_error
 from antiphon.rendering.template.chat_template import BY_TEMPLATE, NotationFamilies
 from antiphon.rendering.template.field_usage import watch_fields
 from antiphon.rendering.template.request_template import TemplateHelper

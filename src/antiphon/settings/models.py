@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from antiphon.domain.adapters import ADAPTER_NAME
-from antiphon.domain.aliases import STAR
+from antiphon.domain.models import ADAPTER_NAME, STAR
 from antiphon.errors import SettingsError
 from antiphon.settings.fields import GIB, KIB, describe
 

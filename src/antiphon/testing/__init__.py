@@ -7,8 +7,12 @@ broken rule.
 from antiphon.testing.clock import FakeClock
 from antiphon.testing.embedding_kit import check_embedding_engine
 from antiphon.testing.engine_kit import check_engine
-from antiphon.testing.scripted_embedding_engine import EmbeddingScript, ScriptedEmbeddingEngine
-from antiphon.testing.scripted_engine import ScriptedAnswer, ScriptedEngine
+from antiphon.testing.scripted_engine import (
+    EmbeddingScript,
+    ScriptedAnswer,
+    ScriptedEmbeddingEngine,
+    ScriptedEngine,
+)
 from antiphon.testing.scripted_token_engine import Failure, Hold, Script, ScriptedTokenEngine, scripted_info
 from antiphon.testing.token_kit.check import check_adapters, check_token_engine
 from antiphon.testing.toy_model import build_vocabulary

@@ -25,7 +25,7 @@ from antiphon.domain.events import (
 )
 from antiphon.domain.logprobs import TokenScore
 from antiphon.domain.messages import Message, Role
-from antiphon.domain.profile import Profile
+from antiphon.domain.models import Profile
 from antiphon.domain.request import Conversation, GenerationRequest, Output, Prompt, RawPrompt
 from antiphon.domain.sampling import SamplingOptions
 from antiphon.engines.base import Engine, EngineState, RequestSize

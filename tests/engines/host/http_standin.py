@@ -15,7 +15,7 @@ import msgspec
 
 from antiphon.engines.host.control import EngineNews, HttpConfig, Lifeline, StatusPipe
 from antiphon.engines.host.runtime import leave_directory
-from antiphon.processes.ipc.frames import from_line
+from antiphon.processes.ipc import from_line
 from antiphon.settings.schema import decode_settings
 
 NONSENSE = "STANDIN_NONSENSE"

@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 
 import antiphon
 from antiphon.engines.host.frames import TO_HOST, GenerateCall
-from antiphon.processes.ipc.frames import PROTOCOL, Frame, FrameReader, FrameWriter, Hello
+from antiphon.processes.ipc import PROTOCOL, Frame, FrameReader, FrameWriter, Hello
 
 M = TypeVar("M")
 

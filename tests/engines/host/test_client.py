@@ -22,7 +22,7 @@ from antiphon.errors import (
     LoadError,
     Overloaded,
 )
-from antiphon.processes.ipc.frames import MAX_MESSAGE, PROTOCOL, FrameReader, Hello
+from antiphon.processes.ipc import MAX_MESSAGE, PROTOCOL, FrameReader, Hello
 from antiphon.testing import Hold, Script, ScriptedTokenEngine
 from tests.engines.host.peer import HELLO, Peer, messages, pretending
 from tests.support.host_engines import SPEC, asking, brief, endless

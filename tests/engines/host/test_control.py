@@ -16,7 +16,7 @@ from antiphon.engines.host.control import (
     StatusPipe,
 )
 from antiphon.errors import ErrorReport, LibraryError
-from antiphon.processes.ipc.frames import FrameError, from_line, to_line
+from antiphon.processes.ipc import FrameError, from_line, to_line
 from antiphon.testing import scripted_info
 
 LINES = [

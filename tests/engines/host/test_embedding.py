@@ -11,7 +11,7 @@ from antiphon.engines.host.client import HostTokenEngine, open_host_engine
 from antiphon.engines.host.server import serve_engine
 from antiphon.errors import EngineDied, EngineUnavailable, InvalidValue, UnsupportedParameter
 from antiphon.testing import EmbeddingScript, ScriptedEmbeddingEngine, check_embedding_engine
-from antiphon.testing.scripted_embedding_engine import make_vector
+from antiphon.testing.scripted_engine import make_vector
 from tests.support.host_engines import SPEC, brief
 from tests.support.host_link import linked, short_directory
 

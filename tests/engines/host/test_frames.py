@@ -33,7 +33,7 @@ from antiphon.engines.host.frames import (
     TokenizePiecesCall,
 )
 from antiphon.errors import ErrorReport
-from antiphon.processes.ipc.frames import (
+from antiphon.processes.ipc import (
     HEADER,
     MAX_FRAME,
     MAX_MESSAGE,

@@ -18,7 +18,7 @@ from antiphon.engines.host.__main__ import LOST
 from antiphon.engines.host.client import open_host_engine
 from antiphon.engines.host.control import ChildState, HostConfig, Status
 from antiphon.errors import EngineDied, EngineUnavailable, LibraryError, LoadError
-from antiphon.processes.ipc.frames import from_line, to_line
+from antiphon.processes.ipc import from_line, to_line
 from tests.support.host_engines import SPEC, asking
 from tests.support.host_link import short_directory
 from tests.support.waiting import wait_until

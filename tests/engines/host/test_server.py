@@ -13,7 +13,7 @@ from antiphon.engines.host.client import open_host_engine
 from antiphon.engines.host.frames import TO_GATEWAY, CancelCall, GenerateCall, StepsReply
 from antiphon.engines.host.server import serve_engine
 from antiphon.errors import EngineError, EngineUnavailable, InvalidValue
-from antiphon.processes.ipc.frames import HEADER, MAX_FRAME, FrameReader, Hello
+from antiphon.processes.ipc import HEADER, MAX_FRAME, FrameReader, Hello
 from antiphon.telemetry.logs import FIELDS
 from antiphon.testing import Failure, Script, ScriptedTokenEngine
 from tests.engines.host.peer import HELLO, connect, messages

@@ -18,8 +18,7 @@ from antiphon.limits.seeding import LedgerSeeder, SeedAmounts
 from antiphon.processes.coordinator.client import CoordinatorClient
 from antiphon.processes.coordinator.frames import TO_PROCESS, Welcome
 from antiphon.processes.coordinator.limiter import SharedLimiter
-from antiphon.processes.ipc.channel import Channel
-from antiphon.processes.ipc.frames import FrameReader
+from antiphon.processes.ipc import Channel, FrameReader
 from antiphon.store.database import Database
 from antiphon.store.ledger import SqlEntries
 from antiphon.testing.clock import FakeClock

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from antiphon.auth.secrets import PEPPER_FILE, load_pepper, parse_pepper
 from antiphon.cli.bootstrap import MARK, find_spool, find_store_url
-from antiphon.cli.doctor.findings import Finding, FindingSeverity, report_ok, report_problem, to_finding
+from antiphon.cli.doctor.report import Finding, FindingSeverity, report_ok, report_problem, to_finding
 from antiphon.cli.serve_options import find_home
 from antiphon.errors import LimitsUnavailable, SettingsError, StoreRefused, StoreUnavailable
 from antiphon.settings.schema import Settings
@@ -98,7 +98,7 @@ def _check_spool(spool: Path, most: int) -> Finding:
 def _check_limits(limits: LimitsSettings, url: str) -> Finding:
     """Checks that the Redis which counts limits for several servers answers."""
     try:
-        from antiphon.limits.redis.check import check_redis
+        from antiphon.limits.redis.limiter import check_redis
     except ModuleNotFoundError:
         missing = SettingsError(
             "limits.url needs the client of Redis; install it: pip install 'antiphon[redis]'"

@@ -25,9 +25,8 @@ from antiphon.dialects.common.fields import FieldScope, filter_fields
 from antiphon.dialects.common.request_types import Name
 from antiphon.dialects.common.response_types import OWNER
 from antiphon.dialects.common.strict_json import convert, read_object
-from antiphon.domain.adapters import ADAPTER_NAME, ADAPTER_NAME_RULE
 from antiphon.domain.identity import Right
-from antiphon.domain.profile import Profile
+from antiphon.domain.models import ADAPTER_NAME, ADAPTER_NAME_RULE, Profile
 from antiphon.errors import InvalidValue
 
 _encode = msgspec.json.Encoder().encode

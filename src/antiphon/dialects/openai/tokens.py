@@ -42,7 +42,7 @@ from antiphon.dialects.common.strict_json import convert, read_object
 from antiphon.dialects.common.tools import build_tools, filter_tools
 from antiphon.domain.identity import Right
 from antiphon.domain.messages import Tools
-from antiphon.domain.profile import TokenizerInfo
+from antiphon.domain.models import TokenizerInfo
 from antiphon.domain.request import Conversation, RawPrompt
 from antiphon.errors import InvalidValue, MissingParameter
 

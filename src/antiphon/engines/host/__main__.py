@@ -24,8 +24,7 @@ from antiphon.engines.host.control import HostConfig, Lifeline, StatusPipe
 from antiphon.engines.host.runtime import leave_directory
 from antiphon.engines.host.server import serve_engine
 from antiphon.errors import AntiphonError, LoadError
-from antiphon.processes.ipc.channel import bind_private, remove_socket
-from antiphon.processes.ipc.frames import FrameError, from_line
+from antiphon.processes.ipc import FrameError, bind_private, from_line, remove_socket
 from antiphon.telemetry.logs import LOGGER, configure, record, record_loop_failure
 
 DRAIN = 2.0

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from antiphon.engines.base import EngineInfo, EngineState
 from antiphon.engines.host.control import ChildState, Status
 from antiphon.errors import AntiphonError, StartupError
-from antiphon.processes.ipc.frames import FrameError, from_line
+from antiphon.processes.ipc import FrameError, from_line
 from antiphon.processes.sandbox import kill
 from antiphon.telemetry.logs import record
 

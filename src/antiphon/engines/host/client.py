@@ -61,8 +61,7 @@ from antiphon.errors import (
     InvalidValue,
     LoadError,
 )
-from antiphon.processes.ipc.channel import Channel
-from antiphon.processes.ipc.frames import FrameError, FrameReader, Hello, Incompatible
+from antiphon.processes.ipc import Channel, FrameError, FrameReader, Hello, Incompatible
 from antiphon.task_group import task_group
 from antiphon.telemetry.logs import record
 

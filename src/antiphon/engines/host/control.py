@@ -23,7 +23,7 @@ from typing import Literal
 
 from antiphon.engines.base import EngineInfo, EngineState, LoadSpec
 from antiphon.errors import AntiphonError, ErrorReport
-from antiphon.processes.ipc.frames import to_line
+from antiphon.processes.ipc import to_line
 
 STDIN = 0
 

@@ -19,7 +19,7 @@ from antiphon.engines.base import (
     Vocabulary,
 )
 from antiphon.errors import ErrorReport
-from antiphon.processes.ipc.frames import Frame, Hello
+from antiphon.processes.ipc import Frame, Hello
 
 # --- to the host; `call` is a number that the gateway gives, never twice on one connection ------------------
 

@@ -36,8 +36,7 @@ from antiphon.engines.host.frames import (
     build_event_reply,
 )
 from antiphon.errors import AntiphonError, EngineError, ErrorReport, InvalidValue, UnsupportedParameter
-from antiphon.processes.ipc.channel import Channel, bind_private, remove_socket
-from antiphon.processes.ipc.frames import FrameError, FrameReader, Hello
+from antiphon.processes.ipc import Channel, FrameError, FrameReader, Hello, bind_private, remove_socket
 from antiphon.task_group import task_group
 from antiphon.telemetry.logs import describe_exception, record
 

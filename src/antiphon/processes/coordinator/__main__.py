@@ -17,7 +17,7 @@ from antiphon.engines.host.control import CoordinatorConfig, Lifeline, StatusPip
 from antiphon.engines.host.runtime import leave_directory
 from antiphon.errors import AntiphonError
 from antiphon.processes.coordinator.assemble import open_coordinator, open_database
-from antiphon.processes.ipc.frames import from_line
+from antiphon.processes.ipc import from_line
 from antiphon.settings.schema import Settings, decode_settings
 from antiphon.telemetry.logs import configure
 

@@ -40,8 +40,7 @@ from antiphon.processes.coordinator.frames import (
 )
 from antiphon.processes.coordinator.limiter import SharedLimiter
 from antiphon.processes.coordinator.session import ProcessSession
-from antiphon.processes.ipc.channel import Channel
-from antiphon.processes.ipc.frames import Frame, FrameError, FrameReader, Incompatible
+from antiphon.processes.ipc import Channel, Frame, FrameError, FrameReader, Incompatible
 from antiphon.task_group import task_group
 from antiphon.telemetry.exposition import Series, Totals
 from antiphon.telemetry.logs import record

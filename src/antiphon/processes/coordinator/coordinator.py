@@ -23,8 +23,7 @@ from antiphon.processes.coordinator.frames import (
     Welcome,
 )
 from antiphon.processes.coordinator.session import ProcessSession
-from antiphon.processes.ipc.channel import Channel, bind_private, remove_socket
-from antiphon.processes.ipc.frames import FrameReader
+from antiphon.processes.ipc import Channel, FrameReader, bind_private, remove_socket
 from antiphon.task_group import task_group
 from antiphon.telemetry.exposition import Totals
 from antiphon.telemetry.logs import record

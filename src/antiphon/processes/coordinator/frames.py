@@ -1,4 +1,4 @@
-"""The messages between an HTTP process and the coordinator. `processes.ipc.frames` encodes them.
+"""The messages between an HTTP process and the coordinator. `processes.ipc` encodes them.
 
 `call` is a number from the process, unique on one connection.
 """
@@ -9,7 +9,7 @@ import msgspec
 
 from antiphon.domain.limits import Amounts, Limit, LimitStatus
 from antiphon.errors import ErrorReport
-from antiphon.processes.ipc.frames import Frame, Hello
+from antiphon.processes.ipc import Frame, Hello
 from antiphon.telemetry.exposition import Totals
 
 

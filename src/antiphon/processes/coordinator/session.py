@@ -39,7 +39,7 @@ from antiphon.processes.coordinator.frames import (
     Topic,
     TotalsReply,
 )
-from antiphon.processes.ipc.frames import Frame, FrameError, Hello
+from antiphon.processes.ipc import Frame, FrameError, Hello
 from antiphon.telemetry.exposition import Totals
 from antiphon.telemetry.logs import record
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from antiphon.domain.adapters import DeploymentRequest, FetchedAdapter
+from antiphon.domain.models import DeploymentRequest, FetchedAdapter
 from antiphon.errors import HubUnavailable, InvalidValue, PermissionDenied, SettingsError
 from antiphon.processes.sandbox import JobStopped, Limits, Stop, run_job
 from antiphon.weights.adapters.registry import OWN_MEMORY, staging_directory

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from antiphon.domain.adapters import Adapter
+from antiphon.domain.models import Adapter
 from antiphon.errors import InvalidValue, ModelFileError
 from antiphon.weights.adapters.registry import sanitize, storage_error
 from antiphon.weights.gguf import Header, read_gguf, read_header

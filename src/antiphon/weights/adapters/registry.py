@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from antiphon.domain.adapters import Adapter
+from antiphon.domain.models import Adapter
 from antiphon.errors import EngineError, InvalidValue, PermissionDenied
 from antiphon.processes.sandbox import JobStopped, Limits, run_job
 

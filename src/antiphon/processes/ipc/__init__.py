@@ -1,1 +1,0 @@
-"""Communication between the processes of one server, independent of what they send."""
