@@ -171,7 +171,7 @@ class Aside:
     def __init__(self, size: int) -> None:
         import threading
 
-        self.answered = threading.Event()
+        self.answer_ready = threading.Event()
         self.size = size
 
     def put(self, guide: Guide) -> None:

@@ -1,8 +1,8 @@
-"""Constraints: from what a caller wrote to a grammar that compiles and gives masks in time, and the masks.
+"""Constraints: from a caller's source to a grammar that compiles and gives masks in time, and the masks.
 
-`constraint_sources` writes the compiler's text of a constraint, with `json_schema`, `regexes` and
-`call_grammar`, which name what cannot be kept. `matching` is the compiler with its limits. `checker` and
-`checking_process` are the two sides of the process that tries a grammar before anything is admitted. `guide`
-follows one sequence, on the threads of `mask_workers`. `key_guard` keeps apart the keys of JSON, which no
-grammar can.
+`constraint_sources` writes a constraint's grammar for the compiler, with `json_schema`, `regexes` and
+`call_grammar`, which report unsupported parts. `matching` is the compiler with its limits. `checker` and
+`checking_process` are the two sides of the process that tests a grammar before a request is admitted. `guide`
+follows one sequence, on the threads of `mask_workers`. `key_guard` keeps JSON keys unique, which no grammar
+can.
 """

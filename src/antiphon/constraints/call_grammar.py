@@ -1,4 +1,4 @@
-"""The compiler's text for groups of calls, and for a grammar that comes after a prelude."""
+"""The compiler's grammar for groups of calls, and for a grammar that follows a prelude."""
 
 import json
 import re
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 ANYTHING = r"/(.|\n)*/"
 
 FORMAT = "format"
-"""The name by which the grammar refers to that of a group's format."""
+"""The name by which the grammar refers to the grammar of a group's format."""
 
 LEXEME = re.compile(r'"[^"]*"|[:,] |[^"]')
-"""What the compiler reads as one in JSON: a key or a text, a sign."""
+"""The units that the compiler makes of JSON: a key or a text, a sign."""
 
 PLAIN = re.compile(r"[A-Za-z0-9 ]")
-"""Characters that stand for themselves in a regular expression of the compiler's."""
+"""Characters that need no escape in a regular expression of the compiler."""
 
 
 def build_call_grammar(group: CallGroup, options: "JsonCompileOptions") -> Grammar:
-    """The grammar of all calls, which refers to that of a format by FORMAT. Raises InvalidValue or
+    """The grammar of all calls, which refers to the grammar of a format by FORMAT. Raises InvalidValue or
     UnsupportedParameter for a schema."""
     lines = ["%llguidance {}", *_build_start_rules(group)]
     if group.around is TextAround.TEXT_ALONE:
@@ -63,28 +63,28 @@ def build_call_grammar(group: CallGroup, options: "JsonCompileOptions") -> Gramm
 
 
 def _write_marks(marks: Marks, group: CallGroup) -> str:
-    """Marks in order. Where a call and a text of the format may both be JSON objects, in the pieces that the
-    compiler makes of JSON: it follows both only as long as their pieces are the same."""
+    """Writes marks in order. If both a call and a text of the format may be JSON objects, the marks are split
+    into the compiler's JSON units, because it follows both only while these units are equal."""
     if group.sign is None or not group.is_either:
         return format_marks(marks)
     return format_marks([piece for mark in marks for piece in LEXEME.findall(str(mark))])
 
 
 def build_argument_grammars(group: CallGroup, options: "JsonCompileOptions") -> Iterator[tuple[str, Grammar]]:
-    """The grammar of each call's arguments alone, after the caller's name for it. Free text around them would
+    """The grammar of each call's arguments alone, with the caller's name for it. Free text around them would
     hide their cost."""
     for call in group.calls:
         yield call.field, build_json_grammar(_build_schema(call), options)
 
 
 def build_json_grammar(schema: Mapping[str, object], options: "JsonCompileOptions") -> Grammar:
-    """The grammar of a text that is one value of JSON."""
+    """The grammar of a text that is one JSON value."""
     text = LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=options)
     return Grammar(text, _find_watched_places(WHOLE_TEXT, [schema]))
 
 
 def _find_watched_places(places: JsonPlaces, schemas: Sequence[Mapping[str, object]]) -> JsonPlaces | None:
-    """The places of values of these schemas, if their keys have to be watched."""
+    """The places of values of these schemas, if their keys need a guard."""
     if not any(map(has_open_objects, schemas)):
         return None
     return replace(places, keys_run_out=any(map(has_key_patterns, schemas)))
@@ -96,7 +96,7 @@ def _build_schema(call: CallFormat) -> dict[str, object]:
 
 
 def _build_start_rules(group: CallGroup) -> Iterator[str]:
-    """The rules of the whole output, and of the text in it."""
+    """The rules of the whole output, and of its text."""
     if group.sign is not None:
         if group.is_either:
             yield f"start: group | @{FORMAT}"
@@ -120,14 +120,14 @@ def _build_start_rules(group: CallGroup) -> Iterator[str]:
         yield f"start: {first} group {more}"
     elif group.around is TextAround.TEXT_ALONE:
         yield "start: TEXT?"
-        # A control token is no text, so no text holds one.
+        # A control token has no text, so no text contains one.
         kept = (
             "" if isinstance(group.open[0], int) else f" & ~/(.|\n)*{escape_literal(group.open[0])}(.|\n)*/"
         )
         yield f"TEXT: {ANYTHING}{kept}"
     else:
         yield "start: (head group)* TEXT?" if again is not None else "start: head group | TEXT?"
-        # The shortest text that ends with the mark: a text never holds it, so each begins a group.
+        # The shortest text that ends with the mark. No text contains the mark, so each mark begins a group.
         yield f"head{'' if isinstance(group.open[0], int) else '[lazy]'}: TEXT {first}"
         yield f"TEXT: {ANYTHING}"
 
@@ -135,8 +135,7 @@ def _build_start_rules(group: CallGroup) -> Iterator[str]:
 def _build_framed_rules(
     frames: Sequence[TextFrame], around: TextAround, groups: str, text: str
 ) -> Iterator[str]:
-    """The rules where all text has a frame: closed frames, then groups or the last frame, with `text` in
-    it."""
+    """The rules for framed text: closed frames, then groups or the last frame, with `text` in it."""
     closed = [
         f"{format_marks(frame.open)} TEXT? {format_marks(frame.close)}"
         for frame in frames
@@ -154,17 +153,17 @@ def _build_framed_rules(
 
 
 def format_marks(marks: Sequence[Mark]) -> str:
-    """Marks in order, as the compiler writes them."""
+    """Marks in order, in the compiler's notation."""
     return " ".join(map(format_mark, marks))
 
 
 def format_mark(mark: Mark) -> str:
-    """A text, or a token by its id."""
+    """A text, or a token by its id, in the compiler's notation."""
     return f"<[{mark}]>" if isinstance(mark, int) else json.dumps(mark)
 
 
 def escape_literal(text: str) -> str:
-    """The text as a regular expression of the compiler's."""
+    """Escapes a text for a regular expression of the compiler."""
     return "".join(char if PLAIN.match(char) else f"\\u{{{ord(char):x}}}" for char in text)
 
 
@@ -173,7 +172,7 @@ ANSWER = "answer"
 
 
 def prepend_prelude(prelude: str, grammar: Grammar) -> Grammar:
-    """The grammar of the prelude's frames, then the given grammar."""
+    """The grammar of the prelude's frames, followed by the given grammar."""
     made = load_prelude(prelude)
     first = "\n".join(("%llguidance {}", *_build_prelude_rules(made)))
     places = None if grammar.places is None else grammar.places.add_prelude(made)
@@ -189,20 +188,20 @@ def _build_prelude_rules(prelude: Prelude) -> Iterator[str]:
         yield from _build_frame_rules(f"frame_{at}", f"said_{at}", frame, prelude)
 
 
-def _build_frame_rules(name: str, said: str, frame: TextFrame, prelude: Prelude) -> Iterator[str]:
-    """A frame whose text ends with the first mark that closes it."""
+def _build_frame_rules(name: str, text_rule: str, frame: TextFrame, prelude: Prelude) -> Iterator[str]:
+    """The rules of a frame whose text ends with the first closing mark."""
     first, *rest = frame.close or ()
-    token, budget = said.upper(), prelude.budget
+    token, budget = text_rule.upper(), prelude.budget
     begin = format_marks(frame.open)
     if isinstance(first, int):
         limit = "" if budget is None else f"[max_tokens={budget}]"
-        yield f"{name}: {begin} {said} {format_mark(first)} {format_marks(rest)}"
-        yield f"{said}{limit}: {token}"
-        # The mark is one token, so nothing else may spell it.
+        yield f"{name}: {begin} {text_rule} {format_mark(first)} {format_marks(rest)}"
+        yield f"{text_rule}{limit}: {token}"
+        # The mark is one token, so no other tokens may spell it.
         kept = f" & ~/(.|\n)*{escape_literal(prelude.never)}(.|\n)*/" if prelude.never else ""
         yield f"{token}: {ANYTHING}{kept}"
         return
     # The shortest text that ends with the mark.
-    yield f"{name}: {begin} {said} {format_marks(rest)}"
-    yield f"{said}[lazy]: {token} {format_mark(first)}"
+    yield f"{name}: {begin} {text_rule} {format_marks(rest)}"
+    yield f"{text_rule}[lazy]: {token} {format_mark(first)}"
     yield f"{token}: {ANYTHING}"

@@ -1,8 +1,8 @@
-"""Whether a constraint can be kept, asked of a process that can be killed; answers are remembered.
+"""Checks constraints in a process that can be killed, and remembers the answers.
 
-The process is started when first needed, checks one constraint at a time, and is replaced when it ends over
-one. Nothing here compiles anything, and a constraint without an answer is refused. What the machine or
-somebody else did to the process is not said of the constraint: the caller is asked to try again.
+The process starts with the first constraint, checks one constraint at a time, and is replaced when a
+constraint ends it. Nothing here compiles anything, and a constraint without an answer is refused. If the
+machine or another program ended the process, the constraint is not refused: the caller should try again.
 """
 
 import asyncio
@@ -33,26 +33,26 @@ from antiphon.processes.sandbox import INTERPRETER_VARIABLES, kill, was_ended
 from antiphon.telemetry.logs import record
 
 HEADER = 4
-"""Bytes of the length before each frame."""
+"""The bytes of the length before each frame."""
 
 TRIALS = 2
-"""Processes that one constraint is given when somebody else ends them."""
+"""The number of processes that one constraint is given if something else ends them."""
 
 EXIT_PATIENCE = 5.0
-"""Seconds that a process gets to be gone after it closed its output."""
+"""Seconds until a process is gone after it closed its output."""
 
 FIRST_REST, LONGEST_REST = 0.5, 30.0
-"""Seconds before a process is started again that did not come up: a package that is just being replaced is
-whole soon, one that is broken stays so."""
+"""Seconds before a process that failed to start is started again. A package that is being replaced is
+complete soon; a broken one stays broken."""
 
 RETRY_AFTER = 2.0
-"""Seconds that callers are told to wait when the machine is too busy."""
+"""Retry delay in seconds for callers when the machine is too busy."""
 
 ENTRIES = 65_536
-"""Answers that are remembered, of the least size."""
+"""The most remembered answers of the smallest size."""
 
 MAX_LAST_ERROR = 300
-"""Characters of a process' last words that are kept."""
+"""The most characters of a process's last error line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,25 +60,25 @@ class CheckLimits:
     """Limits of checking one constraint."""
 
     source: int = 262_144
-    """Bytes of what the caller wrote."""
+    """The most bytes of the caller's source."""
     seconds: float = 2.0
-    """Of CPU."""
+    """Seconds of CPU."""
     patience: float = 15.0
-    """Of wall clock, for machines that are busy."""
+    """Seconds of wall clock, for busy machines."""
     start: float = 60.0
-    """Of wall clock for the process to start and read the vocabulary."""
+    """Seconds of wall clock for the process to start and read the vocabulary."""
     memory: int = 512 * 1024 * 1024
-    """Bytes of address space of the process."""
+    """The most bytes of the process's address space."""
     grammar: int = 8 * 1024 * 1024
-    """Bytes of a compiled grammar's text."""
+    """The most bytes of a compiled grammar's text."""
     waiting: int = 64
-    """Constraints that may wait for their turn."""
+    """The most constraints that may wait for their turn."""
     remembered: int = 8 * 1024 * 1024
-    """Bytes of constraints and answers that are kept."""
+    """The most bytes of remembered constraints and answers."""
 
 
 class CheckerVocabulary(Protocol):
-    """A vocabulary: `matching.TokenTable` without its import."""
+    """A vocabulary; it describes `matching.TokenTable` without importing it."""
 
     @property
     def pieces(self) -> tuple[bytes, ...]: ...
@@ -87,32 +87,33 @@ class CheckerVocabulary(Protocol):
 
 
 CheckResult = Grammar | ErrorReport
-"""A grammar, or why there is none."""
+"""A grammar, or the reason why there is none."""
 
 
 class Checker:
     """Checks constraints against one vocabulary. Belongs to one event loop."""
 
-    def __init__(self, words: CheckerVocabulary, limits: CheckLimits = CheckLimits()) -> None:
-        self._words = words
+    def __init__(self, vocabulary: CheckerVocabulary, limits: CheckLimits = CheckLimits()) -> None:
+        self._words = vocabulary
         self._limits = limits
         self._process: Process | None = None
         self._turn = asyncio.Lock()
         self._waiting = 0
         self._answers: SegmentedLRU[Constraint, CheckResult] = SegmentedLRU(limits.remembered, ENTRIES)
         self._rest = self._rests_until = 0.0
-        """Seconds of the rest after the last start that failed, and when it ends, in the loop's time."""
+        """The length of the pause after the last failed start in seconds, and the loop time at which it
+        ends."""
         self._fault: str | None = None
-        """Why that start failed."""
+        """The reason for that failure."""
 
     async def check(self, constraint: Constraint) -> Grammar:
-        """The grammar of a constraint that can be kept. Raises the RequestError that refuses it, or
-        EngineBusy or EngineUnavailable when it could not be asked."""
+        """The grammar of a constraint that can be followed. Raises the RequestError that refuses it, or
+        EngineBusy or EngineUnavailable if it could not be checked."""
         self._require_small(constraint)
         answer = self._answers.get(constraint) or await self._check_in_turn(constraint)
         if isinstance(answer, Grammar):
             return answer
-        # The source of calls names the fields of what is in it. Others are remembered for any field.
+        # The source of calls names the fields of its parts. Other answers are remembered for any field.
         param = answer.param if constraint.kind is ConstraintKind.CALLS else constraint.field
         raise ErrorReport(answer.code, answer.message, param).to_exception()
 
@@ -122,12 +123,12 @@ class Checker:
 
     @property
     def pid(self) -> int | None:
-        """Of the process, while there is one."""
+        """The id of the process, while there is one."""
         return self._process.pid if self._process else None
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of what is remembered."""
+        """The bytes of remembered constraints and answers."""
         return self._answers.held_size
 
     def _require_small(self, constraint: Constraint) -> None:
@@ -154,14 +155,14 @@ class Checker:
             self._waiting -= 1
 
     async def _answer(self, constraint: Constraint) -> CheckResult:
-        """The process's answer. A process that ends over its limits has answered too. Raises EngineBusy where
-        the machine kept it from answering."""
+        """The process's answer. A process that exceeds its limits counts as a refusal. Raises EngineBusy if
+        the machine prevented an answer."""
         job = to_builtins(constraint)
         for _ in range(TRIALS):
             process = await self._ensure_process()
             try:
                 said = await self._exchange(process, job, self._limits.patience)
-            except TimeoutError:  # it is ended long before where it works, so it did not
+            except TimeoutError:  # a working process reaches its CPU limit long before
                 await self._end()
                 raise self._build_busy_error(f"it had no answer within {self._limits.patience:g} s") from None
             except ValueError:
@@ -178,8 +179,8 @@ class Checker:
         raise self._build_busy_error("it was killed from outside")
 
     async def _ensure_process(self) -> Process:
-        """A process that is ready to answer. Raises EngineUnavailable when it does not start; later attempts
-        wait longer each time."""
+        """Returns a process that is ready to answer. Raises EngineUnavailable if it does not start; later
+        attempts wait longer each time."""
         if self._process is not None and self._process.returncode is None:
             return self._process
         clock = asyncio.get_running_loop().time
@@ -198,7 +199,7 @@ class Checker:
         )
 
     async def _start(self) -> str | None:
-        """Starts the process; returns the problem if it did not come up."""
+        """Starts the process; returns the problem if it failed to start."""
         limits = self._limits
         words = {
             "pieces": [piece.decode("latin-1") for piece in self._words.pieces],
@@ -226,7 +227,7 @@ class Checker:
         return None
 
     async def _read_last_error(self, problem: Exception) -> str:
-        """The last error line of a process that did not come up; it had got nothing from a caller."""
+        """The last error line of a process that failed to start; it had received no caller's data."""
         process = self._process
         if process is None or process.stderr is None:
             return f"{type(problem).__name__}: {problem}"
@@ -235,7 +236,7 @@ class Checker:
         return f"status {status}: {next(filter(None, reversed(lines)), 'it said nothing')[:MAX_LAST_ERROR]}"
 
     async def _exchange(self, process: Process, value: object, seconds: float) -> dict[str, object]:
-        """One frame there and one back. Raises EOFError, OSError, TimeoutError or ValueError."""
+        """Sends one frame and reads one back. Raises EOFError, OSError, TimeoutError or ValueError."""
         if process.stdin is None or process.stdout is None:
             raise EOFError
         body = json.dumps(value).encode()
@@ -249,7 +250,7 @@ class Checker:
         return said
 
     async def _await_exit(self, process: Process) -> int | None:
-        """The exit status of a process that ends by itself or was ended."""
+        """Waits for the process to end, and kills it if it takes too long. Returns its exit status."""
         with suppress(TimeoutError):
             async with asyncio.timeout(EXIT_PATIENCE):
                 await process.wait()
@@ -272,11 +273,11 @@ class Checker:
         await process.wait()
 
 
-def _read_result(said: Mapping[str, object]) -> CheckResult:
-    """Decodes an answer; raises an error for anything but a grammar or a refusal."""
-    if (grammar := said.get("grammar")) is not None:
+def _read_result(frame: Mapping[str, object]) -> CheckResult:
+    """Decodes an answer. Raises an error for anything but a grammar or a refusal."""
+    if (grammar := frame.get("grammar")) is not None:
         return convert(grammar, Grammar)
-    if isinstance(error := said.get("error"), dict):
+    if isinstance(error := frame.get("error"), dict):
         report = ErrorReport(**error)
         if isinstance(report.to_exception(), RequestError):
             return report
@@ -293,6 +294,6 @@ def _build_refusal(constraint: Constraint) -> ErrorReport:
 
 
 def _estimate_size(constraint: Constraint, answer: CheckResult) -> int:
-    """Bytes that remembering takes, about."""
+    """The approximate bytes that remembering an answer takes."""
     size = len(repr(answer) if isinstance(answer, Grammar) else answer.message)
     return 4 * (len(constraint.source) + len(constraint.prelude) + size) + 1024

@@ -1,9 +1,10 @@
-"""The checking process: compiles what callers send and computes masks of it, under hard limits, in turn.
+"""The checking process: compiles callers' constraints one after another and computes masks, under hard
+limits.
 
-Started as `python -m antiphon.constraints.checking_process SECONDS MEMORY`; it speaks frames of JSON on
-standard input and output. The first frame is the vocabulary; each later one a constraint, answered by its
-grammar or its refusal. A grammar that takes more than SECONDS of CPU or MEMORY bytes ends this process, and
-that too is an answer.
+Started as `python -m antiphon.constraints.checking_process SECONDS MEMORY`; it exchanges frames of JSON on
+standard input and output. The first frame is the vocabulary. Each later one is a constraint; the answer is
+its grammar or its refusal. A grammar that takes more than SECONDS of CPU or MEMORY bytes ends this process;
+the checker treats that as a refusal.
 """
 
 import json
@@ -23,26 +24,26 @@ from antiphon.domain.request import Constraint
 from antiphon.errors import AntiphonError, EngineError, ErrorReport, InvalidValue, UnsupportedParameter
 
 HEADER = 4
-"""Bytes of the length before each frame."""
+"""The bytes of the length before each frame."""
 
-TRIED = 24
-"""Masks that are computed of each grammar: the first, and those along a text that it allows."""
+MASK_COUNT = 24
+"""The number of masks that are computed of each grammar: the first, and those along a text that it allows."""
 
-PROBES = 32
-"""Ids that are looked at before the next allowed one is taken."""
+MAX_PROBES = 32
+"""The number of random ids that are tried before the next allowed one is taken."""
 
 START_CPU = 30
-"""Seconds of CPU that starting and reading the vocabulary may take."""
+"""Seconds of CPU for starting and reading the vocabulary."""
 
 
 def check_constraint(constraint: Constraint, vocabulary: CompilerVocabulary) -> Grammar:
-    """The grammar of a constraint that compiles and can be followed. Raises an AntiphonError."""
+    """The grammar of a constraint that compiles and gives masks. Raises an AntiphonError."""
     grammar, inner = build_grammar(constraint), list_parts(constraint)
     _require_distinct_calls(constraint, vocabulary)
     try:
         require_compiles(grammar, vocabulary, constraint.field)
     except InvalidValue:
-        for field, each in inner:  # the one at fault says so under its own name
+        for field, each in inner:  # the faulty part is reported under its own name
             require_compiles(each, vocabulary, field)
         raise
     for field, each in (*inner, (constraint.field, grammar)):
@@ -54,7 +55,7 @@ def check_constraint(constraint: Constraint, vocabulary: CompilerVocabulary) -> 
 
 
 def _require_distinct_calls(constraint: Constraint, vocabulary: CompilerVocabulary) -> None:
-    """Raises UnsupportedParameter where a text of a format could not be told from calls."""
+    """Raises UnsupportedParameter if a text of a format could be confused with calls."""
     if (found := find_format(constraint)) is None:
         return
     form, grammar, heads = found
@@ -74,10 +75,10 @@ def _require_distinct_calls(constraint: Constraint, vocabulary: CompilerVocabula
 
 
 def _try_masks(matcher: Matcher, vocabulary: CompilerVocabulary) -> None:
-    """Computes masks along one text. Raises EngineError where a mask fails or allows nothing."""
+    """Computes masks along one text. Raises EngineError if a mask fails or allows nothing."""
     chosen = Random(0)  # noqa: S311 - the same text for the same grammar
     ends = frozenset(vocabulary.tokens.ends)
-    for _ in range(TRIED):
+    for _ in range(MASK_COUNT):
         forced = matcher.find_forced()
         if ends & set(forced):
             return
@@ -97,7 +98,7 @@ def pick_allowed(mask: bytes, chosen: Random, size: int, but: frozenset[int] = f
         bits &= ~(1 << each)
     if not bits:
         return None
-    for _ in range(PROBES):
+    for _ in range(MAX_PROBES):
         if bits >> (start := chosen.randrange(size)) & 1:
             return start
     above = bits >> start
@@ -125,7 +126,7 @@ def main() -> None:
 
 
 def _read_tokens(first: Mapping[str, object]) -> TokenTable:
-    """The vocabulary as the first frame says it: pieces with a character for each byte."""
+    """Reads the vocabulary from the first frame: in its pieces, each character is one byte."""
     pieces, ends = first["pieces"], first["ends"]
     if not isinstance(pieces, list) or not isinstance(ends, list):
         raise TypeError("the first frame is no vocabulary")
@@ -140,7 +141,7 @@ def _answer(job: Mapping[str, object], vocabulary: CompilerVocabulary) -> dict[s
 
 
 def _close_stderr() -> None:
-    """Closes standard error: from here on it might hold callers' text, and nobody reads it."""
+    """Closes standard error, because later output could contain callers' text, and no process reads it."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stderr.fileno())
     os.close(nowhere)
@@ -159,7 +160,7 @@ def _confine(memory: int) -> None:
 
 
 def _set_alarm(seconds: float) -> None:
-    """Ends this process after so much CPU; 0 removes the limit."""
+    """Ends this process after `seconds` of CPU; 0 removes the limit."""
     import signal
 
     signal.setitimer(signal.ITIMER_PROF, seconds)
@@ -175,13 +176,13 @@ def read_frame(source: BinaryIO) -> dict[str, object] | None:
 
 
 def write_frame(target: BinaryIO, value: object) -> None:
-    """Says one frame."""
+    """Writes one frame."""
     target.write(encode_frame(value))
     target.flush()
 
 
 def encode_frame(value: object) -> bytes:
-    """A value as a frame."""
+    """Encodes a value as a frame."""
     body = json.dumps(value).encode()
     return len(body).to_bytes(HEADER, "big") + body
 

@@ -1,6 +1,7 @@
-"""From a constraint to the compiler's grammar text; refuses by name what would not be kept as it is meant.
+"""Writes a constraint as the compiler's grammar text; refuses by name everything that would not be enforced
+as meant.
 
-Runs in the checking process: reading a hostile source may take long.
+It runs in the checking process, because reading a hostile source may take long.
 """
 
 import re
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
 MAX_CHOICES = 4096
-"""Texts of one choice."""
+"""The most texts of one choice."""
 
 COMPACT: "JsonCompileOptions" = {
     "item_separator": ", ",
@@ -37,7 +38,7 @@ COMPACT: "JsonCompileOptions" = {
     "whitespace_flexible": False,
     "whitespace_pattern": None,
 }
-"""How JSON is spaced when nothing is said."""
+"""The default spacing of JSON."""
 
 STRICT: "JsonCompileOptions" = {
     "coerce_one_of": False,
@@ -45,20 +46,20 @@ STRICT: "JsonCompileOptions" = {
     "json_allowed_escapes": None,
     "json_allow_general_unicode_escapes": False,
 }
-"""Said explicitly, so that nothing in a schema can say otherwise."""
+"""Set explicitly, so that a schema cannot change it."""
 
 ASCII_CLASSES = "dws"
-"""Classes that stand for ASCII only, as in Python's re.ASCII."""
+"""Classes that match ASCII only, as with Python's re.ASCII."""
 
 LARK_TEXT = re.compile(
     r"""(?P<comment>(?://|\#)[^\n]*)"""
     r"""|(?P<string>"(?:\\.|[^"\\\n])*"i?)"""
     r"""|(?P<regex>/(?P<body>(?:\\.|[^/\\\n])+)/(?P<flags>[imslux]*))"""
 )
-"""Comments, literals and regular expressions of a Lark grammar; what is between them is its structure."""
+"""Comments, literals and regular expressions of a Lark grammar; the rest is its structure."""
 
 LARK_HEADER = re.compile(r"%llguidance\s*\{\s*\}")
-"""Says which dialect of Lark a grammar is in, and nothing else."""
+"""A header that only names the Lark dialect of a grammar."""
 
 LARK_REFUSED = {
     re.compile(r"%(?!import\b|ignore\b)\w+"): "directives other than %import and %ignore are not supported",
@@ -69,11 +70,11 @@ LARK_REFUSED = {
     re.compile(r"\[[^\]]*\]\s*(?:\.\d+\s*)?:"): "attributes of rules are not supported",
     re.compile(r"~(?!\s*\d)"): "negation is not supported: it matches what is no text",
 }
-"""What the compiler takes in a grammar's structure and would do something else with than shaping the text."""
+"""Directives in a grammar's structure that do more than shape the text."""
 
 
 def build_grammar(constraint: Constraint) -> Grammar:
-    """The grammar of a constraint, its prelude before it. Raises InvalidValue or UnsupportedParameter."""
+    """The grammar of a constraint, with its prelude first. Raises InvalidValue or UnsupportedParameter."""
     grammar = _build_answer_grammar(constraint)
     return prepend_prelude(constraint.prelude, grammar) if constraint.prelude else grammar
 
@@ -98,7 +99,7 @@ def _build_answer_grammar(constraint: Constraint) -> Grammar:
 
 
 def list_parts(constraint: Constraint) -> tuple[tuple[str, Grammar], ...]:
-    """Grammars inside a constraint that must be tried by themselves, each with the caller's name for it. Free
+    """Grammars inside a constraint that must be tested separately, each with the caller's name for it. Free
     text before them would hide their cost."""
     alone = ((constraint.field, _build_answer_grammar(constraint)),) if constraint.prelude else ()
     if constraint.kind is not ConstraintKind.CALLS:
@@ -109,8 +110,8 @@ def list_parts(constraint: Constraint) -> tuple[tuple[str, Grammar], ...]:
 
 
 def find_format(constraint: Constraint) -> tuple[Constraint, Grammar, tuple[str, ...]] | None:
-    """The format that an answer without calls is held to, its grammar, and the beginnings that no text of it
-    may have; None where there is none."""
+    """The format of an answer without calls, its grammar, and the beginnings that its texts must not have;
+    None if there is no format."""
     group = load_group(constraint.source) if constraint.kind is ConstraintKind.CALLS else None
     if group is None or group.format is None or not group.is_either:
         return None
@@ -149,7 +150,7 @@ def _build_json_grammar(schema: object, constraint: Constraint) -> Grammar:
 
 
 def _translate_regex(pattern: str, field: str) -> str:
-    """A regular expression as Lark writes it."""
+    """Writes a regular expression in Lark's notation."""
     if not pattern:
         raise InvalidValue(f"{field} is empty; leave it out", param=field)
     require_portable(pattern, field)
@@ -162,7 +163,7 @@ def _escape(char: str) -> str:
 
 
 def _translate_choices(source: str, field: str) -> list[str]:
-    """The texts as literals."""
+    """Writes the texts as literals."""
     texts = parse_json(source, field)
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
         raise InvalidValue(f"{field} must be a list of texts", param=field)
@@ -174,14 +175,14 @@ def _translate_choices(source: str, field: str) -> list[str]:
 
 
 def _escape_literal(char: str) -> str:
-    """A character in a regular expression of Lark's that stands for itself."""
+    """Escapes a literal character for a regular expression of Lark."""
     if char.isalnum() and char.isascii():
         return char
     return _escape(char) if ord(char) < 128 else f"\\u{{{ord(char):x}}}"
 
 
 def _require_plain_lark(source: str, field: str) -> str:
-    """The grammar, when its structure holds nothing but rules."""
+    """The grammar, if its structure contains only rules. Raises an error otherwise."""
     body = LARK_HEADER.sub("", source, count=1)
     for text in LARK_TEXT.finditer(body):
         if text["regex"]:
@@ -205,11 +206,11 @@ GBNF_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F
 """An escape of GBNF: a character's number, or a sign."""
 
 GBNF_SIGNS = frozenset('"\\[]^-/')
-"""Characters that mean something in a literal or class."""
+"""Characters with a meaning in a literal or class."""
 
 
 def _unescape(escape: re.Match[str]) -> str:
-    """A character for its number, where it needs no escape."""
+    """Replaces a character's number by the character, if it needs no escape."""
     if escape[4]:
         return escape[0]
     number = int(escape[1] or escape[2] or escape[3], 16)
@@ -220,7 +221,7 @@ def _unescape(escape: re.Match[str]) -> str:
 
 
 def _translate_gbnf(source: str, field: str) -> str:
-    """The same grammar in Lark's notation."""
+    """Translates the grammar to Lark's notation."""
     try:
         text = GBNF_ESCAPE.sub(_unescape, source)
         _require_rules(text)
@@ -233,11 +234,11 @@ def _translate_gbnf(source: str, field: str) -> str:
 
 
 GBNF_TEXT = re.compile(r""""(?:\\.|[^"\\])*"|\[(?:\\.|[^]\\])*\]|\#[^\n]*|\{[^}]*\}""")
-"""Literals, classes, comments and repetitions; what is between them are rules' names and signs."""
+"""Literals, classes, comments and repetitions; the rest are names of rules and signs."""
 
 
 def _require_rules(text: str) -> None:
-    """Raises ValueError for names that the converter cannot tell apart, and for names without a rule."""
+    """Raises ValueError for names that the converter cannot distinguish, and for names without a rule."""
     structure = GBNF_TEXT.sub(" ", text)
     defined = re.findall(r"([\w-]+)\s*::=", structure)
     alike = {re.sub(r"[-_]", "", name).lower() for name in defined}

@@ -1,7 +1,7 @@
 """Values of grammars: groups of calls and preludes as the renderer describes them, and the compiler's text.
 
-A group is the source of a constraint of the kind `calls`, in whatever notation a model has. The renderer
-makes it, never a caller; only the schemas and the format in it are a caller's. `call_grammar` makes its text.
+A group is the source of a constraint of the kind `calls`, in any model's notation. The renderer makes it,
+never a caller; only its schemas and its format come from a caller. `call_grammar` makes its text.
 """
 
 import json
@@ -20,15 +20,15 @@ Marks = tuple[Mark, ...]
 
 
 class TextAround(StrEnum):
-    """What text may stand around groups of calls."""
+    """The text that is allowed around groups of calls."""
 
     NOTHING = "nothing"
-    """The output is a group, and others after `again`."""
+    """The output is a group, followed by others after `again`."""
     TEXT = "text"
-    """Groups stand in any text; only one where `again` is None, and then it is the end. With `sign` they
-    stand at the beginning alone. With `format` the output is groups alone, or a text of the format."""
+    """Groups may occur in any text; if `again` is None, there is only one, at the end. With `sign` they occur
+    at the beginning only. With `format` the output is groups alone, or a text of the format."""
     TEXT_ALONE = "text_alone"
-    """Text in which no group begins."""
+    """The output is text in which no group begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +39,13 @@ class CallFormat:
     schema: Mapping[str, object]
     end: Marks
     field: str
-    """What the caller calls the schema; errors name it."""
+    """The caller's name for the schema, for error messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextFrame:
-    """Marks around a text of its own: a channel of the model's. Others may follow a closed frame; one that is
-    not closed is the end."""
+    """Marks around a text of its own: one of the model's channels. Others may follow a closed frame; an
+    unclosed one is the last."""
 
     open: Marks
     close: Marks | None = None
@@ -53,24 +53,24 @@ class TextFrame:
 
 @dataclass(frozen=True, slots=True)
 class CallGroup:
-    """`open`, a call, as many more as `between` allows, and `close`."""
+    """A group of calls: `open`, a call, any number of further calls that `between` allows, and `close`."""
 
     around: TextAround
     open: Marks
     calls: tuple[CallFormat, ...]
     close: Marks
     between: Marks | None = None
-    """Before each further call; None is one call in a group."""
+    """The marks before each further call; None allows one call in a group."""
     again: Marks | None = None
-    """Before each further group."""
+    """The marks before each further group."""
     sign: str | None = None
-    """A regular expression of how a group may begin, and no text does. `open` is empty then."""
+    """A regular expression for the beginning of a group, which no text may match. `open` is empty then."""
     frames: tuple[TextFrame, ...] = ()
-    """In which all text stands, before groups only; closed ones also where there is to be no text."""
+    """The frames of all text, before groups only; closed frames are also allowed if text is not."""
     format: Constraint | None = None
-    """What an output without calls is held to, a caller's; None is any text."""
+    """The caller's constraint on an output without calls; None allows any text."""
     heads: tuple[str, ...] = ()
-    """How calls are told from a text of `format`: none begins with one of these."""
+    """The beginnings that distinguish calls from a text of `format`, which begins with none of them."""
 
     @property
     def is_either(self) -> bool:
@@ -78,53 +78,53 @@ class CallGroup:
         return self.format is not None and self.around is TextAround.TEXT
 
     def dump(self) -> str:
-        """As JSON."""
+        """The group as JSON."""
         return json.dumps(to_builtins(self))
 
 
 @dataclass(frozen=True, slots=True)
 class Prelude:
-    """What a choice may say before its constrained part: one of the frames, each closed."""
+    """The frames that a choice may write before its constrained part, each closed."""
 
     frames: tuple[TextFrame, ...]
     optional: bool = False
-    """Whether there may be none."""
+    """Whether the prelude may be absent."""
     many: bool = False
-    """Whether there may be several."""
+    """Whether several frames are allowed."""
     budget: int | None = None
-    """Most tokens of the text in a frame, after which it is closed; of one that is closed by one token."""
+    """The most tokens of the text in a frame that one token closes; the frame is closed after them."""
     never: str = ""
-    """What no text in a frame holds: how the token reads that closes it."""
+    """The text of the closing token, which no text in a frame contains."""
     answer: Marks = ()
-    """Before what the choice is held to."""
+    """The marks before the constrained part."""
 
     def dump(self) -> str:
-        """As JSON."""
+        """The prelude as JSON."""
         return json.dumps(to_builtins(self))
 
 
 def load_prelude(source: str) -> Prelude:
-    """What `Prelude.dump` wrote."""
+    """Loads the output of `Prelude.dump`."""
     return convert(json.loads(source), Prelude)
 
 
 def load_group(source: str) -> CallGroup:
-    """What `Group.dump` wrote."""
+    """Loads the output of `CallGroup.dump`."""
     return convert(json.loads(source), CallGroup)
 
 
 @dataclass(frozen=True, slots=True)
 class JsonPlaces:
-    """The marks right before a value of JSON in a text."""
+    """The marks right before a JSON value in a text."""
 
     at_start: tuple[Marks, ...] = ()
-    """At the text's beginning; no marks are the beginning itself."""
+    """Marks at the text's beginning; empty marks mean the beginning itself."""
     anywhere: tuple[Marks, ...] = ()
-    """Wherever it stands. Never empty marks."""
+    """Marks anywhere in the text. Never empty."""
     after_json: tuple[Marks, ...] = ()
-    """Right behind another value of JSON."""
+    """Marks right after another JSON value."""
     keys_run_out: bool = False
-    """Whether keys are held to patterns, so that none may be left that is new."""
+    """Whether keys must match patterns, so that no new key may be left."""
 
     def add_prelude(self, prelude: Prelude) -> "JsonPlaces":
         """The places in a text that begins with a prelude."""
@@ -149,14 +149,14 @@ class Grammar:
     """The compiler's text of one constraint."""
 
     text: str
-    """What the compiler reads."""
+    """The grammar in the compiler's notation."""
     places: JsonPlaces | None = None
-    """Where its texts hold JSON whose keys the compiler does not keep apart: objects that take keys which
-    their schema does not list. None where there is none."""
+    """The places of JSON objects whose schema accepts unlisted keys, so that the compiler does not keep their
+    keys unique. None if there are none."""
 
 
 WHOLE_TEXT = JsonPlaces(at_start=((),))
-"""The text is one value of JSON."""
+"""The text is one JSON value."""
 
 
 def find_argument_places(group: CallGroup) -> JsonPlaces:
@@ -166,13 +166,13 @@ def find_argument_places(group: CallGroup) -> JsonPlaces:
     ends = dict.fromkeys(call.end for call in group.calls)
     between = group.between
     later = () if between is None else tuple((*end, *between, *begin) for end in ends for begin in begins)
-    # Where no mark opens them, calls stand at the beginning alone.
+    # If no mark opens them, calls occur at the beginning only.
     return JsonPlaces((), first, later) if group.sign is None else JsonPlaces(first, (), later)
 
 
 def find_format_places(group: CallGroup, alone: JsonPlaces) -> JsonPlaces:
     """The places of a text of the group's format in an output without calls. `alone`: its places in a text
-    that is nothing but the format."""
+    that is only the format."""
     if not group.frames:
         return alone
     framed = tuple(frame.open for frame in group.frames if frame.close is None)
@@ -183,13 +183,13 @@ Part = dict[str, object]
 
 
 def join_grammars(first: str, name: str, other: str) -> str:
-    """A grammar with another one, to which it refers by `name`."""
+    """Combines a grammar with another one, to which it refers by `name`."""
     named, *more = _list_grammars(other)
     return json.dumps({"grammars": [*_list_grammars(first), named | {"name": name}, *more]})
 
 
 def _list_grammars(grammar: str) -> list[Part]:
-    """A grammar and those that it refers to. A grammar that is not JSON is written in Lark and alone."""
+    """A grammar and those that it refers to. A grammar that is not JSON is a single Lark grammar."""
     if not grammar.startswith("{"):
         return [{"lark_grammar": grammar}]
     found: list[Part] = json.loads(grammar)["grammars"]

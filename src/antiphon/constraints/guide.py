@@ -1,8 +1,8 @@
-"""Which tokens a constraint allows a running sequence, worked out by threads of its own beside the decode.
+"""Computes the tokens that a constraint allows a running sequence, on threads beside the decode.
 
-The decode thread tells a `Guide` which token was drawn, goes on with everybody's next step, and asks later:
-first for the tokens that must follow anyway, then for the mask of the one after them. Nothing here waits, and
-whatever goes wrong is an error of that guide: a guide without an answer allows nothing.
+The decode thread tells a `Guide` which token was drawn, continues with the next step of all sequences, and
+reads the answer later: first the forced tokens, then the mask of the token after them. Nothing here waits,
+and any failure is an error of that guide: a guide without an answer allows nothing.
 """
 
 import logging
@@ -22,19 +22,20 @@ from antiphon.telemetry.logs import describe_exception
 log = logging.getLogger(__name__)
 
 Clock = Callable[[], float]
-"""Seconds."""
+"""Returns seconds."""
 
 MatcherFactory = Callable[[Grammar, CompilerVocabulary], Matcher]
-"""Makes one text's way through a grammar."""
+"""Makes a matcher for one text of a grammar."""
 
 TokenMask = NDArray[np.bool_]
 
 MAX_CPU_SECONDS = 2.0
-"""Seconds of a worker's CPU for one answer; the mean is under a millisecond. A machine that is busy makes an
-answer late and does not make a constraint hard."""
+"""Seconds of a worker's CPU for one answer; the mean is under a millisecond. A busy machine delays an answer
+without making its constraint harder."""
 
 PATIENCE = 60.0
-"""Seconds of wall clock for one answer, its turn included: so long only where nobody gets any work done."""
+"""Seconds of wall clock for one answer, waiting included. It is this long only if no worker makes
+progress."""
 
 
 def read_zero() -> float:
@@ -45,8 +46,8 @@ def read_zero() -> float:
 class GuideWorkers(Protocol):
     """The workers that compute the answers of guides."""
 
-    answered: threading.Event
-    """Set whenever an answer, or a part of one, has come."""
+    answer_ready: threading.Event
+    """Set whenever an answer, or a part of one, is complete."""
 
     @property
     def size(self) -> int: ...
@@ -55,8 +56,8 @@ class GuideWorkers(Protocol):
 
 
 class Guide:
-    """The path of one sequence through its grammar. The decode thread asks and a worker answers, never both
-    at once.
+    """The path of one sequence through its grammar. The decode thread and a worker never use it at the same
+    time.
 
     An answer has two parts, one after the other: with `is_settled` the forced tokens are known, with
     `is_ready` the mask of the token after them. When both are used up, `advance` begins the next answer.
@@ -89,25 +90,25 @@ class Guide:
         self._spent: Clock = read_zero
         self._matcher: Matcher | None = None
         self._over = False
-        """Whether the forced tokens end the text; the worker's."""
+        """Whether the forced tokens end the text; the worker owns it."""
         self.is_settled = self.is_ready = self.was_settled = False
         self._token: int | None = None
         self._forced: tuple[int, ...] = ()
         self._allowed: TokenMask | None = None
         self.error: AntiphonError | None = None
-        """Why it cannot go on."""
+        """The error that prevents further answers."""
         self.is_abandoned = False
-        """Whether nobody will ask any more."""
+        """Whether the decode thread has given up the guide."""
         self.is_settled = False
         """Whether the forced tokens are known."""
         self.is_ready = False
-        """Whether the mask of what follows them is known too."""
+        """Whether the mask of the token after them is known too."""
         self._begin()
 
     # --- the decode thread
 
     def advance(self, token: int) -> None:
-        """Notes the sequence's next token, which was allowed."""
+        """Notes the sequence's next token, which must be an allowed one."""
         if self._forced:
             self._forced = self._forced[1:]
             return
@@ -115,18 +116,18 @@ class Guide:
         self._begin()
 
     def get_forced(self) -> tuple[int, ...]:
-        """Tokens that must come next, in order; the last may be an end token. Once `settled`. Raises
-        EngineError."""
+        """The forced next tokens, in order; the last may be an end token. Call it once `is_settled` is set.
+        Raises EngineError."""
         self._require(self.is_settled)
         return self._forced
 
     def take_forced(self) -> tuple[int, ...]:
-        """The forced tokens, marked as used."""
+        """Returns the forced tokens, and marks them as used."""
         forced, self._forced = self.get_forced(), ()
         return forced
 
     def get_allowed(self) -> TokenMask:
-        """One flag for each id: what may come next. Once `ready`. Raises EngineError."""
+        """One flag for each id that is allowed next. Call it once `is_ready` is set. Raises EngineError."""
         self._require(self.is_ready)
         if self._forced:
             only = np.zeros(self.workers.size, dtype=np.bool_)
@@ -137,12 +138,13 @@ class Guide:
         return self._allowed
 
     def get_mask(self) -> tuple[TokenMask, bool]:
-        """The mask, and whether it allows one token only. Once `is_ready`. Raises EngineError."""
+        """The mask, and whether it allows one token only. Call it once `is_ready` is set. Raises
+        EngineError."""
         return self.get_allowed(), bool(self._forced)
 
     def note_settled(self) -> None:
-        """Notes whether forced tokens are known, so that one step sees one state while workers go on.
-        Computing tokens together or one by one changes the last bits of what follows."""
+        """Records whether forced tokens are known, so that one step sees one state while workers continue.
+        Computing tokens together or one by one changes the last bits of later results."""
         self.was_settled = self.is_settled
 
     def get_age(self) -> float:
@@ -154,7 +156,7 @@ class Guide:
         return not self.is_ready and self._spent() > MAX_CPU_SECONDS
 
     def is_starved(self) -> bool:
-        """Whether the answer takes longer than the patience, though perhaps little CPU."""
+        """Whether the answer takes longer than PATIENCE, although it may have used little CPU."""
         return not self.is_ready and self.get_age() > PATIENCE
 
     def _begin(self) -> None:
@@ -164,7 +166,7 @@ class Guide:
         self.workers.put(self)
 
     def abandon(self) -> None:
-        """Tells the workers that nobody will ask any more."""
+        """Tells the workers that the guide's answers are no longer needed."""
         self.workers.abandon(self)
 
     def _require(self, known: bool) -> None:
@@ -178,13 +180,13 @@ class Guide:
     def work(
         self, vocabulary: CompilerVocabulary, spent: Clock = read_zero, make: MatcherFactory = Matcher
     ) -> None:
-        """Computes the next answer. Whatever is raised, the guide ends with an answer or an error. `spent`:
-        seconds of CPU used so far, readable from other threads. `make` makes a matcher."""
+        """Computes the next answer. After any failure, the guide has an answer or an error. `spent`: seconds
+        of CPU used so far, readable from other threads. `make` makes a matcher."""
         self._spent = spent
         try:
             self._settle(vocabulary, make)
             self.is_settled = True
-            self.workers.answered.set()
+            self.workers.answer_ready.set()
             self._mask(vocabulary)
         except AntiphonError as error:
             self.error = error
@@ -194,7 +196,7 @@ class Guide:
             self.error = EngineError("the constraint could not be followed: its matcher failed", cause=place)
         finally:
             self.is_settled = self.is_ready = True
-            self.workers.answered.set()
+            self.workers.answer_ready.set()
 
     def _settle(self, vocabulary: CompilerVocabulary, make: MatcherFactory) -> None:
         if self._matcher is None:

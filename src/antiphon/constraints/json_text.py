@@ -1,9 +1,9 @@
-"""Values of JSON in a text as it grows: where they begin, which objects are open, and which keys each has.
+"""JSON values in a growing text: where they begin, which objects are open, and which keys each has.
 
-A grammar already holds the text to JSON, so two things alone are checked: a key has one spelling, and no
-object has a key twice. Other text is left alone. Whatever looks like the beginning of a value is read as one
-until it proves to be none, beside any other open value. So a mark in free text hides no value behind it.
-Values are immutable, so that one text can be continued in several ways.
+A grammar already restricts the text to JSON. So two rules alone are checked: a key has one spelling, and no
+object has a key twice. Other text is ignored. Anything that looks like the beginning of a value is read as
+one until it proves not to be JSON, beside any other open value. So a mark in free text hides no value behind
+it. Values are immutable, so that one text can be continued in several ways.
 """
 
 import json
@@ -17,11 +17,11 @@ from typing import NamedTuple
 from antiphon.constraints.grammar import WHOLE_TEXT, JsonPlaces, Marks
 
 UNPRINTED = '"\\' + "".join(map(chr, range(32)))
-"""Characters that a string of JSON cannot hold as they are."""
+"""Characters that must be escaped in a JSON string."""
 
 ESCAPES = frozenset(json.dumps(char)[1:-1].encode() for char in UNPRINTED)
-"""How a key spells them: by a short escape where there is one, otherwise by `\\u00` and two digits in lower
-case. The compiler spells the keys of a schema in the same way."""
+r"""The spelling of these characters in keys: a short escape if there is one, otherwise `\u00` and two
+lower-case digits. The compiler spells the keys of a schema in the same way."""
 
 ESCAPES_BEGUN = frozenset(escape[:size] for escape in ESCAPES for size in range(1, len(escape)))
 
@@ -34,7 +34,7 @@ Level = frozenset[bytes] | None
 
 
 class JsonMode(IntEnum):
-    """What comes next. Integers, because they are looked up for every token."""
+    """The next expected part. The modes are integers for speed, because each token looks them up."""
 
     VALUE = auto()
     FIRST_ITEM = auto()
@@ -43,46 +43,47 @@ class JsonMode(IntEnum):
     """A key of an object, or its end."""
     NEXT_KEY = auto()
     KEY = auto()
-    """The rest of one."""
+    """The rest of a key."""
     COLON = auto()
     STRING = auto()
-    """The rest of a value."""
+    """The rest of a string value."""
     SCALAR = auto()
     """The rest of a number, or of a name such as `true`."""
     COMMA = auto()
     """A comma, or the end of a list or an object."""
     DONE = auto()
-    """Nothing: the text is whole."""
+    """Nothing: the text is complete."""
     REFUSED = auto()
     """Nothing: a key is repeated or misspelled."""
     BROKEN = auto()
-    """Nothing: the text is no JSON."""
+    """Nothing: the text is not JSON."""
 
 
 ENDED = frozenset({JsonMode.DONE, JsonMode.REFUSED, JsonMode.BROKEN})
 
 
 class JsonText(NamedTuple):
-    """One value as far as it is written. A tuple, because one is made for every token that is tried."""
+    """One value as far as it is written. It is a tuple for speed, because each tried token makes one."""
 
     mode: JsonMode = JsonMode.VALUE
     levels: tuple[Level, ...] = ()
     key: bytes = b""
-    """The open key as it is spelled so far, without an escape that has just begun."""
+    """The open key as it is spelled so far, without an incomplete escape at its end."""
     escape: bytes = b""
-    """An escape that has begun in the open string or key."""
+    """The incomplete escape in the open string or key."""
 
     def read(self, data: bytes, start: int = 0) -> "tuple[JsonText, int]":
-        """The text after more bytes, and where in them it ended; their length where it goes on."""
+        """Reads more bytes. Returns the new text, and the index at which it ended, or the number of bytes if
+        it is still open."""
         if self.mode is JsonMode.STRING and not self.escape and QUOTE not in data and BACKSLASH not in data:
-            return self, len(data)  # what most tokens are
+            return self, len(data)  # the usual case
         reader = _JsonReader(self, data, start)
         reader.read()
         return JsonText(reader.mode, reader.levels, reader.key, reader.escape), reader.at
 
 
 class _JsonReader:
-    """Reads bytes from where a text stands."""
+    """Reads bytes in the current mode of a text."""
 
     __slots__ = ("at", "data", "escape", "key", "levels", "mode")
 
@@ -121,7 +122,7 @@ class _JsonReader:
             self.mode = JsonMode.REFUSED
 
     def read_string(self) -> None:
-        if self.escape:  # a value may spell its characters as it likes
+        if self.escape:  # values may use any escape
             self.escape = b""
             self.at += 1
             return
@@ -140,7 +141,7 @@ class _JsonReader:
             self._end_value()
 
     def read_sign(self) -> None:
-        """A byte outside of strings and scalars."""
+        """Reads a byte outside of strings and scalars."""
         sign = self._next()
         if sign.isspace():
             return
@@ -190,7 +191,7 @@ class _JsonReader:
         self.mode = JsonMode.COMMA if self.levels else JsonMode.DONE
 
     def _read_plain(self) -> bytes:
-        """What stands before the next quote, backslash or end."""
+        """Reads the bytes before the next quote, backslash or end."""
         match = PLAIN.match(self.data, self.at)
         found = b"" if match is None else match[0]
         self.at += len(found)
@@ -212,28 +213,29 @@ READERS: Mapping[JsonMode, Callable[[_JsonReader], None]] = MappingProxyType(
 
 
 class PartialMarks(NamedTuple):
-    """Marks that may come right before a value, of which a part has come."""
+    """Incomplete marks, after which a value may begin."""
 
     texts: tuple[bytes, ...]
     size: int = 0
-    """Bytes that have come of each."""
+    """The number of bytes of these marks that were read."""
 
 
 class FoundValues(NamedTuple):
     """The open values of a text, as far as it is read."""
 
     values: tuple[JsonText, ...] = ()
-    """Those that are open."""
+    """The open values."""
     leads: tuple[PartialMarks, ...] = ()
     tail: bytes = b""
-    """The end of the text, in which marks may have begun."""
+    """The end of the text, which may contain the beginning of a mark."""
 
 
 class JsonFinder:
-    """Reads the texts of one grammar. From any thread."""
+    """Reads the texts of one grammar. Any thread may use it."""
 
     def __init__(self, places: JsonPlaces, spelling: Callable[[int], bytes]) -> None:
-        """`spelling`: what a token adds to a text, or a name that no text holds."""
+        """`spelling` gives the bytes that a token adds to a text. For a token without text, it gives a name
+        that occurs in no text."""
 
         def spell(marks: Marks) -> bytes:
             return b"".join(spelling(mark) if isinstance(mark, int) else mark.encode() for mark in marks)
@@ -248,10 +250,10 @@ class JsonFinder:
         self.start = (
             FoundValues((JsonText(),)) if self.is_whole else self._read(FoundValues(leads=(at_start,)), b"")
         )
-        """A text that is still empty."""
+        """The state of an empty text."""
 
     def read(self, found: FoundValues, data: bytes) -> FoundValues | None:
-        """The text after more bytes; None where they repeat or misspell a key."""
+        """Reads more bytes. Returns None if they repeat or misspell a key."""
         if self.is_whole:
             value, _ = found.values[0].read(data)
             return None if value.mode is JsonMode.REFUSED else FoundValues((value,))
@@ -273,7 +275,7 @@ class JsonFinder:
     def _follow(
         self, part: JsonText | PartialMarks, data: bytes, at: int
     ) -> Iterator[JsonText | PartialMarks]:
-        """The open parts after the bytes, from one part that was open before."""
+        """Reads the bytes from one open part. Returns the parts that are open then."""
         if isinstance(part, PartialMarks):
             yield from self._follow_marks(part, data, at)
             return
@@ -296,7 +298,7 @@ class JsonFinder:
             yield PartialMarks(tuple(going_on), lead.size + len(more))
 
     def _find_mark_ends(self, text: bytes, start: int) -> Iterator[int]:
-        """Where marks end after the start, counted from there."""
+        """The indices, after the start, at which marks end."""
         for at in range(start, len(text)):
             if text[at] in self._last_bytes and text.endswith(self._anywhere, 0, at + 1):
                 yield at + 1 - start

@@ -1,9 +1,10 @@
-"""Keeps keys apart where no grammar can: no key of a constrained text is repeated or misspelled.
+"""Keeps keys unique where no grammar can: no key of a constrained text is repeated or misspelled.
 
-A guard follows the JSON of one text token by token, and takes the tokens that `json_text` would refuse out of
-each mask. It reads few of them: tables say once for each state of a text what every token may do to a key. A
-state is what comes next in the text, and whether an object is open. Most tokens do nothing to a key there.
-The others are sorted by what decides about them: nothing, the keys of the open object, or all of the text.
+A guard follows the JSON of one text token by token, and removes from each mask the tokens that `json_text`
+would refuse. It reads few of them. For each state of a text, tables record the effect of every token on a
+key. A state is the next expected part of the text, and whether an object is open. Most tokens have no effect
+on a key. The others are sorted by the facts that decide about them: none, the keys of the open object, or the
+whole text.
 """
 
 from bisect import bisect_left
@@ -27,43 +28,46 @@ from antiphon.constraints.json_text import (
 from antiphon.errors import EngineError
 
 Bit = tuple[int, int]
-"""Some ids in a mask: the index of a byte, and those of its bits that are of other ids."""
+"""Some ids in a mask: the index of a byte, and the bits of the other ids in that byte."""
 
 UNKNOWN = b"\xff"
-"""What is written of an open key: bytes that no text holds."""
+"""Bytes that represent the text of an open key; they occur in no text."""
 
 
 class SuspectTokens(NamedTuple):
     """Tokens that may repeat or misspell a key in one state of a text."""
 
     refused: Sequence[Bit]
-    """Those that are refused whatever came before."""
+    """Tokens that are refused after any text."""
     by_key: Mapping[bytes, Sequence[int]]
-    """Tokens that complete a key of the open object, of which nothing is written so far."""
+    """Tokens that complete a key of the open object, when no part of the key is written yet."""
     keys: frozenset[bytes]
-    """Those keys."""
+    """The keys of `by_key`."""
     others: Sequence[int]
-    """Tokens that have to be read to know it."""
+    """Tokens that must be read to decide about them."""
 
 
 class KeyTables:
-    """The tokens of one vocabulary. From any thread."""
+    """The tokens of one vocabulary. Any thread may use it."""
 
     def __init__(self, spelled: Sequence[bytes]) -> None:
-        """`spelled`: what each id adds to a text, or a name that no text holds."""
+        """`spelled` gives the bytes that each id adds to a text. For an id without text, it gives a name that
+        occurs in no text."""
         self.spelled = spelled
         closing = sorted((piece, token) for token, piece in enumerate(spelled) if QUOTE in piece)
         self._closing = [piece for piece, _ in closing]
         self._closing_ids = [token for _, token in closing]
-        self._several = [token for piece, token in closing if piece.count(QUOTE) > 1 or BACKSLASH in piece]
+        self._string_starters = [
+            token for piece, token in closing if piece.count(QUOTE) > 1 or BACKSLASH in piece
+        ]
         """Tokens that may begin a string and complete or misspell it."""
-        self.with_value = [token for token in self._several if self._holds_refused_value(token)]
-        """Tokens that hold the beginning of a value which is refused by itself."""
+        self.with_value = [token for token in self._string_starters if self._holds_refused_value(token)]
+        """Tokens that contain the beginning of a value that is itself refused."""
         self._key_openers: dict[tuple[JsonMode, bool], Sequence[int]] = {}
         self._suspects: dict[tuple[JsonMode, bool, bytes], SuspectTokens] = {}
 
     def find_completing(self, rest: bytes) -> Sequence[int]:
-        """Tokens that begin with the rest of a key and its quote."""
+        """Tokens that begin with the rest of a key and its closing quote."""
         rest += QUOTE
         first = last = bisect_left(self._closing, rest)
         while last < len(self._closing) and self._closing[last].startswith(rest):
@@ -78,7 +82,7 @@ class KeyTables:
         return found
 
     def find_beginning(self, rest: bytes) -> Iterator[int]:
-        """Tokens that are the rest of a key without its quote, or the beginning of that rest."""
+        """Tokens that are the rest of a key without its quote, or a beginning of that rest."""
         for size in range(1, len(rest) + 1):
             yield from self._ids.get(rest[:size], ())
 
@@ -94,7 +98,7 @@ class KeyTables:
         return self._key_openers[state]
 
     def get_suspects(self, text: JsonText) -> SuspectTokens:
-        """Tokens that may repeat or misspell a key where a text stands."""
+        """The tokens that may repeat or misspell a key in the current state of a text."""
         in_object = bool(text.levels) and text.levels[-1] is not None
         state = (text.mode, in_object, text.escape)
         found = self._suspects.get(state)
@@ -105,7 +109,7 @@ class KeyTables:
     def _find_suspects(self, mode: JsonMode, in_object: bool, escape: bytes) -> SuspectTokens:
         begun = UNKNOWN if mode is JsonMode.KEY else b""
         empty = JsonText(mode, (frozenset() if in_object else None,), begun, escape)
-        refused, tokens = self._sort_in_key(escape) if mode is JsonMode.KEY else ([], self._several)
+        refused, tokens = self._sort_in_key(escape) if mode is JsonMode.KEY else ([], self._string_starters)
         others = list[int]()
         by_key: dict[bytes, list[int]] = defaultdict(list)
         for token in tokens:
@@ -123,8 +127,8 @@ class KeyTables:
         return SuspectTokens(_build_bits(refused), by_key, frozenset(by_key), others)
 
     def _sort_in_key(self, escape: bytes) -> tuple[list[int], list[int]]:
-        """Tokens that misspell a key in which this escape has begun, by their first byte; and others that may
-        complete or misspell it."""
+        """Sorts tokens for a key with this incomplete escape: those that misspell the key, by their first
+        byte, and those that may complete or misspell it."""
         refused, tokens = list[int](), list[int]()
         for token, piece in enumerate(self.spelled):
             begun = escape + piece[:1]
@@ -142,7 +146,7 @@ class KeyTables:
 
 
 def _opens_key(text: JsonText, piece: bytes) -> bool:
-    """Whether a key is needed or open after a token, or may be after the end of what is open now."""
+    """Whether a key is needed or open after a token, or may be after the end of the open value."""
     if QUOTE not in piece and b"," not in piece and not piece.isspace():
         return False
     after, end = text.read(piece)
@@ -157,7 +161,7 @@ def _build_bits(tokens: Iterable[int]) -> Sequence[Bit]:
 
 
 class RivalKeys(NamedTuple):
-    """Keys of an object that begin as its open key does."""
+    """Keys of an object that begin like its open key."""
 
     keys: frozenset[bytes]
     begun: bytes
@@ -165,7 +169,7 @@ class RivalKeys(NamedTuple):
 
 
 class KeyGuard:
-    """One text's keys. Not for two threads at once."""
+    """Guards the keys of one text. It is not thread safe."""
 
     def __init__(self, places: JsonPlaces, tables: KeyTables) -> None:
         self._tables = tables
@@ -173,16 +177,17 @@ class KeyGuard:
         self._found = self._finder.start
         self._last_rivals = RivalKeys(frozenset(), b"", [])
         self.run_out = places.keys_run_out
-        """Whether there may be no key left that is new."""
+        """Whether it is possible that no new key is left."""
         self.known: dict[FoundValues, bool] = {}
-        """Whether any key is left where the text may stand soon; of the same open objects and their keys."""
+        """Whether a key is left at places that the text may reach soon; valid for the same open objects and
+        keys."""
 
     def copy(self) -> "KeyGuard":
         """An independent copy at the same place of the text."""
         return copy(self)
 
     def consume(self, tokens: Iterable[int]) -> None:
-        """Takes tokens. Raises EngineError for one that repeats or misspells a key."""
+        """Appends tokens. Raises EngineError for one that repeats or misspells a key."""
         for token in tokens:
             found = self._read(self._found, token)
             if found is None:
@@ -192,11 +197,11 @@ class KeyGuard:
             self._found = found
 
     def read_token(self, token: int) -> FoundValues | None:
-        """The text after a token; None where the token is refused."""
+        """The text after a token; None if the token is refused."""
         return self._read(self._found, token)
 
     def cut_to_allowed(self, tokens: list[int]) -> list[int]:
-        """The tokens up to the first that repeats or misspells a key."""
+        """The tokens before the first that repeats or misspells a key."""
         found: FoundValues | None = self._found
         for at, token in enumerate(tokens):
             if found is None or (found := self._read(found, token)) is None:
@@ -247,8 +252,8 @@ class KeyGuard:
                 yield from self._tables.find_completing(key[len(begun) :])
 
     def _find_rivals(self, keys: frozenset[bytes], begun: bytes) -> list[bytes]:
-        """Keys that begin like the open one, out of those that did so a token ago while it is the same
-        key."""
+        """The keys that begin like the open one. While the key is the same, it searches only those that
+        matched before the last token."""
         last = self._last_rivals
         within = last.rivals if last.keys is keys and begun.startswith(last.begun) else keys
         rivals = [key for key in within if key.startswith(begun)]
@@ -279,7 +284,7 @@ def _are_alike(one: FoundValues, other: FoundValues) -> bool:
 
 
 def remove_tokens(mask: bytes, tokens: Iterable[int], bits: Iterable[Bit] = ()) -> bytes:
-    """The mask less some tokens."""
+    """The mask without some tokens."""
     allowed = bytearray(mask)
     for index, others in bits:
         allowed[index] &= others
@@ -293,20 +298,20 @@ NAMED = ("properties", "patternProperties", "$defs", "definitions")
 SINGLE = ("items", "additionalProperties")
 
 DECIDED_ELSEWHERE = frozenset({"const", "enum", "$ref", "anyOf", "oneOf", "allOf"})
-"""Keywords that name all that a schema takes: its values, or the schemas that take them."""
+"""Keywords that list everything that a schema accepts: its values, or the schemas that accept them."""
 
 
 def has_open_objects(schema: object) -> bool:
-    """Whether a schema, as the compiler gets it, or any schema in it takes keys that it does not list. It may
-    be true of a schema that does not, and is never false of one that does."""
+    """Whether a compiled schema, or any schema in it, accepts keys that it does not list. It may be true of a
+    schema that does not, and is never false of one that does."""
     if not isinstance(schema, dict):
         return schema is not False
     return _is_open(schema) or any(map(has_open_objects, _list_schemas(schema)))
 
 
 def has_key_patterns(schema: object) -> bool:
-    """Whether the keys of any object must match a pattern that says how they end. Then few keys may match, or
-    few may begin like a known one."""
+    """Whether the keys of any object must match a pattern that restricts their end. Then few keys may match,
+    or few may begin like a known one."""
     if not isinstance(schema, dict):
         return False
     patterns = schema.get("patternProperties")

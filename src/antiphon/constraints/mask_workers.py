@@ -1,7 +1,7 @@
-"""The threads that work out masks for one model, and the grammars that they compiled lately.
+"""The threads that compute masks for one model, and its recently compiled grammars.
 
-Constraints of a model are checked in a process of its own, then followed by guides. Process and threads start
-with the first constraint, so a model that is never constrained pays nothing.
+A model's constraints are checked in a separate process, then followed by guides. Process and threads start
+with the first constraint, so a model without constraints has no cost.
 """
 
 import asyncio
@@ -22,34 +22,36 @@ from antiphon.engines.base import TokenKind
 from antiphon.engines.base import Vocabulary as VocabularyTable
 from antiphon.errors import UnsupportedParameter
 
-MOST = 64 * 1024 * 1024
-"""Bytes that are held, by the estimate below, which is several times the truth of most."""
+MAX_KEPT_BYTES = 64 * 1024 * 1024
+"""The most bytes of kept matchers, by the estimate below, which is usually several times too high."""
 
 ENTRIES = 1024
 
 PER_SECOND, PER_CHARACTER, LEAST = 400e6, 100, 32 * 1024
-"""Bytes that a compiled grammar holds at most: for each second of CPU that compiling took, or each character
-of its text. The compiler does not tell; hostile and everyday ones were measured at 18 to 300 MB/s."""
+"""The most bytes that a compiled grammar uses: for each second of CPU that compiling took, for each character
+of its text, and at least. The compiler does not report it; hostile and everyday grammars were measured at 18
+to 300 MB/s."""
 
 
 class MatcherCache:
-    """Compiled grammars of one vocabulary: a request with the same one takes a copy, which costs
-    microseconds. From any thread."""
+    """Compiled grammars of one vocabulary. A request with a known grammar takes a copy, which costs
+    microseconds. Any thread may use it."""
 
-    def __init__(self, most: int = MOST, clock: Callable[[], float] = time.thread_time) -> None:
-        """`clock`: seconds of the calling thread's CPU."""
+    def __init__(self, most: int = MAX_KEPT_BYTES, clock: Callable[[], float] = time.thread_time) -> None:
+        """`clock` gives the calling thread's CPU seconds."""
         self._clock = clock
         self._kept: SegmentedLRU[bytes, Matcher] = SegmentedLRU(most, ENTRIES)
-        """Matchers that nobody follows; copying one is reading it, so all of it is under the lock."""
+        """Unused matchers, from which copies are made. Copying one reads it, so every use is under the
+        lock."""
         self._lock = threading.Lock()
 
     @property
     def held_bytes(self) -> int:
-        """Bytes, by estimate."""
+        """The estimated bytes of all kept matchers."""
         return self._kept.held_size
 
     def get_matcher(self, grammar: Grammar, vocabulary: CompilerVocabulary) -> Matcher:
-        """A matcher for a checked grammar. Raises EngineError when it does not compile."""
+        """A matcher for a checked grammar. Raises EngineError if it does not compile."""
         key = sha256(repr(grammar).encode()).digest()
         with self._lock:
             kept = self._kept.get(key)
@@ -64,14 +66,15 @@ class MatcherCache:
 
 
 WORKERS = 2
-"""Threads that work masks out; one that is stuck is replaced."""
+"""The number of threads that compute masks; a stuck one is replaced."""
 
 TEXT = frozenset({TokenKind.NORMAL, TokenKind.BYTE})
-"""Tokens that may be part of constrained text."""
+"""The kinds of tokens that may be part of constrained text."""
 
 
 def build_token_table(table: VocabularyTable) -> TokenTable:
-    """The vocabulary as constraints need it. Raises UnsupportedParameter for a model without end tokens."""
+    """The vocabulary in the form that constraints need. Raises UnsupportedParameter for a model without end
+    tokens."""
     if not table.end_ids:
         problem = "this model has no end token, so no constrained text could end; leave the constraint out"
         raise UnsupportedParameter(problem)
@@ -84,7 +87,7 @@ def build_token_table(table: VocabularyTable) -> TokenTable:
 
 
 def create_cpu_clock() -> Clock:
-    """A clock of this thread's CPU time that any thread may read. Where the system has none it is a wall
+    """Makes a clock of this thread's CPU time that any thread may read. If the system has none, it is a wall
     clock."""
     if not hasattr(time, "pthread_getcpuclockid"):
         return time.monotonic
@@ -93,7 +96,7 @@ def create_cpu_clock() -> Clock:
     def clock() -> float:
         try:
             return time.clock_gettime(number)
-        except OSError:  # the thread has ended, and with it what it worked at
+        except OSError:  # the thread has ended, and so has its work
             return 0.0
 
     return clock
@@ -107,27 +110,27 @@ class MaskWorkers:
     """The threads of one engine that compute masks."""
 
     def __init__(self, tokens: TokenTable, tokenize: Callable[[bytes], list[int]] | None = None) -> None:
-        """Takes half a second for 131,072 ids."""
+        """Building the vocabulary takes half a second for 131,072 ids."""
         self._vocabulary = CompilerVocabulary(tokens, tokenize)
         self._compiled = MatcherCache()
         self._jobs: SimpleQueue[Guide | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._stuck: set[Guide] = set()
-        """Given up while a worker was at them; that worker ends when it comes back."""
-        self._at: set[Guide] = set()
-        """What workers are at."""
+        """Guides that were given up while a worker computed for them; that worker ends when it returns."""
+        self._in_progress: set[Guide] = set()
+        """The guides for which workers compute now."""
         self._closed = False
-        self.answered = threading.Event()
+        self.answer_ready = threading.Event()
         for _ in range(WORKERS):
             self._start()
 
     @property
     def size(self) -> int:
-        """Ids of the vocabulary."""
+        """The number of ids in the vocabulary."""
         return self._vocabulary.size
 
     def create_guide(self, grammar: Grammar, clock: Callable[[], float] = time.monotonic) -> Guide:
-        """A guide through a checked grammar; its first answer is begun at once."""
+        """Makes a guide for a checked grammar; its first answer begins at once."""
         return Guide(grammar, self, clock)
 
     def put(self, guide: Guide) -> None:
@@ -135,15 +138,15 @@ class MaskWorkers:
         self._jobs.put(guide)
 
     def abandon(self, guide: Guide) -> None:
-        """Drops a guide. A worker that is stuck in it is replaced."""
+        """Drops a guide. A worker that is stuck on it is replaced."""
         guide.is_abandoned = True
         with self._lock:
-            if guide in self._at and guide not in self._stuck and guide.is_overdue():
+            if guide in self._in_progress and guide not in self._stuck and guide.is_overdue():
                 self._stuck.add(guide)
                 self._start()
 
     def close(self) -> None:
-        """Ends the workers when they are done."""
+        """Ends the workers after their current work."""
         self._closed = True
         for _ in range(WORKERS):
             self._jobs.put(None)
@@ -157,7 +160,7 @@ class MaskWorkers:
             if guide.is_abandoned:
                 continue
             with self._lock:
-                self._at.add(guide)
+                self._in_progress.add(guide)
             try:
                 guide.work(self._vocabulary, partial(measure_since, cpu(), cpu), self._compiled.get_matcher)
             finally:
@@ -166,9 +169,10 @@ class MaskWorkers:
                 return
 
     def _note_done(self, guide: Guide) -> bool:
-        """Notes that a worker is done with a guide; whether that worker was replaced meanwhile."""
+        """Notes that a worker has finished with a guide. Returns whether that worker was replaced
+        meanwhile."""
         with self._lock:
-            self._at.discard(guide)
+            self._in_progress.discard(guide)
             surplus = guide in self._stuck
             self._stuck.discard(guide)
         return surplus
@@ -180,9 +184,9 @@ LINE_BREAK = b"\n"
 def split_after_line_break(
     tokenize: Callable[[bytes], list[int]], table: VocabularyTable
 ) -> Callable[[bytes], list[int]]:
-    """How a tokenizer that puts a space before every text splits the middle of one: as after a line break,
-    whose own tokens are removed. Returns nothing where they cannot be separated; then the longest pieces are
-    taken."""
+    """Splits the middle of a text for a tokenizer that adds a space before every text: it tokenizes the text
+    after a line break, and removes the line break's tokens. Returns nothing if they cannot be separated; then
+    the longest pieces are taken."""
     head = tokenize(LINE_BREAK)
 
     def split(text: bytes) -> list[int]:
@@ -195,7 +199,7 @@ def split_after_line_break(
 
 
 class RevocableTokenizer:
-    """The model's tokenizer while the model is there: mask threads may outlive it."""
+    """The model's tokenizer until `revoke`, because mask threads may outlive the model."""
 
     def __init__(self, tokenize: Callable[[bytes], list[int]]) -> None:
         self._tokenize: Callable[[bytes], list[int]] | None = tokenize
@@ -207,7 +211,7 @@ class RevocableTokenizer:
             return self._tokenize(text) if self._tokenize is not None else []
 
     def revoke(self) -> None:
-        """Returns when no thread uses the tokenizer any more, nor will."""
+        """Disables the tokenizer. Returns when no thread uses it any more."""
         with self._lock:
             self._tokenize = None
 
@@ -218,7 +222,7 @@ class ModelConstraints:
     def __init__(
         self, vocabulary: Callable[[], Awaitable[VocabularyTable]], tokenize: Callable[[bytes], list[int]]
     ) -> None:
-        """`tokenize`: how the model splits a text; called from other threads."""
+        """`tokenize` splits a text as the model does; other threads call it."""
         self._vocabulary = vocabulary
         self._tokenize = RevocableTokenizer(tokenize)
         self._checker: Checker | None = None
@@ -226,7 +230,7 @@ class ModelConstraints:
         self._making = asyncio.Lock()
 
     async def check(self, constraint: Constraint) -> Grammar:
-        """The grammar of a constraint that can be kept. Raises the error that refuses it."""
+        """The grammar of a constraint that can be followed. Raises the error that refuses it."""
         checker, _ = await self._ensure_checker()
         return await checker.check(constraint)
 
@@ -237,7 +241,7 @@ class ModelConstraints:
         return masks.create_guide(grammar)
 
     async def aclose(self) -> None:
-        """Ends the process and the threads; the tokenizer is not called after it."""
+        """Ends the process and the threads; the tokenizer is not called afterwards."""
         await asyncio.to_thread(self._tokenize.revoke)
         if self._checker is not None:
             await self._checker.aclose()

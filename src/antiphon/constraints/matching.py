@@ -1,11 +1,12 @@
-"""The compiler with explicit limits: a grammar that is followed token by token, and every failure an error.
+"""The compiler with explicit limits: it follows a grammar token by token, and turns every failure into an
+error.
 
 The compiler's own matcher raises nothing. After an error its mask allows the end token, so a broken grammar
-would end a cut text as if it were whole. Here each call looks for the error.
+would end an incomplete text as if it were complete. Here each call checks for the error.
 
-Where keys are held to patterns, a token may lead to a place where only a repeated key could follow. Such dead
-ends are found by going on from the few tokens after which the open key begins like a known one, or a next key
-is due.
+If keys must match patterns, a token may lead to a place where only a repeated key could follow. To find such
+dead ends, the search continues from the few tokens after which the open key begins like a known one, or
+another key is needed.
 """
 
 import re
@@ -20,33 +21,33 @@ from antiphon.constraints.json_text import FoundValues
 from antiphon.constraints.key_guard import KeyGuard, KeyTables, remove_tokens
 from antiphon.errors import AntiphonError, EngineError, InvalidValue
 
-MOST = 64
-"""Places that are looked at for the same keys. A dead end beyond them ends the text with an error."""
+MAX_PLACES = 64
+"""The most places that are examined for the same keys. A dead end beyond them ends the text with an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadEndSearch:
-    """The place of a text for the compiler and for its keys. Looking ahead moves neither."""
+    """The current place of a text, for the compiler and for its keys. Searching ahead moves neither."""
 
     matcher: LLMatcher
     keys: KeyGuard
     known: dict[FoundValues, bool]
-    """Whether the text can go on from where it may stand soon."""
+    """Whether the text can continue from each place that was examined."""
 
     def find_dead_ends(self, mask: bytes) -> list[int]:
-        """Tokens of a mask after which the text cannot go on."""
+        """Tokens of a mask after which the text cannot continue."""
         return [token for token in self.keys.find_narrowing(mask) if not self._can_continue(token)]
 
     def _can_continue(self, token: int) -> bool:
         place = self.keys.read_token(token)
-        if place is None or place in self.known or len(self.known) >= MOST:
+        if place is None or place in self.known or len(self.known) >= MAX_PLACES:
             return place is not None and self.known.get(place, True)
         ahead = DeadEndSearch(self.matcher.deep_copy(), self.keys.copy(), self.known)
         ahead.matcher.consume_token(token)
         ahead.keys.consume([token])
         mask = ahead.keys.restrict(ahead.matcher.compute_bitmask())
         if ahead.matcher.is_error():
-            return True  # a limit was passed: no word on where it leads
+            return True  # a limit was exceeded, so the outcome is unknown
         narrowing = ahead.keys.find_narrowing(mask)
         is_wide = bool(remove_tokens(mask, narrowing).strip(b"\0"))
         self.known[place] = is_wide or any(ahead._can_continue(each) for each in narrowing)
@@ -54,37 +55,37 @@ class DeadEndSearch:
 
 
 MAX_SHOWN = 300
-"""Characters of the compiler's sentences that an error repeats."""
+"""The most characters of a compiler message in an error."""
 
 SPECIAL = b"\xff"
-"""Marks tokens that stand for no text; no text holds this byte."""
+"""Marks tokens without text; this byte occurs in no text."""
 
 LIMIT_PASSED = re.compile(
     r"(lexer error|parser error): too many|parser error: current row has", re.IGNORECASE
 )
-"""How the compiler's sentences begin that say which of its limits was passed; they hold nothing of a text."""
+"""The beginnings of compiler messages about exceeded limits; they contain no text of a caller."""
 
 BEYOND = "the constraint passed a limit: "
 DEAD_END = "the model has no token that the constraint allows"
 STOPPED = "the constraint's matcher stopped: "
-"""How causes begin of errors along a text. The first two lie in what the caller asked for."""
+"""The beginnings of messages of errors along a text. The first two causes are the caller's constraint."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenTable:
-    """A vocabulary as the compiler needs it."""
+    """A vocabulary in the compiler's form."""
 
     pieces: tuple[bytes, ...]
-    """What each id adds to the text; empty for ids that no text may hold."""
+    """The bytes that each id adds to the text; empty for ids that may occur in no text."""
     ends: tuple[int, ...]
-    """End tokens: allowed where the grammar is complete."""
+    """The end tokens, which are allowed when the grammar is complete."""
 
 
 class CompilerVocabulary:
-    """A vocabulary that masks are made for. Takes half a second for 131,072 ids."""
+    """A vocabulary for which masks are made. Building it takes half a second for 131,072 ids."""
 
     def __init__(self, tokens: TokenTable, tokenize: Callable[[bytes], list[int]] | None = None) -> None:
-        """`tokenize` splits forced text as the model's tokenizer does. Where it gives nothing, the longest
+        """`tokenize` splits forced text as the model's tokenizer does. If it returns nothing, the longest
         pieces are taken."""
         self.tokens = tokens
         self.size = len(tokens.pieces)
@@ -106,16 +107,16 @@ class CompilerVocabulary:
 
     @cached_property
     def key_tables(self) -> KeyTables:
-        """What its tokens may do to the keys of JSON."""
+        """The tables of tokens that may affect JSON keys."""
         return KeyTables(self._source.tokens)
 
     def spell(self, text: str) -> list[int]:
-        """Tokens that make up a text, the longest first."""
+        """Splits a text into tokens, the longest first."""
         return self._source.split_longest(text.encode())
 
 
 class _TokenizerSource:
-    """What the compiler asks of a tokenizer, under its names."""
+    """The tokenizer under the names that the compiler requires."""
 
     def __init__(self, tokens: TokenTable, tokenize: Callable[[bytes], list[int]] | None) -> None:
         self.tokens = [piece or SPECIAL + b"<%d>" % token for token, piece in enumerate(tokens.pieces)]
@@ -134,7 +135,7 @@ class _TokenizerSource:
         return self._tokenize(text) or self.split_longest(text)
 
     def split_longest(self, text: bytes) -> list[int]:
-        """The text by longest pieces, as far as there are some."""
+        """Splits the text into the longest pieces, as far as there are matching ones."""
         found: list[int] = []
         at = 0
         while at < len(text):
@@ -150,7 +151,7 @@ class _TokenizerSource:
 
 
 class Matcher:
-    """One text on its way through a grammar. Not for two threads at once."""
+    """One text and its position in a grammar. It is not thread safe."""
 
     def __init__(self, grammar: Grammar, vocabulary: CompilerVocabulary) -> None:
         """Raises EngineError when the grammar does not compile."""
@@ -169,7 +170,8 @@ class Matcher:
         return other
 
     def compute_mask(self) -> bytes:
-        """One bit for each id, the lowest first, in little-endian words of 32. Raises EngineError."""
+        """Computes the mask: one bit for each id, the lowest first, in little-endian words of 32. Raises
+        EngineError."""
         mask = self._matcher.compute_bitmask()
         self._require_sound()
         if self._keys is None:
@@ -182,8 +184,7 @@ class Matcher:
         )
 
     def find_forced(self) -> list[int]:
-        """Tokens that must come next, whatever the model thinks; an end token when nothing else may. Raises
-        EngineError."""
+        """The only possible next tokens; an end token if nothing else is allowed. Raises EngineError."""
         if self._matcher.is_stopped():
             self._require_sound()
             return [self._vocabulary.tokens.ends[0]]
@@ -192,7 +193,7 @@ class Matcher:
         return tokens if self._keys is None else self._keys.cut_to_allowed(tokens)
 
     def consume(self, tokens: Sequence[int]) -> None:
-        """Takes tokens. Raises EngineError for one that the grammar does not allow."""
+        """Appends tokens. Raises EngineError for one that the grammar does not allow."""
         taken = self._matcher.consume_tokens(list(tokens))
         self._require_sound()
         if not taken:
@@ -215,17 +216,17 @@ class Matcher:
             )
 
     def _get_reason(self) -> str:
-        """The reason why it stopped, without the token."""
+        """The reason why the matcher stopped, without the token."""
         return str(self._matcher.stop_reason())
 
 
 def is_callers_fault(error: AntiphonError) -> bool:
-    """Whether an error along a text comes from the constraint and not from us."""
+    """Whether the constraint, and not the server, caused an error along a text."""
     return (error.cause or "").startswith((BEYOND, DEAD_END))
 
 
 def require_compiles(grammar: Grammar, vocabulary: CompilerVocabulary, field: str) -> None:
-    """Raises InvalidValue with what the compiler says against a grammar; its warnings count."""
+    """Raises InvalidValue with the compiler's message about a grammar; warnings count as errors."""
     _, problems = LLMatcher.validate_grammar_with_warnings(
         grammar.text, vocabulary.tokenizer, limits=vocabulary.limits
     )

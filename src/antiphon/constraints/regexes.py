@@ -1,7 +1,7 @@
-"""Which regular expressions and whitespace patterns are taken. Nothing is compiled here.
+"""The regular expressions and whitespace patterns that are accepted. Nothing is compiled here.
 
-A regular expression must mean the same in Python, in JavaScript and in the compiler. It is refused where one
-of the three would read it differently, or where it makes no automaton: lookaround, backreferences, word
+A regular expression must have the same meaning in Python, in JavaScript and in the compiler. It is refused if
+one of the three would read it differently, or if it has no automaton: lookaround, backreferences, word
 boundaries, flags, set operations.
 """
 
@@ -15,12 +15,12 @@ CLASSES = frozenset("dDwWsS")
 CONTROLS = frozenset("nrtfv")
 
 HEX = {"x": 2, "u": 4}
-"""Escapes with a character's number, and how many digits they take."""
+"""Escapes that give a character's number, with their count of digits."""
 
 SET_OPERATORS = ("&&", "--", "~~")
 
 UNESCAPABLE = frozenset("<>")
-"""Their escapes are word boundaries to the compiler."""
+"""Characters whose escapes are word boundaries to the compiler."""
 
 GROUP = re.compile(r"\(\?(?::|P?<[A-Za-z_][A-Za-z0-9_]*>)")
 
@@ -28,7 +28,7 @@ QUANTIFIER = re.compile(r"[*+?]|\{\d+(?:,\d*)?\}")
 
 
 def require_portable(pattern: str, field: str) -> None:
-    """Raises InvalidValue that names the part which is refused."""
+    """Raises InvalidValue, which names the refused part."""
     at, in_class = 0, False
     while at < len(pattern):
         if pattern[at] == "\\":
@@ -60,7 +60,7 @@ def _skip_escape(pattern: str, at: int, field: str) -> int:
 
 
 def _require_plain(pattern: str, at: int, field: str) -> None:
-    """Inside a class: no class in a class, no set operation."""
+    """Inside a class, refuses nested classes and set operations."""
     if pattern[at] == "[":
         raise _build_refusal(pattern, at, "write a bracket in a class as \\[", field)
     if pattern.startswith(SET_OPERATORS, at):
@@ -100,15 +100,16 @@ ALL_CONTROLS = r"\x00-\x1f"
 """All control characters, in a class."""
 
 QUOTED = '"\\'
-"""Characters that JSON escapes by a backslash and themselves."""
+"""Characters that JSON escapes by a backslash followed by the character."""
 
 
 def make_quotable(pattern: str, field: str) -> str:
-    """The pattern in a form that the compiler quotes correctly for JSON; it matches no more than the
+    """Rewrites a pattern so that the compiler quotes it correctly for JSON; it matches no more than the
     original.
 
-    The compiler takes a class with all control characters to hold the quote and the backslash too. So negated
-    classes without these lose the control characters, and such ranges are refused.
+    If a class contains all control characters, the compiler assumes that it contains the quote and the
+    backslash too. So the control characters are removed from negated classes without these two, and such
+    ranges are refused.
     """
     try:
         return CLASS.sub(lambda found: _remove_controls(found, field), pattern)
@@ -136,14 +137,14 @@ def _remove_controls(found: re.Match[str], field: str) -> str:
 WHITESPACE = re.compile(
     r"(?:\[(?:[ \t\n\r]|\\[tnr ]|\\s|\\x(?:20|09|0[aAdD]))+\]|[ \t\n\r]|\\[tnrs])(?:[*+?]|\{\d+(?:,\d*)?\})?"
 )
-"""A whitespace pattern: characters that JSON takes as whitespace, perhaps repeated."""
+"""A whitespace pattern: JSON whitespace characters, which may be repeated."""
 
 LONGEST = 256
-"""Characters of one."""
+"""The most characters of a whitespace pattern."""
 
 
 def require_whitespace(pattern: str, field: str) -> None:
-    """Raises InvalidValue, which names `field`, for a pattern of anything else."""
+    """Raises InvalidValue, which names `field`, for any other pattern."""
     if len(pattern) > LONGEST or not WHITESPACE.fullmatch(pattern):
         raise InvalidValue(
             f"{field}: the whitespace pattern must be one class of spaces, tabs and line ends, perhaps "

@@ -1,6 +1,6 @@
-"""What was asked for lately, within a bound of bytes: new things have a part of it, and those that were asked
-for again the rest, so a caller who sends something new each time pushes out what others send again by sending
-all of it twice, and no sooner."""
+"""A cache of recently used values, bounded in bytes. New values have a part of the bound, and values that
+were used again have the rest. So a caller who sends a new value each time removes others' repeated values
+only by sending everything twice."""
 
 from collections import OrderedDict
 from collections.abc import Hashable
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 KNOWN = 3 / 4
-"""Part of the bound that those may fill which were asked for again."""
+"""The part of the bound for values that were used again."""
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -21,14 +21,14 @@ class _Kept(Generic[Value]):
 
 
 class SegmentedLRU(Generic[Key, Value]):
-    """Values by key. Not for two threads at once."""
+    """Values by key. It is not thread safe."""
 
     def __init__(self, most: int, entries: int) -> None:
-        """`most`: sum of sizes, in the unit that they are told in; `entries`: how many values."""
+        """`most`: the most that all sizes may sum to, in the callers' unit. `entries`: the most values."""
         self._most = most
         self._entries = entries
         self._fresh: OrderedDict[Key, _Kept[Value]] = OrderedDict()
-        """Asked for once; each of the two in the order of the last time, the latest last."""
+        """Values that were used once. Both dictionaries are in the order of last use, the latest last."""
         self._known: OrderedDict[Key, _Kept[Value]] = OrderedDict()
         self._held = self._held_known = 0
 
@@ -37,7 +37,7 @@ class SegmentedLRU(Generic[Key, Value]):
 
     @property
     def held_size(self) -> int:
-        """The sum of sizes."""
+        """The sum of all sizes."""
         return self._held
 
     def get(self, key: Key) -> Value | None:
@@ -58,7 +58,7 @@ class SegmentedLRU(Generic[Key, Value]):
         return kept.value
 
     def put(self, key: Key, value: Value, size: int) -> None:
-        """Keeps a value, unless its key has one; the least recently used values go."""
+        """Stores a value, unless its key has one. Removes the least recently used values as needed."""
         if key in self._fresh or key in self._known:
             return
         self._fresh[key] = _Kept(value, size)

@@ -12,17 +12,17 @@ from antiphon.domain.aliases import Aliases
 from antiphon.engines.base import Engine
 from antiphon.errors import ModelNotFound
 
-MOST_SHOWN = 8
+MAX_SHOWN_NAMES = 8
 """The most model names in one error."""
 
 
-LONGEST_SHOWN = 100
+MAX_SHOWN_CHARACTERS = 100
 """The most characters of a name in an error."""
 
 
 def describe_missing_model(name: str) -> str:
     """The sentence about an unknown model, in OpenAI's words, because clients search for them."""
-    shown = name if len(name) <= LONGEST_SHOWN else name[:LONGEST_SHOWN] + "..."
+    shown = name if len(name) <= MAX_SHOWN_CHARACTERS else name[:MAX_SHOWN_CHARACTERS] + "..."
     plain = "".join(character if character.isprintable() else "?" for character in shown)
     return f"The model `{plain}` does not exist or you do not have access to it."
 
@@ -89,7 +89,7 @@ class ModelRegistry:
         if found is None and (target := self._aliases.target(name)) is not None:
             found = self._models.get(target)
         if found is None:
-            known = ", ".join([name for name in self._models if may_use(name)][:MOST_SHOWN]) or "none"
+            known = ", ".join([name for name in self._models if may_use(name)][:MAX_SHOWN_NAMES]) or "none"
             deployment = (
                 " Nothing is deployed by name here: leave out # and what follows." if "#" in name else ""
             )

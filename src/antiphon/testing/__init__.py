@@ -1,4 +1,4 @@
-"""Doubles and conformance kits that ship with Antiphon, for its own tests and for whoever writes an engine.
+"""Doubles and conformance kits that ship with Antiphon, for its own tests and for authors of engines.
 
 They need no test framework: the kits are async functions that raise AssertionError with the sentence of the
 broken rule.

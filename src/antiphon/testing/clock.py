@@ -1,11 +1,10 @@
-"""A clock that stands still until it is told to move, with countable ids and seeds. It never sleeps for
-anybody."""
+"""A clock that moves only when a test advances it, with countable ids and seeds."""
 
 from itertools import count
 
 
 class FakeClock:
-    """A `Clock` that tests own: equal calls in equal order give equal values."""
+    """A `Clock` that tests control: equal calls in equal order give equal values."""
 
     def __init__(self, monotonic: float = 1000.0, wall: float = 1_800_000_000.0) -> None:
         self._monotonic = monotonic

@@ -1,6 +1,7 @@
-"""Whether a token engine makes vectors as the contract says: `await check_embedding_engine(engine)`.
+"""Checks whether a token engine makes vectors as the contract requires: `await
+check_embedding_engine(engine)`.
 
-It is for engines whose `info` has `embedding`; `token_kit` is for those that make tokens.
+It is for engines whose `info` has `embedding`; `token_kit` is for engines that make tokens.
 """
 
 from array import array
@@ -29,7 +30,7 @@ SENTENCES = (
     "and one that is longer than the others, so that it may not fit beside all of them at once",
 )
 MANY = 400
-"""Texts of a request that takes a while."""
+"""The number of texts of a request that takes a while."""
 
 
 @dataclass(slots=True)
@@ -50,7 +51,7 @@ class EmbeddingProbe:
         return self.info.embedding.dimensions if self.info.embedding is not None else 0
 
     async def embed(self, request: EmbedRequest) -> list[tuple[float, ...]]:
-        """All vectors of a request, with checks of the events."""
+        """Returns all vectors of a request, and checks its events."""
         events = [event async for event in self.embedding.embed(request)]
         require(
             isinstance(events[0], SequenceStarted)
@@ -77,7 +78,7 @@ class EmbeddingProbe:
         return (await self.engine.info()).load
 
     async def require_idle(self, rule: str) -> None:
-        """Requires what is held to be as it was in the beginning."""
+        """Requires the load counters to equal those at the beginning."""
 
         async def is_idle() -> bool:
             now = await self.get_load()
@@ -102,11 +103,11 @@ async def check_embedding_engine(
     patience: float = PATIENCE,
     queue: int | None = None,
 ) -> None:
-    """Raises AssertionError with the sentence of the first rule that `engine` breaks. It must be loaded and
-    idle.
+    """Raises AssertionError with the sentence of the first rule that `engine` breaks. The engine must be
+    loaded and idle.
 
-    `tolerance`: how far a number may differ between a text alone and in a batch. `queue`: requests that the
-    engine was told may wait; without it the queue is not tried.
+    `tolerance`: how far a number may differ between a text alone and in a batch. `queue`: the engine's limit
+    of waiting requests; without it the queue is not tested.
     """
     if not isinstance(engine, EmbeddingEngine):
         raise TypeError("an engine that makes vectors has `embed`")
@@ -178,7 +179,7 @@ async def closing_ends_the_request(trial: EmbeddingProbe) -> None:
 
 
 async def small_requests_get_their_turn(trial: EmbeddingProbe) -> None:
-    """Beside a large request, of the same actor and of another."""
+    """Runs small requests beside a large one, of the same actor and of another."""
     async with aclosing(trial.embedding.embed(trial.build_large_request("large"))) as events:
         await anext(events)
         for actor in ("large", "other"):
@@ -194,7 +195,7 @@ async def small_requests_get_their_turn(trial: EmbeddingProbe) -> None:
 
 
 async def a_full_queue_refuses(trial: EmbeddingProbe) -> None:
-    """More requests than may wait and run, each of an actor of its own."""
+    """Sends more requests than may wait and run, each of a different actor."""
     if trial.queue is None:
         return
     refused: list[EngineBusy] = []

@@ -1,4 +1,4 @@
-"""Whether an engine keeps the contract written in `antiphon.engines.base`: run `await check_engine(make)`.
+"""Checks whether an engine satisfies the contract in `antiphon.engines.base`: run `await check_engine(make)`.
 
 Every rule is one function. The rules about scores, echo and candidates get the engine, the others an
 `EngineProbe`. An engine that cannot give one of those outputs refuses it with UnsupportedParameter.
@@ -43,11 +43,11 @@ from antiphon.testing.rules import (
 
 PROMPT = "Once upon a time, naïve 😀"
 WIDTH = 2
-"""Alternatives that the rules ask for."""
+"""The number of alternatives that the rules request."""
 
 
 async def _collect_events(engine: Engine, output: Output) -> list[Event]:
-    """Events of a greedy request; none when the engine refuses the output."""
+    """The events of a greedy request; none if the engine refuses the output."""
     request = GenerationRequest("any", (RawPrompt(PROMPT),), SamplingOptions(temperature=0.0), output)
     try:
         async with open_stream(engine, request, Context("check")) as events:
@@ -210,8 +210,8 @@ async def check_engine(
 ) -> None:
     """Raises AssertionError with the sentence of the first rule that the engine breaks.
 
-    `make` gives an engine, ready and idle; the kit closes it. `load` gives the counters of what the engine
-    holds, where it has some, so that the kit sees whether streams that were left are gone.
+    `make` returns an engine, ready and idle; the kit closes it. `load` returns the engine's load counters, if
+    it has any, so that the kit can check whether abandoned streams are gone.
     """
     engine = await make()
     probe = EngineProbe(engine, await engine.profile(), load, patience)
@@ -261,7 +261,7 @@ class EngineProbe:
             return await collect(events)
 
     async def require_idle(self, rule: str) -> None:
-        """Requires the engine to hold nothing, where it reports its load."""
+        """Requires the engine to have no work left, if it reports its load."""
         asked = self.load
         if asked is None:
             return
@@ -274,7 +274,7 @@ class EngineProbe:
 
 
 async def events_come_in_order(probe: EngineProbe) -> None:
-    """One prompt, several choices, several prompts."""
+    """Tests one prompt, several choices, and several prompts."""
     requests = (
         probe.build_request(),
         probe.build_request(choices=3),
@@ -394,7 +394,7 @@ async def entering_does_no_work(probe: EngineProbe) -> None:
 
 
 async def leaving_ends_the_work(probe: EngineProbe) -> None:
-    """Waiting for the first event, in mid-stream between two events, waiting for the next one, at the end."""
+    """Leaves before the first event, between two events, while waiting for the next one, and at the end."""
     for moment in (0.0, 0.01, 0.1):
         reading = interrupt(probe.collect_events(probe.build_request(max_tokens=None, choices=2)), moment)
         await require_end(reading, "leaving while waiting for an event ends at once", moment + probe.patience)
@@ -406,7 +406,7 @@ async def leaving_ends_the_work(probe: EngineProbe) -> None:
 
 
 async def _leave_at(probe: EngineProbe, wanted: type[Event]) -> float:
-    """Leaves at the first event of a kind; the time when leaving began."""
+    """Leaves at the first event of a kind; returns the time at which leaving began."""
     limit = None if wanted in (Started, TextDelta) else 4
     async with probe.stream(probe.build_request(max_tokens=limit, choices=2)) as events:
         async for event in events:
@@ -416,8 +416,8 @@ async def _leave_at(probe: EngineProbe, wanted: type[Event]) -> float:
 
 
 async def queued_streams_can_be_left(probe: EngineProbe) -> None:
-    """More streams than the engine runs at once; the last one leaves, the others go on until they are
-    left."""
+    """Opens more streams than the engine runs at once; the last one leaves, and the others continue until
+    they are left."""
     count = min(probe.profile.sequences, 64) + 1
     async with run_beside(
         *(probe.collect_events(probe.build_request(max_tokens=None)) for _ in range(count - 1))
@@ -428,7 +428,7 @@ async def queued_streams_can_be_left(probe: EngineProbe) -> None:
 
 
 async def sizes_are_told(probe: EngineProbe) -> None:
-    """Of prompts and choices together, before anything is computed."""
+    """Checks the size of prompts and choices together, before anything is computed."""
     for request in (probe.build_request(), probe.build_request(STORY, OTHER, choices=2)):
         prepared = await probe.engine.prepare(request, Context("check"))
         await probe.require_idle("preparing a request takes no place")

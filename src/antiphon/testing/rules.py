@@ -1,5 +1,5 @@
-"""What the conformance kits share: stating a rule, waiting for a condition, measuring a close, opening a
-stream."""
+"""Shared parts of the conformance kits: checking a rule, waiting for a condition, measuring a close, opening
+a stream."""
 
 import asyncio
 import time
@@ -16,11 +16,11 @@ from antiphon.errors import AntiphonError
 T = TypeVar("T")
 
 PATIENCE = 10.0
-"""Seconds that a kit waits for what the contract calls "at once"; ten times the second that is promised."""
+"""Seconds that a kit waits if the contract says "at once"; ten times the promised second."""
 
 
 def require(holds: object, rule: str) -> None:
-    """Raises AssertionError with the rule's sentence; not an `assert`, which `python -O` removes."""
+    """Raises AssertionError with the rule's sentence. It is not an `assert`, which `python -O` removes."""
     if not holds:
         raise AssertionError(rule)
 
@@ -36,7 +36,7 @@ async def require_soon(
 
 
 async def require_end(work: Awaitable[T], rule: str, patience: float = PATIENCE) -> T:
-    """Requires some work to end within `patience` seconds, and gives its result."""
+    """Requires some work to end within `patience` seconds, and returns its result."""
     try:
         async with asyncio.timeout(patience):
             return await work
@@ -47,7 +47,7 @@ async def require_end(work: Awaitable[T], rule: str, patience: float = PATIENCE)
 async def require_error(
     work: Awaitable[object], expected: type[Exception], rule: str, patience: float = PATIENCE
 ) -> None:
-    """Requires some work to raise `expected`, and nothing else, in time."""
+    """Requires some work to raise `expected`, and no other error, in time."""
     try:
         async with asyncio.timeout(patience):
             await work
@@ -69,8 +69,8 @@ async def interrupt(work: Awaitable[object], moment: float) -> None:
 
 @asynccontextmanager
 async def run_beside(*work: Coroutine[None, None, T]) -> AsyncGenerator[list[asyncio.Task[T]], None]:
-    """Runs all work beside the block, and cancels what still runs when the block is left; a failure is raised
-    as itself."""
+    """Runs all work beside the block, and cancels the unfinished work when the block is left. A failure is
+    raised as itself."""
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(each) for each in work]
@@ -88,7 +88,7 @@ async def run_beside(*work: Coroutine[None, None, T]) -> AsyncGenerator[list[asy
 async def open_stream(
     engine: Engine, request: GenerationRequest, context: Context
 ) -> AsyncGenerator[AsyncIterator[Event], None]:
-    """The events of a request; leaving ends the work."""
+    """Yields the events of a request; leaving the context ends the work."""
     prepared = await engine.prepare(request, context)
     async with prepared.stream(context) as events:
         yield events

@@ -1,4 +1,4 @@
-"""Jobs for the sandbox that do what hostile data makes an honest function do, for tests of `run_job`."""
+"""Sandbox jobs that behave as honest functions do on hostile data, for tests of `run_job`."""
 
 import os
 import signal
@@ -10,17 +10,17 @@ from antiphon.errors import TemplateRefused
 
 
 def repeat(payload: Mapping[str, object]) -> object:
-    """Behaves: gives back what it was given."""
+    """Behaves: returns its payload."""
     return dict(payload)
 
 
 def refuse(_: Mapping[str, object]) -> object:
-    """Behaves: refuses with an error of the tree."""
+    """Behaves: raises an Antiphon error."""
     raise TemplateRefused("not these messages", param="messages")
 
 
 def environment(_: Mapping[str, object]) -> object:
-    """Behaves: the names of the environment variables that a job finds."""
+    """Behaves: returns the names of the environment variables that a job has."""
     return sorted(os.environ)
 
 
@@ -42,23 +42,23 @@ def sleep(_: Mapping[str, object]) -> object:
 
 
 def nap(payload: Mapping[str, object]) -> object:
-    """Takes its time, and no CPU."""
+    """Takes some time, and no CPU."""
     time.sleep(float(str(payload["seconds"])))
     return "awake"
 
 
 def grow(_: Mapping[str, object]) -> object:
-    """Takes more memory than a job may."""
+    """Takes more memory than a job is allowed."""
     return len(bytearray(400 * 1024 * 1024))
 
 
 def talk(_: Mapping[str, object]) -> object:
-    """Answers with more than anybody asked for."""
+    """Returns more than the allowed output."""
     return "a" * 20_000_000
 
 
 def write(payload: Mapping[str, object]) -> object:
-    """Would fill a disk."""
+    """Writes more to disk than a job is allowed."""
     return Path(str(payload["path"])).write_bytes(b"a")
 
 
@@ -69,5 +69,5 @@ def crash(_: Mapping[str, object]) -> object:
 
 
 def fail(_: Mapping[str, object]) -> object:
-    """Raises what nobody expects."""
+    """Raises an unexpected error."""
     raise ZeroDivisionError("a defect")

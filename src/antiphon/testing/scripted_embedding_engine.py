@@ -1,7 +1,7 @@
-"""A token engine that makes vectors without weights: each text's follows from its token ids by a hash.
+"""A token engine that makes vectors without weights: a hash of each text's token ids gives its vector.
 
-It keeps the contract of `EmbeddingEngine`, so it passes `check_embedding_engine`, and it can be told to hold,
-and to fail after so many texts.
+It satisfies the contract of `EmbeddingEngine`, so it passes `check_embedding_engine`. A script can make it
+hold, or fail after some texts.
 """
 
 import asyncio
@@ -32,15 +32,15 @@ class EmbeddingScript:
     """How to answer requests."""
 
     hold: asyncio.Event | None = None
-    """Each request stands still before its second text until this is set."""
+    """Each request waits before its second text until this is set."""
     error: AntiphonError | None = None
     error_after: int | None = 1
-    """Texts after which the error is raised; None raises it while queued."""
+    """The number of texts before the error; None raises it while the request is queued."""
 
 
 class ScriptedEmbeddingEngine(ScriptedTokenEngine):
-    """`TokenEngine` and `EmbeddingEngine`. `asked` holds every request in order; `ended` counts the finished
-    ones."""
+    """`TokenEngine` and `EmbeddingEngine`. `asked` contains every request in order; `ended` counts the
+    finished ones."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class ScriptedEmbeddingEngine(ScriptedTokenEngine):
         sequences: int = 4,
         spec: LoadSpec = BOUNDS,
     ) -> None:
-        """Of `spec` the bound of the queue counts."""
+        """Only the queue's limits of `spec` are used."""
         table = build_vocabulary()
         ends = (() if table.bos_id is None else (table.bos_id,), (table.eos_id or 0,))
         facts = replace(
@@ -63,7 +63,7 @@ class ScriptedEmbeddingEngine(ScriptedTokenEngine):
 
     async def generate(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
         raise UnsupportedParameter("this model makes vectors of texts, and no tokens", param="model")
-        yield  # a generator, as the seam wants it
+        yield  # makes this a generator, as the interface requires
 
     async def embed(self, request: EmbedRequest) -> AsyncGenerator[SequenceStarted | Vectors, None]:
         self._require_texts(request)

@@ -1,8 +1,9 @@
-"""An engine at the level of events: it answers with the texts it was given, at their pace, or fails as told.
+"""An engine at the level of events: it answers with given texts at a given pace, or fails as scripted.
 
-It has no tokens of its own: each delta counts as one token, whose log-probability is less by one at each
-place, and `encode` gives UTF-8 bytes. It keeps the contract of `Engine`, honours `max_tokens`, `choices`,
-`echo` and `logprobs`, ranks no candidates, as all are equal, and records every stream with how it ended.
+It has no tokens of its own: each delta counts as one token, whose log-probability decreases by one at each
+place, and `encode` gives UTF-8 bytes. It satisfies the contract of `Engine` and supports `max_tokens`,
+`choices`, `echo` and `logprobs`. It ranks no candidates, as all are equal. It records every stream and its
+ending.
 """
 
 import asyncio
@@ -40,16 +41,16 @@ class ScriptedAnswer:
     wait: float = 0.0
     """Seconds before Started."""
     pace: float | None = 0.0
-    """Seconds before each delta; 0 only lets others run, None not even that."""
+    """Seconds before each delta. 0 only lets other tasks run; None does not even do that."""
     endless: bool = False
-    """Whether the texts begin again when they are through."""
+    """Whether the texts repeat after the last."""
     error: AntiphonError | None = None
     error_after: int | None = None
-    """Deltas before the error; None fails before Started."""
+    """The number of deltas before the error; None fails before Started."""
     gate: asyncio.Event | None = None
-    """Waited for before Started, so that a test decides when the answer begins."""
+    """Awaited before Started, so that a test decides when the answer begins."""
     reason: FinishReason = FinishReason.STOP
-    """Why a choice ends whose texts are through."""
+    """The finish reason of a choice after its last text."""
 
 
 class StreamEnding(StrEnum):
@@ -64,14 +65,14 @@ class StreamEnding(StrEnum):
 
 @dataclass(slots=True)
 class StreamRecord:
-    """One stream: the request, how much was given, how it ended."""
+    """One stream: the request, the number of sent deltas, and the ending."""
 
     request: GenerationRequest
     context: Context
     events: int = 0
     ending: StreamEnding = StreamEnding.OPEN
     over: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the stream has ended, however it did."""
+    """Set when the stream has ended for any reason."""
 
 
 ScriptedAnswers = ScriptedAnswer | Callable[[GenerationRequest], ScriptedAnswer]
@@ -105,7 +106,7 @@ class ScriptedRequest:
 
 
 class ScriptedEngine:
-    """`Engine` and `TokenizerEngine` without tokens. `streams` holds a record of each stream, in order of
+    """`Engine` and `TokenizerEngine` without tokens. `streams` contains a record of each stream, in order of
     entering."""
 
     def __init__(
@@ -118,10 +119,10 @@ class ScriptedEngine:
         self.answer = answer
         self.streams: list[StreamRecord] = []
         self.prepared = 0
-        """Requests that it was asked to prepare."""
+        """The number of requests to `prepare`."""
         self.closed = False
         self.engine_state = state
-        """What `state` says; a test may set it."""
+        """The value of `state`; a test may set it."""
         self._profile = profile
 
     async def prepare(self, request: GenerationRequest, context: Context) -> PreparedRequest:
@@ -222,7 +223,7 @@ class ScriptedEngine:
             raise DeadlineExceeded("the deadline passed before the answer was complete") from None
 
     async def _begin(self, request: GenerationRequest, context: Context) -> tuple[ScriptedAnswer, int]:
-        """Everything before Started. Raises TimeoutError at the deadline."""
+        """Waits and counts before Started. Raises TimeoutError at the deadline."""
         self._require_ready()
         answer = self.answer(request) if callable(self.answer) else self.answer
         if answer.wait or answer.gate is not None:
@@ -273,7 +274,7 @@ class ScriptedEngine:
 
 
 class _ScriptedChoice:
-    """One choice: how far its text is, and the scores of its tokens."""
+    """One choice: the position in its text, and the scores of its tokens."""
 
     def __init__(self, prompt: Prompt, output: Output) -> None:
         self._prompt = prompt
@@ -302,7 +303,7 @@ class _ScriptedChoice:
 
 
 def _encode_prompt(prompt: Prompt) -> bytes | tuple[int, ...]:
-    """Bytes of the text, each of which is a token, or the tokens themselves."""
+    """The bytes of the text, each of which is a token, or the tokens themselves."""
     if isinstance(prompt, Conversation):
         return "\n".join([message.text for message in prompt.messages]).encode(errors="replace")
     return prompt.tokens if prompt.tokens is not None else (prompt.text or "").encode(errors="replace")

@@ -1,8 +1,8 @@
-"""A token engine that says what a script tells it, without weights, processes or threads.
+"""A token engine that generates scripted tokens, without weights, processes or threads.
 
-It keeps the contract of `TokenEngine` and the semantics of sampling, so it passes `check_token_engine`, and
-it can be told to wait, to hold at a token, to fail at a token and to go on without end. Its queue is bounded.
-Prefix reuse happens inside a group only. A scripted continuation is said whatever the sampling;
+It satisfies the contract of `TokenEngine` and the semantics of sampling, so it passes `check_token_engine`. A
+script can make it wait, hold at a token, fail at a token, or continue without end. Its queue is bounded.
+Prefixes are reused inside a group only. A scripted continuation does not depend on the sampling;
 log-probabilities are the toy model's.
 """
 
@@ -65,7 +65,7 @@ class Failure:
 
     error: AntiphonError
     after: int | None = 0
-    """Tokens made before it; None fails while queued, 0 after the prompt."""
+    """The number of tokens before the error; None fails while queued, 0 after the prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,25 +74,25 @@ class Hold:
 
     event: asyncio.Event
     after: int | None = 0
-    """Tokens made before it; None holds in the middle of the prompt."""
+    """The number of tokens before the wait; None waits in the middle of the prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """How to answer a prompt. Without text and tokens the toy model answers, by the requested sampling."""
+    """The answer to a prompt. Without text and tokens, the toy model answers by the requested sampling."""
 
     text: str | bytes | None = None
     """The continuation; the end-of-sequence token follows."""
     tokens: tuple[int, ...] | None = None
     """The continuation as ids; the end-of-sequence token follows, unless one of these ends the sequence."""
     endless: bool = False
-    """Whether the continuation begins again when it is through."""
+    """Whether the continuation repeats after its end."""
     burst: int = 1
-    """Most tokens in one Steps event."""
+    """The most tokens in one Steps event."""
     prefill: float = 0.0
     """Seconds that the prompt takes."""
     pace: float | None = 0.0
-    """Seconds before each Steps event; 0 only lets others run, None not even that."""
+    """Seconds before each Steps event. 0 only lets other tasks run; None does not even do that."""
     hold: Hold | None = None
     failure: Failure | None = None
 
@@ -105,7 +105,7 @@ BOUNDS = LoadSpec("scripted")
 def scripted_info(
     context_length: int = 2048, sequences: int = 4, chat_template: str | None = CHATML
 ) -> EngineInfo:
-    """Facts of a model that does not exist."""
+    """Facts of an imaginary model."""
     return EngineInfo(
         architecture="scripted",
         parameters=1000,
@@ -127,7 +127,7 @@ def scripted_info(
 
 @dataclass(slots=True)
 class _SiblingGroup:
-    """Siblings: the first to hold the lock computes the prompt, the others find it computed."""
+    """Siblings: the first to take the lock computes the prompt; the others share it."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     computed: bool = False
@@ -136,7 +136,7 @@ class _SiblingGroup:
 
 @dataclass(slots=True)
 class _Sequence:
-    """One running sequence: what it said, and why it ended."""
+    """One running sequence: its tokens, and why it ended."""
 
     request: TokenRequest
     script: Script
@@ -152,7 +152,7 @@ class _Sequence:
 
 
 class ScriptedTokenEngine:
-    """`TokenEngine` without a model. `requests` holds every request in order; `ended` counts the finished
+    """`TokenEngine` without a model. `requests` contains every request in order; `ended` counts the finished
     ones."""
 
     def __init__(
@@ -164,7 +164,7 @@ class ScriptedTokenEngine:
         clock: Clock | None = None,
         spec: LoadSpec = BOUNDS,
     ) -> None:
-        """Of `spec` the bounds of the queue and the size of a prefill chunk count."""
+        """Only the queue's limits and the size of a prefill chunk of `spec` are used."""
         self.script = script
         self.requests: list[TokenRequest] = []
         self.ended = 0
@@ -276,7 +276,8 @@ class ScriptedTokenEngine:
         return _Sequence(request, script, prompt, group, room, past=prompt, cause=cause)
 
     def _require_room(self, request: TokenRequest, group: _SiblingGroup) -> None:
-        """Raises EngineBusy or Overloaded; never for a sibling of a sequence that is queued or runs."""
+        """Raises EngineBusy or Overloaded if the queue is full; never for a sibling of a queued or running
+        sequence."""
         if group.members or self._slots.has_room(request.actor):
             return
         refusal: AntiphonError | None = None
@@ -318,7 +319,7 @@ class ScriptedTokenEngine:
         self._count(prefill_tokens=len(sequence.prompt) - sequence.cached, steps=1)
 
     def _release(self, sequence: _Sequence) -> None:
-        """Frees what the sequence holds; once."""
+        """Frees the sequence's resources, once."""
         if sequence.running:
             sequence.running = False
             self._count(running=-1, free_sequences=1, cells_used=-sequence.cells)
@@ -326,14 +327,14 @@ class ScriptedTokenEngine:
 
     @staticmethod
     async def _hold_or_fail(script: Script, made: int) -> None:
-        """Waits or fails where the script tells it to."""
+        """Waits or fails at this token if the script says so."""
         if script.hold is not None and script.hold.after == made:
             await script.hold.event.wait()
         if script.failure is not None and script.failure.after == made:
             raise script.failure.error
 
     def _iterate_tokens(self, sequence: _Sequence) -> Iterator[int]:
-        """The tokens of this sequence, one by one; `past` must hold the ones before."""
+        """Yields the tokens of this sequence; `past` must contain the earlier ones."""
         script, request = sequence.script, sequence.request
         said = script.tokens if script.text is None else self.tokenizer.encode_plain(script.text)
         if said is not None:
@@ -348,7 +349,7 @@ class ScriptedTokenEngine:
         return () if request.sampling.ignore_eos else self.table.end_ids
 
     def _score_prompt(self, sequence: _Sequence) -> Iterator[PromptScores]:
-        """In chunks as an engine computes them; the first token is scored by nobody."""
+        """Scores the prompt in chunks, as an engine computes them; the first token gets no score."""
         wanted, prompt = sequence.request.prompt_logprobs, sequence.prompt
         if wanted is None:
             return

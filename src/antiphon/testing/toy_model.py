@@ -1,12 +1,12 @@
 """A toy language model without weights: its vocabulary and tokenizer, its distribution, its sampler, its
 adapters.
 
-The distribution is a hash of the last tokens. It makes no sense, but it has true log-probabilities and ends
-its turn now and then. The vocabulary has bytes, some words, pieces that cut characters in half, and the
-control tokens of common chat templates. The sampler is slow and obvious: masks, bias and penalties,
-temperature, then min-p, top-k, top-p, typical-p, or Mirostat (version 2 only) in their place.
-Log-probabilities stand for logits. Each draw depends on seed, choice and position alone. An adapter makes the
-toy model another one, so its tokens show which adapter computed them.
+The distribution is a hash of the last tokens. It makes no sense, but it has true log-probabilities and
+sometimes ends its turn. The vocabulary has bytes, some words, pieces that cut characters in half, and the
+control tokens of common chat templates. The sampler is slow and simple: masks, bias and penalties,
+temperature, then min-p, top-k, top-p, typical-p, or Mirostat (version 2 only) instead of them.
+Log-probabilities serve as logits. Each draw depends on seed, choice and position alone. An adapter changes
+the toy model, so its tokens show which adapter computed them.
 """
 
 import math
@@ -24,16 +24,16 @@ from antiphon.engines.base import TextPiece, TokenKind, Vocabulary
 from antiphon.errors import InvalidValue
 
 MEMORY = 3
-"""Tokens of the past that the next one depends on."""
+"""The number of past tokens on which the next one depends."""
 CANDIDATES = 6
-"""Tokens that are likely at each place."""
+"""The number of likely tokens at each place."""
 
 
 class ToyModel:
     """Raw log-probabilities of the next token."""
 
     def __init__(self, vocabulary: Vocabulary, adapter: str = "") -> None:
-        """`adapter`: what makes it another model, if anything."""
+        """`adapter` selects another distribution unless it is empty."""
         self._salt = adapter.encode()
         kinds = vocabulary.kinds
         self._speakable = [index for index, kind in enumerate(kinds) if kind is TokenKind.NORMAL]
@@ -72,7 +72,7 @@ Weighted = list[tuple[float, int]]
 
 
 def draw_number(seed: int, choice: int, position: int) -> float:
-    """A number in [0, 1) that depends on nothing else."""
+    """A number in [0, 1) that depends only on these arguments."""
     key = b"".join((value & (2**64 - 1)).to_bytes(8, "little") for value in (seed, choice, position))
     return int.from_bytes(blake2b(key, digest_size=8).digest(), "little") / 2**64
 
@@ -81,7 +81,7 @@ class ToySampler:
     """The draws of one sequence."""
 
     def __init__(self, sampling: Sampling, choice: int, prompt: Sequence[int], ends: frozenset[int]) -> None:
-        """`ends`: tokens that would end the sequence, which is forbidden for the first `min_tokens`."""
+        """`ends`: tokens that end the sequence, which are forbidden for the first `min_tokens`."""
         if sampling.mirostat is not None and sampling.mirostat.version != Mirostat().version:
             raise InvalidValue("the toy knows version 2 of Mirostat only")
         self._sampling = sampling
@@ -95,7 +95,7 @@ class ToySampler:
         self._threshold = 2 * sampling.mirostat.target if sampling.mirostat is not None else 0.0
 
     def next(self, raw: Sequence[float]) -> int:
-        """The next token after `raw` log-probabilities."""
+        """Draws the next token from `raw` log-probabilities."""
         position = self._said.total()
         legal = [
             (self._compute_logit(token, value), token)
@@ -159,7 +159,7 @@ def _pick(weights: Weighted, number: float) -> int:
 
 
 def _truncate(weights: Weighted, sampling: Sampling) -> Weighted:
-    """Min-p, top-k, top-p, typical-p, in this order."""
+    """Applies min-p, top-k, top-p and typical-p, in this order."""
     weights = [pair for pair in weights if pair[0] >= sampling.min_p]
     if sampling.top_k > 0:
         weights = weights[: sampling.top_k]
@@ -168,7 +168,7 @@ def _truncate(weights: Weighted, sampling: Sampling) -> Weighted:
 
 
 def _keep_share(weights: Weighted, share: float) -> Weighted:
-    """The first of them that together have this share; at least one."""
+    """The fewest first entries that together have this share; at least one."""
     kept: Weighted = []
     room = share * math.fsum(weight for weight, _ in weights)
     for pair in weights:
@@ -206,7 +206,7 @@ SPACED = " the a an and cat dog sat on mat once upon time Hello world is of to i
 BARE = "Hello,Once,The,user,assistant,system,model,st,op,END,é,日本,語,ing,er"
 HALVES = (
     b"\xf0\x9f",  # the first half of many emoji, as byte-level tokenizers cut them
-    b"\x98\x80",  # and the second half of one
+    b"\x98\x80",  # the second half of such a character
     b" \xe6",  # a space and the first byte of a three-byte character
 )
 WORDS: tuple[bytes, ...] = (
@@ -240,7 +240,7 @@ def build_vocabulary(
 
 @dataclass(frozen=True)
 class ToyTokenizer:
-    """Longest match from the left over the pieces of a vocabulary that has every byte."""
+    """Matches the longest pieces from the left; the vocabulary must contain every byte."""
 
     vocabulary: Vocabulary
 
@@ -264,7 +264,7 @@ class ToyTokenizer:
         return re.compile("(" + "|".join(map(re.escape, sorted(self.controls, key=len, reverse=True))) + ")")
 
     def encode_plain(self, text: str | bytes) -> tuple[int, ...]:
-        """Ids of text that holds no control token, without the prefix space."""
+        """The ids of text without control tokens, without the prefix space."""
         data = text.encode() if isinstance(text, str) else text
         return tuple(self._longest_matches(data))
 
@@ -279,7 +279,7 @@ class ToyTokenizer:
                     break
 
     def encode(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:
-        """Ids of the pieces joined to one text; plain text on both sides of a piece's edge is one run."""
+        """The ids of the joined pieces; plain text on both sides of a piece's edge is one run."""
         ids: list[int] = []
         if add_bos and self.vocabulary.bos_id is not None:
             ids.append(self.vocabulary.bos_id)
@@ -309,15 +309,15 @@ class ToyTokenizer:
 
 
 class ScriptedAdapters:
-    """Which adapters there are, who runs with them, and what the toy model is with each."""
+    """The known adapters, their users, and the toy model with each adapter."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.paths: dict[str, str] = {}
-        """Of those that new sequences may name, by digest."""
+        """The paths, by digest, of adapters that new sequences may use."""
         self.unfit: set[str] = set()
         """Digests that are refused, as a library refuses a file."""
         self.running: Counter[str] = Counter()
-        """Sequences, by digest; also of adapters that were removed."""
+        """The number of running sequences by digest, including those of removed adapters."""
         self._vocabulary = vocabulary
         self._toys: dict[str | None, ToyModel] = {}
 
@@ -333,7 +333,8 @@ class ScriptedAdapters:
 
     @contextmanager
     def use(self, digest: str | None) -> Iterator[None]:
-        """While a sequence runs with it. Raises InvalidValue for one that is not there."""
+        """Counts a sequence as running with the adapter inside the context. Raises InvalidValue for an
+        unknown adapter."""
         if digest is None:
             yield
             return
@@ -346,7 +347,7 @@ class ScriptedAdapters:
             self.running[digest] -= 1
 
     def get_model(self, digest: str | None) -> ToyModel:
-        """The toy model, computing with an adapter."""
+        """The toy model with an adapter."""
         if digest not in self._toys:
             self._toys[digest] = ToyModel(self._vocabulary, digest or "")
         return self._toys[digest]

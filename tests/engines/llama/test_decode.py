@@ -561,7 +561,9 @@ def adapted(exact: bool = False, **changes: Any) -> Iterator[Bench]:
     """A loop that knows the adapters a and b, whose files are this one."""
     with bench(exact, **changes) as made:
         for name in "ab":
-            made.loop.inbox.ask(partial(made.loop.adapter_refs.add, name, Path(__file__))).result(PATIENCE)
+            made.loop.inbox.run_on_thread(partial(made.loop.adapter_refs.add, name, Path(__file__))).result(
+                PATIENCE
+            )
         yield made
 
 
@@ -624,4 +626,4 @@ def test_what_is_asked_of_the_loop_after_it_has_ended_is_refused():
         made.loop.stop()
         made.thread.join(PATIENCE)
         with pytest.raises(EngineUnavailable):
-            made.loop.inbox.ask(lambda: None)
+            made.loop.inbox.run_on_thread(lambda: None)

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from antiphon.engines.llama.queue import LEAST_RUN, PATIENCE
+from antiphon.engines.llama.queue import MIN_RUN_SECONDS, YIELD_DELAY
 from antiphon.engines.llama.sequence import SequencePhase, TokenSequence
 from tests.engines.llama.simulation import Simulation, policy, sequence
 
@@ -45,7 +45,7 @@ def waited(made: Simulation, one: TokenSequence) -> float:
 def test_a_caller_that_fills_every_place_gives_way_to_another(layout):
     made, flood = flooded(layout, max_tokens=100)
     late = fresh(100, max_tokens=4, actor="b")
-    assert PATIENCE <= waited(made, late) <= PATIENCE + 2 * TICK
+    assert YIELD_DELAY <= waited(made, late) <= YIELD_DELAY + 2 * TICK
     assert [one.phase for one in flood[:4]] == [SequencePhase.DECODE] * 3 + [SequencePhase.QUEUED], (
         "its newest one"
     )
@@ -112,7 +112,7 @@ def test_one_that_gives_way_gets_on_before_it_does_again(layout):
         made.step(16)
         for one in long:
             if ran[one] and one.phase is SequencePhase.QUEUED:
-                assert made.now - given[one] > LEAST_RUN, "it had its place for a moment only"
+                assert made.now - given[one] > MIN_RUN_SECONDS, "it had its place for a moment only"
                 given[one] = made.now
             ran[one] = one.id is not None
         assert made.now < 120
@@ -126,7 +126,7 @@ def test_where_cells_run_out_shares_are_of_cells():
     while made.now < 2.0:
         made.step()
     assert made.scheduler.running == 3
-    assert waited(made, fresh(100, 250, 5, actor="b")) <= PATIENCE + 2 * TICK
+    assert waited(made, fresh(100, 250, 5, actor="b")) <= YIELD_DELAY + 2 * TICK
     assert made.scheduler.tally.preemptions == 1
     made.run()
 
@@ -163,7 +163,7 @@ def test_exact_mode_recomputes_forced_tokens_as_they_were():
     assert all(forced)
     waited(made, fresh(100, max_tokens=4, actor="b"))
     back = next(one for one in flood if one.phase is SequencePhase.QUEUED)
-    assert back.furthest > 60
+    assert back.max_computed > 60
     made.run()
     assert back.completion_tokens == 300 and back.forced_spans in forced
 
@@ -210,7 +210,7 @@ def test_no_caller_waits_long_while_another_exceeds_its_share(layout, seed):
         running, waiting = made.scheduler.list_running(), made.scheduler.waiting.everybody()
         for one in waiting:
             if one in ran:
-                assert made.now - ran.pop(one) > LEAST_RUN, "it had its place for a moment only"
+                assert made.now - ran.pop(one) > MIN_RUN_SECONDS, "it had its place for a moment only"
         ran = {one: ran.get(one, made.now) for one in running}
         held = Counter(one.actor for one in running)
         callers = {*held, *(one.actor for one in waiting)}
@@ -218,5 +218,5 @@ def test_no_caller_waits_long_while_another_exceeds_its_share(layout, seed):
         over = any(count > share for count in held.values())
         less = {one.actor for one in waiting if one.waits_for is None and held[one.actor] < share}
         unfair = {actor: unfair.get(actor, made.now) for actor in less if over}
-        assert all(made.now - since <= PATIENCE + LEAST_RUN + 1.0 for since in unfair.values())
+        assert all(made.now - since <= YIELD_DELAY + MIN_RUN_SECONDS + 1.0 for since in unfair.values())
     assert made.scheduler.tally.preemptions > 0

@@ -50,7 +50,7 @@ class Trial:
         one = sequence(tuple(tokens), adapter=key[0], cache_salt=key[1])
         match = self.tree.match(key, one.tokens, len(tokens) - 1)
         assert match.length == self.model.longest(key, tokens[:-1])
-        keeper = self.tree.find_keeper(match)
+        keeper = self.tree.find_kept_id(match)
         one.id, one.computed = self.next if keeper is None else keeper, match.length
         self.next += 1
         cells: list[object] = []

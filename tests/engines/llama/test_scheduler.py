@@ -295,7 +295,7 @@ def test_kept_cells_are_freed_least_recent_first_from_the_end():
 
 
 def test_a_pool_keeps_no_more_than_it_may():
-    made = Simulation(policy(most_kept=50))
+    made = Simulation(policy(max_kept_cells=50))
     for index in range(1, 5):
         made.add(other(100 * index, 30, 1))
         made.run()

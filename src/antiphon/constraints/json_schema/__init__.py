@@ -1,7 +1,7 @@
-"""JSON Schemas of every draft: read, and written again in the keywords that the compiler keeps.
+"""JSON Schemas of every draft, rewritten in the keywords that the compiler supports.
 
 `reader` reads one schema by the rules of its draft (`keywords`, `assertions`) and follows its references
-(`references`). `lowering` writes the keywords that the compiler lacks in those that it has, with `objects`,
-`negation` and `disjointness`; its `normalize_schema` does both. Nothing here compiles, and all of it is
-bounded, because the server reads schemas while it decodes a request.
+(`references`). `lowering` replaces the keywords that the compiler lacks, with `objects`, `negation` and
+`disjointness`; its `normalize_schema` does both. Nothing here compiles, and all work is bounded, because the
+server reads schemas while it decodes a request.
 """

@@ -1,4 +1,4 @@
-"""Keywords that look at one value and hold no schemas: types, bounds, lengths, texts, constants."""
+"""Keywords that examine one value and contain no schemas: types, bounds, lengths, texts, constants."""
 
 from collections.abc import Callable, Mapping
 from typing import NoReturn
@@ -31,7 +31,7 @@ Handler = Callable[[str, Mapping[str, Json], Position, SchemaBuilder], None]
 
 
 class AssertionReader:
-    """Reads these keywords of one document."""
+    """Reads the assertion keywords of one document."""
 
     def __init__(self, field_name: str, relaxations: Relaxations) -> None:
         self._field = field_name
@@ -49,7 +49,7 @@ class AssertionReader:
         }
 
     def make_compilable_pattern(self, keyword: str, pattern: str, at: Position) -> str | None:
-        """The pattern for the compiler; None, and noted, where it cannot be kept."""
+        """The pattern for the compiler; None, with a note, if it cannot be enforced."""
         try:
             require_portable(pattern, self._field)
             return make_quotable(pattern, self._field)
@@ -58,7 +58,7 @@ class AssertionReader:
             return None
 
     def require_text(self, name: str, value: Json, at: Position) -> str:
-        """The value, which must be a text."""
+        """The value if it is a text. Raises InvalidValue otherwise."""
         if not isinstance(value, str):
             self.reject(name, at, "must be a text")
         return value
@@ -76,7 +76,7 @@ class AssertionReader:
         made.add(name, min(count, MAX_COUNT))
 
     def _read_bound(self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder) -> None:
-        """A bound; where `exclusive` is a boolean, as in draft 4, the bound is the other keyword's."""
+        """Reads a bound. If `exclusive` is a boolean, as in draft 4, the other keyword has the bound."""
         value = schema[name]
         if isinstance(value, bool) and name.startswith("exclusive"):
             value = schema.get(name.removeprefix("exclusive").lower()) if value else None
@@ -89,7 +89,7 @@ class AssertionReader:
         if bound != value:
             made.mark_inexact()
         if abs(value) > LARGEST and (value > 0) == is_upper:
-            # The bound that is kept lies inside the one that was written, so it need not be excluded.
+            # The new bound is already inside the original one, so it need not be exclusive.
             name = "maximum" if is_upper else "minimum"
         made.add(name, bound)
 
@@ -105,7 +105,7 @@ class AssertionReader:
         self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder
     ) -> None:
         value = schema["required"]
-        if isinstance(value, bool):  # draft 3: it is said of the property, and read where that one is
+        if isinstance(value, bool):  # draft 3: the reader of properties reads it
             return
         if not is_text_list(value) or not isinstance(value, list):
             self.reject("required", at, "must be a list of texts")
@@ -155,8 +155,8 @@ class AssertionReader:
     def _read_dependent(
         self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder
     ) -> None:
-        """Names that a property needs. Of `dependencies` those that are lists, or one text as in draft 3; the
-        schemas in it are another reader's."""
+        """Reads the names that a property requires: of `dependencies` the lists, or one text as in draft 3.
+        `_SchemaReader` reads the schemas in it."""
         value = schema[name]
         if not isinstance(value, dict):
             self.reject(name, at, "must be an object of lists of names")

@@ -1,7 +1,7 @@
-"""Whether no value satisfies two schemas at once: proved, or not known.
+"""Proofs that no value satisfies two schemas at once.
 
-A schema is looked at as a list of alternatives, each a list of keywords that all hold. What is not understood
-is left out, which makes an alternative accept more, so what is proved stays true.
+A schema is treated as a list of alternatives, each a list of keywords that all apply. Keywords that are not
+understood are left out, which makes an alternative accept more. So each proof stays valid.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,13 +11,13 @@ from antiphon.constraints.json_schema.keywords import Json, freeze
 from antiphon.constraints.json_schema.schemas import Budget, Schema
 
 MAX_DEPTH = 6
-"""Schemas in schemas that are looked at, references included."""
+"""The most levels of nested schemas that are examined, references included."""
 
 MAX_ALTERNATIVES = 24
-"""Alternatives of one schema; where there are more, they are not looked at."""
+"""The most alternatives of one schema; if there are more, none is examined."""
 
 ALL_TYPES = frozenset("null boolean object array string integer fraction".split())
-"""The types of values; a number is an integer or has a fraction."""
+"""The types of values; a number is either an integer or has a fraction."""
 
 Alternative = tuple[Mapping[str, Json], ...]
 
@@ -29,7 +29,7 @@ class Disjointness:
         self._definitions = definitions
         self._budget = budget
         self._listed: dict[int, frozenset[object]] = {}
-        """Values that schemas list, by the identity of the list."""
+        """The values that schemas list, by the identity of the list."""
 
     def are_disjoint(self, one: Schema, other: Schema, depth: int = 0) -> bool:
         """Whether it is proved that no value satisfies both."""
@@ -90,7 +90,7 @@ class Disjointness:
                 return False
 
     def _are_values_apart(self, schemas: Alternative, types: frozenset[str]) -> bool:
-        """Whether the listed values leave none, or none of an allowed type."""
+        """Whether the listed values leave no common value, or none of an allowed type."""
         found: frozenset[object] | None = None
         for schema in schemas:
             if "const" in schema:
@@ -104,7 +104,8 @@ class Disjointness:
         return found is not None and not any(find_type(each) in types for each in found)
 
     def _are_properties_apart(self, name: str, one: Alternative, other: Alternative, depth: int) -> bool:
-        """Whether no value of a property, which an object of both must have, fits both."""
+        """Whether no value of a property fits both schemas, given that objects of both must have that
+        property."""
         first, second = get_property(one, name), get_property(other, name)
         return self.are_disjoint(first, second, depth + 1)
 
@@ -125,7 +126,7 @@ def get_required(schema: Mapping[str, Json]) -> list[str]:
 
 
 def get_property(schemas: Alternative, name: str) -> Schema:
-    """What the given schemas together say of a property, as far as it is understood here."""
+    """The schema that the given schemas together impose on a property, as far as it is understood here."""
     found: list[Json] = []
     for schema in schemas:
         properties = schema.get("properties")
@@ -143,7 +144,7 @@ def get_property(schemas: Alternative, name: str) -> Schema:
 
 
 def find_type(frozen: object) -> str:
-    """The type of a value that was made a key."""
+    """The type of a frozen value."""
     match frozen:
         case (str(kind), _):
             return kind
@@ -158,14 +159,14 @@ def find_type(frozen: object) -> str:
 
 
 def is_empty(schemas: Alternative, least: str, most: str) -> bool:
-    """Whether the least count is above the most."""
+    """Whether the minimum count exceeds the maximum."""
     lows = [each[least] for each in schemas if isinstance(each.get(least), int)]
     highs = [each[most] for each in schemas if isinstance(each.get(most), int)]
     return bool(lows and highs) and max(map(_to_number, lows)) > min(map(_to_number, highs))
 
 
 def are_bounds_apart(schemas: Alternative) -> bool:
-    """Whether the minimum is above the maximum."""
+    """Whether the minimum exceeds the maximum."""
     lows = [
         _to_number(each[name]) for each in schemas for name in ("minimum", "exclusiveMinimum") if name in each
     ]

@@ -29,7 +29,7 @@ URIS = {
     "draft/2019-09/schema": Draft.DRAFT_2019_09,
     "draft/2020-12/schema": Draft.DRAFT_2020_12,
 }
-"""Meta-schemas, less how their addresses begin."""
+"""Addresses of the meta-schemas, without their common beginning."""
 
 OLDEST, NEWEST = Draft.DRAFT_3, Draft.DRAFT_2020_12
 
@@ -63,20 +63,20 @@ KEYWORDS: Mapping[str, tuple[Draft, Draft]] = {
     **_list_since(Draft.DRAFT_2019_09, "$recursiveRef", Draft.DRAFT_2019_09),
     **_list_since(Draft.DRAFT_2020_12, "prefixItems $dynamicRef"),
 }
-"""Keywords that assert something, with the first and the last draft that has them."""
+"""Keywords that assert something, with the first and the last draft that define them."""
 
 ANNOTATIONS = frozenset(
     "title description default examples $comment deprecated readOnly writeOnly contentMediaType "
     "contentEncoding contentSchema $schema $id $anchor $defs definitions $vocabulary $dynamicAnchor "
     "$recursiveAnchor".split()
 )
-"""Keywords of some draft that assert nothing where they are; the compiler does not see them."""
+"""Keywords that assert nothing in some draft; they are not passed to the compiler."""
 
 EXTENSION = "x-"
-"""How the names of extensions begin: annotations by agreement."""
+"""The prefix of extension names: annotations by convention."""
 
 GUIDANCE = "x-guidance"
-"""The one extension that asks something of the compiler. It is not obeyed, so it is named."""
+"""The one extension that changes the compiler's behaviour. It is not applied, so it is reported."""
 
 
 def is_annotation(name: str, draft: Draft | None) -> bool:
@@ -87,7 +87,8 @@ def is_annotation(name: str, draft: Draft | None) -> bool:
 
 
 def has_keyword(draft: Draft | None, name: str) -> bool:
-    """Whether a keyword asserts something in a draft. A schema without a draft (None) may use all."""
+    """Whether a keyword asserts something in a draft. A schema without a draft (None) may use all
+    keywords."""
     if name not in KEYWORDS:
         return False
     first, last = KEYWORDS[name]
@@ -95,21 +96,22 @@ def has_keyword(draft: Draft | None, name: str) -> bool:
 
 
 def ignores_siblings(draft: Draft | None) -> bool:
-    """Whether a reference makes the keywords beside it meaningless."""
+    """Whether a reference disables the keywords beside it."""
     return draft is not None and draft <= Draft.DRAFT_7
 
 
 EXACT = 2**53
-"""Largest integer up to which the compiler's numbers hold every one."""
+"""The largest integer up to which the compiler represents each integer exactly."""
 
 LARGEST = 2**63 - 1024
-"""Largest bound that the compiler keeps. A larger one is kept as this one."""
+"""The largest bound that the compiler supports. A larger one is replaced by this one."""
 
 MAX_COUNT = 100_000
-"""Largest length or number of items that is counted. A larger most is kept as this one."""
+"""The largest length or number of items that the compiler counts. A larger maximum is replaced by this
+one."""
 
 MAX_VALUES = 4096
-"""Items of one enum, and values in it."""
+"""The most items of one enum, and values in it."""
 
 TYPES = frozenset("null boolean object array number integer string".split())
 
@@ -127,19 +129,19 @@ def _to_float(value: int | float) -> float:
 
 
 def is_exact(value: Json) -> bool:
-    """Whether the compiler holds exactly this number."""
+    """Whether the compiler represents this number exactly."""
     return is_number(value) and isinstance(value, int | float) and -EXACT <= value <= EXACT
 
 
 def parse_count(value: Json) -> int | None:
-    """A length or number of items; 2.0 is 2. None for any other value."""
+    """Parses a length or number of items; 2.0 is 2. None for any other value."""
     if not is_number(value) or not isinstance(value, int | float) or value < 0 or value != value // 1:
         return None
     return int(value)
 
 
 def round_inward(value: float, is_upper: bool) -> float:
-    """The nearest bound that the compiler holds and that allows no more."""
+    """The nearest bound that the compiler represents and that allows no more values."""
     if is_exact(value):
         return value
     bounded = min(max(value, -LARGEST), LARGEST)
@@ -157,7 +159,7 @@ def is_text_list(value: Json) -> bool:
 
 
 def walk_values(value: Json) -> Iterator[Json]:
-    """A value and all that are in it."""
+    """Yields a value and all values in it."""
     waiting = [value]
     while waiting:
         each = waiting.pop()
@@ -169,7 +171,7 @@ def walk_values(value: Json) -> Iterator[Json]:
 
 
 def freeze(value: Json) -> object:
-    """The value as a dictionary key, equal where JSON Schema calls values equal."""
+    """Converts a value to a dictionary key, equal if JSON Schema considers the values equal."""
     if isinstance(value, bool):
         return ("boolean", value)
     if isinstance(value, dict):
@@ -180,10 +182,10 @@ def freeze(value: Json) -> object:
 
 
 YEAR = "(?:[0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)"
-"""0001 to 9999."""
+"""The years 0001 to 9999."""
 
 LEAP_YEAR = "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"
-"""Divisible by 4 and not by 100, or by 400."""
+"""Years divisible by 4 and not by 100, or by 400."""
 
 DATE = (
     f"(?:{YEAR}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)"
@@ -195,7 +197,7 @@ CLOCK = (
 )
 
 OWN_FORMATS = {"date": DATE, "time": CLOCK, "date-time": f"{DATE}T{CLOCK}"}
-"""Formats that are compiled from these, as a pattern of the whole string."""
+"""Formats that are compiled from these patterns of the whole string."""
 
 COMPILER_FORMATS = {
     "duration": None,
@@ -206,4 +208,4 @@ COMPILER_FORMATS = {
     "uuid": None,
     "uri": None,
 }
-"""Formats of the compiler's own that are right, with the most characters that they may have."""
+"""Formats that the compiler implements correctly, with the most characters that they may have."""

@@ -1,7 +1,7 @@
-"""A schema that was read, written in the keywords that the compiler keeps, with what cannot be written noted.
+"""Writes a schema in the keywords that the compiler supports, and notes the keywords that cannot be written.
 
-Each keyword that the compiler lacks becomes schemas that have to hold besides (`allOf`). Those with
-alternatives multiply when the compiler brings them together, so the number that is written is bounded.
+Each unsupported keyword becomes additional schemas under `allOf`. Schemas with alternatives multiply when the
+compiler combines them, so their number is bounded.
 """
 
 import json
@@ -40,41 +40,42 @@ TOGETHER = (
     ("properties", "patternProperties", "additionalProperties", "required", "minProperties", "maxProperties"),
     ("prefixItems", "items", "minItems", "maxItems"),
 )
-"""Keywords that mean something together. The compiler reads those as one that follow one another."""
+"""Groups of keywords that have a meaning together. The compiler reads them as one if they follow one
+another."""
 
 COMPANIONS = frozenset({"then", "else", "minContains", "maxContains"})
-"""Keywords that mean something only beside one that is written in another way."""
+"""Keywords that apply only beside another one, which is rewritten."""
 
 NOT_KEPT = "it cannot be kept while generating"
 
 MAX_OPTIONAL = 240
-"""Properties of one object that may be left out: each may follow each, and the compiler counts four for one,
-up to 1,000."""
+"""The most optional properties of one object. Any of them may follow any other; the compiler counts four for
+each, up to 1,000."""
 
 MAX_BRANCHES = 256
-"""Alternatives of a oneOf that are looked at."""
+"""The most alternatives of a oneOf that are examined."""
 
 MAX_EXCLUDED = 5
-"""Alternatives of a oneOf that are each written without the others."""
+"""The most alternatives of a oneOf that are each written as excluding the others."""
 
 MAX_POSITIONS = 8
-"""Items of an array among which one is looked for."""
+"""The most items of an array among which `contains` may look for one."""
 
 MAX_PRODUCT = 64
-"""Alternatives that may be made of all that is written for one schema and holds at once."""
+"""The most alternatives of all schemas that apply at once for one schema."""
 
 MAX_WRITTEN = 16_384
-"""Schemas that one schema may become."""
+"""The most schemas that one schema may become."""
 
 
 @dataclass
 class _AlternativeBudget:
-    """How many alternatives were made of schemas that hold at once."""
+    """Counts the alternatives of schemas that apply at once."""
 
     product: int = 1
 
     def take(self, times: int) -> bool:
-        """Whether there is room for so many times as many."""
+        """Multiplies the count of alternatives. Returns whether there is room for that."""
         if times > 1 and self.product * times > MAX_PRODUCT:
             return False
         self.product *= times
@@ -82,7 +83,7 @@ class _AlternativeBudget:
 
 
 def lower_schema(read: ReadSchema, field_name: str) -> Schema:
-    """The schema with its definitions. Raises InvalidValue for one that becomes too large."""
+    """The schema with its definitions. Raises InvalidValue if it becomes too large."""
     return _Lowering(read, field_name).lower()
 
 
@@ -115,10 +116,11 @@ class _Lowering:
             ),
             "unevaluatedItems": _write_unevaluated_items,
         }
-        """What is written for a keyword: schemas that hold besides, or nothing where it cannot be kept."""
+        """The writer of each unsupported keyword. It returns schemas that apply additionally, or None if the
+        keyword cannot be enforced."""
 
     def lower(self) -> Schema:
-        """Writes the root, and then the definitions that it needs."""
+        """Writes the root, then the definitions that it needs."""
         root = self._lower_schema(self._read.root, _AlternativeBudget())
         definitions: dict[str, Json] = {}
         while self._waiting:
@@ -163,7 +165,7 @@ class _Lowering:
     def _rewrite(
         self, schema: Mapping[str, Json], room: _AlternativeBudget
     ) -> tuple[dict[str, Json], list[Schema]]:
-        """The keywords that stay, and the schemas that hold besides."""
+        """Splits a schema into the keywords that stay, and the schemas that apply additionally."""
         gone = HIDDEN | COMPANIONS | self._writers.keys() | {"oneOf"}
         kept = {name: value for name, value in schema.items() if name not in gone}
         place = schema.get(PLACE)
@@ -199,7 +201,8 @@ class _Lowering:
     # --- keywords
 
     def _write_one_of(self, schema: Mapping[str, Json]) -> list[Schema]:
-        """Any of the schemas, where no two can hold at once; otherwise each without the others."""
+        """Writes `anyOf` if no two schemas can be satisfied at once; otherwise each schema with the others
+        excluded."""
         value = schema["oneOf"]
         branches = [as_schema(each) for each in value if each is not False] if isinstance(value, list) else []
         context = {name: schema[name] for name in ("type", "properties", "required") if name in schema}
@@ -233,7 +236,7 @@ class _Lowering:
             return None
 
     def _write_if(self, schema: Mapping[str, Json]) -> list[Schema] | None:
-        """The condition with `then`, or its negation with `else`."""
+        """Writes the condition with `then`, or its negation with `else`."""
         condition = as_schema(schema["if"])
         then, other = as_schema(schema.get("then", True)), as_schema(schema.get("else", True))
         if isinstance(condition, bool):
@@ -254,14 +257,14 @@ def _get_object(schema: Mapping[str, Json], name: str) -> Mapping[str, Json]:
 
 
 def _as_place(value: Json) -> SchemaPlace:
-    """A place that was noted while reading."""
+    """The place that the reader noted."""
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], str):
         return _as_place(value[0]), value[1]
     return None
 
 
 def _order_keywords(schema: Mapping[str, Json]) -> Iterator[str]:
-    """The names of keywords, those that mean something together in a row where the first of them is."""
+    """The names of keywords. Those of a group follow the first of the group."""
     written: set[str] = set()
     for name in schema:
         group = next((each for each in TOGETHER if name in each), (name,))
@@ -271,7 +274,7 @@ def _order_keywords(schema: Mapping[str, Json]) -> Iterator[str]:
 
 
 def _count_alternatives(schemas: list[Schema]) -> int:
-    """How many alternatives the compiler makes of schemas that all hold."""
+    """The number of alternatives that the compiler makes of schemas that all apply."""
     many = 1
     for each in schemas:
         if isinstance(each, dict):
@@ -283,7 +286,7 @@ def _count_alternatives(schemas: list[Schema]) -> int:
 
 
 def _write_contains(schema: Mapping[str, Json]) -> list[Schema] | None:
-    """Writes `contains` as one alternative for each position, where there are few."""
+    """Writes `contains` as one alternative for each position, if there are few."""
     least, most, longest = schema.get("minContains", 1), schema.get("maxContains"), schema.get("maxItems")
     if least == 0 and most is None:
         return []
@@ -297,7 +300,7 @@ def _write_contains(schema: Mapping[str, Json]) -> list[Schema] | None:
 
 
 def _write_unevaluated_items(schema: Mapping[str, Json]) -> list[Schema] | None:
-    """The items after those of prefixItems, where no keyword beside it looks at items too."""
+    """Restricts the items after those of prefixItems, if no keyword beside it examines items too."""
     if schema["unevaluatedItems"] is True or "items" in schema:
         return []
     if schema.keys() & {"anyOf", "allOf", "oneOf", "$ref", "if", "not", "contains", "dependentSchemas"}:
@@ -309,20 +312,20 @@ def _write_unevaluated_items(schema: Mapping[str, Json]) -> list[Schema] | None:
 
 
 REFERENCES = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
-"""Keywords that stand for a whole schema, without which an answer is held to too little."""
+"""Keywords that replace a whole schema; without them an answer would be too little restricted."""
 
 
 @dataclass(frozen=True, slots=True)
 class NormalizedSchema:
-    """A schema in the keywords that the compiler keeps."""
+    """A schema in the keywords that the compiler supports."""
 
     schema: Schema
     relaxations: tuple[Relaxation, ...]
-    """What it accepts more than the one that was written."""
+    """The keywords of the original schema that it does not fully enforce."""
 
 
 def normalize_schema(schema: Json, field: str, max_depth: int = MAX_DEPTH) -> NormalizedSchema:
-    """Reads a schema of any draft. Raises InvalidValue for a value that is no schema, or is too large."""
+    """Reads a schema of any draft. Raises InvalidValue for a value that is not a schema, or is too large."""
     try:
         found = read_schema(schema, field, max_depth)
         made = lower_schema(found, field)
@@ -334,9 +337,9 @@ def normalize_schema(schema: Json, field: str, max_depth: int = MAX_DEPTH) -> No
 def relax_schema(
     schema: Json, field: str, without_references: bool = False
 ) -> tuple[Schema, tuple[str, ...]]:
-    """The schema that the compiler keeps, and the keywords of which it does not keep all. Raises
-    InvalidValue, and UnsupportedParameter for a reference that points to nothing inside, unless
-    `without_references`."""
+    """The schema that the compiler enforces, and the keywords that it does not fully enforce. Raises
+    InvalidValue. Unless `without_references`, raises UnsupportedParameter for a reference without a target in
+    the document."""
     made = normalize_schema(schema, field)
     if not without_references:
         refuse_relaxed((each for each in made.relaxations if each.keyword in REFERENCES), field)
@@ -344,7 +347,7 @@ def relax_schema(
 
 
 def make_compilable(source: str, field: str) -> Schema:
-    """The schema as the compiler gets it, with nothing left out. Raises InvalidValue or
+    """The schema for the compiler, with all keywords enforced. Raises InvalidValue or
     UnsupportedParameter."""
     made = normalize_schema(parse_json(source, field), field, MAX_WRITTEN_DEPTH)
     refuse_relaxed(made.relaxations, field)
@@ -352,7 +355,7 @@ def make_compilable(source: str, field: str) -> Schema:
 
 
 def parse_json(source: str, field: str) -> Json:
-    """JSON without NaN, doubled keys and halves of surrogate pairs. Raises InvalidValue."""
+    """Parses JSON without NaN, duplicate keys and halves of surrogate pairs. Raises InvalidValue."""
     try:
         value: Json = json.loads(source, object_pairs_hook=_build_object, parse_constant=_refuse_constant)
         json.dumps(value, ensure_ascii=False).encode()

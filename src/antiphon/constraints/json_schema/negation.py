@@ -1,7 +1,7 @@
-"""What a schema refuses, as a schema: exact, or not at all.
+"""The exact negation of a schema, as a schema, if there is one.
 
-Each keyword is turned around by itself, and what a schema refuses is what any of its keywords does. Regular
-expressions, items and additional properties cannot be turned around in the keywords that the compiler has.
+Each keyword is negated by itself; a schema refuses a value if any of its keywords does. Regular expressions,
+items and additional properties have no negation in the keywords that the compiler supports.
 """
 
 import re
@@ -11,22 +11,22 @@ from antiphon.constraints.json_schema.keywords import Json, is_number
 from antiphon.constraints.json_schema.schemas import HIDDEN, INEXACT, Budget, Schema
 
 MAX_DEPTH = 12
-"""Schemas in schemas, references included."""
+"""The most levels of nested schemas, references included."""
 
 MAX_PARTS = 200
-"""Schemas that one negation may be made of."""
+"""The most schemas in one negation."""
 
 MAX_NUMBERS = 8
-"""Numbers that may be left out of all numbers."""
+"""The most numbers that may be excluded from all numbers."""
 
 MAX_TEXT = 1024
-"""Characters of all texts that may be left out of all texts."""
+"""The most characters of all texts that may be excluded from all texts."""
 
 SINGLE_TYPES = ("null", "boolean", "object", "array", "number", "string")
 
 
 class CannotNegateError(Exception):
-    """The negation of this schema has no schema."""
+    """Raised if a schema's negation cannot be written as a schema."""
 
 
 def negate(schema: Schema, definitions: Mapping[str, Schema], budget: Budget) -> Schema:
@@ -35,7 +35,7 @@ def negate(schema: Schema, definitions: Mapping[str, Schema], budget: Budget) ->
 
 
 class _Negation:
-    """One negation and what it has cost so far."""
+    """One negation and its cost so far."""
 
     def __init__(self, definitions: Mapping[str, Schema], budget: Budget) -> None:
         self._definitions = definitions
@@ -128,24 +128,24 @@ def _as_list(value: Json) -> list[Json]:
 
 
 def as_schema(value: Json) -> Schema:
-    """A value that was read as a schema."""
+    """The value as a schema; it was read as one."""
     return value if isinstance(value, bool | dict) else True
 
 
 def build_any_of(parts: Sequence[Schema]) -> Schema:
-    """A schema that accepts what any part does."""
+    """A schema that accepts a value if any part does."""
     if not parts:
         return False
     return parts[0] if len(parts) == 1 else {"anyOf": list(parts)}
 
 
 def build_below(kind: str, name: str, value: Json) -> list[Schema]:
-    """Values of a type with a smaller count."""
+    """Schemas for values of a type with a smaller count."""
     return [{"type": kind, name: value - 1}] if isinstance(value, int) and value > 0 else []
 
 
 def build_above(kind: str, name: str, value: Json) -> list[Schema]:
-    """Values of a type with a larger count."""
+    """Schemas for values of a type with a larger count."""
     return [{"type": kind, name: value + 1}] if isinstance(value, int) else []
 
 
@@ -153,7 +153,7 @@ def build_above(kind: str, name: str, value: Json) -> list[Schema]:
 
 
 def refuse_values(values: list[Json]) -> Schema:
-    """A schema that accepts every value but these. Raises CannotNegateError for lists and objects."""
+    """A schema that accepts all values except these. Raises CannotNegateError for lists and objects."""
     texts = [each for each in values if isinstance(each, str)]
     numbers = sorted({float(each) for each in values if is_number(each) and isinstance(each, int | float)})
     flags = [each for each in values if isinstance(each, bool)]
@@ -178,7 +178,7 @@ def refuse_values(values: list[Json]) -> Schema:
 
 
 def _build_between(numbers: list[float]) -> list[Schema]:
-    """The numbers between these."""
+    """Schemas for the numbers between these."""
     exact = [int(each) if each == each // 1 else each for each in numbers]
     made: list[Schema] = []
     for low, high in zip([None, *exact], [*exact, None], strict=True):
@@ -195,8 +195,8 @@ def build_pattern_of_others(texts: list[str]) -> str:
 
 
 def _build_others(texts: list[str], at: int) -> str:
-    """A pattern for what may follow the characters before `at`, which all these texts share, without being
-    one of them. The texts are few and short, and each level takes one character of them."""
+    """A pattern for the text from index `at` on, if all these texts share the characters before it, that
+    matches none of them. The texts are few and short, and each level takes one character of them."""
     if at > MAX_TEXT // 8:
         raise CannotNegateError
     ends = texts[0][at:] == ""
@@ -211,7 +211,7 @@ def _build_others(texts: list[str], at: int) -> str:
 
 
 def _escape_character(char: str) -> str:
-    """A character in a regular expression, in a class or not."""
+    """Escapes a character for a regular expression, in a class or not."""
     if char.isalnum() or ord(char) > 127:
         return char
     if not char.isprintable():

@@ -1,5 +1,4 @@
-"""Keywords about objects that the compiler lacks, or keeps in some schemas only, written in those that it
-keeps."""
+"""Rewrites keywords about objects that the compiler lacks, or supports in some schemas only."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -9,23 +8,23 @@ from antiphon.constraints.json_schema.negation import as_schema
 from antiphon.constraints.json_schema.schemas import HIDDEN, INEXACT, Budget, Schema
 
 MAX_COUNTED = 16
-"""Properties that may be left out of an object that must have at least one."""
+"""The most properties that may be left out of an object that must have at least one."""
 
 MAX_NAMES = 64
-"""Names that properties may be held to."""
+"""The most names to which properties may be restricted."""
 
 MAX_DEPTH = 12
-"""References that are followed to find which properties are evaluated."""
+"""The most references that are followed to find the evaluated properties."""
 
 IN_PLACE = frozenset("anyOf oneOf if dependentSchemas".split())
-"""Keywords that may evaluate properties in one object and not in another."""
+"""Keywords that may evaluate properties in some objects and not in others."""
 
 # --- counts
 
 
 def bound_properties(schema: dict[str, Json]) -> tuple[list[Schema], list[str]]:
-    """Schemas that hold besides, in place of counts that the compiler does not keep, and the keywords that
-    are lost. Changes the schema."""
+    """Returns schemas that replace unsupported counts of properties, and the keywords that are lost. Changes
+    the schema."""
     required, properties = schema.get("required"), schema.get("properties")
     names = {*(required if isinstance(required, list) else [])}
     optional = [
@@ -54,7 +53,8 @@ def bound_properties(schema: dict[str, Json]) -> tuple[list[Schema], list[str]]:
 
 
 def _keep_most(schema: dict[str, Json], required: int, optional: int) -> bool:
-    """Whether the compiler keeps the most properties, or they are no bound. Changes the schema."""
+    """Returns whether the compiler can enforce the maximum of properties, or the maximum has no effect.
+    Changes the schema."""
     most = schema.get("maxProperties")
     if not isinstance(most, int) or (not optional and required <= most):
         return True
@@ -69,7 +69,8 @@ def _is_closed(schema: Mapping[str, Json]) -> bool:
 
 
 def _require_one_of(optional: list[str], schema: Mapping[str, Json]) -> Schema:
-    """One of some properties, or an additional one: each alternative lacks the names of those before it."""
+    """Requires one of some properties, or an additional one: each alternative excludes the names of those
+    before it."""
     made: list[Schema] = []
     for at, name in enumerate(optional):
         absent: dict[str, Json] = dict.fromkeys(optional[:at], False)
@@ -83,7 +84,7 @@ def _require_one_of(optional: list[str], schema: Mapping[str, Json]) -> Schema:
 
 
 def write_property_names(schema: Mapping[str, Json], names: Schema) -> list[Schema] | None:
-    """Schemas in place of `propertyNames`; None where it cannot be written."""
+    """Schemas that replace `propertyNames`; None if it cannot be written."""
     if isinstance(names, bool):
         return [] if names else [{"maxProperties": 0}]
     keywords = {name: value for name, value in names.items() if name not in HIDDEN}
@@ -108,8 +109,8 @@ def _build_length_pattern(name: str, value: Json) -> str | None:
 
 
 def write_dependencies(required: Mapping[str, Json], schemas: Mapping[str, Json]) -> list[Schema]:
-    """Schemas in place of `dependentRequired` and `dependentSchemas`: a property is absent, or its needs
-    hold."""
+    """Schemas that replace `dependentRequired` and `dependentSchemas`: a property is absent, or its
+    requirements apply."""
     made: list[Schema] = []
     for name, names in required.items():
         if names and isinstance(names, list):
@@ -126,8 +127,8 @@ def write_dependencies(required: Mapping[str, Json], schemas: Mapping[str, Json]
 def find_evaluated(
     schema: Schema, definitions: Mapping[str, Schema], budget: Budget, depth: int = 0
 ) -> tuple[dict[str, Json], dict[str, Json]] | None:
-    """The names and patterns of properties that a schema evaluates in every object; None where that differs
-    from object to object, or is all of them."""
+    """The names and patterns of properties that a schema evaluates in every object. None if they differ from
+    object to object, or are all properties."""
     if isinstance(schema, bool):
         return {}, {}
     if depth > MAX_DEPTH or schema.keys() & (IN_PLACE | {"additionalProperties", "unevaluatedProperties"}):
@@ -155,7 +156,7 @@ def find_evaluated(
 def close_unevaluated(
     schema: Mapping[str, Json], definitions: Mapping[str, Schema], budget: Budget
 ) -> list[Schema] | None:
-    """Schemas in place of `unevaluatedProperties`; None where the evaluated properties differ from object to
+    """Schemas that replace `unevaluatedProperties`; None if the evaluated properties differ from object to
     object."""
     value = schema["unevaluatedProperties"]
     if value is True or "additionalProperties" in schema:
@@ -174,20 +175,21 @@ def close_unevaluated(
 FIRST = re.compile(
     r"\^(?:([A-Za-z0-9_:@ /-])|\\([.$/_-])|\\(d)|\[((?:[A-Za-z0-9_.:@$ -]|\\[.$/_])+)\])(?![*?{])"
 )
-"""How a pattern begins that says of which characters the first is: one, an escaped one, a digit, a class."""
+"""The beginning of a pattern whose first characters are known: a character, an escaped one, a digit, a
+class."""
 
 LITERAL = re.compile(r"(?:[A-Za-z0-9_:@ /-]|\\[.$/_-])+")
-"""A text that stands for itself."""
+"""A pattern that matches only its own text."""
 
 NAMES = re.compile(r"\^(?:\((?:\?:)?([^()]*)\)|([^()|]*))\$")
-"""A whole pattern of one or several texts."""
+"""A whole pattern that matches one or several texts."""
 
 RANGE = re.compile(r"(.)-(.)|(.)")
 
 
 def write_patterns(schema: dict[str, Json]) -> bool:
-    """Writes patterns of names as properties. Whether the others can be kept: no name may match two of them.
-    If not, all names are allowed that are not declared. Changes the schema."""
+    """Writes patterns of names as properties. Returns whether the other patterns can be enforced, for which
+    no name may match two of them. If not, all undeclared names are allowed. Changes the schema."""
     patterns = schema.get("patternProperties")
     if not isinstance(patterns, dict):
         return True
@@ -203,7 +205,7 @@ def write_patterns(schema: dict[str, Json]) -> bool:
 
 
 def are_patterns_apart(patterns: list[str]) -> bool:
-    """Whether it is plain that no name matches two patterns: each begins with other characters."""
+    """Whether it is proved that no name matches two patterns: their first characters differ."""
     if len(patterns) < 2:
         return True
     seen: set[str] = set()
@@ -216,7 +218,7 @@ def are_patterns_apart(patterns: list[str]) -> bool:
 
 
 def find_first_characters(pattern: str) -> frozenset[str] | None:
-    """The possible first characters of a matching name; None where that is not plain."""
+    """The possible first characters of a matching name; None if they are unknown."""
     found = FIRST.match(pattern)
     if found is None or _has_alternatives(pattern):
         return None
@@ -261,7 +263,8 @@ def find_names(pattern: str) -> list[str] | None:
 
 
 def _extract_names(schema: dict[str, Json], patterns: dict[str, Json]) -> dict[str, Json]:
-    """The patterns less those that are names, which become properties where no other may match them."""
+    """Removes patterns that match fixed names, and declares these as properties if no other pattern may match
+    them. Returns the other patterns."""
     properties = schema.get("properties")
     held = dict(properties) if isinstance(properties, dict) else {}
     named = {pattern: names for pattern in patterns if (names := find_names(pattern))}

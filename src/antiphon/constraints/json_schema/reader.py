@@ -1,7 +1,8 @@
-"""A schema of any draft, read into the keywords of the newest: pure, and in time linear in its length.
+"""Reads a schema of any draft into the keywords of the newest draft. It has no side effects and takes time
+linear in the schema's length.
 
-Draft 2020-12 is what a schema means that names no draft; a form that only an older draft has is read as that
-draft means it. Keywords that no draft has mean nothing, and are noted.
+A schema that names no draft is read as draft 2020-12. A form that only an older draft defines is read as in
+that draft. Keywords that no draft defines have no effect, and are noted.
 """
 
 from collections.abc import Mapping
@@ -29,13 +30,13 @@ from antiphon.constraints.json_schema.schemas import (
 from antiphon.errors import InvalidValue
 
 MAX_DEPTH = 48
-"""Schemas in schemas that a caller may write."""
+"""The most levels of nested schemas in a caller's schema."""
 
 MAX_WRITTEN_DEPTH = 192
-"""Schemas in schemas of one that was written for the compiler: each may be a few."""
+"""The most levels of nested schemas after rewriting: each of the caller's levels may become several."""
 
 MAX_SCHEMAS = 16_384
-"""Schemas in one schema."""
+"""The most schemas in one schema."""
 
 UNKNOWN = "no keyword of that name is known"
 OUTSIDE = "it points to nothing inside this schema, and nothing outside is fetched"
@@ -48,7 +49,7 @@ MANY = ("anyOf", "oneOf", "allOf", "prefixItems")
 
 
 def read_schema(schema: Json, field_name: str, max_depth: int = MAX_DEPTH) -> ReadSchema:
-    """Reads a schema into the keywords of the newest draft. Raises InvalidValue for a value that is no
+    """Reads a schema into the keywords of the newest draft. Raises InvalidValue for a value that is not a
     schema."""
     return _SchemaReader(schema, field_name, max_depth).read()
 
@@ -64,7 +65,7 @@ class _SchemaReader:
         self._document = SchemaDocument(schema, self._draft)
         self._count = 0
         self._names: dict[int, str] = {}
-        """Names of definitions, by the identity of what they define."""
+        """Names of definitions, by the identity of their schemas."""
         self._waiting: list[tuple[str, ReferenceTarget, SchemaPlace]] = []
         self._assertions = AssertionReader(field_name, self._relaxations)
         self._handlers: dict[str, Handler] = {
@@ -84,7 +85,7 @@ class _SchemaReader:
         }
 
     def read(self) -> ReadSchema:
-        """Reads the root, and then all that is referred to."""
+        """Reads the root, then all referenced schemas."""
         document = self._document.root
         root = self._read_one(document.schema, Position(None, 0, document))
         definitions: dict[str, Schema] = {}
@@ -98,7 +99,7 @@ class _SchemaReader:
         return ReadSchema(root, definitions, self._relaxations)
 
     def _find_draft(self, schema: Json) -> Draft | None:
-        """The draft that a schema names, if it names one that is known."""
+        """The draft that a schema names; None if it is unknown."""
         if not isinstance(schema, dict) or "$schema" not in schema:
             return None
         name = schema["$schema"]
@@ -181,7 +182,7 @@ class _SchemaReader:
     def _read_type(self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder) -> None:
         value = schema["type"]
         named = value if isinstance(value, list) else [value]
-        inner = [each for each in named if isinstance(each, dict)]  # draft 3 has schemas there
+        inner = [each for each in named if isinstance(each, dict)]  # draft 3 allows schemas there
         types = [each for each in named if not isinstance(each, dict)]
         if not named or not all(isinstance(each, str) and each in {*TYPES, "any"} for each in types):
             self._assertions.reject("type", at, f"must be one or several of {', '.join(sorted(TYPES))}")
@@ -196,7 +197,7 @@ class _SchemaReader:
     def _read_properties(
         self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder
     ) -> None:
-        """Reads properties; in draft 3 a property itself says that it is required."""
+        """Reads properties; in draft 3 the property itself says whether it is required."""
         value = schema["properties"]
         made.add("properties", self._read_map("properties", value, at))
         if isinstance(value, dict):
@@ -209,7 +210,8 @@ class _SchemaReader:
     def _read_pattern_properties(
         self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder
     ) -> None:
-        """Where a pattern cannot be kept, all names are allowed that no other keyword declares."""
+        """Reads patterns of property names. If a pattern cannot be enforced, all names are allowed that no
+        other keyword declares."""
         kept: dict[str, Json] = {}
         for pattern, each in self._read_map("patternProperties", schema["patternProperties"], at).items():
             compilable = self._assertions.make_compilable_pattern("patternProperties", pattern, at)
@@ -222,8 +224,8 @@ class _SchemaReader:
             made.add("patternProperties", kept)
 
     def _read_items(self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder) -> None:
-        """Reads items. A list is what newer drafts call prefixItems, and `additionalItems` what they call
-        items."""
+        """Reads items. A list of items becomes `prefixItems`, and `additionalItems` becomes `items`, as in
+        newer drafts."""
         value = schema["items"]
         if not isinstance(value, list):
             made.add("items", self._read_one(value, at.step("items")))
@@ -240,7 +242,7 @@ class _SchemaReader:
     def _read_dependencies(
         self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder
     ) -> None:
-        """Reads the schemas in it; the lists of names are the other reader's."""
+        """Reads the schemas in a dependency keyword; `AssertionReader` reads its lists of names."""
         self._assertions.handlers[name](name, schema, at, made)
         value = schema[name]
         entries = value.items() if isinstance(value, dict) else ()
@@ -254,7 +256,7 @@ class _SchemaReader:
     def _read_disallow(
         self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder
     ) -> None:
-        """Draft 3: the refused type, or a list of refused types and schemas."""
+        """Reads draft 3's `disallow`: the refused type, or a list of refused types and schemas."""
         inner = SchemaBuilder()
         self._read_type("type", {"type": schema["disallow"]}, at, inner)
         made.add("not", inner.keywords)

@@ -1,4 +1,4 @@
-"""What references in a schema mean: identifiers, anchors and pointers inside one document, and cycles of
+"""The targets of references in a schema: identifiers, anchors and pointers inside one document, and cycles of
 them.
 
 References to another document are not fetched.
@@ -18,23 +18,23 @@ ONE = frozenset(
 )
 MANY = frozenset("allOf anyOf oneOf prefixItems items extends type disallow".split())
 NAMED = frozenset("properties patternProperties $defs definitions dependentSchemas dependencies".split())
-"""Keywords that hold a schema, a list of them, and schemas by name, in any draft."""
+"""Keywords that contain a schema, a list of them, or schemas by name, in any draft."""
 
 MAX_NESTING = 256
-"""Levels below which no identifier is looked for."""
+"""Nesting levels below which no identifier is searched."""
 
 MAX_IDENTIFIER = 2048
-"""Characters of an identifier. A longer one is nobody's target."""
+"""The most characters of an identifier. A longer one is never a target."""
 
 INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SchemaResource:
-    """A schema with an identifier of its own, or the document."""
+    """A schema with its own identifier, or the document."""
 
     base: str
-    """Its identifier, without a fragment."""
+    """The resource's identifier, without a fragment."""
     schema: Json
 
 
@@ -47,8 +47,8 @@ class ReferenceTarget:
 
 
 class SchemaDocument:
-    """A schema, and where its identifiers and anchors are. Schemas are told apart by identity, so nothing
-    here grows with the length of pointers."""
+    """A schema with its identifiers and anchors. Schemas are distinguished by identity, so the cost does not
+    grow with the length of pointers."""
 
     def __init__(self, root: Json, draft: Draft | None) -> None:
         self._draft = draft
@@ -58,9 +58,9 @@ class SchemaDocument:
         self._inner: dict[int, SchemaResource] = {}
         """Resources in the document, by the identity of their schemas."""
         self._anchors: dict[tuple[str, str], ReferenceTarget] = {}
-        """By resource and name."""
+        """The anchors, by resource and name."""
         self._dynamic: Counter[str] = Counter()
-        """How many dynamic anchors have a name."""
+        """The number of dynamic anchors with each name."""
         self._find_identifiers()
 
     @property
@@ -73,7 +73,7 @@ class SchemaDocument:
         return self._inner.get(id(schema), around)
 
     def find(self, reference: str, resource: SchemaResource) -> ReferenceTarget | None:
-        """The target of a reference in a resource; None where the document does not hold it."""
+        """The target of a reference in a resource; None if the document does not contain it."""
         if reference.startswith("#"):
             uri, fragment = resource.base, reference[1:]
         else:
@@ -90,7 +90,7 @@ class SchemaDocument:
         return self._follow(found, fragment)
 
     def find_dynamic(self, reference: str, resource: SchemaResource) -> ReferenceTarget | None:
-        """The target of a dynamic reference, where no other anchor of its name could take its place."""
+        """The target of a dynamic reference, unless another anchor of its name could replace it."""
         if self._dynamic[reference.partition("#")[2]] > 1:
             return None
         return self.find(reference, resource)
@@ -126,7 +126,7 @@ class SchemaDocument:
                 waiting += [(inner, resource, depth + 1) for inner in _list_inner_schemas(schema)]
 
     def _find_own_identifier(self, schema: Json, base: str, at_root: bool = False) -> str | None:
-        """The identifier that a schema gives itself, without a fragment."""
+        """The identifier that a schema declares, without a fragment."""
         if not isinstance(schema, dict):
             return None
         value = schema.get(self._identifier)
@@ -155,7 +155,7 @@ class SchemaDocument:
 
 
 def _list_inner_schemas(schema: Mapping[str, Json]) -> Iterator[Json]:
-    """The values right inside a schema that may be schemas."""
+    """The direct values of a schema that may be schemas."""
     for name, value in schema.items():
         if name in ONE and isinstance(value, dict):
             yield value
@@ -169,8 +169,8 @@ PREFIX = "#/$defs/"
 
 
 def find_cycle(root: Json, definitions: Mapping[str, Json]) -> str | None:
-    """The name of a definition that must hold for itself to hold, or `#` for the root; None where there is
-    none. No value satisfies such a definition."""
+    """The name of a definition that depends on itself at the same value, or `#` for the root; None if there
+    is none. No value satisfies such a definition."""
     graph = {name: set(_list_targets(each)) for name, each in definitions.items()} | {
         "#": set(_list_targets(root))
     }
@@ -194,7 +194,7 @@ def find_cycle(root: Json, definitions: Mapping[str, Json]) -> str | None:
 
 
 def _list_targets(schema: Json) -> Iterator[str]:
-    """The definitions that have to hold where a schema does."""
+    """The definitions that apply to the same value as the schema."""
     waiting = [schema]
     while waiting:
         each = waiting.pop()

@@ -1,5 +1,5 @@
-"""A schema while it is read: its keywords, its position, what of it is not kept, and how much may be
-concluded."""
+"""A schema during reading: its keywords, its position, the keywords that are lost, and the limit of
+proofs."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -10,15 +10,15 @@ from antiphon.constraints.json_schema.references import SchemaResource
 from antiphon.errors import InvalidValue, UnsupportedParameter
 
 SchemaPlace = tuple["SchemaPlace", str] | None
-"""Where a schema is in its document: the place of the schema around it, and the step from there. Linked,
-since a text of each would grow with the length of names."""
+"""A schema's place in its document: the place of the schema around it, and the step from there. The steps are
+linked, because a text for each schema would grow with the length of names."""
 
 MAX_STEP, MAX_PLACE = 64, 200
-"""Characters of one step, and of a place, that are shown."""
+"""The most characters of one step, and of a place, in a message."""
 
 
 def format_place(place: SchemaPlace) -> str:
-    """A place as a pointer."""
+    """Formats a place as a JSON pointer."""
     steps: list[str] = []
     while place is not None:
         place, step = place
@@ -28,7 +28,7 @@ def format_place(place: SchemaPlace) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Relaxation:
-    """One keyword that is not kept."""
+    """One keyword that the compiled schema does not enforce."""
 
     keyword: str
     place: SchemaPlace
@@ -36,22 +36,22 @@ class Relaxation:
 
 
 class Relaxations:
-    """The keywords of one schema that are not kept, each once."""
+    """The keywords of one schema that are not enforced, each once."""
 
     def __init__(self) -> None:
         self._found: dict[str, Relaxation] = {}
 
     def add(self, keyword: str, place: SchemaPlace, reason: str) -> None:
-        """Notes a keyword, at the first place where it is not kept."""
+        """Notes a keyword, at the first place where it is not enforced."""
         self._found.setdefault(keyword, Relaxation(keyword, place, reason))
 
     def list(self) -> tuple[Relaxation, ...]:
-        """All of them."""
+        """All relaxations."""
         return tuple(self._found.values())
 
 
 def refuse_relaxed(relaxations: Iterable[Relaxation], field: str) -> None:
-    """Raises UnsupportedParameter for the first, if there is one."""
+    """Raises UnsupportedParameter for the first relaxation, if there is one."""
     for each in relaxations:
         raise UnsupportedParameter(
             f"the keyword {each.keyword[:MAX_STEP]} at {format_place(each.place)} of {field} is not "
@@ -61,19 +61,18 @@ def refuse_relaxed(relaxations: Iterable[Relaxation], field: str) -> None:
 
 
 def reject_value(keyword: str, place: SchemaPlace, field: str, problem: str) -> NoReturn:
-    """Raises InvalidValue for a value that no schema may have."""
+    """Raises InvalidValue for a value that is invalid in any schema."""
     raise InvalidValue(f"{keyword} at {format_place(place)} of {field} {problem}", param=field)
 
 
 INEXACT = "$inexact"
-"""Marks a schema that is read as more or less than it says, so that nothing is concluded from what it
-refuses."""
+"""Marks a schema that is read as more or less than it says, so that no proof relies on it."""
 
 PLACE = "$place"
-"""Where a schema is in its document."""
+"""The key of a schema's place in its document."""
 
 HIDDEN = frozenset({INEXACT, PLACE})
-"""What is noted of a schema beside its keywords."""
+"""Notes about a schema that are not keywords."""
 
 Schema = bool | dict[str, Json]
 
@@ -89,14 +88,14 @@ class ReadSchema:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where the reader is."""
+    """The reader's position in the document."""
 
     place: SchemaPlace
     depth: int
     resource: SchemaResource
 
     def step(self, *names: str) -> "Position":
-        """The position of a schema inside."""
+        """The position of an inner schema."""
         place = self.place
         for name in names:
             place = (place, name)
@@ -105,12 +104,12 @@ class Position:
 
 @dataclass
 class SchemaBuilder:
-    """A schema while it is read."""
+    """A schema under construction."""
 
     keywords: dict[str, Json] = field(default_factory=dict)
 
     def add(self, name: str, value: Json) -> None:
-        """Adds a keyword, beside one of that name if there is one."""
+        """Adds a keyword. If the keyword is already there, both apply."""
         if name not in self.keywords:
             self.keywords[name] = value
             return
@@ -126,17 +125,17 @@ class SchemaBuilder:
 
 
 MAX_STEPS = 60_000
-"""Keywords, names and alternatives that are looked at to prove, negate or collect something. What is not
-proved by then is not known."""
+"""The most keywords, names and alternatives that proofs, negations and collections may examine. A statement
+that is unproved by then counts as unknown."""
 
 
 @dataclass
 class Budget:
-    """The steps left for one document, so that no schema takes more than part of a second to read."""
+    """The remaining steps for one document, so that no schema takes more than part of a second to read."""
 
     steps: int = MAX_STEPS
 
     def spend(self, steps: int) -> bool:
-        """Takes so many steps; whether there were enough."""
+        """Takes `steps` steps. Returns whether there were enough."""
         self.steps -= steps
         return self.steps >= 0

@@ -26,7 +26,7 @@ WINDOW = 60.0
 """The seconds of the counting window: after too many deaths within it, a child is not restarted."""
 
 SILENCE = 4.0
-MOST_SILENCES = 5
+MAX_SILENCES = 5
 """The number of successive silent waits after which a process that reports signs of life counts as stuck. A
 loaded machine delays reports by a second or two."""
 
@@ -47,12 +47,12 @@ class Child:
     async def read_reports(self, silence: float = SILENCE) -> AsyncIterator[Status]:
         """Yields the child's reports, until it closes its pipe by ending.
 
-        After its first sign of life, a child must continue to report: after MOST_SILENCES waits of `silence`
+        After its first sign of life, a child must continue to report: after MAX_SILENCES waits of `silence`
         seconds without a report it is stuck, and killed. Several short waits are used, because this process
         may have been stopped itself: then a single wait would end while reports lie unread.
         """
         silences, promised = 0, False
-        while silences < MOST_SILENCES:
+        while silences < MAX_SILENCES:
             try:
                 async with asyncio.timeout(silence if promised else None):
                     line = await self._reader.readline()

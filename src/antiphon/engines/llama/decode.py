@@ -136,7 +136,7 @@ class DecodeLoop:
         self._meters = LoadCounters()
         self._guiding = GuidedSequences()
         self.adapters = context.adapters
-        self.adapter_refs = AdapterRefs(self.adapters, self._forget)
+        self.adapter_refs = AdapterRefs(self.adapters, self._drop_adapter_prefixes)
         """The decode thread owns it; other threads reach it through the inbox."""
         self._submitted = 0
         self._added = 0
@@ -154,15 +154,15 @@ class DecodeLoop:
     def submit(self, stream: SequenceStream) -> None:
         """Queues the stream's sequence. Raises EngineUnavailable when the thread has ended."""
         self._submitted += 1
-        self.inbox.put(partial(self._add, stream))
+        self.inbox.put(partial(self._add_stream, stream))
 
     def close(self, stream: SequenceStream) -> None:
         """Ends the stream's sequence in any phase; its `StreamEnd` follows when that is done."""
-        self.inbox.interrupt(partial(self._close, stream), stream.sequence)
+        self.inbox.put_and_abort(partial(self._close_stream, stream), stream.sequence)
 
     def stop(self) -> None:
         """Ends every sequence, then the thread."""
-        self.inbox.interrupt(self._stop)
+        self.inbox.put_and_abort(self._stop)
 
     def measure_load(self) -> Load:
         """The current counters, each true at some moment of the running step. Raises EngineUnavailable when
@@ -179,25 +179,26 @@ class DecodeLoop:
             while not self._stopping:
                 self._run_commands()
                 if not self._stopping:
-                    self._step()
+                    self._run_step()
         except Exception as defect:  # noqa: BLE001 - the engine adapter's border
             log_thread_end("the decode thread", defect)
         self.inbox.close()
         for command in self.inbox.take_all():
             command()
         self._end_all()
-        self._flush()
+        self._deliver_events()
 
     def _run_commands(self) -> None:
         """Carries out the commands of other threads. It waits for one if there is nothing to compute."""
         if not self._streams:
             apply_changes(self._context, self._scheduler.take_changes())
-            self._flush()
+            self._deliver_events()
             self.inbox.wait()()
         for command in self.inbox.take_all():
             command()
 
-    def _add(self, stream: SequenceStream) -> None:
+    def _add_stream(self, stream: SequenceStream) -> None:
+        """Queues a sequence, or reports its refusal."""
         self._added += 1
         adapter = stream.sequence.request.adapter
         refusal = self.adapter_refs.find_refusal(adapter) or self._scheduler.add(
@@ -209,25 +210,27 @@ class DecodeLoop:
         self.adapter_refs.acquire(adapter)
         self._streams[stream.sequence] = stream
 
-    def _close(self, stream: SequenceStream) -> None:
+    def _close_stream(self, stream: SequenceStream) -> None:
         if stream.sequence in self._streams:
-            self._release(stream.sequence, StreamEnd())
+            self._release_sequence(stream.sequence, StreamEnd())
 
     def _stop(self) -> None:
         self._stopping = True
 
     def _end_all(self) -> None:
+        """Ends every sequence when the thread stops."""
         for sequence in tuple(self._streams):
             gone = EngineDied if sequence.started else EngineUnavailable
-            self._release(sequence, StreamEnd(gone("the engine has stopped")))
+            self._release_sequence(sequence, StreamEnd(gone("the engine has stopped")))
 
-    def _step(self) -> None:
+    def _run_step(self) -> None:
+        """Plans one step and carries out its calls."""
         self._follow_constraints()
         began = self._clock()
         plan = self._scheduler.plan(self._compute_budget(), began)
-        self._prepare(plan)
+        self._announce_admitted(plan)
         for call in plan.calls:
-            if not self._run(call) or (call.spans and self._should_replan(began)):
+            if not self._run_call(call) or (call.spans and self._should_replan(began)):
                 break
 
     def _follow_constraints(self) -> None:
@@ -237,12 +240,12 @@ class DecodeLoop:
             return
         self._guiding.await_answers(running)
         for sequence, error in self._guiding.find_failed(running):
-            self._release(sequence, StreamEnd(error), keep=False)
+            self._release_sequence(sequence, StreamEnd(error), keep=False)
         if (kept := self._guiding.take_ready_rows()) is not None:
-            self._accept(*kept, self._clock())
+            self._draw_tokens(*kept, self._clock())
         for sequence, tokens in self._guiding.collect_forced(self._scheduler.list_running()):
             self._take_forced(sequence, tokens)
-        self._flush()
+        self._deliver_events()
 
     def _take_forced(self, sequence: TokenSequence, tokens: tuple[int, ...]) -> None:
         """Appends forced tokens to a sequence, until one ends it."""
@@ -251,12 +254,12 @@ class DecodeLoop:
             cause = guard(sequence.accept_forced, tokens[said], self._ends)
             said += 1
         if isinstance(cause, AntiphonError):
-            self._release(sequence, StreamEnd(cause), keep=False)
+            self._release_sequence(sequence, StreamEnd(cause), keep=False)
             return
-        self._send(sequence, Steps(tokens[:said]))
+        self._queue_event(sequence, Steps(tokens[:said]))
         self._meters.count_drawn(sequence.request.adapter, said)
         if cause is not None:
-            self._finish(sequence, cause)
+            self._finish_sequence(sequence, cause)
 
     def _compute_budget(self) -> int:
         """The number of prompt tokens for the next step: fewer while other sequences wait for their next
@@ -271,18 +274,21 @@ class DecodeLoop:
         late = self._clock() - began > self._scheduler.policy.step_latency
         return not self.inbox.is_empty or (late and self._scheduler.has_decoding())
 
-    def _prepare(self, plan: StepPlan) -> None:
+    def _announce_admitted(self, plan: StepPlan) -> None:
+        """Applies the plan's cache changes and sends SequenceStarted for admitted sequences."""
         apply_changes(self._context, plan.changes)
         now = self._clock()
         for sequence in plan.admitted:
             queued = now - self._streams[sequence].began
             self._meters.queue.add(queued)
-            self._send(sequence, SequenceStarted(sequence.prompt_length, sequence.shared_tokens, queued))
+            self._queue_event(
+                sequence, SequenceStarted(sequence.prompt_length, sequence.shared_tokens, queued)
+            )
             if sequence.is_complete:
-                self._finish(sequence, StopCause.LENGTH)
-        self._flush()
+                self._finish_sequence(sequence, StopCause.LENGTH)
+        self._deliver_events()
 
-    def _run(self, call: DecodeCall) -> bool:
+    def _run_call(self, call: DecodeCall) -> bool:
         """Carries out one call. Returns whether it was computed and the cache that it relies on is still
         valid."""
         if not self._use_adapter(call.adapter):
@@ -299,8 +305,8 @@ class DecodeLoop:
                 self._pace = PACE_MEMORY * self._pace + (1 - PACE_MEMORY) * pace if self._pace else pace
             self._advance(call, now)
         elif status != DecodeStatus.NO_ROOM or not self._scheduler.make_room(rows):
-            self._undo(call, status)
-        self._flush()
+            self._undo_call(call, status)
+        self._deliver_events()
         return status == DecodeStatus.DONE and cleanings == self._cleanings
 
     def _use_adapter(self, adapter: str | None) -> bool:
@@ -308,17 +314,20 @@ class DecodeLoop:
         try:
             self.adapters.use(adapter)
         except EngineError as error:
-            self._end_adapted(adapter, error.message)
+            self._end_sequences_with(adapter, error.message)
             return False
         return True
 
-    def _end_adapted(self, adapter: str | None, fault: str) -> None:
+    def _end_sequences_with(self, adapter: str | None, fault: str) -> None:
+        """Ends the running sequences of an adapter with an error."""
         for sequence in self._scheduler.list_running():
             if sequence.request.adapter == adapter:
-                self._release(sequence, StreamEnd(EngineError(fault)), keep=False)
-        self._flush()
+                self._release_sequence(sequence, StreamEnd(EngineError(fault)), keep=False)
+        self._deliver_events()
 
     def _decode(self, rows: int, call: DecodeCall) -> int:
+        """Computes the batch. A cancellation may abort it, unless its adapter is untested or the previous
+        decode was aborted."""
         spared = any(victim.phase is not SequencePhase.OVER for victim in self._aborted)
         trusted = call.adapter is None or self.adapter_refs.is_proved(call.adapter)
         abortable = call.list_abortable() if trusted and not spared else frozenset()
@@ -327,14 +336,14 @@ class DecodeLoop:
         self._meters.steps += 1
         return status
 
-    def _undo(self, call: DecodeCall, status: int) -> None:
+    def _undo_call(self, call: DecodeCall, status: int) -> None:
         """Frees the cells of an incomplete call; a failure ends its sequences."""
         free_cells(self._context, call)
         if status == DecodeStatus.ABORTED:
             return
         failure = build_batch_error(status)
         for sequence in call.list_sequences():
-            self._release(sequence, StreamEnd(failure), keep=False)
+            self._release_sequence(sequence, StreamEnd(failure), keep=False)
 
     # --- what comes of a call
 
@@ -362,44 +371,44 @@ class DecodeLoop:
         if not outputs:
             return
         logits = self._context.read_logits(outputs)
-        if call.adapter is not None and not self._is_sound(call.adapter, logits):
+        if call.adapter is not None and not self._check_adapter_output(call.adapter, logits):
             return
         at = len(owners)
         self._meters.count_drawn(call.adapter, sum(owner is not None for owner in owners))
-        self._accept(owners, logits[:at], now)
+        self._draw_tokens(owners, logits[:at], now)
         for span in scored:
-            self._score(span, logits[at : at + span.stop - span.start])
+            self._send_prompt_scores(span, logits[at : at + span.stop - span.start])
             at += span.stop - span.start
 
-    def _score(self, span: PromptSpan, logits: Logits) -> None:
+    def _send_prompt_scores(self, span: PromptSpan, logits: Logits) -> None:
         """Sends the scores of the tokens that follow a span's tokens."""
         sequence, last = span.sequence, min(span.stop + 1, span.sequence.prompt_length)
         asked = np.frombuffer(sequence.tokens[span.start + 1 : last], np.int32)
         width = sequence.request.prompt_logprobs or 0
         found = guard(score_prompt, logits[: len(asked)], asked, width)
         if isinstance(found, AntiphonError):
-            self._release(sequence, StreamEnd(found), keep=False)
+            self._release_sequence(sequence, StreamEnd(found), keep=False)
             if isinstance(found, EngineError):
                 self._clear_cache()
             return
         sequence.scored_tokens = span.stop
-        self._send(sequence, PromptScores(span.start + 1, *found))
+        self._queue_event(sequence, PromptScores(span.start + 1, *found))
         if sequence.is_complete:
-            self._finish(sequence, StopCause.LENGTH)
+            self._finish_sequence(sequence, StopCause.LENGTH)
 
-    def _accept(self, owners: list[TokenSequence | None], logits: Logits, now: float) -> None:
+    def _draw_tokens(self, owners: list[TokenSequence | None], logits: Logits, now: float) -> None:
         """Draws a token for each row and appends it to the row's sequence."""
         before: Counter[float] = Counter()
         owners, errors = self._guiding.set_masks(owners, logits)
         for guided, error in errors.items():
-            self._release(guided, StreamEnd(error), keep=False)
+            self._release_sequence(guided, StreamEnd(error), keep=False)
         drawings = [None if owner is None else owner.sampling_state for owner in owners]
         results = self._sampler.draw(logits, drawings) if owners else []
         for sequence, found in zip(owners, results, strict=True):
             if sequence is None or found is None:
                 continue
             if isinstance(found, AntiphonError):
-                self._release(sequence, StreamEnd(found), keep=False)
+                self._release_sequence(sequence, StreamEnd(found), keep=False)
                 continue
             stream = self._streams[sequence]
             before[stream.last_token_at] += 1
@@ -408,9 +417,9 @@ class DecodeLoop:
             stream.last_token_at = now
             cause = sequence.accept(found.token, self._ends)
             scored = () if found.logprob is None else ((found.logprob,), (found.alternatives,))
-            self._send(sequence, Steps((found.token,), *scored))
+            self._queue_event(sequence, Steps((found.token,), *scored))
             if cause is not None:
-                self._finish(sequence, cause)
+                self._finish_sequence(sequence, cause)
             elif sequence.guide is not None:
                 sequence.guide.advance(found.token)
         for said in filter(None, before):
@@ -418,11 +427,11 @@ class DecodeLoop:
         if any(isinstance(found, EngineError) for found in results):
             self._clear_cache()
 
-    def _is_sound(self, adapter: str, logits: Logits) -> bool:
+    def _check_adapter_output(self, adapter: str, logits: Logits) -> bool:
         """Whether a call with an adapter gave finite numbers. If not, ends the sequences that use it."""
         sound = bool(np.isfinite(logits.max(axis=1)).all())
         if not self.adapter_refs.record_result(adapter, sound):
-            self._end_adapted(adapter, NO_NUMBERS)
+            self._end_sequences_with(adapter, NO_NUMBERS)
             self._clear_cache()
         return sound
 
@@ -433,18 +442,19 @@ class DecodeLoop:
         self._context.clear()
         self._cleanings += 1
 
-    def _forget(self, adapter: str) -> None:
+    def _drop_adapter_prefixes(self, adapter: str) -> None:
         """Drops the prefixes that were computed with a removed adapter."""
         self._scheduler.layout.forget(adapter)
         self._meters.by_adapter.pop(adapter, None)
 
-    def _finish(self, sequence: TokenSequence, cause: StopCause) -> None:
+    def _finish_sequence(self, sequence: TokenSequence, cause: StopCause) -> None:
+        """Ends a complete sequence, then reports SequenceFinished."""
         counts = Counts(sequence.prompt_length, sequence.completion_tokens, sequence.shared_tokens)
         stream = self._streams[sequence]
-        self._release(sequence, None)
+        self._release_sequence(sequence, None)
         self._outbox += (stream, SequenceFinished(cause, counts)), (stream, StreamEnd())
 
-    def _release(self, sequence: TokenSequence, ended: StreamEnd | None, keep: bool = True) -> None:
+    def _release_sequence(self, sequence: TokenSequence, ended: StreamEnd | None, keep: bool = True) -> None:
         """Frees all resources of a sequence, then reports its end."""
         if sequence.guide is not None:
             sequence.guide.abandon()
@@ -455,10 +465,11 @@ class DecodeLoop:
         if ended is not None:
             self._outbox.append((stream, ended))
 
-    def _send(self, sequence: TokenSequence, event: TokenEvent) -> None:
+    def _queue_event(self, sequence: TokenSequence, event: TokenEvent) -> None:
+        """Queues an event for the next delivery."""
         self._outbox.append((self._streams[sequence], event))
 
-    def _flush(self) -> None:
+    def _deliver_events(self) -> None:
         """Delivers all pending events in one call."""
         if self._outbox:
             self._post(self._outbox)

@@ -53,7 +53,7 @@ Rows = NDArray[np.float32]
 class EmbeddingStream(EventMailbox[EmbeddingEvent]):
     """One request: its texts and their progress. The embedding thread owns all of it except the mailbox."""
 
-    __slots__ = ("actor", "gone", "made", "taken", "texts")
+    __slots__ = ("actor", "is_over", "sent", "taken", "texts")
     priority = 0
 
     def __init__(self, request: EmbedRequest, began: float) -> None:
@@ -62,9 +62,9 @@ class EmbeddingStream(EventMailbox[EmbeddingEvent]):
         self.texts = [array("i", text) for text in request.texts]
         self.taken = 0
         """The number of texts that are computed, or are in the running step."""
-        self.made = 0
+        self.sent = 0
         """The number of texts whose vectors were sent."""
-        self.gone = False
+        self.is_over = False
         """Whether the request was closed or has failed."""
 
 
@@ -108,15 +108,15 @@ class EmbeddingLoop:
     def submit(self, answer: EmbeddingStream) -> None:
         """Queues the request. Raises EngineUnavailable when the thread has ended."""
         self._submitted += 1
-        self._inbox.put(partial(self._add, answer))
+        self._inbox.put(partial(self._add_stream, answer))
 
     def close(self, answer: EmbeddingStream) -> None:
         """Ends the request in any state; its `StreamEnd` follows when that is done."""
-        self._inbox.interrupt(partial(self._end, answer, StreamEnd()), answer)
+        self._inbox.put_and_abort(partial(self._end, answer, StreamEnd()), answer)
 
     def stop(self) -> None:
         """Ends every request, then the thread."""
-        self._inbox.interrupt(self._stop)
+        self._inbox.put_and_abort(self._stop)
 
     def measure_load(self) -> Load:
         """The current counters, each true at some moment of the running step; sequences are texts. Raises
@@ -144,7 +144,7 @@ class EmbeddingLoop:
             while not self._stopping:
                 self._run_commands()
                 if not self._stopping:
-                    self._step()
+                    self._run_step()
         except Exception as defect:  # noqa: BLE001 - the engine adapter's border
             log_thread_end("the embedding thread", defect)
         self._inbox.close()
@@ -153,17 +153,18 @@ class EmbeddingLoop:
         for answer in tuple(self._active):
             gone = EngineDied if answer.taken else EngineUnavailable
             self._end(answer, StreamEnd(gone("the engine has stopped")))
-        self._flush()
+        self._deliver_events()
 
     def _run_commands(self) -> None:
         """Carries out the commands of other threads. It waits for one if there is nothing to compute."""
         if not self._queue:
-            self._flush()
+            self._deliver_events()
             self._inbox.wait()()
         for command in self._inbox.take_all():
             command()
 
-    def _add(self, answer: EmbeddingStream) -> None:
+    def _add_stream(self, answer: EmbeddingStream) -> None:
+        """Queues a request, or reports its refusal."""
         self._added += 1
         refusal = self._queue.refusal(answer, self._clock(), 0 if self._queue else 1)
         if refusal is not None:
@@ -180,7 +181,7 @@ class EmbeddingLoop:
         if answer not in self._active:
             return
         del self._active[answer]
-        answer.gone = True
+        answer.is_over = True
         if answer.taken < len(answer.texts):
             self._queue.remove(answer)
         self._queue.note_end(self._clock())
@@ -188,21 +189,21 @@ class EmbeddingLoop:
 
     # --- one step
 
-    def _step(self) -> None:
+    def _run_step(self) -> None:
         batch = self._select_batch()
         if not batch:
             return
-        self._announce(batch)
+        self._announce_started(batch)
         found = guard(self._compute, batch)
         if isinstance(found, AntiphonError) and len(batch) > 1:
             for answer, text in batch:
-                if not answer.gone:
-                    self._settle([(answer, text)], guard(self._compute, [(answer, text)]))
+                if not answer.is_over:
+                    self._finish_batch([(answer, text)], guard(self._compute, [(answer, text)]))
         else:
-            self._settle(batch, found)
-        self._flush()
+            self._finish_batch(batch, found)
+        self._deliver_events()
 
-    def _settle(
+    def _finish_batch(
         self, batch: list[tuple[EmbeddingStream, "array[int]"]], found: tuple[int, Rows] | AntiphonError
     ) -> None:
         """Sends the computed vectors; a failure ends the requests of the batch."""
@@ -236,7 +237,7 @@ class EmbeddingLoop:
             answer.taken += 1
         return batch
 
-    def _announce(self, batch: list[tuple[EmbeddingStream, "array[int]"]]) -> None:
+    def _announce_started(self, batch: list[tuple[EmbeddingStream, "array[int]"]]) -> None:
         """Sends SequenceStarted to requests whose first text is in this batch."""
         now = self._clock()
         for answer in dict.fromkeys(answer for answer, _ in batch):
@@ -245,9 +246,10 @@ class EmbeddingLoop:
             self._waits.add(now - answer.began)
             tokens = sum(map(len, answer.texts))
             self._outbox.append((answer, SequenceStarted(tokens, 0, now - answer.began)))
-        self._flush()
+        self._deliver_events()
 
     def _compute(self, batch: list[tuple[EmbeddingStream, "array[int]"]]) -> tuple[int, Rows]:
+        """Computes the vectors of a batch; a lone request can abort it."""
         texts, answers = [text for _, text in batch], frozenset(answer for answer, _ in batch)
         # A step of several requests is short and serves the others too, so only the end of a lone request
         # aborts it.
@@ -273,12 +275,12 @@ class EmbeddingLoop:
             if not usable[mine].all():
                 self._end(answer, StreamEnd(EngineError("the model made no vector of one of these texts")))
                 continue
-            self._outbox.append((answer, Vectors(answer.made, units[mine].tobytes())))
-            answer.made += len(mine)
-            if answer.made == len(answer.texts):
+            self._outbox.append((answer, Vectors(answer.sent, units[mine].tobytes())))
+            answer.sent += len(mine)
+            if answer.sent == len(answer.texts):
                 self._end(answer, StreamEnd())
 
-    def _flush(self) -> None:
+    def _deliver_events(self) -> None:
         if self._outbox:
             self._post(self._outbox)
             self._outbox = []

@@ -46,10 +46,10 @@ class GuidedSequences:
             guide = waiting[0].guide
             if guide is None:
                 break
-            guide.workers.answered.clear()
+            guide.workers.answer_ready.clear()
             waiting = [one for one in waiting if self._is_waiting(one)]
             if waiting:
-                guide.workers.answered.wait(left)
+                guide.workers.answer_ready.wait(left)
         for sequence in running:
             if sequence.guide is not None:
                 sequence.guide.note_settled()

@@ -22,7 +22,7 @@ from antiphon.engines.llama.libllama.context import KV_TYPES, ContextSizes, Deco
 from antiphon.engines.llama.libllama.library import find_library
 from antiphon.engines.llama.libllama.model import NativeModel
 from antiphon.engines.llama.machine import choose_thread_count
-from antiphon.engines.llama.sequence import MOST_IDS, SchedulingPolicy
+from antiphon.engines.llama.sequence import MAX_IDS, SchedulingPolicy
 from antiphon.errors import LoadError
 
 MICRO_ROWS = 512
@@ -79,8 +79,8 @@ def load_model(spec: LoadSpec) -> LoadedGenerator:
 
 def require_valid_spec(spec: LoadSpec) -> None:
     """Raises LoadError for values that no model supports."""
-    if not 1 <= spec.sequences <= MOST_IDS:
-        raise LoadError(f"the number of sequences is {spec.sequences}; it must be from 1 to {MOST_IDS}")
+    if not 1 <= spec.sequences <= MAX_IDS:
+        raise LoadError(f"the number of sequences is {spec.sequences}; it must be from 1 to {MAX_IDS}")
     if spec.kv_type not in KV_TYPES:
         raise LoadError(f"the KV type is {spec.kv_type!r}; it must be one of {', '.join(KV_TYPES)}")
     if spec.prefill_chunk < 1:
@@ -148,7 +148,7 @@ def choose_sizes(spec: LoadSpec, model: NativeModel) -> ContextSizes:
             "lower the context length or the number of sequences"
         )
     keeps = spec.keep_prefixes and not has_streams(spec)
-    ids = max(spec.sequences, min(MOST_IDS, count_logit_rows(model.size))) if keeps else spec.sequences
+    ids = max(spec.sequences, min(MAX_IDS, count_logit_rows(model.size))) if keeps else spec.sequences
     rows = min(spec.prefill_chunk + spec.sequences, total)
     return ContextSizes(
         cells=cells if has_streams(spec) else total,
@@ -191,7 +191,7 @@ def build_policy(spec: LoadSpec, context: NativeContext, vocabulary: int) -> Sch
         queue=spec.queue,
         queue_per_actor=spec.queue_per_actor,
         keeps_prefixes=spec.keep_prefixes,
-        most_kept=context.shape.cells // KEPT_PART,
+        max_kept_cells=context.shape.cells // KEPT_PART,
         quantum=spec.quantum,
         min_turn=TURN,
     )

@@ -47,7 +47,7 @@ class CommandInbox:
                 raise EngineUnavailable("the engine has stopped; try again soon")
             self._commands.put(command)
 
-    def interrupt(self, command: Command, leaving: object | None = None) -> None:
+    def put_and_abort(self, command: Command, leaving: object | None = None) -> None:
         """Adds a command that may abort the running decode: if the end of `leaving` aborts it, or, without
         `leaving`, if the end of any sequence does."""
         with self._lock:
@@ -55,7 +55,7 @@ class CommandInbox:
                 self._context.abort()
             self._commands.put(command)
 
-    def ask(self, work: Callable[[], Result]) -> Future[Result]:
+    def run_on_thread(self, work: Callable[[], Result]) -> Future[Result]:
         """Runs work on the decode thread between two steps. Raises EngineUnavailable when the thread has
         ended."""
         answer: Future[Result] = Future()

@@ -77,13 +77,13 @@ class SequenceQueue(FairQueue[TokenSequence]):
             if not self._groups[sequence.group]:
                 del self._groups[sequence.group]
 
-    def list_in_turn(self, held: Mapping[str, int]) -> Iterator[TokenSequence]:
+    def list_in_turn(self, place_counts: Mapping[str, int]) -> Iterator[TokenSequence]:
         """All sequences in the order in which to try them: callers with the fewest places first, equal
         callers by turn. `held` counts the places of each caller that has any. The queue may change during the
         iteration."""
         yield from tuple(self._preempted)
         lines = [tuple(line) for line in self._lines.values()]
-        order = [(held.get(line[0].actor, 0), turn, 0) for turn, line in enumerate(lines)]
+        order = [(place_counts.get(line[0].actor, 0), turn, 0) for turn, line in enumerate(lines)]
         heapify(order)
         while order:
             places, turn, at = order[0]
@@ -103,21 +103,23 @@ class SequenceQueue(FairQueue[TokenSequence]):
             one.queued_at <= moment for one in self._preempted
         )
 
-    def list_firsts(self, is_held: Callable[[TokenSequence], bool]) -> Iterator[TokenSequence]:
-        """The first sequence of each caller, in the order of turns, without those for which `is_held` is
-        true."""
-        yield from (one for one in self._preempted if not is_held(one))
+    def list_first_in_line(
+        self, waits_for_prompt: Callable[[TokenSequence], bool]
+    ) -> Iterator[TokenSequence]:
+        """The first sequence of each caller, in the order of turns. It skips those for which
+        `waits_for_prompt` is true."""
+        yield from (one for one in self._preempted if not waits_for_prompt(one))
         for line in self._lines.values():
-            first = next((one for one in line if not is_held(one)), None)
+            first = next((one for one in line if not waits_for_prompt(one)), None)
             if first is not None:
                 yield first
 
 
-PATIENCE = 0.25
+YIELD_DELAY = 0.25
 """Seconds that a caller waits before another must yield: a place may become free by itself."""
-LEAST_RUN = 1.0
+MIN_RUN_SECONDS = 1.0
 """Seconds that a sequence runs before it may yield."""
-LEAST_TOKENS = 16
+MIN_NEW_TOKENS = 16
 """New tokens that a sequence makes before it may yield again, apart from recomputed ones, so each sequence
 ends."""
 
@@ -127,13 +129,13 @@ def choose_exchange(
     waiting: SequenceQueue,
     policy: SchedulingPolicy,
     now: float,
-    is_held: Callable[[TokenSequence], bool],
+    waits_for_prompt: Callable[[TokenSequence], bool],
 ) -> tuple[TokenSequence, TokenSequence] | None:
     """Chooses a waiting sequence to get a place, and the running one to yield it: the newest of the caller
     with the largest share. Shares are counted in places while all are taken, otherwise in cells. A caller
-    yields only what exceeds its share. `is_held`: whether a sequence waits for another's prompt and needs no
-    place."""
-    if not waiting.has_waited_since(now - PATIENCE):
+    yields only what exceeds its share. `waits_for_prompt`: whether a sequence waits for
+    another's prompt and needs no place."""
+    if not waiting.has_waited_since(now - YIELD_DELAY):
         return None
     callers = len({one.actor for one in running} | waiting.list_actors())
     if callers < 2:
@@ -148,19 +150,19 @@ def choose_exchange(
     givers = [
         one
         for one in running
-        if held[one.actor] - (1 if is_full else len(one.tokens)) >= share and _may_yield(one, policy, now)
+        if held[one.actor] - (1 if is_full else len(one.tokens)) >= share and _can_yield(one, policy, now)
     ]
     if not givers:
         return None
-    for taker in waiting.list_firsts(is_held):
-        if held[taker.actor] < share and now - taker.queued_at >= PATIENCE:
+    for taker in waiting.list_first_in_line(waits_for_prompt):
+        if held[taker.actor] < share and now - taker.queued_at >= YIELD_DELAY:
             return taker, max(givers, key=lambda one: (held[one.actor], one.arrival))
     return None
 
 
-def _may_yield(one: TokenSequence, policy: SchedulingPolicy, now: float) -> bool:
+def _can_yield(one: TokenSequence, policy: SchedulingPolicy, now: float) -> bool:
     """Whether it ran long enough and made progress. Exact mode cannot recompute a scored prompt identically,
     because its chunks may have been shorter."""
     if policy.exact and one.request.prompt_logprobs is not None:
         return False
-    return now - one.running_since >= LEAST_RUN and one.computed - one.furthest >= LEAST_TOKENS
+    return now - one.running_since >= MIN_RUN_SECONDS and one.computed - one.max_computed >= MIN_NEW_TOKENS

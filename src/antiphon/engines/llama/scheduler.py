@@ -57,7 +57,7 @@ class Scheduler:
         if policy.has_streams:
             self.layout = self._streams = StreamLayout(policy)
         else:
-            self.layout = PoolLayout(policy.ids, policy.cells, policy.most_kept)
+            self.layout = PoolLayout(policy.ids, policy.cells, policy.max_kept_cells)
         self._running: dict[TokenSequence, None] = {}
         """The running sequences, in order of admission."""
         self._arrivals = 0
@@ -148,7 +148,7 @@ class Scheduler:
         """Queues all running sequences again from the beginning, because the cache contents are invalid. The
         caller clears the cache."""
         for sequence in tuple(self._running):
-            self._put_back(sequence, False)
+            self._requeue(sequence, False)
         self.layout.forget_all()
         self.layout.changes.clear()
 
@@ -159,14 +159,14 @@ class Scheduler:
         if not self.waiting or len(self._running) >= self.policy.sequences or self._crowded:
             return
         for sequence in self.waiting.list_in_turn(Counter(one.actor for one in self._running)):
-            if self._still_waits(sequence):
+            if self._is_still_waiting(sequence):
                 continue
             match = self.layout.match(sequence)
             if self._wait_for_another(sequence, match):
                 continue
             if not self._fits(sequence, match):
                 return
-            self._start(sequence, match, plan)
+            self._start_sequence(sequence, match, plan)
             if len(self._running) >= self.policy.sequences:
                 return
 
@@ -174,7 +174,9 @@ class Scheduler:
         """Makes a caller with more than its share yield one place to a waiting caller with less."""
         if not self.waiting or self._crowded:
             return
-        found = choose_exchange(self._running.keys(), self.waiting, self.policy, self._now, self._still_waits)
+        found = choose_exchange(
+            self._running.keys(), self.waiting, self.policy, self._now, self._is_still_waiting
+        )
         if found is None:
             return
         taker, giver = found
@@ -185,9 +187,10 @@ class Scheduler:
         self.tally.preemptions += 1
         match = self.layout.match(taker)
         if self._fits(taker, match):
-            self._start(taker, match, plan)
+            self._start_sequence(taker, match, plan)
 
-    def _start(self, sequence: TokenSequence, match: PrefixMatch, plan: StepPlan) -> None:
+    def _start_sequence(self, sequence: TokenSequence, match: PrefixMatch, plan: StepPlan) -> None:
+        """Moves a sequence from the queue into the batch; reports its first admission in the plan."""
         self.waiting.admit(sequence)
         self.layout.admit(sequence, match)
         self._running[sequence] = None
@@ -201,7 +204,9 @@ class Scheduler:
         self.tally.cached_tokens += match.length
         plan.admitted.append(sequence)
 
-    def _still_waits(self, sequence: TokenSequence) -> bool:
+    def _is_still_waiting(self, sequence: TokenSequence) -> bool:
+        """Whether a sequence still waits for another's prompt. It stops waiting when that prompt is
+        computed."""
         other = sequence.waits_for
         if other is None:
             return False
@@ -246,18 +251,19 @@ class Scheduler:
         if len(self._running) < 2:
             return False
         youngest = max(self._running, key=lambda sequence: sequence.arrival)
-        self._put_back(youngest, True)
+        self._requeue(youngest, True)
         self.tally.preemptions += 1
         return True
 
-    def _put_back(self, sequence: TokenSequence, keep: bool) -> None:
+    def _requeue(self, sequence: TokenSequence, keep: bool) -> None:
+        """Preempts a running sequence: releases its cells and queues it again."""
         self._release(sequence, keep)
         self.waiting.put_back(sequence)
 
     def _release(self, sequence: TokenSequence, keep: bool) -> None:
         """Removes a sequence from the batch and releases its cells."""
         del self._running[sequence]
-        sequence.furthest = max(sequence.furthest, sequence.computed)
+        sequence.max_computed = max(sequence.max_computed, sequence.computed)
         sequence.queued_at = self._now
         self.layout.release(sequence, keep)
 
@@ -267,7 +273,7 @@ class Scheduler:
         """Builds the calls of this step; preempts sequences when cells run out."""
         while True:
             mine = self._select_turn()
-            decoding = [one for one in mine if self._is_row(one) and one.request.max_tokens]
+            decoding = [one for one in mine if self._is_decode_row(one) and one.request.max_tokens]
             decoding = [one for one in decoding if not one.is_undecided or one.computed < len(one.tokens) - 1]
             room = self.layout.count_available(PrefixMatch(0)) - len(decoding)
             if (room < 0 or (room == 0 and not decoding and mine)) and self._preempt():
@@ -308,18 +314,24 @@ class Scheduler:
             return list(self._running)
         return [one for one in self._running if one.request.adapter == self._adapter]
 
-    def _is_row(self, one: TokenSequence) -> bool:
+    def _is_decode_row(self, one: TokenSequence) -> bool:
         """Whether its next token is a decode row: the last token, and in exact mode also tokens that were
         decode rows before preemption, since rows of chunks have other bits."""
         at = one.computed
         if at == len(one.tokens) - 1:
             return True
-        return self.policy.exact and one.prompt_length - 1 <= at < one.furthest and at not in one.forced_spans
+        return (
+            self.policy.exact
+            and one.prompt_length - 1 <= at < one.max_computed
+            and at not in one.forced_spans
+        )
 
-    def _build_spans(self, mine: list[TokenSequence], budget: int) -> Iterator[PromptSpan]:
+    def _build_spans(self, sequences: list[TokenSequence], budget: int) -> Iterator[PromptSpan]:
         """Builds prompt spans up to the budget, at least one. The order alternates between the shortest
         remaining prompt and the oldest sequence, so short prompts do not wait and long ones progress."""
-        order = [one for one in mine if one.computed < len(one.tokens) - 1 and not self._is_row(one)]
+        order = [
+            one for one in sequences if one.computed < len(one.tokens) - 1 and not self._is_decode_row(one)
+        ]
         if self._steps % 2:
             order.sort(key=lambda sequence: len(sequence.tokens) - sequence.computed)
         left, scored = budget, self.policy.scored_rows

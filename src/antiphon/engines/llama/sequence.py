@@ -40,11 +40,11 @@ class TokenSequence:
         "computed",
         "followers",
         "forced_spans",
-        "furthest",
         "group",
         "guide",
         "id",
         "key",
+        "max_computed",
         "max_length",
         "priority",
         "prompt_length",
@@ -84,7 +84,7 @@ class TokenSequence:
         """Its number in order of queueing; a higher number is younger."""
         self.queued_at = self.running_since = 0.0
         """The time at which it began to wait, and to run."""
-        self.furthest = 0
+        self.max_computed = 0
         """The number of its tokens that were computed at its last preemption."""
         self.forced_spans: dict[int, int] = {}
         """The starts and ends of forced token spans after the prompt, which one call computed."""
@@ -192,16 +192,16 @@ def find_common_end(one: "array[int]", other: "array[int]", start: int, stop: in
     return start + first if differ[first] else stop
 
 
-LEAST_PACE = 1280
+MIN_PACE = 1280
 """The fewest prompt tokens for each second of `step_latency`, however slow the machine is. Each step reads
 all weights once more for the generating sequences. That costs as much as five prompt tokens: 4 % of a chunk
 of 128."""
 
-MOST_PATIENCE = 4
+MAX_STEP_FACTOR = 4
 """The most that a step's prompt time is multiplied by. The factor is the number of arriving prompts: the more
 sequences wait for their first token, the more a step of few rows costs."""
 
-MOST_IDS = 256
+MAX_IDS = 256
 """llama.cpp's own limit of sequence ids."""
 
 
@@ -220,7 +220,7 @@ class SchedulingPolicy:
     exact: bool = False
     layout: KVLayout = KVLayout.POOL
     """How cells are given to sequences; `exact` implies STREAMS."""
-    ids: int = MOST_IDS
+    ids: int = MAX_IDS
     """The number of native sequence ids. A pool has more than `sequences`, since each kept prefix needs one;
     streams have as many as `sequences`."""
     row_counts: tuple[int, ...] = ()
@@ -234,7 +234,7 @@ class SchedulingPolicy:
     queue_per_actor: int = 256
     keeps_prefixes: bool = True
     """Whether computed prefixes stay for later requests."""
-    most_kept: int | None = None
+    max_kept_cells: int | None = None
     """The most cells of a pool that may be kept, since every step's rows pass over each of them. None:
     all."""
     quantum: int = 4
@@ -246,8 +246,8 @@ class SchedulingPolicy:
     def compute_prompt_budget(self, coming: int, pace: float) -> int:
         """The number of prompt tokens of a step while other sequences wait for their next token. `coming`:
         the number of arriving prompts. `pace`: seconds that one prompt token takes; 0 while unknown."""
-        rate = max(LEAST_PACE, 1 / pace) if pace else LEAST_PACE
-        patience = self.step_latency * max(1, min(MOST_PATIENCE, coming))
+        rate = max(MIN_PACE, 1 / pace) if pace else MIN_PACE
+        patience = self.step_latency * max(1, min(MAX_STEP_FACTOR, coming))
         return max(1, min(self.budget, int(patience * rate)))
 
     @property

@@ -69,16 +69,16 @@ def compute_atypicality(weights: Floats) -> Floats:
     return np.abs(falls, out=falls)
 
 
-def keep_smallest(keys: Keys, weights: Floats, wanted: float) -> None:
-    """Keeps the fewest smallest keys whose weights sum to `wanted`, at least one, and sets the other weights
+def keep_smallest(keys: Keys, weights: Floats, mass: float) -> None:
+    """Keeps the fewest smallest keys whose weights sum to `mass`, at least one, and sets the other weights
     to 0. Of equal keys the first are kept.
 
     `keys`: not negative.
     """
     sums = sum_by_bin(keys, weights).cumsum()
-    edge = find_reaching(sums, wanted)
+    edge = find_first_reaching(sums, mass)
     places = np.flatnonzero(keys >> SHIFTS[0] == edge)
-    rest = wanted - float(sums[edge - 1]) if edge else wanted
+    rest = mass - float(sums[edge - 1]) if edge else mass
     places = places[find_fewest(keys[places], weights[places], rest)]
     kept = weights[places]
     weights *= keys < edge << SHIFTS[0]
@@ -106,8 +106,8 @@ def find_typical(weights: Wide, mass: float) -> Ids:
     return find_fewest(unusual.view(np.int32), weights, mass * whole)
 
 
-def find_fewest(keys: Keys, weights: Floats | Wide, wanted: float) -> Ids:
-    """Indices of the fewest smallest keys whose weights sum to `wanted`, at least one. Of equal keys the
+def find_fewest(keys: Keys, weights: Floats | Wide, mass: float) -> Ids:
+    """Indices of the fewest smallest keys whose weights sum to `mass`, at least one. Of equal keys the
     first are taken.
 
     `keys`: not negative.
@@ -120,18 +120,18 @@ def find_fewest(keys: Keys, weights: Floats | Wide, wanted: float) -> Ids:
         bins = keys[places] >> shift
         bins -= bins.min()
         sums = np.bincount(bins, weights[places]).cumsum()
-        edge = find_reaching(sums, wanted)
+        edge = find_first_reaching(sums, mass)
         sure.append(places[bins < edge])
-        wanted -= float(sums[edge - 1]) if edge else 0.0
+        mass -= float(sums[edge - 1]) if edge else 0.0
         places = places[bins == edge]
     # The remaining keys are few, or all equal.
     if len(places) <= SORTABLE:
         places = places[keys[places].argsort(kind="stable")]
     sums = weights[places].astype(np.float64).cumsum()
-    return np.concatenate((*sure, places[: int(sums.searchsorted(wanted)) + 1]))
+    return np.concatenate((*sure, places[: int(sums.searchsorted(mass)) + 1]))
 
 
-def find_reaching(sums: Wide, wanted: float) -> int:
+def find_first_reaching(sums: Wide, mass: float) -> int:
     """The index of the first positive running sum that reaches `wanted`, or of the one that reaches the
     total."""
-    return int(sums.searchsorted(min(max(wanted, MIN_MASS), float(sums[-1]))))
+    return int(sums.searchsorted(min(max(mass, MIN_MASS), float(sums[-1]))))

@@ -237,7 +237,7 @@ class _FilterGroup:
 
     def draw_from_all(self) -> list[tuple[int, float | None]]:
         """Draws for rows without filters."""
-        weights, sums = self._weigh(np.arange(len(self._block.rows)))
+        weights, sums = self._compute_weights(np.arange(len(self._block.rows)))
         return [(token, None) for token in draw_by_columns(weights, sums, self._settings.uniforms).tolist()]
 
     def draw_from_top(self, length: int) -> list[tuple[int, float | None]]:
@@ -249,11 +249,11 @@ class _FilterGroup:
         masses: Wide = np.where(kept, weights, 0.0).cumsum(axis=1)[:, -1]
         opened = np.flatnonzero(~closed)
         if len(opened):
-            wide, sums = self._weigh(opened)
+            wide, sums = self._compute_weights(opened)
             masses[opened] = sums[:, -1]
         decided = self._cut_to_nucleus(kept, closed, weights, masses)
-        self._filter_alone(kept, decided, weights, masses)
-        spots = find_passing(np.where(kept, weights, 0.0), self._settings.uniforms)
+        self._filter_row_by_row(kept, decided, weights, masses)
+        spots = find_drawn_index(np.where(kept, weights, 0.0), self._settings.uniforms)
         rows = np.arange(len(spots))
         tokens, drawn = head.ids[rows, spots], weights[rows, spots]
         wider = np.flatnonzero(~decided[opened])
@@ -287,18 +287,18 @@ class _FilterGroup:
         decided: Flags = closed | (narrow & unbounded & (sums[:, -1] >= needed))
         return decided
 
-    def _filter_alone(self, kept: Flags, decided: Flags, weights: Wide, masses: Wide) -> None:
+    def _filter_row_by_row(self, kept: Flags, decided: Flags, weights: Wide, masses: Wide) -> None:
         """Applies typical-p and Mirostat, row by row."""
         for row, drawing in enumerate(self._settings.states):
             steering, typical = drawing.mirostat, drawing.sampling.typical_p
             if steering is not None:
-                decided[row] |= self._steer(steering, kept[row], weights[row], float(masses[row]))
+                decided[row] |= self._apply_mirostat(steering, kept[row], weights[row], float(masses[row]))
             elif typical < 1 and decided[row]:
                 candidates = np.flatnonzero(kept[row])
                 kept[row] = False
                 kept[row, candidates[find_typical(weights[row, candidates], typical)]] = True
 
-    def _steer(self, steering: MirostatThreshold, kept: Flags, weights: Wide, mass: float) -> bool:
+    def _apply_mirostat(self, steering: MirostatThreshold, kept: Flags, weights: Wide, mass: float) -> bool:
         """Cuts a row's head by Mirostat. Returns whether the cut is within the head."""
         if steering.version == 1:
             count = steering.count_kept(weights, self._block.rows.shape[1])
@@ -327,7 +327,7 @@ class _FilterGroup:
         tokens = draw_by_columns(weights, sums, self._settings.uniforms[rows])
         return tokens, weights[np.arange(len(rows)), tokens]
 
-    def _weigh(self, picked: Rows) -> tuple[Floats, Wide]:
+    def _compute_weights(self, picked: Rows) -> tuple[Floats, Wide]:
         """The weights of these rows, 1 for the likeliest token, and the running sums of their columns."""
         block = self._block.select(picked)
         weights = np.subtract(block.rows, block.tops[:, None], out=self._buffer[: len(picked)])
@@ -336,14 +336,14 @@ class _FilterGroup:
         return weights, sum_columns(weights).cumsum(axis=1, dtype=np.float64)
 
 
-def draw_by_columns(weights: Floats, sums: Wide, wanted: Wide) -> NDArray[np.intp]:
+def draw_by_columns(weights: Floats, sums: Wide, fractions: Wide) -> NDArray[np.intp]:
     """For each row, the id at which the running sum, column by column, exceeds the part `wanted` of the
     total.
 
     `sums`: running sums of the columns.
     """
     width, columns = weights.shape[1], sums.shape[1]
-    targets = np.minimum(wanted * sums[:, -1], np.nextafter(sums[:, -1], 0.0))
+    targets = np.minimum(fractions * sums[:, -1], np.nextafter(sums[:, -1], 0.0))
     column = (sums <= targets[:, None]).sum(axis=1)
     ids = column[:, None] + np.arange(0, width, columns)
     rows = np.arange(len(weights))[:, None]
@@ -356,10 +356,10 @@ def draw_by_columns(weights: Floats, sums: Wide, wanted: Wide) -> NDArray[np.int
     return found
 
 
-def find_passing(weights: Wide, wanted: Wide) -> NDArray[np.intp]:
-    """For each row, the index at which the running sum exceeds the part `wanted` of the total."""
+def find_drawn_index(weights: Wide, fractions: Wide) -> NDArray[np.intp]:
+    """For each row, the index at which the running sum exceeds this fraction of the total."""
     sums = weights.cumsum(axis=1)
-    targets = np.minimum(wanted * sums[:, -1], np.nextafter(sums[:, -1], 0.0))
+    targets = np.minimum(fractions * sums[:, -1], np.nextafter(sums[:, -1], 0.0))
     spots: NDArray[np.intp] = (sums <= targets[:, None]).sum(axis=1)
     return spots
 

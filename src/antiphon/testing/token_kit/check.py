@@ -39,13 +39,13 @@ async def check_token_engine(
     queue: int | None = None,
     queue_per_actor: int | None = None,
 ) -> None:
-    """Raises AssertionError with the sentence of the first rule that `engine` breaks. It must be loaded and
-    idle.
+    """Raises AssertionError with the sentence of the first rule that `engine` breaks. The engine must be
+    loaded and idle.
 
     `prompts`: at least three of different content and at least 16 tokens; by default English sentences.
-    `tolerance`: how far log-probabilities may differ between a sequence alone and in a batch; 0 asks for
-    equal tokens, as exact mode promises. `queue`, `queue_per_actor`: what the engine was loaded with, at
-    least 16; without them its queue is not tried.
+    `tolerance`: how far log-probabilities may differ between a sequence alone and in a batch; 0 requires
+    equal tokens, as exact mode promises. `queue`, `queue_per_actor`: the engine's limits, at least 16;
+    without them its queue is not tested.
     """
     probe = await TokenProbe.of(engine, tolerance, patience)
     probe.prompts = tuple(prompts or await tokenize_sentences(engine))
@@ -56,7 +56,7 @@ async def check_token_engine(
 
 
 async def tokenize_sentences(engine: TokenEngine) -> list[tuple[int, ...]]:
-    """Prompts in English."""
+    """Tokenizes the default prompts in English."""
     return [await engine.tokenize([TextPiece(text)], True) for text in SENTENCES]
 
 
@@ -259,11 +259,11 @@ async def check_adapters(
     tolerance: float = 0.0,
     patience: float = PATIENCE,
 ) -> None:
-    """Raises AssertionError with the sentence of the first rule that `engine` breaks. It must be loaded and
-    idle.
+    """Raises AssertionError with the sentence of the first rule that `engine` breaks. The engine must be
+    loaded and idle.
 
     `adapters`: paths by digest, of at least two adapters that the engine does not know yet; each must change
-    what is said. `tolerance`: how far log-probabilities may differ between a sequence alone and in a batch.
+    the output. `tolerance`: how far log-probabilities may differ between a sequence alone and in a batch.
     """
     probe = await TokenProbe.of(engine, tolerance, patience)
     probe.prompts, probe.adapters = tuple(await tokenize_sentences(engine)), adapters
@@ -274,7 +274,7 @@ async def check_adapters(
 
 @asynccontextmanager
 async def _add_adapters(probe: TokenProbe) -> AsyncIterator[AdapterEngine]:
-    """The engine with all adapters; without any afterwards."""
+    """Adds all adapters to the engine, and removes them when the context is left."""
     engine = probe.engine
     if not isinstance(engine, AdapterEngine):
         raise TypeError(f"{type(engine).__name__} takes no adapters: it is no AdapterEngine")
@@ -300,8 +300,8 @@ async def unknown_adapters_are_refused(probe: TokenProbe) -> None:
         )
         await require_error(probe.run(_build_adapter_request(probe, UNKNOWN)), InvalidValue, rule)
         for digest, path in probe.adapters.items():
-            await engine.add_adapter(digest, path)  # one that is there already is no error
-        await engine.remove_adapter(UNKNOWN)  # nor is an unknown one
+            await engine.add_adapter(digest, path)  # adding a known adapter again is no error
+        await engine.remove_adapter(UNKNOWN)  # nor is removing an unknown one
     for digest in probe.adapters:
         await require_error(probe.run(_build_adapter_request(probe, digest)), InvalidValue, rule)
 
@@ -309,7 +309,7 @@ async def unknown_adapters_are_refused(probe: TokenProbe) -> None:
 async def adapters_never_answer_for_each_other(probe: TokenProbe) -> None:
     names = (None, *probe.adapters)
     async with _add_adapters(probe):
-        # under a salt of its own each is computed anew
+        # with its own salt, each is computed again
         salted = {
             name: replace(_build_adapter_request(probe, name), cache_salt=f"alone with {name}")
             for name in names
@@ -328,7 +328,8 @@ async def adapters_never_answer_for_each_other(probe: TokenProbe) -> None:
 
 
 def _require_same(first: SequenceRun, run: SequenceRun, probe: TokenProbe) -> None:
-    """Equal tokens and, up to the tolerance, log-probabilities, as far as the two best can be told apart."""
+    """Requires equal tokens, and log-probabilities within the tolerance, up to the first place where the two
+    best tokens are too close."""
     rule = "what is computed with one adapter, or with none, never shows in an answer with another"
     for place, token in enumerate(first.tokens):
         (_, best), (_, second) = first.alternatives[place]

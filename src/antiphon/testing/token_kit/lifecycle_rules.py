@@ -1,7 +1,7 @@
 """The token engine's rules about the queue and about closing.
 
-Closing works at once, at any point of a sequence, and no other sequence notices. The queue is bounded, for
-all and for one actor; siblings are never refused.
+Closing works at once, at any point of a sequence, and does not affect other sequences. The queue is bounded,
+in total and for one actor; siblings are never refused.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ async def unread_sequences_hold_nothing(probe: TokenProbe) -> None:
 
 
 async def queued_sequences_close(probe: TokenProbe) -> None:
-    """Fills every slot, then closes one that waits."""
+    """Fills every place, then closes a waiting sequence."""
     async with AsyncExitStack() as stack:
         for index in range(probe.info.sequences):
             events = probe.engine.generate(probe.build_request(index % len(probe.prompts)))
@@ -93,7 +93,8 @@ async def closing_disturbs_no_other(probe: TokenProbe) -> None:
 
 
 async def siblings_close_alone(probe: TokenProbe) -> None:
-    """Closes the first of a group in its prefill, then another first in mid-stream; the others go on."""
+    """Closes the first of a group in its prefill, then another first one in mid-stream; the others
+    continue."""
     if probe.info.sequences < 3:
         return
     expected = await probe.run(probe.build_request(max_tokens=12))
@@ -145,7 +146,7 @@ CLOSING_RULES = (
 
 
 async def a_full_queue_refuses(probe: TokenProbe) -> None:
-    """Fills every sequence and the queue, each request of an actor of its own."""
+    """Fills all running places and the queue, each with a request of a different actor."""
     if probe.queue is None:
         return
     async with AsyncExitStack() as stack:
@@ -194,8 +195,8 @@ async def one_actor_does_not_fill_the_queue(probe: TokenProbe) -> None:
 
 
 async def lower_priorities_come_first_of_one_actor(probe: TokenProbe) -> None:
-    """A later request of an actor overtakes an earlier one by its priority, and takes no other actor's
-    turn."""
+    """Sends a later request of an actor that overtakes an earlier one by its priority, and takes no other
+    actor's turn."""
     if probe.queue is not None and probe.queue < 3:
         return
     order: list[str] = []
@@ -222,7 +223,7 @@ async def lower_priorities_come_first_of_one_actor(probe: TokenProbe) -> None:
 
 
 def _build_endless_request(probe: TokenProbe, index: int) -> TokenRequest:
-    """A request that goes on until it is closed, or its context is full."""
+    """A request that runs until it is closed, or its context is full."""
     endless = replace(GREEDY, ignore_eos=True)
     return replace(probe.build_request(sampling=endless), actor=f"running-{index}", group=f"g{index}")
 
@@ -240,7 +241,7 @@ async def _require_queued(probe: TokenProbe, count: int) -> None:
 
 
 async def _find_refusal(probe: TokenProbe, request: TokenRequest) -> AntiphonError | None:
-    """The error that a request ends with at once; None when it waits."""
+    """The error with which a request ends at once; None if it waits."""
     try:
         async with asyncio.timeout(probe.patience):
             await probe.run(request)

@@ -1,8 +1,8 @@
-"""The token engine's rules about values: log-probabilities, draws, equality alone and together, groups,
+"""The token engine's rules about values: log-probabilities, draws, equality alone and in a batch, groups,
 scored prompts.
 
-A scored prompt has a score for every token but the first, in order, before the first Steps, by the
-distribution that generating draws from.
+A scored prompt has a score for every token but the first, in order, before the first Steps, from the
+distribution of generation.
 """
 
 import math
@@ -17,7 +17,7 @@ from antiphon.testing.rules import require, require_error
 from antiphon.testing.token_kit.probe import GREEDY, SequenceRun, TokenProbe
 
 ROUNDING = 1e-4
-"""Slack for float32 arithmetic on log-probabilities."""
+"""Tolerance for float32 rounding of log-probabilities."""
 MOST_ALTERNATIVES = 20
 
 
@@ -40,7 +40,8 @@ async def logprobs_come_as_asked(probe: TokenProbe) -> None:
 
 
 async def logprobs_of_wanted_tokens_come_as_asked(probe: TokenProbe) -> None:
-    """Of likely tokens and of others, with values that the likeliest have as alternatives too."""
+    """Requests likely and unlikely tokens, and compares their values with those of the likeliest
+    alternatives."""
     size = probe.info.vocabulary
     ranked = (await probe.run(probe.build_request(max_tokens=4, logprobs=size))).alternatives
     for sampling in (GREEDY, Sampling(temperature=0.0, logit_bias=((0, -9.0),))):
@@ -135,7 +136,8 @@ async def alone_and_together_are_equal(probe: TokenProbe) -> None:
 
 
 def _require_equal(alone: SequenceRun, together: SequenceRun, tolerance: float) -> None:
-    """Equal tokens; within the tolerance, up to the first place where the two best were too near to tell."""
+    """Requires equal tokens, within the tolerance, up to the first place where the two best tokens are too
+    close."""
     rule = "a greedy sequence says the same alone and together with others"
     for place, (mine, theirs) in enumerate(zip(alone.tokens, together.tokens, strict=False)):
         first, second = alone.alternatives[place]
@@ -193,12 +195,12 @@ VALUE_RULES = (
 
 
 WIDTH = 3
-"""Alternatives that the rules ask for."""
+"""The number of alternatives that the rules request."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnpackedScores:
-    """A prompt's scores, unpacked; of its second token and on."""
+    """A prompt's unpacked scores, from its second token on."""
 
     logprobs: "array[float]"
     ids: "array[int]"
@@ -223,7 +225,7 @@ def _build_scoring_request(
 
 
 async def prompts_are_scored_whole_and_in_order(probe: TokenProbe) -> None:
-    """Twice, so that the second finds what is kept of the first."""
+    """Scores a prompt twice, so that the second request meets the cached prefix of the first."""
     for prompt in (*probe.prompts, probe.prompts[0]):
         run = await probe.run(_build_scoring_request(probe, prompt))
         _require_cover(run, len(prompt))

@@ -1,5 +1,4 @@
-"""What the rules of the token engine's kit stand on: the engine, its facts, and one sequence run to its
-end."""
+"""The basis of the token engine's rules: the engine, its facts, and the result of one sequence."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
@@ -25,13 +24,13 @@ from antiphon.engines.base import (
 from antiphon.testing.rules import interrupt, require, require_end, require_soon
 
 GREEDY = Sampling(temperature=0.0)
-FAR = 100_000
-"""max_tokens of a sequence that is meant to go on until it is closed."""
+UNTIL_CLOSED = 100_000
+"""max_tokens of a sequence that runs until it is closed."""
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceRun:
-    """One sequence, complete."""
+    """The result of one complete sequence."""
 
     started: SequenceStarted
     tokens: tuple[int, ...]
@@ -55,10 +54,10 @@ class TokenProbe:
     """The counters while nothing runs."""
     prompts: tuple[tuple[int, ...], ...] = ()
     queue: int | None = None
-    """Sequences that may wait; None when that is not known."""
+    """The most sequences that may wait; None if unknown."""
     queue_per_actor: int | None = None
     adapters: Mapping[str, str] = field(default_factory=dict)
-    """Paths of adapters by digest, to try."""
+    """The paths of adapters to test, by digest."""
 
     @staticmethod
     async def of(engine: TokenEngine, tolerance: float, patience: float) -> "TokenProbe":
@@ -69,7 +68,7 @@ class TokenProbe:
         self,
         prompt: int = 0,
         *,
-        max_tokens: int = FAR,
+        max_tokens: int = UNTIL_CLOSED,
         sampling: Sampling = GREEDY,
         logprobs: int | None = None,
         stop: tuple[int, ...] = (),
@@ -112,14 +111,14 @@ class TokenProbe:
         )
 
     async def run_all(self, requests: list[TokenRequest]) -> list[SequenceRun]:
-        """Runs several at once."""
+        """Runs several sequences at once."""
         return list(await asyncio.gather(*(self.run(request) for request in requests)))
 
     async def get_load(self) -> Load:
         return (await self.engine.info()).load
 
     async def require_idle(self, rule: str) -> None:
-        """Requires the counters of what is held to be as they were in the beginning."""
+        """Requires the load counters to equal those at the beginning."""
 
         async def is_idle() -> bool:
             now, then = await self.get_load(), self.resting
@@ -134,6 +133,6 @@ class TokenProbe:
     async def close_while_waiting(
         self, events: AsyncGenerator[TokenEvent, None], moment: float, rule: str
     ) -> None:
-        """Closes as a reader that is cancelled while it waits for the next event."""
+        """Closes the sequence as a reader does that is cancelled while it waits for the next event."""
         await require_end(interrupt(anext(events, None), moment), rule, moment + self.patience)
         await self.close(events, rule)

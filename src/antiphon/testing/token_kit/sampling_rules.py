@@ -1,8 +1,8 @@
-"""The token engine's rules about what may be drawn: bans, forced tokens, penalties, and constraints.
+"""The token engine's rules about allowed tokens: bans, forced tokens, penalties, and constraints.
 
-Each rule takes a case where the effect is certain. A constrained sequence is what its constraint says or an
-error, and `min_tokens` holds beside every kind of constraint. An engine that takes no constraints has to
-refuse them.
+Each rule tests a case whose effect is certain. A constrained sequence satisfies its constraint or ends with
+an error, and `min_tokens` applies beside every kind of constraint. An engine without constraints must refuse
+them.
 """
 
 import json
@@ -17,7 +17,7 @@ from antiphon.testing.rules import require, require_error
 from antiphon.testing.token_kit.probe import GREEDY, TokenProbe
 
 OVERWHELMING = 1000.0
-"""More than logits differ by."""
+"""A bias greater than any difference of logits."""
 HOT = Sampling(temperature=1.5, seed=5)
 
 
@@ -154,10 +154,10 @@ FINITE = (
     (Constraint(ConstraintKind.GBNF, 'root ::= "hello" [ab]'), "hello[ab]"),
     (Constraint(ConstraintKind.LARK, 'start: "hello" /[ab]/'), "hello[ab]"),
 )
-"""Constraints that end by themselves, some of them in tokens that must follow, and what they allow."""
+"""Constraints that end by themselves, some in forced tokens, and the outputs that they allow."""
 OPEN = Constraint(ConstraintKind.REGEX, "[ab]+")
-LONGEST = 40
-"""More tokens than any of the finite ones has."""
+MAX_FINITE_TOKENS = 40
+"""More tokens than any output of FINITE has."""
 
 
 async def what_is_said_is_what_the_constraint_allows(probe: TokenProbe) -> None:
@@ -174,7 +174,7 @@ async def what_is_said_is_what_the_constraint_allows(probe: TokenProbe) -> None:
 
 
 async def no_constraint_ends_anything_before_min_tokens(probe: TokenProbe) -> None:
-    """Where the constraint leaves nothing but the end, there is no token that may be drawn."""
+    """If the constraint allows only the end, no token may be drawn."""
     if not await _takes_constraints(probe):
         return
     told: set[str] = set()
@@ -185,7 +185,7 @@ async def no_constraint_ends_anything_before_min_tokens(probe: TokenProbe) -> No
             await _require_end_after(
                 probe, _build_request(probe, constraint, length, logprobs=logprobs), length
             )
-            for least in (length + 1, LONGEST):
+            for least in (length + 1, MAX_FINITE_TOKENS):
                 told.add(
                     await _require_refusal(probe, _build_request(probe, constraint, least, logprobs=logprobs))
                 )
@@ -249,7 +249,7 @@ async def _require_end_after(probe: TokenProbe, request: TokenRequest, least: in
 
 
 async def _require_refusal(probe: TokenProbe, request: TokenRequest) -> str:
-    """The message of a sequence that may go on with no token."""
+    """Returns the error message of a sequence that cannot continue with any token."""
     rule = "no end and no stop token comes before min_tokens, forced by a constraint or not: InvalidValue"
     try:
         run = await probe.run(request)
@@ -267,7 +267,7 @@ def _build_request(
     sampling: Sampling = GREEDY,
 ) -> TokenRequest:
     sampling = replace(sampling, min_tokens=least)
-    asked = probe.build_request(max_tokens=LONGEST + 2, sampling=sampling, logprobs=logprobs)
+    asked = probe.build_request(max_tokens=MAX_FINITE_TOKENS + 2, sampling=sampling, logprobs=logprobs)
     return replace(asked, constraint=constraint)
 
 

@@ -29,7 +29,9 @@ class AdapterLoader:
             async with self._turn:
                 await asyncio.to_thread(require_digest, path, digest)
                 decoder = self._decoder()
-                await asyncio.wrap_future(decoder.inbox.ask(partial(decoder.adapter_refs.add, digest, path)))
+                await asyncio.wrap_future(
+                    decoder.inbox.run_on_thread(partial(decoder.adapter_refs.add, digest, path))
+                )
         finally:
             del self._loading[digest]
             here.set()
@@ -38,7 +40,7 @@ class AdapterLoader:
         """Refuses an adapter to new sequences; forgets it when its last sequence ends."""
         await self.wait_until_settled(digest)
         decoder = self._decoder()
-        await asyncio.wrap_future(decoder.inbox.ask(partial(decoder.adapter_refs.remove, digest)))
+        await asyncio.wrap_future(decoder.inbox.run_on_thread(partial(decoder.adapter_refs.remove, digest)))
 
     async def wait_until_settled(self, digest: str) -> None:
         """Waits until an adapter is added, so that a later request finds it."""

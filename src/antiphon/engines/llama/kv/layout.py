@@ -11,7 +11,7 @@ from antiphon.engines.llama.sequence import TokenSequence
 class PrefixNode:
     """A node of the prefix tree: the tokens from `start` on of every sequence that passes through."""
 
-    __slots__ = ("active", "children", "ids", "owner", "parent", "start", "stop", "tokens", "used")
+    __slots__ = ("active", "children", "ids", "last_used", "owner", "parent", "start", "stop", "tokens")
 
     def __init__(self, tokens: "array[int]", start: int, stop: int, parent: "PrefixNode | None") -> None:
         self.tokens = tokens
@@ -27,7 +27,7 @@ class PrefixNode:
         """Ids that hold its cells."""
         self.active = 0
         """The number of these ids whose sequence runs."""
-        self.used = 0
+        self.last_used = 0
         """When a sequence last began or ended with the node; a higher number is later."""
 
     @property

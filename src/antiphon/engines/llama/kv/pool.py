@@ -39,7 +39,7 @@ class PrefixTree:
         return self._shared + sum(one.computed - tail.start for one, tail in tails)
 
     def match(
-        self, key: PrefixKey, tokens: "array[int]", most: int, but: PrefixNode | None = None
+        self, key: PrefixKey, tokens: "array[int]", most: int, excluded: PrefixNode | None = None
     ) -> PrefixMatch:
         """Finds the longest computed beginning of these tokens, without searching the node `but`."""
         root = self._roots.get(key)
@@ -50,7 +50,7 @@ class PrefixTree:
             node = ways.pop()
             for child in node.children:
                 start, stop = child.start, min(child.end, most)
-                if child is but or start >= stop or child.tokens[start] != tokens[start]:
+                if child is excluded or start >= stop or child.tokens[start] != tokens[start]:
                     continue
                 length = find_common_end(child.tokens, tokens, start, stop)
                 if length > best.length:
@@ -64,7 +64,7 @@ class PrefixTree:
         path = match.node.walk_up() if match.node is not None else ()
         return sum(min(node.end, match.length) - node.start for node in path if not node.active)
 
-    def find_keeper(self, match: PrefixMatch) -> int | None:
+    def find_kept_id(self, match: PrefixMatch) -> int | None:
         """The kept id whose whole content is the match, or None."""
         node = match.node
         if node is None or node.children or node.owner or node.parent is None or match.length < node.stop:
@@ -88,7 +88,7 @@ class PrefixTree:
                 self.cached -= node.size
                 self._shared += node.size
             node.active += 1
-            node.used = self._time
+            node.last_used = self._time
         self._tails[sequence] = tail
 
     def finish(self, sequence: TokenSequence, keep: bool) -> bool:
@@ -99,7 +99,7 @@ class PrefixTree:
         self._time += 1
         for node in tail.walk_up():
             node.active -= 1
-            node.used = self._time
+            node.last_used = self._time
             if not node.active:
                 self._shared -= node.size
                 self.cached += node.size
@@ -107,14 +107,14 @@ class PrefixTree:
         if not keep or self._is_duplicate(tail, sequence.key):
             self.forget(seat)
             return False
-        return self._settle_leaf(seat)
+        return self._remove_empty_leaf(seat)
 
     def trim(self, seat: int, stop: int) -> bool:
         """Cuts the leaf of a kept id at `stop`. Returns whether the id is still kept."""
         leaf = self.kept[seat]
         self.cached -= leaf.stop - stop
         leaf.stop = stop
-        return self._settle_leaf(seat)
+        return self._remove_empty_leaf(seat)
 
     def forget(self, seat: int) -> None:
         """Gives up a kept id."""
@@ -123,7 +123,7 @@ class PrefixTree:
             above = node.parent
             node.ids.discard(seat)
             if node.ids:
-                self._join(node)
+                self._merge_with_child(node)
             else:
                 self.cached -= node.size
                 above.children.remove(node)
@@ -142,7 +142,7 @@ class PrefixTree:
         """Whether other ids contain everything that the leaf's id contains."""
         return leaf.size > 0 and self.match(key, leaf.tokens, leaf.stop, leaf).length == leaf.stop
 
-    def _settle_leaf(self, seat: int) -> bool:
+    def _remove_empty_leaf(self, seat: int) -> bool:
         """Removes an empty leaf. Returns whether its id alone has the end of the remaining path, and so is
         kept."""
         node = self.kept[seat]
@@ -159,7 +159,7 @@ class PrefixTree:
         if node.owner is None and node.end == length:
             return node
         upper = PrefixNode(node.tokens, node.start, length, node.parent)
-        upper.ids, upper.active, upper.used = set(node.ids), node.active, node.used
+        upper.ids, upper.active, upper.last_used = set(node.ids), node.active, node.last_used
         upper.children = [node]
         if node.owner is not None:
             self._shared += upper.size
@@ -167,7 +167,7 @@ class PrefixTree:
         node.start, node.parent = length, upper
         return upper
 
-    def _join(self, node: PrefixNode) -> None:
+    def _merge_with_child(self, node: PrefixNode) -> None:
         """Merges this node with its only child if the same ids use both."""
         if len(node.children) != 1 or node.children[0].ids != node.ids:
             return
@@ -175,7 +175,11 @@ class PrefixTree:
         if child.owner is not None:
             self._shared -= node.size
         self._replace(node, child)
-        child.start, child.parent, child.used = node.start, node.parent, max(node.used, child.used)
+        child.start, child.parent, child.last_used = (
+            node.start,
+            node.parent,
+            max(node.last_used, child.last_used),
+        )
 
     @staticmethod
     def _replace(node: PrefixNode, other: PrefixNode) -> None:
@@ -223,11 +227,11 @@ class PoolLayout:
         return self.total - self.tree.used - self.tree.count_idle_cells(match)
 
     def admit(self, sequence: TokenSequence, match: PrefixMatch) -> None:
-        keeper = self.tree.find_keeper(match)
+        keeper = self.tree.find_kept_id(match)
         if keeper is None and not self._ids:
             self._free_an_id(match)
             match = self.match(sequence)
-            keeper = self.tree.find_keeper(match)
+            keeper = self.tree.find_kept_id(match)
         if keeper is not None:
             sequence.id = keeper
         else:
@@ -240,48 +244,50 @@ class PoolLayout:
     def release(self, sequence: TokenSequence, keep: bool) -> None:
         seat = sequence.running_id
         if not self.tree.finish(sequence, keep):
-            self._take_back(seat)
+            self._return_id(seat)
         sequence.id = None
         while (excess := self.tree.cached - self._most_kept) > 0:
-            self._give_up(excess)
+            self._free_cells(excess)
 
     def reserve(self, count: int) -> bool:
         while (short := count - self.free) > 0 and self.tree.kept:
-            self._give_up(short)
+            self._free_cells(short)
         return short <= 0
 
     def forget(self, adapter: str) -> None:
-        self._forget(self.tree.list_kept_with(adapter))
+        self._give_up_ids(self.tree.list_kept_with(adapter))
 
     def forget_all(self) -> None:
-        self._forget(list(self.tree.kept))
+        self._give_up_ids(list(self.tree.kept))
 
-    def _forget(self, seats: list[int]) -> None:
+    def _give_up_ids(self, seats: list[int]) -> None:
+        """Gives up these kept ids and frees their cells."""
         for seat in seats:
             self.tree.forget(seat)
-            self._take_back(seat)
+            self._return_id(seat)
 
-    def _give_up(self, count: int) -> None:
+    def _free_cells(self, count: int) -> None:
         """Frees about `count` cells of the least recently used kept id."""
-        seat, leaf = min(self.tree.kept.items(), key=lambda item: item[1].used)
+        seat, leaf = min(self.tree.kept.items(), key=lambda item: item[1].last_used)
         cut = max(count, MIN_TRIM)
         stop = leaf.stop - cut if leaf.size >= cut + MIN_TRIM else leaf.start
         if self.tree.trim(seat, stop):
             self.changes.append(TrimCells(seat, stop))
         else:
-            self._take_back(seat)
+            self._return_id(seat)
 
     def _free_an_id(self, match: PrefixMatch) -> None:
         """Gives up the least recently used kept id; preferably one whose loss does not lose the match."""
         kept = self.tree.kept
-        seat = min(kept, key=lambda seat: (kept[seat] is match.node, kept[seat].used))
+        seat = min(kept, key=lambda seat: (kept[seat] is match.node, kept[seat].last_used))
         if kept[seat] is not match.node:
             self.tree.forget(seat)
-            self._take_back(seat)
+            self._return_id(seat)
         else:
             self.tree.trim(seat, match.length)
             self.changes.append(TrimCells(seat, match.length))
 
-    def _take_back(self, seat: int) -> None:
+    def _return_id(self, seat: int) -> None:
+        """Frees all cells of an id and makes it available again."""
         self.changes.append(TrimCells(seat))
         heappush(self._ids, seat)

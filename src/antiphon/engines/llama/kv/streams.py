@@ -35,7 +35,7 @@ class KVStream:
     tokens: "array[int]" = field(default_factory=lambda: array("i"))
     kept: int = 0
     """The number of tokens whose cells are kept; 0 while a sequence runs."""
-    used: int = 0
+    last_used: int = 0
     """The number of its last release; a higher number is later."""
 
     @property
@@ -102,7 +102,7 @@ class StreamLayout:
         stream = self.streams[sequence.running_id]
         length = sequence.computed if not self._policy.exact else self._count_whole_chunks(stream)
         self._time += 1
-        stream.owner, stream.kept, stream.used = None, length if keep else 0, self._time
+        stream.owner, stream.kept, stream.last_used = None, length if keep else 0, self._time
         if stream.kept < sequence.computed:
             self.changes.append(TrimCells(stream.id, stream.kept))
         stream.tokens = sequence.tokens[: stream.kept]
@@ -145,9 +145,10 @@ class StreamLayout:
                 groups.setdefault(stream.owner.request.adapter, []).append(stream)
         for group in groups.values():
             if group[-1].id - group[0].id >= len(group):
-                self._tighten(group)
+                self._move_closer(group)
 
-    def _tighten(self, group: list[KVStream]) -> None:
+    def _move_closer(self, group: list[KVStream]) -> None:
+        """Moves the first or last stream of a group if that shortens the span of the group."""
         free = [stream for stream in self.streams if stream.owner is None]
         ways = [
             (_measure_span(rest, target), target.id, mover)
@@ -196,13 +197,13 @@ class StreamLayout:
         if not stream.kept:
             return
         idle = [other for other in self.streams if other.owner is None and other is not source]
-        place = min(idle, key=lambda other: (other.kept > 0, other.used))
+        place = min(idle, key=lambda other: (other.kept > 0, other.last_used))
         if place is not stream:
             if place.kept:
                 self._clear(place)
             self.changes.append(CopyCells(stream.id, place.id, stream.kept))
             place.key, place.tokens = stream.key, stream.tokens
-            place.kept, place.used = stream.kept, stream.used
+            place.kept, place.last_used = stream.kept, stream.last_used
         self._clear(stream)
 
     def _clear(self, stream: KVStream) -> None:

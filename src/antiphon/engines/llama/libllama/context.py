@@ -293,7 +293,7 @@ class NativeEmbedder(NativeContext):
                 for seat in range(len(texts)):
                     found[seat] = self._read_pooled(seat)
         finally:
-            self._forget(len(texts))
+            self._clear_cache(len(texts))
         return status, found
 
     def _compute_in_parts(self, text: "array[int]") -> tuple[int, Vector]:
@@ -316,7 +316,7 @@ class NativeEmbedder(NativeContext):
                     case Pooling.CLS if start == 0:
                         found[0] = self._read_pooled(0)
         finally:
-            self._forget(1)
+            self._clear_cache(1)
         return status, found
 
     def _read_pooled(self, seat: int) -> Vector:
@@ -325,7 +325,7 @@ class NativeEmbedder(NativeContext):
             raise EngineError("the library gave no vector for a text that it computed")
         return np.ctypeslib.as_array((ctypes.c_float * self._dimensions).from_address(address))
 
-    def _forget(self, seats: int) -> None:
+    def _clear_cache(self, seats: int) -> None:
         """Empties the cache, if the model has one."""
         if self._memory:
             for seat in range(seats):
