@@ -149,7 +149,7 @@ def format_url(listener: socket.socket) -> str:
 
 
 def filter_host_environment(environ: Mapping[str, str], wait_policy: str) -> dict[str, str]:
-    """The environment of an engine host. Values that the user set for OpenMP or glibc are passed_on."""
+    """The environment of an engine host. Values that the user set for OpenMP or glibc are kept."""
     passed_on = {
         name: value
         for name, value in environ.items()

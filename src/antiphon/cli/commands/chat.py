@@ -293,7 +293,7 @@ class Chat:
                 self.conversation.model = self._client.require_generating(name)
             current, names = self.conversation.model, self._client.list_models()
             for each in names if current in names else [*names, current]:  # the list contains no aliases
-                self._terminal.write(f"{each} (current now)\n" if each == current else f"{each}\n")
+                self._terminal.write(f"{each} (asked now)\n" if each == current else f"{each}\n")
         except CallFailed as problem:
             self._fail(problem)
 
