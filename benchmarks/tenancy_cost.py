@@ -47,7 +47,8 @@ from antiphon.http.serve import serve
 from antiphon.limits.base import Limiter
 from antiphon.processes.coordinator.assemble import open_coordinator, open_database
 from antiphon.processes.coordinator.client import connect_coordinator
-from antiphon.services.limits import LimitRequest, LimitService
+from antiphon.services.limit_validation import LimitRequest
+from antiphon.services.limits import LimitService
 from antiphon.services.policy import KeyRequest
 from antiphon.services.prices import PriceRequest
 from antiphon.settings.schema import Settings

@@ -23,8 +23,9 @@ from antiphon.cli.doctor.checks import (
     measure_free_memory,
     read_probe,
 )
+from antiphon.cli.doctor.findings import REMEDIES, Finding, FindingSeverity, report_ok
 from antiphon.cli.doctor.probe import check_processor, check_threads, read_processor_features
-from antiphon.cli.doctor.report import REMEDIES, Finding, FindingSeverity, examine, report_ok
+from antiphon.cli.doctor.report import examine
 from antiphon.cli.serve_options import ServeOptions
 from antiphon.engines.llama.libllama.library import find_installed
 from antiphon.settings.loading import build_model

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from antiphon.cli.doctor.report import Finding, FindingSeverity
+from antiphon.cli.doctor.findings import Finding, FindingSeverity
 from antiphon.cli.doctor.tenancy_checks import REACHED_S, check_tenancy
 from antiphon.settings.schema import Settings
 from antiphon.settings.tenancy import KeysSettings, LimitsSettings, OidcSettings

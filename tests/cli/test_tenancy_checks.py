@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from antiphon.cli.bootstrap import bootstrap_store
-from antiphon.cli.doctor.report import Finding, FindingSeverity
+from antiphon.cli.doctor.findings import Finding, FindingSeverity
 from antiphon.cli.doctor.tenancy_checks import check_tenancy
 from antiphon.settings.schema import Settings
 from antiphon.settings.tenancy import KeysSettings, LedgerSettings

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from antiphon.dialects.empower.decode import decode_chat
 from antiphon.dialects.empower.encode import encode_flat_error
+from antiphon.dialects.empower.fields import TABLES, EmpowerScope
 from antiphon.dialects.empower.loras import decode_deploy
-from antiphon.dialects.empower.wire_types import TABLES, EmpowerScope
 from antiphon.errors import RequestError
 from antiphon.weights.adapters.hub_adapters import HubAdapters
 

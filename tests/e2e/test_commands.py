@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from antiphon.cli.doctor.checks import check_port
-from antiphon.cli.doctor.report import FindingSeverity
+from antiphon.cli.doctor.findings import FindingSeverity
 from antiphon.settings.server import ServerSettings
 from tests.support.model_files import write_encoder
 from tests.support.processes import bare_environment

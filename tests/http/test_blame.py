@@ -6,7 +6,7 @@ import pytest
 
 from antiphon.dialects.common.field_table import FieldSupport
 from antiphon.dialects.common.fields import TABLES as OPENAI
-from antiphon.dialects.empower.wire_types import TABLES as EMPOWER
+from antiphon.dialects.empower.fields import TABLES as EMPOWER
 from antiphon.dialects.fireworks.fields import TABLES as FIREWORKS
 from antiphon.testing import Script, ScriptedEmbeddingEngine, ScriptedTokenEngine, scripted_info
 from tests.rendering.test_reasoning import NOT_AT_ALL, OPENING, QWEN

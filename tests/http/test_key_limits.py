@@ -3,7 +3,7 @@
 import pytest
 
 from antiphon.domain.tenancy import KeyKind, ProjectRole
-from antiphon.services.limits import MOST_LIMITS
+from antiphon.services.limit_validation import MOST_LIMITS
 from antiphon.services.policy import KeyRequest
 from tests.http.test_admin import OPERATOR, ROOT, keyed
 

@@ -20,7 +20,7 @@ from antiphon.domain.tenancy import KeyKind, Project
 from antiphon.errors import AuthenticationFailed, Conflict, InvalidValue, NotFound
 from antiphon.pipeline.reserve import LimitIndex
 from antiphon.services.changes import TRIES, DirectoryChanges
-from antiphon.services.limits import LimitRequest
+from antiphon.services.limit_validation import LimitRequest
 from antiphon.services.policy import KeyRequest
 from antiphon.services.tenancy import TenancyService
 from antiphon.store.base import ChangeAuthor

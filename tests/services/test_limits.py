@@ -10,7 +10,8 @@ from antiphon.domain.limits import Amounts, Measure, Subject, Window
 from antiphon.domain.tenancy import KeyKind
 from antiphon.errors import Conflict, InvalidValue, MissingParameter, NotFound, PermissionDenied
 from antiphon.limits.local import LocalLimiter
-from antiphon.services.limits import MOST_LIMITS, LimitRequest, LimitService
+from antiphon.services.limit_validation import MOST_LIMITS, LimitRequest
+from antiphon.services.limits import LimitService
 from antiphon.services.policy import KeyRequest
 from antiphon.store.database import Database
 from antiphon.store.tenancy import SqlRules

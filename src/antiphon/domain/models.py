@@ -1,4 +1,4 @@
-"""LoRA adapters as they are served, their names, and their deployment by callers."""
+"""Models as callers see them: aliases, profiles, LoRA adapters, and adapters that callers deploy."""
 
 import re
 from collections.abc import Mapping

@@ -1,5 +1,5 @@
 """Reserves the usage of a request in its limits before it starts, extends it while it runs, and returns the
-rest.
+rest. `LimitIndex` knows which limits and which price apply.
 
 A request without limits costs nothing here.
 """

@@ -1,7 +1,7 @@
 """One request from start to end: resolve → authorize → reserve → attempt → meter. The edge calls only this
 module.
 
-Each stage is in the module of its name; this module holds no logic of its own.
+Each stage is in the module of its name. Generations and embeddings use the same stages.
 """
 
 import logging

@@ -1,11 +1,11 @@
-"""Encodes and decodes the messages between two processes of one server.
+"""Exchanges messages between two processes of one server over a socket.
 
 A frame is a 4-byte big-endian length and a msgpack array `[sequence, [message, ...]]`. The sequence counts
 the frames of one direction from 0, so a lost or repeated frame is detected. The first message of each
 direction is `Hello`. Both ends must have the same protocol and release, since dataclasses are encoded as they
-are.
+are. All messages of one turn of the event loop are in one frame.
 
-All messages of one turn of the event loop are in one frame. This module does no input or output.
+`FrameWriter` and `FrameReader` encode and decode without I/O. `Channel` is one connection.
 """
 
 import asyncio

@@ -33,8 +33,9 @@ from antiphon.rendering.model_info import (
 )
 from antiphon.rendering.output_parser import constrain_calls
 from antiphon.rendering.prompt import encode, render_prompt, require_known
-from antiphon.rendering.reasoning.reader import constrain_prompt
-from antiphon.rendering.rendered_request import ReadyRequest, RenderedRequest, deadline_error
+from antiphon.rendering.reasoning.constraint import constrain_prompt
+from antiphon.rendering.rendered_request import ReadyRequest, RenderedRequest
+from antiphon.rendering.streams import deadline_error
 from antiphon.rendering.template.chat_template import BY_TEMPLATE, NotationFamilies
 from antiphon.rendering.template.field_usage import watch_fields
 from antiphon.rendering.template.request_template import TemplateHelper

@@ -8,7 +8,7 @@ from antiphon.auth.base import DirectoryIndex
 from antiphon.domain.identity import Actor, ActorKind, is_within
 from antiphon.domain.tenancy import EVERYTHING, Grant, Key, KeyKind, Project, ProjectRole, User
 from antiphon.errors import Conflict, InvalidValue, MissingParameter, NotFound, PermissionDenied
-from antiphon.services.limits import LimitRequest, require_all_valid
+from antiphon.services.limit_validation import LimitRequest, require_all_valid
 from antiphon.store.base import Directory
 
 MOST_KEYS = 1_000

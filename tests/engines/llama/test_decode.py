@@ -21,7 +21,7 @@ from antiphon.engines.base import (
     TokenRequest,
     TokenSegment,
 )
-from antiphon.engines.llama.adapters import AdapterCache, LoadedAdapter
+from antiphon.engines.llama.adapters.cache import AdapterCache, LoadedAdapter
 from antiphon.engines.llama.decode import DecodeLoop, Delivery
 from antiphon.engines.llama.libllama.context import DecodeStatus
 from antiphon.engines.llama.mailboxes import SequenceStream, StreamEnd

@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from antiphon.cli.commands.serve import describe_room, size_model
-from antiphon.cli.doctor.report import Finding, FindingSeverity, report_ok, report_problem, to_finding
+from antiphon.cli.doctor.findings import Finding, FindingSeverity, report_ok, report_problem, to_finding
 from antiphon.cli.model_files import assign_adapters, check_adapter, find_cache, require_directory
 from antiphon.cli.output import CallFailed
 from antiphon.cli.serve_options import DEMO_MODEL, ServeOptions

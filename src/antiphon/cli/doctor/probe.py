@@ -14,11 +14,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from antiphon.cli.doctor.report import Finding, FindingSeverity, report_ok, report_problem, to_finding
+from antiphon.cli.doctor.findings import Finding, FindingSeverity, report_ok, report_problem, to_finding
 from antiphon.engines.base import LoadSpec
 from antiphon.engines.llama.embedding import load_any
 from antiphon.engines.llama.libllama.library import LibraryFile, find_installed, find_library
-from antiphon.engines.llama.loading import choose_thread_count, list_usable_cpus, prepare_environment
+from antiphon.engines.llama.machine import choose_thread_count, list_usable_cpus, prepare_environment
 from antiphon.errors import AntiphonError, LibraryError
 from antiphon.processes.ipc import (
     to_line,  # imported like an engine host does, so that a missing package is found

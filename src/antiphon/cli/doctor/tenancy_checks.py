@@ -10,7 +10,7 @@ from pathlib import Path
 
 from antiphon.auth.secrets import PEPPER_FILE, load_pepper, parse_pepper
 from antiphon.cli.bootstrap import MARK, find_spool, find_store_url
-from antiphon.cli.doctor.report import Finding, FindingSeverity, report_ok, report_problem, to_finding
+from antiphon.cli.doctor.findings import Finding, FindingSeverity, report_ok, report_problem, to_finding
 from antiphon.cli.serve_options import find_home
 from antiphon.errors import LimitsUnavailable, SettingsError, StoreRefused, StoreUnavailable
 from antiphon.settings.schema import Settings

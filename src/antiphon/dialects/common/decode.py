@@ -1,11 +1,10 @@
 """Builds a generation request from the wire types of chats and text completions, with OpenAI's defaults and
 rules."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypedDict
 
-from antiphon.dialects.base import NO_ATTRIBUTION, Attribution, GenerationCall
+from antiphon.dialects.base import GenerationCall
 from antiphon.dialects.common.constraint_fields import list_unread_fields, read_constraint, shorten_names
 from antiphon.dialects.common.messages import (
     build_conversation,
@@ -13,116 +12,18 @@ from antiphon.dialects.common.messages import (
     read_reasoning,
 )
 from antiphon.dialects.common.request_types import (
-    INT32_MAX,
-    LARGEST_BIAS,
-    LONGEST_TAG,
     MAX_SEQUENCES,
     ChatCompletionRequest,
     CommonRequest,
     CompletionRequest,
     StreamOptions,
 )
-from antiphon.dialects.common.strict_json import describe_value, sanitize_key
+from antiphon.dialects.common.sampling import read_attribution, read_sampling
 from antiphon.dialects.common.tools import (
     read_tools,
 )
 from antiphon.domain.request import GenerationRequest, Output, Prompt, RawPrompt, Truncation
-from antiphon.domain.sampling import Mirostat, SamplingOptions
 from antiphon.errors import InvalidValue
-
-
-def read_sampling(wire: CommonRequest, max_tokens: int | None) -> SamplingOptions:
-    """The sampling that a request asks for. Raises InvalidValue."""
-    if wire.min_tokens is not None and max_tokens is not None and wire.min_tokens > max_tokens:
-        raise InvalidValue(
-            f"min_tokens must be at most max_tokens, which is {max_tokens}; got {wire.min_tokens}",
-            param="min_tokens",
-        )
-    return SamplingOptions(
-        temperature=wire.temperature,
-        top_p=wire.top_p,
-        top_k=None if wire.top_k is None else max(0, wire.top_k),
-        min_p=wire.min_p,
-        seed=wire.seed,
-        typical_p=wire.typical_p,
-        repetition_penalty=wire.repetition_penalty,
-        presence_penalty=wire.presence_penalty,
-        frequency_penalty=wire.frequency_penalty,
-        logit_bias=None if wire.logit_bias is None else _read_biases(wire.logit_bias),
-        mirostat=_read_mirostat(wire),
-        min_tokens=wire.min_tokens,
-        ignore_eos=wire.ignore_eos,
-        allowed_token_ids=None
-        if wire.allowed_token_ids is None
-        else tuple(dict.fromkeys(wire.allowed_token_ids)),
-    )
-
-
-def _read_mirostat(wire: CommonRequest) -> Mirostat | None:
-    """Mirostat is on if either field is sent; the other one then has its default."""
-    if wire.mirostat_target is None and wire.mirostat_lr is None:
-        return None
-    usual = Mirostat()
-    return Mirostat(
-        usual.target if wire.mirostat_target is None else wire.mirostat_target,
-        usual.rate if wire.mirostat_lr is None else wire.mirostat_lr,
-    )
-
-
-def _read_biases(given: dict[str, float]) -> tuple[tuple[int, float], ...]:
-    return tuple((_parse_token_id(key), _require_bias(key, value)) for key, value in given.items())
-
-
-def _parse_token_id(key: str) -> int:
-    """The token id of a key. Only the shortest spelling is accepted, so two keys never mean one id."""
-    plain = key.isascii() and key.isdigit() and len(key) <= len(str(INT32_MAX))
-    if not plain or str(int(key)) != key:
-        raise InvalidValue(
-            "logit_bias must have token ids as its keys, written as texts of digits; /tokenize shows them",
-            param=f"logit_bias.{sanitize_key(key)}",
-        )
-    return int(key)
-
-
-def _require_bias(key: str, value: float) -> float:
-    if not -LARGEST_BIAS <= value <= LARGEST_BIAS:
-        raise InvalidValue(
-            f"logit_bias.{key} must be a number of -100 to 100; got {describe_value(value)}",
-            param=f"logit_bias.{key}",
-        )
-    return value
-
-
-NUL = "\0"
-"""The character that no database stores."""
-
-
-def read_attribution(
-    user: str | None, tags: Mapping[str, str] | None = None, safety_identifier: str | None = None
-) -> Attribution:
-    """The end user and the tags. Raises InvalidValue that names the wrong field."""
-    if user is None and not tags and safety_identifier is None:
-        return NO_ATTRIBUTION
-    if None is not safety_identifier != user is not None:
-        raise InvalidValue("user and safety_identifier differ; send one of them", param="safety_identifier")
-    names = {"user": user, "safety_identifier": safety_identifier}
-    users = tuple(name for name, value in names.items() if value is not None)
-    for name in users:
-        _require_text(name, names[name] or "")
-    for name, value in (tags or {}).items():
-        if not 0 < len(name) <= LONGEST_TAG:
-            raise InvalidValue(
-                f"metadata must have keys of 1 to {LONGEST_TAG} characters; got {len(name)}", param="metadata"
-            )
-        _require_text("metadata", name + value)
-    fields = (*users, "metadata") if tags else users
-    return Attribution((safety_identifier if user is None else user) or None, tags or {}, fields)
-
-
-def _require_text(name: str, text: str) -> None:
-    if NUL in text:
-        raise InvalidValue(f"{name} must hold no NUL character", param=name)
-
 
 TEXT_MAX_TOKENS = 16
 """OpenAI's default for text completions."""

@@ -17,8 +17,8 @@ from antiphon.dialects.common.openapi_schemas import (
 from antiphon.dialects.empower import wire_types
 from antiphon.dialects.empower.decode import decode_chat
 from antiphon.dialects.empower.encode import EmpowerStreamEncoder, encode_chat, encode_flat_error
+from antiphon.dialects.empower.fields import PREFIX, TABLES, EmpowerScope
 from antiphon.dialects.empower.loras import declare_loras
-from antiphon.dialects.empower.wire_types import PREFIX, TABLES, EmpowerScope
 from antiphon.domain.collect import CollectedGeneration
 from antiphon.errors import AntiphonError
 

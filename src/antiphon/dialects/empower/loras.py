@@ -9,7 +9,8 @@ from msgspec import Struct
 from antiphon.dialects.base import JSON, Answer, Endpoint, Request, RequestBody, Response, Services
 from antiphon.dialects.common.endpoints import declare_get, decode_body
 from antiphon.dialects.common.strict_json import convert, read_object
-from antiphon.dialects.empower.wire_types import DeployRequest, EmpowerScope, filter_fields
+from antiphon.dialects.empower.fields import EmpowerScope, filter_fields
+from antiphon.dialects.empower.wire_types import DeployRequest
 from antiphon.domain.identity import Actor, ActorKind, Right
 from antiphon.domain.models import (
     ADAPTER_NAME,

@@ -18,11 +18,11 @@ from antiphon.dialects.base import (
     Response,
     Services,
 )
-from antiphon.dialects.common.decode import read_attribution
 from antiphon.dialects.common.endpoints import add_attribution, build_report_headers, decode_body
 from antiphon.dialects.common.field_table import FieldReport
 from antiphon.dialects.common.fields import FieldScope, filter_fields
 from antiphon.dialects.common.request_types import MAX_IDS, EndUser, Name, PositiveInt, TokenId
+from antiphon.dialects.common.sampling import read_attribution
 from antiphon.dialects.common.strict_json import convert, read_object
 from antiphon.domain.context import Origin
 from antiphon.domain.embedding import EmbeddingRequest, Embeddings

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.engines.llama.adapters import AdapterCache
+from antiphon.engines.llama.adapters.cache import AdapterCache
 from antiphon.engines.llama.kv.layout import CacheChange, CopyCells
 from antiphon.engines.llama.sequence import TokenSequence
 from antiphon.engines.sampling import SampledToken, SamplingState

@@ -24,7 +24,7 @@ from antiphon.engines.base import (
     TokenEvent,
 )
 from antiphon.engines.defects import build_batch_error, guard, log_thread_end
-from antiphon.engines.llama.adapters import NO_NUMBERS, AdapterRefs
+from antiphon.engines.llama.adapters.cache import NO_NUMBERS, AdapterRefs
 from antiphon.engines.llama.batch import (
     DecodeCall,
     DecodeContext,

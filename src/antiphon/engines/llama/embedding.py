@@ -36,12 +36,12 @@ from antiphon.engines.llama.libllama.model import NativeModel
 from antiphon.engines.llama.loading import (
     NO_VOCABULARY,
     LoadedGenerator,
-    choose_thread_count,
     describe,
     load_generator,
     open_model,
     require_valid_spec,
 )
+from antiphon.engines.llama.machine import choose_thread_count
 from antiphon.engines.llama.mailboxes import AbortableContext, CommandInbox, EventMailbox, StreamEnd
 from antiphon.engines.llama.sequence import SchedulingPolicy
 from antiphon.errors import AntiphonError, EngineDied, EngineError, EngineUnavailable, LoadError

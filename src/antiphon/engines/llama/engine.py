@@ -28,7 +28,7 @@ from antiphon.engines.base import (
     TokenRequest,
     Vocabulary,
 )
-from antiphon.engines.llama.adapters import AdapterLoader
+from antiphon.engines.llama.adapters.loader import AdapterLoader
 from antiphon.engines.llama.decode import DecodeLoop
 from antiphon.engines.llama.embedding import EmbeddingLoop, EmbeddingStream, LoadedEmbedder, load_any
 from antiphon.engines.llama.libllama.model import NativeTokenizer, read_vocabulary

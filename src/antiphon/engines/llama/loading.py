@@ -8,10 +8,8 @@ path for each four or eight rows. So loading tests these weights on this machine
 sequence must give the same logits in every allowed number of rows, at any position among the rows.
 """
 
-import os
 import re
-import sys
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,77 +21,9 @@ from antiphon.engines.base import EngineInfo, KVLayout, LoadSpec
 from antiphon.engines.llama.libllama.context import KV_TYPES, ContextSizes, DecodeStatus, NativeContext
 from antiphon.engines.llama.libllama.library import find_library
 from antiphon.engines.llama.libllama.model import NativeModel
+from antiphon.engines.llama.machine import choose_thread_count
 from antiphon.engines.llama.sequence import MAX_IDS, SchedulingPolicy
 from antiphon.errors import LoadError
-
-CPUS = Path("/sys/devices/system/cpu")
-GROUP = Path("/sys/fs/cgroup")
-
-WAIT_POLICY, PASSIVE = "OMP_WAIT_POLICY", "passive"
-SHORT_SPIN = {
-    # Threads that wait at a barrier sleep. With any other load on the machine, the gateway's included,
-    # spinning as long as OpenMP does by default costs several times more. GNU's OpenMP spins for some
-    # microseconds first: on an idle machine, sleeping at once would cost about half of a small model's speed.
-    WAIT_POLICY: PASSIVE,
-    "GOMP_SPINCOUNT": "1000",
-}
-QUIET_END = {
-    # At a failed assertion ggml starts a debugger to print a backtrace, which delays the restart by seconds.
-    "GGML_NO_BACKTRACE": "1",
-}
-
-
-def prepare_environment(environment: MutableMapping[str, str] | None = None) -> None:
-    """Sets the variables that native code reads once when it is loaded. It keeps variables that the operator
-    has set."""
-    target = os.environ if environment is None else environment
-    sleeping = target.get(WAIT_POLICY, PASSIVE).lower() == PASSIVE
-    for name, value in (QUIET_END | SHORT_SPIN if sleeping else QUIET_END).items():
-        target.setdefault(name, value)
-
-
-def choose_thread_count(cpus: Path = CPUS, group: Path = GROUP, allowed: Iterable[int] | None = None) -> int:
-    """The number of physical cores that this process may use, by affinity and by the control group's quota.
-    At least 1."""
-    cores = {_read_core(cpus, cpu) for cpu in (list_usable_cpus() if allowed is None else allowed)}
-    return max(1, min(len(cores), _read_quota(group)))
-
-
-def list_usable_cpus() -> list[int]:
-    """The processors that this process may run on."""
-    if sys.platform == "linux":
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
-
-
-def _read_core(cpus: Path, cpu: int) -> tuple[str, str]:
-    """The package and core of a processor. Each processor counts as its own core if the system does not
-    tell."""
-    topology = cpus / f"cpu{cpu}" / "topology"
-    try:
-        return (topology / "physical_package_id").read_text().strip(), (
-            topology / "core_id"
-        ).read_text().strip()
-    except OSError:
-        return "", str(cpu)
-
-
-def _read_quota(group: Path) -> int:
-    """The whole processors that the control group grants, rounded up; a large number if there is no limit."""
-    unlimited = 1 << 16
-    try:
-        quota, _, period = (group / "cpu.max").read_text().partition(" ")
-        if quota != "max":
-            return -(-int(quota) // int(period))
-    except (OSError, ValueError):
-        pass  # no control group of version 2
-    try:
-        quota_us = int((group / "cpu" / "cpu.cfs_quota_us").read_text())
-        period_us = int((group / "cpu" / "cpu.cfs_period_us").read_text())
-        return -(-quota_us // period_us) if quota_us > 0 else unlimited
-    except (OSError, ValueError):
-        return unlimited
-
 
 MICRO_ROWS = 512
 """Rows of one pass through the network: as many prompt tokens as a step computes. Each pass reads all

@@ -27,7 +27,7 @@ from antiphon.http.admin.resource import (
     decode_request,
 )
 from antiphon.http.admin.tenants import Nothing
-from antiphon.services.limits import MOST_LIMITS, LimitRequest
+from antiphon.services.limit_validation import MOST_LIMITS, LimitRequest
 from antiphon.services.policy import KeyRequest
 from antiphon.services.tenancy import IssuedKey, TenancyService
 

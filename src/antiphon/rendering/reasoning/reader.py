@@ -6,17 +6,9 @@ reasoning. Another reader reads the answer, so a call inside reasoning stays rea
 """
 
 from array import array
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 
-from antiphon.constraints import grammar as groups
-from antiphon.constraints.grammar import Prelude, TextFrame
-from antiphon.domain.request import Constraint, ConstraintKind, Conversation, Prompt, Reasoning
-from antiphon.errors import UnsupportedParameter
-from antiphon.rendering.context_window import FittedPrompt
-from antiphon.rendering.model_info import ModelInfo
 from antiphon.rendering.reasoning.notation import Begin, ReasoningNotation
-from antiphon.rendering.tools.call_notation import CallNotation, to_marks
 from antiphon.rendering.tools.call_readers import (
     OutputPart,
     OutputReader,
@@ -26,93 +18,6 @@ from antiphon.rendering.tools.call_readers import (
     is_inside,
 )
 from antiphon.rendering.tools.json_call import SPACE
-
-TAIL = 64
-"""Tokens at a prompt's end that may hold the mark that begins reasoning; the mark has at most six."""
-
-ANYTHING = "start: TEXT?\nTEXT: /(.|\\n)*/"
-"""The grammar of any text."""
-
-
-def find_begin(prompt: Prompt, tokens: tuple[int, ...], facts: ModelInfo) -> Begin | None:
-    """Returns where the choices of a prompt begin; None for raw prompts and for models that do not reason."""
-    if facts.template is None or not isinstance(prompt, Conversation):
-        return None
-    notation = facts.template.reasoning_notation
-    if notation is None:
-        return None
-    answer_start = prompt.messages[-1].text if prompt.continues else ""
-    is_text = notation.close not in facts.controls
-    return notation.find_begin(facts.spelt.text(tokens[-TAIL:]), answer_start, is_text)
-
-
-def constrain_prompt(
-    prompt: Prompt, fits: FittedPrompt, constraint: Constraint | None, facts: ModelInfo
-) -> FittedPrompt:
-    """Adds where the prompt's choices begin and their constraint. Raises UnsupportedParameter."""
-    begin = find_begin(prompt, fits.tokens, facts)
-    return replace(fits, begin=begin, constraint=constrain_answer(constraint, prompt, begin, facts))
-
-
-def constrain_answer(
-    constraint: Constraint | None, prompt: Prompt, begin: Begin | None, facts: ModelInfo
-) -> Constraint | None:
-    """Returns the constraint of a choice, applied from the beginning of its answer."""
-    template = facts.template
-    if template is None or template.reasoning_notation is None or not isinstance(prompt, Conversation):
-        return constraint
-    notation, budget = template.reasoning_notation, prompt.reasoning.budget
-    if begin is None or begin is Begin.AFTER or (constraint is None and budget is None):
-        return constraint
-    if notation.channels:
-        return _constrain_channels(constraint, template.call_notation, prompt.reasoning, facts)
-    field = prompt.reasoning.terms.budget
-    ids = {**facts.single_tokens(notation.marks), **facts.controls}
-    if budget is not None and notation.close not in ids:
-        raise UnsupportedParameter(
-            f"{field} is not supported: this model writes the end of its reasoning in several tokens",
-            param=field,
-        )
-    prelude = Prelude(
-        frames=(_build_frame(notation, begin, ids),),
-        optional=begin is Begin.FREE,
-        budget=budget,
-        never=notation.close if notation.close in ids else "",
-    )
-    bare = constraint or Constraint(ConstraintKind.LARK, ANYTHING, field=field)
-    return replace(bare, prelude=prelude.dump())
-
-
-def _build_frame(notation: ReasoningNotation, begin: Begin, ids: Mapping[str, int]) -> TextFrame:
-    opening = () if begin is Begin.INSIDE else notation.open
-    return TextFrame(to_marks(opening, ids), to_marks((notation.close, *notation.gap), ids))
-
-
-def _constrain_channels(
-    constraint: Constraint | None, layout: CallNotation, reasoning: Reasoning, facts: ModelInfo
-) -> Constraint | None:
-    """Builds the constraint for a model with channels. The grammar of calls has channels of its own."""
-    budget, field = reasoning.budget, reasoning.terms.budget
-    thought, *others = (
-        frame.with_ids(facts.controls) for frame in layout.channels if frame.close is not None
-    )
-    final = next(frame.with_ids(facts.controls) for frame in layout.channels if frame.close is None)
-    calls = constraint is not None and constraint.kind is ConstraintKind.CALLS
-    if budget is None:
-        if constraint is None or calls:
-            return constraint
-        prelude = Prelude((thought, *others), optional=True, many=True, answer=final.open)
-        return replace(constraint, prelude=prelude.dump())
-    if constraint is None:
-        group = groups.CallGroup(groups.TextAround.TEXT_ALONE, final.open, (), (), frames=(*others, final))
-        constraint, calls = Constraint(ConstraintKind.CALLS, group.dump(), field=field), True
-    elif calls:
-        group = groups.load_group(constraint.source)
-        frames = tuple(frame for frame in group.frames if frame.open != thought.open)
-        constraint = replace(constraint, source=replace(group, frames=frames).dump())
-    answer = () if calls else final.open
-    prelude = Prelude((thought,), optional=True, budget=budget, answer=answer)
-    return replace(constraint, prelude=prelude.dump())
 
 
 class ReasoningReader:

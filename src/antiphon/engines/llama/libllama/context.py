@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.domain.embedding import Pooling
-from antiphon.engines.llama.adapters import AdapterCache, LoadedAdapter
+from antiphon.engines.llama.adapters.cache import AdapterCache, LoadedAdapter
 from antiphon.engines.llama.libllama.library import Library
 from antiphon.engines.llama.libllama.model import NativeAdapter, NativeModel, set_adapter
 from antiphon.engines.llama.libllama.struct_layouts import NativeBatch

@@ -24,7 +24,7 @@ from antiphon.engines.llama.libllama.struct_layouts import (
     read_returned_struct,
     recognise_layout,
 )
-from antiphon.engines.llama.loading import prepare_environment
+from antiphon.engines.llama.machine import prepare_environment
 from antiphon.errors import LibraryError
 
 P, I32, U32, F32 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_uint32, ctypes.c_float

@@ -5,87 +5,13 @@ to a bound in bytes; the others are read again when they are needed. The decode 
 where a doc says otherwise.
 """
 
-import asyncio
-import hashlib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from antiphon.engines.llama.decode import DecodeLoop
 from antiphon.errors import EngineError, InvalidValue, LoadError
-
-
-class AdapterLoader:
-    """Adds and removes the adapters of one engine. One after another, it checks and reads files beside
-    decoding before the decode thread loads them."""
-
-    def __init__(self, decoder: Callable[[], DecodeLoop]) -> None:
-        self._decoder = decoder
-        self._loading: dict[str, asyncio.Event] = {}
-        self._turn = asyncio.Lock()
-
-    async def add(self, digest: str, path: Path) -> None:
-        """Makes an adapter usable. Raises InvalidValue if its file does not have that digest, or the library
-        refuses it."""
-        await self.wait_until_settled(digest)
-        here = self._loading[digest] = asyncio.Event()
-        try:
-            async with self._turn:
-                await asyncio.to_thread(require_digest, path, digest)
-                decoder = self._decoder()
-                await asyncio.wrap_future(
-                    decoder.inbox.run_on_thread(partial(decoder.adapter_refs.add, digest, path))
-                )
-        finally:
-            del self._loading[digest]
-            here.set()
-
-    async def remove(self, digest: str) -> None:
-        """Refuses an adapter to new sequences; forgets it when its last sequence ends."""
-        await self.wait_until_settled(digest)
-        decoder = self._decoder()
-        await asyncio.wrap_future(decoder.inbox.run_on_thread(partial(decoder.adapter_refs.remove, digest)))
-
-    async def wait_until_settled(self, digest: str) -> None:
-        """Waits until an adapter is added, so that a later request finds it."""
-        while (coming := self._loading.get(digest)) is not None:
-            await coming.wait()
-
-    async def prepare(self, digest: str) -> None:
-        """Waits until an adapter is added. If it is only on disk, reads its file once beside decoding, so the
-        decode thread finds it in the system's cache."""
-        await self.wait_until_settled(digest)
-        path = self._decoder().adapters.find_unloaded(digest)
-        if path is not None:
-            await asyncio.to_thread(_read_through, path)
-
-
-def require_digest(path: Path, digest: str) -> None:
-    """Raises InvalidValue unless `digest` is the file's SHA-256 in hexadecimal."""
-    try:
-        with path.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as problem:
-        raise InvalidValue(
-            f"the adapter {path.name} cannot be read: {problem.strerror}", param="adapter"
-        ) from None
-    if found != digest:
-        raise InvalidValue(
-            f"the adapter {path.name} is not the one with the digest {digest[:64]}; its file was changed",
-            param="adapter",
-        )
-
-
-def _read_through(path: Path) -> None:
-    try:
-        with path.open("rb") as file:
-            hashlib.file_digest(file, "blake2s")
-    except OSError:
-        pass  # the decode thread reports the error
-
 
 FileStamp = tuple[int, int, int]
 """Size, modification time and inode of a file. While these are the same, so is its content."""

@@ -1,0 +1,92 @@
+"""The table of every request field of Empower's page and of its former engine, and what Antiphon does with
+it.
+"""
+
+from enum import StrEnum
+
+from antiphon.dialects.common.field_table import (
+    END_USER,
+    FieldTable,
+    RequestField,
+    declare_refused,
+    declare_supported,
+)
+
+PREFIX = "/empower/api/v1"
+
+
+class EmpowerScope(StrEnum):
+    """The object that a field belongs to. Messages and tools are OpenAI's, and stand in its table."""
+
+    CHAT = f"{PREFIX}/chat/completions"
+    DEPLOY = f"{PREFIX}/lora"
+
+
+CHAT = frozenset({EmpowerScope.CHAT})
+DEPLOY = frozenset({EmpowerScope.DEPLOY})
+
+ELSEWHERE = "/v1/chat/completions has it"
+
+FIELDS: tuple[RequestField, ...] = (
+    *declare_supported(
+        CHAT,
+        messages="The conversation as a list of messages; or a text, which is one message of the user; or a "
+        "list of texts, each a prompt of its own with one message of the user.",
+        model="Name of a deployed LoRA, or of a base model.",
+        n="Choices of each prompt; 1 by default.",
+        max_tokens="Most tokens of one choice; 256 by default.",
+        temperature="0 is greedy; 0 to 2, 1 by default.",
+        top_p="Smallest set of tokens whose probability reaches this; 0 to 1, 1 by default.",
+        frequency_penalty="Taken from a token's logit for each time it is in the output; -2 to 2, 0 by "
+        "default.",
+        presence_penalty="Taken from the logit of each token that is in the output; -2 to 2, 0 by default.",
+        ignore_eos="Whether generation goes on past the model's end tokens until max_tokens.",
+        stream="Whether the answer comes as server-sent events.",
+        tools="Functions that the model may call, at most 128.",
+        tool_choice="Whether it calls: auto, none, any (it must call one; required means the same), or one "
+        "tool by its name.",
+        include_thinking="Whether the content begins with what the model thought, as "
+        "<thinking>...</thinking>; refused where it does not reason.",
+        parallel_tool_calls="Whether one turn may make several calls; true by default.",
+        response_format="text; json_object, any object or one of `schema`; json_schema, JSON of a schema. "
+        "The model is shown none of it: x-antiphon-ignored names the schema's name and description.",
+        stop="Texts that end a choice, at most four; cut from its text.",
+        stop_token_ids="Token ids that end a choice, besides the model's own.",
+        seed="The same seed gives the same draws.",
+        top_k="The k likeliest tokens; 0 or -1 keeps all.",
+        min_p="Tokens at least this fraction as likely as the likeliest; 0 keeps all.",
+        repetition_penalty="Divides positive and multiplies negative logits of tokens in prompt or output; "
+        "above 0, at most 2; 1 does nothing.",
+    ),
+    *declare_supported(CHAT, user=END_USER),
+    declare_refused("logit_bias", CHAT, "the page says so; /v1/chat/completions has it", {}),
+    declare_refused("function_call", CHAT, "the page says so; send tools and tool_choice", "none", "auto"),
+    declare_refused("functions", CHAT, "send tools", []),
+    declare_refused("max_completion_tokens", CHAT, "send max_tokens"),
+    declare_refused(
+        "stream_options", CHAT, "usage always comes with each choice's last chunk; leave it out", {}
+    ),
+    declare_refused("logprobs", CHAT, ELSEWHERE, False),
+    declare_refused("top_logprobs", CHAT, ELSEWHERE, 0),
+    declare_refused("reasoning_effort", CHAT, ELSEWHERE),
+    declare_refused("best_of", CHAT, "/v1/completions has it", 1),
+    declare_refused("echo", CHAT, "a conversation is not repeated; /v1/completions has echo", False),
+    declare_refused("use_beam_search", CHAT, "beam search is not built; leave it out", False),
+    declare_refused("add_generation_prompt", CHAT, ELSEWHERE, True),
+    declare_refused("skip_special_tokens", CHAT, ELSEWHERE, True),
+    declare_refused("spaces_between_special_tokens", CHAT, ELSEWHERE, True),
+    *declare_supported(
+        DEPLOY,
+        model_name="With HF_HUB a repository, OWNER/REPO or OWNER/REPO:FILE.gguf; with LOCAL a GGUF adapter "
+        "or a directory as PEFT saves it, by its path below a directory that the operator allows.",
+        model_source="HF_HUB; or LOCAL, which is Antiphon's own.",
+        hf_revision="A commit, tag or branch; main by default; what it is now is deployed.",
+        hf_token="A token of the hub that may read the repository; used once and kept nowhere.",
+        name="What callers send as model; model_name by default.",
+        base_model_name="Antiphon's own: the model that it adapts; may be left out when there is only one.",
+    ),
+)
+
+FIELD_TABLE = FieldTable(FIELDS, tuple(EmpowerScope), endpoints=tuple(EmpowerScope))
+TABLES = FIELD_TABLE.tables
+filter_fields = FIELD_TABLE.filter

@@ -1,0 +1,71 @@
+"""Checks requested limits. Knows nothing of permissions."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from antiphon.domain.limits import Limit, Measure, Subject, Window, explain_too_large
+from antiphon.errors import Conflict, InvalidValue, MissingParameter
+
+MOST_LIMITS = 50
+"""Most limits of one target. Every request checks each of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitRequest:
+    """A requested limit, with the fields of `domain.limits.Limit`. The target is empty for a limit of a new
+    key."""
+
+    subject: Subject
+    target: str
+    measure: Measure
+    amount: int
+    window: Window | None = None
+    models: str | None = None
+    note: str = ""
+
+    def to_limit(self, id_: str, target: str, created: int) -> Limit:
+        """The limit with an id, a target and a time of creation."""
+        return Limit(**{**asdict(self), "id": id_, "target": target, "created": created})
+
+
+def require_valid(request: LimitRequest, place: str = "") -> None:
+    """Raises a RequestError for an invalid limit. `place`: its path in the request body, as in
+    `limits[0].`."""
+    window, models = f"{place}window", f"{place}models"
+    if request.measure is Measure.CONCURRENT and request.window is not None:
+        raise InvalidValue(f"concurrent requests are counted at once: leave {window} out", param=window)
+    if request.measure is not Measure.CONCURRENT and request.window is None:
+        raise MissingParameter(f"{window} is missing", param=window)
+    require_countable(request.measure, request.amount, place)
+    if request.subject is Subject.MODEL and request.models is not None:
+        raise InvalidValue(f"a limit of a model is of that one: leave {models} out", param=models)
+
+
+def require_countable(measure: Measure, amount: int, place: str = "") -> None:
+    """Raises InvalidValue for an amount that cannot be counted exactly."""
+    if (problem := explain_too_large(measure, amount)) is not None:
+        raise InvalidValue(problem, param=f"{place}amount")
+
+
+def require_all_valid(limits: Sequence[LimitRequest]) -> None:
+    """Checks the limits of a new key, of which no two may limit the same."""
+    places: dict[tuple[object, ...], str] = {}
+    for number, wanted in enumerate(limits):
+        place = f"limits[{number}]"
+        require_valid(wanted, f"{place}.")
+        if (same := places.setdefault(_limited_quantity(wanted), place)) != place:
+            raise InvalidValue(f"{place} limits the same as {same}: say one amount", param=place)
+
+
+def require_unique(limit: Limit, existing: Sequence[Limit]) -> None:
+    """Raises Conflict where a target has the same limit already, or too many."""
+    for each in existing:
+        if _limited_quantity(each) == _limited_quantity(limit):
+            raise Conflict(f"there is such a limit already: change the amount of {each.id}")
+    if len(existing) >= MOST_LIMITS:
+        raise Conflict(f"the {limit.subject} has {MOST_LIMITS} limits, which is the most: remove one first")
+
+
+def _limited_quantity(limit: Limit | LimitRequest) -> tuple[object, ...]:
+    """What a limit counts, without its amount."""
+    return limit.measure, limit.window, limit.models
