@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.domain.embedding import EmbedRequest, Vectors
+from antiphon.domain.request import EmbedRequest, Vectors
 from antiphon.engines.base import LoadSpec, TextPiece
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.weights.convert.bert import KINDS, convert_bert

@@ -16,7 +16,6 @@ from antiphon.dialects.fireworks.dialect import (
     FireworksModels,
 )
 from antiphon.domain.collect import CollectedChoice, CollectedGeneration
-from antiphon.domain.embedding import EmbeddingFacts, Pooling
 from antiphon.domain.events import (
     Finished,
     FinishReason,
@@ -29,7 +28,7 @@ from antiphon.domain.events import (
 from antiphon.domain.logprobs import TokenScore
 from antiphon.domain.messages import ToolCall
 from antiphon.domain.models import Adapter, Profile
-from antiphon.domain.request import GenerationRequest, Output, RawPrompt
+from antiphon.domain.request import EmbeddingFacts, GenerationRequest, Output, Pooling, RawPrompt
 from antiphon.errors import (
     AuthenticationFailed,
     BodyTooLarge,

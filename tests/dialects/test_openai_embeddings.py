@@ -9,8 +9,7 @@ import pytest
 
 from antiphon.dialects.base import EmbeddingCall
 from antiphon.dialects.openai.embeddings import MAX_INPUTS, OpenAIEmbeddings
-from antiphon.domain.embedding import EmbeddingRequest, Embeddings
-from antiphon.domain.request import RawPrompt
+from antiphon.domain.request import EmbeddingRequest, Embeddings, RawPrompt
 from antiphon.errors import AntiphonError, InvalidValue, UnknownParameter, UnsupportedParameter
 
 EMBEDDINGS = OpenAIEmbeddings()

@@ -12,7 +12,6 @@ from msgspec import structs
 
 from antiphon.domain.collect import CollectedGeneration, collect
 from antiphon.domain.context import Context, Origin
-from antiphon.domain.embedding import EmbeddingRequest, Embeddings
 from antiphon.domain.events import (
     Event,
     Finished,
@@ -26,7 +25,7 @@ from antiphon.domain.events import (
 from antiphon.domain.identity import Actor, ActorKind
 from antiphon.domain.ledger import ABORTED
 from antiphon.domain.limits import Amounts, Limit, Measure, Window
-from antiphon.domain.request import GenerationRequest, Output, RawPrompt
+from antiphon.domain.request import EmbeddingRequest, Embeddings, GenerationRequest, Output, RawPrompt
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import (
     AntiphonError,

@@ -7,8 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from antiphon.domain.context import Context
-from antiphon.domain.embedding import EmbeddingRequest, Embeddings
-from antiphon.domain.request import RawPrompt
+from antiphon.domain.request import EmbeddingRequest, Embeddings, RawPrompt
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import (
     AntiphonError,

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from antiphon.domain.context import Context
-from antiphon.domain.embedding import EmbeddingRequest, Embeddings
 from antiphon.domain.identity import Actor, ActorKind
 from antiphon.domain.messages import Message, Role
-from antiphon.domain.request import Conversation, GenerationRequest, RawPrompt
+from antiphon.domain.request import Conversation, EmbeddingRequest, Embeddings, GenerationRequest, RawPrompt
 from antiphon.errors import (
     ContextLengthExceeded,
     DeadlineExceeded,

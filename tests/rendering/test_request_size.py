@@ -6,9 +6,16 @@ import pytest
 
 from antiphon.domain.collect import collect
 from antiphon.domain.context import Context
-from antiphon.domain.embedding import EmbeddingRequest
 from antiphon.domain.events import Started
-from antiphon.domain.request import Constraint, ConstraintKind, GenerationRequest, Output, Overflow, RawPrompt
+from antiphon.domain.request import (
+    Constraint,
+    ConstraintKind,
+    EmbeddingRequest,
+    GenerationRequest,
+    Output,
+    Overflow,
+    RawPrompt,
+)
 from antiphon.engines.base import RequestSize
 from antiphon.errors import EngineUnavailable, RequestError
 from antiphon.rendering.renderer import Renderer

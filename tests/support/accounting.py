@@ -5,10 +5,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from antiphon.domain.context import Context
-from antiphon.domain.embedding import Embeddings
 from antiphon.domain.ledger import Entry
 from antiphon.domain.limits import Amounts, Limit, LimitStatus, Measure, Subject, Window
 from antiphon.domain.prices import Price
+from antiphon.domain.request import Embeddings
 from antiphon.engines.base import RequestSize
 from antiphon.errors import LedgerFull, RequestError
 from antiphon.limits.base import Limiter

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from antiphon.domain.embedding import EmbedRequest, Vectors
+from antiphon.domain.request import EmbedRequest, Vectors
 from antiphon.engines.base import LoadSpec, SequenceStarted
 from antiphon.testing import ScriptedEmbeddingEngine, check_embedding_engine
 

@@ -12,7 +12,6 @@ from typing import Any, Protocol, TypeVar
 from urllib.parse import parse_qsl
 
 from antiphon.domain.context import Context, Origin, RequestProgress
-from antiphon.domain.embedding import EmbeddingRequest, Embeddings
 from antiphon.domain.events import Event
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor, Right
 from antiphon.domain.ledger import NOTHING
@@ -24,7 +23,7 @@ from antiphon.domain.models import (
     Profile,
     TokenizerInfo,
 )
-from antiphon.domain.request import Conversation, GenerationRequest, Prompt
+from antiphon.domain.request import Conversation, EmbeddingRequest, Embeddings, GenerationRequest, Prompt
 from antiphon.errors import AntiphonError
 
 JSON = "application/json"

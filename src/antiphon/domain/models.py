@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from antiphon.domain.embedding import EmbeddingFacts
 from antiphon.domain.identity import Actor
+from antiphon.domain.request import EmbeddingFacts
 from antiphon.domain.sampling import SamplingOptions
 
 STAR = "*"

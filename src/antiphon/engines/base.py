@@ -36,12 +36,21 @@ from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
 from antiphon.domain.context import Context
-from antiphon.domain.embedding import EmbeddingFacts, EmbeddingRequest, Embeddings, EmbedRequest, Vectors
 from antiphon.domain.engine_load import Load
 from antiphon.domain.events import Event
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor
 from antiphon.domain.models import Profile, TokenizerInfo
-from antiphon.domain.request import Constraint, Conversation, GenerationRequest, Prompt
+from antiphon.domain.request import (
+    Constraint,
+    Conversation,
+    EmbeddingFacts,
+    EmbeddingRequest,
+    Embeddings,
+    EmbedRequest,
+    GenerationRequest,
+    Prompt,
+    Vectors,
+)
 from antiphon.domain.sampling import Sampling, SamplingOptions
 
 

@@ -19,11 +19,10 @@ from antiphon.dialects.base import (
     TokenizeCall,
 )
 from antiphon.domain.context import Context, Origin
-from antiphon.domain.embedding import EmbeddingRequest, Embeddings
 from antiphon.domain.events import Event
 from antiphon.domain.identity import Actor
 from antiphon.domain.models import Profile, TokenizerInfo
-from antiphon.domain.request import GenerationRequest
+from antiphon.domain.request import EmbeddingRequest, Embeddings, GenerationRequest
 from antiphon.engines.base import TokenizerEngine
 from antiphon.engines.registry import Model
 from antiphon.errors import (

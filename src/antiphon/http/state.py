@@ -10,9 +10,8 @@ from starlette.types import Scope
 from antiphon.auth.base import TokenVerifier
 from antiphon.dialects.base import Dialect, Endpoint
 from antiphon.domain.context import Clock, Context, SystemClock
-from antiphon.domain.embedding import EmbeddingRequest, Embeddings
 from antiphon.domain.events import Event
-from antiphon.domain.request import GenerationRequest
+from antiphon.domain.request import EmbeddingRequest, Embeddings, GenerationRequest
 from antiphon.engines.registry import ModelRegistry
 from antiphon.http.body_budget import BodyBudget
 from antiphon.http.in_flight import InFlightRegistry

@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from antiphon.domain.context import Context
-from antiphon.domain.embedding import EmbeddingRequest, Embeddings
 from antiphon.domain.events import Event, Usage
-from antiphon.domain.request import GenerationRequest
+from antiphon.domain.request import EmbeddingRequest, Embeddings, GenerationRequest
 from antiphon.domain.values import changed
 from antiphon.engines.base import TextEmbeddingEngine
 from antiphon.engines.registry import ModelRegistry, ModelRoute

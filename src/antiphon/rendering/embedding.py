@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from contextlib import aclosing
 
 from antiphon.domain.context import Context
-from antiphon.domain.embedding import (
+from antiphon.domain.request import (
     WIDTH,
     EmbeddingFacts,
     EmbeddingRequest,
     Embeddings,
     EmbedRequest,
+    RawPrompt,
     Vectors,
 )
-from antiphon.domain.request import RawPrompt
 from antiphon.engines.base import EmbeddingEngine, RequestSize, TokenEngine
 from antiphon.errors import ContextLengthExceeded, EngineError, InvalidValue, UnsupportedParameter
 from antiphon.rendering.model_info import ModelInfo

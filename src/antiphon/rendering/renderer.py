@@ -12,12 +12,11 @@ from hashlib import blake2b
 from typing import TypeVar
 
 from antiphon.domain.context import Clock, Context, SystemClock
-from antiphon.domain.embedding import EmbeddingRequest
 from antiphon.domain.engine_load import Load
 from antiphon.domain.fair_queue import FairSemaphore, QueueLimits
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor
 from antiphon.domain.models import Profile, TokenizerInfo
-from antiphon.domain.request import Constraint, Conversation, GenerationRequest, Prompt
+from antiphon.domain.request import Constraint, Conversation, EmbeddingRequest, GenerationRequest, Prompt
 from antiphon.engines.base import ConstraintEngine, EngineState, TokenEngine, TokenRequest
 from antiphon.errors import UnsupportedParameter
 from antiphon.rendering.context_window import FittedPrompt, fit_prompts

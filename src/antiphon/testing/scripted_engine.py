@@ -18,12 +18,20 @@ from hashlib import blake2b
 from itertools import chain, cycle, islice
 
 from antiphon.domain.context import Context
-from antiphon.domain.embedding import EmbeddingFacts, EmbedRequest, Pooling, Vectors
 from antiphon.domain.events import DiscardedTokens, Event, Finished, FinishReason, Started, TextDelta, Usage
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor
 from antiphon.domain.logprobs import TokenScore
 from antiphon.domain.models import Profile, TokenizerInfo
-from antiphon.domain.request import Conversation, GenerationRequest, Output, Prompt
+from antiphon.domain.request import (
+    Conversation,
+    EmbeddingFacts,
+    EmbedRequest,
+    GenerationRequest,
+    Output,
+    Pooling,
+    Prompt,
+    Vectors,
+)
 from antiphon.engines.base import (
     EngineState,
     LoadSpec,

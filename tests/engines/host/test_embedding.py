@@ -5,7 +5,7 @@ from contextlib import aclosing
 
 import pytest
 
-from antiphon.domain.embedding import EmbedRequest, Vectors
+from antiphon.domain.request import EmbedRequest, Vectors
 from antiphon.engines.base import EngineState, LoadSpec, SequenceStarted
 from antiphon.engines.host.client import HostTokenEngine, open_host_engine
 from antiphon.engines.host.server import serve_engine

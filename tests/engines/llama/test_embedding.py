@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from antiphon.domain.embedding import EmbedRequest, Pooling, Vectors
+from antiphon.domain.request import EmbedRequest, Pooling, Vectors
 from antiphon.engines.base import LoadSpec, SequenceStarted, TextPiece, TokenRequest, TokenSegment
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.errors import ContextLengthExceeded, InvalidValue, LoadError, UnsupportedParameter

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from antiphon.domain.embedding import EmbedRequest, Vectors
+from antiphon.domain.request import EmbedRequest, Vectors
 from antiphon.engines.base import SequenceStarted
 from antiphon.engines.llama.embedding import EmbeddingLoop, EmbeddingStream
 from antiphon.engines.llama.libllama.context import DecodeStatus

@@ -25,9 +25,8 @@ from antiphon.dialects.common.request_types import MAX_IDS, EndUser, Name, Posit
 from antiphon.dialects.common.sampling import read_attribution
 from antiphon.dialects.common.strict_json import convert, read_object
 from antiphon.domain.context import Origin
-from antiphon.domain.embedding import EmbeddingRequest, Embeddings
 from antiphon.domain.identity import Right
-from antiphon.domain.request import RawPrompt
+from antiphon.domain.request import EmbeddingRequest, Embeddings, RawPrompt
 from antiphon.errors import InvalidValue
 
 MAX_INPUTS = 2048

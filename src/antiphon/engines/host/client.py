@@ -14,8 +14,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TypeVar
 
-from antiphon.domain.embedding import EmbedRequest, Vectors
-from antiphon.domain.request import Constraint
+from antiphon.domain.request import Constraint, EmbedRequest, Vectors
 from antiphon.engines.base import (
     EngineInfo,
     EngineState,

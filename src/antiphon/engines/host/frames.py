@@ -5,8 +5,7 @@ The seam's own dataclasses are sent as they are; one frame carries all events of
 
 import msgspec
 
-from antiphon.domain.embedding import EmbedRequest, Vectors
-from antiphon.domain.request import Constraint
+from antiphon.domain.request import Constraint, EmbedRequest, Vectors
 from antiphon.engines.base import (
     EngineInfo,
     PromptScores,

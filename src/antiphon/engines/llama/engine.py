@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from antiphon.constraints.mask_workers import ModelConstraints
-from antiphon.domain.embedding import EmbedRequest, Vectors
-from antiphon.domain.request import Constraint
+from antiphon.domain.request import Constraint, EmbedRequest, Vectors
 from antiphon.engines.base import (
     EngineInfo,
     LoadSpec,

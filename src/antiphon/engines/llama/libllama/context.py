@@ -15,7 +15,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.domain.embedding import Pooling
+from antiphon.domain.request import Pooling
 from antiphon.engines.llama.adapters.cache import AdapterCache, LoadedAdapter
 from antiphon.engines.llama.libllama.library import Library
 from antiphon.engines.llama.libllama.model import NativeAdapter, NativeModel, set_adapter
