@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from antiphon.domain.events import UsageSource
-from antiphon.domain.ledger import Entry
 from antiphon.domain.reports import (
     Bucket,
     Condition,
     Dimension,
+    Entry,
     EntryField,
     EntryPosition,
     EntrySelection,

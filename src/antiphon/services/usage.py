@@ -12,11 +12,11 @@ from dataclasses import replace
 from typing import TypeVar
 
 from antiphon.domain.identity import Actor, ActorKind, Right
-from antiphon.domain.ledger import Entry
 from antiphon.domain.prices import find_currency
 from antiphon.domain.reports import (
     Condition,
     Dimension,
+    Entry,
     EntryField,
     EntryPosition,
     EntrySelection,

@@ -14,12 +14,15 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.engine import RowMapping as Row
 
 from antiphon.domain.events import UsageSource
-from antiphon.domain.ledger import ABORTED, CANCELLED, OK, Entry, UsedAmounts
 from antiphon.domain.limits import Amounts
 from antiphon.domain.reports import (
+    ABORTED,
+    CANCELLED,
+    OK,
     Bucket,
     Condition,
     Dimension,
+    Entry,
     EntryField,
     EntryPosition,
     EntrySelection,
@@ -28,6 +31,7 @@ from antiphon.domain.reports import (
     ReportGroup,
     Tag,
     UsageTotals,
+    UsedAmounts,
 )
 from antiphon.domain.values import fields
 from antiphon.store import schema

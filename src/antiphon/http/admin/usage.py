@@ -19,13 +19,13 @@ from antiphon.dialects.base import Answer, Endpoint, FileStream, Headers, Reques
 from antiphon.dialects.common.strict_json import sanitize_key
 from antiphon.domain.context import Clock
 from antiphon.domain.identity import Right
-from antiphon.domain.ledger import Entry
 from antiphon.domain.prices import format_decimal
 from antiphon.domain.reports import (
     TAG,
     Bucket,
     Condition,
     Dimension,
+    Entry,
     EntryField,
     EntryPosition,
     EntrySelection,
