@@ -17,10 +17,10 @@ from typing import NoReturn
 
 import uvloop
 
-from antiphon.assembly.app_state import build_app_state
-from antiphon.assembly.models import (
+from antiphon.assembly.app_state import (
     allows_loading,
     build_adapters,
+    build_app_state,
     build_deployments,
     build_models,
     connect_engines,
