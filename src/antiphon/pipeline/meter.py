@@ -6,8 +6,10 @@ A generation that is cut short counts the tokens that were made. This module hol
 """
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from types import TracebackType
 
@@ -27,6 +29,7 @@ from antiphon.domain.events import (
 from antiphon.domain.request import GenerationRequest
 from antiphon.domain.values import changed
 from antiphon.errors import AntiphonError, DeadlineExceeded, InternalError
+from antiphon.ledger.base import Recorder
 from antiphon.pipeline.attempt import StartedStream
 from antiphon.pipeline.request_meter import RequestMeter, RequestOutcome
 from antiphon.telemetry.logs import record
@@ -215,3 +218,83 @@ def is_logged_by_edge(error: BaseException | None, context: Context) -> bool:
     return context.progress.is_ended or (
         isinstance(error, AntiphonError) and not isinstance(error, InternalError)
     )
+
+
+async def record_stream(
+    events: AsyncGenerator[Event, None], account: RequestMeter, context: Context, recorder: Recorder
+) -> AsyncGenerator[Event, None]:
+    """Gives the same events. At the end, for any reason, records the answer, unless the request was refused
+    before it ran."""
+    heard = RecordedAnswer()
+    try:
+        async with aclosing(events):
+            async for event in events:
+                heard.add(event)
+                yield event
+    finally:
+        if account.is_admitted:
+            said = context.progress.body.decode("utf-8", "replace")
+            recorder.keep(account.id, context.actor.project, account.at, said, heard.to_json())
+
+
+@dataclass(slots=True)
+class RecordedCall:
+    """The recorded part of a tool call."""
+
+    id: str
+    name: str
+    arguments: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class RecordedChoice:
+    """The recorded part of one choice."""
+
+    text: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    calls: dict[int, RecordedCall] = field(default_factory=dict)
+    reason: str | None = None
+
+    def to_dict(self, index: int) -> dict[str, object]:
+        """The JSON form that is stored."""
+        shown: dict[str, object] = {
+            "index": index,
+            "text": "".join(self.text),
+            "finish_reason": self.reason,
+        }
+        if self.reasoning:
+            shown["reasoning"] = "".join(self.reasoning)
+        if self.calls:
+            shown["tool_calls"] = [
+                {"id": call.id, "name": call.name, "arguments": "".join(call.arguments)}
+                for call in self.calls.values()
+            ]
+        return shown
+
+
+class RecordedAnswer:
+    """The recorded part of all choices."""
+
+    def __init__(self) -> None:
+        self._choices: dict[int, RecordedChoice] = {}
+
+    def add(self, event: Event) -> None:
+        """Records an event of the stream."""
+        if isinstance(event, TextDelta):
+            self._choice(event.choice).text.append(event.text)
+        elif isinstance(event, ReasoningDelta):
+            self._choice(event.choice).reasoning.append(event.text)
+        elif isinstance(event, ToolCallStarted):
+            self._choice(event.choice).calls[event.index] = RecordedCall(event.id, event.name)
+        elif isinstance(event, ToolCallDelta):
+            self._choice(event.choice).calls[event.index].arguments.append(event.arguments)
+        elif isinstance(event, Finished):
+            self._choice(event.choice).reason = event.reason
+
+    def to_json(self) -> str:
+        """All choices as JSON. A choice that was cut has no finish reason."""
+        choices = [choice.to_dict(index) for index, choice in sorted(self._choices.items())]
+        return json.dumps({"choices": choices}, ensure_ascii=False)
+
+    def _choice(self, choice: int) -> RecordedChoice:
+        return self._choices.setdefault(choice, RecordedChoice())

@@ -19,8 +19,7 @@ from antiphon.engines.base import TextEmbeddingEngine
 from antiphon.engines.registry import ModelRegistry, ModelRoute
 from antiphon.errors import UnsupportedParameter
 from antiphon.pipeline.attempt import Reserve, attempt, pass_unlimited, try_routes
-from antiphon.pipeline.meter import OK, find_status, is_logged_by_edge, meter_stream
-from antiphon.pipeline.recording import record_stream
+from antiphon.pipeline.meter import OK, find_status, is_logged_by_edge, meter_stream, record_stream
 from antiphon.pipeline.request_meter import RequestMeter, RequestOutcome
 from antiphon.pipeline.reserve import Accounting
 from antiphon.pipeline.resolve import resolve
