@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import redis
 
+from antiphon.cli.doctor.checks import REACHED_S, check_tenancy
 from antiphon.cli.doctor.findings import Finding, FindingSeverity
-from antiphon.cli.doctor.tenancy_checks import REACHED_S, check_tenancy
 from antiphon.settings.schema import Settings
 from antiphon.settings.tenancy import KeysSettings, LimitsSettings, OidcSettings
 from tests.cli.conftest import Run

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from antiphon.cli.bootstrap import bootstrap_store
+from antiphon.cli.doctor.checks import check_tenancy
 from antiphon.cli.doctor.findings import Finding, FindingSeverity
-from antiphon.cli.doctor.tenancy_checks import check_tenancy
 from antiphon.settings.schema import Settings
 from antiphon.settings.tenancy import KeysSettings, LedgerSettings
 from tests.support.databases import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them

@@ -7,28 +7,45 @@ check neither raises an error for a problem that it finds, nor leaves a file beh
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from antiphon.auth.secrets import PEPPER_FILE, load_pepper, parse_pepper
+from antiphon.cli.bootstrap import MARK, find_spool, find_store_url
 from antiphon.cli.commands.serve import describe_room, size_model
 from antiphon.cli.doctor.findings import Finding, FindingSeverity, report_ok, report_problem, to_finding
 from antiphon.cli.model_files import assign_adapters, check_adapter, find_cache, require_directory
 from antiphon.cli.output import CallFailed
-from antiphon.cli.serve_options import DEMO_MODEL, ServeOptions
+from antiphon.cli.serve_options import DEMO_MODEL, ServeOptions, find_home
 from antiphon.engines.base import LoadSpec
 from antiphon.engines.host.confine import find_other_user
 from antiphon.engines.host.runtime import create_runtime_directory
-from antiphon.errors import AddressUnavailable, AntiphonError, LoadError, ModelFileError, SettingsError
+from antiphon.errors import (
+    AddressUnavailable,
+    AntiphonError,
+    LimitsUnavailable,
+    LoadError,
+    ModelFileError,
+    SettingsError,
+    StoreRefused,
+    StoreUnavailable,
+)
 from antiphon.processes.supervisor import bind, filter_host_environment
 from antiphon.settings.loading import build_model
 from antiphon.settings.models import AdapterSettings, ModelSettings
 from antiphon.settings.schema import Settings, change_model, choose_interpreter, with_models
 from antiphon.settings.server import ServerSettings
+from antiphon.settings.tenancy import LimitsSettings
+from antiphon.store.database import Database
+from antiphon.store.tenancy import SqlTenancy
 from antiphon.weights.gguf import read_header
 from antiphon.weights.hub.reference import is_reference, parse
 from antiphon.weights.kv_cache_size import available_memory, kv_bytes_per_cell, text_bytes_per_token
@@ -282,3 +299,109 @@ def read_probe(output: bytes, death: str, words: str) -> Iterator[Finding]:
 def describe_end(code: int) -> str:
     """Describes an exit status for people."""
     return f"status {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+
+
+MEGABYTE = 1e6
+REACHED_S = 2
+"""Seconds in which a remote database or Redis must answer."""
+
+
+def check_tenancy(settings: Settings, environ: Mapping[str, str], user_home: Path) -> Iterator[Finding]:
+    """Checks the database, its pepper, the spool, the limits and single sign-on."""
+    home = find_home(environ, user_home)
+    try:
+        with closing(Database(find_store_url(settings.keys.store, home), connect_s=REACHED_S)) as database:
+            yield from _check_store(database, settings, home)
+    except (StoreRefused, StoreUnavailable) as error:
+        yield to_finding("store-unusable", error)
+    yield _check_spool(Path(find_spool(settings.ledger.spool, home)), settings.ledger.spool_bytes)
+    if settings.limits.url is not None:
+        yield _check_limits(settings.limits, settings.limits.url)
+    if settings.oidc.issuer is not None and find_spec("jwt") is None:
+        yield report_problem("sign-on-unusable", "single sign-on needs a library that is not installed")
+
+
+def _check_store(database: Database, settings: Settings, home: Path) -> Iterator[Finding]:
+    file = database.file
+    if file is not None and not file.exists():
+        place = _find_existing(file.parent)
+        if not _is_writable(place):
+            yield report_problem(
+                "store-unusable", f"the database {file} cannot be made: {place} cannot be written"
+            )
+        else:
+            yield report_ok("store", f"{file} is not there yet; the first start makes it")
+        return
+    standing = database.schema_state()
+    if standing.newer:
+        yield report_problem("store-newer", f"{database.shown} was made by a later version of Antiphon")
+    elif standing.found is None:
+        yield report_ok("store", f"{database.shown} is empty; the first start makes its tables")
+    elif standing.pending:
+        message = (
+            f"{database.shown} is at revision {standing.found}, and this version wants {standing.wanted}"
+        )
+        yield report_problem("store-outdated", message)
+    else:
+        yield report_ok("store", f"{database.shown} answers, at revision {standing.found}")
+        yield _check_pepper(database, settings, home)
+
+
+def _check_pepper(database: Database, settings: Settings, home: Path) -> Finding:
+    """Checks that the local pepper is the one of the database's keys."""
+    mark, configured = SqlTenancy(database).mark(MARK), settings.keys.pepper
+    where = "ANTIPHON_PEPPER" if configured else str(home / PEPPER_FILE)
+    if mark is None and not configured and not (home / PEPPER_FILE).exists():
+        return report_ok("pepper", f"{where} is not there yet; the first start makes it")
+    try:
+        pepper = parse_pepper(configured) if configured else load_pepper(home, make=False)
+    except StoreRefused as error:
+        return to_finding("pepper-unusable", error)
+    if mark not in (None, pepper.mark):
+        return report_problem("pepper-unusable", f"{where} is not what this database's keys were made with")
+    return report_ok("pepper", f"{where} is the one of the database's keys")
+
+
+def _check_spool(spool: Path, most: int) -> Finding:
+    """Checks the directory in which usage is written before it is in the database."""
+    place = _find_existing(spool)
+    if not place.is_dir() or not _is_writable(place):
+        return report_problem(
+            "spool-unusable", f"the ledger's spool {spool} cannot be written: {place} cannot"
+        )
+    free = shutil.disk_usage(place).free
+    message = f"{spool}: {free / MEGABYTE:,.0f} MB free; it may take {most / MEGABYTE:,.0f}"
+    return (
+        report_problem("spool-short", message, FindingSeverity.ADVICE)
+        if free < most
+        else report_ok("spool", message)
+    )
+
+
+def _check_limits(limits: LimitsSettings, url: str) -> Finding:
+    """Checks that the Redis which counts limits for several servers answers."""
+    try:
+        from antiphon.limits.redis.limiter import check_redis
+    except ModuleNotFoundError:
+        missing = SettingsError(
+            "limits.url needs the client of Redis; install it: pip install 'antiphon[redis]'"
+        )
+        return to_finding("limits-unusable", missing)
+    try:
+        return report_ok("limits", check_redis(url, REACHED_S))
+    except SettingsError as error:
+        return to_finding("limits-unusable", error)
+    except LimitsUnavailable as error:
+        passes = limits.unavailable == "open"  # then each process counts alone, and serves requests
+        return report_problem(
+            "limits-unusable", error.message, FindingSeverity.ADVICE if passes else FindingSeverity.BROKEN
+        )
+
+
+def _find_existing(path: Path) -> Path:
+    """Returns the path, or its nearest parent that exists."""
+    return next(place for place in (path, *path.parents) if os.path.lexists(place))
+
+
+def _is_writable(place: Path) -> bool:
+    return os.access(place, os.W_OK | os.X_OK)

@@ -54,7 +54,7 @@ def examine(serve_options: ServeOptions, load: bool) -> Iterator[Finding]:
     yield from check_sockets()
     yield check_confinement(settings)
     if settings.keys.enabled:
-        from antiphon.cli.doctor.tenancy_checks import check_tenancy
+        from antiphon.cli.doctor.checks import check_tenancy
 
         yield from check_tenancy(settings, os.environ, Path.home())
 
