@@ -11,11 +11,11 @@ from antiphon.domain.limits import MAX_COST_UNITS, Limit, LimitStatus, Measure, 
 from antiphon.domain.prices import NANO
 from antiphon.engines.registry import ModelRegistry
 from antiphon.errors import InvalidValue, ModelNotFound
-from antiphon.http.admin.model_warnings import ModelWarnings
 from antiphon.http.admin.resource import (
     CREATED,
     NO_CONTENT,
     ListPage,
+    ModelWarnings,
     Name,
     Note,
     Pattern,
