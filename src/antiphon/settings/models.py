@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from antiphon.domain.models import ADAPTER_NAME, STAR
 from antiphon.errors import SettingsError
-from antiphon.settings.fields import GIB, KIB, describe
+from antiphon.settings.server import GIB, KIB, describe
 
 
 class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

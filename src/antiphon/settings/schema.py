@@ -7,7 +7,6 @@ from typing import Annotated, Literal, get_args, get_type_hints
 import msgspec
 from msgspec import Meta
 
-from antiphon.settings.fields import AT_LEAST_ZERO, describe
 from antiphon.settings.models import (
     AdapterSettings,
     AliasSettings,
@@ -16,7 +15,7 @@ from antiphon.settings.models import (
     ModelSettings,
     assign_models,
 )
-from antiphon.settings.server import LogSettings, ServerSettings
+from antiphon.settings.server import AT_LEAST_ZERO, LogSettings, ServerSettings, describe
 from antiphon.settings.tenancy import KeysSettings, LedgerSettings, LimitsSettings, OidcSettings
 
 

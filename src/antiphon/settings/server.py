@@ -6,7 +6,20 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from antiphon.settings.fields import AT_LEAST_ZERO, KIB, MIB, POSITIVE, describe
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+LONGEST = 31_536_000
+"""Seconds of a year. More is a mistake, and much more is too long for a timer."""
+
+POSITIVE = Meta(gt=0, le=LONGEST)
+AT_LEAST_ZERO = Meta(ge=0, le=LONGEST)
+
+
+def describe(env: str, doc: str, example: str = "") -> Meta:
+    """Declares a setting: its environment variable, its line of documentation and an example of a value."""
+    return Meta(description=doc, extra={"env": env}, examples=[example] if example else None)
 
 
 class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

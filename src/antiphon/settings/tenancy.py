@@ -7,8 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from antiphon.errors import SettingsError
-from antiphon.settings.fields import MIB, describe
-from antiphon.settings.server import is_loopback
+from antiphon.settings.server import MIB, describe, is_loopback
 
 
 class KeysSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

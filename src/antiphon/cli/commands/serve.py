@@ -18,9 +18,9 @@ from antiphon.cli.serve_options import ServeOptions, find_home
 from antiphon.engines.base import EngineInfo
 from antiphon.errors import AntiphonError, SettingsError
 from antiphon.processes.supervisor import ServingInfo, supervise
-from antiphon.settings.fields import MIB
 from antiphon.settings.models import MODEL_DEFAULTS, ModelSettings
 from antiphon.settings.schema import Settings, change_model, list_settings, with_models
+from antiphon.settings.server import MIB
 from antiphon.telemetry.logs import configure
 from antiphon.weights.gguf import read_header
 from antiphon.weights.kv_cache_size import CacheOptions, available_memory, fit_cache, fit_text_length
