@@ -18,7 +18,7 @@ from antiphon.cli.commands.top import (
     estimate_quantile,
     parse_page,
 )
-from antiphon.domain.engine_load import LATENCY_BOUNDS, AdapterLoad, Histogram, Load, Timer
+from antiphon.domain.models import LATENCY_BOUNDS, AdapterLoad, Histogram, Load, Timer
 from antiphon.telemetry.exposition import Series, list_series, render_page
 from antiphon.telemetry.metrics import BUILD
 from tests.cli.conftest import Run

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx2
 import psutil
 
-from antiphon.domain.engine_load import Load
+from antiphon.domain.models import Load
 from antiphon.engines.base import LoadSpec
 from antiphon.engines.host.client import open_host_engine
 from tests.support.processes import bare_environment

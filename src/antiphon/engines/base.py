@@ -36,10 +36,9 @@ from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
 from antiphon.domain.context import Context
-from antiphon.domain.engine_load import Load
 from antiphon.domain.events import Event
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor
-from antiphon.domain.models import Profile, TokenizerInfo
+from antiphon.domain.models import Load, Profile, TokenizerInfo
 from antiphon.domain.request import (
     Constraint,
     Conversation,

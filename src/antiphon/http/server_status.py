@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from antiphon import __version__
 from antiphon.dialects.base import JSON, PLAIN, Endpoint, Handler, Headers, Request, Response, Services
-from antiphon.domain.engine_load import Load
 from antiphon.domain.identity import Right
+from antiphon.domain.models import Load
 from antiphon.engines.base import EngineState, ObservableEngine
 from antiphon.engines.registry import Model, ModelRegistry
 from antiphon.errors import AntiphonError

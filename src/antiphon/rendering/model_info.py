@@ -5,9 +5,8 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from antiphon.domain.engine_load import Load
 from antiphon.domain.identity import Actor
-from antiphon.domain.models import Profile, TokenizerInfo
+from antiphon.domain.models import Load, Profile, TokenizerInfo
 from antiphon.domain.request import Conversation, Prompt
 from antiphon.engines.base import EngineInfo, TokenEngine, TokenKind, Vocabulary
 from antiphon.errors import TemplateRefused, UnsupportedParameter

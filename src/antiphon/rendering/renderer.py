@@ -12,10 +12,9 @@ from hashlib import blake2b
 from typing import TypeVar
 
 from antiphon.domain.context import Clock, Context, SystemClock
-from antiphon.domain.engine_load import Load
 from antiphon.domain.fair_queue import FairSemaphore, QueueLimits
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor
-from antiphon.domain.models import Profile, TokenizerInfo
+from antiphon.domain.models import Load, Profile, TokenizerInfo
 from antiphon.domain.request import Constraint, Conversation, EmbeddingRequest, GenerationRequest, Prompt
 from antiphon.engines.base import ConstraintEngine, EngineState, TokenEngine, TokenRequest
 from antiphon.errors import UnsupportedParameter

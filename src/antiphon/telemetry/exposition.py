@@ -11,7 +11,7 @@ from enum import StrEnum
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from antiphon.domain.engine_load import LATENCY_BOUNDS, AdapterLoad, Histogram, Load
+from antiphon.domain.models import LATENCY_BOUNDS, AdapterLoad, Histogram, Load
 
 if TYPE_CHECKING:
     from prometheus_client import Metric

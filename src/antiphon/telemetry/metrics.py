@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from antiphon.domain import values
-from antiphon.domain.engine_load import Timer
+from antiphon.domain.models import Timer
 from antiphon.telemetry.exposition import Family, MetricKind, Series, Value
 
 MODEL = ("model",)

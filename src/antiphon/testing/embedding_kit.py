@@ -8,7 +8,7 @@ from array import array
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from antiphon.domain.engine_load import Load
+from antiphon.domain.models import Load
 from antiphon.domain.request import WIDTH, EmbedRequest, Vectors
 from antiphon.engines.base import (
     EmbeddingEngine,

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from antiphon.domain.collect import CollectedGeneration, collect
 from antiphon.domain.context import Context
-from antiphon.domain.engine_load import Load
 from antiphon.domain.events import (
     DiscardedTokens,
     Event,
@@ -25,7 +24,7 @@ from antiphon.domain.events import (
 )
 from antiphon.domain.logprobs import TokenScore
 from antiphon.domain.messages import Message, Role
-from antiphon.domain.models import Profile
+from antiphon.domain.models import Load, Profile
 from antiphon.domain.request import Conversation, GenerationRequest, Output, Prompt, RawPrompt
 from antiphon.domain.sampling import SamplingOptions
 from antiphon.engines.base import Engine, EngineState, RequestSize

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, cycle, repeat
 
 from antiphon.domain.context import Clock, SystemClock
-from antiphon.domain.engine_load import Load
 from antiphon.domain.fair_queue import FairSemaphore, QueueLimits
+from antiphon.domain.models import Load
 from antiphon.domain.sampling import SamplingOptions
 from antiphon.engines.base import (
     Counts,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from antiphon.domain.engine_load import Load
+from antiphon.domain.models import Load
 from antiphon.engines.base import SequenceStarted, Steps, TextPiece, TokenSegment
 from antiphon.engines.host.client import open_host_engine
 from antiphon.engines.host.frames import TO_GATEWAY, CancelCall, GenerateCall, StepsReply

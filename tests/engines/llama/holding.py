@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from antiphon.domain.engine_load import Load
+from antiphon.domain.models import Load
 from antiphon.engines.base import LoadSpec
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.engines.llama.libllama.context import NativeContext

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from antiphon.domain.engine_load import AdapterLoad
+from antiphon.domain.models import AdapterLoad
 from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.domain.sampling import Sampling
 from antiphon.engines.base import KVLayout, SequenceFinished, Steps, TokenEvent, TokenRequest, TokenSegment

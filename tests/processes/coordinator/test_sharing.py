@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.domain.context import SystemClock
-from antiphon.domain.engine_load import Histogram
+from antiphon.domain.models import Histogram
 from antiphon.errors import EngineError
 from antiphon.processes.coordinator import coordinator as module
 from antiphon.processes.coordinator.client import CoordinatorClient

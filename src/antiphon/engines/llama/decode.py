@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from antiphon.domain.engine_load import AdapterLoad, Load, Timer
+from antiphon.domain.models import AdapterLoad, Load, Timer
 from antiphon.engines.base import (
     Counts,
     PromptScores,

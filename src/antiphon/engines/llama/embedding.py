@@ -18,8 +18,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.domain.engine_load import Load, Timer
 from antiphon.domain.fair_queue import FairQueue
+from antiphon.domain.models import Load, Timer
 from antiphon.domain.request import EmbeddingFacts, EmbedRequest, Pooling, Vectors
 from antiphon.domain.sampling import SamplingOptions
 from antiphon.engines.base import EngineInfo, LoadSpec, SequenceStarted

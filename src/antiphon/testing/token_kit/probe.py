@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from antiphon.domain.engine_load import Load
+from antiphon.domain.models import Load
 from antiphon.domain.sampling import Sampling
 from antiphon.engines.base import (
     Counts,
