@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import ParamSpec
 
 from antiphon.domain.events import UsageSource
-from antiphon.domain.reports import Entry
+from antiphon.domain.ledger import Entry
 from antiphon.ledger.records import HEADER, encode_entry
 from antiphon.ledger.segments import SIZE, create_segment
 from antiphon.ledger.spool import Spool

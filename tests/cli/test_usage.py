@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from antiphon.cli.commands.usage import app
 from antiphon.cli.options import now
-from antiphon.domain.reports import EntryField
+from antiphon.domain.ledger import EntryField
 from tests.cli.conftest import Run
 from tests.cli.scripted import *  # noqa: F403 - a fixture is found by its name; `__all__` lists it
 from tests.cli.scripted import Scripted, page

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from antiphon.auth.base import RequestedScope
-from antiphon.domain.reports import Entry
+from antiphon.domain.ledger import Entry
 from antiphon.domain.tenancy import KeyKind, ProjectRole
 from antiphon.errors import StoreUnavailable
 from antiphon.http.admin.usage import format_cell

@@ -2,8 +2,8 @@
 
 import pytest
 
+from antiphon.domain.ledger import Entry
 from antiphon.domain.limits import Limit, Measure, Subject, Window
-from antiphon.domain.reports import Entry
 from antiphon.limits.local import LocalLimiter
 from antiphon.limits.seeding import LedgerSeeder
 from antiphon.store.database import Database

@@ -23,8 +23,8 @@ from antiphon.domain.events import (
     UsageSource,
 )
 from antiphon.domain.identity import Actor, ActorKind
+from antiphon.domain.ledger import ABORTED
 from antiphon.domain.limits import Amounts, Limit, Measure, Window
-from antiphon.domain.reports import ABORTED
 from antiphon.domain.request import EmbeddingRequest, Embeddings, GenerationRequest, Output, RawPrompt
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import (

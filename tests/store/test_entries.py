@@ -12,8 +12,8 @@ import sqlalchemy as sa
 from msgspec.structs import fields, replace
 
 from antiphon.domain.events import UsageSource
+from antiphon.domain.ledger import Entry
 from antiphon.domain.limits import Amounts
-from antiphon.domain.reports import Entry
 from antiphon.store import schema
 from antiphon.store.database import Database
 from antiphon.store.ledger import INDEXED, LONGEST, SqlEntries

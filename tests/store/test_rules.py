@@ -11,9 +11,9 @@ import pytest
 import sqlalchemy as sa
 from msgspec.structs import replace as replace_entry
 
+from antiphon.domain.ledger import Entry
 from antiphon.domain.limits import MAX_COST_UNITS, Limit, Measure, Subject, Window
 from antiphon.domain.prices import NANO, Price
-from antiphon.domain.reports import Entry
 from antiphon.domain.tenancy import Project
 from antiphon.errors import Conflict, NotFound, StoreUnavailable
 from antiphon.store.base import ChangeAuthor, StaleDirectory

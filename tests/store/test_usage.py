@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from antiphon.domain.events import UsageSource
-from antiphon.domain.reports import (
+from antiphon.domain.ledger import (
     Bucket,
     Condition,
     Dimension,

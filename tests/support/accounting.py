@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from antiphon.domain.context import Context
+from antiphon.domain.ledger import Entry
 from antiphon.domain.limits import Amounts, Limit, LimitStatus, Measure, Subject, Window
 from antiphon.domain.prices import Price
-from antiphon.domain.reports import Entry
 from antiphon.domain.request import Embeddings
 from antiphon.engines.base import RequestSize
 from antiphon.errors import LedgerFull, RequestError

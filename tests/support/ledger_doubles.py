@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from antiphon.domain.events import UsageSource
-from antiphon.domain.reports import Entry, UsedAmounts
+from antiphon.domain.ledger import Entry, UsedAmounts
 from antiphon.errors import InvalidValue, StoreUnavailable
 
 

@@ -1,4 +1,4 @@
-"""Builds the state of the application: dialects, verifiers, the pipeline and the admin API."""
+"""Builds the models of the settings, and everything that the HTTP edge uses."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping

@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl
 from antiphon.domain.context import Context, Origin, RequestProgress
 from antiphon.domain.events import Event
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor, Right
+from antiphon.domain.ledger import NOTHING
 from antiphon.domain.models import (
     Adapter,
     DeployedAdapter,
@@ -22,7 +23,6 @@ from antiphon.domain.models import (
     Profile,
     TokenizerInfo,
 )
-from antiphon.domain.reports import NOTHING
 from antiphon.domain.request import Conversation, EmbeddingRequest, Embeddings, GenerationRequest, Prompt
 from antiphon.errors import AntiphonError
 

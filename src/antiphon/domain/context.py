@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor
+from antiphon.domain.ledger import NOTHING
 from antiphon.domain.limits import LimitStatus
-from antiphon.domain.reports import NOTHING
 from antiphon.domain.values import Value, field
 
 

@@ -1,4 +1,4 @@
-"""The generation request: every option of a caller in one frozen value, independent of dialects."""
+"""Requests of callers as frozen values, independent of dialects: generations and embeddings."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field

@@ -13,7 +13,7 @@ from starlette.routing import compile_path
 
 from antiphon.dialects.base import Endpoint
 from antiphon.domain.identity import Right
-from antiphon.domain.reports import NOTHING
+from antiphon.domain.ledger import NOTHING
 
 OTHER = "other"
 """The metrics label of an unknown path. Paths that callers make up never become labels."""

@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
-from antiphon.domain.reports import Entry
+from antiphon.domain.ledger import Entry
 
 
 class Ledger(Protocol):

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from antiphon.domain.reports import Entry
+from antiphon.domain.ledger import Entry
 from antiphon.errors import InvalidValue, StartupError, StoreUnavailable
 from antiphon.ledger.records import encode_entry
 from antiphon.ledger.segments import UNFINISHED, SegmentReader, list_segments, try_lock

@@ -16,7 +16,7 @@ from zlib import crc32
 
 import msgspec
 
-from antiphon.domain.reports import Entry
+from antiphon.domain.ledger import Entry
 
 MARK = b"\xff\xa7L1"
 """The first bytes of every record. The last digit increases when the format changes."""

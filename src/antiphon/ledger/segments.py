@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 from antiphon.domain.events import UsageSource
-from antiphon.domain.reports import ABORTED, Entry
+from antiphon.domain.ledger import ABORTED, Entry
 from antiphon.domain.values import changed
 from antiphon.ledger.records import (
     HEADER,

@@ -12,7 +12,7 @@ from collections import deque
 from pathlib import Path
 from typing import NamedTuple
 
-from antiphon.domain.reports import Entry
+from antiphon.domain.ledger import Entry
 from antiphon.domain.values import changed
 from antiphon.errors import InternalError, InvalidValue, LedgerFull, StartupError
 from antiphon.ledger.base import LedgerState

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from antiphon.domain.context import Clock
 from antiphon.domain.identity import matches
+from antiphon.domain.ledger import UsedAmounts
 from antiphon.domain.limits import Limit, Measure, Subject, Window
-from antiphon.domain.reports import UsedAmounts
 from antiphon.errors import LimitsUnavailable, StoreUnavailable
 from antiphon.limits.windows import BUCKETS, WINDOW, find_period
 from antiphon.store.base import EntryStore

@@ -3,6 +3,8 @@ metrics, and with keys on the ledger entry and the limits. If it ends with an er
 log record with these numbers.
 
 A generation that is cut short counts the tokens that were made. This module holds no limits and no prices.
+
+`record_stream` records the text of requests and answers, for projects that turned it on.
 """
 
 import asyncio

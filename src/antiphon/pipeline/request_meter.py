@@ -9,9 +9,9 @@ import logging
 from antiphon.domain.context import Context
 from antiphon.domain.events import Usage, UsageSource
 from antiphon.domain.identity import Actor
+from antiphon.domain.ledger import ABORTED, Entry
 from antiphon.domain.limits import Amounts, Measure
 from antiphon.domain.prices import Price, format_decimal
-from antiphon.domain.reports import ABORTED, Entry
 from antiphon.domain.values import Value
 from antiphon.engines.base import RequestSize
 from antiphon.engines.registry import Model, ModelRoute

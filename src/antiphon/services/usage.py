@@ -12,8 +12,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from antiphon.domain.identity import Actor, ActorKind, Right
-from antiphon.domain.prices import find_currency
-from antiphon.domain.reports import (
+from antiphon.domain.ledger import (
     Condition,
     Dimension,
     Entry,
@@ -23,6 +22,7 @@ from antiphon.domain.reports import (
     LedgerReport,
     Tag,
 )
+from antiphon.domain.prices import find_currency
 from antiphon.domain.tenancy import ProjectRole
 from antiphon.errors import PermissionDenied
 from antiphon.services.changes import DirectoryChanges

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from antiphon.domain.ledger import Dimension, Entry, EntryPosition, EntrySelection, LedgerReport, UsedAmounts
 from antiphon.domain.limits import Limit
 from antiphon.domain.prices import Price
-from antiphon.domain.reports import Dimension, Entry, EntryPosition, EntrySelection, LedgerReport, UsedAmounts
 from antiphon.domain.tenancy import AuditEntry, Key, Membership, Project, RecordedRequest, User
 
 

@@ -14,8 +14,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.engine import RowMapping as Row
 
 from antiphon.domain.events import UsageSource
-from antiphon.domain.limits import Amounts
-from antiphon.domain.reports import (
+from antiphon.domain.ledger import (
     ABORTED,
     CANCELLED,
     OK,
@@ -33,6 +32,7 @@ from antiphon.domain.reports import (
     UsageTotals,
     UsedAmounts,
 )
+from antiphon.domain.limits import Amounts
 from antiphon.domain.values import fields
 from antiphon.store import schema
 from antiphon.store.database import Database

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from antiphon.domain.context import SystemClock
+from antiphon.domain.ledger import Entry
 from antiphon.domain.limits import Amounts, Limit, LimitStatus, Measure, Window
-from antiphon.domain.reports import Entry
 from antiphon.errors import BudgetExceeded, LargerThanLimit, LimitsUnavailable, RateLimited
 from antiphon.limits.local import LocalLimiter
 from antiphon.limits.seeding import LedgerSeeder, SeedAmounts

@@ -12,7 +12,7 @@ import typer
 from antiphon.cli import options
 from antiphon.cli.admin_client import connect_admin
 from antiphon.cli.options import now, parse_past
-from antiphon.domain.reports import TAG, Bucket, EntryField, parse_dimension
+from antiphon.domain.ledger import TAG, Bucket, EntryField, parse_dimension
 from antiphon.errors import SettingsError
 
 SHAPES = ("table", "csv", "json")

@@ -1,4 +1,4 @@
-"""Checks of `antiphon doctor` that need no keys. Each checks one thing and reports its finding.
+"""Checks of `antiphon doctor`. Each checks one thing and reports its finding.
 
 Native code runs in another process (`probe`), with the interpreter and the environment of engine hosts. A
 check neither raises an error for a problem that it finds, nor leaves a file behind.

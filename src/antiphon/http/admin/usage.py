@@ -19,8 +19,7 @@ from antiphon.dialects.base import Answer, Endpoint, FileStream, Headers, Reques
 from antiphon.dialects.common.strict_json import sanitize_key
 from antiphon.domain.context import Clock
 from antiphon.domain.identity import Right
-from antiphon.domain.prices import format_decimal
-from antiphon.domain.reports import (
+from antiphon.domain.ledger import (
     TAG,
     Bucket,
     Condition,
@@ -36,6 +35,7 @@ from antiphon.domain.reports import (
     UsageTotals,
     parse_dimension,
 )
+from antiphon.domain.prices import format_decimal
 from antiphon.errors import InvalidValue
 from antiphon.http.admin.resource import (
     DEFAULT_PAGE,

@@ -1,4 +1,6 @@
-"""Queries of the ledger and their results: sums over its entries by dimensions."""
+"""The ledger's entries, and sums over them: one entry for each generation, whether it was complete, cancelled,
+failed, or cut by a crash.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
