@@ -1,5 +1,5 @@
-"""The ledger's entries, and sums over them: one entry for each generation, whether it was complete, cancelled,
-failed, or cut by a crash.
+"""The ledger's entries, and sums over them: one entry for each generation, whether it was complete,
+cancelled, failed, or cut by a crash.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Models as callers see them: aliases, profiles, LoRA adapters and their deployment, and the load of engines."""
+"""Models as callers see them: aliases, profiles, LoRA adapters, their deployment, and the load of engines."""
 
 import re
 from bisect import bisect_left
