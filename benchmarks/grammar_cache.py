@@ -10,8 +10,8 @@ from collections.abc import Callable
 from random import Random
 from statistics import median
 
-from antiphon.constraints.constraint_sources import build_grammar
-from antiphon.constraints.grammar import Grammar
+from antiphon.constraints.grammar_builder import build_grammar
+from antiphon.constraints.grammar_types import Grammar
 from antiphon.constraints.mask_workers import MatcherCache
 from antiphon.constraints.matching import CompilerVocabulary, Matcher, TokenTable
 from antiphon.domain.request import Constraint, ConstraintKind

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from antiphon.constraints.checking_process import check_constraint
-from antiphon.constraints.grammar import Grammar
+from antiphon.constraints.grammar_types import Grammar
 from antiphon.constraints.json_schema.lowering import normalize_schema
 from antiphon.constraints.matching import CompilerVocabulary, Matcher, TokenTable
 from antiphon.domain.request import Constraint, ConstraintKind

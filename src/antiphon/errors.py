@@ -424,7 +424,7 @@ class ErrorReport:
     cause: str | None = None
 
     @staticmethod
-    def of(error: AntiphonError) -> "ErrorReport":
+    def from_error(error: AntiphonError) -> "ErrorReport":
         return ErrorReport(error.code, error.message, error.param, error.retry_after, error.cause)
 
     def to_exception(self) -> AntiphonError:

@@ -94,7 +94,7 @@ BORDERS = {
         "antiphon.cli.client",
         "antiphon.constraints.checker",
         "antiphon.constraints.checking_process",
-        "antiphon.constraints.grammar",
+        "antiphon.constraints.grammar_types",
         "antiphon.rendering.template.request_template",
         "antiphon.dialects",
         "antiphon.http",

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from antiphon.constraints.checking_process import check_constraint, pick_allowed
-from antiphon.constraints.grammar import Grammar
+from antiphon.constraints.grammar_types import Grammar
 from antiphon.constraints.mask_workers import LEAST, PER_CHARACTER, MatcherCache
 from antiphon.constraints.matching import CompilerVocabulary, Matcher
 from antiphon.domain.request import Constraint, ConstraintKind

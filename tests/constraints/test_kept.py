@@ -6,7 +6,7 @@ import re
 import pytest
 
 from antiphon.constraints.checking_process import check_constraint
-from antiphon.constraints.constraint_sources import MAX_CHOICES
+from antiphon.constraints.grammar_builder import MAX_CHOICES
 from antiphon.constraints.matching import Matcher
 from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.errors import EngineError

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as some
 from msgspec import convert, to_builtins
 
-from antiphon.constraints.call_grammar import build_json_grammar
 from antiphon.constraints.checking_process import check_constraint, pick_allowed
-from antiphon.constraints.constraint_sources import COMPACT, STRICT
-from antiphon.constraints.grammar import (
+from antiphon.constraints.compiler_grammar import build_json_grammar
+from antiphon.constraints.grammar_builder import COMPACT, STRICT
+from antiphon.constraints.grammar_types import (
     WHOLE_TEXT,
     CallFormat,
     CallGroup,

@@ -13,7 +13,7 @@ import pytest
 from llguidance import LLParserLimits
 
 from antiphon.constraints.checking_process import check_constraint
-from antiphon.constraints.grammar import Grammar
+from antiphon.constraints.grammar_types import Grammar
 from antiphon.constraints.guide import MAX_CPU_SECONDS, PATIENCE, Guide
 from antiphon.constraints.mask_workers import (
     WORKERS,

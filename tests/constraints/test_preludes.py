@@ -5,7 +5,14 @@ import json
 import pytest
 
 from antiphon.constraints.checking_process import check_constraint
-from antiphon.constraints.grammar import CallFormat, CallGroup, Prelude, TextAround, TextFrame, load_prelude
+from antiphon.constraints.grammar_types import (
+    CallFormat,
+    CallGroup,
+    Prelude,
+    TextAround,
+    TextFrame,
+    load_prelude,
+)
 from antiphon.constraints.matching import CompilerVocabulary, Matcher, TokenTable
 from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.errors import EngineError, InvalidValue

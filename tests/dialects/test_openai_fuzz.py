@@ -33,8 +33,8 @@ DECODERS: dict[FieldScope, Callable[[bytes], object]] = {
     FieldScope.TEXT: decode_text,
     FieldScope.TOKENIZE: tokens.decode_tokenize,
     FieldScope.DETOKENIZE: tokens.decode_detokenize,
-    FieldScope.LOAD: models.decode_load,
-    FieldScope.UNLOAD: models.decode_unload,
+    FieldScope.LOAD: models.decode_load_request,
+    FieldScope.UNLOAD: models.decode_unload_request,
 }
 
 

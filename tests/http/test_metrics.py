@@ -174,7 +174,7 @@ async def test_numbers_are_those_of_all_processes():
         assert (await own.ask("/load")).json() == {"server_load": 0}
         busy = Metrics()
         busy.begin_generation(next(iter(served.edge.models)).name)
-        other.totals = Totals.of(busy.list_series())
+        other.totals = Totals.from_series(busy.list_series())
         assert (await own.ask("/load")).json() == {"server_load": 1}
         assert "antiphon_http_processes 2" in (await own.ask("/metrics")).body.decode()
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from antiphon.constraints.checking_process import check_constraint, pick_allowed
-from antiphon.constraints.grammar import load_group
+from antiphon.constraints.grammar_types import load_group
 from antiphon.constraints.matching import CompilerVocabulary, Matcher, TokenTable
 from antiphon.domain.messages import Tool, ToolChoice, Tools
 from antiphon.errors import EngineError, InvalidValue

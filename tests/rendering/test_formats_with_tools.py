@@ -8,7 +8,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from antiphon.constraints.checking_process import check_constraint
-from antiphon.constraints.grammar import Prelude, TextFrame, load_group
+from antiphon.constraints.grammar_types import Prelude, TextFrame, load_group
 from antiphon.constraints.matching import Matcher
 from antiphon.domain.messages import ToolChoice, Tools
 from antiphon.domain.request import Constraint, ConstraintKind

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from antiphon.constraints.grammar import TextAround, load_group
+from antiphon.constraints.grammar_types import TextAround, load_group
 from antiphon.domain.events import Finished, FinishReason, TextDelta, ToolCallDelta, ToolCallStarted, Usage
 from antiphon.domain.messages import Message, Role, Tool, ToolCall, ToolChoice, Tools
 from antiphon.domain.request import Constraint, ConstraintKind, Conversation, GenerationRequest, Output

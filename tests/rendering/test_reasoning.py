@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from antiphon.constraints.grammar import load_prelude
+from antiphon.constraints.grammar_types import load_prelude
 from antiphon.domain.events import Finished, FinishReason, ReasoningDelta, TextDelta, Usage
 from antiphon.domain.messages import Message, Role, Tool, ToolCall, ToolChoice, Tools
 from antiphon.domain.request import (

@@ -37,8 +37,8 @@ def test_pages_give_the_latest_first_and_each_once(records):
         seen += page
         before = (page[-1].at, page[-1].id)
     assert [each.id for each in seen] == ["r6", "r5", "r4", "r99", "r3", "r2", "r1", "r0"]
-    assert records.one("r50") == every[-1]
-    assert records.one("r51") is None
+    assert records.find_record("r50") == every[-1]
+    assert records.find_record("r51") is None
 
 
 @pytest.fixture
@@ -120,8 +120,8 @@ def test_an_erasure_waits_for_what_is_being_kept(records, peopled):
 
 def test_any_text_is_kept(records):
     records.add([RecordedRequest("odd", "one", 1, NOW, "a\0b\ud800", "\U0001f600 ' \" \\ %s ?")])
-    assert records.one("odd").request == "a\ufffdb\ufffd"
-    assert records.one("odd").answer == "\U0001f600 ' \" \\ %s ?"
+    assert records.find_record("odd").request == "a\ufffdb\ufffd"
+    assert records.find_record("odd").answer == "\U0001f600 ' \" \\ %s ?"
 
 
 def test_a_project_says_how_its_requests_are_kept(tenancy):

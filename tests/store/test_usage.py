@@ -267,7 +267,7 @@ def walked(usage: SqlUsage, chosen: EntrySelection, size: int) -> Iterator[Entry
     after: EntryPosition | None = None
     while page := usage.entries(chosen, size, after):
         yield from page
-        after = EntryPosition.of(page[-1])
+        after = EntryPosition.from_entry(page[-1])
 
 
 def entry_at(at: int, id_: str) -> Entry:

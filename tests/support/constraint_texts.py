@@ -3,7 +3,7 @@
 from random import Random
 
 from antiphon.constraints.checking_process import check_constraint, pick_allowed
-from antiphon.constraints.grammar import Grammar
+from antiphon.constraints.grammar_types import Grammar
 from antiphon.constraints.matching import CompilerVocabulary, Matcher, TokenTable
 from antiphon.domain.request import Constraint, ConstraintKind
 

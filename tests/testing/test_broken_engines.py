@@ -167,7 +167,7 @@ BROKEN = {
 
 async def examine(engine):
     """The rules that are tried here, on one engine."""
-    probe = await TokenProbe.of(engine, 0.0, PATIENCE)
+    probe = await TokenProbe.create(engine, 0.0, PATIENCE)
     probe.prompts = tuple([await engine.tokenize([TextPiece(text)], True) for text in SENTENCES])
     probe.queue, probe.queue_per_actor = BOUNDS.queue, BOUNDS.queue_per_actor
     for rule in (*SAMPLING_RULES, *SCORE_RULES, *QUEUE_RULES):

@@ -123,7 +123,7 @@ BROKEN = {
 
 
 async def examine(engine: ScriptedTokenEngine) -> None:
-    probe = await TokenProbe.of(engine, 0.0, 0.5)
+    probe = await TokenProbe.create(engine, 0.0, 0.5)
     probe.prompts = tuple([await engine.tokenize([TextPiece(text)], True) for text in SENTENCES])
     for rule in CONSTRAINT_RULES:
         await rule(probe)

@@ -44,7 +44,7 @@ class DirectoryIndex:
     """Roles by project and user."""
 
     @staticmethod
-    def of(directory: Directory) -> "DirectoryIndex":
+    def from_directory(directory: Directory) -> "DirectoryIndex":
         return DirectoryIndex(
             {kept.digest: kept for kept in directory.keys},
             {project.id: project for project in directory.projects},

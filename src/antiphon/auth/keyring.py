@@ -27,14 +27,14 @@ class Keyring:
         """`clock`: Unix seconds. Knows no key before `learn`."""
         self._pepper = pepper
         self._clock = clock
-        self._known = DirectoryIndex.of(Directory())
+        self._known = DirectoryIndex.from_directory(Directory())
         self._ended: frozenset[str] = frozenset()
         """Ids of keys that were revoked, or ended early by a rotation."""
 
     def learn(self, directory: Directory) -> None:
         """Replaces the directory."""
         self._ended = frozenset(kept.key.id for kept in directory.keys if self._is_ended(kept))
-        self._known = DirectoryIndex.of(directory)
+        self._known = DirectoryIndex.from_directory(directory)
 
     def accepts(self, actor: Actor) -> bool:
         """Whether running requests of a verified actor may go on.

@@ -226,7 +226,7 @@ class SingleSignOn:
         self._accounts = accounts
         self._directory = directory
         self._add_users = add_users
-        self._people = UserIndex.of(directory())
+        self._people = UserIndex.from_directory(directory())
         self._latest: dict[str, float] = {}
         """When the latest token of each user was issued. Groups of older tokens are ignored."""
 
@@ -274,7 +274,7 @@ class SingleSignOn:
         """The index of the current directory."""
         directory = self._directory()
         if self._people.directory is not directory:
-            self._people = UserIndex.of(directory)
+            self._people = UserIndex.from_directory(directory)
         return self._people
 
 
@@ -289,7 +289,7 @@ class UserIndex:
     """By project and user."""
 
     @staticmethod
-    def of(directory: Directory) -> "UserIndex":
+    def from_directory(directory: Directory) -> "UserIndex":
         return UserIndex(
             directory,
             {user.email: user for user in directory.users if user.email},

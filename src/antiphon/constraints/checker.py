@@ -18,7 +18,7 @@ from typing import Protocol
 
 from msgspec import convert, to_builtins
 
-from antiphon.constraints.grammar import Grammar
+from antiphon.constraints.grammar_types import Grammar
 from antiphon.constraints.segmented_lru import SegmentedLRU
 from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.errors import (

@@ -17,8 +17,8 @@ from typing import BinaryIO
 
 from msgspec import convert, to_builtins
 
-from antiphon.constraints.constraint_sources import build_grammar, find_format, list_parts
-from antiphon.constraints.grammar import Grammar
+from antiphon.constraints.grammar_builder import build_grammar, find_format, list_parts
+from antiphon.constraints.grammar_types import Grammar
 from antiphon.constraints.matching import CompilerVocabulary, Matcher, TokenTable, require_compiles
 from antiphon.domain.request import Constraint
 from antiphon.errors import AntiphonError, EngineError, ErrorReport, InvalidValue, UnsupportedParameter
@@ -137,7 +137,7 @@ def _answer(job: Mapping[str, object], vocabulary: CompilerVocabulary) -> dict[s
     try:
         return {"grammar": to_builtins(check_constraint(convert(job, Constraint), vocabulary))}
     except AntiphonError as error:
-        return {"error": asdict(ErrorReport.of(error))}
+        return {"error": asdict(ErrorReport.from_error(error))}
 
 
 def _close_stderr() -> None:

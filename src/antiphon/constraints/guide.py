@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.constraints.grammar import Grammar
+from antiphon.constraints.grammar_types import Grammar
 from antiphon.constraints.matching import DEAD_END, CompilerVocabulary, Matcher
 from antiphon.errors import AntiphonError, EngineError
 from antiphon.telemetry.logs import describe_exception

@@ -14,7 +14,7 @@ from enum import IntEnum, auto
 from types import MappingProxyType
 from typing import NamedTuple
 
-from antiphon.constraints.grammar import WHOLE_TEXT, JsonPlaces, Marks
+from antiphon.constraints.grammar_types import WHOLE_TEXT, JsonPlaces, Marks
 
 UNPRINTED = '"\\' + "".join(map(chr, range(32)))
 """Characters that must be escaped in a JSON string."""

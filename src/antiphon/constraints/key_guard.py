@@ -14,7 +14,7 @@ from copy import copy
 from functools import cached_property
 from typing import NamedTuple
 
-from antiphon.constraints.grammar import JsonPlaces
+from antiphon.constraints.grammar_types import JsonPlaces
 from antiphon.constraints.json_text import (
     BACKSLASH,
     ESCAPES,

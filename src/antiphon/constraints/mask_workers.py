@@ -13,7 +13,7 @@ from hashlib import sha256
 from queue import SimpleQueue
 
 from antiphon.constraints.checker import Checker
-from antiphon.constraints.grammar import Grammar
+from antiphon.constraints.grammar_types import Grammar
 from antiphon.constraints.guide import Clock, Guide
 from antiphon.constraints.matching import CompilerVocabulary, Matcher, TokenTable
 from antiphon.constraints.segmented_lru import SegmentedLRU

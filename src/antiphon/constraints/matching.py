@@ -16,7 +16,7 @@ from functools import cached_property
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
-from antiphon.constraints.grammar import Grammar
+from antiphon.constraints.grammar_types import Grammar
 from antiphon.constraints.json_text import FoundValues
 from antiphon.constraints.key_guard import KeyGuard, KeyTables, remove_tokens
 from antiphon.errors import AntiphonError, EngineError, InvalidValue

@@ -62,15 +62,15 @@ class FairQueue(Generic[Q]):
     def __len__(self) -> int:
         return self._count
 
-    def everybody(self) -> list[Q]:
+    def list_waiting(self) -> list[Q]:
         """Returns all waiting items in no order. Any thread may call it."""
         lines = [tuple(line) for line in tuple(self._lines.values())]
         return [one for line in lines for one in line]
 
-    def refusal(self, one: Q, now: float, free: int = 0) -> AntiphonError | None:
+    def find_refusal(self, item: Q, now: float, free: int = 0) -> AntiphonError | None:
         """Returns the error if it may not be queued. `free`: free places; an item that takes one at once does
         not wait."""
-        mine, policy = len(self._lines.get(one.actor, ())), self._policy
+        mine, policy = len(self._lines.get(item.actor, ())), self._policy
         if self._count >= policy.queue + free:
             self.refused += 1
             return EngineBusy(
@@ -87,35 +87,35 @@ class FairQueue(Generic[Q]):
             )
         return None
 
-    def add(self, one: Q) -> None:
+    def add(self, item: Q) -> None:
         """Adds it to its actor's line, behind items with an equal or lower priority number."""
-        line = self._lines.setdefault(one.actor, deque())
-        line.insert(sum(other.priority <= one.priority for other in line), one)
+        line = self._lines.setdefault(item.actor, deque())
+        line.insert(sum(other.priority <= item.priority for other in line), item)
         self._count += 1
 
-    def remove(self, one: Q) -> None:
+    def remove(self, item: Q) -> None:
         """Removes a waiting item."""
         self._count -= 1
-        line = self._lines[one.actor]
-        line.remove(one)
+        line = self._lines[item.actor]
+        line.remove(item)
         if not line:
-            del self._lines[one.actor]
+            del self._lines[item.actor]
 
     def turns(self) -> Iterator[Q]:
         """Yields the first item of each actor, in the order of their turns."""
         return (line[0] for line in self._lines.values())
 
-    def requeue(self, one: Q) -> None:
+    def requeue(self, item: Q) -> None:
         """Moves an item that still waits after its turn behind its actor's others, and its actor behind all
         others."""
-        self._lines[one.actor].remove(one)
-        self._lines[one.actor].append(one)
-        self._turn(one.actor)
+        self._lines[item.actor].remove(item)
+        self._lines[item.actor].append(item)
+        self._turn(item.actor)
 
-    def leave(self, one: Q) -> None:
+    def take_turn(self, item: Q) -> None:
         """Removes an item after its turn, and moves its actor behind all others."""
-        self.remove(one)
-        self._turn(one.actor)
+        self.remove(item)
+        self._turn(item.actor)
 
     def note_end(self, now: float) -> None:
         """Notes the end of an item that waited here."""
@@ -187,7 +187,7 @@ class FairSemaphore:
             self._running[actor] += 1
             return
         one = _Waiter(actor, priority)
-        refusal = self._queue.refusal(one, clock.monotonic())
+        refusal = self._queue.find_refusal(one, clock.monotonic())
         try:
             if refusal is not None:
                 raise refusal
@@ -214,7 +214,7 @@ class FairSemaphore:
         self._queue.note_end(clock.monotonic())
         one = next((one for one in self._queue.turns() if self.has_room(one.actor)), None)
         if one is not None:
-            self._queue.leave(one)
+            self._queue.take_turn(one)
             self._running[one.actor] += 1
             one.come.set()
 

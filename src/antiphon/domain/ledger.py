@@ -236,5 +236,5 @@ class EntryPosition:
     id: str
 
     @staticmethod
-    def of(entry: Entry) -> "EntryPosition":
+    def from_entry(entry: Entry) -> "EntryPosition":
         return EntryPosition(entry.at, entry.id)

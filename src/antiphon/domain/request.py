@@ -25,7 +25,7 @@ class ConstraintKind(StrEnum):
     GBNF = "gbnf"
     """The same in llama.cpp's notation."""
     CALLS = "calls"
-    """Calls of functions, perhaps in free text; `constraints.grammar` reads the source."""
+    """Calls of functions, perhaps in free text; `constraints.grammar_types` reads the source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Constraint:
     field: str = field(default="response_format", compare=False)
     """The caller's name of the field, for errors."""
     prelude: str = ""
-    """The text before it, a model's reasoning, as `constraints.grammar.Prelude` writes it. The renderer makes
+    """The text before it, a model's reasoning, as `constraints.grammar_types.Prelude` writes it. The renderer makes
     it, never a caller; empty is nothing."""
 
 

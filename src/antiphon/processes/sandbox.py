@@ -274,7 +274,7 @@ def _run_function(function: Callable[[Mapping[str, object]], object], payload: M
     try:
         return json.dumps({"result": function(payload)}).encode()
     except AntiphonError as error:
-        return json.dumps({"error": asdict(ErrorReport.of(error))}).encode()
+        return json.dumps({"error": asdict(ErrorReport.from_error(error))}).encode()
     except MemoryError:
         return json.dumps({"stop": Stop.MEMORY, "message": "it took more memory than it may"}).encode()
 

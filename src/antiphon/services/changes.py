@@ -54,7 +54,7 @@ class DirectoryChanges:
         self._clock = clock
         self._feed = feed
         self._reached = reached
-        self._view = _View(Directory(), DirectoryIndex.of(Directory()))
+        self._view = _View(Directory(), DirectoryIndex.from_directory(Directory()))
         self._thread = ThreadPoolExecutor(1, "antiphon-store")
         """Runs one change at a time, each to its end, even if the caller has left."""
 
@@ -154,7 +154,7 @@ class DirectoryChanges:
         self._set_directory(self._store.directory(self.directory))
 
     def _set_directory(self, directory: Directory) -> None:
-        self._view = _View(directory, DirectoryIndex.of(directory))
+        self._view = _View(directory, DirectoryIndex.from_directory(directory))
         for listener in self._listeners:
             listener(directory)
 

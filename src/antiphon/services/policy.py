@@ -38,7 +38,7 @@ class AccessPolicy:
     def __init__(self, directory: Directory, now: int, known: DirectoryIndex | None = None) -> None:
         """`known`: the index of the directory, if there is one already."""
         self._directory = directory
-        self._known = known or DirectoryIndex.of(directory)
+        self._known = known or DirectoryIndex.from_directory(directory)
         self._now = now
 
     def list_projects(self, actor: Actor) -> list[Project]:

@@ -43,7 +43,7 @@ class RequestLog:
 
     async def get_record(self, actor: Actor, id_: str) -> RecordedRequest:
         """Raises NotFound, also where the actor may not read it."""
-        record = await self._changes.run_in_thread(lambda: self._records.one(id_))
+        record = await self._changes.run_in_thread(lambda: self._records.find_record(id_))
         if record is None or not self._is_owner(actor, record.project):
             raise NotFound(f"there is no kept request {id_[:100]}")
         return record

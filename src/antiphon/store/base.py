@@ -160,7 +160,7 @@ class RecordStore(Protocol):
     ) -> Sequence[RecordedRequest]:
         """Returns a project's latest records first, those before a time (Unix milliseconds) and an id."""
 
-    def one(self, id_: str) -> RecordedRequest | None:
+    def find_record(self, id_: str) -> RecordedRequest | None:
         """Returns the record with that id."""
 
     def expire(self, now: int) -> int:

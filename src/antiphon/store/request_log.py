@@ -51,7 +51,7 @@ class SqlRecords:
         with self._database.reading() as connection:
             return [RecordedRequest(**each) for each in connection.execute(found).mappings()]
 
-    def one(self, id_: str) -> RecordedRequest | None:
+    def find_record(self, id_: str) -> RecordedRequest | None:
         with self._database.reading() as connection:
             found = connection.execute(sa.select(TABLE).where(TABLE.c.id == id_)).mappings().first()
         return None if found is None else RecordedRequest(**found)

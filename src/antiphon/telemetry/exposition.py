@@ -100,7 +100,7 @@ class Totals:
     """Valid while their process lives."""
 
     @staticmethod
-    def of(series: Iterable[Series]) -> "Totals":
+    def from_series(series: Iterable[Series]) -> "Totals":
         """Collects the totals of a process."""
         totals = Totals()
         for family, values in series:

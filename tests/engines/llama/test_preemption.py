@@ -207,7 +207,7 @@ def test_no_caller_waits_long_while_another_exceeds_its_share(layout, seed):
                 )
             )
         made.step(64)
-        running, waiting = made.scheduler.list_running(), made.scheduler.waiting.everybody()
+        running, waiting = made.scheduler.list_running(), made.scheduler.waiting.list_waiting()
         for one in waiting:
             if one in ran:
                 assert made.now - ran.pop(one) > MIN_RUN_SECONDS, "it had its place for a moment only"

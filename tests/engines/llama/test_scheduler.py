@@ -65,7 +65,7 @@ def test_a_full_queue_refuses_all_but_siblings():
     assert isinstance(busy, EngineBusy) and busy.retry_after == 1.0
     assert scheduler.add(sequence(actor="c", group="g", choice=2)) is None
     assert scheduler.waiting.refused == 2
-    for one in (runs, *scheduler.waiting.everybody()[1:]):
+    for one in (runs, *scheduler.waiting.list_waiting()[1:]):
         scheduler.drop(one)
     scheduler.plan(BUDGET)
     assert scheduler.add(sequence(actor="a")) is None

@@ -234,7 +234,7 @@ async def test_in_a_replacement_of_the_only_process_its_counts_stay(path, stack)
 
 
 def test_totals_of_one_process_are_its_series():
-    totals = Totals.of([(COUNT, {("m",): 3}), (GAUGE, {(): 2.5})])
+    totals = Totals.from_series([(COUNT, {("m",): 3}), (GAUGE, {(): 2.5})])
     assert totals == Totals({"count": {("m",): 3}}, {"gauge": {(): 2.5}})
 
 

@@ -121,7 +121,7 @@ class UnloadAdapterRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_o
     lora_name: Name
 
 
-def decode_load(body: bytes) -> LoadCall:
+def decode_load_request(body: bytes) -> LoadCall:
     """A body of POST /v1/load_lora_adapter. Raises a RequestError."""
     wire = convert(filter_fields(read_object(body), FieldScope.LOAD), LoadAdapterRequest)
     if not ADAPTER_NAME.fullmatch(wire.lora_name):
@@ -129,21 +129,21 @@ def decode_load(body: bytes) -> LoadCall:
     return LoadCall(wire.lora_name, wire.lora_path, wire.base_model_name, bool(wire.load_inplace))
 
 
-def decode_unload(body: bytes) -> str:
+def decode_unload_request(body: bytes) -> str:
     """The adapter's name in a body of POST /v1/unload_lora_adapter. Raises a RequestError."""
     return convert(filter_fields(read_object(body), FieldScope.UNLOAD), UnloadAdapterRequest).lora_name
 
 
 async def load_adapter(request: Request, services: Services) -> Answer:
     """Makes an adapter on the server's disk a model."""
-    call = decode_load(request.body)
+    call = decode_load_request(request.body)
     await services.load_adapter(call, request.actor)
     return _confirm(call.name, "added")
 
 
 async def unload_adapter(request: Request, services: Services) -> Answer:
     """Removes an adapter's name."""
-    name = decode_unload(request.body)
+    name = decode_unload_request(request.body)
     await services.unload_adapter(name, request.actor)
     return _confirm(name, "removed")
 

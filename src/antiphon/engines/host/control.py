@@ -141,7 +141,7 @@ class StatusPipe:
                     await until.wait()
 
     def report_failure(self, error: AntiphonError) -> None:
-        self._write(Status(ChildState.FAILED, error=ErrorReport.of(error)))
+        self._write(Status(ChildState.FAILED, error=ErrorReport.from_error(error)))
 
     def _write(self, status: Status) -> None:
         line = to_line(status)

@@ -97,7 +97,7 @@ class HostSession:
             else:
                 self._send(await answer_call(self._host.engine, asking))
         except AntiphonError as error:
-            self._send(ErrorReply(asking.call, ErrorReport.of(error)))
+            self._send(ErrorReply(asking.call, ErrorReport.from_error(error)))
         except FrameError as problem:
             self._fail(asking.call, f"the engine's answer is too large: {problem}")
         except Exception as defect:  # noqa: BLE001 - the border around an engine: one call fails, the host goes on
@@ -113,7 +113,7 @@ class HostSession:
             self.channel.put(reply)
 
     def _fail(self, call: int, message: str, cause: str | None = None) -> None:
-        self._send(ErrorReply(call, ErrorReport.of(EngineError(message, cause=cause))))
+        self._send(ErrorReply(call, ErrorReport.from_error(EngineError(message, cause=cause))))
 
     async def _generate(self, asking: GenerateCall) -> None:
         async with aclosing(self._host.engine.generate(asking.request)) as events:

@@ -92,7 +92,7 @@ class LoadCounters:
 
     def _list_adapter_loads(self, scheduler: Scheduler) -> list[AdapterLoad]:
         running = Counter(sequence.request.adapter for sequence in scheduler.list_running())
-        queued = Counter(sequence.request.adapter for sequence in scheduler.waiting.everybody())
+        queued = Counter(sequence.request.adapter for sequence in scheduler.waiting.list_waiting())
         used = {*running, *queued, *tuple(self.by_adapter)}
         named = sorted(adapter for adapter in used if adapter is not None)
         return [

@@ -166,7 +166,7 @@ class EmbeddingLoop:
     def _add_stream(self, answer: EmbeddingStream) -> None:
         """Queues a request, or reports its refusal."""
         self._added += 1
-        refusal = self._queue.refusal(answer, self._clock(), 0 if self._queue else 1)
+        refusal = self._queue.find_refusal(answer, self._clock(), 0 if self._queue else 1)
         if refusal is not None:
             self._outbox.append((answer, StreamEnd(refusal)))
             return
@@ -233,7 +233,7 @@ class EmbeddingLoop:
             if answer.taken + 1 < len(answer.texts):
                 self._queue.requeue(answer)
             else:
-                self._queue.leave(answer)
+                self._queue.take_turn(answer)
             answer.taken += 1
         return batch
 

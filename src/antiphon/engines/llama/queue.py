@@ -26,15 +26,15 @@ class SequenceQueue(FairQueue[TokenSequence]):
         self._groups: Counter[str] = Counter()
         """The number of queued and running sequences of each group."""
 
-    def everybody(self) -> list[TokenSequence]:
+    def list_waiting(self) -> list[TokenSequence]:
         """All waiting sequences, in no particular order. Any thread may call it."""
-        return [*tuple(self._preempted), *super().everybody()]
+        return [*tuple(self._preempted), *super().list_waiting()]
 
-    def refusal(self, one: TokenSequence, now: float, free: int = 0) -> AntiphonError | None:
+    def find_refusal(self, one: TokenSequence, now: float, free: int = 0) -> AntiphonError | None:
         """The error that refuses the sequence, or None if it may be queued."""
         if one.group is not None and self._groups[one.group]:
             return None
-        return super().refusal(one, now, free)
+        return super().find_refusal(one, now, free)
 
     def add(self, one: TokenSequence) -> None:
         super().add(one)
@@ -66,7 +66,7 @@ class SequenceQueue(FairQueue[TokenSequence]):
 
     def admit(self, sequence: TokenSequence) -> None:
         """Removes an admitted sequence; its caller's next turn comes after all other callers'."""
-        self.leave(sequence)
+        self.take_turn(sequence)
 
     def note_departure(self, sequence: TokenSequence, now: float) -> None:
         """Notes that a sequence has left the queue and the batch."""

@@ -80,7 +80,7 @@ class Scheduler:
 
     def add(self, sequence: TokenSequence, now: float = 0.0) -> AntiphonError | None:
         """Queues a sequence, or returns the error that refuses it."""
-        refusal = self.waiting.refusal(sequence, now, self.policy.sequences - self.running)
+        refusal = self.waiting.find_refusal(sequence, now, self.policy.sequences - self.running)
         if refusal is None:
             self._arrivals += 1
             sequence.arrival, sequence.queued_at = self._arrivals, now

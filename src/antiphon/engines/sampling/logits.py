@@ -81,7 +81,7 @@ class LogitBlock:
     """(rows,) the largest number of each row; NaN if the row contains NaN."""
 
     @classmethod
-    def of(cls, rows: Floats) -> "LogitBlock":
+    def from_rows(cls, rows: Floats) -> "LogitBlock":
         """Makes a block of at most ROWS rows."""
         maxima = find_column_maxima(rows)
         return cls(rows, maxima, maxima.max(axis=1))
@@ -218,7 +218,7 @@ def _score(
     rows: Floats, tokens: NDArray[np.intp], k: int, room: Floats
 ) -> tuple[NDArray[np.float64], NDArray[np.intp], NDArray[np.float64], NDArray[np.intp]]:
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        block = LogitBlock.of(rows)
+        block = LogitBlock.from_rows(rows)
         if not np.isfinite(block.tops).all():
             raise EngineError(NO_NUMBER)
         best, tops = compute_top_logprobs(rows, block.tops, room), block.tops.astype(np.float64)

@@ -137,7 +137,7 @@ class Sampler:
         ]
 
     def _draw(self, logits: Floats, drawings: Sequence[SamplingState | None]) -> list[RowResult]:
-        raw = LogitBlock.of(logits)
+        raw = LogitBlock.from_rows(logits)
         sound = np.isfinite(raw.tops)
         asked = {row: one for row, one in enumerate(drawings) if one is not None and sound[row]}
         said = self._get_logprobs(raw, {row: one for row, one in asked.items() if one.logprobs is not None})
@@ -177,7 +177,7 @@ class Sampler:
         np.copyto(rows, raw.rows)
         for row, drawing in asked.items():
             drawing.apply_to(rows[row])
-        return LogitBlock.of(rows)
+        return LogitBlock.from_rows(rows)
 
     def _draw_tokens(
         self, block: LogitBlock, asked: dict[int, SamplingState]

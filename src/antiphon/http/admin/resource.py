@@ -138,11 +138,11 @@ def answer_page(
     """
     query = read_query(request, "limit", "after", *filters)
     limit, after = read_page_size(query), query.get("after")
-    at = 0 if after is None else _find_start([id_ for id_, _ in cards], after, removable)
+    at = 0 if after is None else _find_page_start([id_ for id_, _ in cards], after, removable)
     return answer_list(cards[at : at + limit], len(cards) > at + limit, shape)
 
 
-def _find_start(ids: Sequence[str], after: str, removable: str | None) -> int:
+def _find_page_start(ids: Sequence[str], after: str, removable: str | None) -> int:
     """Returns the index of the first item after an id. If the id's object was removed, items of the same
     millisecond come again, so that none is missed. Raises InvalidValue for an unknown id."""
     if after in ids:

@@ -366,7 +366,7 @@ def _read_chunk(
     """Returns the next lines, and the position to continue from. The position is None at the end."""
     found = read(CHUNK_ENTRIES, after)
     written = encode_rows([build_entry_card(each) for each in found], ENTRY_COLUMNS, shape)
-    return written, EntryPosition.of(found[-1]) if len(found) == CHUNK_ENTRIES else None
+    return written, EntryPosition.from_entry(found[-1]) if len(found) == CHUNK_ENTRIES else None
 
 
 def is_tag_filter(name: str) -> bool:

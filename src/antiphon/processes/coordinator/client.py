@@ -233,7 +233,7 @@ class CoordinatorClient:
                     await over.wait()
 
     def _report(self) -> None:
-        totals = Totals.of(self._series())
+        totals = Totals.from_series(self._series())
         totals.add(self._inherited)
         if totals != self._reported:
             self._reported = totals

@@ -267,7 +267,7 @@ async def _wait_done(task: asyncio.Task[None] | None) -> None:
 
 def make_refusal(call: int, error: AntiphonError) -> Refused:
     """Converts an error with its limits to a message."""
-    report = ErrorReport.of(error)
+    report = ErrorReport.from_error(error)
     if not isinstance(error, RateLimited | BudgetExceeded | LargerThanLimit):
         return Refused(call, report)
     standings = tuple(each for each in error.standings if isinstance(each, LimitStatus))

@@ -4,8 +4,8 @@ and budget."""
 from collections.abc import Mapping
 from dataclasses import replace
 
-from antiphon.constraints import grammar as groups
-from antiphon.constraints.grammar import Prelude, TextFrame
+from antiphon.constraints import grammar_types as groups
+from antiphon.constraints.grammar_types import Prelude, TextFrame
 from antiphon.domain.request import Constraint, ConstraintKind, Conversation, Prompt, Reasoning
 from antiphon.errors import UnsupportedParameter
 from antiphon.rendering.context_window import FittedPrompt
@@ -60,7 +60,7 @@ def constrain_answer(
             param=field,
         )
     prelude = Prelude(
-        frames=(_build_frame(notation, begin, ids),),
+        frames=(_build_text_frame(notation, begin, ids),),
         optional=begin is Begin.FREE,
         budget=budget,
         never=notation.close if notation.close in ids else "",
@@ -69,7 +69,7 @@ def constrain_answer(
     return replace(bare, prelude=prelude.dump())
 
 
-def _build_frame(notation: ReasoningNotation, begin: Begin, ids: Mapping[str, int]) -> TextFrame:
+def _build_text_frame(notation: ReasoningNotation, begin: Begin, ids: Mapping[str, int]) -> TextFrame:
     opening = () if begin is Begin.INSIDE else notation.open
     return TextFrame(to_marks(opening, ids), to_marks((notation.close, *notation.gap), ids))
 

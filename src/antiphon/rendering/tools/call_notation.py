@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 
-from antiphon.constraints import grammar as groups
-from antiphon.constraints.grammar import CallFormat, CallGroup, Mark, TextAround
+from antiphon.constraints import grammar_types as groups
+from antiphon.constraints.grammar_types import CallFormat, CallGroup, Mark, TextAround
 from antiphon.domain.messages import Tool, ToolChoice, Tools
 from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.errors import UnsupportedParameter

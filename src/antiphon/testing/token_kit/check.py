@@ -47,7 +47,7 @@ async def check_token_engine(
     equal tokens, as exact mode promises. `queue`, `queue_per_actor`: the engine's limits, at least 16;
     without them its queue is not tested.
     """
-    probe = await TokenProbe.of(engine, tolerance, patience)
+    probe = await TokenProbe.create(engine, tolerance, patience)
     probe.prompts = tuple(prompts or await tokenize_sentences(engine))
     probe.queue, probe.queue_per_actor = queue, queue_per_actor
     for rule in RULES:
@@ -265,7 +265,7 @@ async def check_adapters(
     `adapters`: paths by digest, of at least two adapters that the engine does not know yet; each must change
     the output. `tolerance`: how far log-probabilities may differ between a sequence alone and in a batch.
     """
-    probe = await TokenProbe.of(engine, tolerance, patience)
+    probe = await TokenProbe.create(engine, tolerance, patience)
     probe.prompts, probe.adapters = tuple(await tokenize_sentences(engine)), adapters
     for rule in ADAPTER_RULES:
         await rule(probe)

@@ -208,7 +208,7 @@ class UnpackedScores:
     ranks: "array[int]"
 
     @staticmethod
-    def of(parts: tuple[PromptScores, ...]) -> "UnpackedScores":
+    def from_parts(parts: tuple[PromptScores, ...]) -> "UnpackedScores":
         return UnpackedScores(
             array("f", b"".join(part.logprobs for part in parts)),
             array("i", b"".join(part.alternative_ids for part in parts)),
@@ -229,7 +229,7 @@ async def prompts_are_scored_whole_and_in_order(probe: TokenProbe) -> None:
     for prompt in (*probe.prompts, probe.prompts[0]):
         run = await probe.run(_build_scoring_request(probe, prompt))
         _require_cover(run, len(prompt))
-        found = UnpackedScores.of(run.scores)
+        found = UnpackedScores.from_parts(run.scores)
         require(
             len(found.ids) == len(found.values) == WIDTH * (len(prompt) - 1),
             "prompt_logprobs=k gives the k likeliest alternatives of each prompt token, packed as int32 and "
@@ -242,7 +242,7 @@ async def prompts_are_scored_whole_and_in_order(probe: TokenProbe) -> None:
             _require_rank(found.ranks[place], found.logprobs[place], found.values[wide])
     silent = await probe.run(probe.build_request(max_tokens=2))
     require(not silent.scores, "PromptScores come only when they are asked for")
-    bare = UnpackedScores.of(
+    bare = UnpackedScores.from_parts(
         (await probe.run(_build_scoring_request(probe, probe.prompts[0], width=0))).scores
     )
     require(len(bare.ids) == 0 == len(bare.values), "prompt_logprobs=0 asks for no alternatives")
@@ -285,7 +285,7 @@ def _require_rank(rank: int, value: float, values: "array[float]") -> None:
 async def scoring_agrees_with_generating(probe: TokenProbe) -> None:
     said = await probe.run(probe.build_request(max_tokens=8, logprobs=0))
     prompt = probe.prompts[0] + said.tokens
-    scored = UnpackedScores.of((await probe.run(_build_scoring_request(probe, prompt))).scores)
+    scored = UnpackedScores.from_parts((await probe.run(_build_scoring_request(probe, prompt))).scores)
     slack = max(probe.tolerance, ROUNDING)
     again = scored.logprobs[-len(said.tokens) :]
     near = all(abs(mine - theirs) <= slack for mine, theirs in zip(said.logprobs, again, strict=True))

@@ -60,7 +60,7 @@ class TokenProbe:
     """The paths of adapters to test, by digest."""
 
     @staticmethod
-    async def of(engine: TokenEngine, tolerance: float, patience: float) -> "TokenProbe":
+    async def create(engine: TokenEngine, tolerance: float, patience: float) -> "TokenProbe":
         info = await engine.info()
         return TokenProbe(engine, info, await engine.vocabulary(), tolerance, patience, info.load)
 

@@ -136,11 +136,11 @@ def read_config(path: Path) -> LoraScaling:
             f"{path} was begun with init_lora_weights = {start!r}, which changes the base model too; "
             "save it as a plain LoRA (PEFT's save_pretrained with path_initial_model_for_weight_conversion)"
         )
-    alpha = _number(options.get("lora_alpha"))
+    alpha = _parse_finite(options.get("lora_alpha"))
     if alpha is None or alpha <= 0:
         raise ModelFileError(f"{path} needs a positive lora_alpha; it has {options.get('lora_alpha')!r}")
     alphas = options.get("alpha_pattern") or {}
-    if not isinstance(alphas, dict) or None in map(_number, alphas.values()):
+    if not isinstance(alphas, dict) or None in map(_parse_finite, alphas.values()):
         raise ModelFileError(f"{path} has an alpha_pattern that is not a table of numbers")
     if odd := next((name for name in alphas if not PLAIN_NAME.fullmatch(name)), None):
         raise ModelFileError(f"{path} has the alpha_pattern {odd[:80]!r}; only names of modules are read")
@@ -280,7 +280,7 @@ class TensorNames:
         return None
 
 
-def _number(value: object) -> float | None:
+def _parse_finite(value: object) -> float | None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     return float(value) if isinstance(value, int | float) and is_number else None
 

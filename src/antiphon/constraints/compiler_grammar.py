@@ -1,4 +1,4 @@
-"""The compiler's grammar for groups of calls, and for a grammar that follows a prelude."""
+"""Writes the compiler's grammars: of a JSON schema, of groups of tool calls, of text after a prelude."""
 
 import json
 import re
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from llguidance import LLMatcher
 
-from antiphon.constraints.grammar import (
+from antiphon.constraints.grammar_types import (
     WHOLE_TEXT,
     CallFormat,
     CallGroup,

@@ -1,7 +1,7 @@
 """Values of grammars: groups of calls and preludes as the renderer describes them, and the compiler's text.
 
 A group is the source of a constraint of the kind `calls`, in any model's notation. The renderer makes it,
-never a caller; only its schemas and its format come from a caller. `call_grammar` makes its text.
+never a caller; only its schemas and its format come from a caller. `compiler_grammar` writes its text.
 """
 
 import json

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from llguidance import LLMatcher, regex_to_lark
 from llguidance.gbnf_to_lark import GbnfToLarkError, gbnf_to_lark
 
-from antiphon.constraints import call_grammar as calls
-from antiphon.constraints.call_grammar import prepend_prelude
-from antiphon.constraints.grammar import (
+from antiphon.constraints import compiler_grammar as calls
+from antiphon.constraints.compiler_grammar import prepend_prelude
+from antiphon.constraints.grammar_types import (
     CallGroup,
     Grammar,
     JsonPlaces,
