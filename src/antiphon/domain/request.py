@@ -40,8 +40,8 @@ class Constraint:
     field: str = field(default="response_format", compare=False)
     """The caller's name of the field, for errors."""
     prelude: str = ""
-    """The grammar of the reasoning before the text, as `constraints.grammar_types.Prelude` writes it. Only the
-    renderer sets it; empty means none."""
+    """The grammar of the reasoning before the text, written by `constraints.grammar_types.Prelude`.
+    Only the renderer sets it; empty means none."""
 
 
 class Overflow(StrEnum):
