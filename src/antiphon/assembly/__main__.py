@@ -201,9 +201,7 @@ def _exit_with(status: StatusPipe, error: AntiphonError) -> NoReturn:
 async def _learn_model(host: HostTokenEngine, model: Model) -> None:
     """Fetches a model's profile and proves its template, before the first request needs them."""
     with suppress(AntiphonError):  # the first request gets the same error and reports it
-        await host.load(
-            LoadSpec(model.name)
-        )  # this call only waits: the supervisor told the host what to load
+        await host.load(LoadSpec(model.name))  # only waits: the supervisor told the host what to load
         await model.engine.profile()
 
 
