@@ -162,9 +162,7 @@ class Protocol(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         try:
             self.parser.feed_data(data)
-        except (
-            httptools.HttpParserUpgrade
-        ) as wish:  # the server ignores the upgrade: HTTP/1.1 continues after it
+        except httptools.HttpParserUpgrade as wish:  # the server ignores the upgrade to HTTP/2
             if rest := data[wish.args[0] :]:
                 self.data_received(rest)
         except httptools.HttpParserError:
@@ -283,9 +281,7 @@ class Protocol(HttpToolsProtocol):
 
     def _expect_request(self) -> None:
         """Starts the deadline for a request to arrive."""
-        if (
-            not self._in_headers
-        ):  # the deadline of a request that began to arrive during an earlier one continues
+        if not self._in_headers:  # otherwise an arriving request already has a deadline
             self._in_headers, self._bare_bytes, self.url = True, 0, b""
         self._deadline = self.loop.call_later(self._policy.arrival_seconds, self._end_late_request)
 

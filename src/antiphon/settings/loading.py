@@ -188,8 +188,7 @@ def _parse_value(section: str, name: str, value: str) -> object:
 
 
 def _merge(tree: dict[str, Any], over: Mapping[str, Any]) -> None:
-    """Merges `over` into the tree. A section that is not a table stays as it is, because the decoder refuses
-    it."""
+    """Merges `over` into the tree. A section that is not a table is kept, so that the decoder refuses it."""
     for section, values in over.items():
         known = tree.setdefault(section, {})
         if isinstance(known, dict) and isinstance(values, dict):

@@ -118,8 +118,8 @@ class Totals:
 
 
 def sum_series(own: Iterable[Series], others: Totals, is_served: Callable[[str], bool]) -> Iterator[Series]:
-    """Yields this process's series, with the totals of the others added. Models that are not served are left
-    out."""
+    """Yields this process's series, with the totals of the other processes added. The totals of models that
+    this server does not serve are not added."""
     for family, values in own:
         more = others.gauges if family.kind is MetricKind.GAUGE else others.counts
         place = family.labels.index(MODEL) if MODEL in family.labels else None
