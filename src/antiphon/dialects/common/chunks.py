@@ -166,12 +166,12 @@ class BaseTextChunkBuilder(Generic[Part]):
         return self.build_part(choice, text, scores)
 
     def build_reasoning(self, choice: int, text: str, scores: Scores = ()) -> Part:
-        """Builds a part with reasoning as text. The answer to a raw prompt is not parsed for reasoning, so no
-        dialect calls this function."""
+        """Builds a part with reasoning as text. The server does not parse the answer to a raw prompt for
+        reasoning."""
         return self.build_part(choice, text, scores)
 
     def build_call(self, event: ToolCallStarted | ToolCallDelta) -> Part:
-        """Raises an error, because a text completion has no tools and so no calls."""
+        """Builds an empty part. A text completion has no tools, so the model calls none."""
         return self.build_part(event.choice, "")
 
     def build_closing(self, choice: int, reason: FinishReason, scores: Scores = ()) -> Part:

@@ -156,8 +156,8 @@ def build_grammar(text: str, field: str) -> Constraint:
 
 
 def _read_schema(given: dict[str, Any] | bool | str, field: str, strict: bool) -> RelaxedConstraint:
-    """Builds the constraint of a schema. With `strict` the schema stays unchanged, and otherwise the keywords
-    that cannot be enforced are removed."""
+    """Builds the constraint of a schema. With `strict`, or if it is very large, the schema stays unchanged.
+    Otherwise the keywords that cannot be enforced are removed."""
     source = given if isinstance(given, str) else _dump_json(given, field)
     if strict or len(source) > LARGEST_SOURCE:
         return RelaxedConstraint(Constraint(ConstraintKind.JSON_SCHEMA, source, field=field))

@@ -173,7 +173,8 @@ def _build_call(
     ignored: tuple[str, ...],
     relaxed: tuple[str, ...],
 ) -> GenerationCall:
-    """Builds the call. Raises InvalidValue for too many sequences, that is, prompts times choices."""
+    """Builds the call. Raises InvalidValue for too many prompts times choices, and for stream_options without
+    a stream."""
     each = output.best_of or output.choices
     if len(prompts) * each > MAX_SEQUENCES:
         many = "best_of" if output.best_of else "n"

@@ -129,8 +129,8 @@ def encode_text(head: ResponseMeta, call: GenerationCall, generation: CollectedG
 
 
 def _encode_prompt_scores(generation: CollectedGeneration) -> list[dict[str, Any]]:
-    """Returns, for each prompt, the fields that its scores add to a choice or an answer. The scores are
-    encoded once, even if several choices show them."""
+    """Returns the field prompt_logprobs of each prompt, encoded. Each prompt is encoded once, even if several
+    choices show it."""
     return [{"prompt_logprobs": encode_prompt_logprobs(scores)} for scores in generation.prompt_scores]
 
 

@@ -329,7 +329,7 @@ def require_consistent_messages(messages: list[ChatMessage]) -> None:
 
 
 def _require_parts(message: ChatMessage, parts: Sequence[TextPart | RefusalPart], where: str) -> None:
-    """Raises a RequestError if the message cannot have one of its content parts."""
+    """Raises InvalidValue if a message that is not the assistant's has a refusal part."""
     for at, part in enumerate(parts):
         if isinstance(part, RefusalPart):
             _require_role(message, "assistant", f"{where}[{at}].refusal")
@@ -342,7 +342,7 @@ def _require_role(message: ChatMessage, role: str, where: str) -> None:
 
 
 def _require_calls(message: ChatMessage, where: str, known: set[str]) -> None:
-    """Checks the names and ids of a message's calls, and adds the ids to `known`. Raises InvalidValue."""
+    """Adds the ids of a message's calls to `known`. Raises InvalidValue for a wrong name or index of a call."""
     for at, call in enumerate(message.tool_calls or ()):
         place = f"{where}.tool_calls[{at}]"
         require_name(call.function.name, f"{place}.function.name")
