@@ -342,7 +342,7 @@ def _require_role(message: ChatMessage, role: str, where: str) -> None:
 
 
 def _require_calls(message: ChatMessage, where: str, known: set[str]) -> None:
-    """Adds the ids of a message's calls to `known`. Raises InvalidValue for a wrong name or index of a call."""
+    """Adds the ids of a message's calls to `known`. Raises InvalidValue for a wrong name or index."""
     for at, call in enumerate(message.tool_calls or ()):
         place = f"{where}.tool_calls[{at}]"
         require_name(call.function.name, f"{place}.function.name")

@@ -128,7 +128,8 @@ def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> Gene
 
 
 def _read_same_fields(wire: FireworksCommonRequest) -> dict[str, Any]:
-    """Returns the fields that have the same name in `/v1`, with values that `/v1` accepts."""
+    """Returns the fields that have the same name in `/v1`, with the page's defaults and values that `/v1`
+    accepts."""
     said = {name: value for name in SAME_FIELDS if (value := getattr(wire, name)) is not None}
     if said.get("repetition_penalty") == 0:
         said["repetition_penalty"] = LEAST_REPETITION
@@ -225,7 +226,7 @@ def read_fireworks_format(asked: FireworksResponseFormat | None, strict: bool) -
 
 
 def _read_schema(text: str, where: str) -> dict[str, Any]:
-    """Returns the schema in a text. Raises InvalidValue if the text is no schema."""
+    """Returns the schema in a text. Raises InvalidValue if the text is not a JSON object."""
     try:
         return read_object(text.encode())
     except MalformedBody:
