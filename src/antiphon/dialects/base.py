@@ -160,7 +160,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """What a caller says about the origin of a request, for the usage records."""
+    """The origin of a request as the caller states it, for the usage records."""
 
     end_user: str | None = None
     tags: Mapping[str, str] = field(default_factory=lambda: NOTHING)

@@ -183,8 +183,8 @@ class Protocol(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Starts the request. Refuses it if its headers are too large, if it asks for an upgrade with a body, or
-        if too many requests wait."""
+        """Starts the request. Refuses it if its headers are too large, if it asks for an upgrade with a body,
+        or if too many requests wait."""
         self._in_headers = False
         if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > MAX_HEADER_BYTES:
             self._problem = _build_size_error()
@@ -220,8 +220,8 @@ class Protocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Starts to watch the connection, and sets the timer of idle connections. Closes the connection if the
-        server is shutting down."""
+        """Starts to watch the connection, and sets the timer of idle connections. Closes the connection if
+        the server is shutting down."""
         super().connection_made(transport)
         self._joined = JoinedWrites(transport, self.loop)
         self._outgoing = OutgoingData(transport)
@@ -263,8 +263,8 @@ class Protocol(HttpToolsProtocol):
         return cycle.response_started
 
     def on_response_complete(self) -> None:
-        """Starts the next request after an answer, or writes a waiting refusal. If the rest of the body is still
-        to arrive, drops the connection after a while."""
+        """Starts the next request after an answer, or writes a waiting refusal. If the rest of the body is
+        still to arrive, drops the connection after a while."""
         self._joined.flush()
         super().on_response_complete()
         if self._refusal is not None and self._is_idle() and not self.transport.is_closing():

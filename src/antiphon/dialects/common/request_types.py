@@ -132,7 +132,7 @@ class RefusalPart(Struct, frozen=True, forbid_unknown_fields=True, tag_field="ty
 
 
 class CalledFunction(Struct, frozen=True, forbid_unknown_fields=True):
-    """What an assistant called, with the arguments as the model wrote them."""
+    """The function that an assistant called, with the arguments as the model wrote them."""
 
     name: FunctionName
     arguments: str | dict[str, Any] = ""
@@ -195,14 +195,14 @@ class NamedTool(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AllowedTools(Struct, frozen=True, forbid_unknown_fields=True):
-    """Some of the tools, and whether one has to be called."""
+    """Some of the tools, and whether the model must call one of them."""
 
     mode: Literal["auto", "required"]
     tools: Annotated[list[NamedTool], Meta(min_length=1, max_length=MAX_TOOLS)]
 
 
 class ToolChoiceShape(Struct, frozen=True, forbid_unknown_fields=True):
-    """One tool that has to be called, or some that may be."""
+    """One tool that the model must call, or some tools that it can call."""
 
     type: Literal["function", "allowed_tools"]
     function: NamedFunction | None = None
@@ -217,7 +217,7 @@ class StreamOptions(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NamedSchema(Struct, frozen=True, forbid_unknown_fields=True):
-    """A JSON Schema that an answer is to satisfy. It always does, whether `strict` is said or not."""
+    """A JSON Schema for an answer. The answer always satisfies it, whatever the value of `strict` is."""
 
     schema: dict[str, Any] | bool
     name: Name | None = None
@@ -226,7 +226,7 @@ class NamedSchema(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ResponseFormat(Struct, frozen=True, forbid_unknown_fields=True):
-    """What an answer is: text, any JSON object, or JSON of a schema."""
+    """The form of an answer: text, any JSON object, or JSON that satisfies a schema."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: NamedSchema | None = None
@@ -246,7 +246,7 @@ class StructuredOutputs(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CommonRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What chat and text completions share."""
+    """The fields that chat and text completions share."""
 
     model: Name
     max_tokens: PositiveInt | None = None

@@ -11,19 +11,19 @@ OWNER = "antiphon"
 
 
 class CachedTokens(Struct, frozen=True):
-    """What the prompt's tokens are made of."""
+    """The number of the prompt's tokens by kind."""
 
     cached_tokens: int
 
 
 class ReasoningTokens(Struct, frozen=True):
-    """What the completion's tokens are made of."""
+    """The number of the completion's tokens by kind."""
 
     reasoning_tokens: int
 
 
 class UsageShape(Struct, frozen=True):
-    """Tokens of the whole request: each prompt once, every choice."""
+    """The tokens of the whole request: each prompt once, and every choice."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -71,7 +71,7 @@ class TextLogprobs(Struct, frozen=True, kw_only=True):
 
 
 class FunctionCall(Struct, frozen=True):
-    """The function and its arguments as JSON; one that was cut holds the beginning."""
+    """The function and its arguments as JSON. If the call was cut, only the beginning of the arguments."""
 
     name: str
     arguments: str
@@ -86,7 +86,7 @@ class ToolCallShape(Struct, frozen=True, kw_only=True):
 
 
 class AssistantMessage(Struct, frozen=True, kw_only=True):
-    """What the model said."""
+    """The assistant's message."""
 
     role: Literal["assistant"] = "assistant"
     content: str | None
@@ -141,14 +141,14 @@ class ChatCompletion(Struct, frozen=True, kw_only=True):
 
 
 class FunctionPart(Struct, frozen=True, kw_only=True):
-    """A call's function by its name, which is whole, or more of its arguments."""
+    """The name of a call's function, or more of its arguments. The name is never split."""
 
     name: str | UnsetType = UNSET
     arguments: str = ""
 
 
 class ToolCallPart(Struct, frozen=True, kw_only=True):
-    """A part of one call: the first says which and of what; those after it bring arguments."""
+    """A part of one call. The first part names the call and the function. Later parts add arguments."""
 
     index: int
     id: str | UnsetType = UNSET
@@ -157,7 +157,8 @@ class ToolCallPart(Struct, frozen=True, kw_only=True):
 
 
 class Delta(Struct, frozen=True, kw_only=True):
-    """What a chunk adds to its choice: the role first, then text, and nothing beside the finish reason."""
+    """The content that a chunk adds to its choice: the role first, then text. The chunk with the finish
+    reason adds nothing."""
 
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType | None = UNSET
@@ -226,7 +227,7 @@ class Completion(Struct, frozen=True, kw_only=True):
 
 
 class ErrorBody(Struct, frozen=True):
-    """What went wrong, and where."""
+    """The error and the field at fault."""
 
     message: str
     type: str

@@ -64,7 +64,7 @@ def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> Gene
 
 
 def _refuse_biases(said: Mapping[str, Any]) -> None:
-    """Raises UnsupportedParameter for a logit bias, in the words of the engine behind Empower's own service."""
+    """Raises UnsupportedParameter for a logit bias, in the words of Empower's own service."""
     if said.get("logit_bias") not in (None, {}):
         raise UnsupportedParameter("logit_bias is not currently supported", param="logit_bias")
 

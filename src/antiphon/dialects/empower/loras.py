@@ -33,7 +33,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class EmpowerUser(Struct, frozen=True, kw_only=True):
-    """A person; nobody has a name of their own here yet."""
+    """A person. No person has a name of their own here yet."""
 
     email: str | None = None
     first_name: str | None = None
@@ -42,13 +42,13 @@ class EmpowerUser(Struct, frozen=True, kw_only=True):
 
 
 class ApiKey(Struct, frozen=True, kw_only=True):
-    """A key by its name; never the key."""
+    """The name of a key, never the key itself."""
 
     name: str
 
 
 class Creator(Struct, frozen=True, kw_only=True):
-    """Who deployed it."""
+    """The caller who deployed a LoRA."""
 
     actor_type: str
     """API_KEY for the bearer of a key, ANONYMOUS for a caller of this machine without a key. Other callers
@@ -58,7 +58,7 @@ class Creator(Struct, frozen=True, kw_only=True):
 
 
 class LoraDeployment(Struct, frozen=True, kw_only=True):
-    """What is served under a LoRA's name."""
+    """The adapter that is served under a LoRA's name."""
 
     base_model_name: str
     model_name: str
@@ -82,7 +82,7 @@ class Lora(Struct, frozen=True, kw_only=True):
 
 
 class BaseDeployment(Struct, frozen=True, kw_only=True):
-    """What is served under a base model's name: what the operator's settings say."""
+    """The model that is served under a base model's name, as the operator's settings define it."""
 
     model_name: str
     model_source: SourceName

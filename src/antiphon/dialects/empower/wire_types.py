@@ -48,7 +48,8 @@ class DeployRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class EmpowerUsageShape(Struct, frozen=True):
-    """Tokens; of the whole request, or in a stream of one prompt those of one choice with its prompt."""
+    """The number of tokens of the whole request. In a stream of one prompt, the tokens of one choice and the
+    prompt."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -56,7 +57,7 @@ class EmpowerUsageShape(Struct, frozen=True):
 
 
 class AnswerMessage(Struct, frozen=True, kw_only=True):
-    """What the model said."""
+    """The assistant's message."""
 
     role: Literal["assistant"] = "assistant"
     content: str | None
@@ -83,7 +84,8 @@ class ChatAnswer(Struct, frozen=True, kw_only=True):
 
 
 class EmpowerDelta(Struct, frozen=True, kw_only=True):
-    """What a chunk adds to its choice: the role first, then text or calls, and nothing at the end."""
+    """The content that a chunk adds to its choice: the role first, then text or calls. The last chunk adds
+    nothing."""
 
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType = UNSET
@@ -122,6 +124,6 @@ class FlatError(Struct, frozen=True, kw_only=True):
 
 
 class StreamedError(Struct, frozen=True):
-    """The last event of a stream that broke: OpenAI's clients look for this key, and raise."""
+    """The last event of a stream that broke. OpenAI's clients look for this key, and raise an error."""
 
     error: FlatError

@@ -71,7 +71,7 @@ ERROR = wire_types.FireworksErrorEnvelope
 
 
 class FireworksModelShape(Struct, frozen=True, kw_only=True):
-    """One model. What it can do is left out while its engine cannot say."""
+    """One model. Its abilities are left out while its engine is not available."""
 
     id: str
     object: Literal["model"] = "model"
@@ -86,7 +86,7 @@ class FireworksModelShape(Struct, frozen=True, kw_only=True):
 
 
 class FireworksModelList(Struct, frozen=True, kw_only=True):
-    """All models: those of the settings in their order, then adapters."""
+    """All models: first the models of the settings in their order, then adapters."""
 
     object: Literal["list"] = "list"
     data: list[FireworksModelShape]

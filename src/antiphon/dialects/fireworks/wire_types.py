@@ -58,7 +58,8 @@ Images = Annotated[list[str], Meta(max_length=MAX_IMAGES)]
 
 
 class FireworksResponseFormat(Struct, frozen=True, forbid_unknown_fields=True):
-    """What an answer is: text, any JSON object, JSON of a schema, or a text of a grammar."""
+    """The form of an answer: text, any JSON object, JSON that satisfies a schema, or text that satisfies a
+    grammar."""
 
     type: Literal["text", "json_object", "json_schema", "grammar"]
     schema: dict[str, Any] | str | None = None
@@ -68,7 +69,7 @@ class FireworksResponseFormat(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ChosenTool(Struct, frozen=True, forbid_unknown_fields=True):
-    """One tool that has to be called, by its name, beside the type or as OpenAI says it."""
+    """One tool that the model must call. Its name is beside the type, or in OpenAI's form."""
 
     type: Literal["function"]
     name: Name | None = None
@@ -76,14 +77,14 @@ class ChosenTool(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FireworksThinking(Struct, frozen=True, forbid_unknown_fields=True):
-    """Whether a model that reasons shall do so, and how many tokens of it there may be."""
+    """Whether a model that can reason does so, and the most tokens of reasoning."""
 
     type: Literal["enabled", "disabled"]
     budget_tokens: Budget | None = None
 
 
 class FireworksCommonRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What text and chat completions share."""
+    """The fields that text and chat completions share."""
 
     model: Name
     max_completion_tokens: PositiveInt | None = None
@@ -170,8 +171,8 @@ class TokenEntry(FireworksRankedToken, frozen=True, kw_only=True):
 
 
 class Logprobs(Struct, frozen=True, kw_only=True):
-    """The tokens of a choice, whole or in part, in arrays of equal length where `logprobs` was a number, and
-    as a list of entries where it was true. With `echo` the prompt's tokens are the first."""
+    """The tokens of a choice, whole or in part. They are arrays of equal length if `logprobs` was a number,
+    and a list of entries if it was true. With `echo` the prompt's tokens come first."""
 
     tokens: list[str] | UnsetType = UNSET
     token_logprobs: list[float] | UnsetType = UNSET
@@ -262,7 +263,7 @@ class FireworksChatCompletionChunk(Struct, frozen=True, kw_only=True):
 
 
 class FireworksErrorBody(Struct, frozen=True):
-    """What went wrong, and where."""
+    """The error and the field at fault."""
 
     message: str
     param: str | None

@@ -70,7 +70,7 @@ class EmbeddingsUsage(Struct, frozen=True):
 
 
 class EmbeddingsEnvelope(Struct, frozen=True, kw_only=True):
-    """An answer but for its vectors."""
+    """An answer without its vectors."""
 
     object: Literal["list"] = "list"
     model: str
@@ -84,7 +84,7 @@ class EmbeddingsAnswer(EmbeddingsEnvelope, frozen=True, kw_only=True):
 
 
 class EncodedEmbeddings(EmbeddingsEnvelope, frozen=True, kw_only=True):
-    """The same, each vector as the JSON that it became."""
+    """An answer whose vectors are encoded as JSON already."""
 
     data: list[Raw]
 

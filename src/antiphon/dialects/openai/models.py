@@ -48,7 +48,7 @@ class ModelShape(Struct, frozen=True, kw_only=True):
 
 
 class AdapterShape(Struct, frozen=True):
-    """What an adapter is."""
+    """The content of an adapter."""
 
     digest: str
     """The SHA-256 of the adapter's GGUF file, in hexadecimal."""
@@ -59,7 +59,7 @@ class AdapterShape(Struct, frozen=True):
 
 
 class ModelCard(ModelShape, frozen=True, kw_only=True):
-    """One model with what it can take and give; the profile is null while its engine cannot say."""
+    """One model with its profile. The profile is null while the engine is not available."""
 
     profile: Profile | None
     """What the model can do. An adapter has the profile of its base model."""
@@ -68,7 +68,7 @@ class ModelCard(ModelShape, frozen=True, kw_only=True):
 
 
 class ModelList(Struct, frozen=True, kw_only=True):
-    """All models: those of the settings in their order, then adapters."""
+    """All models: first the models of the settings in their order, then adapters."""
 
     object: Literal["list"] = "list"
     data: list[ModelShape]

@@ -65,7 +65,7 @@ Messages = Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAG
 
 
 class ConversationRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What is said of a conversation that is only shown."""
+    """The fields of a conversation for which no text is generated."""
 
     model: Name | None = None
     add_generation_prompt: bool | None = None
@@ -98,7 +98,7 @@ class ApplyAnswer(Struct, frozen=True):
 
 
 class TokenizeAnswer(Struct, frozen=True):
-    """The ids, how many they are, and the context they must fit."""
+    """The token ids, their number, and the context that they must fit."""
 
     count: int
     max_model_len: int
