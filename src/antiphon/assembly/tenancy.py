@@ -80,6 +80,7 @@ def build_tenancy(
     watchers: list[Callable[[], object]] = []
 
     def learn(directory: Directory) -> None:
+        """Passes a new directory to all parts that answer from memory, and reports its revision."""
         keyring.learn(directory)
         rulebook.update(directory.limits, directory.prices, directory.families())
         recorder.update_projects(directory)

@@ -96,9 +96,11 @@ class InFlightRegistry:
         return len(self._works)
 
     def add(self, work: InFlight) -> None:
+        """Registers work that begins."""
         self._works.add(work)
 
     def discard(self, work: InFlight) -> None:
+        """Removes work that has ended."""
         self._works.discard(work)
 
     def end(self, error: AntiphonError) -> None:

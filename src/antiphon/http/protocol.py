@@ -209,6 +209,7 @@ class Protocol(HttpToolsProtocol):
         )
 
     def on_body(self, body: bytes) -> None:
+        """Resets the count of bytes without a body, and passes the part on."""
         self._bare_bytes = 0
         super().on_body(body)
 

@@ -95,6 +95,7 @@ class ServerServices:
         return [task.result() for task in tasks]
 
     async def load_model(self, name: str, request: Request) -> ModelEntry:
+        """Returns the model's entry. It has no profile if the engine is not available."""
         model = self._resolve_model(name, request)
         try:
             entry = _build_entry(model, await model.engine.profile())
@@ -126,11 +127,15 @@ class ServerServices:
     # --- adapters ---
 
     async def load_adapter(self, call: LoadCall, actor: Actor) -> None:
+        """Loads an adapter. Raises PermissionDenied if the caller cannot use its name, or if loading is
+        off."""
         authorize_name(actor, call.name, "lora_name")
         request = AdapterRequest(call.name, call.path, call.base, call.in_place, may_use=actor.may_use)
         await self._require_registry().load(request)
 
     async def unload_adapter(self, name: str, actor: Actor) -> None:
+        """Removes an adapter's name. Raises PermissionDenied if the caller cannot use the name, or if loading
+        is off."""
         authorize_name(actor, name, "lora_name")
         await self._require_registry().unload(name)
 

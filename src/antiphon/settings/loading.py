@@ -59,6 +59,7 @@ def make_speller(
     """
 
     def spell(path: str) -> str:
+        """Names the setting at a path."""
         listed, bracket, _ = path.partition("[")
         if bracket and listed in TABLE_LISTS:
             place, _, name = path.partition(".")
