@@ -1,6 +1,5 @@
-"""The HTTP process. The supervisor runs it as `python -m antiphon.assembly` and writes its configuration
-to standard input (`engines.host.control`).
-"""
+"""The HTTP process. The supervisor runs it as `python -m antiphon.assembly` and writes its configuration to
+standard input (`engines.host.control`)."""
 
 import asyncio
 import logging
@@ -61,11 +60,11 @@ TURN = 0.001
 delay a request several times, once for each of its system calls."""
 
 STORE_PAUSE = 0.5
-"""Seconds until a database that does not answer is asked again."""
+"""Seconds after which the process asks a database again that did not answer."""
 
 
 async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> None:
-    """Serves until a signal or the end of the supervisor."""
+    """Serves requests until a signal arrives or the supervisor ends."""
     clock = SystemClock()
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(record_loop_failure)
@@ -74,6 +73,7 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
     async with connect_engines(config.sockets) as hosts, AsyncExitStack() as keeping:
 
         def forward_news(line: bytes) -> None:
+            """Applies a line of news from the supervisor in the event loop."""
             loop.call_soon_threadsafe(_apply_news, hosts, from_line(line, EngineNews))
 
         lifeline.watch(forward_news, lambda: _exit_orphaned(config.runtime))
@@ -111,10 +111,10 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
 
 
 async def _load_tenants(tenants: TenancyService) -> None:
-    """Loads the directory, and waits for a database that is away.
+    """Loads the directory, and waits while the database does not answer.
 
-    The database answered at the server's start. A replacement of a dead process that gave up would end the
-    server.
+    The database answered at the server's start. If a replacement of a dead process gave up, the whole server
+    would end.
     """
     away = False
     while True:
@@ -129,7 +129,7 @@ async def _load_tenants(tenants: TenancyService) -> None:
 
 @asynccontextmanager
 async def learn_models(hosts: Mapping[str, HostTokenEngine], models: ModelRegistry) -> AsyncIterator[None]:
-    """Fetches every model's profile once its host is ready, while the context lasts."""
+    """Fetches every model's profile once the model's host is ready, while the context lasts."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(_learn_model(host, models.get(name))) for name, host in hosts.items()]
         try:
@@ -145,7 +145,7 @@ async def report_readiness(
 ) -> AsyncIterator[Callable[[], None]]:
     """Reports to the supervisor that the event loop runs, and once that everything is ready.
 
-    Yields a function to call when connections are accepted.
+    Yields a function that the caller must call when connections are accepted.
     """
     accepts, over = asyncio.Event(), asyncio.Event()
     async with task_group() as group:
@@ -164,13 +164,14 @@ async def _report_ready(
     adapters: AdapterRegistry,
     accepts: asyncio.Event,
 ) -> None:
-    """Reports readiness once every engine is connected and has its adapters, so any first request works."""
+    """Reports readiness once every engine is connected and has its adapters. After that, any first request
+    works."""
     await accepts.wait()
     for name, host in hosts.items():
         with suppress(AntiphonError):
             await host.load(LoadSpec(name))
             await _restore_adapters(host, name, adapters, status)
-    with suppress(AntiphonError):  # a full disk: the next process starts as the first did
+    with suppress(AntiphonError):  # a full disk: the next process starts as this process did
         await adapters.publish_settings()
     status.report_ready()
 
@@ -178,12 +179,13 @@ async def _report_ready(
 async def _restore_adapters(
     host: HostTokenEngine, name: str, adapters: AdapterRegistry, status: StatusPipe
 ) -> None:
-    """Gives an engine the adapters of the settings; ends the server where the engine refuses one."""
+    """Loads the adapters of the settings into an engine. Ends the server if the engine refuses one of
+    them."""
     while True:
         try:
             return await adapters.restore(name)
         except EngineUnavailable:
-            await host.load(LoadSpec(name))  # it is starting again
+            await host.load(LoadSpec(name))  # the engine starts again
         except RequestError as refused:
             _exit_with(
                 status, LoadError(f"{refused.message}; name another file with --lora, or leave it out")
@@ -191,32 +193,32 @@ async def _restore_adapters(
 
 
 def _exit_with(status: StatusPipe, error: AntiphonError) -> NoReturn:
-    """Ends this process with an error for the supervisor to print. Nothing has been served yet."""
+    """Ends this process with an error, which the supervisor prints. No request has been served yet."""
     status.report_failure(error)
     os._exit(1)
 
 
 async def _learn_model(host: HostTokenEngine, model: Model) -> None:
-    """Fetches a model's profile and proves its template before the first request needs them."""
-    with suppress(AntiphonError):  # the first request meets it again and reports it
+    """Fetches a model's profile and proves its template, before the first request needs them."""
+    with suppress(AntiphonError):  # the first request gets the same error and reports it
         await host.load(LoadSpec(model.name))  # only waits: the supervisor told the host what to load
         await model.engine.profile()
 
 
 def _apply_news(hosts: Mapping[str, HostTokenEngine], news: EngineNews) -> None:
-    """Stops waiting for an engine that was given up."""
+    """Stops waiting for the engine that the supervisor has given up."""
     if news.state is EngineState.FAILED:
         hosts[news.engine].give_up(news.detail)
 
 
 def _exit_orphaned(directory: str) -> None:
-    """Ends this process when the supervisor is gone, since nothing else would stop it."""
+    """Ends this process if the supervisor is gone, since nothing else would stop it."""
     runtime.leave_directory(Path(directory))
     os._exit(1)
 
 
 def main() -> None:
-    """The HTTP process."""
+    """Runs the HTTP process."""
     lifeline = Lifeline()
     try:
         settings = decode_settings(lifeline.read_line())

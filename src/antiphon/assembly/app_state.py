@@ -90,11 +90,12 @@ def build_models(hosts: Mapping[str, HostTokenEngine], clock: Clock, settings: S
 
 
 def _build_renderer(host: HostTokenEngine, rules: RendererOptions) -> Renderer:
+    """Builds the renderer of one host, which follows the host's state and generation."""
     return Renderer(host, state=host.state, generation=lambda: host.generation, rules=rules)
 
 
 def _resolve_family(family: str) -> str | None:
-    """The notation of a setting; None where the template decides."""
+    """Returns the notation that a setting names. Returns None if the template decides."""
     return None if family == "auto" else family
 
 
@@ -104,9 +105,9 @@ def build_adapters(
     settings: Settings,
     names: CoordinatorClient | None = None,
 ) -> AdapterRegistry:
-    """Builds the adapters of all models, with those of the settings declared.
+    """Builds the adapters of all models, and declares those of the settings.
 
-    `names`: shares later changes with the other processes of this server.
+    `names` shares later changes with the other processes of this server.
     """
     lora = settings.lora
     places = [Path(place) for place in lora.directories]
@@ -131,7 +132,7 @@ def build_adapters(
 
 
 def allows_loading(lora: LoraSettings) -> bool:
-    """Whether callers may load and unload adapters."""
+    """Whether callers can load and unload adapters."""
     return bool(lora.directories or lora.repositories)
 
 
@@ -145,7 +146,8 @@ def build_deployments(adapters: AdapterRegistry, edge: AppState, settings: Setti
 
 
 def _takes_adapters(path: str) -> bool:
-    """Whether the model generates text. A missing file counts as yes: loading reports it."""
+    """Whether the model can use adapters, because it generates text. True if the file is missing, because
+    loading reports that."""
     try:
         return not read_header(Path(path)).embeds
     except ModelFileError:
@@ -160,7 +162,7 @@ def build_app_state(
     accounting: Accounting | None = None,
     coordinator: CoordinatorClient | None = None,
 ) -> AppState:
-    """Builds the application's state. `managed` and `accounting` are given where keys are on."""
+    """Builds the application's state. `managed` and `accounting` are None if keys are off."""
     key = settings.server.api_key
     verifiers: list[TokenVerifier] = [ServiceKey(key, is_only_key=managed is None)] if key else []
     verifiers += [managed.keyring] if managed else []
@@ -191,7 +193,8 @@ def build_app_state(
 
 
 def _watch_keys(managed: TenancyParts) -> InFlightRegistry:
-    """Work that ends with the keys it came with. To be called in the event loop."""
+    """Returns a registry of running requests. It ends requests whose key is no longer accepted. Call this
+    function in the event loop."""
     ongoing, loop = InFlightRegistry(managed.keyring.accepts), asyncio.get_running_loop()
     managed.watchers.append(lambda: loop.call_soon_threadsafe(ongoing.end_unaccepted))
     return ongoing

@@ -54,7 +54,7 @@ class TenancyParts:
     recorder: StoreRecorder
     recordings: RequestLog
     watchers: list[Callable[[], object]]
-    """Called in a thread after the keyring learned a change."""
+    """Functions that are called in a thread after the keyring learned a change."""
 
     def close(self) -> None:
         """Closes the store, after all requests have ended."""
@@ -65,7 +65,7 @@ class TenancyParts:
 def build_tenancy(
     settings: Settings, clock: Clock, coordinator: CoordinatorClient, database: "Database"
 ) -> TenancyParts:
-    """Builds all parts without reading the store; `tenants.load` reads it."""
+    """Builds all parts. Does not read the store: `tenants.load` reads it."""
     from antiphon.store.changes import SqlFeed
     from antiphon.store.ledger import SqlUsage
     from antiphon.store.request_log import SqlRecords
@@ -80,6 +80,7 @@ def build_tenancy(
     watchers: list[Callable[[], object]] = []
 
     def learn(directory: Directory) -> None:
+        """Passes a new directory to all parts that answer from memory, and reports its revision."""
         keyring.learn(directory)
         rulebook.update(directory.limits, directory.prices, directory.families())
         recorder.update_projects(directory)
@@ -103,8 +104,8 @@ if TYPE_CHECKING:
 async def open_accounting(
     settings: Settings, managed: TenancyParts, clock: Clock, coordinator: CoordinatorClient
 ) -> AsyncIterator[Accounting]:
-    """Writes the spool and counts limits while the context lasts. Raises StartupError for an unusable
-    spool."""
+    """Writes the spool and counts limits while the context lasts. Raises StartupError if the spool is
+    unusable."""
     from antiphon.store.ledger import SqlEntries
     from antiphon.store.tenancy import SqlTenancy
 
@@ -131,8 +132,8 @@ async def open_accounting(
 async def _connect_redis(
     settings: Settings, url: str, seeds: LedgerSeeder, clock: Clock
 ) -> "AsyncIterator[RedisLimiter]":
-    """The limits in Redis, connected while the context lasts. Its library is imported only here. Raises
-    SettingsError."""
+    """Connects to Redis, and yields its limiter while the context lasts. The library of Redis is imported
+    only here. Raises SettingsError."""
     try:
         from antiphon.limits.redis.limiter import RedisLimiter
     except ModuleNotFoundError:
@@ -149,8 +150,8 @@ async def _connect_redis(
 
 
 def build_single_sign_on(oidc: OidcSettings, managed: TenancyParts, clock: Clock) -> TokenVerifier | None:
-    """The verifier of the issuer's tokens; None without an issuer. Raises StartupError without the
-    library."""
+    """Returns the verifier of the issuer's tokens, or None if no issuer is set. Raises StartupError if the
+    library is missing."""
     if oidc.issuer is None:
         return None
     try:

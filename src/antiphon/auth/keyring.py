@@ -1,8 +1,8 @@
 """Verifies keys from memory, without a database.
 
-Keys are found by the digest of the whole key. A key that is unknown, revoked, expired, of an archived
-project or of a disabled user gets the same message after the same work. `ServiceKey` verifies the one key
-of ANTIPHON_API_KEY.
+Keys are found by the digest of the whole key. All invalid keys get the same message after the same work:
+unknown, revoked and expired keys, and keys of an archived project or a disabled user. `ServiceKey` verifies
+the one key of ANTIPHON_API_KEY.
 """
 
 import hmac
@@ -17,14 +17,14 @@ from antiphon.errors import AuthenticationFailed, MissingParameter, PermissionDe
 from antiphon.store.base import Directory, KeptKey
 
 UNKNOWN_KEY = KeptKey(Key("", KeyKind.SERVICE, "", 0, ""), bytes(32))
-"""Compared with an unknown key, so that it takes as long as a known one."""
+"""The key that an unknown key is compared with, so the check takes as long as for a known key."""
 
 
 class Keyring:
     """All keys of the store, verified by digest."""
 
     def __init__(self, pepper: Pepper, clock: Callable[[], float]) -> None:
-        """`clock`: Unix seconds. Knows no key before `learn`."""
+        """`clock` returns Unix seconds. The keyring knows no key before `learn` is called."""
         self._pepper = pepper
         self._clock = clock
         self._known = DirectoryIndex.from_directory(Directory())
@@ -37,10 +37,10 @@ class Keyring:
         self._known = DirectoryIndex.from_directory(directory)
 
     def accepts(self, actor: Actor) -> bool:
-        """Whether running requests of a verified actor may go on.
+        """Whether the running requests of a verified actor can continue.
 
-        They end when the key is revoked, the user is disabled or removed from the project, or the project is
-        archived. A key that expires lets running requests finish.
+        They end if the key is revoked, if the user is disabled or removed from the project, or if the project
+        is archived. When a key expires, its running requests still finish.
         """
         if actor.id in self._ended or not self._known.is_open(actor.project):
             return False
@@ -50,6 +50,8 @@ class Keyring:
         return is_member and self._known.is_active(actor.user)
 
     async def verify(self, token: str, scope: RequestedScope) -> Actor | None:
+        """Returns the actor of a valid key, or None if the token does not begin like a key. Raises
+        AuthenticationFailed and PermissionDenied."""
         if not token.startswith(MARK):
             return None
         digest = self._pepper.digest(token)
@@ -60,15 +62,15 @@ class Keyring:
         return self._build_actor(kept.key, scope)
 
     def build_user_actor(self, user: str, scope: RequestedScope, until: int) -> Actor:
-        """The actor for a user whom another verifier has established, until a time in Unix seconds. Raises as
-        `verify` does."""
+        """Returns the actor for a user whom another verifier has established. The actor is valid until
+        `until`, in Unix seconds. Raises the same errors as `verify`."""
         key = Key(user, KeyKind.ACCESS_TOKEN, "", 0, user, user=user, expires=until)
         if not self._is_valid(key):
             raise AuthenticationFailed(REFUSAL)
         return self._build_user(key, scope)
 
     def _is_ended(self, kept: KeptKey) -> bool:
-        """Whether a key was revoked, or its end was moved into the past, as a rotation does."""
+        """Whether the key was revoked, or a rotation moved the key's end into the past."""
         key, before = kept.key, self._known.keys.get(kept.digest, kept).key
         if key.revoked is not None or key.expires is None:
             return key.revoked is not None
@@ -76,7 +78,8 @@ class Keyring:
         return is_moved and key.expires <= self._clock()
 
     def _is_valid(self, key: Key) -> bool:
-        """Checks everything in every case, so that the time taken reveals nothing."""
+        """Whether the key can be used now. Every condition is checked in every case, so the time taken
+        reveals nothing."""
         now, known = self._clock(), self._known
         lasts = key.expires is None or key.expires > now
         is_open, is_active = known.is_open(key.project), known.is_active(key.user)
@@ -84,6 +87,8 @@ class Keyring:
         return (key.revoked is None) & lasts & is_open & is_active
 
     def _build_actor(self, key: Key, scope: RequestedScope) -> Actor:
+        """Returns the actor of a key, by the key's kind. Raises PermissionDenied if the key does not allow
+        the scope."""
         if key.kind is KeyKind.ADMIN:
             return self._build_operator(key, scope)
         return (
@@ -91,6 +96,8 @@ class Keyring:
         )
 
     def _build_operator(self, key: Key, scope: RequestedScope) -> Actor:
+        """Returns the actor of an operator's key. Raises PermissionDenied if the project or user of the scope
+        is unknown."""
         project = scope.project or DEFAULT_PROJECT
         if not self._known.is_open(project):
             raise PermissionDenied(f"there is no project {project}", param="x-project-id")
@@ -99,6 +106,8 @@ class Keyring:
         return Actor(ActorKind.ADMIN, key.id, project, scope.user, EVERY_RIGHT, key.grant, until=key.expires)
 
     def _build_service(self, key: Key, scope: RequestedScope) -> Actor:
+        """Returns the actor of a service key. Raises PermissionDenied if the scope names another project, or
+        a user who is no active member."""
         project = key.project or DEFAULT_PROJECT
         if scope.project not in (None, project):
             raise PermissionDenied("this key is of another project", param="x-project-id")
@@ -114,6 +123,8 @@ class Keyring:
         )
 
     def _build_user(self, key: Key, scope: RequestedScope) -> Actor:
+        """Returns the actor of an access token. Raises PermissionDenied if the scope names another user, or a
+        project without the user."""
         user = key.user or ""
         if scope.user not in (None, user):
             raise PermissionDenied("this token is of another user", param="x-user-id")
@@ -126,7 +137,8 @@ class Keyring:
         return Actor(ActorKind.USER, key.id, project, user, rights, key.grant, bound, key.expires)
 
     def _choose_project(self, key: Key, user: str, chosen: str | None) -> str:
-        """The project that a token acts in."""
+        """Returns the project that a token acts in. Raises an error if the token cannot act in the chosen
+        project, or if none is chosen and the user has several."""
         if key.project is not None:
             if chosen not in (None, key.project):
                 raise PermissionDenied("this token is for another project", param="x-project-id")
@@ -155,16 +167,17 @@ class ServiceKey:
     """Verifies one key by its keyed digest, whose secret is new in each process."""
 
     def __init__(self, key: str, is_only_key: bool = True) -> None:
-        """`is_only_key`: there are no other keys, so projects and users that a request names are ignored."""
+        """`is_only_key`: whether there are no other keys. Then the projects and users that a request names
+        are ignored."""
         self._alone = is_only_key
         self._pepper = Pepper(secrets.token_bytes(32))
         self._digest = self._pepper.digest(key)
 
     async def verify(self, token: str, scope: RequestedScope) -> Actor | None:
-        """Returns the service actor when the token is the key, in the same time for every token of one
-        length.
+        """Returns the service actor if the token is the key, otherwise None. Tokens of the same length take
+        the same time.
 
-        Raises PermissionDenied where the request names another project, or a user.
+        Raises PermissionDenied if the request names another project, or a user.
         """
         if not hmac.compare_digest(self._digest, self._pepper.digest(token)):
             return None

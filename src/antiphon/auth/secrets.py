@@ -32,27 +32,28 @@ def new_key() -> str:
 
 
 def extract_prefix(key: str) -> str:
-    """The public part of a key."""
+    """Returns the public part of a key."""
     return key[:NAME_LENGTH]
 
 
 class Pepper:
-    """The secret that digests are made with. It has no other use."""
+    """The secret that digests are made with. It has no other purpose."""
 
     def __init__(self, secret: bytes) -> None:
         self._keyed = hmac.new(secret, digestmod=hashlib.sha256)
         """An HMAC of the secret alone, copied for each key."""
 
     def digest(self, key: str) -> bytes:
-        """The 32 bytes that identify a key."""
+        """Returns the 32 bytes that identify a key."""
         return self._digest(key.encode())
 
     @property
     def mark(self) -> str:
-        """Identifies this pepper in a database."""
+        """Returns a text that identifies this pepper in a database."""
         return self._digest(MARK_TEXT).hex()
 
     def _digest(self, text: bytes) -> bytes:
+        """Returns the HMAC-SHA256 of the text."""
         keyed = self._keyed.copy()
         keyed.update(text)
         return keyed.digest()
@@ -73,7 +74,8 @@ def parse_pepper(text: str) -> Pepper:
 
 
 def load_pepper(home: Path, *, make: bool) -> Pepper:
-    """Loads the pepper of a directory; with `make`, creates a missing one. Raises StoreRefused."""
+    """Loads the pepper of a directory. If it is missing and `make` is true, creates it. Raises
+    StoreRefused."""
     path = home / PEPPER_FILE
     if make and not path.exists():
         write_secret(path, secrets.token_hex(PEPPER_BYTES))
@@ -95,10 +97,8 @@ def load_pepper(home: Path, *, make: bool) -> Pepper:
 
 
 def write_secret(path: Path, text: str) -> None:
-    """Writes a file, completely or not at all, that only its owner can read.
-
-    Raises FileExistsError and OSError.
-    """
+    """Writes a file that only its owner can read. The file is written completely or not at all. Raises
+    FileExistsError and OSError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     beside = path.with_name(f"{path.name}.{os.getpid()}")
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

@@ -1,7 +1,8 @@
 """The public keys of an OpenID Connect issuer, which check its tokens.
 
-Keys are fetched from the issuer, and again from time to time. A token with an unknown key has them fetched
-again, but only once in several seconds. While the issuer is away, known keys stay valid for a day.
+The server fetches the keys from the issuer, and again from time to time. A token with an unknown key makes
+the server fetch the keys again, but at most once in several seconds. While the issuer does not answer, known
+keys stay valid for a day.
 """
 
 import asyncio
@@ -18,13 +19,13 @@ from antiphon.telemetry.logs import record
 FRESH = 300.0
 """Seconds after which keys are fetched again. A withdrawn key is still accepted for this time."""
 AGAIN = 10.0
-"""Least seconds between two fetches."""
+"""The smallest number of seconds between two fetches."""
 STALE = 86_400.0
 """Seconds for which known keys stay valid without the issuer."""
 TIMEOUT = 5.0
-"""Seconds for one answer of the issuer."""
+"""Seconds within which the issuer must answer."""
 MOST_BYTES = 1 << 20
-"""Most bytes of an answer of the issuer."""
+"""The largest answer of the issuer, in bytes."""
 GOOD = 200
 DISCOVERY = "/.well-known/openid-configuration"
 
@@ -35,8 +36,8 @@ class SigningKeys:
     """The keys of one issuer."""
 
     def __init__(self, issuer: str, url: str | None, fetch: Fetch, monotonic: Callable[[], float]) -> None:
-        """`url`: address of the keys; None asks the issuer. `fetch` downloads an address or raises
-        IssuerUnavailable."""
+        """`url` is the address of the keys; with None the server asks the issuer for the address. `fetch`
+        downloads an address or raises IssuerUnavailable."""
         self._issuer = issuer
         self._url = url
         self._fetch = fetch
@@ -46,17 +47,19 @@ class SigningKeys:
         self._tried: float | None = None
         self._fetching = asyncio.Lock()
         self.generation = 0
-        """Counts changes of the keys. Tokens that were checked with earlier keys are checked again."""
+        """The number of times that the keys changed. Tokens that were checked with earlier keys are checked
+        again."""
 
     async def refresh(self) -> None:
-        """Fetches old keys again. Raises IssuerUnavailable where no valid key is known."""
+        """Fetches the keys again if they are old. Raises IssuerUnavailable if no valid key is known."""
         if self._age() > STALE:
             await self._renew(required=True)
         elif self._age() > FRESH and not self._fetching.locked():
             await self._renew()
 
     async def find(self, kid: str | None) -> jwt.PyJWK | None:
-        """The key with an id, fetched if it is unknown. For a token without an id, the only key."""
+        """Returns the key with the id. Fetches the keys if the id is unknown. For a token without an id,
+        returns the only key. Returns None if there is no such key."""
         found = self._find_key(kid)
         if found is None:
             await self._renew()
@@ -64,15 +67,18 @@ class SigningKeys:
         return found
 
     def _age(self) -> float:
+        """Returns the seconds since the keys were fetched; infinite if they never were."""
         return float("inf") if self._fetched is None else self._monotonic() - self._fetched
 
     def _find_key(self, kid: str | None) -> jwt.PyJWK | None:
+        """Returns the known key with the id, or the only key if the id is None."""
         if kid is None and len(self._keys) == 1:
             return next(iter(self._keys.values()))
         return self._keys.get(kid)
 
     async def _renew(self, required: bool = False) -> None:
-        """Fetches the keys, unless that was tried just now. With `required`, raises IssuerUnavailable."""
+        """Fetches the keys, unless the last try was a few seconds ago. If the fetch fails and `required` is
+        true, raises IssuerUnavailable."""
         before = self._tried
         async with self._fetching:
             others_did = self._tried != before
@@ -88,7 +94,7 @@ class SigningKeys:
             )
 
     async def _fetch_keys(self) -> Mapping[str, object]:
-        """Fetches the issuer's set of keys."""
+        """Fetches and returns the issuer's set of keys."""
         url = self._url
         if url is None:
             discovery = _parse_object(await self._fetch(self._issuer.rstrip("/") + DISCOVERY))
@@ -100,7 +106,7 @@ class SigningKeys:
         return _parse_object(await self._fetch(url))
 
     def _learn(self, key_set: Mapping[str, object]) -> None:
-        """Keeps the keys that this server can use."""
+        """Replaces the known keys by those keys of the set that this server can use."""
         try:
             usable = jwt.PyJWKSet.from_dict(dict(key_set)).keys
         except (jwt.PyJWTError, ValueError, TypeError, AttributeError) as problem:
@@ -117,7 +123,7 @@ def _is_signing_key(key: jwt.PyJWK) -> bool:
 
 
 def is_secure_url(url: str) -> bool:
-    """Whether nobody on the network can change what is fetched from an address."""
+    """Whether the address is safe: nobody on the network can change what the server fetches from it."""
     try:
         parts = urlsplit(url)
         return parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname or ""))
@@ -126,6 +132,7 @@ def is_secure_url(url: str) -> bool:
 
 
 def _parse_object(body: bytes) -> dict[str, object]:
+    """Parses a JSON object. Raises IssuerUnavailable for anything else."""
     try:
         parsed = json.loads(body)
     except (ValueError, RecursionError):
@@ -137,7 +144,7 @@ def _parse_object(body: bytes) -> dict[str, object]:
 
 async def fetch(url: str) -> bytes:
     """Downloads an address without following redirects. Raises IssuerUnavailable."""
-    import httpx2  # it takes a tenth of a second, and only single sign-on needs it here
+    import httpx2  # the import takes a tenth of a second, and only single sign-on needs it here
 
     try:
         async with (
@@ -153,6 +160,7 @@ async def fetch(url: str) -> bytes:
 
 
 async def _read_body(parts: AsyncIterator[bytes]) -> bytes:
+    """Joins the parts of an answer. Raises IssuerUnavailable if the answer is too long."""
     body = bytearray()
     async for part in parts:
         body += part

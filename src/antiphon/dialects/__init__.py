@@ -1,1 +1,1 @@
-"""Wire formats: one folder for each product's, over one seam."""
+"""Wire formats of products, with one folder for each product. All implement the same interface."""

@@ -1,8 +1,8 @@
-"""The interface of dialects: one product's wire format outside, domain values inside.
+"""The interface of dialects. A dialect converts between one product's wire format and domain values.
 
-A dialect declares endpoints. Each has a method, a path, a right, a body, answers and a handler. The HTTP edge
-serves the declared endpoints and knows no product. A dialect knows no engine and no HTTP framework, and does
-no I/O. A handler reaches the server only through `Services`.
+A dialect declares endpoints. Each has a method, a path, a right, a body, answers and a handler. The HTTP
+layer serves the declared endpoints and knows no product. A dialect knows no engine and no HTTP framework, and
+does no I/O. A handler reaches the server only through `Services`.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
@@ -58,7 +58,7 @@ class Request:
     progress: RequestProgress = field(default_factory=RequestProgress)
 
     def query(self) -> list[tuple[str, str]]:
-        """Names and values of the query, in order. Empty values are included."""
+        """The names and values of the query, in order. Empty values are included."""
         return parse_qsl(self.query_string.decode("latin-1"), keep_blank_values=True)
 
 
@@ -76,13 +76,13 @@ class StreamEncoder(Protocol):
     """Encodes one stream into the bytes of server-sent events."""
 
     def encode(self, event: Event) -> bytes:
-        """The wire events for one event; empty if it shows nothing."""
+        """Returns the wire events for one event. The result is empty if the event shows nothing."""
 
     def end(self) -> bytes:
-        """The end of a complete stream."""
+        """Returns the end of a complete stream."""
 
     def error(self, error: AntiphonError) -> bytes:
-        """The end of a broken stream."""
+        """Returns the end of a broken stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class EventStream:
     events: AbstractAsyncContextManager[AsyncIterator[Event]]
     encoder: StreamEncoder
     headers: Callable[[], Headers]
-    """Makes more headers when the answer begins."""
+    """Returns further headers when the answer begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +115,9 @@ class RequestBody:
     media_type: str = JSON
     """JSON or MULTIPART."""
     limit: int | None = None
-    """Bytes; None is the server's own limit."""
+    """The largest size in bytes; None means the server's own limit."""
     shape: object = None
-    """The wire type, for the OpenAPI document."""
+    """The wire type of the body, for the OpenAPI document."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -137,7 +137,7 @@ class Endpoint:
     """Other paths of the same endpoint."""
     body: RequestBody | None = None
     summary: str = ""
-    """For the OpenAPI document, which omits endpoints without one."""
+    """A summary for the OpenAPI document. The document omits endpoints without a summary."""
     tag: str = ""
     description: str = ""
     answers: Mapping[str, object] = field(default_factory=lambda: NOTHING)
@@ -146,8 +146,8 @@ class Endpoint:
     parameters: tuple[Mapping[str, Any], ...] = ()
     """Query parameters in OpenAPI's form."""
     ends_with_caller: bool = True
-    """Whether the work ends when the caller leaves. False for changes that must be made completely or not at
-    all."""
+    """Whether the server cancels the work if the caller leaves. False for changes that must be made
+    completely or not at all."""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -160,12 +160,12 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """What a caller says about the origin of a request, for the usage records."""
+    """The origin of a request as the caller states it, for the usage records."""
 
     end_user: str | None = None
     tags: Mapping[str, str] = field(default_factory=lambda: NOTHING)
     fields: tuple[str, ...] = ()
-    """The fields that said it, as the caller named them."""
+    """The fields that contained these values, as the caller named them."""
 
 
 NO_ATTRIBUTION = Attribution()
@@ -192,14 +192,14 @@ class GenerationCall:
 
 @dataclass(frozen=True, slots=True)
 class ResponseMeta:
-    """The values that every part of one answer repeats."""
+    """Values that are the same in every part of one answer."""
 
     id: str
-    """Unique; without the dialect's prefix."""
+    """A unique id, without the dialect's prefix."""
     created: int
-    """Unix seconds."""
+    """The creation time in Unix seconds."""
     model: str
-    """The name as the caller wrote it."""
+    """The model's name as the caller wrote it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +210,7 @@ class TokenizeCall:
     """None means the only model."""
     prompt: Prompt
     texts: bool = False
-    """Whether each token's text is wanted too."""
+    """Whether the caller also wants each token's text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +240,7 @@ class LoadCall:
     base: str | None
     """None means the only model."""
     in_place: bool
-    """Whether it can replace an adapter with the same name."""
+    """Whether the adapter can replace an adapter with the same name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +251,7 @@ class EmbeddingCall:
     packed: bool = False
     """Whether vectors are written as bytes instead of numbers."""
     ignored: tuple[str, ...] = ()
-    """As in `GenerationCall`."""
+    """Fields that are accepted and have no effect, as in `GenerationCall`."""
     attribution: Attribution = NO_ATTRIBUTION
 
 
@@ -264,7 +264,7 @@ class ModelEntry:
     state: str
     """The state of its engine."""
     profile: Profile | None = None
-    """None while the engine is not available."""
+    """What the model can do; None while the engine is not available."""
     parent: str | None = None
     """For an adapter: the name of its base model."""
     adapter: Adapter | None = None
@@ -279,9 +279,9 @@ class PromptTokens:
 
     ids: tuple[int, ...]
     context_length: int
-    """Tokens that a prompt and its answer can have together."""
+    """The most tokens that a prompt and its answer can have together."""
     pieces: tuple[bytes, ...] | None = None
-    """The bytes or name of each token, if its text was wanted."""
+    """The bytes or the name of each token; None if the caller did not want the tokens' texts."""
 
 
 # --- what the server does for handlers ----------------------------------------------------------------------
@@ -291,79 +291,81 @@ class DeploymentService(Protocol):
     """Adapters that callers deploy by repository name."""
 
     async def deploy(self, deployment: DeploymentRequest, actor: Actor) -> DeployedAdapter:
-        """Makes an adapter of the hub, or of the operator's directories, a model."""
+        """Deploys an adapter of the hub or of the operator's directories, so that callers can use it as a
+        model."""
 
     async def remove(self, name: str, actor: Actor) -> None:
-        """Removes an adapter's name. Running requests finish."""
+        """Removes an adapter's name. Running requests continue to their end."""
 
     def find(self, name: str, actor: Actor) -> DeployedAdapter:
-        """One adapter. Raises ModelNotFound."""
+        """Returns one adapter. Raises ModelNotFound."""
 
     def list_deployed(self, actor: Actor) -> Iterable[DeployedAdapter]:
-        """All adapters that the actor may use."""
+        """Lists the adapters that the actor can use."""
 
     def find_base(self, name: str, actor: Actor) -> DeployedBase:
-        """One base model. Raises ModelNotFound."""
+        """Returns one base model. Raises ModelNotFound."""
 
     def list_bases(self, actor: Actor) -> Iterable[DeployedBase]:
-        """All base models that the actor can use."""
+        """Lists the base models that the actor can use."""
 
 
 class Services(Protocol):
-    """What a handler can use of the server."""
+    """The parts of the server that a handler can use."""
 
     @property
     def keeps_records(self) -> bool:
-        """Whether the usage of each request is written down."""
+        """Whether the server records the usage of each request."""
 
     @property
     def deployments(self) -> DeploymentService:
-        """Adapters that callers deploy."""
+        """The adapters that callers deploy."""
 
     def create_meta(self, model: str) -> "ResponseMeta":
-        """A new id, the time and the model, for all parts of an answer."""
+        """Returns a new id, the time and the model, for all parts of an answer."""
 
     def build_context(self, request: Request, origin: Origin) -> Context:
-        """The request's context, for the pipeline."""
+        """Builds the request's context for the pipeline."""
 
     def generate(
         self, request: GenerationRequest, context: Context
     ) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
-        """The events of one generation. Raises ModelNotFound or PermissionDenied at once, and other errors
-        while the events are read."""
+        """Returns a context of the events of one generation. Raises ModelNotFound or PermissionDenied at
+        once, and other errors while the events are read."""
 
     async def embed(self, request: EmbeddingRequest, context: Context) -> Embeddings:
-        """Vectors of texts."""
+        """Returns the vectors of texts."""
 
     async def offload(self, work: Callable[[], T]) -> T:
         """Runs work that takes milliseconds in a thread, and returns its result."""
 
     def list_models(self, actor: Actor) -> list[ModelEntry]:
-        """The models that an actor can use: those of the settings in order, then adapters."""
+        """Lists the models that the actor can use: first the models of the settings in their order, then the
+        adapters."""
 
     async def list_profiled_models(self, actor: Actor) -> list[ModelEntry]:
-        """The same models with their profiles."""
+        """Lists the models that the actor can use, with their profiles."""
 
     async def load_model(self, name: str, request: Request) -> ModelEntry:
-        """One model with its profile. Raises ModelNotFound or PermissionDenied."""
+        """Returns one model with its profile. Raises ModelNotFound or PermissionDenied."""
 
     async def tokenize(self, call: TokenizeCall, request: Request) -> PromptTokens:
-        """The token ids of a prompt."""
+        """Returns the token ids of a prompt."""
 
     async def detokenize(self, call: DetokenizeCall, request: Request) -> str:
-        """The text of token ids."""
+        """Returns the text of token ids."""
 
     async def apply_template(self, call: ApplyCall, request: Request) -> str:
-        """The text that the chat template makes of a conversation."""
+        """Returns the text that the chat template makes of a conversation."""
 
     async def load_tokenizer(self, model: str | None, request: Request) -> TokenizerInfo:
-        """The description of a model's tokenizer."""
+        """Returns the description of a model's tokenizer."""
 
     async def load_adapter(self, call: LoadCall, actor: Actor) -> None:
-        """Makes an adapter on the server's disk a model."""
+        """Loads an adapter from the server's disk, so that callers can use it as a model."""
 
     async def unload_adapter(self, name: str, actor: Actor) -> None:
-        """Removes an adapter's name. Running requests finish."""
+        """Removes an adapter's name. Running requests continue to their end."""
 
     def require_owner(self, request: Request) -> None:
         """Raises PermissionDenied unless the caller has a key or is on this machine."""
@@ -378,9 +380,9 @@ class Description:
 
     schemas: Mapping[str, Any] = field(default_factory=dict)
     prefix: str = ""
-    """Prefix of its schema names."""
+    """The prefix of the dialect's schema names."""
     error_schema: str = ""
-    """Name of the schema of all its errors."""
+    """The name of the schema of all errors of the dialect."""
 
 
 class Dialect(Protocol):
@@ -388,25 +390,26 @@ class Dialect(Protocol):
 
     @property
     def name(self) -> str:
-        """The name in settings, docs and schema names."""
+        """The dialect's name in settings, docs and schema names."""
 
     @property
     def prefix(self) -> str:
-        """The prefix of its paths, such as `/fireworks`. Errors below it have this dialect's form. The prefix
-        is empty for the server's own dialect, which answers everywhere else."""
+        """The prefix of the dialect's paths, such as `/fireworks`. Errors below it have this dialect's form.
+        The server's own dialect has an empty prefix and answers everywhere else."""
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """All endpoints."""
+        """All endpoints of the dialect."""
 
     def status(self, error: AntiphonError) -> int:
-        """The HTTP status of an error. It is the error's own status unless the product uses another."""
+        """Returns the HTTP status of an error. It is the error's own status unless the product uses another
+        one."""
 
     def error(self, error: AntiphonError) -> bytes:
-        """The body of an error response."""
+        """Returns the body of an error response."""
 
     def describe(self) -> Description:
-        """Schemas for the OpenAPI document, made from the wire types."""
+        """Returns the schemas for the OpenAPI document, made from the wire types."""
 
     def fields(self) -> frozenset[str]:
-        """Names of all fields of its requests. Logs contain no other field names."""
+        """Returns the names of all fields of the dialect's requests. Logs contain no other field names."""

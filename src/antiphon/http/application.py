@@ -1,5 +1,5 @@
-"""The application: one ASGI function that every request passes through. Its code follows the order of
-events."""
+"""The application: one ASGI function that handles every request. The code follows the order in which a
+request is handled."""
 
 import asyncio
 import re
@@ -42,7 +42,7 @@ EXPOSED = (
 NO_SNIFF = (b"x-content-type-options", b"nosniff")
 
 LEFT = "left"
-"""Status of a request whose caller left before the answer."""
+"""The status, in logs and metrics, of a request whose caller left before the answer."""
 
 
 class ResponseState:
@@ -182,8 +182,8 @@ class Application:
             await send_error(send, dialect, error, build_limit_headers(request.progress.limit_statuses))
 
     def _cancel_on_leave(self, request: Request, connection: Connection) -> AbstractContextManager[object]:
-        """Returns a context that ends its work if the caller leaves, the time is up, or the caller's key is
-        ended."""
+        """Returns a context that cancels its work if the caller leaves, if the time is up, or if the caller's
+        key is ended."""
         edge = self._edge
         seconds = edge.settings.request_timeout
         return cancel_on_disconnect(connection, edge.ongoing, seconds, request.actor, request.progress)
@@ -213,7 +213,7 @@ class Application:
 
 
 async def _write_events(stream: EventStream, writer: EventWriter) -> None:
-    """Writes every event of a stream, and closes the stream's source."""
+    """Writes every event of a stream. Closes the stream's source in every case."""
     encode = stream.encoder.encode
     async with stream.events as events:
         async for event in events:
@@ -242,6 +242,7 @@ async def _answer_nothing(_scope: Scope, _receive: Receive, _send: Send) -> None
 
 
 def _build_request(scope: Scope, request_id: str, headers: Headers) -> Request:
+    """Builds the request of an ASGI scope."""
     client = scope.get("client")
     return Request(
         request_id,

@@ -47,8 +47,8 @@ HOST = re.compile(
 """A value of the header Host in lower case (RFC 9110 section 7.2). The name is not empty."""
 
 WEB_SCHEMES = frozenset({"http", "https"})
-"""Schemes of web pages. The origin of a browser extension has another scheme and can contain any name, also
-ours."""
+"""Schemes of web pages. The origin of a browser extension has another scheme and can contain any host name,
+also this server's."""
 
 COMMON_LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 """Loopback names that need no parsing."""
@@ -57,11 +57,11 @@ Headers = Mapping[bytes, list[bytes]]
 
 
 class OriginCheck:
-    """Refuses requests that a web page of another site sends. Without a configured key it also refuses host
-    names that are not of this machine.
+    """Refuses requests that a web page of another site sends. If no key is configured, it also refuses
+    requests whose host name is not a name of this machine.
 
-    A page that rebinds its own name to 127.0.0.1 sends that name as Host. A page of another site is named in
-    Origin or Sec-Fetch-Site.
+    A page that rebinds its own name to 127.0.0.1 sends that name as Host. The headers Origin and
+    Sec-Fetch-Site reveal a page of another site.
     """
 
     def __init__(self, edge: AppState) -> None:
@@ -78,8 +78,8 @@ class OriginCheck:
             )
 
     def _require_host(self, version: str, values: list[bytes]) -> str:
-        """Returns the one host that a request names (RFC 9112 section 3.2). It is empty if an HTTP/1.0 client
-        names none: browsers always name one."""
+        """Returns the one host that a request names (RFC 9112 section 3.2). The result is empty if an
+        HTTP/1.0 client names no host. Browsers always name a host."""
         if not values and version == "1.0":
             return ""
         if len(values) != 1:
@@ -101,7 +101,8 @@ class OriginCheck:
         return name in COMMON_LOOPBACK or is_loopback(name) or name in self._hosts
 
     def _is_same_site(self, headers: Headers, host: str) -> bool:
-        """Whether Origin or Sec-Fetch-Site name this server, an allowed origin, or no web page."""
+        """Whether the request comes from this server's pages, from an allowed origin, or from no web page.
+        Origin and Sec-Fetch-Site tell."""
         if origins := headers.get(b"origin"):
             origin = origins[0].decode("latin-1")
             known = origin in self._origins or "*" in self._origins
@@ -123,18 +124,19 @@ def _is_literal(name: str) -> bool:
 
 
 def _is_navigation(method: str, headers: Headers) -> bool:
-    """Whether a person follows a link to this server. The page with the link cannot read the answer."""
+    """Whether the request is a person's click on a link to this server. The page with the link cannot read
+    the answer."""
     return method == "GET" and b"origin" not in headers and headers.get(b"sec-fetch-mode") == [b"navigate"]
 
 
 class Authenticator:
-    """Finds the caller of a request by asking the verifiers in order. Without verifiers every caller is the
-    local anonymous actor."""
+    """Finds the caller of a request: it asks each verifier in order. If there are no verifiers, every caller
+    is the local anonymous actor."""
 
     def __init__(self, edge: AppState) -> None:
         self._verifiers = edge.verifiers
         self._managed = edge.keys_on
-        """Whether keys can have fewer rights than others. Otherwise no right is checked."""
+        """Whether keys can have different rights. If not, no right is checked."""
 
     async def authenticate(self, request: Request, right: Right | None) -> Actor:
         """Returns the caller. `right` is the right that the caller needs; None accepts everybody. Raises
@@ -160,7 +162,8 @@ class Authenticator:
 async def find_actor(
     verifiers: tuple[TokenVerifier, ...], token: str, requested: RequestedScope
 ) -> Actor | None:
-    """Returns the actor that the first verifier to know the token returns, or None."""
+    """Asks the verifiers in order, and returns the actor of the first one that knows the token. Returns None
+    if no verifier knows it."""
     for verifier in verifiers:
         if (actor := await verifier.verify(token, requested)) is not None:
             return actor
@@ -168,7 +171,8 @@ async def find_actor(
 
 
 def read_scope(headers: Headers) -> RequestedScope:
-    """Returns the project and the user that the headers select. Raises InvalidValue if two headers differ."""
+    """Returns the project and the user that the headers select. Raises InvalidValue if two headers with the
+    same meaning differ."""
     if headers.keys().isdisjoint(CHOICES):
         return NO_SCOPE
     return RequestedScope(_read_one(headers, PROJECT_HEADERS), _read_one(headers, USER_HEADERS))
@@ -215,6 +219,6 @@ def read_credential(headers: Headers) -> str | None:
 
 
 def _read_bearer(value: bytes) -> bytes:
-    """Returns the token of a bearer header. For any other scheme the result is a text that no key equals."""
+    """Returns the token of a bearer header. For any other scheme, returns a text that equals no key."""
     scheme, _, token = value.strip().partition(b" ")
     return token.strip() if scheme.lower() == b"bearer" else b"\0" + value

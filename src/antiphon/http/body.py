@@ -44,8 +44,8 @@ class BodyReader:
     async def read(
         self, body: RequestBody, request: Request, receive: Receive, connection: Connection
     ) -> BodyAccount:
-        """Reads the body into the request. Returns the account of its bytes, which the caller must release
-        when the request is over. Raises a RequestError or ClientLeft."""
+        """Reads the body into the request. Returns the account of the body's bytes, which the caller must
+        release when the request is over. Raises a RequestError or ClientLeft."""
         require_type(body.media_type, request.headers)
         limit = self._limit if body.limit is None else BodyLimit(body.limit)
         declared = int(request.headers.get(b"content-length", (b"0",))[0])

@@ -1,7 +1,7 @@
 """Limits the total size of the request bodies in this process's memory.
 
-If keys are on, each actor must leave as much room to the others as it takes. One actor that holds bodies for
-hours cannot shut out the others.
+If keys are on, each actor can take only as much room as it leaves to the others. So one actor that holds
+bodies for hours cannot shut out the others.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ class BodyBudget:
     def __init__(self) -> None:
         self.held = 0
         self._by_actor: Counter[str] = Counter()
-        """Bytes per actor, if actors are told apart."""
+        """The number of bytes of each actor. It is empty if actors are not told apart."""
 
     def add(self, actor: str | None, size: int) -> None:
         """Adds bytes to the count; a negative size removes them."""
@@ -48,8 +48,8 @@ class BodyAccount:
         self.held = 0
 
     def expect(self, size: int) -> None:
-        """Raises ServerBusy if an announced size does not fit, and Overloaded if its actor would leave too
-        little room to others. Reserves nothing."""
+        """Raises ServerBusy if the announced size does not fit, and Overloaded if the actor would leave too
+        little room to others. Adds nothing to the count."""
         left = self._most - self._bodies.held - size
         if left < 0:
             raise ServerBusy(
@@ -71,7 +71,7 @@ class BodyAccount:
             )
 
     def charge(self, size: int) -> None:
-        """Counts bytes that have arrived. Raises the errors of `expect`."""
+        """Counts bytes that have arrived. Raises the same errors as `expect`."""
         self.expect(size)
         self._bodies.add(self._actor, size)
         self.held += size

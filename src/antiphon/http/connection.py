@@ -31,7 +31,7 @@ MIN_CHECKS = 4
 
 
 class Flow(Protocol):
-    """The flow control of a connection."""
+    """The flow control of a connection, as uvicorn provides it."""
 
     write_paused: bool
     """Whether the client does not read the written data."""
@@ -40,7 +40,7 @@ class Flow(Protocol):
         """Waits until the client reads again, or is gone."""
 
     def resume_reading(self) -> None:
-        """Reads from the connection again, after a large body."""
+        """Starts to read from the connection again. Reading pauses during a large body."""
 
 
 class Connection:
@@ -53,7 +53,7 @@ class Connection:
         self.abort = abort
         self.arrived_at = arrived_at
         self.on_leave: Callable[[], None] | None = None
-        """Called once if the client leaves before its answer is complete."""
+        """The function that is called once if the client leaves before its answer is complete."""
         self.has_left = False
         self.is_whole = False
         """Whether the whole request has arrived."""
@@ -61,12 +61,12 @@ class Connection:
 
     @property
     def is_paused(self) -> bool:
-        """Whether the client does not read. Data written now would only stay in memory."""
+        """Whether the client has stopped to read. Data written now would only stay in memory."""
         return self._flow.write_paused
 
     def resume_reading(self) -> None:
-        """Reads from the connection again. A large body stops the reading, and only a reading server notices
-        that the client leaves."""
+        """Starts to read from the connection again. A large body pauses the reading, and a paused server does
+        not notice that the client leaves."""
         self._flow.resume_reading()
 
     async def drain(self) -> None:
@@ -93,11 +93,12 @@ class OutgoingData:
         self._transport = transport
         self._left = 0
         self._idle_checks = 0
-        """The number of checks in a row that found no progress. The check counts them instead of seconds, so
-        a process that was stopped cuts nobody."""
+        """The number of consecutive checks that found no progress. The watch counts checks instead of
+        seconds, so a process that was stopped for a while disconnects nobody."""
 
     def check(self, looks: int) -> None:
-        """Drops the connection if this many checks in a row found no progress."""
+        """Checks the progress of the connection. Drops the connection if `looks` checks in a row found no
+        progress."""
         waiting = self._transport.get_write_buffer_size()
         left = waiting and waiting + _count_unconfirmed_bytes(self._transport)
         self._idle_checks = self._idle_checks + 1 if left and left == self._left else 0
@@ -110,7 +111,7 @@ class SlowClientWatch:
     """Watches all connections of a process."""
 
     def __init__(self, patience: float) -> None:
-        """`patience`: seconds within which a client must read some of its unsent data."""
+        """`patience` is the time in seconds within which a client must read some of its unsent data."""
         self._looks = max(MIN_CHECKS, math.ceil(patience / MAX_INTERVAL))
         self._step = patience / self._looks
         self._watched: set[OutgoingData] = set()

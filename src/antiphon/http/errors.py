@@ -1,8 +1,9 @@
 """Errors as HTTP responses, and the log record of a request that ends with an error.
 
-The error gives status and headers, and the dialect gives the body. A log record contains no text of the
-caller. Fields have the names that dialects know, and a model has its own name. The log keeps only the path of
-an unknown route, shortened and escaped, with the client's address. They reveal a wrong base URL and its user.
+The error determines the status and the headers, and the dialect determines the body. A log record contains no
+text of the caller. The log names only fields that dialects know, and a model by its own name. For an unknown
+route the log contains the path, shortened and escaped, and the client's address. They help the operator to
+find a client with a wrong base URL.
 """
 
 import logging
@@ -53,14 +54,13 @@ def choose_log_level(error: AntiphonError) -> int:
 
 
 def describe_cause(error: AntiphonError) -> str | None:
-    """Returns the cause for the log, or None. It contains no text of a caller, so the message of a refusal is
-    left out."""
+    """Returns the cause for the log, or None. The cause contains no text of a caller, so it omits the message
+    of a refusal."""
     return error.cause if isinstance(error, RequestError | InternalError) else error.cause or error.message
 
 
 def build_error_headers(error: AntiphonError, status: int) -> list[tuple[bytes, bytes]]:
-    """Returns the headers that an error needs besides those of its body. `status` is the status of the
-    response."""
+    """Returns the headers that an error adds to those of its body. `status` is the status of the response."""
     headers: list[tuple[bytes, bytes]] = []
     retry_after, is_gone = error.retry_after, isinstance(error, BudgetExceeded)
     if retry_after is None and status in (TOO_MANY, UNAVAILABLE) and not is_gone:
@@ -94,8 +94,8 @@ async def send_error(
 
 
 def to_api_error(problem: Exception, request_id: str) -> AntiphonError:
-    """Converts an exception to the error that the caller gets. A defect becomes an InternalError, and its
-    place is logged without its message. An InternalError of an engine already contains the place, which is
+    """Converts an exception to the error that the caller gets. A defect becomes an InternalError, and the log
+    gets its place but not its message. An engine's InternalError already contains the place, which is then
     logged."""
     if isinstance(problem, InternalError):
         if problem.message == build_internal_error(request_id).message:
@@ -111,7 +111,7 @@ def to_api_error(problem: Exception, request_id: str) -> AntiphonError:
 def record_refusal(
     error: AntiphonError, status: int, request: Request, raw_path: bytes, edge: AppState
 ) -> None:
-    """Records an error that is sent as a response. A defect has its own record already."""
+    """Logs an error that is sent as a response. A defect is not logged again."""
     if isinstance(error, InternalError):
         return
     more: dict[str, object] = {"status": status, "method": request.method}
@@ -127,7 +127,7 @@ def record_failure(
     edge: AppState,
     more: dict[str, object] | None = None,
 ) -> None:
-    """Records an error with the tokens and times of its request."""
+    """Logs an error with the tokens and times of its request."""
     record(
         event,
         choose_log_level(error),

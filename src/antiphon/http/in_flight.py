@@ -1,7 +1,7 @@
 """Work in progress, and the events that end it early: the caller leaves, the time is up, the caller's key is
 ended, or the server shuts down.
 
-Nothing that an error's traceback refers to stores the error. Such a reference cycle would keep the whole
+No object that an error's traceback refers to stores the error. Such a reference cycle would keep the whole
 request, megabytes of memory, until the garbage collector runs.
 """
 
@@ -25,7 +25,7 @@ class ClientLeft(Exception):
 
 class InFlight:
     """One caller's work in progress, as a context manager. `end` cancels the task, and the context then
-    raises the error that it was ended with."""
+    raises the error that was given to `end`."""
 
     __slots__ = ("_connection", "_errors", "_is_open", "_ongoing", "_progress", "_task", "_timer", "actor")
 
@@ -50,7 +50,7 @@ class InFlight:
         self._progress = progress
         self._task = task
         self._errors: list[Exception] = []
-        """The error that ended the work, until it is raised. At most one."""
+        """The error that ended the work, until the context raises it. The list has at most one item."""
         self._is_open = True
         self._timer = loop.call_later(seconds, self._end_at_deadline, seconds)
 
@@ -76,9 +76,11 @@ class InFlight:
             self._task.cancel()
 
     def _end_at_deadline(self, seconds: float) -> None:
+        """Ends the work with DeadlineExceeded. `seconds` is the time that the work had."""
         self.end(DeadlineExceeded(f"the answer was not finished within {seconds:g} seconds"))
 
     def _end_on_disconnect(self) -> None:
+        """Ends the work with ClientLeft."""
         self.end(ClientLeft())
 
 
@@ -86,7 +88,7 @@ class InFlightRegistry:
     """All work in progress of this process."""
 
     def __init__(self, accepts: Callable[[Actor], bool] = lambda _: True) -> None:
-        """`accepts`: whether the server would still accept an actor that it has authenticated before."""
+        """`accepts` returns whether the server still accepts an actor that it has authenticated before."""
         self._accepts = accepts
         self._works: set[InFlight] = set()
 
@@ -94,18 +96,21 @@ class InFlightRegistry:
         return len(self._works)
 
     def add(self, work: InFlight) -> None:
+        """Registers work that begins."""
         self._works.add(work)
 
     def discard(self, work: InFlight) -> None:
+        """Removes work that has ended."""
         self._works.discard(work)
 
     def end(self, error: AntiphonError) -> None:
-        """Ends all work with an error. It becomes the buffered answer, or the last event of the stream."""
+        """Ends all work with an error. The caller gets the error as the answer, or as the last event of the
+        stream."""
         for work in tuple(self._works):
             work.end(error)
 
     def require_accepted(self, actor: Actor) -> None:
-        """Raises AuthenticationFailed if the caller is not accepted any more. A key can be ended while the
+        """Raises AuthenticationFailed if the actor is not accepted any more. A key can be ended while the
         body arrives."""
         if not self._accepts(actor):
             raise AuthenticationFailed(ENDED)

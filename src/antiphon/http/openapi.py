@@ -1,8 +1,9 @@
 """The OpenAPI document, and the page that shows it.
 
-The document lists every endpoint and the schemas of its dialect. It adds what the application adds to all of
-them: errors in the dialect's format, headers, and the framing of streams. It uses version 3.2, the first that
-describes one event of a stream. The page contains no data and asks for the key.
+The document lists every endpoint and the schemas of its dialect. It also describes what the application adds
+to every endpoint: errors in the dialect's format, headers, and the framing of streams. The document uses
+version 3.2, the first version that describes one event of a stream. The page contains no data and asks for
+the key.
 """
 
 import json
@@ -83,7 +84,7 @@ STORE_ERRORS = (NotFound, StoreUnavailable)
 QUEUED_TAGS = {"completions", "embeddings", "tokens"}
 """Tags of operations that can wait for an engine, or for the rendering of a custom template."""
 BUDGET = 402
-"""The status of some dialects for a spent budget."""
+"""The status that some dialects use for a spent budget."""
 METERED_TAGS = {"completions", "embeddings"}
 """Tags of operations that limits and budgets count."""
 CHANGING_TAGS = {"adapters", "loras", "admin"}
@@ -143,7 +144,7 @@ KEYS: Mapping[str, Any] = {
     "bearer": {"type": "http", "scheme": "bearer"},
     "header": {"type": "apiKey", "in": "header", "name": "x-api-key"},
 }
-"""The two ways to send a key. Either is enough."""
+"""The two headers that can carry a key. A request needs one of them."""
 
 
 def build_document(
@@ -258,8 +259,8 @@ def _list_error_headers(status: int) -> Iterator[str]:
 
 
 def _build_event_schema(chunk: Mapping[str, Any], error: Mapping[str, str]) -> dict[str, Any]:
-    """Builds the schema of a stream's events. The stream ends with `[DONE]` or with an error. Comments keep
-    it alive."""
+    """Builds the schema of a stream's events. The stream ends with `[DONE]` or with an error. Comments
+    between the events keep the connection open."""
     told = {
         "type": "string",
         "contentMediaType": "application/json",
@@ -284,6 +285,8 @@ def declare_pages() -> tuple[Endpoint, ...]:
 
 
 def _declare_page(path: str, name: str, media_type: str) -> Endpoint:
+    """Declares a public endpoint that answers with a file of the package."""
+
     async def show(_request: Request, _services: Services) -> Response:
         body = files("antiphon.http").joinpath("docs", name).read_bytes()
         return Response(body, media_type=media_type, headers=PAGE_HEADERS)

@@ -1,12 +1,13 @@
-"""Extends uvicorn's HTTP/1.1 protocol by the limits it lacks: a deadline for the request's arrival, a size
-limit of headers, errors in the dialect's format, and a way to drop a connection at once.
+"""Extends uvicorn's HTTP/1.1 protocol by the limits that it lacks: a deadline for the request's arrival, a
+size limit of headers, errors in the dialect's format, and a way to drop a connection at once.
 
-The deadline starts with the first byte of a request. The protocol answers late headers, and the body's reader
-answers a late body. After an answer the rest of the body is read and discarded for a short while, so that a
-sending client can read the refusal. Then the connection is dropped.
+The deadline starts with the first byte of a request. If the headers are late, the protocol answers; if the
+body is late, the body's reader answers. After an answer the server reads and discards the rest of the body
+for a short while, so that a client that still sends can read the refusal. Then the server drops the
+connection.
 
-A client can send a few requests before earlier ones are answered. One request too many, and bytes that are no
-request, are refused after the earlier answers. The refusal ends the connection.
+A client can send a few requests before earlier ones are answered. The server refuses one request too many,
+and bytes that are not a request, after the earlier answers. The refusal ends the connection.
 """
 
 import asyncio
@@ -32,7 +33,7 @@ MAX_HEADER_BYTES = 1 << 16
 any credential."""
 
 MAX_PIPELINED = 8
-"""The most requests that can wait behind a running one. Up to this number the server reads on, so that it
+"""The most requests that can wait behind a running one. Up to this number the server continues to read, so it
 notices a disconnect."""
 
 END_OF_HEAD = b"\r\n\r\n"
@@ -46,12 +47,12 @@ UPGRADE_TO_HTTP_2 = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n|\Z)", re.IG
 """The header that asks for HTTP/2. Java's client sends it in its first request."""
 
 LINGER = 5.0
-"""Seconds after an answer in which the rest of a body can arrive, or a refusal can be read."""
+"""Seconds after an answer in which the rest of a body can arrive and the client can read a refusal."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProtocolOptions:
-    """What all connections of a server share."""
+    """Options that all connections of a server share."""
 
     get_dialect: Callable[[str], Dialect]
     """Returns the dialect of a path."""
@@ -60,18 +61,18 @@ class ProtocolOptions:
     new_id: Callable[[], str]
     """Returns an id for a request that does not reach the application."""
     departure: "Departure"
-    """Whether the server is shutting down."""
+    """Tells whether the server is shutting down."""
     watch: SlowClientWatch
     """Drops connections whose clients do not read."""
 
 
 @dataclass(slots=True)
 class Departure:
-    """How a server that is shutting down treats idle connections."""
+    """Tells whether the server is shutting down, and how long it then keeps idle connections."""
 
     grace: float | None = None
-    """Seconds for which an idle connection stays open for a request on its way. None: the server is not
-    shutting down."""
+    """Seconds for which an idle connection stays open, because a request can be on its way. None means that
+    the server is not shutting down."""
 
 
 class JoinedWrites:
@@ -86,7 +87,8 @@ class JoinedWrites:
         self._head = b""
 
     def write(self, data: bytes) -> None:
-        """Writes data, and delays a head. Other data that begins like a head waits just as briefly."""
+        """Writes data. Delays data that begins like the head of an answer, until the next write or the next
+        turn of the event loop."""
         if self._head:
             data, self._head = self._head + data, b""
         elif data.startswith(STATUS):
@@ -132,22 +134,24 @@ class Protocol(HttpToolsProtocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._in_headers = False
         self._bare_bytes = 0
-        """Bytes of headers, trailers and chunk framing since the message began or the last part of its body
-        arrived."""
+        """The number of bytes of headers, trailers and chunk framing since the message began, or since the
+        last part of its body arrived."""
         self._problem: AntiphonError | None = None
         """The error in headers that are valid HTTP."""
         self._refusal: AntiphonError | None = None
-        """The last answer of this connection. Nothing is parsed any more."""
+        """The last answer of this connection. If it is set, no more data is parsed."""
         self._outgoing: OutgoingData | None = None
         self._connection: Connection | None = None
         """The connection object of the newest request."""
         self._running: RequestResponseCycle | None = None
-        """The request that is being answered. `cycle` is the newest request, which can wait behind it."""
+        """The request that is being answered. `cycle` is the newest request, which can wait behind this
+        one."""
         self.access_log = False
 
     # --- from first to last byte of a request ---
 
     def data_received(self, data: bytes) -> None:
+        """Parses data from the client, and starts the deadline with the first byte of a request."""
         if self._refusal is not None:
             return
         if HTTP_2 in data and self._deadline is None and self._is_idle():
@@ -158,7 +162,7 @@ class Protocol(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         try:
             self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade as wish:  # the upgrade is not granted: HTTP/1.1 continues after it
+        except httptools.HttpParserUpgrade as wish:  # the server ignores the upgrade to HTTP/2
             if rest := data[wish.args[0] :]:
                 self.data_received(rest)
         except httptools.HttpParserError:
@@ -167,6 +171,7 @@ class Protocol(HttpToolsProtocol):
             self._refuse(_build_size_error())
 
     def on_message_begin(self) -> None:
+        """Creates the `Connection` of a request that begins to arrive."""
         super().on_message_begin()
         self._in_headers, self._bare_bytes = True, 0
         self._connection = Connection(self.transport.abort, self.loop.time(), self.flow)
@@ -178,6 +183,8 @@ class Protocol(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
+        """Starts the request. Refuses it if its headers are too large, if it asks for an upgrade with a body,
+        or if too many requests wait."""
         self._in_headers = False
         if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > MAX_HEADER_BYTES:
             self._problem = _build_size_error()
@@ -202,16 +209,20 @@ class Protocol(HttpToolsProtocol):
         )
 
     def on_body(self, body: bytes) -> None:
+        """Resets the count of bytes without a body, and passes the part on."""
         self._bare_bytes = 0
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        """Stops the deadline of a request that has arrived."""
         self._forget_deadline()
         if self._connection is not None:
             self._connection.is_whole = True
         super().on_message_complete()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Starts to watch the connection, and sets the timer of idle connections. Closes the connection if
+        the server is shutting down."""
         super().connection_made(transport)
         self._joined = JoinedWrites(transport, self.loop)
         self._outgoing = OutgoingData(transport)
@@ -220,11 +231,11 @@ class Protocol(HttpToolsProtocol):
             self.timeout_keep_alive, self.timeout_keep_alive_handler
         )
         if self._policy.departure.grace is not None:
-            self.shutdown()  # accepted at the moment when listening ended
+            self.shutdown()  # the kernel accepted the connection at the moment when listening ended
 
     def shutdown(self) -> None:
         """Closes the connection after the running answer. An idle connection closes after the grace time, or
-        after the answer to a request that arrives until then."""
+        after the answer to a request that arrives within this time."""
         grace = self._policy.departure.grace
         if not self._is_idle() or not grace:
             super().shutdown()
@@ -233,6 +244,7 @@ class Protocol(HttpToolsProtocol):
             self.timeout_keep_alive_task = self.loop.call_later(grace, self.timeout_keep_alive_handler)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Stops the deadline and the watch, and tells the running handler."""
         self._forget_deadline()
         self._abandon_answer()
         if self._outgoing is not None:
@@ -252,6 +264,8 @@ class Protocol(HttpToolsProtocol):
         return cycle.response_started
 
     def on_response_complete(self) -> None:
+        """Starts the next request after an answer, or writes a waiting refusal. If the rest of the body is
+        still to arrive, drops the connection after a while."""
         self._joined.flush()
         super().on_response_complete()
         if self._refusal is not None and self._is_idle() and not self.transport.is_closing():
@@ -261,6 +275,7 @@ class Protocol(HttpToolsProtocol):
             self._deadline = self.loop.call_later(LINGER, self.transport.abort)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        """Remembers the request as the running one, and starts its task."""
         self._running = cycle
         super()._start_asgi_task(cycle, app)
 
@@ -270,7 +285,7 @@ class Protocol(HttpToolsProtocol):
 
     def _expect_request(self) -> None:
         """Starts the deadline for a request to arrive."""
-        if not self._in_headers:  # otherwise the request began to arrive while an earlier one ran
+        if not self._in_headers:  # otherwise an arriving request already has a deadline
             self._in_headers, self._bare_bytes, self.url = True, 0, b""
         self._deadline = self.loop.call_later(self._policy.arrival_seconds, self._end_late_request)
 
@@ -281,7 +296,8 @@ class Protocol(HttpToolsProtocol):
             self._deadline = None
 
     def _end_late_request(self) -> None:
-        """Refuses a request whose headers are late, or drops the connection later if its body is late."""
+        """Refuses a request whose headers are late. If the body is late, drops the connection after a
+        while."""
         if self._in_headers:
             seconds = self._policy.arrival_seconds
             self._refuse(RequestTimedOut(f"the request did not arrive within {seconds:g} seconds"))
@@ -291,10 +307,12 @@ class Protocol(HttpToolsProtocol):
     # --- refusals before there is a request ---
 
     def send_400_response(self, msg: str) -> None:
+        """Refuses the request with an error in the dialect's format instead of uvicorn's."""
         self._refuse(self._problem or RequestError("the request is not valid HTTP"))
 
     def _refuse(self, error: AntiphonError) -> None:
-        """Answers invalid or late data after the requests before it, and ends the connection."""
+        """Refuses invalid or late data, after the answers to the requests before it. Then ends the
+        connection."""
         if self._refusal is not None or self.transport.is_closing():
             return
         self._refusal = error
@@ -327,10 +345,11 @@ class Protocol(HttpToolsProtocol):
 
 def _strip_upgrade(data: bytes) -> bytes:
     """Returns the beginning of a request without the header that asks for HTTP/2. HTTP allows a server to
-    ignore the header, but the parser would read no body."""
+    ignore the header, but the parser would then read no body."""
     head, end, rest = data.partition(END_OF_HEAD)
     return UPGRADE_TO_HTTP_2.sub(b"", head) + end + rest if end else data
 
 
 def _build_size_error() -> HeadersTooLarge:
+    """Returns the error for headers that are too large."""
     return HeadersTooLarge(f"the headers are larger than {MAX_HEADER_BYTES:,} bytes")

@@ -16,8 +16,8 @@ HeaderList = list[tuple[bytes, bytes]]
 
 
 async def send_response(send: Send, response: Response, more: HeaderList) -> None:
-    """Sends a buffered response with its own headers and `more`. A response of status 204 has neither type
-    nor length (RFC 9110 section 8.6)."""
+    """Sends a buffered response with its own headers and those in `more`. A response of status 204 has
+    neither type nor length (RFC 9110 section 8.6)."""
     headers: HeaderList = []
     if response.status != NO_CONTENT:
         headers.append((b"content-length", b"%d" % len(response.body)))
@@ -47,6 +47,7 @@ async def send_file(send: Send, stream: FileStream, connection: Connection) -> N
 
 
 def _content_type(media_type: str) -> bytes:
+    """Returns the value of Content-Type. UTF-8 is added to a text without a charset."""
     is_text = media_type.startswith("text/") and "charset" not in media_type
     return (f"{media_type}; charset=utf-8" if is_text else media_type).encode()
 
@@ -65,8 +66,8 @@ MINUTE, REQUESTS, CONCURRENT, COST = Window.MINUTE, Measure.REQUESTS, Measure.CO
 
 
 def build_limit_headers(statuses: Iterable[LimitStatus]) -> HeaderList:
-    """Returns the headers of the tightest limits per minute, one of requests and one of tokens. The list is
-    empty if no such limit applies."""
+    """Returns the rate-limit headers of the tightest limit of requests per minute, and of the tightest limit
+    of tokens per minute. The list is empty if there is no such limit."""
     requests: LimitStatus | None = None
     tokens: LimitStatus | None = None
     for each in statuses:
@@ -86,6 +87,7 @@ def build_limit_headers(statuses: Iterable[LimitStatus]) -> HeaderList:
 
 
 def _build_headers(names: tuple[bytes, ...], status: LimitStatus) -> HeaderList:
+    """Returns the headers of one limit: its amount, what remains, and when it resets."""
     amount, remaining, reset = names
     return [
         (amount, b"%d" % status.limit.amount),
@@ -95,7 +97,7 @@ def _build_headers(names: tuple[bytes, ...], status: LimitStatus) -> HeaderList:
 
 
 def _measure_room(status: LimitStatus) -> tuple[int, int]:
-    """Returns a sort key: the tightest limit comes first."""
+    """Returns a sort key. The tightest limit has the smallest key."""
     return status.remaining, status.limit.amount
 
 

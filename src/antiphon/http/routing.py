@@ -1,8 +1,8 @@
 """Finds the endpoint of a request, and suggests a path for a wrong one.
 
-A table contains the plain paths, and patterns match the paths with braces. A suggestion has another prefix
-than the wrong path, or differs by a letter. Suggestions depend only on the routes, which /openapi.json lists,
-and never on the caller.
+A table contains the plain paths, and patterns match the paths with braces. A suggested path has another
+prefix than the wrong path, or differs from it by a letter. Suggestions depend only on the routes, which
+/openapi.json lists. They never depend on the caller.
 """
 
 import difflib
@@ -16,7 +16,7 @@ from antiphon.domain.identity import Right
 from antiphon.domain.ledger import NOTHING
 
 OTHER = "other"
-"""The metrics label of an unknown path. Paths that callers make up never become labels."""
+"""The metrics label of every unknown path. So paths that callers invent never become labels."""
 
 LONGEST_PATH = 200
 """The most characters of a path that gets a suggestion."""
@@ -25,7 +25,7 @@ MOST_DROPPED = 3
 """The most segments that a suggestion drops from a path's beginning, as from `/openai/api/v1`."""
 
 SIMILARITY = 0.85
-"""The least similarity of a wrong path and its suggestion, from 0 to 1."""
+"""The smallest similarity between a wrong path and its suggestion, from 0 to 1."""
 
 
 class RouteMatch(NamedTuple):
@@ -67,8 +67,8 @@ class Routes:
         return None
 
     def get_right_for_missing(self, path: str) -> Right | None:
-        """Returns the right that a caller needs to learn that an endpoint is missing. It is None for a wrong
-        method on a public path, otherwise the right to read."""
+        """Returns the right that a caller needs to learn that an endpoint is missing. For a wrong method on a
+        public path it is None, and otherwise it is the right to read."""
         at = self._exact.get(path, {}).values()
         return None if any(found.endpoint.right is None for found in at) else Right.READ
 
@@ -113,8 +113,8 @@ def find_nearest_path(path: str, method: str, routes: Routes, prefixes: Iterable
 def _find_with_other_prefix(
     parts: list[str], method: str, dialect_prefix: str, tails: list[list[str]], routes: Routes
 ) -> str | None:
-    """Returns a declared path that has the same end and another beginning, or None. Paths with fewer segments
-    come first, then paths with added segments, the shortest first."""
+    """Returns a declared path with the same end as the wrong path and another beginning, or None. Paths with
+    fewer segments are tried first, then paths with more segments, the shortest first."""
     tries = [_join_path("", parts)]
     if not dialect_prefix:
         tries += [_join_path("", tail) for tail in tails]
@@ -137,5 +137,5 @@ def _find_similar(tails: list[list[str]], dialect_prefix: str, routes: Routes) -
 
 
 def _join_path(beginning: str, parts: Iterable[str]) -> str:
-    """Joins segments to a path, without empty ones."""
+    """Joins segments to a path. Empty segments are left out."""
     return "/".join((beginning, *filter(None, parts)))

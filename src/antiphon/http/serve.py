@@ -1,8 +1,8 @@
 """Runs the application on a bound socket until a signal stops it, and then drains.
 
-A draining server accepts no new connections. Running requests get a limited time; after it they end with an
-error that the caller sees. A server retires when another process takes its place. Then it drains with a
-longer time, and also answers requests that are on their way.
+A draining server accepts no new connections. Running requests get a limited time. After it the server ends
+them with an error that the caller sees. A server retires when another process replaces it. A retiring server
+drains for a longer time, and also answers requests that are on their way.
 """
 
 import asyncio
@@ -23,32 +23,33 @@ from antiphon.http.protocol import Departure, Protocol, ProtocolOptions
 from antiphon.http.state import AppState
 
 IDLE_SECONDS = 75
-"""Seconds for which an idle connection stays open. Common proxies and clients close theirs after 60 seconds,
-so they close first."""
+"""Seconds for which an idle connection stays open. Common proxies and clients close idle connections after 60
+seconds, so they close first."""
 
 CLOSING_SECONDS = 2
 """Seconds for writing the last error events and closing connections."""
 
 RESTART_SECONDS = 5.0
-"""Seconds that callers should wait when the server shuts down: about the time of a restart."""
+"""Seconds after which callers can try again when the server shuts down. A restart takes about this time."""
 
 BACKLOG = 2048
 """The most connections that the kernel queues before they are accepted."""
 
 COLLECTION_THRESHOLD = 10_000
-"""The number of new objects that starts a garbage collection. Python's 700 is about one request, so every
-request would start a scan of all running ones."""
+"""The number of new objects that starts a garbage collection. Python's default of 700 is about one request,
+so every request would start a scan of all running requests."""
 
 
 GRACE_SECONDS = 2.0
 """Seconds for which a retiring process keeps idle connections for requests that are on their way."""
 
 POLL_SECONDS = 0.02
-"""Seconds between two checks whether all connections have ended."""
+"""Seconds between two checks whether all connections are closed."""
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server. It ends running requests in its own way, and leaves signals to `serve`."""
+    """Extends uvicorn's server: ends running requests with an error, and does not handle signals, which
+    `serve` handles."""
 
     def __init__(
         self,
@@ -69,7 +70,7 @@ class Server(uvicorn.Server):
         """The event loop's time at which draining ends."""
 
     def stop(self) -> None:
-        """Starts to drain. A retiring server drains faster from now on."""
+        """Starts to drain. A server that already retires gets the shorter time of a normal stop."""
         self._patience = self._edge.settings.drain_timeout
         self._departure.grace = 0.0
         if self.should_exit:
@@ -86,13 +87,16 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
+        """Captures no signal, because `serve` handles the signals."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Starts to accept connections, and reports it."""
         await super().startup(sockets)
         self._tell()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Closes the sockets and all connections, and waits until they have ended or the time is up."""
         for server in self.servers:
             server.close()
         for sock in sockets or []:
@@ -125,8 +129,8 @@ def create_server(
     started: Callable[[], None] = lambda: None,
     leaving: Callable[[], object] = lambda: None,
 ) -> Server:
-    """Creates a configured server that does not run yet. It calls `started` when it accepts connections, and
-    `leaving` when another process takes its place."""
+    """Creates a configured server, and does not start it. The server calls `started` when it accepts
+    connections, and `leaving` when another process replaces it."""
     departure = Departure()
     settings, watch = edge.settings, SlowClientWatch(edge.settings.send_timeout)
     policy = ProtocolOptions(edge.get_dialect, settings.receive_timeout, edge.clock.unique, departure, watch)
@@ -154,7 +158,7 @@ async def serve(
     started: Callable[[], None] = lambda: None,
     leaving: Callable[[], object] = lambda: None,
 ) -> None:
-    """Serves until SIGTERM or SIGINT, or retires on SIGUSR2. Returns when everything is drained.
+    """Serves until SIGTERM or SIGINT arrives, and retires on SIGUSR2. Returns when all requests have ended.
     `create_server` describes `started` and `leaving`."""
     server = create_server(app, edge, started, leaving)
     loop = asyncio.get_running_loop()

@@ -1,7 +1,7 @@
 """The endpoints that describe the server: /health, /health/ready, /version, /load and /metrics.
 
-/health and /health/ready are public, so they contain only states. /metrics asks all engines at once and waits
-at most a second. It reports a dead or busy engine as not up.
+/health and /health/ready are public, so they contain only states. /metrics asks all engines at the same time
+and waits at most a second. It reports an engine that does not answer as not up.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ HEALTH_SCHEMA = {
 
 @dataclass(frozen=True, slots=True)
 class EngineReport:
-    """An engine's answer to a scrape."""
+    """The answer of an engine to a request for metrics."""
 
     up: bool
     load: Load | None = None
@@ -113,8 +113,8 @@ def list_own_series(edge: AppState) -> Iterator[Series]:
 
 
 async def observe_engines(models: ModelRegistry, patience: float = PATIENCE) -> dict[str, EngineReport]:
-    """Asks every engine at once for its load. An adapter has the engine of its base model, so it is not
-    asked."""
+    """Asks every engine at the same time for its load, and returns the reports by model. It does not ask
+    adapters, because an adapter has the engine of its base model."""
     async with asyncio.TaskGroup() as group:
         asked = {
             model.name: group.create_task(_observe_engine(model, patience)) for model in models.list_bases()
@@ -145,7 +145,7 @@ def declare_health(edge: AppState) -> tuple[Endpoint, Endpoint]:
 
     async def ready(_request: Request, _services: Services) -> Response:
         """Answers 200 if every engine is ready, limits are counted and the ledger has room. With keys on, the
-        coordinator must answer too. Otherwise answers 503 with the states of everything that is missing."""
+        coordinator must answer too. Otherwise answers 503 with the state of each part that is not ready."""
         states = {model.name: model.engine.state() for model in edge.models.list_bases()}
         missing = {name: str(state) for name, state in states.items() if state is not EngineState.READY}
         silent = edge.coordinator is not None and not await edge.coordinator.ping()
@@ -170,6 +170,7 @@ def declare_health(edge: AppState) -> tuple[Endpoint, Endpoint]:
 
 
 def _declare_public(path: str, handler: Handler, summary: str, *statuses: int) -> Endpoint:
+    """Declares a public health endpoint."""
     schema = {"$ref": f"#/components/schemas/{HEALTH}"}
     return Endpoint(
         method="GET",
@@ -185,6 +186,7 @@ def _declare_public(path: str, handler: Handler, summary: str, *statuses: int) -
 
 
 def _answer_json(status: int, content: dict[str, object], headers: Headers = ()) -> Response:
+    """Returns a response with a JSON body."""
     return Response(json.dumps(content).encode(), status, headers=headers)
 
 

@@ -41,8 +41,8 @@ from antiphon.settings.server import is_loopback
 T = TypeVar("T")
 
 PATIENCE = 10.0
-"""Seconds that a list waits for its models' profiles. Profiles are known within a few seconds of the start
-and then kept. A stuck model does not hide the others."""
+"""Seconds that a list waits for its models' profiles. A profile is known within a few seconds of the start
+and is then cached. The list includes the other models even if one model is stuck."""
 
 LOADING_IS_OFF = (
     "adapters are loaded and unloaded at run time only where the operator names the directories that they "
@@ -95,6 +95,7 @@ class ServerServices:
         return [task.result() for task in tasks]
 
     async def load_model(self, name: str, request: Request) -> ModelEntry:
+        """Returns the model's entry. It has no profile if the engine is not available."""
         model = self._resolve_model(name, request)
         try:
             entry = _build_entry(model, await model.engine.profile())
@@ -126,17 +127,21 @@ class ServerServices:
     # --- adapters ---
 
     async def load_adapter(self, call: LoadCall, actor: Actor) -> None:
+        """Loads an adapter. Raises PermissionDenied if the caller cannot use its name, or if loading is
+        off."""
         authorize_name(actor, call.name, "lora_name")
         request = AdapterRequest(call.name, call.path, call.base, call.in_place, may_use=actor.may_use)
         await self._require_registry().load(request)
 
     async def unload_adapter(self, name: str, actor: Actor) -> None:
+        """Removes an adapter's name. Raises PermissionDenied if the caller cannot use the name, or if loading
+        is off."""
         authorize_name(actor, name, "lora_name")
         await self._require_registry().unload(name)
 
     def require_owner(self, request: Request) -> None:
-        """Raises PermissionDenied without a configured key if a web page or another machine sent the request.
-        Neither can change the served models then."""
+        """Raises PermissionDenied if no key is configured and a web page or another machine sent the request.
+        So neither of them can change the served models."""
         if self._edge.verifiers:
             return  # the caller's key has already been verified
         if b"origin" in request.headers:
@@ -156,8 +161,9 @@ class ServerServices:
         return self._edge.adapters
 
     def _resolve_model(self, name: str | None, request: Request) -> Model:
-        """Returns the named model. Without a name it returns the only model, not counting adapters. Raises
-        MissingParameter, or PermissionDenied for a model that the caller's key excludes."""
+        """Returns the model with the name. If the name is None, returns the only model that is not an
+        adapter. Raises MissingParameter if there are several such models, and PermissionDenied for a model
+        that the caller's key excludes."""
         models, actor = self._edge.models, request.actor
         bases = [model for model in models.list_bases() if actor.may_use(model.name)]
         if name is None and len(bases) != 1:
@@ -169,13 +175,14 @@ class ServerServices:
 
 
 def _require_tokenizer(model: Model) -> TokenizerEngine:
-    """Returns the model's engine. Raises UnsupportedParameter if it does not show token ids."""
+    """Returns the model's engine. Raises UnsupportedParameter if the engine does not show token ids."""
     if not isinstance(model.engine, TokenizerEngine):
         raise UnsupportedParameter(f"the engine of {model.name} does not show its token ids", param="model")
     return model.engine
 
 
 def _build_entry(model: Model, profile: Profile | None = None) -> ModelEntry:
+    """Returns the model's entry with the current state of its engine."""
     state = str(model.engine.state())
     return ModelEntry(model.name, model.created, state, profile, model.parent, model.adapter)
 

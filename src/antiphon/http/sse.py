@@ -1,8 +1,9 @@
 """Writes a stream of server-sent events to one client, at the speed at which the client reads.
 
-All events of one turn of the event loop are written at once. The response's headers wait for the first event
-or a limited silence, so an earlier failure is a plain HTTP error. Later silence is filled with comments. A
-client that does not read pauses the producer of events, and is disconnected after a while.
+All events of one turn of the event loop are written at once. The writer delays the headers until the first
+event, or for a limited time. So a failure before them is a plain HTTP error. Comments fill a later silence.
+If the client does not read, the writer pauses the producer of events, and disconnects the client after a
+while.
 """
 
 import asyncio
@@ -36,8 +37,8 @@ class Pace:
 
 
 class EventWriter:
-    """Writes the events of one response. One timer watches over the stream; it is set again only after it
-    fires."""
+    """Writes the events of one response. One timer checks the pace of the stream, and is set again only after
+    it fires."""
 
     __slots__ = (
         "_connection",
@@ -61,7 +62,7 @@ class EventWriter:
         pace: Pace,
         headers: Callable[[], list[tuple[bytes, bytes]]],
     ) -> None:
-        """`headers`: returns further headers of the response. It is called when the response begins."""
+        """`headers` returns further headers of the response. The writer calls it when the response begins."""
         self.begun = False
         """Whether the response has begun."""
         self._send = send
@@ -70,12 +71,12 @@ class EventWriter:
         self._headers = headers
         self._parts: list[bytes] = []
         self._size = 0
-        """The number of bytes in the parts."""
+        """The number of bytes in the waiting parts."""
         self._flushing: asyncio.Handle | None = None
         self._step = min(pace.silence, pace.patience)
         self._loop = asyncio.get_running_loop()
         self._moved_at = self._loop.time()
-        """The time of the last write, or of the client's last start to read."""
+        """The time of the last write, or the time at which the client last started to read again."""
         self._timer = self._loop.call_later(self._step, self._check_pace)
 
     async def put(self, part: bytes) -> None:
@@ -107,7 +108,8 @@ class EventWriter:
         self._timer.cancel()
 
     def _flush(self) -> None:
-        """Writes the parts. While the client does not read, they wait for the next `put` or the end."""
+        """Writes the waiting parts. If the client does not read, the parts wait for the next `put` or for the
+        end."""
         self._stop_flushing()
         if self._connection.is_paused:
             return
@@ -130,13 +132,14 @@ class EventWriter:
         return data
 
     def _stop_flushing(self) -> None:
+        """Cancels the flush that is planned, if there is one."""
         if self._flushing is not None:
             self._flushing.cancel()
             self._flushing = None
 
     def _check_pace(self) -> None:
-        """Fills a silence with a comment, or drops a client that does not read. Then it sets the timer
-        again."""
+        """Writes a comment if there was no event for a while, or drops a client that does not read. Then sets
+        the timer again."""
         now, pace, is_paused = self._loop.time(), self._pace, self._connection.is_paused
         due = self._moved_at + (pace.patience if is_paused else pace.silence)
         if now < due:
@@ -151,7 +154,8 @@ class EventWriter:
 
 
 def _finish_send(sending: Awaitable[None]) -> None:
-    """Completes a send that cannot wait, because the connection accepts data."""
+    """Runs a send to its end, without the event loop. The send cannot wait, because the connection accepts
+    data."""
     try:
         next(iter(sending.__await__()))
     except StopIteration:

@@ -25,7 +25,7 @@ from antiphon.telemetry.metrics import Metrics
 
 
 class Runner(Protocol):
-    """The pipeline, as the HTTP layer uses it."""
+    """The interface of the pipeline for the HTTP layer."""
 
     @property
     def keeps_records(self) -> bool:
@@ -42,7 +42,7 @@ class Runner(Protocol):
 
 
 class Coordination(Protocol):
-    """The coordinator, as the HTTP layer uses it."""
+    """The interface of the coordinator for the HTTP layer."""
 
     async def ping(self) -> bool:
         """Whether the coordinator answers."""
@@ -62,14 +62,15 @@ class AppState:
     """The dialect of paths without a prefix."""
     settings: ServerSettings
     verifiers: tuple[TokenVerifier, ...] = ()
-    """If empty, every caller is the local anonymous actor and must be on this machine."""
+    """The verifiers of credentials. If there are none, every caller is the local anonymous actor and must be
+    on this machine."""
     clock: Clock = field(default_factory=SystemClock)
     ongoing: InFlightRegistry = field(default_factory=InFlightRegistry)
     """The running generations, which shutdown ends."""
     metrics: Metrics = field(default_factory=Metrics)
     """The metrics, shared with the pipeline, which counts generations."""
     limiter: MonitoredLimiter | None = None
-    """The limiter, if another process counts limits. That process can be unavailable."""
+    """The limiter, if another process counts the limits. That process can become unavailable."""
     limits_open: bool = False
     """Whether limited requests are accepted while the limiter is unavailable."""
     ledger: MonitoredLedger | None = None
@@ -79,9 +80,9 @@ class AppState:
     bodies: BodyBudget = field(default_factory=BodyBudget)
     """The total size of all request bodies."""
     adapters: AdapterRegistry | None = None
-    """Loads and unloads adapters; None if callers cannot do so."""
+    """The registry that loads and unloads adapters; None if callers cannot do so."""
     deployments: Deployments | None = None
-    """Deploys adapters from repositories; None if callers cannot do so."""
+    """Deploys adapters from repositories; None if callers cannot deploy adapters."""
     keys_on: bool = False
     """Whether the server has projects, users and keys."""
     admin: tuple[Endpoint, ...] = ()
@@ -95,7 +96,7 @@ class AppState:
         return (self.dialect, *self.others)
 
     def get_dialect(self, path: str) -> Dialect:
-        """Returns the dialect that answers requests to a path, also to an unknown path."""
+        """Returns the dialect that answers requests to a path. Unknown paths have a dialect too."""
         return next((other for other in self.others if is_under(path, other.prefix)), self.dialect)
 
 

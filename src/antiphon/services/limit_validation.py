@@ -1,4 +1,4 @@
-"""Checks requested limits. Knows nothing of permissions."""
+"""Checks requested limits. It does not check permissions."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -7,7 +7,7 @@ from antiphon.domain.limits import Limit, Measure, Subject, Window, explain_too_
 from antiphon.errors import Conflict, InvalidValue, MissingParameter
 
 MOST_LIMITS = 50
-"""Most limits of one target. Every request checks each of them."""
+"""The largest number of limits of one target. Every request checks each of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +24,12 @@ class LimitRequest:
     note: str = ""
 
     def to_limit(self, id_: str, target: str, created: int) -> Limit:
-        """The limit with an id, a target and a time of creation."""
+        """Returns the limit with an id, a target and a time of creation."""
         return Limit(**{**asdict(self), "id": id_, "target": target, "created": created})
 
 
 def require_valid(request: LimitRequest, place: str = "") -> None:
-    """Raises a RequestError for an invalid limit. `place`: its path in the request body, as in
+    """Raises a RequestError if the limit is invalid. `place` is the limit's path in the request body, such as
     `limits[0].`."""
     window, models = f"{place}window", f"{place}models"
     if request.measure is Measure.CONCURRENT and request.window is not None:
@@ -42,13 +42,13 @@ def require_valid(request: LimitRequest, place: str = "") -> None:
 
 
 def require_countable(measure: Measure, amount: int, place: str = "") -> None:
-    """Raises InvalidValue for an amount that cannot be counted exactly."""
+    """Raises InvalidValue if the amount is one that cannot be counted exactly."""
     if (problem := explain_too_large(measure, amount)) is not None:
         raise InvalidValue(problem, param=f"{place}amount")
 
 
 def require_all_valid(limits: Sequence[LimitRequest]) -> None:
-    """Checks the limits of a new key, of which no two may limit the same."""
+    """Raises a RequestError if a limit of a new key is invalid, or if two of them limit the same quantity."""
     places: dict[tuple[object, ...], str] = {}
     for number, wanted in enumerate(limits):
         place = f"limits[{number}]"
@@ -58,7 +58,7 @@ def require_all_valid(limits: Sequence[LimitRequest]) -> None:
 
 
 def require_unique(limit: Limit, existing: Sequence[Limit]) -> None:
-    """Raises Conflict where a target has the same limit already, or too many."""
+    """Raises Conflict if the target already has a limit of the same quantity, or too many limits."""
     for each in existing:
         if _limited_quantity(each) == _limited_quantity(limit):
             raise Conflict(f"there is such a limit already: change the amount of {each.id}")
@@ -67,5 +67,5 @@ def require_unique(limit: Limit, existing: Sequence[Limit]) -> None:
 
 
 def _limited_quantity(limit: Limit | LimitRequest) -> tuple[object, ...]:
-    """What a limit counts, without its amount."""
+    """Returns all that determines what a limit counts, without its amount."""
     return limit.measure, limit.window, limit.models

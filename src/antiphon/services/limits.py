@@ -1,8 +1,8 @@
 """Limits and budgets: who sees them, who changes them, and their current status.
 
-The operator sets any limit. An owner of a project limits keys that are for that project alone: its service
-keys and the access tokens bound to it. Owners can create other keys, so to limit a project as a whole the
-operator limits the project or the user. Every caller sees the limits of their own key, user and project.
+The operator sets any limit. An owner of a project limits keys that act only in that project: its service keys
+and the access tokens bound to it. Owners can create other keys. So only the operator's limits of the project
+or the user limit a project as a whole. Every caller sees the limits of their own key, user and project.
 """
 
 from collections.abc import Mapping
@@ -30,8 +30,8 @@ class LimitService:
     def list_limits(
         self, actor: Actor, subject: Subject | None = None, target: str | None = None
     ) -> list[Limit]:
-        """Lists visible limits, oldest first, of one subject or target if given. All keys of a family share
-        their limits."""
+        """Lists the limits that the actor can see, oldest first. `subject` and `target` select limits if they
+        are given. All keys of a family share their limits."""
         families = self._changes.directory.families()
         return [
             limit
@@ -42,16 +42,16 @@ class LimitService:
         ]
 
     def get_limit(self, actor: Actor, id_: str) -> Limit:
-        """Raises NotFound, also for one that the actor may not see."""
+        """Returns a limit. Raises NotFound, also for a limit that the actor cannot see."""
         return find_by_id(self.list_limits(actor), id_, "limit")
 
     async def get_status(self, actor: Actor, id_: str) -> LimitStatus:
-        """The current status of a limit. Raises NotFound and LimitsUnavailable."""
+        """Returns the current status of a limit. Raises NotFound and LimitsUnavailable."""
         (standing,) = await self._limiter.read_status([self.get_limit(actor, id_)])
         return standing
 
     async def add(self, actor: Actor, request: LimitRequest) -> Limit:
-        """Adds a limit. It applies to requests that start after it is set."""
+        """Adds a limit. The limit applies to requests that start later."""
         require_valid(request)
 
         def add() -> Limit:
@@ -63,7 +63,7 @@ class LimitService:
         return await self._changes.apply(add)
 
     async def change(self, actor: Actor, id_: str, amount: int | None, note: str | None) -> Limit:
-        """Changes amount and note. What the limit has counted stays."""
+        """Changes the amount and the note. The limit keeps what it has counted."""
 
         def update() -> Limit:
             limit = self._get_changeable(actor, id_)
@@ -93,6 +93,7 @@ class LimitService:
     # --- permissions ---
 
     def _can_see(self, actor: Actor, limit: Limit, families: Mapping[str, str]) -> bool:
+        """Whether the actor can see the limit. `families` maps the id of each key to its family."""
         if actor.admin:
             return True
         match limit.subject:
@@ -108,7 +109,8 @@ class LimitService:
                 return False
 
     def _find_key(self, actor: Actor, id_: str) -> Key | None:
-        """A key that the actor sees, or may limit as an owner of its project."""
+        """Returns a key that the actor can see, or can limit as an owner of its project. Returns None for any
+        other key."""
         policy = self._changes.policy
         for kept in self._changes.directory.keys:
             if kept.key.id == id_:
@@ -117,8 +119,8 @@ class LimitService:
         return None
 
     def _require_target(self, actor: Actor, request: LimitRequest | Limit) -> None:
-        """Raises NotFound for a target that the actor may not see, PermissionDenied for one that they may not
-        limit."""
+        """Raises NotFound if the actor cannot see the target, and PermissionDenied if the actor cannot limit
+        it."""
         directory, policy = self._changes.directory, self._changes.policy
         match request.subject:
             case Subject.KEY:
@@ -138,6 +140,7 @@ class LimitService:
         require_admin(actor)
 
     def _get_changeable(self, actor: Actor, id_: str) -> Limit:
+        """Returns a limit that the actor can change. Raises NotFound and PermissionDenied."""
         limit = self.get_limit(actor, id_)
         if not actor.admin:
             self._require_target(actor, limit)
@@ -146,7 +149,7 @@ class LimitService:
     # --- internals ---
 
     def _list_siblings(self, limit: Limit) -> list[Limit]:
-        """Limits of the same target; of a key all limits of its family."""
+        """Lists the limits of the same target. For a key, these are the limits of all keys of its family."""
         directory = self._changes.directory
         families = directory.families()
         return [
@@ -156,13 +159,14 @@ class LimitService:
         ]
 
     def _add_limit(self, actor: Actor, limit: Limit) -> Limit:
+        """Writes a new limit to the store and adds it to the directory."""
         revision = self._rules.add_limit(limit, self._changes.attribute_to(actor))
         self._changes.learn(revision, limits=(*self._changes.directory.limits, limit))
         return limit
 
 
 def _has_target(families: Mapping[str, str], limit: Limit, target: str) -> bool:
-    """Whether a limit applies to a target. A key's limit applies to its whole family."""
+    """Whether the limit applies to the target. A key's limit applies to the key's whole family."""
     if limit.subject is not Subject.KEY:
         return limit.target == target
     return families.get(limit.target, limit.target) == families.get(target, target)

@@ -1,4 +1,5 @@
-"""Decides what an actor may see and change of projects, users and keys. Changes nothing itself."""
+"""Decides what an actor can see and change of projects, users and keys. This module changes nothing
+itself."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,10 +13,11 @@ from antiphon.services.limit_validation import LimitRequest, require_all_valid
 from antiphon.store.base import Directory
 
 MOST_KEYS = 1_000
-"""Most valid access tokens of a user, and service keys of a project. The operator may create more."""
+"""The largest number of valid access tokens of a user, and of service keys of a project. The operator can
+create more."""
 ONLY_OWNERS_LIMIT = "only an owner of a project may limit keys, those that are for it"
 LAST = 2**62
-"""A time in Unix seconds that is later than every end."""
+"""A time in Unix seconds that is later than the end of any key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,51 +35,53 @@ class KeyRequest:
 
 
 class AccessPolicy:
-    """The rules over one directory. What an actor may not see raises NotFound."""
+    """The rules over one directory. Its methods raise NotFound for everything that the actor cannot see."""
 
     def __init__(self, directory: Directory, now: int, known: DirectoryIndex | None = None) -> None:
-        """`known`: the index of the directory, if there is one already."""
+        """`known` is the index of the directory, if the caller already has one."""
         self._directory = directory
         self._known = known or DirectoryIndex.from_directory(directory)
         self._now = now
 
     def list_projects(self, actor: Actor) -> list[Project]:
-        """All for the operator, the project of a bound key, or the projects of the user."""
+        """Lists the projects that the actor can see: all for the operator, one for a key bound to a project,
+        the user's projects for others."""
         mine = [] if actor.bound else self._known.list_projects(actor.user or "")
         return [each for each in self._directory.projects if actor.admin or each.id in (*mine, actor.project)]
 
     def list_users(self, actor: Actor) -> list[User]:
-        """All users for the operator; others see themselves only."""
+        """Lists all users for the operator, and only the actor's own user for others."""
         return [each for each in self._directory.users if actor.admin or each.id == actor.user]
 
     def list_keys(self, actor: Actor) -> list[Key]:
-        """The keys that the actor may see."""
+        """Lists the keys that the actor can see."""
         return [kept.key for kept in self._directory.keys if self.can_see(actor, kept.key)]
 
     def get_key(self, actor: Actor, id_: str) -> Key:
-        """Raises NotFound, also for one that the actor may not see."""
+        """Returns a key. Raises NotFound, also for a key that the actor cannot see."""
         keys = (kept.key for kept in self._directory.keys if kept.key.id == id_)
         return find_by_id((key for key in keys if self.can_see(actor, key)), id_, "key")
 
     def require_owner(self, actor: Actor, project: str) -> None:
-        """Raises NotFound and PermissionDenied."""
+        """Raises NotFound if the actor cannot see the project, and PermissionDenied if the actor cannot
+        change its members."""
         find_by_id(self.list_projects(actor), project, "project")
         if not (actor.admin or self.is_owner(actor, project)):
             raise PermissionDenied("only an owner of the project may change its members")
         self.require_unconfined(actor)
 
     def require_unconfined(self, actor: Actor) -> None:
-        """Raises PermissionDenied for a key that is confined to models or paths, except the operator's: it
-        may not change members."""
+        """Raises PermissionDenied if the actor's key is confined to models or paths. Such a key cannot change
+        members. The operator's keys are exempt."""
         if not actor.admin and actor.grant != EVERYTHING:
             raise PermissionDenied(
                 "this key is confined to models or paths, and members are not: use one that is not confined"
             )
 
     def require_known_user(self, actor: Actor, user: str) -> None:
-        """Raises NotFound where a user is a member of none of the actor's projects.
+        """Raises NotFound if the user is a member of none of the actor's projects.
 
-        A user with a second project has to name one in each request, so strangers must not add users.
+        A user with a second project has to name a project in each request, so strangers must not add users.
         """
         near = {project.id for project in self.list_projects(actor)}
         if not actor.admin and not any(
@@ -92,11 +96,11 @@ class AccessPolicy:
         return self._known.roles.get((actor.project, actor.user or "")) is ProjectRole.OWNER
 
     def get_role(self, actor: Actor) -> ProjectRole | None:
-        """The user's role in the project that the actor acts in."""
+        """Returns the role of the actor's user in the project that the actor acts in."""
         return self._known.roles.get((actor.project, actor.user or ""))
 
     def can_see(self, actor: Actor, key: Key) -> bool:
-        """Whether an actor may see, and so change, a key."""
+        """Whether the actor can see the key. An actor can change every key that it can see."""
         if actor.admin:
             return True
         if actor.bound and key.project != actor.project:
@@ -106,17 +110,18 @@ class AccessPolicy:
         return key.kind is KeyKind.SERVICE and self.is_owner(actor, key.project)
 
     def get_living_key(self, actor: Actor, id_: str) -> Key:
-        """A visible key that has not ended. Raises NotFound and InvalidValue."""
+        """Returns a visible key that has not ended. Raises NotFound, or InvalidValue if the key has ended."""
         key = self.get_key(actor, id_)
         if key.revoked is not None or (key.expires is not None and key.expires <= self._now):
             raise InvalidValue("the key has ended: make a new one", param="id")
         return key
 
     def find_end(self, key: Key) -> int | None:
-        """When a key would end without its rotation; its latest successor keeps that time.
+        """Returns the time at which a key would end if it had not been rotated. The key's latest successor
+        keeps that time.
 
-        Raises Conflict where a successor is valid, so a repeated rotation leaves no second, forgotten key.
-        Raises InvalidValue where that time has passed.
+        Raises Conflict if a successor is valid, so a repeated rotation leaves no second, forgotten key.
+        Raises InvalidValue if that time has passed.
         """
         later = _list_successors(self._directory, key)
         living = [each for each in later if each.revoked is None and (each.expires or LAST) > self._now]
@@ -132,8 +137,8 @@ class AccessPolicy:
         return ends
 
     def require_other_operator(self, key: Key, changed: Key | None = None) -> None:
-        """Raises InvalidValue where no unrestricted operator's key would be left without or with a
-        `changed` key."""
+        """Raises InvalidValue if no unrestricted key of the operator would remain after the key is changed to
+        `changed`, or removed if `changed` is None."""
         left = [kept.key for kept in self._directory.keys if kept.key.id != key.id]
         left += [] if changed is None else [changed]
         standing = (
@@ -151,8 +156,8 @@ class AccessPolicy:
             )
 
     def require_within_rights(self, actor: Actor, key: Key | KeyRequest) -> None:
-        """Raises PermissionDenied for a key with more models, paths, projects or time than the actor's
-        own."""
+        """Raises PermissionDenied if the key has more models, paths, projects or time than the actor's own
+        key."""
         if not is_within(key.grant, actor.grant):
             raise PermissionDenied("a key cannot give what it does not have: name fewer models or endpoints")
         if actor.bound and key.project != actor.project:
@@ -161,7 +166,7 @@ class AccessPolicy:
             raise PermissionDenied(f"this key ends at {actor.until}: name that or earlier in expires_at")
 
     def require_creatable(self, actor: Actor, request: KeyRequest) -> None:
-        """Raises a RequestError for a key that is invalid, or that the actor may not create."""
+        """Raises a RequestError if the requested key is invalid, or if the actor cannot create it."""
         self.require_within_rights(actor, request)
         if request.kind is KeyKind.ADMIN:
             require_admin(actor)
@@ -184,7 +189,7 @@ class AccessPolicy:
         require_all_valid(request.limits)
 
     def require_room(self, actor: Actor, request: KeyRequest | Key) -> None:
-        """Raises Conflict where there are too many keys of this kind. Every process keeps all keys in
+        """Raises Conflict if there are too many keys of the same kind. Every process keeps all keys in
         memory."""
         if actor.admin:
             return
@@ -200,6 +205,8 @@ class AccessPolicy:
             raise Conflict(f"{whose} has {MOST_KEYS} keys of this kind already: revoke some first")
 
     def _require_creatable_token(self, actor: Actor, request: KeyRequest) -> None:
+        """Raises a RequestError if the requested access token is invalid, or if the actor cannot create
+        it."""
         user = _require_value(request.user, "user")
         if not actor.admin and user != actor.user:
             raise PermissionDenied("access tokens are made by their own user, or by the operator")
@@ -228,9 +235,9 @@ def find_by_id(things: Iterable[Named], id_: str, noun: str) -> Named:
 
 
 def _list_successors(directory: Directory, key: Key) -> list[Key]:
-    """Keys of the same family that were created after a key, oldest first.
+    """Lists the keys of the same family that were created after the key, oldest first.
 
-    If there is one, the key was rotated, and its end is the end of the overlap.
+    If there is one, the key was rotated, and the key's end is the end of the overlap.
     """
     family = sorted(
         (kept.key for kept in directory.keys if kept.key.first == key.first),
@@ -240,18 +247,20 @@ def _list_successors(directory: Directory, key: Key) -> list[Key]:
 
 
 def _require_value(value: str | None, name: str) -> str:
+    """Returns the value. Raises MissingParameter if it is None."""
     if value is None:
         raise MissingParameter(f"{name} is missing", param=name)
     return value
 
 
 def _require_absent(request: KeyRequest, *names: str) -> None:
+    """Raises InvalidValue if the request has a value for one of the named fields."""
     for name in names:
         if getattr(request, name) is not None:
             raise InvalidValue(f"a key of kind {request.kind} has no {name}; leave it out", param=name)
 
 
 def require_admin(actor: Actor) -> None:
-    """Raises PermissionDenied for all but the operator."""
+    """Raises PermissionDenied unless the actor is the operator."""
     if not actor.admin:
         raise PermissionDenied("only the operator's key may do this")

@@ -1,7 +1,7 @@
 """The price list and its changes.
 
-A price in force is never rewritten: it ends, and another is added. So each entry of the ledger can be
-computed again by the price that it names.
+A price in force is never rewritten: it ends, and another price is added. So the cost of each entry of the
+ledger can be computed again from the price that the entry names.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,13 +30,13 @@ class PriceRequest:
     cached: int | None = None
     request: int = 0
     since: int | None = None
-    """None: from now on."""
+    """The start in Unix seconds; None means now."""
     until: int | None = None
     note: str = ""
 
 
 class PriceService:
-    """The prices of one server, all in one currency. Only the operator changes them."""
+    """The prices of one server, all in one currency. Only the operator can change them."""
 
     def __init__(self, changes: DirectoryChanges, rules: RuleStore) -> None:
         self._changes = changes
@@ -48,15 +48,16 @@ class PriceService:
         return list(self._changes.directory.prices)
 
     def get_price(self, actor: Actor, id_: str) -> Price:
-        """Raises NotFound."""
+        """Returns a price. Raises NotFound."""
         return find_by_id(self.list_prices(actor), id_, "price")
 
     def find_unpriced(self, models: Sequence[str]) -> list[str]:
-        """Models without a current price. Under a limit of cost their requests are refused."""
+        """Lists the models without a current price. If a limit counts their cost, their requests are
+        refused."""
         return find_unpriced(self._changes.directory.prices, models, self._changes.now())
 
     def find_refused(self, models: Sequence[str]) -> list[str]:
-        """Models without a current price whose cost a limit counts."""
+        """Lists the models without a current price whose cost a limit counts. Their requests are refused."""
         limits = self._changes.directory.limits
         counted = [limit for limit in limits if limit.measure is Measure.COST]
         return [
@@ -64,10 +65,10 @@ class PriceService:
         ]
 
     async def add(self, actor: Actor, request: PriceRequest) -> Price:
-        """Adds a price for requests that start from then on.
+        """Adds a price for requests that start at or after its start.
 
-        Raises InvalidValue for a start in the past, an unknown currency, and another currency than the
-        server's. The currency may change where nothing was priced yet and all prices have ended.
+        Raises InvalidValue if the start is in the past, if the currency is unknown, or if the server's prices
+        have another currency. The currency can change if nothing was priced yet and all prices have ended.
         """
         require_admin(actor)
 
@@ -87,9 +88,10 @@ class PriceService:
     async def change(
         self, actor: Actor, id_: str, note: str | None, until: Callable[[int | None], int | None]
     ) -> Price:
-        """Changes note and end. `until` maps the old end to the new one.
+        """Changes the note and the end. `until` is a function that receives the old end and returns the new
+        one.
 
-        An ended price cannot be changed, and no price can end in the past.
+        Raises InvalidValue if the price has ended, or if the new end is in the past.
         """
         require_admin(actor)
 
@@ -103,7 +105,8 @@ class PriceService:
         return await self._changes.apply(update)
 
     async def end(self, actor: Actor, id_: str) -> Price:
-        """Ends a price now, or before it starts. To end it again changes nothing."""
+        """Ends a price now, or at its start if the price has not begun. A price that has ended stays as it
+        is."""
         require_admin(actor)
 
         def end_price() -> Price:
@@ -117,12 +120,12 @@ class PriceService:
         return await self._changes.apply(end_price)
 
     def _learn_price(self, price: Price, revision: int) -> Price:
+        """Updates the directory with a written price, and returns the price."""
         self._changes.learn(revision, prices=replace_by_id(self._changes.directory.prices, price))
         return price
 
     def _require_currency(self, currency: str, now: int) -> None:
-        """Raises InvalidValue for an unknown currency, unless prices already use it, and for a second
-        currency."""
+        """Raises InvalidValue for a currency that is unknown and in no price, and for a second currency."""
         prices = self._changes.directory.prices
         others = [price for price in prices if price.currency != currency]
         if currency not in CURRENCY_CODES and len(others) == len(prices):
@@ -149,10 +152,12 @@ class PriceService:
 
 
 def _make_currency_error(why: str, then: str) -> InvalidValue:
+    """Returns the error for a currency that cannot be accepted, with the reason and advice."""
     return InvalidValue(f"{why}; costs are summed, so they have one currency: {then}", param="currency")
 
 
 def _require_valid_times(price: Price, now: int) -> None:
+    """Raises InvalidValue if the price starts in the past, or ends before it starts."""
     if price.since < now:
         raise InvalidValue(
             f"since lies before now ({now}): what began before has its price; leave it out for now",
@@ -163,6 +168,7 @@ def _require_valid_times(price: Price, now: int) -> None:
 
 
 def _require_changeable_end(price: Price, until: int | None, now: int) -> None:
+    """Raises InvalidValue if the price has ended, or if its new end is in the past or before its start."""
     if price.is_over(now):
         raise InvalidValue("the price has ended: add another", param="until")
     if until is not None and until < max(now, price.since):

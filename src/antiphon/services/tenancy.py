@@ -1,9 +1,9 @@
 """Changes of projects, users, members and keys.
 
-A change is in the store and in the keyring before the request is answered. The operator's key changes
+A change is in the store and in the keyring before the request is answered. The operator's key can change
 everything. An owner of a project changes its members and its service keys. Every user creates and revokes
-access tokens of their own. You cannot create a key with more permissions than your own. What an actor may
-not see is reported as not found.
+their own access tokens. No caller can create a key with more permissions than their own. What an actor cannot
+see is reported as not found.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -47,22 +47,23 @@ class TenancyService:
     # --- projects and users ---
 
     def list_projects(self, actor: Actor) -> list[Project]:
-        """The ones that the actor may see."""
+        """Lists the projects that the actor can see."""
         return self._changes.policy.list_projects(actor)
 
     def list_users(self, actor: Actor) -> list[User]:
-        """The ones that the actor may see."""
+        """Lists the users that the actor can see."""
         return self._changes.policy.list_users(actor)
 
     def get_project(self, actor: Actor, id_: str) -> Project:
-        """Raises NotFound, also for one that the actor may not see."""
+        """Returns a project. Raises NotFound, also for a project that the actor cannot see."""
         return find_by_id(self.list_projects(actor), id_, "project")
 
     def get_user(self, actor: Actor, id_: str) -> User:
-        """Raises NotFound, also for one that the actor may not see."""
+        """Returns a user. Raises NotFound, also for a user that the actor cannot see."""
         return find_by_id(self.list_users(actor), id_, "user")
 
     async def add_project(self, actor: Actor, name: str, note: str) -> Project:
+        """Adds a project. Only the operator can call it."""
         require_admin(actor)
         project = Project(self._changes.make_id("proj"), name, self._changes.now(), note=note)
 
@@ -76,6 +77,8 @@ class TenancyService:
     async def change_project(
         self, actor: Actor, id_: str, name: str | None, note: str | None, archived: bool | None
     ) -> Project:
+        """Changes the values that are not None. Only the operator can call it. Raises NotFound, and
+        InvalidValue for archiving the default project."""
         require_admin(actor)
 
         def update() -> Project:
@@ -95,6 +98,7 @@ class TenancyService:
         return await self._changes.apply(update)
 
     async def add_user(self, actor: Actor, name: str, email: str | None, note: str) -> User:
+        """Adds a user. Only the operator can call it. The email address is stored in lower case."""
         require_admin(actor)
         user = _normalize_email(
             User(self._changes.make_id("user"), name, self._changes.now(), email, note=note)
@@ -110,7 +114,8 @@ class TenancyService:
     async def change_user(
         self, actor: Actor, id_: str, change: Callable[[User], User], disabled: bool | None = None
     ) -> User:
-        """`change` returns the changed user; `disabled` is set apart from it."""
+        """Changes a user. `change` receives the current user and returns the changed one. `disabled` then
+        turns the user off or on; None leaves that as it is."""
         require_admin(actor)
 
         def update() -> User:
@@ -126,12 +131,14 @@ class TenancyService:
     # --- members ---
 
     def list_members(self, actor: Actor, project: str) -> list[Membership]:
-        """The members of a visible project, ordered by user id. Raises NotFound."""
+        """Lists the members of a visible project, ordered by user id. Raises NotFound."""
         find_by_id(self.list_projects(actor), project, "project")
         members = (each for each in self._changes.directory.memberships if each.project == project)
         return sorted(members, key=lambda each: each.user)
 
     async def put_member(self, actor: Actor, project: str, user: str, role: ProjectRole) -> Membership:
+        """Gives a user a role in a project. Raises NotFound and PermissionDenied."""
+
         def add() -> Membership:
             self._changes.policy.require_owner(actor, project)
             self._changes.policy.require_known_user(actor, user)
@@ -145,6 +152,9 @@ class TenancyService:
         return await self._changes.apply(add)
 
     async def remove_member(self, actor: Actor, project: str, user: str) -> None:
+        """Removes a user from a project. Users can remove themselves; other users are removed by an owner or
+        the operator."""
+
         def remove() -> None:
             if user == actor.user:
                 self._changes.policy.require_unconfined(actor)
@@ -159,15 +169,15 @@ class TenancyService:
     # --- keys ---
 
     def list_keys(self, actor: Actor) -> list[Key]:
-        """The ones that the actor may see."""
+        """Lists the keys that the actor can see."""
         return self._changes.policy.list_keys(actor)
 
     def get_key(self, actor: Actor, id_: str) -> Key:
-        """Raises NotFound, also for one that the actor may not see."""
+        """Returns a key. Raises NotFound, also for a key that the actor cannot see."""
         return self._changes.policy.get_key(actor, id_)
 
     def list_limits(self, keys: Iterable[Key]) -> Mapping[str, Sequence[Limit]]:
-        """The limits of keys by key id, oldest first. All keys of a family share their limits."""
+        """Returns the limits of keys by key id, oldest first. All keys of a family share their limits."""
         directory = self._changes.directory
         families = directory.families()
         limits: dict[str, list[Limit]] = {}
@@ -177,6 +187,8 @@ class TenancyService:
         return {key.id: limits.get(key.first, []) for key in keys}
 
     async def add_key(self, actor: Actor, request: KeyRequest) -> IssuedKey:
+        """Creates a key. Raises a RequestError if the key is invalid, or if the actor cannot create it."""
+
         def add() -> IssuedKey:
             self._changes.policy.require_creatable(actor, request)
             return self._create_key(actor, request)
@@ -189,7 +201,8 @@ class TenancyService:
         id_: str,
         change: Callable[[Key], Key],
     ) -> Key:
-        """`change` returns the changed key. A key that has ended cannot be changed."""
+        """Changes a key. `change` receives the current key and returns the changed one. Raises InvalidValue
+        if the key has ended."""
 
         def update() -> Key:
             key = self._changes.policy.get_living_key(actor, id_)
@@ -202,7 +215,7 @@ class TenancyService:
         return await self._changes.apply(update)
 
     async def revoke_key(self, actor: Actor, id_: str) -> Key:
-        """Revokes a key at once. To revoke it again changes nothing."""
+        """Revokes a key at once. A key that is already revoked stays as it is."""
 
         def revoke() -> Key:
             key = self.get_key(actor, id_)
@@ -215,11 +228,11 @@ class TenancyService:
         return await self._changes.apply(revoke)
 
     async def rotate_key(self, actor: Actor, id_: str, overlap: int) -> IssuedKey:
-        """Creates a key with the rights and the end of the old one, which ends in `overlap` seconds at the
-        latest.
+        """Creates a key with the rights and the end of the old key. The old key then ends after at most
+        `overlap` seconds.
 
-        The limits move to the new key and count what both keys use. Raises Conflict where a successor is
-        valid.
+        The old key's limits move to the new key and count the usage of both keys. Raises Conflict if a
+        successor is valid.
         """
 
         def rotate() -> IssuedKey:
@@ -250,13 +263,14 @@ class TenancyService:
     async def list_audit(
         self, actor: Actor, limit: int, before: int | None, target: str | None
     ) -> Sequence[AuditEntry]:
-        """Lists who changed what. For the operator alone."""
+        """Lists who changed what. Only the operator can call it."""
         require_admin(actor)
         return await self._changes.run_in_thread(lambda: self._tenancy.audit(limit, before, target))
 
     # --- internals ---
 
     def _create_key(self, actor: Actor, request: KeyRequest) -> IssuedKey:
+        """Creates the key and its limits in the store and in the directory, without any check."""
         secret = new_key()
         key = Key(
             id=self._changes.make_id("key"),
@@ -280,7 +294,8 @@ class TenancyService:
         return IssuedKey(key, secret, limits)
 
     def _move_limits(self, successor: Key) -> tuple[Limit, ...]:
-        """The limits of the key's family, moved to the key. Their ids stay, since counters use them."""
+        """Returns the limits of the key's family, moved to the key. Their ids stay, since counters use
+        them."""
         directory = self._changes.directory
         families = directory.families()
         return tuple(
@@ -292,7 +307,8 @@ class TenancyService:
     def _learn_key(
         self, revision: int, *keys: Key, made: tuple[KeptKey, ...] = (), limits: tuple[Limit, ...] = ()
     ) -> None:
-        """Updates the directory: `keys` are changed, `made` are new, `limits` are changed or new."""
+        """Updates the directory with changed keys, with keys that are new (`made`), and with limits that are
+        changed or new."""
         changed = {key.id: key for key in keys}
         kept = (
             replace(each, key=changed[each.key.id]) if each.key.id in changed else each
@@ -304,7 +320,7 @@ class TenancyService:
         self._changes.learn(revision, keys=(*kept, *made), limits=known)
 
     def _list_memberships_without(self, project: str, user: str) -> tuple[Membership, ...]:
-        """All memberships except one."""
+        """Returns all memberships except the one of this user in this project."""
         return tuple(
             each
             for each in self._changes.directory.memberships
@@ -313,5 +329,5 @@ class TenancyService:
 
 
 def _normalize_email(user: User) -> User:
-    """The user with the address in lower case, as addresses are compared."""
+    """Returns the user with the email address in lower case, because addresses are compared in lower case."""
     return user if user.email is None else replace(user, email=user.email.lower())

@@ -1,7 +1,7 @@
-"""Reads of the ledger: who sees what of it, in threads beside the event loop.
+"""Reads of the ledger by callers, in threads beside the event loop.
 
-The operator sees all of it, an owner the whole project. A viewer sees the project's sums, but not per
-person. A member and a service key see what they used themselves. A project that an actor may not see
+The operator sees the whole ledger, and an owner sees the whole project. A viewer sees the project's sums, but
+not per person. A member and a service key see only their own usage. A project that the actor cannot see
 raises NotFound.
 """
 
@@ -30,8 +30,8 @@ from antiphon.services.policy import find_by_id
 from antiphon.store.base import UsageStore
 
 THREADS = 2
-"""Reads at once. One long sum must not delay all others, and many must not use every connection of the
-store."""
+"""The number of reads at a time. One long sum must not delay all others, and many reads must not use every
+connection of the store."""
 
 PERSONAL = frozenset(
     {EntryField.USER, EntryField.KEY, EntryField.END_USER, EntryField.REQUEST_ID, EntryField.PARENT}
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 class UsageService:
-    """Reads the ledger for callers, as far as each may see it."""
+    """Reads the ledger for callers. Each caller gets only the entries that it can see."""
 
     def __init__(self, changes: DirectoryChanges, usage: UsageStore) -> None:
         self._changes = changes
@@ -51,7 +51,7 @@ class UsageService:
 
     @property
     def currency(self) -> str | None:
-        """The currency of all costs; None without a price."""
+        """The currency of all costs; None if there is no price."""
         return find_currency(self._changes.directory.prices)
 
     def close(self) -> None:
@@ -61,16 +61,17 @@ class UsageService:
     async def build_report(
         self, actor: Actor, selection: EntrySelection, by: Sequence[Dimension], most: int
     ) -> LedgerReport:
-        """Sums over the visible entries of a selection. Raises NotFound and PermissionDenied."""
+        """Returns the sums over the visible entries of a selection. Raises NotFound and PermissionDenied."""
         seen = self._restrict(actor, selection, by)
         return await self.run_in_thread(lambda: self._usage.report(seen, by, most))
 
     def open_entries(
         self, actor: Actor, selection: EntrySelection
     ) -> Callable[[int, EntryPosition | None], Sequence[Entry]]:
-        """Returns a function that reads visible entries: at most so many after a place.
+        """Returns a function that reads visible entries. It takes the position to start after and the largest
+        number of entries.
 
-        The function blocks: call it in `run_in_thread`. Raises NotFound and PermissionDenied.
+        The returned function blocks, so call it in `run_in_thread`. Raises NotFound and PermissionDenied.
         """
         if self._get_role(actor) is ProjectRole.VIEWER:
             raise PermissionDenied("a viewer sees the project's sums, and no single request")
@@ -78,13 +79,13 @@ class UsageService:
         return lambda most, after: self._usage.entries(seen, most, after)
 
     async def run_in_thread(self, work: Callable[[], T]) -> T:
-        """Runs a blocking read."""
+        """Runs a blocking read in a thread, and returns its result."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def _restrict(
         self, actor: Actor, selection: EntrySelection, by: Iterable[Dimension] = ()
     ) -> EntrySelection:
-        """Restricts a selection to what the actor may see."""
+        """Returns the selection, restricted to the entries that the actor can see."""
         role = self._get_role(actor)
         self._require_project(actor, selection.conditions)
         if role is ProjectRole.VIEWER:
@@ -92,16 +93,18 @@ class UsageService:
         return replace(selection, conditions=(*selection.conditions, *_build_conditions(actor, role)))
 
     def _get_role(self, actor: Actor) -> ProjectRole | None:
-        """The user's role in the project, or one by their rights where the directory has none."""
+        """Returns the role of the actor's user in the project. If the directory has none, the role follows
+        from the actor's rights."""
         if actor.kind is not ActorKind.USER:
             return None
         known = self._changes.policy.get_role(actor)
         return known or (ProjectRole.MEMBER if Right.GENERATE in actor.rights else ProjectRole.VIEWER)
 
     def _require_project(self, actor: Actor, conditions: Iterable[Condition]) -> None:
+        """Raises NotFound if a condition names a project that the actor cannot see."""
         for each in conditions:
             if each.of is not EntryField.PROJECT or (actor.admin and each.value is None):
-                continue  # entries without a project are there for the operator to look for
+                continue  # only the operator finds entries without a project
             if actor.admin or each.value != actor.project:
                 find_by_id(self._changes.policy.list_projects(actor), each.value or "", "project")
             if not actor.admin and each.value != actor.project:
@@ -113,7 +116,7 @@ class UsageService:
 
 
 def _build_conditions(actor: Actor, role: ProjectRole | None) -> tuple[Condition, ...]:
-    """Conditions that every visible entry meets."""
+    """Returns the conditions that every entry visible to the actor meets."""
     if actor.admin:
         return ()
     project = Condition(EntryField.PROJECT, actor.project)
@@ -125,6 +128,7 @@ def _build_conditions(actor: Actor, role: ProjectRole | None) -> tuple[Condition
 
 
 def _require_impersonal(dimensions: Iterable[Dimension]) -> None:
+    """Raises PermissionDenied if a dimension is a tag or identifies a person."""
     for each in dimensions:
         if isinstance(each, Tag) or each in PERSONAL:
             raise PermissionDenied(f"a viewer sees the project's sums, but not by {each}", param="by")

@@ -1,6 +1,7 @@
-"""Reads settings: a flag beats an environment variable, which beats `antiphon.toml`.
+"""Reads settings: a flag overrides an environment variable, which overrides `antiphon.toml`.
 
-Unknown keys are errors that name the nearest known key. Opens no file but the one whose path it is given.
+An unknown key is an error that names the nearest known key. This module opens only the settings file at the
+given path.
 """
 
 import difflib
@@ -23,11 +24,11 @@ from antiphon.settings.tenancy import require_complete_oidc
 
 ENVIRONMENT_PREFIX = "ANTIPHON_"
 FOREIGN_PREFIX = "ANTIPHON_TEST_"
-"""Variables of the test suite; never settings."""
+"""The prefix of the test suite's variables, which are never settings."""
 
 
 class SourceKind(StrEnum):
-    """Where a value can come from, weakest first."""
+    """The sources of a value, weakest first."""
 
     DEFAULT = "default"
     FILE = "file"
@@ -36,11 +37,11 @@ class SourceKind(StrEnum):
 
 
 Layers = Sequence[tuple[SourceKind, Mapping[str, object]]]
-"""The values of each source by section and name, weakest source first."""
+"""The values of each source by section and name. The weakest source is first."""
 
 
 def format_flag(section: str, name: str) -> str:
-    """The flag of a setting."""
+    """Returns the flag of a setting, as the command line has it."""
     prefix = "log-" if section == "log" else ""
     return f"--{prefix}{name.replace('_', '-')}"
 
@@ -51,12 +52,14 @@ def make_speller(
     file: Path | None,
     variables: Mapping[tuple[str, str], str],
 ) -> Callable[[str], str]:
-    """Returns a function that names the setting at a path as its strongest source does.
+    """Returns a function that names the setting at a path, in the notation of the strongest source that sets
+    it.
 
-    `tree`: all sources merged.
+    `tree` contains the values of all sources.
     """
 
     def spell(path: str) -> str:
+        """Names the setting at a path."""
         listed, bracket, _ = path.partition("[")
         if bracket and listed in TABLE_LISTS:
             place, _, name = path.partition(".")
@@ -76,19 +79,21 @@ def make_speller(
 
 
 def name_model_setting(values: object, name: str) -> str:
-    """Names a setting of a model, by the model's name where it has one."""
+    """Returns the name of a model's setting in a message. The result includes the model's name if the model
+    has one."""
     return name_item_setting("model", values, name, "without a name")
 
 
 def name_item_setting(noun: str, values: object, name: str, otherwise: str) -> str:
-    """Names a setting of a table in a list, by the table's name where it has one."""
+    """Returns the name of a setting in a message, for a table in a list. The result includes the table's name
+    if the table has one, and `otherwise` if not."""
     called = values.get("name") if isinstance(values, Mapping) else None
     which = f"the {noun} {called if called and isinstance(called, str) else otherwise}"
     return f"{name} of {which}" if name else which
 
 
 def _has_setting(section: object, name: str) -> bool:
-    """Whether a layer's section has the setting; without a name, whether the layer has the section."""
+    """Whether a layer's section has the setting. If the name is empty, whether the layer has the section."""
     return section is not None and (not name or (isinstance(section, dict) and name in section))
 
 
@@ -100,8 +105,8 @@ def load_settings(
     adapters: list[dict[str, object]] | None = None,
     aliases: list[dict[str, object]] | None = None,
 ) -> Settings:
-    """Returns the effective settings. `flags`: what the command line sets, by section. `models`, `adapters`
-    and `aliases` replace those of the file, unless they are empty.
+    """Returns the effective settings. `flags` are the values of the command line, by section. `models`,
+    `adapters` and `aliases` replace the values of the file, unless they are empty.
 
     Raises SettingsError with one sentence that names the key, its source, and the nearest known key.
     """
@@ -143,6 +148,7 @@ def build_model(values: Mapping[str, object]) -> ModelSettings:
 
 
 def _read_file(file: Path) -> dict[str, Any]:
+    """Reads the settings file. Raises SettingsError."""
     try:
         return tomllib.loads(file.read_text("utf-8"))
     except OSError as problem:
@@ -154,6 +160,7 @@ def _read_file(file: Path) -> dict[str, Any]:
 
 
 def _read_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Reads the settings of environment variables. Raises SettingsError for an unknown variable."""
     places = _list_variables()
     tree: dict[str, Any] = {}
     for variable, value in environ.items():
@@ -168,12 +175,13 @@ def _read_environment(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _list_variables() -> dict[str, tuple[str, str]]:
-    """Section and name of the setting of each variable."""
+    """Returns the section and the name of the setting of each environment variable."""
     return {env: (section, name) for section in SECTIONS for name, env, _, _ in list_settings(section)}
 
 
 def _parse_value(section: str, name: str, value: str) -> object:
-    """Splits a list at its commas. The decoder converts other values by their type."""
+    """Splits the value of a list at its commas. Returns any other value unchanged, because the decoder
+    converts it by its type."""
     hint = get_type_hints(get_type_hints(Settings)[section])[name]
     if get_origin(hint) is tuple:
         return [part.strip() for part in value.split(",") if part.strip()]
@@ -181,7 +189,7 @@ def _parse_value(section: str, name: str, value: str) -> object:
 
 
 def _merge(tree: dict[str, Any], over: Mapping[str, Any]) -> None:
-    """Keeps a section that is no table as it is: the decoder refuses it."""
+    """Merges `over` into the tree. A section that is not a table is kept, so that the decoder refuses it."""
     for section, values in over.items():
         known = tree.setdefault(section, {})
         if isinstance(known, dict) and isinstance(values, dict):
@@ -191,6 +199,7 @@ def _merge(tree: dict[str, Any], over: Mapping[str, Any]) -> None:
 
 
 def _require_safe_listener(server: ServerSettings, has_keys: bool) -> None:
+    """Raises SettingsError for an unusable key, or if other machines could use the server without a key."""
     if server.api_key is not None and not (16 <= len(server.api_key) <= 512 and server.api_key.isprintable()):
         raise SettingsError(
             "ANTIPHON_API_KEY must be 16 to 512 printable characters; make one with: openssl rand -hex 24"
@@ -203,6 +212,7 @@ def _require_safe_listener(server: ServerSettings, has_keys: bool) -> None:
 
 
 def _require_unique_names(models: tuple[ModelSettings, ...]) -> None:
+    """Raises SettingsError if two models have the same name."""
     seen: set[str] = set()
     for model in models:
         if model.name in seen:
@@ -213,13 +223,13 @@ def _require_unique_names(models: tuple[ModelSettings, ...]) -> None:
 
 
 LONGEST_SHOWN = 60
-"""Most characters of a value that a message repeats."""
+"""The most characters of a value that an error message repeats."""
 
 
 def explain(problem: str, tree: Mapping[str, object], cls: type, speller: Callable[[str], str]) -> str:
     """Turns msgspec's error about a tree of settings into a sentence.
 
-    `speller` returns how the user wrote the key at a path.
+    `speller` returns the setting at a path in the notation of the user.
     """
     error = validation_messages.parse_message(problem)
     if name := error.unknown_field:
@@ -232,12 +242,14 @@ def explain(problem: str, tree: Mapping[str, object], cls: type, speller: Callab
 
 
 def suggest_nearest(word: str, known: Iterable[str]) -> str:
-    """The end of a sentence about an unknown word: the nearest known one, if any."""
+    """Returns the end of a sentence about an unknown word. It suggests the nearest known word, and is empty
+    if none is near."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"; did you mean {close[0]}?" if close else ""
 
 
 def _describe_expected(error: validation_messages.ValidationProblem, hint: object) -> str:
+    """Describes the values that a setting accepts, for a message."""
     for part in _iterate_types(hint):
         if get_origin(part) is Literal:
             *others, last = get_args(part)
@@ -249,7 +261,8 @@ def _describe_expected(error: validation_messages.ValidationProblem, hint: objec
 
 
 def _describe_value(tree: Mapping[str, object], path: str) -> str:
-    """Shows the value at a path: short numbers and words as they are, of a key only its type."""
+    """Returns a description of the value at a path for a message. Short numbers and words are shown as they
+    are. Of a key only the type is shown."""
     value = validation_messages.find_value(tree, path)
     if isinstance(value, dict):
         return "a table"
@@ -262,19 +275,21 @@ def _describe_value(tree: Mapping[str, object], path: str) -> str:
 
 
 def _find_type(cls: object, path: str) -> object:
-    """The type at a path."""
+    """Returns the type of the setting at a path."""
     for name, _ in validation_messages.STEP.findall(path):
-        if name:  # an index needs no step: its type is among the parts
+        if name:  # an index needs no step: the item's type is among the parts
             cls = _field_types(cls).get(name)
     return cls
 
 
 def _list_fields(hint: object) -> list[str]:
+    """Returns the names of a structure's fields."""
     return list(_field_types(hint))
 
 
 def _field_types(hint: object) -> dict[str, object]:
-    """The types of a structure's fields by name; empty for any other type."""
+    """Returns the types of a structure's fields by name. The result is empty for a type that is not a
+    structure."""
     found = next((part for part in _iterate_types(hint) if hasattr(part, "__struct_fields__")), None)
     return get_type_hints(found, include_extras=True) if found else {}
 

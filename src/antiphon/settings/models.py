@@ -116,7 +116,7 @@ class HubSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 REPOSITORY = r"^(\*|[A-Za-z0-9_.-]{1,96}/(\*|[A-Za-z0-9_.-]{1,96}))$"
-"""One repository, all repositories of an owner, or all."""
+"""A pattern for one repository, for all repositories of an owner, or for all repositories."""
 
 
 class LoraSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -183,8 +183,8 @@ def assign_models(
 ) -> tuple[AdapterSettings, ...]:
     """Returns the adapters, each with the name of its model. Raises SettingsError.
 
-    `embedding`: names of embedding models, which take no adapter. With None, which models embed is not known
-    yet, and an adapter that names no model stays without one where there are several.
+    `embedding` names the embedding models, which take no adapter. It is None if this is not known yet. Then
+    an adapter that names no model gets none if there are several models.
     """
     names = [model.name for model in models]
     taken = set(names)
@@ -205,6 +205,8 @@ def assign_models(
 def _assign_model(
     adapter: AdapterSettings, models: Sequence[str], embedding: Collection[str]
 ) -> AdapterSettings:
+    """Returns the adapter with the name of its model. Raises SettingsError if no such model takes
+    adapters."""
     bases = [model for model in models if model not in embedding]
     known = ", ".join(bases)
     if not bases or adapter.model in embedding:
@@ -253,9 +255,9 @@ class AliasSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def require_aliases(aliases: Sequence[AliasSettings], served: Collection[str], is_fixed: bool) -> None:
-    """Raises SettingsError for an alias that leads nowhere, or that no caller can use.
+    """Raises SettingsError for an alias whose model does not exist, or that no caller can use.
 
-    `served`: names of models and adapters. `is_fixed`: no adapter can be added while the server runs.
+    `served` names the models and adapters. `is_fixed`: whether no adapter can be added while the server runs.
     """
     names = [alias.name for alias in aliases]
     for at, alias in enumerate(aliases):

@@ -93,14 +93,15 @@ def list_settings(section: str) -> Iterator[tuple[str, str, str, object]]:
 
 
 def with_models(settings: Settings, models: Iterable[ModelSettings]) -> Settings:
-    """The same settings with other models."""
+    """Returns the same settings with other models."""
     return msgspec.structs.replace(settings, models=tuple(models))
 
 
 def with_lora(
     settings: Settings, registry: str, directories: Iterable[str], paths: Mapping[str, str]
 ) -> Settings:
-    """The same settings with other paths of adapters. `paths`: by the adapter's name."""
+    """Returns the same settings with other paths of adapters. `paths` maps each adapter's name to its
+    path."""
     lora = msgspec.structs.replace(settings.lora, registry=registry, directories=tuple(directories))
     adapters = tuple(
         msgspec.structs.replace(adapter, path=paths[adapter.name]) for adapter in settings.adapters
@@ -109,44 +110,43 @@ def with_lora(
 
 
 def with_keys(settings: Settings, store: str, pepper: str, spool: str) -> Settings:
-    """The same settings with another database, pepper and spool."""
+    """Returns the same settings with another database, pepper and spool."""
     keys = msgspec.structs.replace(settings.keys, store=store, pepper=pepper)
     ledger = msgspec.structs.replace(settings.ledger, spool=spool)
     return msgspec.structs.replace(settings, keys=keys, ledger=ledger)
 
 
 def with_assigned_models(settings: Settings, embedding: Collection[str] | None = ()) -> Settings:
-    """The same settings, in which each adapter names its model. `embedding`: as in `assign_models`.
-
-    Raises SettingsError.
-    """
+    """Returns the same settings, in which each adapter names its model. `embedding` has the same meaning as
+    in `assign_models`. Raises SettingsError."""
     return msgspec.structs.replace(
         settings, adapters=assign_models(settings.adapters, settings.models, embedding)
     )
 
 
 def change_model(model: ModelSettings, **values: object) -> ModelSettings:
-    """The same model with other values."""
+    """Returns the same model with other values."""
     return msgspec.structs.replace(model, **values)
 
 
 def dump_model(model: ModelSettings) -> dict[str, object]:
-    """The model's settings by name, as `build_model` takes them."""
+    """Returns the model's settings by name, in the form that `build_model` takes."""
     return msgspec.structs.asdict(model)
 
 
 def encode_settings(settings: Settings) -> bytes:
-    """One line of JSON for a child process. Contains secrets: send it through a pipe."""
+    """Encodes the settings as one line of JSON for a child process. The line contains secrets, so send it
+    through a pipe."""
     return msgspec.json.encode(settings)
 
 
 def decode_settings(line: bytes) -> Settings:
-    """Decodes what `encode_settings` wrote."""
+    """Decodes the line that `encode_settings` returned."""
     return msgspec.json.decode(line, type=Settings)
 
 
 def choose_interpreter(settings: Settings) -> str:
-    """The Python that runs engine hosts."""
+    """Returns the path of the Python interpreter that runs engine hosts."""
     return settings.engine.interpreter or sys.executable
 
 

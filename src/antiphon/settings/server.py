@@ -11,7 +11,7 @@ MIB = 1024 * KIB
 GIB = 1024 * MIB
 
 LONGEST = 31_536_000
-"""Seconds of a year. More is a mistake, and much more is too long for a timer."""
+"""Seconds of a year. A longer time is a mistake, and a much longer one is too long for a timer."""
 
 POSITIVE = Meta(gt=0, le=LONGEST)
 AT_LEAST_ZERO = Meta(ge=0, le=LONGEST)
@@ -145,7 +145,7 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = ()
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        """The settings without the key; what `repr` and logs show."""
+        """Returns the settings without the key. `repr` and logs show this form."""
         values = msgspec.structs.asdict(self)
         return [(name, "***" if name == "api_key" and value else value) for name, value in values.items()]
 
@@ -167,7 +167,7 @@ class LogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address can only be reached from this machine."""
+    """Whether an address can only be reached from this machine. False for an unknown host name."""
     if host == "localhost":
         return True
     try:

@@ -39,7 +39,7 @@ class KeysSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
 
     def __rich_repr__(self) -> list[tuple[str, object]]:
-        """The settings without secrets; what `repr` and logs show."""
+        """Returns the settings without secrets. `repr` and logs show this form."""
         return [("enabled", self.enabled), ("store", "***"), ("pepper", "***" if self.pepper else None)]
 
 
@@ -81,7 +81,8 @@ class LimitsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = 512
 
     def __rich_repr__(self) -> list[tuple[str, object]]:
-        """The settings without the address, which may hold a password; what `repr` and logs show."""
+        """Returns the settings without the address, which can contain a password. `repr` and logs show this
+        form."""
         values = msgspec.structs.asdict(self)
         return [(name, "***" if name == "url" and value else value) for name, value in values.items()]
 
@@ -120,7 +121,7 @@ class LedgerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
-"""Algorithms with a public key: whoever can check a token cannot make one."""
+"""Algorithms with a public key. A server that can check a token cannot make one."""
 
 GROUP = Meta(pattern=r"^.+=[^=:]+:(owner|member|viewer)$")
 ADDRESS = Meta(pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$")
@@ -190,8 +191,8 @@ class OidcSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def require_complete_oidc(oidc: OidcSettings, has_keys: bool) -> None:
-    """Raises SettingsError for single sign-on that cannot work, or whose tokens somebody on the network could
-    forge. `has_keys`: whether keys are on."""
+    """Raises SettingsError if single sign-on cannot work, or if somebody on the network could forge its
+    tokens. `has_keys`: whether keys are on."""
     if oidc.issuer is None:
         if oidc != OidcSettings():
             raise SettingsError(

@@ -1,8 +1,8 @@
 """Metric families, sums over processes, and the page that Prometheus reads.
 
-prometheus-client writes the text, in version 0.0.4 of the format, which every scraper reads. Its own
-counters are not used. Each HTTP process reports its totals. A family's description is also the source of
-the documentation.
+prometheus-client writes the text, in version 0.0.4 of the format, which every scraper reads. The library's
+own counters are not used. Each HTTP process reports its totals. The documentation of the metrics is made from
+the families' descriptions.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 BOUNDS = (*map(str, LATENCY_BOUNDS), "+Inf")
-"""Bounds of buckets on the page."""
+"""Upper bounds of the buckets, as the page shows them."""
 
 
 class MetricKind(StrEnum):
-    """How a family's numbers behave."""
+    """The kinds of metric families."""
 
     COUNTER = "counter"
-    """Only grows, from 0 at the start of its process."""
+    """A number that only grows, from 0 at the start of its process."""
     GAUGE = "gauge"
     HISTOGRAM = "histogram"
-    """Seconds, by bucket."""
+    """Durations in seconds, counted by bucket."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +38,19 @@ class Family:
     name: str
     kind: MetricKind
     description: str
-    """One line: what is counted, in which unit."""
+    """One line that says what is counted, and in which unit."""
     labels: tuple[str, ...] = ()
 
 
 Value = float | Histogram
 
 Series = tuple[Family, Mapping[tuple[str, ...], Value]]
-"""A family with its values, each under the values of the family's labels."""
+"""A family with its values. The key of each value is the values of the family's labels."""
 
 
 def render_page(series: Iterable[Series]) -> str:
     """Renders the page. A family without values is left out."""
-    import prometheus_client  # imported late: it brings a web server, which takes 80 ms
+    import prometheus_client  # imported late: the library imports a web server, which takes 80 ms
 
     metrics = [_build_metric(prometheus_client.Metric, *each) for each in series if each[1]]
     return prometheus_client.generate_latest(_Page(metrics)).decode()
@@ -58,7 +58,7 @@ def render_page(series: Iterable[Series]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """The interface of the library's registries."""
+    """The interface of the library's registries, as the library expects it."""
 
     metrics: "list[Metric]"
 
@@ -67,6 +67,7 @@ class _Page:
 
 
 def _build_metric(kind: "type[Metric]", family: Family, values: Mapping[tuple[str, ...], Value]) -> "Metric":
+    """Converts a family and its values to a metric of the library."""
     metric = kind(family.name.removesuffix("_total"), family.description, family.kind)
     for labelled, value in values.items():
         labels = dict(zip(family.labels, labelled, strict=True))
@@ -87,7 +88,7 @@ MODEL = "model"
 Number = int | float | Histogram
 
 Sums = dict[str, dict[tuple[str, ...], Number]]
-"""Value of each series by its labels, by the name of its family."""
+"""The value of each series by its labels, for each family's name."""
 
 
 @dataclass(slots=True)
@@ -95,9 +96,9 @@ class Totals:
     """The totals of one process, or of several together."""
 
     counts: Sums = field(default_factory=dict)
-    """Only grow."""
+    """Sums that only grow. They stay valid after their process has ended."""
     gauges: Sums = field(default_factory=dict)
-    """Valid while their process lives."""
+    """Values that are valid only while their process runs."""
 
     @staticmethod
     def from_series(series: Iterable[Series]) -> "Totals":
@@ -109,14 +110,16 @@ class Totals:
         return totals
 
     def add(self, more: "Totals", lives: bool = True) -> None:
-        """Adds totals of another process. `lives`: whether its gauges are still valid."""
+        """Adds the totals of another process. `lives`: whether that process still runs, so that its gauges
+        are valid."""
         _add(self.counts, more.counts)
         if lives:
             _add(self.gauges, more.gauges)
 
 
 def sum_series(own: Iterable[Series], others: Totals, is_served: Callable[[str], bool]) -> Iterator[Series]:
-    """Adds the totals of others to this process's series, for models that are served."""
+    """Yields this process's series, with the totals of the other processes added. The totals of models that
+    this server does not serve are not added."""
     for family, values in own:
         more = others.gauges if family.kind is MetricKind.GAUGE else others.counts
         place = family.labels.index(MODEL) if MODEL in family.labels else None
@@ -131,6 +134,7 @@ def sum_series(own: Iterable[Series], others: Totals, is_served: Callable[[str],
 
 
 def _add(sums: Sums, more: Sums) -> None:
+    """Adds the values of `more` to `sums` in place."""
     for family, series in more.items():
         held = sums.setdefault(family, {})
         for labels, value in series.items():
@@ -138,6 +142,7 @@ def _add(sums: Sums, more: Sums) -> None:
 
 
 def _add_values(one: Number, other: Number) -> Number:
+    """Returns the sum of two numbers or of two histograms. Raises TypeError for one of each."""
     if isinstance(one, Histogram) and isinstance(other, Histogram):
         return Histogram(tuple(map(int.__add__, one.counts, other.counts)), one.total + other.total)
     if isinstance(one, Histogram) or isinstance(other, Histogram):
@@ -149,18 +154,22 @@ PREFIX = "antiphon_engine_"
 
 
 def _family(name: str, kind: MetricKind, says: str, *more: str) -> Family:
+    """Declares a family of engines. Its labels are the model and `more`."""
     return Family(PREFIX + name, kind, says, ("model", *more))
 
 
 def _gauge(name: str, says: str, *more: str) -> Family:
+    """Declares a gauge of engines."""
     return _family(name, MetricKind.GAUGE, says, *more)
 
 
 def _counter(name: str, says: str, *more: str) -> Family:
+    """Declares a counter of engines."""
     return _family(name, MetricKind.COUNTER, says, *more)
 
 
 def _histogram(name: str, says: str) -> Family:
+    """Declares a histogram of engines."""
     return _family(name, MetricKind.HISTOGRAM, says)
 
 
@@ -221,7 +230,8 @@ FAMILIES = (UP, *(family for family, _ in (*MEASURES, *ADAPTER_MEASURES)))
 
 
 def list_series(loads: Mapping[str, Load | None], up: Mapping[str, bool]) -> Iterator[Series]:
-    """Yields the series of all engines. `loads` and `up` are by model; a load is None where none is known."""
+    """Yields the series of all engines. `loads` and `up` map each model's name to its value. A load is None
+    if it is not known."""
     yield UP, {(model,): int(there) for model, there in up.items()}
     known = {model: load for model, load in loads.items() if load is not None}
     for family, measure in MEASURES:

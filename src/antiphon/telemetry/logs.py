@@ -18,17 +18,17 @@ from typing import Literal
 LOGGER = logging.getLogger("antiphon")
 
 FIELDS = "antiphon_fields"
-"""Attribute of a LogRecord that carries the values."""
+"""The attribute of a LogRecord that contains the values."""
 
 
 _BLANK = vars(logging.LogRecord(LOGGER.name, logging.INFO, "", 0, "", (), None))
-"""The attributes that all records share. They are computed once, since this takes half the time of a
-record."""
+"""The attributes that all records share. They are computed once, since computing them takes half the time of
+a record."""
 
 
 def record(event: str, level: int = logging.INFO, **values: object) -> None:
-    """Writes one record, unless its level is off. It does not record the source line, which would need a walk
-    of the stack."""
+    """Writes one record, unless its level is off. The record has no source line, because finding the line
+    would need a walk of the stack."""
     if LOGGER.isEnabledFor(level):
         line = logging.LogRecord.__new__(logging.LogRecord)
         now = time.time()
@@ -43,7 +43,7 @@ def record(event: str, level: int = logging.INFO, **values: object) -> None:
 
 
 def record_loop_failure(_: asyncio.AbstractEventLoop, failure: Mapping[str, object]) -> None:
-    """Logs an exception that nothing else in the event loop handles, by type and place."""
+    """Logs an exception that no other code in the event loop handles, by its type and place."""
     problem = failure.get("exception")
     place = describe_exception(problem) if isinstance(problem, BaseException) else None
     record("event_loop_failure", logging.ERROR, reason=failure.get("message"), problem=place)
@@ -74,7 +74,7 @@ class JsonFormatter(PlaceFormatter):
 
 
 class TextFormatter(PlaceFormatter):
-    """Formats a record as `time level event name=value ...`. Values with other than plain characters are in
+    """Formats a record as `time level event name=value ...`. A value with special characters is written in
     JSON notation."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -92,6 +92,7 @@ _encode = json.JSONEncoder(default=str).encode
 
 
 def _plain(value: object) -> str:
+    """Formats a value for a text record. Text with special characters is written in JSON notation."""
     if isinstance(value, str):
         text = value
     elif type(value) in (int, float):
@@ -105,18 +106,20 @@ def _plain(value: object) -> str:
 
 
 def _timestamp(created: float) -> str:
+    """Formats a Unix time in UTC, with milliseconds."""
     whole = int(created)
     return f"{_spell_second(whole)}.{int(created * 1000) % 1000:03d}Z"
 
 
 @lru_cache(maxsize=1)
 def _spell_second(second: int) -> str:
+    """Formats a Unix second in UTC."""
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
 
 
 def configure(level: str, form: Literal["text", "json"]) -> None:
-    """Sends the records of every logger to standard error in one format. Thread and process are not looked
-    up, since no format shows them."""
+    """Writes the records of every logger to standard error in one format. Turns off the lookup of thread and
+    process, since no format shows them."""
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
@@ -133,7 +136,8 @@ UNKNOWN = "(unknown)"
 
 
 def cut_unknown_path(path: str | None, names: Iterable[Set[str]]) -> str | None:
-    """Cuts a field's path before the first unknown name, since a caller may have written it."""
+    """Returns a field's path, cut before the first unknown name, since a caller may have written that
+    name."""
     if path is None:
         return None
     known, found = tuple(names), []
@@ -146,11 +150,12 @@ def cut_unknown_path(path: str | None, names: Iterable[Set[str]]) -> str | None:
 
 
 def describe_exception(problem: BaseException) -> str:
-    """The type and place of an exception, without its message, which may contain a prompt."""
+    """Returns the type and place of an exception. The message is left out, since it may contain a prompt."""
     stack = traceback.extract_tb(problem.__traceback__)
     places = " < ".join(f"{_short(frame.filename)}:{frame.lineno} {frame.name}" for frame in reversed(stack))
     return f"{type(problem).__name__} at {places}"
 
 
 def _short(filename: str) -> str:
+    """Returns the part of a path below `site-packages` or `src`."""
     return re.sub(r"^.*/(?:site-packages|src)/", "", filename)

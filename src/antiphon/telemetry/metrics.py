@@ -1,9 +1,9 @@
 """Counts and times what this process does: requests by route, generations by model. The counters are in
-memory; `Totals` adds those of several processes.
+memory; `Totals` adds the counters of several processes.
 
-Labels are names from the settings and the code, and names of loaded adapters, which are removed after the
-unload. So the number of series is bounded. No label contains other text of a caller, an identity or a
-message.
+Labels are names from the settings and the code, and names of loaded adapters. The labels of an adapter are
+removed after it is unloaded, so the number of series is bounded. No label contains other text of a caller, an
+identity or a message.
 """
 
 from collections import Counter, defaultdict
@@ -156,10 +156,12 @@ class Metrics:
     """Unloaded models with generations still in progress."""
 
     def begin_generation(self, model: str) -> None:
+        """Counts a generation that starts."""
         self.leaving.discard(model)
         self.running[model] += 1
 
     def end_generation(self, generation: Generation) -> None:
+        """Counts a generation that ended, and removes the series of an unloaded model."""
         model = generation.model
         self.running[model] -= 1
         self._count(generation, model)
@@ -181,6 +183,7 @@ class Metrics:
                 del ended[labels]
 
     def _count(self, generation: Generation, model: str) -> None:
+        """Adds the figures of a generation to the model's counters."""
         self.ended[model, generation.status] += 1
         self.prompt_tokens[model] += generation.prompt_tokens
         self.completion_tokens[model] += generation.completion_tokens
@@ -196,7 +199,7 @@ class Metrics:
         self.prompt_tokens[model] += tokens
 
     def count_refusal(self, subject: str, measure: str, window: str | None) -> None:
-        """Counts a request that a limit refused. `window`: None for a limit of concurrent requests."""
+        """Counts a request that a limit refused. `window` is None for a limit of concurrent requests."""
         self.refusals[subject, measure, window or "at once"] += 1
 
     def add_cost(self, model: str, currency: str, cost: int) -> None:
@@ -204,7 +207,7 @@ class Metrics:
         self.cost[model, currency] += cost
 
     def count_answer(self, route: str, status: str, seconds: float) -> None:
-        """Counts a request that ended."""
+        """Counts a request that ended, with its status and duration."""
         self.requests[route, status] += 1
         self.request_seconds[route].add(seconds)
 
@@ -225,8 +228,10 @@ class Metrics:
 
 
 def _by_type(**counted: Counter[str]) -> dict[tuple[str, ...], Value]:
+    """Returns counters as the values of one family. The labels are the model and the name of the counter."""
     return {(model, name): count for name, counts in counted.items() for model, count in counts.items()}
 
 
 def _histograms(times: dict[str, Timer]) -> dict[tuple[str, ...], Value]:
+    """Returns the histograms of timers, each under its label."""
     return {(label,): each.histogram() for label, each in times.items()}

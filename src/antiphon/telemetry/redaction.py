@@ -14,12 +14,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from antiphon.domain.tenancy import Redaction
 
 MAX_DEPTH = 60
-"""Nesting depth of JSON up to which values are searched; deeper ones are removed."""
+"""The nesting depth of JSON up to which values are searched. Deeper values are removed."""
 
 CUT = " [cut]"
 """The mark at the end of a text that was cut."""
 PIECE = 8 << 10
-"""Characters of one piece; up to twice as many if no border is found."""
+"""The number of characters of one piece. A piece has up to twice as many if no border is found."""
 BORDER = re.compile(r"[^\w.%+@:()/ -]|(?<=[^\W\d]) ")
 """A border between pieces: no pattern matches across it."""
 
@@ -44,8 +44,8 @@ PATTERNS: Mapping[Redaction, re.Pattern[str]] = {
 
 
 def redact(text: str, kinds: Collection[Redaction], most: int = sys.maxsize) -> str:
-    """Replaces each finding by a mark such as `[email]`. A text longer than `most` characters is cut soon
-    after them, at a border."""
+    """Replaces each finding by a mark such as `[email]`. A text longer than `most` characters is cut at a
+    border soon after that many characters."""
     done: list[str] = []
     at = 0
     for piece in _split_pieces(text):
@@ -57,6 +57,7 @@ def redact(text: str, kinds: Collection[Redaction], most: int = sys.maxsize) -> 
 
 
 def _redact_piece(text: str, kinds: Collection[Redaction]) -> str:
+    """Replaces each finding of the kinds in one piece."""
     for kind, pattern in PATTERNS.items():
         if kind in kinds:
             text = pattern.sub(_make_replacement(kind), text)
@@ -65,7 +66,7 @@ def _redact_piece(text: str, kinds: Collection[Redaction]) -> str:
 
 def redact_json(text: str, kinds: Collection[Redaction], most: int = sys.maxsize) -> str:
     """Redacts every string in a JSON text, also the names of fields. Text that is not JSON is redacted as a
-    whole. The result has at most `most` characters, and then the mark of a cut."""
+    whole. If the result is longer than `most` characters, it is cut there and gets the mark of a cut."""
     try:
         parsed = json.loads(text)
     except (ValueError, RecursionError):
@@ -82,7 +83,7 @@ class JsonRedactor:
         self._left = most
 
     def redact_value(self, value: object, depth: int) -> object:
-        """Returns the redacted value. `depth`: levels of nesting that may follow."""
+        """Returns the redacted value. `depth` is the number of nested levels that are still allowed."""
         self._left -= 1
         if self._left < 0:
             return CUT
@@ -99,6 +100,7 @@ class JsonRedactor:
         }
 
     def _redact_text(self, text: str) -> str:
+        """Redacts one string, and subtracts its length from the room that is left."""
         if self._left < 0:
             return CUT
         redacted = redact(text, self._kinds, self._left)
@@ -107,6 +109,7 @@ class JsonRedactor:
 
 
 def _split_pieces(text: str) -> Iterator[str]:
+    """Yields the text in pieces, split at borders where there are some."""
     at = 0
     while at < len(text):
         border = BORDER.search(text, at + PIECE, at + 2 * PIECE)
@@ -127,12 +130,13 @@ def _cut(parts: Iterable[str], most: int) -> str:
 
 
 def _make_replacement(kind: Redaction) -> Callable[[re.Match[str]], str]:
+    """Returns a function for `re.sub`, which returns the mark or, if the check fails, the finding itself."""
     mark, is_one = f"[{kind}]", CHECKS.get(kind)
     return lambda found: mark if is_one is None or is_one(found[0]) else found[0]
 
 
 def _is_address(text: str) -> bool:
-    """Whether the text is an IP address, and not a time of day or a version."""
+    """Whether the text is an IP address. A time of day or a version is none."""
     try:
         return bool(ipaddress.ip_address(text))
     except ValueError:
@@ -152,4 +156,4 @@ CHECKS: Mapping[Redaction, Callable[[str], bool]] = {
     Redaction.CARD: _is_card,
     Redaction.ADDRESS: _is_address,
 }
-"""Further checks of what a pattern found, by kind."""
+"""Further checks of the texts that a pattern found, by kind."""

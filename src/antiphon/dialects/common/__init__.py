@@ -1,1 +1,2 @@
-"""What several products share: field tables, strict JSON, wire types, decoding, encoding, and endpoints."""
+"""Code that several dialects share: field tables, strict JSON, wire types, decoding, encoding, and
+endpoints."""

@@ -66,27 +66,28 @@ class ChunkBuilder(Protocol[Part]):
     """Builds the chunks of a stream."""
 
     prefix: str
-    """Prefix of the answer's id."""
+    """The prefix of the answer's id."""
     prompts_apart: bool
-    """Whether each choice contains the prompt's token ids, instead of the chunk."""
+    """Whether the prompt's token ids are in each choice, and not in the chunk."""
 
     def build_opening(self, choice: int, content: str | None = "") -> Part | None:
-        """The first part of a choice. `content`: None if a call or reasoning comes first."""
+        """Builds the first part of a choice; None if the format needs no opening. `content` is None if a call
+        or reasoning comes first."""
 
     def build_text(self, choice: int, text: str, scores: Scores = ()) -> Part:
-        """More text of a choice."""
+        """Builds a part with more text of a choice."""
 
     def build_reasoning(self, choice: int, text: str, scores: Scores = ()) -> Part:
-        """More reasoning of a choice."""
+        """Builds a part with more reasoning of a choice."""
 
     def build_call(self, event: ToolCallStarted | ToolCallDelta) -> Part:
-        """The beginning of a call, or more of its arguments."""
+        """Builds the part that begins a call, or that adds to the call's arguments."""
 
     def build_closing(self, choice: int, reason: FinishReason, scores: Scores = ()) -> Part:
-        """The end of a choice."""
+        """Builds the last part of a choice."""
 
     def build_chunk(self, names: MetaFields, choices: list[Part], usage: MaybeUsage) -> msgspec.Struct:
-        """One event of the stream."""
+        """Builds one event of the stream."""
 
 
 class BaseChatChunkBuilder(Generic[Part]):
@@ -98,10 +99,11 @@ class BaseChatChunkBuilder(Generic[Part]):
     def build_part(
         self, choice: int, delta: Delta, scores: Scores = (), reason: FinishReason | None = None
     ) -> Part:
-        """One choice's part of a chunk."""
+        """Builds a part with this delta."""
         raise NotImplementedError
 
     def build_opening(self, choice: int, content: str | None = "") -> Part:
+        """Builds the part with the assistant's role."""
         return self.build_part(choice, Delta(role="assistant", content=content, refusal=None))
 
     def build_text(self, choice: int, text: str, scores: Scores = ()) -> Part:
@@ -119,6 +121,7 @@ class BaseChatChunkBuilder(Generic[Part]):
         return self.build_part(event.choice, Delta(tool_calls=[call]), event.scores)
 
     def build_closing(self, choice: int, reason: FinishReason, scores: Scores = ()) -> Part:
+        """Builds the part with the finish reason."""
         return self.build_part(choice, Delta(), scores, reason)
 
 
@@ -128,7 +131,7 @@ class ChatChunkBuilder(BaseChatChunkBuilder[ChatChunkChoice]):
     prefix = CHAT_PREFIX
 
     def __init__(self, spell: TokenSpelling = spell_by_text) -> None:
-        """`spell`: how log-probabilities name tokens."""
+        """`spell` names tokens in log-probabilities."""
         self._spell = spell
 
     def build_part(
@@ -152,24 +155,27 @@ class BaseTextChunkBuilder(Generic[Part]):
     def build_part(
         self, choice: int, text: str, scores: Scores = (), reason: FinishReason | None = None
     ) -> Part:
-        """One choice's part of a chunk."""
+        """Builds a part with this text."""
         raise NotImplementedError
 
     def build_opening(self, choice: int, content: str | None = "") -> Part | None:
+        """Returns None, because a text completion has no opening."""
         return None
 
     def build_text(self, choice: int, text: str, scores: Scores = ()) -> Part:
         return self.build_part(choice, text, scores)
 
     def build_reasoning(self, choice: int, text: str, scores: Scores = ()) -> Part:
-        """Reasoning as text. The answer to a raw prompt is not parsed for reasoning."""
+        """Builds a part with reasoning as text. The server does not parse the answer to a raw prompt for
+        reasoning."""
         return self.build_part(choice, text, scores)
 
     def build_call(self, event: ToolCallStarted | ToolCallDelta) -> Part:
-        """A text completion has no tools, so none is called."""
+        """Builds an empty part. A text completion has no tools, so the model calls none."""
         return self.build_part(event.choice, "")
 
     def build_closing(self, choice: int, reason: FinishReason, scores: Scores = ()) -> Part:
+        """Builds the part with the finish reason."""
         return self.build_part(choice, "", scores, reason)
 
 
@@ -179,7 +185,7 @@ class TextChunkBuilder(BaseTextChunkBuilder[TextChoice]):
     prefix = TEXT_PREFIX
 
     def __init__(self, ranked: bool, spell: TokenSpelling = spell_by_text) -> None:
-        """`ranked`: whether the likeliest tokens are listed. `spell`: how log-probabilities name tokens."""
+        """`ranked`: whether the likeliest tokens are listed. `spell` names tokens in log-probabilities."""
         self._ranked = ranked
         self._spell = spell
 
@@ -203,10 +209,12 @@ _SPLIT = _encode(SPLIT)
 
 
 class OpenAIStreamEncoder(Generic[Part]):
-    """Encodes one stream: events as data lines, the usage in a chunk without choices, and the end.
+    """Encodes one stream: events as data lines, then the usage in a chunk without choices, then the end of
+    the stream.
 
-    If a model can call tools, the opening of a choice waits for its first event, because a choice that only
-    calls has no content. If each chunk also contains token ids or the usage, no bytes are encoded ahead.
+    If a model can call tools, the encoder delays the opening of a choice until the choice's first event. The
+    reason is that a choice of calls alone has no content. If each chunk also contains token ids or the usage,
+    no bytes are encoded ahead.
     """
 
     def __init__(self, form: ChunkBuilder[Part], head: ResponseMeta, call: GenerationCall) -> None:
@@ -229,11 +237,13 @@ class OpenAIStreamEncoder(Generic[Part]):
         """Choices that have no content and no call so far."""
 
     def encode(self, event: Event) -> bytes:
+        """Encodes one event, after the parts that must precede it."""
         if self._may_call and isinstance(event, events.Delta | Finished):
             return self._encode_before(event) + self._encode_event(event)
         return self._encode_event(event)
 
     def _encode_event(self, event: Event) -> bytes:
+        """Encodes one event alone."""
         match event:
             case TextDelta() if self._is_plain and not event.scores:
                 before, after = self._surroundings.get(event.choice) or self._split_chunk(event.choice)
@@ -263,13 +273,13 @@ class OpenAIStreamEncoder(Generic[Part]):
                 return b""
 
     def encode_finish(self, event: Finished) -> bytes:
-        """The end of one choice."""
+        """Encodes the end of one choice."""
         return self._encode_part(
             event, self._builder.build_closing(event.choice, event.reason, event.scores or ())
         )
 
     def encode_usage(self, usage: Usage) -> bytes:
-        """The usage after all choices."""
+        """Encodes the usage after all choices."""
         return self._encode_chunk([], build_usage(usage)) if self._include_usage else b""
 
     def end(self) -> bytes:
@@ -279,13 +289,14 @@ class OpenAIStreamEncoder(Generic[Part]):
         return b"data: %b\n\n" % encode_error(error)
 
     def _split_chunk(self, choice: int) -> tuple[bytes, bytes]:
+        """Returns and caches the bytes of a chunk before and after the choice's text."""
         before, after = self._encode_chunk([self._builder.build_text(choice, SPLIT)]).rsplit(_SPLIT, 1)
         self._surroundings[choice] = before, after
         return before, after
 
     def _encode_before(self, event: events.Delta | Finished) -> bytes:
-        """What must precede an event if tools can be called: the opening of the choice, and empty content at
-        the end of a choice without text and calls."""
+        """Encodes the parts that must precede an event if tools can be called. These are the opening of the
+        choice, and empty content at the end of a choice without text and calls."""
         choice, opened = event.choice, b""
         if choice in self._unopened:
             self._unopened.discard(choice)
@@ -303,7 +314,7 @@ class OpenAIStreamEncoder(Generic[Part]):
         )
 
     def _encode_opening(self, choice: int, content: str | None = "") -> bytes:
-        """The opening of a choice, with the prompt's token ids if they are wanted."""
+        """Encodes the opening of a choice, with the prompt's token ids if the caller wants them."""
         opening = self._builder.build_opening(choice, content)
         if not self._sends_ids:
             return b"" if opening is None else self._encode_chunk([opening])
@@ -315,12 +326,14 @@ class OpenAIStreamEncoder(Generic[Part]):
         return self._encode_chunk([replace_fields(part, token_ids=())], **(told if first else {}))
 
     def _encode_part(self, event: events.Delta | Finished, part: Part) -> bytes:
+        """Encodes a chunk with one part, and adds the event's tokens to the usage and the part if wanted."""
         if self._sends_running_usage:
             made = self._usage.completion_tokens + event.tokens
             self._usage = msgspec.structs.replace(self._usage, completion_tokens=made)
         return self._encode_chunk([replace_fields(part, token_ids=event.ids) if self._sends_ids else part])
 
     def _encode_chunk(self, choices: list[Part], usage: UsageShape | None = None, **more: object) -> bytes:
+        """Encodes one chunk as a data line."""
         if self._sends_running_usage and usage is None:
             usage = build_usage(self._usage)
         chunk = self._builder.build_chunk(self._meta, choices, usage if self._include_usage else UNSET)
@@ -333,5 +346,5 @@ def allows_calls(prompt: Prompt) -> bool:
 
 
 def replace_fields(struct: T, **values: object) -> T:
-    """A copy with these fields changed."""
+    """Returns a copy of the struct with other values of these fields."""
     return msgspec.structs.replace(struct, **values)  # type: ignore[type-var]

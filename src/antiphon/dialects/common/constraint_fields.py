@@ -19,16 +19,17 @@ from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.errors import InvalidValue, MissingParameter
 
 JSON = frozenset({ConstraintKind.JSON_OBJECT, ConstraintKind.JSON_SCHEMA})
-"""Kinds for which a whitespace pattern has a meaning."""
+"""Kinds of constraints to which a whitespace pattern can apply."""
 
 EMPTY = (StructuredOutputs(), StructuredOutputs(json_object=False))
-"""Values that constrain nothing."""
+"""Values of structured_outputs that constrain nothing."""
 
 UNSHOWN = ("name", "description")
-"""Parts of a named schema that are meant for the model. The model is shown neither."""
+"""Parts of a named schema that are meant for the model. The server does not show them to the model."""
 
 LARGEST_SOURCE = 262_144
-"""Characters of a schema that is read here. Larger ones are refused by the checker."""
+"""The most characters of a schema that this module reads. The checker of constraints refuses larger
+schemas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ NO_CONSTRAINT_FIELDS = (None,) * 7
 
 
 def read_constraint(wire: CommonRequest, strict: bool = False) -> RelaxedConstraint:
-    """The constraint of each choice. With `strict`, every schema keyword must be enforced. Raises
+    """Reads the constraint of each choice. `strict`: every schema keyword must be enforced. Raises
     InvalidValue if two fields ask for a constraint."""
     if _get_constraint_fields(wire) == NO_CONSTRAINT_FIELDS:
         return UNCONSTRAINED
@@ -77,7 +78,8 @@ def read_constraint(wire: CommonRequest, strict: bool = False) -> RelaxedConstra
 
 
 def read_response_format(asked: ResponseFormat | None, strict: bool = False) -> Iterator[RelaxedConstraint]:
-    """The constraint of a response format, if it has one. Raises a RequestError."""
+    """Yields the constraint of a response format, if it has one. `strict`: every schema keyword must be
+    enforced. Raises a RequestError."""
     if asked is None:
         return
     where = "response_format"
@@ -101,7 +103,7 @@ def read_response_format(asked: ResponseFormat | None, strict: bool = False) -> 
 
 
 def list_unread_fields(asked: NamedSchema | str | None) -> tuple[str, ...]:
-    """The fields of `response_format.json_schema` that were sent and have no effect."""
+    """Lists the fields of `response_format.json_schema` that were sent and have no effect."""
     if not isinstance(asked, NamedSchema):
         return ()
     return tuple(
@@ -110,12 +112,14 @@ def list_unread_fields(asked: NamedSchema | str | None) -> tuple[str, ...]:
 
 
 def _read_guided(wire: CommonRequest, strict: bool) -> Iterator[RelaxedConstraint]:
+    """Yields the constraints of the guided_* fields."""
     if wire.guided_json is not None:
         yield _read_schema(wire.guided_json, "guided_json", strict)
     yield from _read_texts(wire.guided_regex, wire.guided_choice, wire.guided_grammar, "guided_")
 
 
 def _read_structured(asked: StructuredOutputs | None, strict: bool) -> Iterator[RelaxedConstraint]:
+    """Yields the constraints of structured_outputs. Raises InvalidValue if it constrains nothing."""
     if asked is None:
         return
     where = "structured_outputs."
@@ -135,6 +139,7 @@ def _read_structured(asked: StructuredOutputs | None, strict: bool) -> Iterator[
 def _read_texts(
     regex: str | None, choice: list[str] | None, grammar: str | None, where: str
 ) -> Iterator[RelaxedConstraint]:
+    """Yields the constraints of a regular expression, a choice of texts, and a grammar."""
     if regex is not None:
         yield RelaxedConstraint(Constraint(ConstraintKind.REGEX, regex, field=f"{where}regex"))
     if choice is not None:
@@ -145,13 +150,14 @@ def _read_texts(
 
 
 def build_grammar(text: str, field: str) -> Constraint:
-    """A grammar in llama.cpp's notation, or otherwise in Lark's."""
+    """Builds a constraint from a grammar. The grammar has llama.cpp's notation, or Lark's if it does not look
+    like llama.cpp's."""
     return Constraint(ConstraintKind.GBNF if "::=" in text else ConstraintKind.LARK, text, field=field)
 
 
 def _read_schema(given: dict[str, Any] | bool | str, field: str, strict: bool) -> RelaxedConstraint:
-    """The constraint of a schema: unchanged if all of it must be enforced, otherwise without the keywords
-    that cannot be."""
+    """Builds the constraint of a schema. With `strict`, or if it is very large, the schema stays unchanged.
+    Otherwise the keywords that cannot be enforced are removed."""
     source = given if isinstance(given, str) else _dump_json(given, field)
     if strict or len(source) > LARGEST_SOURCE:
         return RelaxedConstraint(Constraint(ConstraintKind.JSON_SCHEMA, source, field=field))
@@ -161,6 +167,7 @@ def _read_schema(given: dict[str, Any] | bool | str, field: str, strict: bool) -
 
 
 def _dump_json(value: object, field: str) -> str:
+    """Returns the value as JSON. Raises InvalidValue if it is nested too deeply."""
     try:
         return json.dumps(value)
     except RecursionError:
@@ -168,7 +175,7 @@ def _dump_json(value: object, field: str) -> str:
 
 
 def _read_whitespace(wire: CommonRequest) -> tuple[str | None, str]:
-    """The whitespace pattern and its field. Raises InvalidValue if two fields have one."""
+    """Returns the whitespace pattern and its field. Raises InvalidValue if two fields have one."""
     structured, usual = wire.structured_outputs, "guided_whitespace_pattern"
     if structured is None or structured.whitespace_pattern is None:
         return wire.guided_whitespace_pattern, usual
@@ -179,16 +186,16 @@ def _read_whitespace(wire: CommonRequest) -> tuple[str | None, str]:
 
 
 MOST_RELAXED = 32
-"""Most keywords that a response header names."""
+"""The most keywords that a response header names."""
 
 
 def name_keywords(field: str, keywords: Sequence[str]) -> tuple[str, ...]:
-    """The names of a schema's keywords, each after the schema's field."""
+    """Names a schema's keywords, each after the schema's field."""
     return tuple(f"{field}: {sanitize_key(name)}" for name in keywords)
 
 
 def shorten_names(names: Sequence[str]) -> tuple[str, ...]:
-    """The names that fit a response header, and how many more there are."""
+    """Returns as many names as fit a response header, and then the number of names that are left out."""
     if len(names) <= MOST_RELAXED:
         return tuple(names)
     return (*names[:MOST_RELAXED], f"and {len(names) - MOST_RELAXED} more")

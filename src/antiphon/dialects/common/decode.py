@@ -26,13 +26,13 @@ from antiphon.domain.request import GenerationRequest, Output, Prompt, RawPrompt
 from antiphon.errors import InvalidValue
 
 TEXT_MAX_TOKENS = 16
-"""OpenAI's default for text completions."""
+"""OpenAI's default of max_tokens for text completions."""
 
 
 def build_chat_call(
     wire: ChatCompletionRequest, ignored: tuple[str, ...] = (), strict: bool = False
 ) -> GenerationCall:
-    """Decodes a chat of any dialect. Raises a RequestError."""
+    """Builds the call of a chat of any dialect. Raises a RequestError."""
     if None is not wire.max_completion_tokens != wire.max_tokens is not None:
         raise InvalidValue(
             "max_tokens and max_completion_tokens differ; send one of them", param="max_completion_tokens"
@@ -68,7 +68,7 @@ def build_chat_call(
 def build_text_call(
     wire: CompletionRequest, ignored: tuple[str, ...] = (), strict: bool = False
 ) -> GenerationCall:
-    """Decodes a text completion of any dialect. Raises a RequestError."""
+    """Builds the call of a text completion of any dialect. Raises a RequestError."""
     if wire.max_tokens == 0 and not wire.echo:
         raise InvalidValue(
             "max_tokens must be at least 1; 0 is taken with echo: true, to score a prompt", param="max_tokens"
@@ -91,7 +91,8 @@ def build_text_call(
 
 
 def _read_best_of(wire: CommonRequest) -> int | None:
-    """The number of candidates. Raises InvalidValue for an impossible one."""
+    """Returns the number of candidates; None if no ranking is needed. Raises InvalidValue for an impossible
+    number."""
     if not wire.best_of:
         return None
     if wire.best_of < (wire.n or 1):
@@ -108,7 +109,7 @@ def _read_best_of(wire: CommonRequest) -> int | None:
 
 
 class TokenOptions(TypedDict):
-    """Options of both endpoints about tokens of choices and prompts."""
+    """Options of chats and text completions about the tokens of choices and prompts."""
 
     include_stop: bool
     show_special: bool
@@ -121,7 +122,7 @@ class TokenOptions(TypedDict):
 
 
 def _read_token_options(wire: CommonRequest) -> TokenOptions:
-    """Raises InvalidValue."""
+    """Reads the options about tokens. Raises InvalidValue."""
     if wire.prompt_logprobs is not None and wire.stream:
         raise InvalidValue(
             "prompt_logprobs are given in a whole answer only; leave out stream", param="prompt_logprobs"
@@ -147,7 +148,8 @@ def _read_token_options(wire: CommonRequest) -> TokenOptions:
 
 
 def _read_logprob_token_ids(wire: CommonRequest) -> tuple[int, ...]:
-    """The tokens whose log-probabilities are wanted, without repetitions. Raises InvalidValue."""
+    """Returns the tokens whose log-probabilities the caller wants, without repetitions. Raises
+    InvalidValue."""
     if wire.logprob_token_ids is None:
         return ()
     if wire.max_tokens == 0:
@@ -160,6 +162,7 @@ def _read_logprob_token_ids(wire: CommonRequest) -> tuple[int, ...]:
 
 
 def _read_stops(wire: CommonRequest) -> tuple[str, ...]:
+    """Returns the stop texts."""
     return (wire.stop,) if isinstance(wire.stop, str) else tuple(wire.stop or ())
 
 
@@ -170,6 +173,8 @@ def _build_call(
     ignored: tuple[str, ...],
     relaxed: tuple[str, ...],
 ) -> GenerationCall:
+    """Builds the call. Raises InvalidValue for too many prompts times choices, and for stream_options without
+    a stream."""
     each = output.best_of or output.choices
     if len(prompts) * each > MAX_SEQUENCES:
         many = "best_of" if output.best_of else "n"
@@ -212,7 +217,8 @@ def _build_call(
 
 
 def _read_stream_options(options: StreamOptions) -> tuple[bool, bool]:
-    """Whether a stream contains the usage at its end, and in each chunk. Raises InvalidValue."""
+    """Returns two flags: whether a stream contains the usage at its end, and whether each chunk contains it.
+    Raises InvalidValue."""
     if options.continuous_usage_stats and not options.include_usage:
         raise InvalidValue(
             "continuous_usage_stats is taken only together with include_usage: true",
@@ -222,7 +228,8 @@ def _read_stream_options(options: StreamOptions) -> tuple[bool, bool]:
 
 
 def _build_raw_prompts(prompt: str | list[Any], special: bool) -> tuple[RawPrompt, ...]:
-    """One prompt for a text or a list of ids. For a list of texts or of id lists, one prompt each."""
+    """Builds one prompt from a text or a list of ids. Builds one prompt per item from a list of texts or of
+    id lists."""
     if isinstance(prompt, str):
         return (RawPrompt(text=prompt, add_special=special),)
     kinds = set(map(type, prompt))
@@ -242,6 +249,7 @@ def _build_raw_prompts(prompt: str | list[Any], special: bool) -> tuple[RawPromp
 
 
 def _build_token_prompt(tokens: list[int], where: str) -> RawPrompt:
+    """Builds a prompt of token ids. Raises InvalidValue for an empty list."""
     if not tokens:
         raise InvalidValue(f"{where} is empty; send at least one token id", param=where)
     return RawPrompt(tokens=tuple(tokens))

@@ -1,7 +1,8 @@
 """Encodes buffered answers, log-probabilities and errors in OpenAI's form.
 
-A chat has its log-probabilities as a list of entries, a text as parallel arrays; those of a prompt have
-vLLM's form. Lists are encoded in blocks, because objects take several times as much memory as JSON.
+The log-probabilities of a chat are a list of entries, and those of a text are parallel arrays. The
+log-probabilities of a prompt have vLLM's form. Lists are encoded in blocks, because objects take several
+times as much memory as JSON.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -43,7 +44,7 @@ from antiphon.domain.logprobs import Scores, TokenScore
 from antiphon.errors import AntiphonError, BudgetExceeded
 
 SERVER = 500
-"""From this status on, the server is at fault."""
+"""The lowest HTTP status of an error that is the server's fault."""
 
 TOO_MANY = 429
 
@@ -59,7 +60,7 @@ UNLIKELY = -9999.0
 """OpenAI's number for an extremely unlikely token. JSON has no infinity."""
 
 BLOCK = 256
-"""Tokens that exist as objects at the same time."""
+"""The most tokens that exist as objects at the same time."""
 
 T = TypeVar("T")
 
@@ -67,7 +68,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class MetaFields(TypedDict):
-    """The fields that every part of an answer repeats."""
+    """The fields that are the same in every part of an answer."""
 
     id: str
     created: int
@@ -79,7 +80,7 @@ TokenSpelling = Callable[[int, bytes], str]
 
 
 def encode_chat(head: ResponseMeta, call: GenerationCall, generation: CollectedGeneration) -> bytes:
-    """A buffered chat completion."""
+    """Encodes a buffered chat completion."""
     spell, ids = choose_spelling(call), call.request.output.token_ids
     choices = [
         ChatChoice(
@@ -103,7 +104,7 @@ def encode_chat(head: ResponseMeta, call: GenerationCall, generation: CollectedG
 
 
 def encode_text(head: ResponseMeta, call: GenerationCall, generation: CollectedGeneration) -> bytes:
-    """A buffered text completion."""
+    """Encodes a buffered text completion."""
     output, spell = call.request.output, choose_spelling(call)
     scored = _encode_prompt_scores(generation)
     choices = [
@@ -128,12 +129,13 @@ def encode_text(head: ResponseMeta, call: GenerationCall, generation: CollectedG
 
 
 def _encode_prompt_scores(generation: CollectedGeneration) -> list[dict[str, Any]]:
-    """Of each prompt what its scores add to where they stand; written once, however many choices show it."""
+    """Returns the field prompt_logprobs of each prompt, encoded. Each prompt is encoded once, even if several
+    choices show it."""
     return [{"prompt_logprobs": encode_prompt_logprobs(scores)} for scores in generation.prompt_scores]
 
 
 def build_message(choice: CollectedChoice) -> AssistantMessage:
-    """What a choice of a chat said."""
+    """Builds the assistant's message of a choice."""
     calls = [
         ToolCallShape(id=call.id, function=FunctionCall(call.name, call.arguments)) for call in choice.calls
     ]
@@ -145,28 +147,30 @@ def build_message(choice: CollectedChoice) -> AssistantMessage:
 
 
 def choose_spelling(call: GenerationCall) -> TokenSpelling:
-    """How log-probabilities name tokens."""
+    """Returns the function that names tokens in the log-probabilities of this call."""
     return spell_by_id if call.token_names else spell_by_text
 
 
 def build_meta(prefix: str, head: ResponseMeta) -> MetaFields:
+    """Returns the common fields of an answer. `prefix` begins its id."""
     return {"id": prefix + head.id, "created": head.created, "model": head.model}
 
 
 def build_usage(usage: Usage) -> UsageShape:
-    """The usage in OpenAI's form."""
+    """Builds the usage in OpenAI's form."""
     cached = CachedTokens(usage.cached_tokens)
     thought = ReasoningTokens(usage.reasoning_tokens) if usage.reasoning_tokens else UNSET
     return UsageShape(usage.prompt_tokens, usage.completion_tokens, usage.total_tokens, cached, thought)
 
 
 def encode_error(error: AntiphonError) -> bytes:
-    """`{"error": {"message", "type", "param", "code"}}`. The type is one of OpenAI's; the code is ours."""
+    """Encodes an error as `{"error": {"message", "type", "param", "code"}}`. The type is one of OpenAI's
+    types, and the code is Antiphon's own."""
     return _encode(ErrorEnvelope(ErrorBody(error.message, error_type(error), error.param, error.code)))
 
 
 def error_type(error: AntiphonError) -> str:
-    """OpenAI's type for the party at fault."""
+    """Returns OpenAI's type of an error, which tells whether the caller or the server is at fault."""
     if isinstance(error, BudgetExceeded):
         return error.code
     if error.status >= SERVER:
@@ -175,7 +179,8 @@ def error_type(error: AntiphonError) -> str:
 
 
 def spell_token(piece: bytes) -> str:
-    r"""A token as text. Bytes that are not whole characters are written as OpenAI does: `bytes:\xe2\x98`."""
+    r"""Returns a token as text. Bytes that are not whole characters are written as OpenAI writes them:
+    `bytes:\xe2\x98`."""
     try:
         return piece.decode()
     except UnicodeDecodeError:
@@ -183,24 +188,25 @@ def spell_token(piece: bytes) -> str:
 
 
 def spell_by_text(_token: int, piece: bytes) -> str:
+    """Names a token by its text."""
     return spell_token(piece)
 
 
 def spell_by_id(token: int, _piece: bytes) -> str:
-    """The form that vLLM uses with `return_tokens_as_token_ids`."""
+    """Names a token by its id, as vLLM does with `return_tokens_as_token_ids`."""
     return f"token_id:{token}"
 
 
 def build_chat_logprobs(scores: Scores, spell: TokenSpelling = spell_by_text) -> ChatLogprobs:
-    """One entry per token, with its alternatives."""
+    """Builds one entry per token, with the token's alternatives."""
     return ChatLogprobs(content=encode_list(scores, lambda score: _build_entry(score, spell)))
 
 
 def build_text_logprobs(
     scores: Scores, alternatives: bool, spell: TokenSpelling = spell_by_text
 ) -> TextLogprobs:
-    """Four arrays of equal length. The array of alternatives is left out unless some were wanted. It always
-    contains the token itself."""
+    """Builds four arrays of equal length. The array of alternatives is left out unless the caller wanted
+    alternatives. Each item of this array also contains the token itself."""
     columns: tuple[list[bytes], ...] = ([], [], [], [])
     for block in _split_blocks(scores):
         columns[0].append(_encode([spell(score.token, score.piece) for score in block]))
@@ -214,17 +220,18 @@ def build_text_logprobs(
 
 
 def encode_prompt_logprobs(scores: Scores) -> Any:  # noqa: ANN401 - PromptLogprobs, already written
-    """A prompt's tokens by id, encoded as PromptLogprobs."""
+    """Encodes a prompt's tokens by id, as PromptLogprobs."""
     return encode_list(scores, _rank_alternatives)
 
 
 def encode_list(scores: Scores, make: Callable[[TokenScore], object]) -> Any:  # noqa: ANN401 - as of any list
-    """The encoded list of what `make` makes of each token."""
+    """Encodes a list with one item per token. `make` makes the item of a token."""
     return _join_lists(_encode(list(map(make, block))) for block in _split_blocks(scores))
 
 
 def _rank_alternatives(score: TokenScore) -> dict[str, RankedToken] | None:
-    """The token and the likeliest tokens at its place. Raises ValueError if no ranks were computed."""
+    """Returns the token and the likeliest tokens at its place. Raises ValueError if the engine computed no
+    ranks."""
     if score.logprob is None:
         return None
     if score.rank is None:
@@ -241,6 +248,7 @@ def _rank_alternatives(score: TokenScore) -> dict[str, RankedToken] | None:
 
 
 def _build_entry(score: TokenScore, spell: TokenSpelling) -> TokenLogprob:
+    """Builds the entry of one token, with its alternatives."""
     best = [
         TopLogprob(token=spell(token, piece), logprob=max(value, UNLIKELY), bytes=list(piece))
         for token, piece, value in score.alternatives
@@ -251,7 +259,8 @@ def _build_entry(score: TokenScore, spell: TokenSpelling) -> TokenLogprob:
 
 
 def build_top_logprobs(score: TokenScore, spell: TokenSpelling = spell_by_text) -> dict[str, float] | None:
-    """The alternatives by their spelling, best first. Of two with the same spelling, the likelier one."""
+    """Returns the log-probabilities of the alternatives by their spelling, best first. If two alternatives
+    have the same spelling, only the likelier one is included."""
     if score.logprob is None:
         return None
     found: dict[str, float] = {}
@@ -261,16 +270,17 @@ def build_top_logprobs(score: TokenScore, spell: TokenSpelling = spell_by_text) 
 
 
 def clamp_logprob(value: float | None) -> float | None:
-    """The log-probability as a finite number."""
+    """Returns the log-probability as a finite number, or None if there is none."""
     return None if value is None else max(value, UNLIKELY)
 
 
 def _split_blocks(scores: Iterable[T]) -> Iterator[list[T]]:
+    """Yields the scores in lists of at most BLOCK items."""
     rest = iter(scores)
     while block := list(islice(rest, BLOCK)):
         yield block
 
 
 def _join_lists(lists: Iterable[bytes]) -> msgspec.Raw:
-    """Several encoded JSON lists as one."""
+    """Joins several encoded JSON lists to one."""
     return msgspec.Raw(b"[%b]" % b",".join(inner for each in lists if (inner := each[1:-1])))

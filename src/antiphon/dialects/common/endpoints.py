@@ -1,6 +1,6 @@
-"""Endpoints that generate text and list models, and what all products' handlers share.
+"""Endpoints that generate text and list models, and code that the handlers of all products share.
 
-A product brings a codec without I/O. Handlers use only `Services`.
+Each product has a codec, which does no I/O. Handlers use only `Services`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -33,24 +33,24 @@ from antiphon.domain.identity import Right
 from antiphon.domain.values import changed
 
 LARGE_BODY = 1 << 16
-"""Bytes of a body from which a thread decodes it. Reading this many takes a millisecond."""
+"""The size in bytes from which a thread decodes a body. Reading this many bytes takes a millisecond."""
 
 MANY_SCORES = 512
-"""Scored tokens of an answer from which a thread encodes it. With all alternatives, this many take about ten
-milliseconds."""
+"""The number of scored tokens from which a thread encodes an answer. With all alternatives, this many tokens
+take about ten milliseconds."""
 
 T = TypeVar("T")
 
 
 class GenerationCodec(Protocol):
-    """One product's body and answers of a generating endpoint."""
+    """Decodes and encodes one product's body and answers of a generating endpoint."""
 
     @property
     def shapes(self) -> tuple[type, type, type]:
-        """Wire types of the body, of the buffered answer, and of a stream's event."""
+        """The wire types of the body, of the buffered answer, and of a stream's event."""
 
     def decode(self, body: bytes) -> GenerationCall:
-        """Raises a RequestError that names the wrong field."""
+        """Decodes a body. Raises a RequestError that names the wrong field."""
 
     def answer(self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration) -> bytes:
         """Encodes the buffered answer."""
@@ -60,7 +60,7 @@ class GenerationCodec(Protocol):
 
 
 def declare_generation(dialect: str, path: str, summary: str, codec: GenerationCodec) -> Endpoint:
-    """An endpoint that generates text, buffered or streamed."""
+    """Declares an endpoint that generates text, buffered or streamed."""
     origin = Origin(dialect, path)
 
     async def generate(request: Request, services: Services) -> Answer:
@@ -93,11 +93,11 @@ def declare_generation(dialect: str, path: str, summary: str, codec: GenerationC
 
 
 class ModelCodec(Protocol):
-    """One product's list of models."""
+    """Encodes one product's list of models."""
 
     @property
     def shapes(self) -> tuple[type, type]:
-        """Wire types of the list and of one model."""
+        """The wire types of the list and of one model."""
 
     @property
     def has_profiles(self) -> bool:
@@ -113,7 +113,7 @@ class ModelCodec(Protocol):
 def declare_models(
     path: str, codec: ModelCodec, summary: str = "Show one model"
 ) -> tuple[Endpoint, Endpoint]:
-    """The endpoints for the list of models and for one model."""
+    """Declares the endpoints for the list of models and for one model."""
 
     async def list_models(request: Request, services: Services) -> Answer:
         if codec.has_profiles:
@@ -133,7 +133,7 @@ def declare_models(
 def declare_get(
     path: str, handler: Handler, summary: str, tag: str, answer: object, *parameters: Mapping[str, Any]
 ) -> Endpoint:
-    """An endpoint that shows something to every caller with the right to read."""
+    """Declares an endpoint of GET that needs the right to read."""
     return Endpoint(
         method="GET",
         path=path,
@@ -147,14 +147,15 @@ def declare_get(
 
 
 async def decode_body(decode: Callable[[bytes], T], request: Request, services: Services) -> T:
-    """Decodes a body. A thread decodes a large one, so that no other request waits."""
+    """Decodes a body and returns the result. A thread decodes a large body, so that no other request
+    waits."""
     if len(request.body) <= LARGE_BODY:
         return decode(request.body)
     return await services.offload(partial(decode, request.body))
 
 
 def add_attribution(origin: Origin, attribution: Attribution) -> Origin:
-    """The origin of a request, with the end user and the tags that its caller sent."""
+    """Returns the origin of a request with the end user and the tags that the caller sent."""
     if attribution is NO_ATTRIBUTION:
         return origin
     return changed(origin, end_user=attribution.end_user, tags=attribution.tags)
@@ -163,7 +164,7 @@ def add_attribution(origin: Origin, attribution: Attribution) -> Origin:
 def build_report_headers(
     call: GenerationCall | EmbeddingCall, request: Request, services: Services
 ) -> Headers:
-    """The headers that name fields without effect and schema keywords that are not enforced."""
+    """Returns the headers that name fields without effect, and schema keywords that are not enforced."""
     ignored = call.ignored + request.progress.unread
     if not services.keeps_records:
         ignored += call.attribution.fields
@@ -173,5 +174,6 @@ def build_report_headers(
 
 
 def _has_many_scores(generation: CollectedGeneration) -> bool:
+    """Whether an answer has so many scored tokens that a thread must encode it."""
     scored = (*(choice.scores or () for choice in generation.choices), *generation.prompt_scores)
     return sum(map(len, scored)) > MANY_SCORES

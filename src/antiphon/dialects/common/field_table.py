@@ -1,8 +1,9 @@
-"""What each known field of a dialect does: it is supported, ignored with a reason, or refused as not built.
+"""Tables that say what each known field of a dialect does: it is supported, ignored with a reason, or
+refused.
 
 A refused field is still accepted with a value that asks for the default behaviour (`accepted_values`). A
-field in no table is unknown, and refused. Null always means absent. Each dialect has one table: decoding
-obeys it, and the docs and the OpenAPI document print it.
+field in no table is unknown, and refused. Null always means absent. Each dialect has one table. Decoding
+follows it, and the docs and the OpenAPI document print it.
 """
 
 import dataclasses
@@ -19,7 +20,8 @@ INDEX = re.compile(r"\[\d+\]")
 
 
 class Need(StrEnum):
-    """What a supported field needs. If the model lacks it, the field is refused by name."""
+    """The part of an engine or a model that a supported field needs. If the model lacks it, the server
+    refuses the field by name."""
 
     NOTHING = "every engine"
     TOKENS = "a token engine"
@@ -32,7 +34,7 @@ class Need(StrEnum):
 
     @property
     def explained(self) -> str:
-        """A sentence for the docs."""
+        """The need as a sentence for the docs."""
         return _EXPLAINED[self]
 
 
@@ -70,7 +72,7 @@ _NAMES: Mapping[Need, str] = {
 }
 
 NEEDS: Mapping[str, Need] = {name: need for need, names in _NAMES.items() for name in names.split()}
-"""The need of each field; other fields need nothing."""
+"""The need of each field. Fields that are not listed need nothing."""
 
 
 END_USER = (
@@ -84,7 +86,7 @@ TAGS = (
 """The meaning of two fields that are the same in every dialect."""
 
 MOST_NAMED = 32
-"""Most fields that `x-antiphon-ignored` names. With names of 64 characters this is a header of 2 KB."""
+"""The most fields that `x-antiphon-ignored` names. With names of 64 characters this is a header of 2 KB."""
 
 
 class FieldSupport(StrEnum):
@@ -97,27 +99,27 @@ class FieldSupport(StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RequestField:
-    """A field in one or several objects."""
+    """A field in one or several objects of a request."""
 
     name: str
     scopes: frozenset[str]
     """The objects that the field belongs to."""
     support: FieldSupport
     description: str
-    """What it does, why it has no effect, or what to use instead."""
+    """What the field does, why it has no effect, or what to use instead."""
     accepted_values: tuple[object, ...] = ()
     """Values of a refused field that are accepted, because they ask for the default behaviour."""
     opaque: bool = False
-    """Whether the field is removed before decoding, whatever its value."""
+    """Whether the field is removed before decoding, whatever its value is."""
 
     @property
     def needs(self) -> Need:
-        """The kind of engine or model that supports it."""
+        """The part of an engine or a model that the field needs."""
         return NEEDS.get(self.name, Need.NOTHING)
 
 
 def declare_supported(scopes: Iterable[str], **description: str) -> tuple[RequestField, ...]:
-    """Fields that act, by name."""
+    """Declares fields that have an effect, each with its description."""
     return tuple(
         RequestField(name, frozenset(scopes), FieldSupport.SUPPORTED, text)
         for name, text in description.items()
@@ -125,12 +127,12 @@ def declare_supported(scopes: Iterable[str], **description: str) -> tuple[Reques
 
 
 def declare_ignored(name: str, scopes: Iterable[str], description: str) -> RequestField:
-    """An accepted field without effect."""
+    """Declares a field that is accepted and has no effect."""
     return RequestField(name, frozenset(scopes), FieldSupport.IGNORED, description)
 
 
 def declare_echoed(scopes: Iterable[str], description: str, *names: str) -> tuple[RequestField, ...]:
-    """Fields that repeat part of an earlier answer. They are ignored, whatever their value."""
+    """Declares fields that repeat part of an earlier answer. They are ignored, whatever their value is."""
     known = frozenset(scopes)
     return tuple(RequestField(name, known, FieldSupport.IGNORED, description, opaque=True) for name in names)
 
@@ -138,7 +140,7 @@ def declare_echoed(scopes: Iterable[str], description: str, *names: str) -> tupl
 def declare_refused(
     name: str, scopes: Iterable[str], description: str, *accepted_values: object
 ) -> RequestField:
-    """A field that is not built."""
+    """Declares a field that is refused."""
     return RequestField(name, frozenset(scopes), FieldSupport.REFUSED, description, accepted_values)
 
 
@@ -150,12 +152,13 @@ class FieldReport:
     """The fields of one body that have no effect, from all of its objects."""
 
     takes_unknown: bool = False
-    """Whether unknown fields are reported instead of refused."""
+    """Whether an unknown field is reported. If not, it is refused."""
     paths: list[str] = dataclasses.field(default_factory=list)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Each field once, even if several messages have it, and no more than fit a header."""
+        """The names of the fields, each once even if several messages have it. There are only as many as fit
+        a header."""
         if not self.paths:
             return ()
         names = list(dict.fromkeys(INDEX.sub("[]", path) for path in self.paths))
@@ -169,7 +172,7 @@ class FieldTable:
     def __init__(
         self, fields: Iterable[RequestField], scopes: Iterable[str], endpoints: tuple[str, ...]
     ) -> None:
-        """`endpoints`: objects whose fields callers can confuse with each other's."""
+        """`endpoints` are objects whose fields callers can confuse with each other."""
         known = tuple(fields)
         self.tables: Mapping[str, Table] = {
             scope: {field.name: field for field in known if scope in field.scopes} for scope in scopes
@@ -179,10 +182,11 @@ class FieldTable:
     def filter(
         self, given: dict[str, Any], scope: str, where: str = "", report: FieldReport | None = None
     ) -> dict[str, Any]:
-        """The fields that decoding sees. `where` is the path of the object. `report` collects ignored fields.
+        """Returns the fields that decoding sees. `where` is the path of the object. `report` collects ignored
+        fields.
 
-        Raises UnsupportedParameter for a field that is not built, and UnknownParameter for an unknown one,
-        unless `report` takes it.
+        Raises UnsupportedParameter for a field that is refused. Raises UnknownParameter for an unknown field,
+        unless `report` accepts unknown fields.
         """
         table = self.tables[scope]
         kept: dict[str, Any] = {}
@@ -204,6 +208,8 @@ class FieldTable:
         return kept
 
     def _unknown(self, name: str, scope: str, where: str) -> AntiphonError:
+        """Returns the error for an unknown field. It names another endpoint that has the field, or the
+        nearest known name."""
         shown = sanitize_key(name)
         elsewhere = [str(other) for other in self._endpoints if other != scope and name in self.tables[other]]
         if elsewhere and scope in self._endpoints:
@@ -214,6 +220,7 @@ class FieldTable:
 
 
 def _require_harmless(field: RequestField, value: object, where: str) -> None:
+    """Raises UnsupportedParameter unless the value of the refused field asks for the default behaviour."""
     if any(_same(value, accepted_values) for accepted_values in field.accepted_values):
         return
     raise UnsupportedParameter(
@@ -222,11 +229,12 @@ def _require_harmless(field: RequestField, value: object, where: str) -> None:
 
 
 def _same(value: object, accepted_values: object) -> bool:
-    """JSON equality: true is not 1, but 0.0 is 0."""
+    """Whether two values are equal as JSON. True is not equal to 1, but 0.0 is equal to 0."""
     return value == accepted_values and isinstance(value, bool) == isinstance(accepted_values, bool)
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
+    """Returns the end of a sentence that suggests the nearest known name; empty if there is none."""
     if len(name) > MAX_SHOWN_KEY:
         return ""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.75)

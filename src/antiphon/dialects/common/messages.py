@@ -1,7 +1,7 @@
 """Reads the conversation of a request: messages, tool calls and results, past reasoning, and rendering
 options.
 
-The model's template later decides which of these it can use.
+The model's template later decides which of these it uses.
 """
 
 import json
@@ -28,7 +28,7 @@ from antiphon.errors import InvalidValue, MissingParameter, UnsupportedParameter
 PLAIN_MESSAGE = frozenset({"role", "content", "name"})
 
 MEDIA_PARTS = ("image_url", "input_audio", "file", "video_url", "image", "audio", "video")
-"""Types of content parts that are known but that no model here takes."""
+"""Types of content parts that are known, but that this server does not accept."""
 
 ROLES = {role.value: role for role in Role}
 
@@ -37,13 +37,13 @@ VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 """The name of a template's variable."""
 
 LARGEST_VALUES = 100_000
-"""Characters of JSON that `chat_template_kwargs` can have: enough for some tools or a long text."""
+"""The most characters of JSON in `chat_template_kwargs`: enough for some tools or a long text."""
 
 VALUES = "chat_template_kwargs"
 
 
 DEFAULT_REASONING = Reasoning()
-"""The reasoning of a request that does not mention it."""
+"""The reasoning options of a request without reasoning fields."""
 
 
 class RenderingFields(Protocol):
@@ -107,6 +107,8 @@ def _require_open(wire: RenderingFields, last: Message) -> None:
 
 
 def _read_template_values(given: Mapping[str, Any] | None) -> Mapping[str, object]:
+    """Returns the caller's values for the template. Raises InvalidValue for a wrong name or too large a
+    value."""
     if not given:
         return {}
     for name in given:
@@ -119,6 +121,8 @@ def _read_template_values(given: Mapping[str, Any] | None) -> Mapping[str, objec
 
 
 def _read_documents(given: list[dict[str, Any]] | None) -> tuple[Mapping[str, object], ...] | None:
+    """Returns the documents; None if there are none. Raises InvalidValue for a value that JSON cannot
+    hold."""
     if not given:
         return None
     require_shallow(given, "documents")
@@ -127,6 +131,7 @@ def _read_documents(given: list[dict[str, Any]] | None) -> tuple[Mapping[str, ob
 
 
 def _require_small(value: Mapping[str, Any], field: str) -> None:
+    """Raises InvalidValue if the value is too large or nested too deeply."""
     require_shallow(value, field)
     size = len(_require_finite(value, field))
     if size > LARGEST_VALUES:
@@ -136,7 +141,8 @@ def _require_small(value: Mapping[str, Any], field: str) -> None:
 
 
 def _require_finite(value: object, field: str) -> str:
-    """The value as JSON. Raises InvalidValue for a number with too large an exponent or too many digits."""
+    """Returns the value as JSON. Raises InvalidValue for a number with too large an exponent or too many
+    digits."""
     try:
         return json.dumps(value, allow_nan=False, ensure_ascii=False)
     except ValueError:
@@ -166,20 +172,20 @@ class MessageReasoningFields(Protocol):
 
 
 def read_reasoning(wire: ReasoningFields) -> Reasoning:
-    """Reads what reasoning the request asks for."""
+    """Reads the reasoning options of a request."""
     return Reasoning(
         wire.reasoning_effort, wire.thinking_token_budget, shown=wire.include_reasoning is not False
     )
 
 
 def name_reasoning_field(message: MessageReasoningFields) -> str:
-    """The field in which a message carries its reasoning."""
+    """Returns the name of the field that contains the message's reasoning."""
     is_newer = message.reasoning_content is None and message.reasoning is not None
     return "reasoning" if is_newer else "reasoning_content"
 
 
 def read_past_reasoning(message: MessageReasoningFields, where: str) -> str | None:
-    """The reasoning before a message's text. Raises InvalidValue."""
+    """Returns the reasoning that precedes a message's text; None if there is none. Raises InvalidValue."""
     both = (message.reasoning_content, message.reasoning)
     if both[0] is None and both[1] is None:
         return None
@@ -196,7 +202,7 @@ def read_past_reasoning(message: MessageReasoningFields, where: str) -> str | No
 
 
 def filter_messages(given: dict[str, Any], report: FieldReport | None = None) -> dict[str, Any]:
-    """The same body with the fields of each message and content part filtered."""
+    """Returns the body with the fields of each message and content part filtered."""
     messages = given.get("messages")
     if not isinstance(messages, list):
         return given
@@ -206,6 +212,7 @@ def filter_messages(given: dict[str, Any], report: FieldReport | None = None) ->
 
 
 def _filter_message(message: object, where: str, report: FieldReport | None) -> object:
+    """Returns the message with its fields filtered. A value that is not an object stays unchanged."""
     if not isinstance(message, dict):
         return message
     role, content = message.get("role"), message.get("content")
@@ -234,6 +241,7 @@ def _require_no_images(message: Mapping[str, Any], where: str) -> None:
 
 
 def _filter_part(part: object, where: str, report: FieldReport | None) -> object:
+    """Returns the content part with its fields filtered. A value that is not an object stays unchanged."""
     if not isinstance(part, dict):
         return part
     place = FieldScope.REFUSAL if "refusal" in part else FieldScope.PART
@@ -260,6 +268,7 @@ def build_bare_conversation(messages: list[ChatMessage]) -> Conversation:
 
 
 def _build_message(message: ChatMessage, where: str) -> Message:
+    """Converts one wire message. Raises a RequestError."""
     text = join_text(message.content or message.refusal or "")
     calls = build_calls(message, where) if message.tool_calls else ()
     said, field = read_past_reasoning(message, where), name_reasoning_field(message)
@@ -267,7 +276,7 @@ def _build_message(message: ChatMessage, where: str) -> Message:
 
 
 def join_text(content: str | Sequence[TextPart | RefusalPart]) -> str:
-    """The text of a message's content."""
+    """Joins the texts of a message's content."""
     if isinstance(content, str):
         return content
     return "".join(part.text if isinstance(part, TextPart) else part.refusal for part in content)
@@ -283,6 +292,7 @@ def filter_calls(message: dict[str, Any], where: str, report: FieldReport | None
 
 
 def _filter_call(call: object, where: str, report: FieldReport | None) -> object:
+    """Returns the tool call with its fields filtered. A value that is not an object stays unchanged."""
     if not isinstance(call, dict):
         return call
     require_function(call, where)
@@ -319,17 +329,20 @@ def require_consistent_messages(messages: list[ChatMessage]) -> None:
 
 
 def _require_parts(message: ChatMessage, parts: Sequence[TextPart | RefusalPart], where: str) -> None:
+    """Raises InvalidValue if a message that is not the assistant's has a refusal part."""
     for at, part in enumerate(parts):
         if isinstance(part, RefusalPart):
             _require_role(message, "assistant", f"{where}[{at}].refusal")
 
 
 def _require_role(message: ChatMessage, role: str, where: str) -> None:
+    """Raises InvalidValue if the message has another role."""
     if message.role != role:
         raise InvalidValue(f"{where} is taken only in messages of the role {role}", param=where)
 
 
 def _require_calls(message: ChatMessage, where: str, known: set[str]) -> None:
+    """Adds the ids of a message's calls to `known`. Raises InvalidValue for a wrong name or index."""
     for at, call in enumerate(message.tool_calls or ()):
         place = f"{where}.tool_calls[{at}]"
         require_name(call.function.name, f"{place}.function.name")
@@ -339,7 +352,7 @@ def _require_calls(message: ChatMessage, where: str, known: set[str]) -> None:
 
 
 def build_calls(message: ChatMessage, where: str) -> tuple[ToolCall, ...]:
-    """The calls of an assistant's message. Raises InvalidValue."""
+    """Builds the calls of an assistant's message. Raises InvalidValue."""
     return tuple(
         ToolCall(
             call.id,
@@ -351,7 +364,7 @@ def build_calls(message: ChatMessage, where: str) -> tuple[ToolCall, ...]:
 
 
 def _dump_arguments(arguments: str | Mapping[str, Any], where: str) -> str:
-    """The arguments as text, exactly as the model wrote them."""
+    """Returns the arguments as text. A text stays exactly as the model wrote it."""
     if isinstance(arguments, str):
         return arguments
     require_shallow(arguments, where)

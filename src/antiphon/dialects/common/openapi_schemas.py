@@ -19,7 +19,7 @@ def build_schemas(
     examples: Mapping[str, object],
     prefix: str = "",
 ) -> dict[str, dict[str, Any]]:
-    """The schemas of wire types and of all types that they contain.
+    """Builds the schemas of wire types and of all types that they contain.
 
     A schema has the name of its type. `prefix` is added unless the type's name begins with it. `tables` and
     `examples` map a type's name to the table of its fields and to a valid body.
@@ -36,14 +36,14 @@ def build_schemas(
 
 
 def name_schema(name: str, prefix: str) -> str:
-    """The schema name of a type."""
+    """Returns the schema name of a type."""
     return name if name.startswith(prefix) else prefix + name
 
 
 def _build_components(
     shapes: Iterable[object], prefix: str
 ) -> tuple[tuple[dict[str, Any], ...], dict[str, Any]]:
-    """The schema of each type, and by type name the schemas of all contained types."""
+    """Returns the schema of each type, and the schemas of all contained types by their names."""
     found = msgspec.json.schema_components(shapes, ref_template=REF.format(name=f"{prefix}{{name}}"))
     if not prefix:
         return found
@@ -54,7 +54,7 @@ def _build_components(
 
 
 def _annotate(schema: dict[str, Any], table: Table) -> None:
-    """Adds each property's description, and lists the other known fields."""
+    """Adds the description of each property to a schema, and lists the other known fields."""
     for name, field in table.items():
         if field.opaque:
             schema["properties"][name] = {}
@@ -69,7 +69,8 @@ def _annotate(schema: dict[str, Any], table: Table) -> None:
 
 
 def list_field_names(bodies: Iterable[object], tables: Iterable[Table] = ()) -> frozenset[str]:
-    """Names of all request fields: of the bodies' wire types, of the types they contain, and of tables."""
+    """Returns the names of all request fields: of the bodies' wire types, of the types that they contain, and
+    of tables."""
     _, schemas = msgspec.json.schema_components(bodies, ref_template=REF)
     return frozenset(name for schema in schemas.values() for name in schema.get("properties", ())).union(
         *tables
@@ -77,7 +78,7 @@ def list_field_names(bodies: Iterable[object], tables: Iterable[Table] = ()) -> 
 
 
 def list_shapes(endpoints: Iterable[Endpoint]) -> list[object]:
-    """Wire types of all bodies and answers."""
+    """Returns the wire types of all bodies and answers."""
     found: list[Any] = []
     for endpoint in endpoints:
         found += [
@@ -88,12 +89,13 @@ def list_shapes(endpoints: Iterable[Endpoint]) -> list[object]:
 
 
 def list_body_shapes(endpoints: Iterable[Endpoint]) -> list[object]:
-    """Wire types of all bodies."""
+    """Returns the wire types of all bodies."""
     return [each.body.shape for each in endpoints if each.body is not None and each.body.shape is not None]
 
 
 def build_schema(shape: object, prefix: str = "") -> Mapping[str, Any]:
-    """The schema of a wire type. `prefix` begins the names of its parts. A schema is returned unchanged."""
+    """Returns the schema of a wire type. `prefix` begins the names of its parts. If `shape` is already a
+    schema, it is returned unchanged."""
     if isinstance(shape, Mapping):
         return shape
     (schema,), _ = _build_components([shape], prefix)
@@ -101,7 +103,7 @@ def build_schema(shape: object, prefix: str = "") -> Mapping[str, Any]:
 
 
 def list_parameters(endpoint: Endpoint) -> list[Mapping[str, Any]]:
-    """The path parameters, then the query parameters, in OpenAPI's form."""
+    """Returns the path parameters, then the query parameters, in OpenAPI's form."""
     named = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
         for name in BRACES.findall(endpoint.path)
@@ -110,7 +112,7 @@ def list_parameters(endpoint: Endpoint) -> list[Mapping[str, Any]]:
 
 
 def build_operation(endpoint: Endpoint, prefix: str = "") -> dict[str, Any]:
-    """An endpoint in OpenAPI's form. `prefix` begins the names of its schemas."""
+    """Builds an operation in OpenAPI's form from an endpoint. `prefix` begins the names of its schemas."""
     content = {media: {"schema": build_schema(shape, prefix)} for media, shape in endpoint.answers.items()}
     said = "The answer" if content else "Done"
     described: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""What the products' documentation says about each parameter: type, default, range, and the difference here.
+"""What the products' documentation says about each parameter: type, default, range, and how Antiphon differs.
 
 Bounds are inclusive, because some defaults on the pages equal a bound. docs/parameters.md prints this beside
 the dialects' tables. tests/contract/test_pages.py tests the server against it.
@@ -10,7 +10,7 @@ from enum import Enum
 
 
 class Unstated(Enum):
-    """Marks what a page does not state."""
+    """A mark for a value that the page does not state."""
 
     NONE = "none on the page"
 
@@ -20,20 +20,21 @@ UNSTATED = Unstated.NONE
 
 @dataclass(frozen=True, slots=True)
 class PageRow:
-    """One parameter of a page."""
+    """One parameter on a product's page."""
 
     name: str
     type: str
-    """As the page writes it, with `|null` if null is accepted."""
+    """The type as the page writes it, with `|null` if null is accepted."""
     default: object = UNSTATED
     low: float | None = None
     high: float | None = None
     required: bool = False
     difference: str = ""
-    """What differs here, and why; empty if nothing does."""
+    """How Antiphon differs from the page, and why. Empty if there is no difference."""
 
     @property
     def is_nullable(self) -> bool:
+        """Whether the page accepts null."""
         return self.type.endswith("| null")
 
 
@@ -47,7 +48,7 @@ class ProductPage:
     dialect: str | None
     """The dialect that implements the page; None if none does."""
     served_at: str
-    """The path here. For a page that is not implemented, the nearest path of /v1."""
+    """The path on this server. For a page that no dialect implements, it is the most similar path of /v1."""
     rows: tuple[PageRow, ...]
 
 
@@ -217,5 +218,5 @@ PAGES = (FIREWORKS, EMPOWER, JAMAI, SGP)
 
 
 def list_built_pages() -> Iterator[ProductPage]:
-    """The pages that a dialect implements."""
+    """Yields the pages that a dialect implements."""
     return (page for page in PAGES if page.dialect is not None)

@@ -11,71 +11,75 @@ from msgspec import Meta, Struct
 # --- limits, each with its reason ---------------------------------------------------------------------------
 
 MAX_CHOICES = 128
-"""Choices of one prompt; OpenAI's own bound."""
+"""The most choices of one prompt. The bound is OpenAI's."""
 
 MAX_SEQUENCES = 256
-"""Prompts times choices of one request: more than any engine runs at once, and little enough to hold in
-memory."""
+"""The most prompts times choices of one request. It is more than any engine runs at once, and small enough
+for the memory."""
 
 MAX_MESSAGES = 4096
-"""Messages of one conversation: more than fit a context of 32,768 tokens with a word in each."""
+"""The most messages of one conversation. It is more than fit a context of 32,768 tokens with a word in each
+message."""
 
 MAX_STOPS = 4
-"""Stop texts of one request; OpenAI's own bound."""
+"""The most stop texts of one request. The bound is OpenAI's."""
 
 MAX_STOP_LENGTH = 1024
-"""Characters of one stop text: the detokenizer holds back as much of every stream."""
+"""The most characters of one stop text. The detokenizer delays as many characters of every stream."""
 
 MAX_STOP_TOKENS = 128
-"""Stop token ids of one request: every step of every sequence is compared with them."""
+"""The most stop token ids of one request. Every step of every sequence is compared with them."""
 
 MAX_LOGPROB_TOKENS = 128
-"""Tokens whose log-probabilities are asked for at each place; vLLM's own bound."""
+"""The most tokens whose log-probabilities a caller can choose at each place. The bound is vLLM's."""
 
 MAX_CANDIDATES = 20
-"""`best_of`; OpenAI's own bound."""
+"""The largest value of `best_of`. The bound is OpenAI's."""
 
 MAX_BAD_WORDS = 128
-"""Forbidden words of one request: each is tokenized twice, and looked for at every step."""
+"""The most forbidden words of one request. Each word is tokenized twice, and compared at every step."""
 
 MAX_BIASES = 1024
-"""Tokens of one logit bias: each costs every step of every sequence."""
+"""The most tokens of one logit bias. Each token costs time at every step of every sequence."""
 
 MAX_SALT = 256
-"""Characters of a cache salt."""
+"""The most characters of a cache salt."""
 
 LARGEST_BIAS = 100.0
-"""OpenAI's own bound of a logit bias, in both directions."""
+"""The largest logit bias, positive or negative. The bound is OpenAI's."""
 
 MAX_IDS = 1 << 20
-"""Items of one list of token ids: the longest contexts hold as many, and more would keep others waiting."""
+"""The most items of one list of token ids. The longest contexts have as many, and a longer list would delay
+other requests."""
 
 MAX_NAME = 256
-"""Characters of a model's or speaker's name."""
+"""The most characters of a model's or speaker's name."""
 
 MAX_TOOLS = 128
-"""Tools of one conversation; OpenAI's own bound."""
+"""The most tools of one conversation. The bound is OpenAI's."""
 
 FUNCTION_NAME = "^[a-zA-Z0-9_-]{1,64}$"
 
 MAX_CALLS = 128
-"""Calls of one message."""
+"""The most calls of one message."""
 
 MAX_TEMPLATE = 100_000
-"""Characters of a request's chat template; the longest of the known models has 30,000."""
+"""The most characters of a request's chat template. The longest template of the known models has 30,000."""
 
 MAX_VALUES = 64
-"""Values that a request gives a chat template."""
+"""The most values that a request gives to a chat template."""
 
 MAX_DOCUMENTS = 1024
-"""Documents of one conversation: more than fit most contexts with a paragraph in each."""
+"""The most documents of one conversation. It is more than fit most contexts with a paragraph in each
+document."""
 
 LONGEST_USER = 512
-"""Characters of an end user's name: any address, and little enough to keep with each request."""
+"""The most characters of an end user's name. Any email address is shorter, and the name is stored with each
+request."""
 
 
 MOST_TAGS, LONGEST_TAG, LONGEST_TEXT = 16, 64, 512
-"""Pairs of `metadata`, characters of a key and of a value; OpenAI's own bounds."""
+"""The most pairs of `metadata`, and the most characters of a key and of a value. The bounds are OpenAI's."""
 
 INT32_MAX = 2**31 - 1
 
@@ -128,7 +132,7 @@ class RefusalPart(Struct, frozen=True, forbid_unknown_fields=True, tag_field="ty
 
 
 class CalledFunction(Struct, frozen=True, forbid_unknown_fields=True):
-    """What an assistant called, with the arguments as the model wrote them."""
+    """The function that an assistant called, with the arguments as the model wrote them."""
 
     name: FunctionName
     arguments: str | dict[str, Any] = ""
@@ -148,16 +152,16 @@ class ChatMessage(Struct, frozen=True, forbid_unknown_fields=True):
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | Annotated[list[TextPart | RefusalPart], Meta(min_length=1)] | None = None
-    """May be left out of an assistant's turn."""
+    """The text of the turn. It can be missing in an assistant's turn."""
     refusal: str | None = None
-    """The assistant's text where its content is empty."""
+    """The assistant's refusal, which is its text if the content is empty."""
     name: Name | None = None
     tool_calls: Annotated[list[MessageToolCall], Meta(max_length=MAX_CALLS)] | None = None
     tool_call_id: Name | None = None
     reasoning_content: str | None = None
-    """What the assistant thought before its content."""
+    """The reasoning of the assistant before its content."""
     reasoning: str | None = None
-    """The same by its newer name."""
+    """The same as `reasoning_content`, under its newer name."""
 
 
 class Function(Struct, frozen=True, forbid_unknown_fields=True):
@@ -166,7 +170,7 @@ class Function(Struct, frozen=True, forbid_unknown_fields=True):
     name: FunctionName
     description: str | None = None
     parameters: dict[str, Any] | None = None
-    """JSON Schema of its arguments; a function without takes none."""
+    """The JSON Schema of the function's arguments. A function without a schema takes no arguments."""
     strict: bool | None = None
 
 
@@ -191,14 +195,14 @@ class NamedTool(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AllowedTools(Struct, frozen=True, forbid_unknown_fields=True):
-    """Some of the tools, and whether one has to be called."""
+    """Some of the tools, and whether the model must call one of them."""
 
     mode: Literal["auto", "required"]
     tools: Annotated[list[NamedTool], Meta(min_length=1, max_length=MAX_TOOLS)]
 
 
 class ToolChoiceShape(Struct, frozen=True, forbid_unknown_fields=True):
-    """One tool that has to be called, or some that may be."""
+    """One tool that the model must call, or some tools that it can call."""
 
     type: Literal["function", "allowed_tools"]
     function: NamedFunction | None = None
@@ -213,7 +217,7 @@ class StreamOptions(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NamedSchema(Struct, frozen=True, forbid_unknown_fields=True):
-    """A JSON Schema that an answer is to satisfy. It always does, whether `strict` is said or not."""
+    """A JSON Schema for an answer. The answer always satisfies it, whatever the value of `strict` is."""
 
     schema: dict[str, Any] | bool
     name: Name | None = None
@@ -222,7 +226,7 @@ class NamedSchema(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ResponseFormat(Struct, frozen=True, forbid_unknown_fields=True):
-    """What an answer is: text, any JSON object, or JSON of a schema."""
+    """The form of an answer: text, any JSON object, or JSON that satisfies a schema."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: NamedSchema | None = None
@@ -242,7 +246,7 @@ class StructuredOutputs(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CommonRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What chat and text completions share."""
+    """The fields that chat and text completions share."""
 
     model: Name
     max_tokens: PositiveInt | None = None
@@ -319,9 +323,9 @@ class CompletionRequest(CommonRequest, frozen=True, forbid_unknown_fields=True, 
     prompt: (
         str | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1, max_length=MAX_IDS)] | None
     ) = None
-    """An empty one, or none, is the model's start token."""
+    """An empty or missing prompt means the model's start token."""
     max_tokens: NonNegativeInt | None = None
-    """0 only together with `echo`."""
+    """The value 0 is allowed only together with `echo`."""
     logprobs: Alternatives | None = None
     echo: bool | None = None
     add_special_tokens: bool | None = None

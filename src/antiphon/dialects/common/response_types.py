@@ -7,39 +7,39 @@ from msgspec import UNSET, Struct, UnsetType
 FinishName = Literal["stop", "length", "tool_calls"]
 
 OWNER = "antiphon"
-"""Who owns the models that this server serves itself; OpenAI's shape wants a name."""
+"""The owner of the models that this server serves itself. OpenAI's shape needs a name."""
 
 
 class CachedTokens(Struct, frozen=True):
-    """What the prompt's tokens are made of."""
+    """The number of the prompt's tokens by kind."""
 
     cached_tokens: int
 
 
 class ReasoningTokens(Struct, frozen=True):
-    """What the completion's tokens are made of."""
+    """The number of the completion's tokens by kind."""
 
     reasoning_tokens: int
 
 
 class UsageShape(Struct, frozen=True):
-    """Tokens of the whole request: each prompt once, every choice."""
+    """The tokens of the whole request: each prompt once, and every choice."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: CachedTokens
     completion_tokens_details: ReasoningTokens | UnsetType = UNSET
-    """Only there when the model reasoned."""
+    """The details are present only if the model reasoned."""
 
 
 class TopLogprob(Struct, frozen=True, kw_only=True):
     """One of the likeliest tokens at a place."""
 
     token: str
-    """Its text; `bytes:\\xe2\\x98` for part of a character, the name of a control token."""
+    r"""The token's text. It is `bytes:\xe2\x98` for part of a character, and the name for a control token."""
     logprob: float
-    """-9999 is as good as never."""
+    """The value -9999 means that the token is practically impossible."""
     bytes: list[int]
 
 
@@ -47,7 +47,7 @@ class TokenLogprob(TopLogprob, frozen=True, kw_only=True):
     """One token, in the model's raw distribution."""
 
     top_logprobs: list[TopLogprob]
-    """As many as were asked for, best first."""
+    """The number of tokens that the caller asked for, best first."""
 
 
 class ChatLogprobs(Struct, frozen=True, kw_only=True):
@@ -62,15 +62,16 @@ class TextLogprobs(Struct, frozen=True, kw_only=True):
 
     tokens: list[str]
     token_logprobs: list[float | None]
-    """In the model's raw distribution; null for a prompt's first token."""
+    """The log-probabilities in the model's raw distribution; null for a prompt's first token."""
     top_logprobs: list[dict[str, float] | None] | None
-    """The likeliest tokens and the token itself; null when none were asked for."""
+    """The likeliest tokens and the token itself at each place; null if the caller asked for none."""
     text_offset: list[int]
-    """Which character of the choice's text each token begins in; runs on through a stream."""
+    """The position of the character of the choice's text in which each token begins. In a stream it counts
+    from the stream's first chunk."""
 
 
 class FunctionCall(Struct, frozen=True):
-    """The function and its arguments as JSON; one that was cut holds the beginning."""
+    """The function and its arguments as JSON. If the call was cut, only the beginning of the arguments."""
 
     name: str
     arguments: str
@@ -85,16 +86,16 @@ class ToolCallShape(Struct, frozen=True, kw_only=True):
 
 
 class AssistantMessage(Struct, frozen=True, kw_only=True):
-    """What the model said."""
+    """The assistant's message."""
 
     role: Literal["assistant"] = "assistant"
     content: str | None
-    """Null where it only called tools."""
+    """The text; null if the model only called tools."""
     refusal: None = None
     reasoning_content: str | UnsetType = UNSET
-    """What it thought before; only there when it did."""
+    """The reasoning before the text. The field is present only if the model reasoned."""
     reasoning: str | UnsetType = UNSET
-    """The same under its newer name."""
+    """The same as `reasoning_content`, under its newer name."""
     tool_calls: list[ToolCallShape] | UnsetType = UNSET
 
 
@@ -103,14 +104,14 @@ class RankedToken(Struct, frozen=True, kw_only=True):
 
     logprob: float
     rank: int
-    """1 for the likeliest of all."""
+    """The rank, which is 1 for the likeliest token of all."""
     decoded_token: str
-    """Its text; `bytes:\\xe2\\x98` for part of a character, the name of a control token."""
+    r"""The token's text. It is `bytes:\xe2\x98` for part of a character, and the name for a control token."""
 
 
 PromptLogprobs = list[dict[str, RankedToken] | None]
-"""Of each of a prompt's tokens: the token itself, then the likeliest at its place, by their ids; null for the
-first, which nothing comes before."""
+"""One item for each token of a prompt: the token itself, then the likeliest tokens at its place, by their
+ids. The item of the first token is null, because no token precedes it."""
 
 
 class ChatChoice(Struct, frozen=True, kw_only=True):
@@ -121,7 +122,7 @@ class ChatChoice(Struct, frozen=True, kw_only=True):
     logprobs: ChatLogprobs | None = None
     finish_reason: FinishName
     token_ids: list[int] | UnsetType = UNSET
-    """Of its tokens, with return_token_ids; as many as log-probabilities."""
+    """The ids of the choice's tokens, with return_token_ids. There are as many ids as log-probabilities."""
 
 
 class ChatCompletion(Struct, frozen=True, kw_only=True):
@@ -134,20 +135,20 @@ class ChatCompletion(Struct, frozen=True, kw_only=True):
     choices: list[ChatChoice]
     usage: UsageShape
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
-    """With prompt_logprobs."""
+    """The prompt's log-probabilities, with prompt_logprobs."""
     prompt_token_ids: list[int] | UnsetType = UNSET
-    """With return_token_ids."""
+    """The prompt's token ids, with return_token_ids."""
 
 
 class FunctionPart(Struct, frozen=True, kw_only=True):
-    """A call's function by its name, which is whole, or more of its arguments."""
+    """The name of a call's function, or more of its arguments. The name is never split."""
 
     name: str | UnsetType = UNSET
     arguments: str = ""
 
 
 class ToolCallPart(Struct, frozen=True, kw_only=True):
-    """A part of one call: the first says which and of what; those after it bring arguments."""
+    """A part of one call. The first part names the call and the function. Later parts add arguments."""
 
     index: int
     id: str | UnsetType = UNSET
@@ -156,14 +157,15 @@ class ToolCallPart(Struct, frozen=True, kw_only=True):
 
 
 class Delta(Struct, frozen=True, kw_only=True):
-    """What a chunk adds to its choice: the role first, then text, and nothing beside the finish reason."""
+    """The content that a chunk adds to its choice: the role first, then text. The chunk with the finish
+    reason adds nothing."""
 
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType | None = UNSET
-    """Null where a choice begins with a call or with reasoning."""
+    """The added text; null if a choice begins with a call or with reasoning."""
     reasoning_content: str | UnsetType = UNSET
     reasoning: str | UnsetType = UNSET
-    """The same under its newer name."""
+    """The same as `reasoning_content`, under its newer name."""
     refusal: UnsetType | None = UNSET
     tool_calls: list[ToolCallPart] | UnsetType = UNSET
 
@@ -176,7 +178,7 @@ class ChatChunkChoice(Struct, frozen=True, kw_only=True):
     logprobs: ChatLogprobs | None = None
     finish_reason: FinishName | None = None
     token_ids: list[int] | UnsetType = UNSET
-    """Of the tokens since its last chunk, with return_token_ids."""
+    """The ids of the tokens since the choice's last chunk, with return_token_ids."""
 
 
 class ChatCompletionChunk(Struct, frozen=True, kw_only=True):
@@ -188,10 +190,10 @@ class ChatCompletionChunk(Struct, frozen=True, kw_only=True):
     model: str
     choices: list[ChatChunkChoice]
     usage: UsageShape | UnsetType | None = UNSET
-    """Only there when it was asked for: null until the last chunk, which has no choices; with
-    continuous_usage_stats in each chunk what was made so far."""
+    """The usage, which is present only if the caller asked for it. It is null until the last chunk, which has
+    no choices. With continuous_usage_stats, each chunk contains the usage so far."""
     prompt_token_ids: list[int] | UnsetType = UNSET
-    """In the first chunk, with return_token_ids."""
+    """The prompt's token ids, in the first chunk and with return_token_ids."""
 
 
 class TextChoice(Struct, frozen=True, kw_only=True):
@@ -202,11 +204,13 @@ class TextChoice(Struct, frozen=True, kw_only=True):
     logprobs: TextLogprobs | None = None
     finish_reason: FinishName | None = None
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
-    """Of its prompt, with prompt_logprobs."""
+    """The log-probabilities of the choice's prompt, with prompt_logprobs."""
     prompt_token_ids: list[int] | UnsetType = UNSET
-    """Of its prompt, with return_token_ids; in a stream in its first chunk."""
+    """The token ids of the choice's prompt, with return_token_ids. In a stream the choice's first chunk
+    contains them."""
     token_ids: list[int] | UnsetType = UNSET
-    """Of its tokens, with return_token_ids; in a stream of those since its last chunk."""
+    """The ids of the choice's tokens, with return_token_ids. In a stream these are the tokens since the
+    choice's last chunk."""
 
 
 class Completion(Struct, frozen=True, kw_only=True):
@@ -218,12 +222,12 @@ class Completion(Struct, frozen=True, kw_only=True):
     model: str
     choices: list[TextChoice]
     usage: UsageShape | UnsetType | None = UNSET
-    """In a stream only there when it was asked for: null until the last event, which has no choices; with
-    continuous_usage_stats in each event what was made so far."""
+    """The usage. In a stream it is present only if the caller asked for it. Then it is null until the last
+    event, which has no choices. With continuous_usage_stats, each event contains the usage so far."""
 
 
 class ErrorBody(Struct, frozen=True):
-    """What went wrong, and where."""
+    """The error and the field at fault."""
 
     message: str
     type: str

@@ -10,7 +10,7 @@ from antiphon.errors import InvalidValue
 
 
 def read_sampling(wire: CommonRequest, max_tokens: int | None) -> SamplingOptions:
-    """The sampling that a request asks for. Raises InvalidValue."""
+    """Reads the sampling options of a request. Raises InvalidValue."""
     if wire.min_tokens is not None and max_tokens is not None and wire.min_tokens > max_tokens:
         raise InvalidValue(
             f"min_tokens must be at most max_tokens, which is {max_tokens}; got {wire.min_tokens}",
@@ -37,7 +37,8 @@ def read_sampling(wire: CommonRequest, max_tokens: int | None) -> SamplingOption
 
 
 def _read_mirostat(wire: CommonRequest) -> Mirostat | None:
-    """Mirostat is on if either field is sent; the other one then has its default."""
+    """Reads the options of Mirostat; None if it is off. Mirostat is on if either field is sent, and the other
+    field then has its default."""
     if wire.mirostat_target is None and wire.mirostat_lr is None:
         return None
     usual = Mirostat()
@@ -48,11 +49,13 @@ def _read_mirostat(wire: CommonRequest) -> Mirostat | None:
 
 
 def _read_biases(given: dict[str, float]) -> tuple[tuple[int, float], ...]:
+    """Returns the biases by token id. Raises InvalidValue."""
     return tuple((_parse_token_id(key), _require_bias(key, value)) for key, value in given.items())
 
 
 def _parse_token_id(key: str) -> int:
-    """The token id of a key. Only the shortest spelling is accepted, so two keys never mean one id."""
+    """Returns the token id of a key. Raises InvalidValue unless the key is the shortest spelling, so two keys
+    never mean one id."""
     plain = key.isascii() and key.isdigit() and len(key) <= len(str(INT32_MAX))
     if not plain or str(int(key)) != key:
         raise InvalidValue(
@@ -63,6 +66,7 @@ def _parse_token_id(key: str) -> int:
 
 
 def _require_bias(key: str, value: float) -> float:
+    """Returns the bias. Raises InvalidValue if it is out of range."""
     if not -LARGEST_BIAS <= value <= LARGEST_BIAS:
         raise InvalidValue(
             f"logit_bias.{key} must be a number of -100 to 100; got {describe_value(value)}",
@@ -72,13 +76,13 @@ def _require_bias(key: str, value: float) -> float:
 
 
 NUL = "\0"
-"""The character that no database stores."""
+"""The character that no database can store."""
 
 
 def read_attribution(
     user: str | None, tags: Mapping[str, str] | None = None, safety_identifier: str | None = None
 ) -> Attribution:
-    """The end user and the tags. Raises InvalidValue that names the wrong field."""
+    """Reads the end user and the tags. Raises InvalidValue that names the wrong field."""
     if user is None and not tags and safety_identifier is None:
         return NO_ATTRIBUTION
     if None is not safety_identifier != user is not None:
@@ -98,5 +102,6 @@ def read_attribution(
 
 
 def _require_text(name: str, text: str) -> None:
+    """Raises InvalidValue if the text contains NUL."""
     if NUL in text:
         raise InvalidValue(f"{name} must hold no NUL character", param=name)

@@ -1,10 +1,10 @@
 """Reads a request body strictly: UTF-8, one JSON object, no repeated key, no NaN, no lone surrogate. Then
 converts it to a wire type.
 
-The parser for wire types would keep the last of two equal keys. So the standard library's parser reads
-bodies, because it shows every pair. A thread can read a body without blocking others for long. Objects, lists
-and keys are counted first, and a body with too many is refused. Errors name the wrong field, even in text
-that is not valid JSON.
+The parser for wire types would keep only the last of two equal keys. So the standard library's parser reads
+bodies, because it reports every pair. A thread can read a body without blocking others for long. Objects,
+lists and keys are counted first, and a body with too many of them is refused. Errors name the wrong field,
+even in text that is not valid JSON.
 """
 
 import json
@@ -20,29 +20,31 @@ from antiphon import validation_messages
 from antiphon.errors import AntiphonError, InvalidValue, MalformedBody, MissingParameter, UnknownParameter
 
 DENSE_BODY = 1 << 16
-"""Bytes from which elements are counted before reading. A smaller body cannot contain too many."""
+"""The size in bytes from which elements are counted before reading. A smaller body cannot contain too many
+elements."""
 
 MAX_NODES = 1 << 17
-"""Objects, lists and keys in one body. Reading this many takes about 0.1 seconds. A body with 4,096 messages
-has a tenth of them."""
+"""The most objects, lists and keys in one body. Reading this many takes about 0.1 seconds. A body with 4,096
+messages has a tenth of them."""
 
 MAX_SHOWN_KEY = 64
-"""Characters of a caller's key that an error repeats."""
+"""The most characters of a caller's key that an error repeats."""
 
 STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
-"""A JSON string, or the rest of the text after a quote that is never closed. Linear in the length."""
+"""A JSON string, or the rest of the text after a quote that is never closed. The time of a match is linear in
+its length."""
 
 
 class _TwiceError(ValueError):
-    """An object contains this key twice."""
+    """Raised if an object contains a key twice. The message is the key."""
 
 
 class _ConstantError(ValueError):
-    """NaN or an infinity, which JSON does not have."""
+    """Raised for NaN or an infinity, which JSON does not have. The message is the constant."""
 
 
 def read_object(body: bytes) -> dict[str, Any]:
-    """The object in a body. Raises MalformedBody with the error and its place."""
+    """Returns the object in a body. Raises MalformedBody with the error and its place."""
     text = _decode_utf8(body)
     if len(body) > DENSE_BODY:
         _refuse_crowd(body)
@@ -58,7 +60,7 @@ def read_object(body: bytes) -> dict[str, Any]:
 
 
 def describe_value(value: object) -> str:
-    """Describes a JSON value. Repeats numbers, but no text."""
+    """Describes a JSON value for an error. The description repeats numbers, but no text."""
     match value:
         case None:
             return "null"
@@ -76,13 +78,14 @@ def describe_value(value: object) -> str:
 
 
 def sanitize_key(key: str) -> str:
-    """A caller's key in a printable, short form for an error."""
+    """Returns a caller's key in a printable, short form for an error."""
     plain = key.encode("ascii", "backslashreplace").decode()
     plain = "".join(character if character.isprintable() else "?" for character in plain[: MAX_SHOWN_KEY + 1])
     return plain if len(plain) <= MAX_SHOWN_KEY else plain[:MAX_SHOWN_KEY] + "..."
 
 
 def _decode_utf8(body: bytes) -> str:
+    """Decodes a body. Raises MalformedBody if it is empty, has a byte order mark, or is not UTF-8."""
     if not body:
         raise MalformedBody("the body is empty; send a JSON object")
     if body.startswith(b"\xef\xbb\xbf"):
@@ -94,6 +97,7 @@ def _decode_utf8(body: bytes) -> str:
 
 
 def _parse_json(text: str, decoder: json.JSONDecoder) -> object:
+    """Parses JSON. Raises MalformedBody that names the place of the error."""
     try:
         return decoder.decode(text)
     except _TwiceError as problem:
@@ -112,13 +116,14 @@ def _parse_json(text: str, decoder: json.JSONDecoder) -> object:
 
 
 def _locate(text: str, wanted: str) -> str | None:
-    """The path of the first match outside strings. None for a large text, because searching it takes too
-    long."""
+    """Returns the path of the first match outside strings. Returns None for a large text, because searching
+    it takes too long."""
     found = find_outside_strings(text, wanted) if len(text) <= DENSE_BODY else None
     return None if found is None else find_path(text, found)
 
 
 def _require_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Builds an object from its pairs. Raises _TwiceError if a key is repeated."""
     found = dict(pairs)
     if len(found) != len(pairs):
         seen: set[str] = set()
@@ -130,6 +135,7 @@ def _require_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse_constant(name: str) -> float:
+    """Raises _ConstantError."""
     raise _ConstantError(name)
 
 
@@ -148,12 +154,13 @@ _YIELDING_DECODER = json.JSONDecoder(
     parse_int=_parse_int,
     parse_float=_parse_float,
 )
-"""For large bodies, which a thread reads. Python parses the numbers, so other threads get their turn."""
+"""The decoder for large bodies, which a thread reads. It calls Python functions to parse numbers, so other
+threads can run in between."""
 
 
 def _refuse_crowd(body: bytes) -> None:
-    """Raises if the body has too many nodes. Counts bytes first, and nodes only if there are many such bytes.
-    Other threads can run meanwhile."""
+    """Raises MalformedBody if the body has too many nodes. It counts certain bytes first, and nodes only if
+    there are many such bytes. Other threads can run meanwhile."""
     if sum(body.count(mark) for mark in (b"[", b"{", b":")) <= MAX_NODES:
         return
     nodes = 0
@@ -164,6 +171,7 @@ def _refuse_crowd(body: bytes) -> None:
 
 
 def _split_outside_strings(body: bytes) -> Iterator[tuple[int, int]]:
+    """Yields the start and the end of each section between two strings."""
     at = 0
     for string in STRING.finditer(body):
         yield at, string.start()
@@ -172,6 +180,7 @@ def _split_outside_strings(body: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _refuse_lone_surrogates(value: object) -> None:
+    """Raises MalformedBody if a text contains half of a surrogate pair."""
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -182,7 +191,7 @@ def _refuse_lone_surrogates(value: object) -> None:
 
 
 def _broken_texts(value: object, where: str) -> Iterator[str]:
-    """Paths of the texts that UTF-8 cannot encode."""
+    """Yields the paths of the texts that UTF-8 cannot encode."""
     if isinstance(value, str):
         try:
             value.encode()
@@ -199,16 +208,17 @@ def _broken_texts(value: object, where: str) -> Iterator[str]:
 
 
 MARKS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[{}\[\],:]', re.DOTALL)
-"""Strings, even unclosed ones, and JSON's punctuation."""
+"""Matches strings, even unclosed ones, and JSON's punctuation."""
 
 LONGEST_PATH = 200
-"""Characters of a path that an error repeats."""
+"""The most characters of a path that an error repeats."""
 
 
 def find_path(text: str, position: int) -> str | None:
-    """The path of the value at a position; None at the top."""
+    """Returns the path of the value at a position; None for the outermost value."""
     steps: list[str | int | None] = []
-    """For each open object or list: its key (None before the first one) or its index."""
+    """For each open object or list: its current key or its current index. The item is None before an object's
+    first key."""
     last = ""
     for mark in MARKS.finditer(text, 0, position):
         character = mark.group()
@@ -229,7 +239,7 @@ def find_path(text: str, position: int) -> str | None:
 
 
 def find_outside_strings(text: str, wanted: str) -> int | None:
-    """The position of the first match outside all strings."""
+    """Returns the position of the first match outside all strings, or None."""
     pattern = re.compile(rf"(?P<string>{MARKS.pattern})|(?P<found>{wanted})", re.DOTALL)
     found = (match for match in pattern.finditer(text) if match["found"] is not None)
     first = next(found, None)
@@ -237,6 +247,7 @@ def find_outside_strings(text: str, wanted: str) -> int | None:
 
 
 def _join_path(steps: list[str | int | None]) -> str | None:
+    """Returns the steps as one path, such as `messages[0].role`. The path is cut if it is too long."""
     path = ""
     for step in steps:
         if step is None:
@@ -246,12 +257,14 @@ def _join_path(steps: list[str | int | None]) -> str | None:
 
 
 def _printable(key: str) -> str:
+    """Returns the key in printable ASCII."""
     plain = key.encode("ascii", "backslashreplace").decode()
     return "".join(character if character.isprintable() else "?" for character in plain)
 
 
 COUNTED = (" items", " characters")
-"""What a bound can count. The error then tells how many there were."""
+"""The units of a bound on a length. An error about such a bound also says how many items or characters were
+sent."""
 
 Wire = TypeVar("Wire", bound=msgspec.Struct)
 
@@ -267,6 +280,7 @@ def convert(value: dict[str, Any], shape: type[Wire]) -> Wire:
 def _explain(
     problem: validation_messages.ValidationProblem, value: dict[str, Any], shape: type[msgspec.Struct]
 ) -> AntiphonError:
+    """Converts a validation problem of msgspec to the error that the caller gets."""
     path = problem.path
     if name := problem.missing_field:
         return MissingParameter(f"{name} is missing", param=name)
@@ -275,7 +289,7 @@ def _explain(
     if path.endswith("role"):
         return InvalidValue(f"{path} must be {_join_words(_list_choices(shape, path))}", param=path)
     if "[...]" in path:
-        # msgspec does not tell which of an object's values was wrong.
+        # msgspec does not tell which of an object's values is wrong.
         name = path.partition("[...]")[0]
         return InvalidValue(f"{name} must have {problem.expected} at each key", param=name)
     taken, came = problem.expected, validation_messages.find_value(value, path)
@@ -290,11 +304,13 @@ def _explain(
 
 
 def _join_words(words: Sequence[str]) -> str:
+    """Joins words with commas, and the last one with `or`."""
     return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 def _list_choices(shape: type[msgspec.Struct], path: str) -> tuple[str, ...]:
-    """The words that a wire type accepts at a path; empty if it accepts more than words."""
+    """Returns the words that a wire type accepts at a path. The result is empty if other values are accepted
+    too."""
     found = _list_alternatives(inspect.type_info(shape))
     for name, _ in validation_messages.STEP.findall(path):
         found = [inner for each in found for inner in _list_members(each, name)]
@@ -308,11 +324,12 @@ def _list_choices(shape: type[msgspec.Struct], path: str) -> tuple[str, ...]:
 
 
 def _list_alternatives(given: inspect.Type) -> list[inspect.Type]:
+    """Returns the types of a union, or the type itself."""
     return list(given.types) if isinstance(given, inspect.UnionType) else [given]
 
 
 def _list_members(given: inspect.Type, name: str) -> list[inspect.Type]:
-    """The types of a member, or of a list's items."""
+    """Returns the types of a struct's member, or of a list's items."""
     if isinstance(given, inspect.ListType):
         return _list_alternatives(given.item_type)
     fields = given.fields if isinstance(given, inspect.StructType) else ()

@@ -26,13 +26,14 @@ from antiphon.errors import InvalidValue, MissingParameter, UnsupportedParameter
 FUNCTION_NAME_PATTERN = re.compile(FUNCTION_NAME)
 
 DEEPEST = 48
-"""Depth of lists and objects in a schema or in a call's arguments. Templates print nothing deeper."""
+"""The largest depth of lists and objects in a schema or in a call's arguments. Templates cannot print deeper
+values."""
 
 # --- filtering ----------------------------------------------------------------------------------------------
 
 
 def filter_tools(given: dict[str, Any], report: FieldReport | None) -> dict[str, Any]:
-    """The same body with the fields of each tool filtered."""
+    """Returns the body with the fields of each tool filtered."""
     tools = given.get("tools")
     if not isinstance(tools, list):
         return given
@@ -40,6 +41,7 @@ def filter_tools(given: dict[str, Any], report: FieldReport | None) -> dict[str,
 
 
 def _filter_tool(tool: object, where: str, report: FieldReport | None) -> object:
+    """Returns the tool with its fields filtered. A value that is not an object stays unchanged."""
     if not isinstance(tool, dict):
         return tool
     require_function(tool, where)
@@ -50,6 +52,7 @@ def _filter_tool(tool: object, where: str, report: FieldReport | None) -> object
 
 
 def require_function(given: Mapping[str, Any], where: str) -> None:
+    """Raises UnsupportedParameter if the tool or the call has another type than `function`."""
     said = given.get("type", "function")
     if isinstance(said, str) and said != "function":
         raise UnsupportedParameter(
@@ -63,8 +66,8 @@ def require_function(given: Mapping[str, Any], where: str) -> None:
 
 
 def read_tools(wire: ChatCompletionRequest, strict: bool = False) -> tuple[Tools | None, tuple[str, ...]]:
-    """The tools, and the schema keywords that are not enforced. With `strict`, all must be enforced. Raises a
-    RequestError."""
+    """Reads the tools, and returns them with the schema keywords that are not enforced. `strict`: every
+    keyword must be enforced. Raises a RequestError."""
     choice = wire.tool_choice
     if not wire.tools:
         if wire.parallel_tool_calls is not None:
@@ -80,8 +83,8 @@ def read_tools(wire: ChatCompletionRequest, strict: bool = False) -> tuple[Tools
 
 
 def build_tools(given: Sequence[ToolShape], strict: bool = False) -> tuple[tuple[Tool, ...], tuple[str, ...]]:
-    """The tools, and the schema keywords that are not enforced. With `strict`, all must be enforced. Raises a
-    RequestError."""
+    """Builds the tools, and returns them with the schema keywords that are not enforced. `strict`: every
+    keyword must be enforced. Raises a RequestError."""
     left_out: list[str] = []
     functions = [replace(tool.function, strict=True) if strict else tool.function for tool in given]
     tools = tuple(_build_tool(each, f"tools[{at}].function", left_out) for at, each in enumerate(functions))
@@ -95,6 +98,7 @@ def build_tools(given: Sequence[ToolShape], strict: bool = False) -> tuple[tuple
 
 
 def _build_tool(function: Function, where: str, left_out: list[str]) -> Tool:
+    """Builds one tool, and adds the schema keywords that are not enforced to `left_out`."""
     require_name(function.name, f"{where}.name")
     field, parameters = f"{where}.parameters", function.parameters
     if parameters is None:
@@ -113,7 +117,8 @@ def _build_tool(function: Function, where: str, left_out: list[str]) -> Tool:
 def _read_tool_choice(
     choice: str | ToolChoiceShape | None, parallel: bool, names: list[str]
 ) -> tuple[ToolChoice, bool, frozenset[str] | None]:
-    """Whether to call, whether several calls are allowed, and which tools."""
+    """Returns whether the model must call a tool, whether several calls are allowed, and the names of the
+    tools that can be called."""
     if not isinstance(choice, ToolChoiceShape):
         return ToolChoice(choice or "auto"), parallel, None
     other = "allowed_tools" if choice.type == "function" else "function"
@@ -132,6 +137,8 @@ def _read_tool_choice(
 def _read_allowed_tools(
     asked: AllowedTools, parallel: bool, names: list[str]
 ) -> tuple[ToolChoice, bool, frozenset[str]]:
+    """Returns whether the model must call a tool, whether several calls are allowed, and the allowed names.
+    Raises InvalidValue for an unknown tool."""
     tools: list[NamedTool] = asked.tools
     for at, tool in enumerate(tools):
         require_known(tool.function.name, names, f"tool_choice.allowed_tools.tools[{at}].function.name")
@@ -155,7 +162,7 @@ def require_name(name: str, where: str) -> None:
 
 
 def require_shallow(value: object, field: str) -> None:
-    """Raises InvalidValue for too deeply nested lists and objects."""
+    """Raises InvalidValue if lists and objects are nested too deeply."""
     level: list[Any] = [value]
     for _ in range(DEEPEST):
         level = [

@@ -29,17 +29,18 @@ from antiphon.domain.values import changed
 from antiphon.errors import InvalidValue, UnsupportedParameter
 
 MAX_TOKENS = 256
-"""The page's default."""
+"""The default of max_tokens on Empower's page."""
 
 DEFAULTS = SamplingOptions(temperature=1.0, top_p=1.0, frequency_penalty=0.0, presence_penalty=0.0)
-"""The page's, which a model's own defaults do not change."""
+"""The default sampling options of Empower's page. A model's own defaults do not change them."""
 
 TERMS = ReasoningTerms("include_thinking")
 
 
 def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> GenerationCall:
     """Decodes a body of POST /empower/api/v1/chat/completions. `report`: unknown fields are ignored and named
-    instead of refused. `strict`: every schema keyword must be enforced. Raises a RequestError."""
+    instead of refused. `strict`: a schema with a keyword that is not enforced is refused. Raises a
+    RequestError."""
     found = FieldReport(report)
     said = read_object(body)
     _refuse_biases(said)
@@ -63,13 +64,14 @@ def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> Gene
 
 
 def _refuse_biases(said: Mapping[str, Any]) -> None:
-    """Refuses biases in the words of the engine behind Empower's own service."""
+    """Raises UnsupportedParameter for a logit bias, in the words of Empower's own service."""
     if said.get("logit_bias") not in (None, {}):
         raise UnsupportedParameter("logit_bias is not currently supported", param="logit_bias")
 
 
 def _build_prompts(messages: str | list[str | ChatMessage]) -> tuple[Conversation, ...]:
-    """A text is one prompt, a list of texts is several. Each text is a user message."""
+    """Builds the prompts. A text is one prompt, and each text of a list is a prompt. Each text becomes a user
+    message."""
     if isinstance(messages, str):
         return (_build_user_prompt(messages, "messages"),)
     texts = [message for message in messages if isinstance(message, str)]
@@ -87,13 +89,15 @@ def _build_prompts(messages: str | list[str | ChatMessage]) -> tuple[Conversatio
 
 
 def _build_user_prompt(text: str, where: str) -> Conversation:
+    """Builds a conversation of one user message. Raises InvalidValue for an empty text."""
     if not text:
         raise InvalidValue(f"{where} is empty; send at least one character", param=where)
     return Conversation((Message(Role.USER, text),))
 
 
 def _read_tools(wire: ChatRequest, strict: bool) -> tuple[Tools | None, tuple[str, ...]]:
-    """The tools and their choice. Empower's `any` is OpenAI's `required`."""
+    """Returns the tools and their choice, and the schema keywords that are not enforced. Empower's `any`
+    means OpenAI's `required`."""
     return read_tools(
         ChatCompletionRequest(
             model=wire.model,
@@ -109,6 +113,7 @@ def _read_tools(wire: ChatRequest, strict: bool) -> tuple[Tools | None, tuple[st
 def _build_request(
     wire: ChatRequest, prompts: tuple[Conversation, ...], constraint: Constraint | None
 ) -> GenerationRequest:
+    """Builds the request. Raises InvalidValue for too many messages times choices."""
     choices = wire.n or 1
     if len(prompts) * choices > MAX_SEQUENCES:
         raise InvalidValue(f"messages times n must be at most {MAX_SEQUENCES}", param="messages")
@@ -125,6 +130,7 @@ def _build_request(
 
 
 def _read_sampling(wire: ChatRequest, limit: int) -> SamplingOptions:
+    """Reads the sampling options, with the defaults of Empower's page."""
     asked = read_sampling(wire, limit)
     return changed(
         asked,
@@ -136,4 +142,5 @@ def _read_sampling(wire: ChatRequest, limit: int) -> SamplingOptions:
 
 
 def _or(said: float | None, default: float | None) -> float | None:
+    """Returns the value that the caller sent, or the default if the value is None."""
     return default if said is None else said

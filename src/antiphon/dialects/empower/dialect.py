@@ -25,7 +25,7 @@ from antiphon.errors import AntiphonError
 NAME = "empower"
 
 SCHEMA_PREFIX = "Empower"
-"""Prefix of its schema names."""
+"""The prefix of the dialect's schema names."""
 
 REQUESTS = {
     "ChatRequest": TABLES[EmpowerScope.CHAT],
@@ -48,7 +48,7 @@ ERROR = wire_types.FlatError
 
 
 class EmpowerChatCompletions:
-    """Body and answers of POST /empower/api/v1/chat/completions."""
+    """Decodes and encodes POST /empower/api/v1/chat/completions."""
 
     shapes = (wire_types.ChatRequest, wire_types.ChatAnswer, wire_types.ChatChunk)
 
@@ -67,14 +67,14 @@ class EmpowerChatCompletions:
 
 
 class Empower:
-    """Empower's dialect. Holds no state; one value serves every request."""
+    """Empower's dialect. It has no state, so one value serves every request."""
 
     name = NAME
     prefix = "/empower"
 
     def __init__(self, report_unknown: bool = False, strict_schemas: bool = False) -> None:
-        """`report_unknown`: name unknown fields in the answer instead of refusing them. `strict_schemas`:
-        refuse a schema with a keyword that is not enforced."""
+        """`report_unknown`: the answer names unknown fields, which are not refused. `strict_schemas`: a
+        schema with a keyword that is not enforced is refused."""
         chat = EmpowerChatCompletions(report_unknown, strict_schemas)
         self.endpoints = (
             declare_generation(NAME, EmpowerScope.CHAT, "Answer a conversation, as Empower does", chat),
@@ -96,12 +96,12 @@ class Empower:
 
 @cache
 def list_all_fields(endpoints: tuple[Endpoint, ...]) -> frozenset[str]:
-    """Names of the fields of requests."""
+    """Returns the names of the fields of requests."""
     return list_field_names(list_body_shapes(endpoints), (*TABLES.values(), *OPENAI_TABLES.values()))
 
 
 def describe_endpoints(endpoints: tuple[Endpoint, ...]) -> Description:
-    """Schemas of the dialect."""
+    """Returns the dialect's part of the OpenAPI document, with its schemas."""
     schemas = build_schemas((*list_shapes(endpoints), ERROR), REQUESTS, EXAMPLES, SCHEMA_PREFIX)
     table = TABLES[EmpowerScope.CHAT]
     properties = schemas[f"{SCHEMA_PREFIX}ChatRequest"]["properties"]

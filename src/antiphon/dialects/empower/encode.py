@@ -31,7 +31,7 @@ from antiphon.domain.events import (
 from antiphon.errors import AntiphonError
 
 PREFIX = "cmpl-"
-"""Prefix of an answer's id, for chats too."""
+"""The prefix of an answer's id, also for chats."""
 
 THINKING, THOUGHT = "<thinking>", "</thinking>"
 
@@ -39,7 +39,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def encode_chat(head: ResponseMeta, generation: CollectedGeneration) -> bytes:
-    """A buffered answer."""
+    """Encodes a buffered answer."""
     choices = [
         EmpowerChatChoice(
             index=choice.index, message=_build_message(choice), finish_reason=FINISHES[choice.reason]
@@ -52,6 +52,7 @@ def encode_chat(head: ResponseMeta, generation: CollectedGeneration) -> bytes:
 
 
 def _build_message(choice: CollectedChoice) -> AnswerMessage:
+    """Builds the message of a choice. The reasoning precedes the text, between two markers."""
     calls = [
         ToolCallShape(id=call.id, function=FunctionCall(call.name, call.arguments)) for call in choice.calls
     ]
@@ -63,8 +64,8 @@ def _build_message(choice: CollectedChoice) -> AnswerMessage:
 
 
 class EmpowerStreamEncoder:
-    """Encodes one stream. With one prompt, each choice's last chunk contains the choice's usage. Several
-    prompts are counted together, so only the very last chunk contains the usage."""
+    """Encodes one stream. With one prompt, each choice's last chunk contains the choice's usage. With several
+    prompts, only the last chunk of the stream contains the usage, for all prompts together."""
 
     def __init__(self, head: ResponseMeta, call: GenerationCall) -> None:
         self._meta = build_meta(PREFIX, head)
@@ -74,10 +75,10 @@ class EmpowerStreamEncoder:
         self._prompt_tokens = 0
         self._tokens: dict[int, int] = {}
         self._reasoning_choices: set[int] = set()
-        """Choices whose reasoning is not closed yet."""
+        """The choices whose reasoning is not closed yet."""
         self._open = self._choices
         self._last: Finished | None = None
-        """The end of the last choice, until the usage is known."""
+        """The end of the last choice, until the encoder gets the usage."""
 
     def encode(self, event: Event | ReasoningDelta) -> bytes:
         match event:
@@ -107,10 +108,11 @@ class EmpowerStreamEncoder:
         return b"data: %b\n\n" % encode_streamed_error(error)
 
     def _count(self, choice: int, tokens: int) -> None:
+        """Adds to the number of tokens of a choice."""
         self._tokens[choice] = self._tokens.get(choice, 0) + tokens
 
     def _mark_reasoning(self, event: TextDelta | ReasoningDelta) -> str:
-        """The text, after the marker that opens or closes the reasoning."""
+        """Returns the event's text. A marker precedes it if the reasoning begins or ends here."""
         is_open = event.choice in self._reasoning_choices
         if isinstance(event, ReasoningDelta):
             self._reasoning_choices.add(event.choice)
@@ -119,13 +121,16 @@ class EmpowerStreamEncoder:
         return THOUGHT + event.text if is_open else event.text
 
     def _close_reasoning(self, choice: int) -> bytes:
-        """Closes the reasoning if no text follows it."""
+        """Returns a chunk that closes the choice's reasoning. The result is empty if the reasoning is closed
+        already."""
         if choice not in self._reasoning_choices:
             return b""
         self._reasoning_choices.remove(choice)
         return self._encode_delta(choice, EmpowerDelta(content=THOUGHT))
 
     def _encode_finish(self, event: Finished) -> bytes:
+        """Encodes the end of a choice. With several prompts, the end of the last choice waits for the
+        usage."""
         self._count(event.choice, event.tokens)
         self._open -= 1
         if self._is_one:
@@ -139,18 +144,21 @@ class EmpowerStreamEncoder:
         return b""
 
     def _encode_last_chunk(self, event: Finished, usage: EmpowerUsageShape | msgspec.UnsetType) -> bytes:
+        """Encodes the last chunk of a choice."""
         part = ChunkChoice(index=event.choice, delta=EmpowerDelta(), finish_reason=FINISHES[event.reason])
         return self._encode_chunk(part, usage)
 
     def _encode_delta(self, choice: int, delta: EmpowerDelta) -> bytes:
+        """Encodes a chunk with this delta."""
         return self._encode_chunk(ChunkChoice(index=choice, delta=delta), msgspec.UNSET)
 
     def _encode_chunk(self, part: ChunkChoice, usage: EmpowerUsageShape | msgspec.UnsetType) -> bytes:
+        """Encodes one chunk as a data line."""
         return b"data: %b\n\n" % _encode(ChatChunk(**self._meta, choices=[part], usage=usage))
 
 
 def _build_call_delta(event: ToolCallStarted | ToolCallDelta) -> EmpowerDelta:
-    """The beginning of a call with its name whole, or more of its arguments."""
+    """Builds the delta that begins a call with the whole name, or that adds to the call's arguments."""
     if isinstance(event, ToolCallStarted):
         function = FunctionPart(name=event.name, arguments="")
         return EmpowerDelta(
@@ -162,18 +170,20 @@ def _build_call_delta(event: ToolCallStarted | ToolCallDelta) -> EmpowerDelta:
 
 
 def _build_usage(usage: Usage) -> EmpowerUsageShape:
+    """Builds the usage in Empower's form."""
     return EmpowerUsageShape(usage.prompt_tokens, usage.completion_tokens, usage.total_tokens)
 
 
 def encode_flat_error(error: AntiphonError) -> bytes:
-    """`{"object": "error", "message", "type", "param", "code"}`."""
+    """Encodes an error as `{"object": "error", "message", "type", "param", "code"}`."""
     return _encode(_build_error(error))
 
 
 def encode_streamed_error(error: AntiphonError) -> bytes:
-    """The same error under the key `error`."""
+    """Encodes an error in the same form, under the key `error`."""
     return _encode(StreamedError(_build_error(error)))
 
 
 def _build_error(error: AntiphonError) -> FlatError:
+    """Builds the error in Empower's form."""
     return FlatError(message=error.message, type=error_type(error), param=error.param, code=error.code)

@@ -16,7 +16,7 @@ PREFIX = "/empower/api/v1"
 
 
 class EmpowerScope(StrEnum):
-    """The object that a field belongs to. Messages and tools are OpenAI's, and stand in its table."""
+    """The object that a field belongs to. The fields of messages and tools are in OpenAI's table."""
 
     CHAT = f"{PREFIX}/chat/completions"
     DEPLOY = f"{PREFIX}/lora"

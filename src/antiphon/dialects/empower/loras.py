@@ -23,7 +23,7 @@ from antiphon.domain.models import (
 from antiphon.errors import InvalidValue
 
 HUB_TOKEN = re.compile(r"[A-Za-z0-9._-]+")
-"""The token is sent as a header, so only these characters are allowed."""
+"""The pattern of a hub token. The token is sent as a header, so only these characters are allowed."""
 
 SOURCES = {"HF_HUB": AdapterOrigin.HUB, "LOCAL": AdapterOrigin.LOCAL}
 
@@ -33,7 +33,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class EmpowerUser(Struct, frozen=True, kw_only=True):
-    """A person; nobody has a name of their own here yet."""
+    """A person. No person has a name of their own here yet."""
 
     email: str | None = None
     first_name: str | None = None
@@ -42,33 +42,33 @@ class EmpowerUser(Struct, frozen=True, kw_only=True):
 
 
 class ApiKey(Struct, frozen=True, kw_only=True):
-    """A key by its name; never the key."""
+    """The name of a key, never the key itself."""
 
     name: str
 
 
 class Creator(Struct, frozen=True, kw_only=True):
-    """Who deployed it."""
+    """The caller who deployed a LoRA."""
 
     actor_type: str
-    """API_KEY, the bearer of a key; ANONYMOUS, a caller of this machine without one; USER and others by their
-    kind."""
+    """API_KEY for the bearer of a key, ANONYMOUS for a caller of this machine without a key. Other callers
+    are named by their kind, such as USER."""
     user: EmpowerUser | None = None
     api_key: ApiKey | None = None
 
 
 class LoraDeployment(Struct, frozen=True, kw_only=True):
-    """What is served under a LoRA's name."""
+    """The adapter that is served under a LoRA's name."""
 
     base_model_name: str
     model_name: str
     model_source: SourceName
     hf_revision: str | None
-    """The commit."""
+    """The commit on the hub."""
     created_at: int
     """Unix time in seconds."""
     creator: Creator | None
-    """Null: it is the operator's, or was loaded by its path."""
+    """The caller who deployed the LoRA. Null if the operator deployed it, or if it was loaded by its path."""
 
 
 class Lora(Struct, frozen=True, kw_only=True):
@@ -76,13 +76,13 @@ class Lora(Struct, frozen=True, kw_only=True):
 
     name: str
     unit_price: float = 0
-    """Nothing is charged here."""
+    """The price, which is always zero on this server."""
     active_deployment: LoraDeployment | None
-    """Null of one that was removed."""
+    """The current deployment; null for a LoRA that was removed."""
 
 
 class BaseDeployment(Struct, frozen=True, kw_only=True):
-    """What is served under a base model's name: what the operator's settings say."""
+    """The model that is served under a base model's name, as the operator's settings define it."""
 
     model_name: str
     model_source: SourceName
@@ -99,7 +99,7 @@ class BaseModel(Struct, frozen=True, kw_only=True):
 
 
 def decode_deploy(body: bytes) -> DeploymentRequest:
-    """A body of POST /empower/api/v1/lora. Raises a RequestError."""
+    """Decodes a body of POST /empower/api/v1/lora. Raises a RequestError."""
     given = filter_fields(read_object(body), EmpowerScope.DEPLOY)
     wire = convert(given, DeployRequest)
     source = SOURCES[wire.model_source]
@@ -121,12 +121,14 @@ def decode_deploy(body: bytes) -> DeploymentRequest:
 
 
 def _require_absent(wire: DeployRequest) -> None:
+    """Raises InvalidValue for a field that needs the model source HF_HUB."""
     for field, value in (("hf_revision", wire.hf_revision), ("hf_token", wire.hf_token)):
         if value is not None:
             raise InvalidValue(f"{field} is taken only with model_source HF_HUB", param=field)
 
 
 def _build_lora(lora: DeployedAdapter) -> Lora:
+    """Builds the answer about one LoRA."""
     deployment = LoraDeployment(
         base_model_name=lora.base,
         model_name=lora.model_name,
@@ -139,6 +141,7 @@ def _build_lora(lora: DeployedAdapter) -> Lora:
 
 
 def _build_base_model(base: DeployedBase) -> BaseModel:
+    """Builds the answer about one base model."""
     deployment = BaseDeployment(
         model_name=base.name, model_source="LOCAL", created_at=base.created, creator=None
     )
@@ -146,6 +149,7 @@ def _build_base_model(base: DeployedBase) -> BaseModel:
 
 
 def _build_creator(actor: Actor | None) -> Creator | None:
+    """Builds the description of the actor who deployed a LoRA; None if there is no actor."""
     if actor is None:
         return None
     if actor.kind is ActorKind.SERVICE_KEY:
@@ -191,11 +195,13 @@ async def list_bases(request: Request, services: Services) -> Answer:
 
 
 def _show(answer: object) -> Response:
+    """Returns a response with the answer as JSON."""
     return Response(_encode(answer))
 
 
 def declare_loras(loras: str, bases: str) -> tuple[Endpoint, ...]:
-    """The endpoints of LoRAs and base models, below two paths. Their names may contain slashes."""
+    """Declares the endpoints of LoRAs and base models, below two paths. The names in these paths may contain
+    slashes."""
     post = Endpoint(
         method="POST",
         path=loras,

@@ -1,7 +1,7 @@
-"""Wire types of Empower's requests, answers and errors. Where Empower's page has no type of its own, it is
-OpenAI's.
+"""Wire types of Empower's requests, answers and errors. If Empower's page does not define a type, OpenAI's
+type is used.
 
-The chat request has all fields of OpenAI's; `fields` tells which are supported.
+The chat request has all fields of OpenAI's request. `fields` tells which of them are supported.
 """
 
 from typing import Annotated, Literal
@@ -21,7 +21,7 @@ from antiphon.dialects.common.response_types import FinishName, ToolCallPart, To
 
 LONGEST_REVISION = 200
 LONGEST_TOKEN = 512
-"""Characters of a hub token; today's have 37."""
+"""The most characters of a hub token. Today's tokens have 37."""
 
 ModelName = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
 
@@ -48,7 +48,8 @@ class DeployRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class EmpowerUsageShape(Struct, frozen=True):
-    """Tokens; of the whole request, or in a stream of one prompt those of one choice with its prompt."""
+    """The number of tokens of the whole request. In a stream of one prompt, the tokens of one choice and the
+    prompt."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -56,11 +57,11 @@ class EmpowerUsageShape(Struct, frozen=True):
 
 
 class AnswerMessage(Struct, frozen=True, kw_only=True):
-    """What the model said."""
+    """The assistant's message."""
 
     role: Literal["assistant"] = "assistant"
     content: str | None
-    """Null where it only called tools."""
+    """The text; null if the model only called tools."""
     tool_calls: list[ToolCallShape] | UnsetType = UNSET
 
 
@@ -83,7 +84,8 @@ class ChatAnswer(Struct, frozen=True, kw_only=True):
 
 
 class EmpowerDelta(Struct, frozen=True, kw_only=True):
-    """What a chunk adds to its choice: the role first, then text or calls, and nothing at the end."""
+    """The content that a chunk adds to its choice: the role first, then text or calls. The last chunk adds
+    nothing."""
 
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType = UNSET
@@ -107,7 +109,8 @@ class ChatChunk(Struct, frozen=True, kw_only=True):
     model: str
     choices: list[ChunkChoice]
     usage: EmpowerUsageShape | UnsetType = UNSET
-    """With the last part of each choice; of several prompts with the very last, for all of them."""
+    """The usage, in the last chunk of each choice. With several prompts only the last chunk of the stream
+    contains it, for all prompts together."""
 
 
 class FlatError(Struct, frozen=True, kw_only=True):
@@ -121,6 +124,6 @@ class FlatError(Struct, frozen=True, kw_only=True):
 
 
 class StreamedError(Struct, frozen=True):
-    """The last event of a stream that broke: OpenAI's clients look for this key, and raise."""
+    """The last event of a stream that broke. OpenAI's clients look for this key, and raise an error."""
 
     error: FlatError

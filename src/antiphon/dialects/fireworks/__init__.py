@@ -1,1 +1,2 @@
-"""Fireworks AI's dialect, as its page of text completions has it; requests, answers, streams and errors."""
+"""Fireworks AI's dialect, as Fireworks' page of text completions describes it: requests, answers, streams and
+errors."""

@@ -1,6 +1,7 @@
-"""Decodes a body of Fireworks' endpoints to a generation request, with the defaults and rules of its page.
+"""Decodes a body of Fireworks' endpoints to a generation request, with the defaults and rules of Fireworks'
+page.
 
-The decoder of `/v1` reads the fields that mean the same there.
+The decoder of `/v1` reads the fields that have the same meaning there.
 """
 
 from dataclasses import dataclass, replace
@@ -36,11 +37,11 @@ from antiphon.domain.values import changed
 from antiphon.errors import InvalidValue, MalformedBody, MissingParameter, UnsupportedParameter
 
 CHAT_MAX_TOKENS = 200
-"""The page's default for a chat."""
+"""The page's default of max_tokens for a chat."""
 
 LEAST_REPETITION = 1e-6
-"""Replaces a repetition penalty of 0, by which nothing can be divided. It favours earlier tokens as strongly
-as a logit can."""
+"""The value that replaces a repetition penalty of 0, because a division by 0 is impossible. It favours
+earlier tokens as strongly as a logit can."""
 
 DEFAULTS: dict[str, Any] = {
     "temperature": 1.0,
@@ -49,39 +50,39 @@ DEFAULTS: dict[str, Any] = {
     "presence_penalty": 0.0,
     "repetition_penalty": 1.0,
 }
-"""The page's defaults. A model's own defaults do not change them."""
+"""The default values of the page. A model's own defaults do not change them."""
 
 SAME_FIELDS = (
     "model", "frequency_penalty", "presence_penalty", "repetition_penalty", "ignore_eos", "mirostat_target",
     "mirostat_lr", "n", "stop", "stream", "temperature", "top_k", "top_p", "min_p", "typical_p", "logit_bias",
     "seed", "return_token_ids", "user", "metadata",
 )  # fmt: skip
-"""Fields with the same name in `/v1`."""
+"""The fields that have the same name in `/v1`."""
 
 ON, OFF = "medium", "none"
-"""The efforts that true and false mean."""
+"""The reasoning efforts that true and false mean."""
 
 EFFORT_TERMS = ReasoningTerms(budget="reasoning_effort", least=1)
 
 THINKING_TERMS = ReasoningTerms("thinking", "thinking.budget_tokens", "disabled", "enabled", LEAST_BUDGET)
 
 PLACE = "<image>"
-"""Marks the place of an image in a prompt."""
+"""The mark for the place of an image in a prompt."""
 
 WHERE = "response_format"
 
 
 @dataclass(frozen=True, slots=True)
 class FireworksCall(GenerationCall):
-    """A call, and the form of its log-probabilities."""
+    """A call of Fireworks' endpoints, and the form of its log-probabilities."""
 
     entries: bool = False
-    """Whether log-probabilities are one entry per token instead of arrays."""
+    """Whether the log-probabilities are a list with one entry per token. If not, they are arrays."""
 
 
 def decode_text(body: bytes, report: bool = False, strict: bool = False) -> GenerationCall:
     """Decodes a body of POST completions. `report`: unknown fields are ignored and named instead of refused.
-    `strict`: every schema keyword must be enforced. Raises a RequestError."""
+    `strict`: a schema with a keyword that is not enforced is refused. Raises a RequestError."""
     found = FieldReport(report)
     given = filter_fields(read_object(body), FireworksScope.TEXT, report=found)
     wire = convert(given, FireworksCompletionRequest)
@@ -99,7 +100,7 @@ def decode_text(body: bytes, report: bool = False, strict: bool = False) -> Gene
 
 
 def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> GenerationCall:
-    """Decodes a body of POST chat/completions, as `decode_text` does."""
+    """Decodes a body of POST chat/completions. The parameters are those of `decode_text`."""
     found = FieldReport(report)
     given = filter_fields(read_object(body), FireworksScope.CHAT, report=found)
     wire = convert(filter_tools(filter_messages(given, found), found), FireworksChatCompletionRequest)
@@ -127,6 +128,8 @@ def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> Gene
 
 
 def _read_same_fields(wire: FireworksCommonRequest) -> dict[str, Any]:
+    """Returns the fields that have the same name in `/v1`, with the page's defaults and values that `/v1`
+    accepts."""
     said = {name: value for name in SAME_FIELDS if (value := getattr(wire, name)) is not None}
     if said.get("repetition_penalty") == 0:
         said["repetition_penalty"] = LEAST_REPETITION
@@ -134,7 +137,8 @@ def _read_same_fields(wire: FireworksCommonRequest) -> dict[str, Any]:
 
 
 def _read_max_tokens(wire: FireworksCommonRequest, max_tokens: int | None) -> int | None:
-    """The page's max_tokens, under either name."""
+    """Returns the page's max_tokens, which the caller can send under two names. Raises InvalidValue if the
+    two differ."""
     newer = wire.max_completion_tokens
     if None is not newer != max_tokens is not None:
         raise InvalidValue(
@@ -144,7 +148,7 @@ def _read_max_tokens(wire: FireworksCommonRequest, max_tokens: int | None) -> in
 
 
 def _read_alternatives(wire: FireworksCommonRequest) -> int | None:
-    """The number of likeliest tokens that are wanted; None without log-probabilities."""
+    """Returns the number of likeliest tokens that the caller wants; None without log-probabilities."""
     if wire.logprobs is None or wire.logprobs is False:
         if wire.top_logprobs:
             raise InvalidValue("top_logprobs is taken only together with logprobs", param="top_logprobs")
@@ -157,6 +161,7 @@ def _read_alternatives(wire: FireworksCommonRequest) -> int | None:
 def _read_tool_choice(
     wire: FireworksChatCompletionRequest,
 ) -> Any:  # noqa: ANN401 - the words that the superset takes, or its shape
+    """Returns the tool choice in the form of `/v1`."""
     asked = wire.tool_choice
     if not isinstance(asked, ChosenTool):
         return "required" if asked == "any" else asked
@@ -176,8 +181,9 @@ def _read_tool_choice(
 def _complete_call(
     call: GenerationCall, wire: FireworksCommonRequest, form: RelaxedConstraint, is_usual: bool
 ) -> FireworksCall:
-    """Adds what differs from `/v1`: stop texts that stay, the handling of too many tokens, and usage in every
-    stream. `is_usual`: whether the caller left max_tokens out."""
+    """Completes a call with the differences from `/v1`: answers keep their stop texts, too many tokens are
+    handled differently, and every stream contains the usage. `is_usual`: whether the caller left max_tokens
+    out."""
     output = changed(
         call.request.output,
         constraint=form.constraint,
@@ -198,8 +204,8 @@ def _complete_call(
 
 
 def read_fireworks_format(asked: FireworksResponseFormat | None, strict: bool) -> RelaxedConstraint:
-    """The constraint of each choice. `strict`: every schema keyword must be enforced. Raises a
-    RequestError."""
+    """Reads the constraint of each choice. `strict`: a schema with a keyword that is not enforced is refused.
+    Raises a RequestError."""
     if asked is None:
         return RelaxedConstraint(None)
     for kind, field in (("json_object", "schema"), ("json_schema", "json_schema"), ("grammar", "grammar")):
@@ -220,7 +226,7 @@ def read_fireworks_format(asked: FireworksResponseFormat | None, strict: bool) -
 
 
 def _read_schema(text: str, where: str) -> dict[str, Any]:
-    """The schema in a text."""
+    """Returns the schema in a text. Raises InvalidValue if the text is not a JSON object."""
     try:
         return read_object(text.encode())
     except MalformedBody:
@@ -248,7 +254,7 @@ def require_images(wire: FireworksCompletionRequest) -> None:
 
 
 def _pair_images(wire: FireworksCompletionRequest, many: bool) -> list[tuple[str, object, list[str]]]:
-    """Each prompt with its images and their fields."""
+    """Pairs each prompt with its images and the names of their fields."""
     given = wire.images or []
     nested = [item for item in given if isinstance(item, list)]
     flat = [item for item in given if isinstance(item, str)]
@@ -267,7 +273,7 @@ def _pair_images(wire: FireworksCompletionRequest, many: bool) -> list[tuple[str
 
 
 def read_reasoning(wire: FireworksChatCompletionRequest) -> Reasoning:
-    """Reads what reasoning the request asks for. Raises InvalidValue if both fields are sent."""
+    """Reads the reasoning options of a request. Raises InvalidValue if both fields are sent."""
     effort, thinking = wire.reasoning_effort, wire.thinking
     if thinking is not None:
         if effort is not None:

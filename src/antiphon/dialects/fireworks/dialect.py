@@ -45,7 +45,7 @@ from antiphon.errors import AntiphonError
 NAME = "fireworks"
 
 SCHEMA_PREFIX = "Fireworks"
-"""Prefix of its schema names."""
+"""The prefix of the dialect's schema names."""
 
 REQUESTS: Mapping[str, Table] = {
     "FireworksCompletionRequest": TABLES[FireworksScope.TEXT],
@@ -58,7 +58,7 @@ REQUESTS: Mapping[str, Table] = {
     "MessageToolCall": MESSAGE_TABLES[MessagePlace.CALL],
     "CalledFunction": MESSAGE_TABLES[MessagePlace.CALLED],
 }
-"""Schemas whose fields are in a table."""
+"""The schemas whose fields are in a table."""
 
 MODEL = "accounts/fireworks/models/cantor"
 
@@ -71,14 +71,14 @@ ERROR = wire_types.FireworksErrorEnvelope
 
 
 class FireworksModelShape(Struct, frozen=True, kw_only=True):
-    """One model. What it can do is left out while its engine cannot say."""
+    """One model. Its abilities are left out while its engine is not available."""
 
     id: str
     object: Literal["model"] = "model"
     created: int
     owned_by: str = OWNER
     kind: Literal["HF_BASE_MODEL", "HF_PEFT_ADDON", "EMBEDDING_MODEL"]
-    """A base model, a LoRA adapter, or a model that makes vectors."""
+    """The kind of the model: a base model, a LoRA adapter, or a model that makes vectors."""
     supports_chat: bool | UnsetType = UNSET
     supports_image_input: bool | UnsetType = UNSET
     supports_tools: bool | UnsetType = UNSET
@@ -86,14 +86,14 @@ class FireworksModelShape(Struct, frozen=True, kw_only=True):
 
 
 class FireworksModelList(Struct, frozen=True, kw_only=True):
-    """All models: those of the settings in their order, then adapters."""
+    """All models: first the models of the settings in their order, then adapters."""
 
     object: Literal["list"] = "list"
     data: list[FireworksModelShape]
 
 
 class FireworksModels:
-    """`ModelCodec` of the dialect."""
+    """Encodes models as a `ModelCodec`."""
 
     shapes = (FireworksModelList, FireworksModelShape)
     has_profiles = True
@@ -109,6 +109,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def _build_model(model: ModelEntry) -> FireworksModelShape:
+    """Builds the entry of one model. An unavailable model has no profile."""
     base: Literal["HF_BASE_MODEL", "HF_PEFT_ADDON"] = "HF_PEFT_ADDON" if model.parent else "HF_BASE_MODEL"
     profile = model.profile
     if profile is None:
@@ -119,14 +120,15 @@ def _build_model(model: ModelEntry) -> FireworksModelShape:
         kind=base if profile.embedding is None else "EMBEDDING_MODEL",
         supports_chat=profile.chat,
         supports_image_input="image" in profile.modalities,
-        # Every chat model is shown tools. If its template has no place for them, the server adds them.
+        # Every chat model can get tools. If the model's template has no place for tools, the server adds them
+        # to the prompt.
         supports_tools=profile.chat,
         context_length=profile.context_length,
     )
 
 
 class FireworksCompletions:
-    """Body and answers of POST /fireworks/inference/v1/completions."""
+    """Decodes and encodes POST /fireworks/inference/v1/completions."""
 
     shapes = (
         wire_types.FireworksCompletionRequest,
@@ -149,7 +151,7 @@ class FireworksCompletions:
 
 
 class FireworksChatCompletions:
-    """Body and answers of POST /fireworks/inference/v1/chat/completions."""
+    """Decodes and encodes POST /fireworks/inference/v1/chat/completions."""
 
     shapes = (
         wire_types.FireworksChatCompletionRequest,
@@ -172,16 +174,17 @@ class FireworksChatCompletions:
 
 
 class Fireworks:
-    """Fireworks' dialect. Holds no state; one value serves every request."""
+    """Fireworks' dialect. It has no state, so one value serves every request."""
 
     name = NAME
     prefix = "/fireworks"
     aliases: Mapping[str, str] = MappingProxyType({"accounts/fireworks/models/*": "*"})
-    """How its callers name models, as an alias rule. The aliases of the settings come first."""
+    """The names that callers of this dialect use for models, as a rule for aliases. The aliases of the
+    settings come first."""
 
     def __init__(self, report_unknown: bool = False, strict_schemas: bool = False) -> None:
-        """`report_unknown`: name unknown fields in the answer instead of refusing them. `strict_schemas`:
-        refuse a schema with a keyword that is not enforced."""
+        """`report_unknown`: the answer names unknown fields, which are not refused. `strict_schemas`: a
+        schema with a keyword that is not enforced is refused."""
         text = FireworksCompletions(report_unknown, strict_schemas)
         chat = FireworksChatCompletions(report_unknown, strict_schemas)
         self.endpoints = (
@@ -205,11 +208,11 @@ class Fireworks:
 
 @cache
 def list_all_fields(endpoints: tuple[Endpoint, ...]) -> frozenset[str]:
-    """Names of the fields of requests."""
+    """Returns the names of the fields of requests."""
     return list_field_names(list_body_shapes(endpoints), (*TABLES.values(), *MESSAGE_TABLES.values()))
 
 
 def describe_endpoints(endpoints: tuple[Endpoint, ...]) -> Description:
-    """Schemas of the dialect."""
+    """Returns the dialect's part of the OpenAPI document, with its schemas."""
     schemas = build_schemas((*list_shapes(endpoints), ERROR), REQUESTS, EXAMPLES, SCHEMA_PREFIX)
     return Description(schemas, SCHEMA_PREFIX, ERROR.__name__)

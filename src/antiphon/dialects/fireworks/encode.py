@@ -53,7 +53,7 @@ from antiphon.errors import AntiphonError, BudgetExceeded
 _encode = msgspec.json.Encoder().encode
 
 STATUSES: Mapping[int, int] = {415: 400, 431: 400, 504: 408}
-"""Fireworks' status for statuses that it does not have."""
+"""Fireworks' status for each status that Fireworks does not have."""
 
 OVER_LIMIT = 402
 """Fireworks' status for an exceeded budget. It uses 429 for rates."""
@@ -78,14 +78,14 @@ SENTENCES: Mapping[str, str] = {
     "invalid_api_key": "The API key you provided is invalid",
     "context_length_exceeded": "The prompt is too long",
 }
-"""The beginning of Fireworks' error messages; our message follows."""
+"""The beginnings of Fireworks' error messages. Antiphon's message follows each of them."""
 
 FIRST_LOGPROB = 0.0
-"""Log-probability of the first token."""
+"""The log-probability of the first token."""
 
 
 def encode_text(head: ResponseMeta, call: GenerationCall, generation: CollectedGeneration) -> bytes:
-    """A buffered text completion."""
+    """Encodes a buffered text completion."""
     logprobs, output = LogprobsBuilder(call), call.request.output
     choices = [
         FireworksTextChoice(
@@ -106,7 +106,7 @@ def encode_text(head: ResponseMeta, call: GenerationCall, generation: CollectedG
 
 
 def encode_chat(head: ResponseMeta, call: GenerationCall, generation: CollectedGeneration) -> bytes:
-    """A buffered chat completion."""
+    """Encodes a buffered chat completion."""
     logprobs = LogprobsBuilder(call)
     choices = [
         FireworksChatChoice(
@@ -129,7 +129,7 @@ def encode_chat(head: ResponseMeta, call: GenerationCall, generation: CollectedG
 
 
 def _build_meta(head: ResponseMeta) -> MetaFields:
-    """The id is a UUID without prefix."""
+    """Returns the common fields of an answer. Its id is a UUID without a prefix."""
     parts = (head.id[begin:end] for begin, end in pairwise((0, 8, 12, 16, 20, None)))
     return {"id": "-".join(parts), "created": head.created, "model": head.model}
 
@@ -152,7 +152,7 @@ class FireworksChunkBuilder(ChunkBuilder[Part], Protocol[Part]):
     """A chunk builder that can also end a failed choice."""
 
     def build_failure(self, choice: int) -> Part:
-        """The end of a choice that failed."""
+        """Builds the last part of a choice that failed."""
 
 
 class FireworksChatChunkBuilder(BaseChatChunkBuilder[FireworksChatChunkChoice]):
@@ -207,7 +207,8 @@ class FireworksTextChunkBuilder(BaseTextChunkBuilder[FireworksTextChoice]):
 
 
 class FireworksStreamEncoder(OpenAIStreamEncoder[Part]):
-    """Encodes one stream. The end of each choice waits for the usage, because it contains it."""
+    """Encodes one stream. The encoder delays the end of each choice until the usage is known, because the
+    last chunk of a choice contains the usage."""
 
     def __init__(
         self, builder: FireworksChunkBuilder[Part], head: ResponseMeta, call: GenerationCall
@@ -218,21 +219,24 @@ class FireworksStreamEncoder(OpenAIStreamEncoder[Part]):
         self._build_failure = builder.build_failure
 
     def encode_finish(self, event: Finished) -> bytes:
+        """Remembers the end of the choice until the usage is known, and returns nothing."""
         self._ends[event.choice] = event
         return b""
 
     def encode_usage(self, usage: Usage) -> bytes:
+        """Encodes the end of each choice, with the usage of the whole request."""
         shape = build_usage(usage)
         return b"".join(self._encode_end(event, shape) for event in self._ends.values())
 
     def error(self, error: AntiphonError) -> bytes:
-        """Ends the open choices with an error. The error's message follows, without `[DONE]`."""
+        """Encodes the end of each open choice, and then the error. The stream ends without `[DONE]`."""
         whole = b"".join(self._encode_end(event, None) for event in self._ends.values())
         cut = (choice for choice in range(self._choices) if choice not in self._ends)
         broken = b"".join(self._encode_chunk([self._build_failure(choice)]) for choice in cut)
         return whole + broken + b"data: %b\n\n" % encode_fireworks_error(error)
 
     def _encode_end(self, event: Finished, usage: UsageShape | None) -> bytes:
+        """Encodes the last chunk of a choice."""
         part = self._builder.build_closing(event.choice, event.reason, event.scores or ())
         if self._sends_ids:
             part = replace_fields(part, token_ids=event.ids)
@@ -240,7 +244,7 @@ class FireworksStreamEncoder(OpenAIStreamEncoder[Part]):
 
 
 def build_array_logprobs(scores: Scores, alternatives: bool) -> Logprobs:
-    """Arrays of equal length. The array of alternatives is left out unless some were wanted."""
+    """Builds arrays of equal length. `alternatives`: whether the array of alternatives is included."""
     return Logprobs(
         tokens=encode_list(scores, lambda score: spell_token(score.piece)),
         token_logprobs=encode_list(scores, _clamp_logprob),
@@ -251,11 +255,12 @@ def build_array_logprobs(scores: Scores, alternatives: bool) -> Logprobs:
 
 
 def build_entry_logprobs(scores: Scores) -> Logprobs:
-    """One entry per token, with its alternatives."""
+    """Builds one entry per token, with the token's alternatives."""
     return Logprobs(content=encode_list(scores, _build_entry))
 
 
 def _build_entry(score: TokenScore) -> TokenEntry:
+    """Builds the entry of one token, with its alternatives."""
     best = [
         FireworksRankedToken(
             token=spell_token(piece), logprob=max(value, UNLIKELY), token_id=token, bytes=list(piece)
@@ -273,22 +278,24 @@ def _build_entry(score: TokenScore) -> TokenEntry:
 
 
 def _build_top_logprobs(score: TokenScore) -> dict[str, float]:
+    """Returns the alternatives of a token. The first token of a prompt has only itself."""
     return build_top_logprobs(score) or {spell_token(score.piece): FIRST_LOGPROB}
 
 
 def _clamp_logprob(score: TokenScore) -> float:
+    """Returns the log-probability as a finite number."""
     return FIRST_LOGPROB if score.logprob is None else max(score.logprob, UNLIKELY)
 
 
 def map_status(error: AntiphonError) -> int:
-    """The status in Fireworks' table."""
+    """Returns the error's status in Fireworks' table."""
     if isinstance(error, BudgetExceeded):
         return OVER_LIMIT
     return STATUSES.get(error.status, error.status)
 
 
 def encode_fireworks_error(error: AntiphonError) -> bytes:
-    """`{"error": {"message", "param", "code"}}`. The code is one of Fireworks' words."""
+    """Encodes an error as `{"error": {"message", "param", "code"}}`. The code is one of Fireworks' words."""
     sentence = SENTENCES.get(error.code)
     message = f"{sentence}: {error.message}" if sentence else error.message
     return _encode(

@@ -1,5 +1,5 @@
-"""The table of every request field of Fireworks' page and its later documentation, and what Antiphon does
-with it.
+"""The table of every request field of Fireworks' page and its later documentation. It says what Antiphon does
+with each field.
 
 A field of the page has the page's default and range.
 """
@@ -20,7 +20,7 @@ PREFIX = "/fireworks/inference/v1"
 
 
 class FireworksScope(StrEnum):
-    """The object that a field belongs to. Messages and tools are OpenAI's, and stand in its table."""
+    """The object that a field belongs to. The fields of messages and tools are in OpenAI's table."""
 
     CHAT = f"{PREFIX}/chat/completions"
     TEXT = f"{PREFIX}/completions"

@@ -1,7 +1,7 @@
-"""The JSON shapes of Fireworks' requests, answers and errors. What means the same as in OpenAI's uses
-OpenAI's types.
+"""The JSON shapes of Fireworks' requests, answers and errors. A part that has the same meaning in OpenAI's
+format uses OpenAI's type.
 
-Types and ranges of requests are those of Fireworks' page; its bounds are inclusive.
+Types and ranges of requests are those of Fireworks' page. The page's bounds are inclusive.
 """
 
 from typing import Annotated, Any, Literal
@@ -37,16 +37,16 @@ from antiphon.dialects.common.request_types import (
 from antiphon.dialects.common.response_types import AssistantMessage, Delta, FinishName, UsageShape
 
 MOST_ALTERNATIVES = 5
-"""Likeliest tokens at each place; the page's bound."""
+"""The most alternatives at each place. The bound is the page's."""
 
 MOST_CANDIDATES = 128
-"""`top_k`; the page's bound."""
+"""The largest `top_k`. The bound is the page's."""
 
 LEAST_BUDGET = 1024
-"""Tokens of `thinking.budget_tokens`; Fireworks' bound."""
+"""The smallest `thinking.budget_tokens`. The bound is Fireworks'."""
 
 MAX_IMAGES = 1024
-"""Images of one request: more than any prompt has room for."""
+"""The most images of one request. It is more than fit any prompt."""
 
 PromptText = Annotated[str, Meta(min_length=1)]
 Alternatives = Annotated[int, Meta(ge=0, le=MOST_ALTERNATIVES)]
@@ -58,17 +58,18 @@ Images = Annotated[list[str], Meta(max_length=MAX_IMAGES)]
 
 
 class FireworksResponseFormat(Struct, frozen=True, forbid_unknown_fields=True):
-    """What an answer is: text, any JSON object, JSON of a schema, or a text of a grammar."""
+    """The form of an answer: text, any JSON object, JSON that satisfies a schema, or text that satisfies a
+    grammar."""
 
     type: Literal["text", "json_object", "json_schema", "grammar"]
     schema: dict[str, Any] | str | None = None
-    """With json_object: the schema of the object, as JSON or as a text of it."""
+    """With json_object: the schema of the object, as JSON or as a text that contains JSON."""
     json_schema: NamedSchema | str | None = None
     grammar: str | None = None
 
 
 class ChosenTool(Struct, frozen=True, forbid_unknown_fields=True):
-    """One tool that has to be called, by its name, beside the type or as OpenAI says it."""
+    """One tool that the model must call. Its name is beside the type, or in OpenAI's form."""
 
     type: Literal["function"]
     name: Name | None = None
@@ -76,14 +77,14 @@ class ChosenTool(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FireworksThinking(Struct, frozen=True, forbid_unknown_fields=True):
-    """Whether a model that reasons shall do so, and how many tokens of it there may be."""
+    """Whether a model that can reason does so, and the most tokens of reasoning."""
 
     type: Literal["enabled", "disabled"]
     budget_tokens: Budget | None = None
 
 
 class FireworksCommonRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What text and chat completions share."""
+    """The fields that text and chat completions share."""
 
     model: Name
     max_completion_tokens: PositiveInt | None = None
@@ -124,10 +125,10 @@ class FireworksCompletionRequest(
         | Annotated[list[PromptText | TokenId | list[TokenId]], Meta(min_length=1, max_length=MAX_IDS)]
     )
     max_tokens: NonNegativeInt | None = None
-    """0 only together with `echo`."""
+    """The value 0 is allowed only together with `echo`."""
     echo: bool | None = None
     images: Annotated[list[str | Images], Meta(max_length=MAX_IMAGES)] | None = None
-    """One list, or one for each of several prompts."""
+    """One list of images, or one list for each of several prompts."""
 
 
 class FireworksChatCompletionRequest(
@@ -145,16 +146,16 @@ class FireworksChatCompletionRequest(
 
 
 FireworksFinishName = Literal["stop", "length", "tool_calls", "error"]
-"""`error` ends a choice of a stream that broke."""
+"""The reason why a choice ended. `error` ends a choice of a stream that broke."""
 
 
 class FireworksRankedToken(Struct, frozen=True, kw_only=True):
     """One of the likeliest tokens at a place."""
 
     token: str
-    """Its text; `bytes:\\xe2\\x98` for part of a character, the name of a control token."""
+    r"""The token's text. It is `bytes:\xe2\x98` for part of a character, and the name for a control token."""
     logprob: float
-    """-9999 is as good as never."""
+    """The value -9999 means that the token is practically impossible."""
     token_id: int
     bytes: list[int]
 
@@ -163,20 +164,22 @@ class TokenEntry(FireworksRankedToken, frozen=True, kw_only=True):
     """One token, in the model's raw distribution."""
 
     text_offset: int
-    """Which character of the choice's text it begins in; runs on through a stream."""
+    """The position of the character of the choice's text in which the token begins. In a stream it counts
+    from the stream's first chunk."""
     top_logprobs: list[FireworksRankedToken]
-    """As many as were asked for, best first."""
+    """The number of tokens that the caller asked for, best first."""
 
 
 class Logprobs(Struct, frozen=True, kw_only=True):
-    """The tokens of a choice, whole or in part, in arrays of equal length where `logprobs` was a number, and
-    as a list of entries where it was true. With `echo` the prompt's tokens are the first."""
+    """The tokens of a choice, whole or in part. They are arrays of equal length if `logprobs` was a number,
+    and a list of entries if it was true. With `echo` the prompt's tokens come first."""
 
     tokens: list[str] | UnsetType = UNSET
     token_logprobs: list[float] | UnsetType = UNSET
-    """In the model's raw distribution; 0 for a prompt's first token, which nothing comes before."""
+    """The log-probabilities in the model's raw distribution. The value is 0 for a prompt's first token,
+    because no token precedes it."""
     top_logprobs: list[dict[str, float]] | UnsetType | None = UNSET
-    """The likeliest tokens and the token itself; null when none were asked for."""
+    """The likeliest tokens and the token itself at each place; null if the caller asked for none."""
     text_offset: list[int] | UnsetType = UNSET
     token_ids: list[int] | UnsetType = UNSET
     content: list[TokenEntry] | UnsetType = UNSET
@@ -190,9 +193,11 @@ class FireworksTextChoice(Struct, frozen=True, kw_only=True):
     logprobs: Logprobs | None = None
     finish_reason: FireworksFinishName | None = None
     prompt_token_ids: list[int] | UnsetType = UNSET
-    """Of its prompt, with return_token_ids; in a stream in its first chunk."""
+    """The token ids of the choice's prompt, with return_token_ids. In a stream the choice's first chunk
+    contains them."""
     token_ids: list[int] | UnsetType = UNSET
-    """Of its tokens, with return_token_ids; in a stream of those since its last chunk."""
+    """The ids of the choice's tokens, with return_token_ids. In a stream these are the tokens since the
+    choice's last chunk."""
 
 
 class FireworksCompletion(Struct, frozen=True, kw_only=True):
@@ -204,7 +209,8 @@ class FireworksCompletion(Struct, frozen=True, kw_only=True):
     model: str
     choices: list[FireworksTextChoice]
     usage: UsageShape | None = None
-    """In a stream null until a choice ends; then that of the whole request."""
+    """The usage. In a stream it is null until a choice ends, and then it is the usage of the whole
+    request."""
 
 
 class FireworksChatChoice(Struct, frozen=True, kw_only=True):
@@ -215,7 +221,7 @@ class FireworksChatChoice(Struct, frozen=True, kw_only=True):
     logprobs: Logprobs | None = None
     finish_reason: FinishName
     token_ids: list[int] | UnsetType = UNSET
-    """As of a TextChoice."""
+    """The ids of the choice's tokens, as in FireworksTextChoice."""
 
 
 class FireworksChatCompletion(Struct, frozen=True, kw_only=True):
@@ -228,7 +234,7 @@ class FireworksChatCompletion(Struct, frozen=True, kw_only=True):
     choices: list[FireworksChatChoice]
     usage: UsageShape
     prompt_token_ids: list[int] | UnsetType = UNSET
-    """With return_token_ids."""
+    """The prompt's token ids, with return_token_ids."""
 
 
 class FireworksChatChunkChoice(Struct, frozen=True, kw_only=True):
@@ -239,7 +245,7 @@ class FireworksChatChunkChoice(Struct, frozen=True, kw_only=True):
     logprobs: Logprobs | None = None
     finish_reason: FireworksFinishName | None = None
     token_ids: list[int] | UnsetType = UNSET
-    """As of a TextChoice."""
+    """The ids of the choice's tokens, as in FireworksTextChoice."""
 
 
 class FireworksChatCompletionChunk(Struct, frozen=True, kw_only=True):
@@ -251,17 +257,17 @@ class FireworksChatCompletionChunk(Struct, frozen=True, kw_only=True):
     model: str
     choices: list[FireworksChatChunkChoice]
     usage: UsageShape | None = None
-    """As of a Completion."""
+    """The usage, as in FireworksCompletion."""
     prompt_token_ids: list[int] | UnsetType = UNSET
-    """In the first chunk, with return_token_ids."""
+    """The prompt's token ids, in the first chunk and with return_token_ids."""
 
 
 class FireworksErrorBody(Struct, frozen=True):
-    """What went wrong, and where."""
+    """The error and the field at fault."""
 
     message: str
     param: str | None
-    """The field at fault."""
+    """The name of the wrong field."""
     code: str
 
 

@@ -51,7 +51,7 @@ REQUESTS: Mapping[str, FieldScope] = {
     "LoadAdapterRequest": FieldScope.LOAD,
     "UnloadAdapterRequest": FieldScope.UNLOAD,
 }
-"""Schemas whose fields are in the table."""
+"""The schemas whose fields are in the table."""
 
 EXAMPLES: Mapping[str, object] = {
     "ChatCompletionRequest": {"model": "cantor", "messages": [{"role": "user", "content": "Hello!"}]},
@@ -68,7 +68,7 @@ ERROR = response_types.ErrorEnvelope
 
 
 class OpenAIChatCompletions:
-    """Body and answers of POST /v1/chat/completions."""
+    """Decodes and encodes POST /v1/chat/completions."""
 
     shapes = (
         request_types.ChatCompletionRequest,
@@ -91,7 +91,7 @@ class OpenAIChatCompletions:
 
 
 class OpenAICompletions:
-    """Body and answers of POST /v1/completions."""
+    """Decodes and encodes POST /v1/completions."""
 
     shapes = (request_types.CompletionRequest, response_types.Completion, response_types.Completion)
 
@@ -112,14 +112,14 @@ class OpenAICompletions:
 
 
 class OpenAI:
-    """OpenAI's dialect, with vLLM's endpoints for token ids and adapters. Stateless."""
+    """OpenAI's dialect, with vLLM's endpoints for token ids and adapters. It has no state."""
 
     name = NAME
     prefix = ""
 
     def __init__(self, report_unknown: bool = False, strict_schemas: bool = False) -> None:
-        """`report_unknown`: name unknown fields in the answer instead of refusing them. `strict_schemas`:
-        refuse a schema with a keyword that is not enforced."""
+        """`report_unknown`: the answer names unknown fields, which are not refused. `strict_schemas`: a
+        schema with a keyword that is not enforced is refused."""
         chat = OpenAIChatCompletions(report_unknown, strict_schemas)
         text = OpenAICompletions(report_unknown, strict_schemas)
         self.endpoints = (
@@ -146,12 +146,12 @@ class OpenAI:
 
 @cache
 def list_all_fields(endpoints: tuple[Endpoint, ...]) -> frozenset[str]:
-    """Names of the fields of requests."""
+    """Returns the names of the fields of requests."""
     return list_field_names(list_body_shapes(endpoints), TABLES.values())
 
 
 def describe_endpoints(endpoints: tuple[Endpoint, ...]) -> Description:
-    """Schemas of the dialect."""
+    """Returns the dialect's part of the OpenAPI document, with its schemas."""
     tables = {name: TABLES[place] for name, place in REQUESTS.items()}
     schemas = build_schemas((*list_shapes(endpoints), ERROR), tables, EXAMPLES)
     return Description(schemas, error_schema=ERROR.__name__)
@@ -159,7 +159,7 @@ def describe_endpoints(endpoints: tuple[Endpoint, ...]) -> Description:
 
 def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> GenerationCall:
     """Decodes a body of POST /v1/chat/completions. `report`: unknown fields are ignored and named instead of
-    refused. `strict`: every schema keyword must be enforced. Raises a RequestError."""
+    refused. `strict`: a schema with a keyword that is not enforced is refused. Raises a RequestError."""
     found = FieldReport(report)
     given = filter_fields(read_object(body), FieldScope.CHAT, report=found)
     _filter_stream_options(given, found)
@@ -168,7 +168,7 @@ def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> Gene
 
 
 def decode_text(body: bytes, report: bool = False, strict: bool = False) -> GenerationCall:
-    """Decodes a body of POST /v1/completions, as `decode_chat` does."""
+    """Decodes a body of POST /v1/completions. The parameters are those of `decode_chat`."""
     found = FieldReport(report)
     given = filter_fields(read_object(body), FieldScope.TEXT, report=found)
     _filter_stream_options(given, found)
@@ -176,6 +176,7 @@ def decode_text(body: bytes, report: bool = False, strict: bool = False) -> Gene
 
 
 def _filter_stream_options(given: dict[str, Any], report: FieldReport) -> None:
+    """Filters the fields of stream_options in place."""
     options = given.get("stream_options")
     if isinstance(options, dict):
         given["stream_options"] = filter_fields(options, FieldScope.STREAM, "stream_options.", report)

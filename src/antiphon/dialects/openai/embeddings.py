@@ -30,12 +30,13 @@ from antiphon.domain.request import EmbeddingRequest, Embeddings, RawPrompt
 from antiphon.errors import InvalidValue
 
 MAX_INPUTS = 2048
-"""Inputs of one request; OpenAI's own bound."""
+"""The most inputs of one request. The bound is OpenAI's."""
 
 FORMS = ("float", "base64")
 
 MANY_VECTOR_BYTES = 1 << 16
-"""Bytes of vectors from which a thread encodes an answer. In JSON, this many take some milliseconds."""
+"""The size of the vectors in bytes from which a thread encodes an answer. In JSON, this many bytes take some
+milliseconds."""
 
 ORIGIN = Origin("openai", "/v1/embeddings")
 
@@ -58,7 +59,7 @@ class EmbeddingShape(Struct, frozen=True, kw_only=True):
     object: Literal["embedding"] = "embedding"
     index: int
     embedding: list[float] | str
-    """Numbers; or with base64 their bytes, as float32, little-endian."""
+    """A list of numbers. With base64, their bytes as float32, little-endian."""
 
 
 class EmbeddingsUsage(Struct, frozen=True):
@@ -69,7 +70,7 @@ class EmbeddingsUsage(Struct, frozen=True):
 
 
 class EmbeddingsEnvelope(Struct, frozen=True, kw_only=True):
-    """An answer but for its vectors."""
+    """An answer without its vectors."""
 
     object: Literal["list"] = "list"
     model: str
@@ -83,7 +84,7 @@ class EmbeddingsAnswer(EmbeddingsEnvelope, frozen=True, kw_only=True):
 
 
 class EncodedEmbeddings(EmbeddingsEnvelope, frozen=True, kw_only=True):
-    """The same, each vector as the JSON that it became."""
+    """An answer whose vectors are encoded as JSON already."""
 
     data: list[Raw]
 
@@ -92,7 +93,7 @@ class OpenAIEmbeddings:
     """The endpoint that makes vectors of texts."""
 
     def __init__(self, report: bool = False) -> None:
-        """`report`: name unknown fields in the answer instead of refusing them."""
+        """`report`: the answer names unknown fields, which are not refused."""
         self._report = report
 
     def decode(self, body: bytes) -> EmbeddingCall:
@@ -122,7 +123,7 @@ class OpenAIEmbeddings:
         return _encode(EncodedEmbeddings(data=written, model=call.request.model, usage=usage))
 
     async def embed(self, request: Request, services: Services) -> Answer:
-        """Answers a request."""
+        """Answers a request for vectors."""
         call = await decode_body(self.decode, request, services)
         context = services.build_context(request, add_attribution(ORIGIN, call.attribution))
         found = await services.embed(call.request, context)
@@ -133,7 +134,7 @@ class OpenAIEmbeddings:
         return Response(body, headers=build_report_headers(call, request, services))
 
     def declare(self) -> Endpoint:
-        """The endpoint."""
+        """Declares the endpoint."""
         return Endpoint(
             method="POST",
             path=ORIGIN.operation,
@@ -147,13 +148,13 @@ class OpenAIEmbeddings:
 
 
 def encode_vector(vector: bytes, packed: bool) -> list[float] | str:
-    """The numbers, or their bytes as base64."""
+    """Returns the vector's numbers or, if `packed`, their bytes as base64."""
     return b64encode(vector).decode() if packed else array("f", vector).tolist()
 
 
 def build_prompts(given: str | list[Any]) -> tuple[RawPrompt, ...]:
-    """One prompt for a text or a list of token ids. For a list of texts or of id lists, one prompt each.
-    Raises InvalidValue."""
+    """Builds one prompt from a text or a list of token ids. Builds one prompt per item from a list of texts
+    or of id lists. Raises InvalidValue."""
     if isinstance(given, str):
         return (_build_text_prompt(given, "input"),)
     kinds = set(map(type, given))
@@ -173,12 +174,14 @@ def build_prompts(given: str | list[Any]) -> tuple[RawPrompt, ...]:
 
 
 def _build_text_prompt(text: str, where: str) -> RawPrompt:
+    """Builds a prompt of a text. Raises InvalidValue for an empty text."""
     if not text:
         raise InvalidValue(f"{where} is empty; send at least one character", param=where)
     return RawPrompt(text=text)
 
 
 def _build_token_prompt(tokens: list[int], where: str) -> RawPrompt:
+    """Builds a prompt of token ids. Raises InvalidValue for an empty or too long list."""
     if not tokens:
         raise InvalidValue(f"{where} is empty; send at least one token id", param=where)
     if len(tokens) > MAX_IDS:

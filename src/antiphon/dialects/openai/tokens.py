@@ -49,7 +49,7 @@ from antiphon.errors import InvalidValue, MissingParameter
 ONLY_MESSAGES = (
     "add_generation_prompt continue_final_message chat_template chat_template_kwargs documents tools".split()
 )
-"""What says nothing of a raw prompt."""
+"""Fields that have no meaning for a raw prompt."""
 
 MODEL_QUERY: Mapping[str, Any] = {
     "name": "model",
@@ -65,7 +65,7 @@ Messages = Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAG
 
 
 class ConversationRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What is said of a conversation that is only shown."""
+    """The fields of a conversation for which no text is generated."""
 
     model: Name | None = None
     add_generation_prompt: bool | None = None
@@ -98,14 +98,14 @@ class ApplyAnswer(Struct, frozen=True):
 
 
 class TokenizeAnswer(Struct, frozen=True):
-    """The ids, how many they are, and the context they must fit."""
+    """The token ids, their number, and the context that they must fit."""
 
     count: int
     max_model_len: int
     tokens: tuple[int, ...]
     token_strs: list[str] | UnsetType = UNSET
-    """The text of each, when it was asked for; `bytes:\\xe2\\x98` for part of a character, the name of a
-    control token."""
+    r"""The text of each token, if the caller asked for it. It is `bytes:\xe2\x98` for part of a character,
+    and the name for a control token."""
 
 
 class DetokenizeRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -136,24 +136,24 @@ class TokenizerConfig(Struct, frozen=True, kw_only=True):
     """A model's tokenizer, in the words of the transformers library's `tokenizer_config.json`."""
 
     tokenizer_class: str = "PreTrainedTokenizerFast"
-    """The library's general class: the weights name none."""
+    """The library's general class, because the weights name no class."""
     model_max_length: int
-    """The context that a prompt and its answer must fit."""
+    """The most tokens that a prompt and its answer can have together."""
     bos_token: str | None
     eos_token: str | None
     add_bos_token: bool
-    """Whether a text prompt gets the begin token."""
+    """Whether the tokenizer adds the begin token to a text prompt."""
     clean_up_tokenization_spaces: bool = False
     added_tokens_decoder: dict[str, AddedToken]
-    """Control tokens by id."""
+    """The control tokens by id."""
     additional_special_tokens: list[str]
-    """The names of those that are neither the begin nor the end token."""
+    """The names of the control tokens, except those of the begin and end tokens."""
     chat_template: str | None
-    """The model's own, as Jinja."""
+    """The model's own template in Jinja."""
 
 
 def decode_tokenize(body: bytes) -> TokenizeCall:
-    """A body of POST /tokenize. Raises a RequestError."""
+    """Decodes a body of POST /tokenize. Raises a RequestError."""
     given = filter_fields(read_object(body), FieldScope.TOKENIZE)
     wire = convert(filter_tools(filter_messages(given), None), TokenizeRequest)
     if (wire.prompt is None) == (wire.messages is None):
@@ -173,26 +173,26 @@ def decode_tokenize(body: bytes) -> TokenizeCall:
 
 
 def decode_apply(body: bytes) -> ApplyCall:
-    """A body of POST /v1/apply-template. Raises a RequestError."""
+    """Decodes a body of POST /v1/apply-template. Raises a RequestError."""
     given = filter_fields(read_object(body), FieldScope.APPLY)
     wire = convert(filter_tools(filter_messages(given), None), ApplyRequest)
     return ApplyCall(wire.model, _build_conversation(wire, wire.messages))
 
 
 def decode_detokenize(body: bytes) -> DetokenizeCall:
-    """A body of POST /detokenize. Raises a RequestError."""
+    """Decodes a body of POST /detokenize. Raises a RequestError."""
     wire = convert(filter_fields(read_object(body), FieldScope.DETOKENIZE), DetokenizeRequest)
     return DetokenizeCall(wire.model, tuple(wire.tokens))
 
 
 def encode_tokens(tokens: PromptTokens) -> bytes:
-    """The answer to /tokenize."""
+    """Encodes the answer to /tokenize."""
     texts = UNSET if tokens.pieces is None else list(map(spell_token, tokens.pieces))
     return _encode(TokenizeAnswer(len(tokens.ids), tokens.context_length, tokens.ids, texts))
 
 
 def encode_tokenizer(info: TokenizerInfo) -> bytes:
-    """The answer to /tokenizer_info."""
+    """Encodes the answer to /tokenizer_info."""
     controls = sorted(info.controls.items())
     return _encode(
         TokenizerConfig(
@@ -210,7 +210,7 @@ def encode_tokenizer(info: TokenizerInfo) -> bytes:
 def _build_conversation(
     wire: ConversationRequest, messages: list[ChatMessage], special: bool | None = None
 ) -> Conversation:
-    """The conversation with its tools, as it would be generated from. Raises a RequestError."""
+    """Builds the conversation with its tools, as a generation would get it. Raises a RequestError."""
     tools, _ = build_tools(wire.tools or ())
     return build_conversation(wire, build_messages(messages), Tools(tools) if tools else None, special)
 
@@ -240,7 +240,7 @@ async def show_tokenizer(request: Request, services: Services) -> Answer:
 
 
 def declare_tokens() -> tuple[Endpoint, ...]:
-    """The endpoints of token ids, of the template's text, and of the tokenizer."""
+    """Declares the endpoints of token ids, of the template's text, and of the tokenizer."""
     apply_summary = "Show the prompt that the chat template makes of a conversation"
     return (
         _declare_post(
@@ -262,6 +262,7 @@ def declare_tokens() -> tuple[Endpoint, ...]:
 
 
 def _declare_post(path: str, handler: Handler, summary: str, body: type, answer: type) -> Endpoint:
+    """Declares an endpoint of POST that needs the right to read. Its path also exists below /v1."""
     return Endpoint(
         method="POST",
         path=path,

@@ -530,6 +530,7 @@ def build_entry_card(entry: Entry) -> EntryCard:
 
 
 def _list_totals(totals: UsageTotals) -> dict[str, Any]:
+    """Returns the fields of a card of totals."""
     return {
         "requests": totals.requests,
         "ok": totals.ok,
@@ -550,9 +551,11 @@ def _list_totals(totals: UsageTotals) -> dict[str, Any]:
 
 
 def _round_mean(mean: Mean) -> float | None:
+    """Returns the mean with few decimals, or None if there is none."""
     return None if mean.value is None else round(mean.value, DECIMALS)
 
 
 def _format_time(milliseconds: int) -> str:
+    """Formats Unix milliseconds in ISO 8601."""
     moment = EPOCH + timedelta(milliseconds=milliseconds)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
