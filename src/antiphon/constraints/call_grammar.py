@@ -91,6 +91,8 @@ def _find_watched_places(places: JsonPlaces, schemas: Sequence[Mapping[str, obje
 
 
 def _build_schema(call: CallFormat) -> dict[str, object]:
+    """Returns the schema of a call's arguments in the compiler's keywords. Raises InvalidValue or
+    UnsupportedParameter."""
     made = make_compilable(json.dumps(call.schema), call.field)
     return dict(made) if isinstance(made, dict) else {}
 
@@ -180,6 +182,7 @@ def prepend_prelude(prelude: str, grammar: Grammar) -> Grammar:
 
 
 def _build_prelude_rules(prelude: Prelude) -> Iterator[str]:
+    """Yields the rules of a prelude's frames, followed by the marks before the constrained part."""
     names = [f"frame_{at}" for at in range(len(prelude.frames))]
     how = {(False, False): "", (True, False): "?", (True, True): "*", (False, True): "+"}
     times = how[prelude.optional, prelude.many]

@@ -132,6 +132,7 @@ class Checker:
         return self._answers.held_size
 
     def _require_small(self, constraint: Constraint) -> None:
+        """Raises InvalidValue if the source of a constraint has too many bytes."""
         size, most = len(constraint.source.encode("utf-8", "surrogatepass")), self._limits.source
         if size > most:
             raise InvalidValue(
@@ -141,6 +142,8 @@ class Checker:
     # --- asking
 
     async def _check_in_turn(self, constraint: Constraint) -> CheckResult:
+        """Waits for its turn, then returns the answer to a constraint and remembers it. Raises EngineBusy if
+        too many constraints wait."""
         if self._waiting >= self._limits.waiting:
             raise EngineBusy("too many constraints wait to be checked; try again", retry_after=1.0)
         self._waiting += 1
@@ -258,12 +261,14 @@ class Checker:
         return process.returncode
 
     def _build_busy_error(self, cause: str) -> EngineBusy:
+        """Builds the error for a constraint that could not be checked because the machine is too busy."""
         message = "the machine is too busy to compile constraints; try again"
         return EngineBusy(
             message, retry_after=RETRY_AFTER, cause=f"the process that checks constraints: {cause}"
         )
 
     async def _end(self) -> None:
+        """Kills the checking process, if there is one, and waits until it has ended."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -286,6 +291,7 @@ def _read_result(frame: Mapping[str, object]) -> CheckResult:
 
 
 def _build_refusal(constraint: Constraint) -> ErrorReport:
+    """Builds the refusal of a constraint that exceeds the limits of the checking process."""
     return ErrorReport(
         InvalidValue.code,
         f"{constraint.field} takes too much time or memory to compile; make it simpler",

@@ -134,6 +134,7 @@ def _read_tokens(first: Mapping[str, object]) -> TokenTable:
 
 
 def _answer(job: Mapping[str, object], vocabulary: CompilerVocabulary) -> dict[str, object]:
+    """Checks one constraint. Returns a frame with its grammar or with its error."""
     try:
         return {"grammar": to_builtins(check_constraint(convert(job, Constraint), vocabulary))}
     except AntiphonError as error:
@@ -148,6 +149,7 @@ def _close_stderr() -> None:
 
 
 def _confine(memory: int) -> None:
+    """Limits the memory and the open files of this process, and forbids writing files and core dumps."""
     import resource
 
     for kind, most in (

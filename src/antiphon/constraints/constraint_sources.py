@@ -80,6 +80,7 @@ def build_grammar(constraint: Constraint) -> Grammar:
 
 
 def _build_answer_grammar(constraint: Constraint) -> Grammar:
+    """Builds the grammar of a constraint without its prelude, by the kind of the constraint."""
     source, field = constraint.source, constraint.field
     match constraint.kind:
         case ConstraintKind.JSON_OBJECT:
@@ -119,6 +120,8 @@ def find_format(constraint: Constraint) -> tuple[Constraint, Grammar, tuple[str,
 
 
 def _build_calls_grammar(group: CallGroup) -> Grammar:
+    """Builds the grammar of a group of calls. It includes the group's format if the output may be that
+    instead."""
     of_calls = calls.build_call_grammar(group, COMPACT | STRICT)
     text, places = LLMatcher.grammar_from_lark(of_calls.text), of_calls.places
     if group.format is None or not group.is_either:
@@ -130,10 +133,12 @@ def _build_calls_grammar(group: CallGroup) -> Grammar:
 
 
 def _build_lark_grammar(text: str) -> Grammar:
+    """Builds a grammar from Lark text. The grammar contains no JSON places."""
     return Grammar(LLMatcher.grammar_from_lark(text))
 
 
 def _build_json_grammar(schema: object, constraint: Constraint) -> Grammar:
+    """Builds the grammar of a JSON schema, with the caller's whitespace pattern if there is one."""
     spacing = COMPACT
     if (pattern := constraint.whitespace) is not None:
         require_whitespace(pattern, constraint.field)
@@ -159,6 +164,7 @@ def _translate_regex(pattern: str, field: str) -> str:
 
 
 def _escape(char: str) -> str:
+    """Escapes a character by its number, in hexadecimal."""
     return f"\\x{ord(char):02x}" if ord(char) < 256 else f"\\u{{{ord(char):x}}}"
 
 

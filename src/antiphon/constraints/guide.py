@@ -160,6 +160,7 @@ class Guide:
         return not self.is_ready and self.get_age() > PATIENCE
 
     def _begin(self) -> None:
+        """Forgets the last answer and queues the next one for the workers."""
         self.is_settled = self.is_ready = self.was_settled = False
         self._forced, self._allowed, self._spent = (), None, read_zero
         self._began = self._clock()
@@ -170,6 +171,7 @@ class Guide:
         self.workers.abandon(self)
 
     def _require(self, known: bool) -> None:
+        """Raises the guide's error if it has one, or EngineError unless `known` is true."""
         if self.error is not None:
             raise self.error
         if not known:
@@ -199,6 +201,8 @@ class Guide:
             self.workers.answer_ready.set()
 
     def _settle(self, vocabulary: CompilerVocabulary, make: MatcherFactory) -> None:
+        """Appends the sequence's last token to the matcher, then finds and appends the forced tokens. The
+        first call makes the matcher."""
         if self._matcher is None:
             self._matcher = make(self._grammar, vocabulary)
         if self._token is not None:
@@ -210,6 +214,8 @@ class Guide:
         self._forced = tuple(forced)
 
     def _mask(self, vocabulary: CompilerVocabulary) -> None:
+        """Computes the mask of the token after the forced ones. Raises EngineError if the mask allows no
+        token."""
         if self._matcher is None or self._over:
             return
         bits = np.frombuffer(self._matcher.compute_mask(), np.uint8)

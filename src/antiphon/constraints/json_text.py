@@ -114,6 +114,8 @@ class _JsonReader:
             self.key, self.mode = b"", JsonMode.COLON
 
     def _read_escape(self) -> None:
+        """Reads one more byte of an escape. In a key, adds the complete escape to the key, and refuses a
+        misspelled one."""
         self.escape += self._next()
         if self.escape in ESCAPES:
             self.key += self.escape
@@ -157,6 +159,7 @@ class _JsonReader:
             self._close(sign)
 
     def _begin_value(self, sign: bytes) -> None:
+        """Reads the first byte of a value, or the end of an empty list."""
         if sign == b"{":
             self.levels = (*self.levels, frozenset())
             self.mode = JsonMode.FIRST_KEY
@@ -173,6 +176,7 @@ class _JsonReader:
             self.mode = JsonMode.BROKEN
 
     def _begin_key(self, sign: bytes) -> None:
+        """Reads the quote before a key, or the end of an empty object."""
         if sign == QUOTE:
             self.mode = JsonMode.KEY
         elif self.mode is JsonMode.FIRST_KEY:
@@ -181,6 +185,8 @@ class _JsonReader:
             self.mode = JsonMode.BROKEN
 
     def _close(self, sign: bytes) -> None:
+        """Ends the innermost object or list if the byte is its closing bracket. Otherwise the text is not
+        JSON."""
         if sign == (b"]" if self.levels[-1] is None else b"}"):
             self.levels = self.levels[:-1]
             self._end_value()
@@ -188,6 +194,7 @@ class _JsonReader:
             self.mode = JsonMode.BROKEN
 
     def _end_value(self) -> None:
+        """Expects a comma or a bracket after a value, or nothing if the whole text is complete."""
         self.mode = JsonMode.COMMA if self.levels else JsonMode.DONE
 
     def _read_plain(self) -> bytes:
@@ -198,6 +205,7 @@ class _JsonReader:
         return found
 
     def _next(self) -> bytes:
+        """Returns the next byte and moves past it."""
         self.at += 1
         return self.data[self.at - 1 : self.at]
 
@@ -261,6 +269,8 @@ class JsonFinder:
         return None if any(value.mode is JsonMode.REFUSED for value in found.values) else found
 
     def _read(self, found: FoundValues, data: bytes) -> FoundValues:
+        """Reads more bytes into all open values and marks. Returns the values and marks that are open
+        afterwards."""
         parts: list[JsonText | PartialMarks] = [*found.values, *found.leads]
         open_now = [each for part in parts for each in self._follow(part, data, 0)]
         tail = b""
@@ -286,6 +296,8 @@ class JsonFinder:
             yield value
 
     def _follow_marks(self, lead: PartialMarks, data: bytes, at: int) -> Iterator[JsonText | PartialMarks]:
+        """Reads the bytes after incomplete marks. Yields the values that begin after complete marks, and the
+        marks that are still incomplete."""
         more = data[at:]
         going_on = []
         for text in lead.texts:

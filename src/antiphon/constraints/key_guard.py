@@ -76,6 +76,7 @@ class KeyTables:
 
     @cached_property
     def _ids(self) -> Mapping[bytes, Sequence[int]]:
+        """The ids of the tokens with each spelling."""
         found: dict[bytes, tuple[int, ...]] = {}
         for token, piece in enumerate(self.spelled):
             found[piece] = (*found.get(piece, ()), token)
@@ -107,6 +108,8 @@ class KeyTables:
         return found
 
     def _find_suspects(self, mode: JsonMode, in_object: bool, escape: bytes) -> SuspectTokens:
+        """Finds the tokens that may repeat or misspell a key in a state of a text. The state is the mode,
+        whether an object is open, and the incomplete escape."""
         begun = UNKNOWN if mode is JsonMode.KEY else b""
         empty = JsonText(mode, (frozenset() if in_object else None,), begun, escape)
         refused, tokens = self._sort_in_key(escape) if mode is JsonMode.KEY else ([], self._string_starters)
@@ -140,6 +143,8 @@ class KeyTables:
         return refused, tokens
 
     def _holds_refused_value(self, token: int) -> bool:
+        """Whether the token contains the beginning of a JSON value that repeats or misspells a key in the
+        token itself."""
         piece = self.spelled[token]
         starts = (at for at, sign in enumerate(piece) if sign in b"{[")
         return any(JsonText().read(piece, at)[0].mode is JsonMode.REFUSED for at in starts)
@@ -154,6 +159,7 @@ def _opens_key(text: JsonText, piece: bytes) -> bool:
 
 
 def _build_bits(tokens: Iterable[int]) -> Sequence[Bit]:
+    """Converts token ids to the bits that remove these ids from a mask."""
     found: dict[int, int] = defaultdict(lambda: 0xFF)
     for token in tokens:
         found[token >> 3] &= ~(1 << (token & 7))
@@ -236,6 +242,7 @@ class KeyGuard:
         return [token for token in {*tokens} if _is_allowed(mask, token) and self._is_narrowing(token)]
 
     def _is_narrowing(self, token: int) -> bool:
+        """Whether, after the token, a key is needed and may have to be a known one."""
         found = self.read_token(token)
         return found is not None and any(map(_is_narrow, found.values))
 
@@ -261,10 +268,12 @@ class KeyGuard:
         return rivals
 
     def _read(self, found: FoundValues, token: int) -> FoundValues | None:
+        """Returns the text after a token; None if the token repeats or misspells a key."""
         return self._finder.read(found, self._tables.spelled[token])
 
 
 def _is_allowed(mask: bytes, token: int) -> bool:
+    """Whether the mask contains the token."""
     return bool(mask[token >> 3] >> (token & 7) & 1)
 
 
@@ -320,6 +329,8 @@ def has_key_patterns(schema: object) -> bool:
 
 
 def _is_open(schema: dict[str, object]) -> bool:
+    """Whether the schema itself accepts keys that it does not list, in an object or in the items of an
+    array."""
     if not schema.keys().isdisjoint(DECIDED_ELSEWHERE):
         return False
     if "type" not in schema:
@@ -331,6 +342,7 @@ def _is_open(schema: dict[str, object]) -> bool:
 
 
 def _list_schemas(schema: dict[str, object]) -> Iterator[object]:
+    """Yields the values of the keywords that contain schemas."""
     for name in SINGLE:
         if name in schema:
             yield schema[name]

@@ -152,9 +152,11 @@ class MaskWorkers:
             self._jobs.put(None)
 
     def _start(self) -> None:
+        """Starts one worker thread."""
         threading.Thread(target=self._work, name="antiphon-masks", daemon=True).start()
 
     def _work(self) -> None:
+        """Computes the answers of queued guides, until the workers are closed or this worker was replaced."""
         cpu = create_cpu_clock()
         while (guide := self._jobs.get()) is not None:
             if guide.is_abandoned:
@@ -249,6 +251,7 @@ class ModelConstraints:
             self._masks.close()
 
     async def _ensure_checker(self) -> tuple[Checker, MaskWorkers]:
+        """Returns the checker and the workers. The first call makes both."""
         async with self._making:
             if self._checker is None or self._masks is None:
                 table = await self._vocabulary()

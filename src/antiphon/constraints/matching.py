@@ -39,6 +39,8 @@ class DeadEndSearch:
         return [token for token in self.keys.find_narrowing(mask) if not self._can_continue(token)]
 
     def _can_continue(self, token: int) -> bool:
+        """Whether the text can continue after the token. Remembers the outcome for the place after the
+        token."""
         place = self.keys.read_token(token)
         if place is None or place in self.known or len(self.known) >= MAX_PLACES:
             return place is not None and self.known.get(place, True)
@@ -207,6 +209,7 @@ class Matcher:
         return bool(self._matcher.is_accepting())
 
     def _require_sound(self) -> None:
+        """Raises EngineError if the compiler's matcher has reported an error."""
         if problem := self._matcher.get_error():
             raise EngineError(
                 f"the constraint cannot be followed any further: {extract_first_line(problem)}",

@@ -88,6 +88,7 @@ async def scores_come_as_asked(engine: Engine) -> None:
 
 
 def _require_scores(text: str, scores: list[TokenScore], width: int) -> None:
+    """Checks that the scores belong to the text, are in order, and have `width` alternatives each."""
     offsets = [score.offset for score in scores]
     require(offsets == sorted(offsets), "scores come in the order of the text")
     require(not scores or offsets[0] == 0, "the first token begins the text")
@@ -166,6 +167,7 @@ async def ids_are_told_with_the_tokens_that_are_counted(engine: Engine) -> None:
 
 
 def _get_ids(event: Event) -> tuple[int, ...]:
+    """Returns the token ids of a delta or of Finished; none for other events."""
     return event.ids if isinstance(event, TextDelta | Finished) else ()
 
 
@@ -285,6 +287,7 @@ async def events_come_in_order(probe: EngineProbe) -> None:
 
 
 def _require_order(events: list[Event], choices: int) -> None:
+    """Checks the order and the number of the events of one request."""
     require(events and isinstance(events[0], Started), "Started comes first")
     require(isinstance(events[-1], Usage), "Usage comes last")
     require(sum(isinstance(event, Started) for event in events) == 1, "there is one Started")

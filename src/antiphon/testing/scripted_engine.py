@@ -116,10 +116,13 @@ class ScriptedEmbeddingEngine(ScriptedTokenEngine):
             self.ended += 1
 
     def _fail(self, texts: int | None) -> None:
+        """Raises the scripted error if it is due after this number of texts; None means before the first."""
         if self.behaviour.error is not None and self.behaviour.error_after == texts:
             raise self.behaviour.error
 
     def _require_texts(self, request: EmbedRequest) -> None:
+        """Raises an error if the engine is closed, or if a text is empty, too long, or has an unknown token
+        id."""
         if self.closed:
             raise EngineUnavailable("the scripted engine is closed")
         if not request.texts or not all(request.texts):
@@ -307,10 +310,12 @@ class ScriptedEngine:
         return TokenizerInfo(self._profile.context_length, {})
 
     def _require_ready(self) -> None:
+        """Raises EngineUnavailable unless the engine's state is READY."""
         if self.engine_state is not EngineState.READY:
             raise EngineUnavailable(f"the scripted engine is {self.engine_state}", retry_after=1.0)
 
     async def _events(self, record: StreamRecord) -> AsyncGenerator[Event, None]:
+        """Yields the events of one stream as scripted, and records how the stream ended."""
         context = record.context
         now, deadline = context.clock.monotonic, math.inf if context.deadline is None else context.deadline
         try:
@@ -349,6 +354,7 @@ class ScriptedEngine:
     def _generate_events(
         self, answer: ScriptedAnswer, request: GenerationRequest, prompt_tokens: int
     ) -> Iterator[Event]:
+        """Yields Started, the deltas and the ends of all choices, and Usage."""
         output = request.output
         tellers = [
             _ScriptedChoice(prompt, output) for prompt in request.prompts for _ in range(output.choices)
@@ -401,6 +407,7 @@ class _ScriptedChoice:
         return TextDelta(choice, text, 0 if self._output.best_of else 1, self._build_scores(text), ids)
 
     def _build_scores(self, text: str) -> tuple[TokenScore, ...]:
+        """Returns the scores of one delta if log-probabilities are requested, and moves on in the text."""
         wanted, offset, place = self._output.logprobs, self._said, self._places
         self._said, self._places = offset + len(text), place + 1
         if wanted is None:
@@ -419,4 +426,5 @@ def _encode_prompt(prompt: Prompt) -> bytes | tuple[int, ...]:
 
 
 def _tokenize_prompt(prompt: Prompt) -> tuple[int, ...]:
+    """Returns the scripted token ids of a prompt."""
     return tuple(_encode_prompt(prompt))

@@ -41,6 +41,8 @@ class Disjointness:
     # --- alternatives
 
     def _list_alternatives(self, schema: Schema, depth: int) -> list[Alternative]:
+        """Lists the alternatives of a schema. Returns one empty alternative, which accepts everything, if the
+        schema is too deep or the budget is spent."""
         if isinstance(schema, bool):
             return [()] if schema else []
         if depth > MAX_DEPTH:
@@ -57,6 +59,8 @@ class Disjointness:
         return made if len(made) <= MAX_ALTERNATIVES else [(schema,)]
 
     def _list_conjuncts(self, schema: Mapping[str, Json]) -> Iterator[Schema]:
+        """Yields the schemas under `allOf` and the target of a reference: all of them apply beside the
+        schema's own keywords."""
         both = schema.get("allOf")
         yield from both if isinstance(both, list) else ()
         reference = schema.get("$ref")
@@ -66,6 +70,7 @@ class Disjointness:
     # --- proofs
 
     def _are_apart(self, one: Alternative, other: Alternative, depth: int) -> bool:
+        """Whether it is proved that no value satisfies both alternatives."""
         both = (*one, *other)
         if not self._budget.spend(len(both) + sum(len(get_required(each)) for each in both)):
             return False
@@ -75,6 +80,7 @@ class Disjointness:
         return all(self._are_apart_as(kind, one, other, depth) for kind in types)
 
     def _are_apart_as(self, kind: str, one: Alternative, other: Alternative, depth: int) -> bool:
+        """Whether it is proved that no value of the type `kind` satisfies both alternatives."""
         both = (*one, *other)
         match kind:
             case "object":
@@ -183,4 +189,5 @@ def are_bounds_apart(schemas: Alternative) -> bool:
 
 
 def _to_number(value: Json) -> float:
+    """Returns the value if it is a number, otherwise 0."""
     return value if isinstance(value, int | float) else 0.0

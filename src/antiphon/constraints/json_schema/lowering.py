@@ -131,6 +131,8 @@ class _Lowering:
         return root
 
     def _lower_schema(self, schema: Json, room: _AlternativeBudget) -> Schema:
+        """Writes one schema and the schemas in it for the compiler. Raises InvalidValue if there are too many
+        schemas or alternatives."""
         self._count += 1
         if self._count > MAX_WRITTEN:
             raise InvalidValue(f"{self._field} becomes too large; split it", param=self._field)
@@ -147,6 +149,8 @@ class _Lowering:
         return made
 
     def _lower_value(self, name: str, value: Json, room: _AlternativeBudget) -> Json:
+        """Writes the schemas in the value of one keyword for the compiler, and notes the definitions that it
+        refers to."""
         if name in ONE:
             return self._lower_schema(value, _AlternativeBudget())
         if name in MANY and isinstance(value, list):
@@ -185,9 +189,11 @@ class _Lowering:
         return kept, besides + more
 
     def _relax(self, keyword: str, place: Json, reason: str = NOT_KEPT) -> None:
+        """Notes that a keyword is not enforced at a place."""
         self._read.relaxations.add(keyword, _as_place(place), reason)
 
     def _require_few_optional(self, schema: Mapping[str, Json]) -> None:
+        """Raises InvalidValue if an object has more than MAX_OPTIONAL optional properties."""
         properties, required = schema.get("properties"), schema.get("required")
         if not isinstance(properties, dict) or len(properties) <= MAX_OPTIONAL:
             return
@@ -221,6 +227,8 @@ class _Lowering:
         return [build_any_of(branches)]
 
     def _exclude_others(self, branches: list[Schema]) -> list[Schema]:
+        """Returns each branch together with the negations of all other branches. Raises CannotNegateError if
+        there is no negation, or if there are too many alternatives."""
         refused = [negate(each, self._definitions, self._budget) for each in branches]
         if _count_alternatives(refused) > MAX_PRODUCT:
             raise CannotNegateError
@@ -230,6 +238,7 @@ class _Lowering:
         ]
 
     def _write_not(self, schema: Mapping[str, Json]) -> list[Schema] | None:
+        """Writes `not` as the negation of its schema. Returns None if the negation cannot be written."""
         try:
             return [negate(as_schema(schema["not"]), self._definitions, self._budget)]
         except CannotNegateError:
@@ -252,6 +261,7 @@ class _Lowering:
 
 
 def _get_object(schema: Mapping[str, Json], name: str) -> Mapping[str, Json]:
+    """Returns the object under a keyword, or an empty one if the value is not an object."""
     value = schema[name]
     return value if isinstance(value, dict) else {}
 
@@ -369,6 +379,7 @@ def parse_json(source: str, field: str) -> Json:
 
 
 def _build_object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    """Builds an object from its pairs. Raises ValueError for a duplicate key."""
     found = dict(pairs)
     if len(found) < len(pairs):
         raise ValueError("a key stands twice in one object")
@@ -376,4 +387,5 @@ def _build_object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
 
 
 def _refuse_constant(name: str) -> NoReturn:
+    """Raises ValueError for NaN and the infinities, which Python's parser would accept."""
     raise ValueError(f"{name} is no number of JSON")

@@ -85,6 +85,8 @@ class _Negation:
         return build_any_of(kept)
 
     def _negate_type(self, value: Json, depth: int) -> list[Schema]:
+        """Returns schemas for values of all other types. Raises CannotNegateError for integers, because the
+        compiler has no type for the other numbers."""
         types = set(value if isinstance(value, list) else [value])
         if "integer" in types and "number" not in types:
             raise CannotNegateError
@@ -92,10 +94,13 @@ class _Negation:
         return [{"type": others}] if others else []
 
     def _negate_required(self, value: Json, depth: int) -> list[Schema]:
+        """Returns a schema for each required name, which accepts objects without that name."""
         names = value if isinstance(value, list) else []
         return [{"type": "object", "properties": {name: False}} for name in names]
 
     def _negate_properties(self, value: Json, depth: int) -> list[Schema]:
+        """Returns a schema for each property, which accepts objects whose value of that property is
+        refused."""
         if not isinstance(value, dict):
             raise CannotNegateError
         negated = {name: self.negate(as_schema(each), depth) for name, each in value.items()}
@@ -106,17 +111,21 @@ class _Negation:
         ]
 
     def _negate_trivial(self, value: Json, depth: int) -> list[Schema]:
+        """Returns no schema if the keyword's value accepts everything. Raises CannotNegateError otherwise."""
         if value is True or (isinstance(value, dict) and value.keys() <= HIDDEN and INEXACT not in value):
             return []
         raise CannotNegateError
 
     def _negate_any_of(self, value: Json, depth: int) -> list[Schema]:
+        """Returns a schema that accepts values which all branches refuse."""
         return [{"allOf": [self.negate(as_schema(each), depth) for each in _as_list(value)]}]
 
     def _negate_all_of(self, value: Json, depth: int) -> list[Schema]:
+        """Returns the negation of each branch."""
         return [self.negate(as_schema(each), depth) for each in _as_list(value)]
 
     def _negate_reference(self, value: Json, depth: int) -> list[Schema]:
+        """Returns the negation of the definition. Raises CannotNegateError if the definition is unknown."""
         name = value.removeprefix("#/$defs/") if isinstance(value, str) else ""
         if name not in self._definitions:
             raise CannotNegateError
@@ -124,6 +133,7 @@ class _Negation:
 
 
 def _as_list(value: Json) -> list[Json]:
+    """Returns the value if it is a list, otherwise an empty list."""
     return value if isinstance(value, list) else []
 
 

@@ -65,6 +65,7 @@ def _keep_most(schema: dict[str, Json], required: int, optional: int) -> bool:
 
 
 def _is_closed(schema: Mapping[str, Json]) -> bool:
+    """Whether a schema accepts no properties except the declared ones."""
     return schema.get("additionalProperties") is False and "patternProperties" not in schema
 
 
@@ -104,6 +105,7 @@ def write_property_names(schema: Mapping[str, Json], names: Schema) -> list[Sche
 
 
 def _build_length_pattern(name: str, value: Json) -> str | None:
+    """Returns the pattern of names that satisfy `minLength` or `maxLength`; None for other keywords."""
     counts = {"minLength": f"{{{value},}}", "maxLength": f"{{0,{value}}}"}
     return f"^[\\s\\S]{counts[name]}$" if name in counts else None
 

@@ -112,6 +112,7 @@ class SchemaDocument:
     # --- identifiers
 
     def _find_identifiers(self) -> None:
+        """Collects the identifiers and anchors of all schemas in the document."""
         waiting: list[tuple[Json, SchemaResource, int]] = [(self.root.schema, self.root, 0)]
         while waiting:
             schema, around, depth = waiting.pop()
@@ -143,6 +144,7 @@ class SchemaDocument:
         return found if len(found) <= MAX_IDENTIFIER else f"long:{id(schema)}"
 
     def _add_anchors(self, schema: Mapping[str, Json], resource: SchemaResource) -> None:
+        """Adds the anchors that one schema declares."""
         here = ReferenceTarget(schema, resource)
         identifier = schema.get(self._identifier)
         if isinstance(identifier, str) and "#" in identifier and ignores_siblings(self._draft):

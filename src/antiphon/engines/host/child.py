@@ -216,6 +216,7 @@ class ChildWatch:
         return await child.wait_for_end(), error
 
     def _note_ready(self, child: Child, info: EngineInfo | None) -> None:
+        """Reports READY with the child's facts, and logs it if the child was ready before."""
         if self._was_ready:
             record("process_back", process=self.name, pid=child.pid)
         self._was_ready = True

@@ -177,6 +177,8 @@ class HostTokenEngine:
             self._reload_adapter(digest)
 
     def _reload_adapter(self, digest: str) -> None:
+        """Sends an adapter to the host again, if the adapter is still known. If that is impossible now, notes
+        the adapter for a later attempt."""
         if (path := self._adapters.get(digest)) is None:
             return
         again = AdapterReload(partial(self.note_refused, digest), partial(self._note_loaded, digest))
@@ -191,6 +193,7 @@ class HostTokenEngine:
             record("adapter_lost", logging.WARNING, model=self._name, digest=digest, reason=reason)
 
     def _note_loaded(self, digest: str) -> None:
+        """Notes that the host has the adapter again."""
         if self._pending_reloads.discard(digest):
             record("adapter_back", model=self._name, digest=digest)
 
@@ -207,6 +210,7 @@ class HostTokenEngine:
             call.push(self._build_death(reason) if call.started else self._build_loss(reason))
 
     def _build_absence(self) -> EngineUnavailable:
+        """Builds the error of a call that is made while there is no connection."""
         if self._given_up is not None:
             return EngineUnavailable(self._given_up)
         begins = "is starting again" if self.generation else "is starting"
@@ -225,6 +229,7 @@ class HostTokenEngine:
         )
 
     def _build_death(self, reason: str) -> EngineDied:
+        """Builds the error of a sequence that had started when the connection was lost."""
         return EngineDied(
             f"the engine of {self._name} ended while it was generating this answer; try again",
             retry_after=RETRY_AFTER,
@@ -257,6 +262,8 @@ class HostTokenEngine:
             self._channel.put(CancelCall(number))
 
     def _receive(self, message: ToGateway) -> None:
+        """Passes a reply to its call, and forgets the call after its last reply. Raises FrameError for a
+        second Hello."""
         if isinstance(message, Hello):
             raise FrameError("the host said Hello twice")
         if isinstance(message, StartedReply | ScoresReply | StepsReply | VectorsReply):
@@ -268,6 +275,8 @@ class HostTokenEngine:
             last.push(message)
 
     async def _ask(self, asking: Callable[[int], HostCall], answer: type[R]) -> R:
+        """Sends a call and returns its only reply. Raises the host's error, DeadlineExceeded, or an
+        EngineError for an unexpected reply."""
         number, call = self._open(asking)
         try:
             async with asyncio.timeout(self._call_deadline):
@@ -283,6 +292,7 @@ class HostTokenEngine:
         return reply
 
     def _build_protocol_error(self, reply: Reply) -> EngineError:
+        """Builds the error of a call that got a reply of the wrong type."""
         return EngineError(f"the engine of {self._name} answered out of turn with {type(reply).__name__}")
 
     # --- the seam -------------------------------------------------------------------------------------------
@@ -362,6 +372,7 @@ class HostTokenEngine:
 
 
 def _build_add_adapter(number: int, digest: str, path: str) -> HostCall:
+    """Builds the call that adds an adapter, with the call number as the first argument."""
     return AddAdapterCall(number, digest, path)
 
 

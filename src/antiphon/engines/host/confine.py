@@ -85,6 +85,7 @@ def _become_user(entry: "struct_passwd") -> None:
 
 
 def _require_readable(name: str, needed: Iterable[str | os.PathLike[str]]) -> None:
+    """Raises SettingsError if this process cannot read one of the needed paths."""
     for path in needed:
         if not os.access(path, os.R_OK):
             raise SettingsError(

@@ -144,6 +144,7 @@ class StatusPipe:
         self._write(Status(ChildState.FAILED, error=ErrorReport.of(error)))
 
     def _write(self, status: Status) -> None:
+        """Writes one report completely. Does nothing more if the supervisor is gone."""
         line = to_line(status)
         with suppress(OSError):
             while line:

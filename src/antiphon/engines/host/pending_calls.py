@@ -134,10 +134,12 @@ class PendingReloads:
             self._timer = None
 
     def _schedule(self) -> None:
+        """Schedules the next attempt after the current pause, and doubles the pause up to LONGEST_PAUSE."""
         self._timer = asyncio.get_running_loop().call_later(self._pause, self._reload_all)
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
     def _reload_all(self) -> None:
+        """Sends all pending adapters again, and schedules the attempt after this one."""
         self._schedule()
         for digest in tuple(self._digests):
             self._give(digest)

@@ -64,6 +64,8 @@ class HostSession:
         return bool(self._calls) or self.channel.unsent > 0
 
     def _receive(self, message: ToHost) -> None:
+        """Carries out one message of the gateway: begins a call or cancels one. Raises FrameError for a
+        second Hello or a call number in use."""
         match message:
             case CancelCall(call):
                 if call in self._calls:
@@ -76,11 +78,13 @@ class HostSession:
                 self._begin(message)
 
     def _begin(self, asking: HostCall) -> None:
+        """Starts the task of a call, which is forgotten when it ends."""
         task = self._host.tasks.create_task(self._serve(asking))
         self._calls[asking.call] = task
         task.add_done_callback(lambda _: self._calls.pop(asking.call))
 
     def _end_calls(self, reason: str) -> None:
+        """Cancels all calls after the connection is lost, logs the reason, and forgets this session."""
         level = logging.INFO if self._calls else logging.DEBUG
         record("gateway_left", level, reason=reason, calls=len(self._calls))
         for task in self._calls.values():
@@ -113,14 +117,17 @@ class HostSession:
             self.channel.put(reply)
 
     def _fail(self, call: int, message: str, cause: str | None = None) -> None:
+        """Sends an EngineError as the last reply to a call."""
         self._send(ErrorReply(call, ErrorReport.of(EngineError(message, cause=cause))))
 
     async def _generate(self, asking: GenerateCall) -> None:
+        """Runs a sequence and sends each of its events."""
         async with aclosing(self._host.engine.generate(asking.request)) as events:
             async for event in events:
                 self._send(build_event_reply(asking.call, event))
 
     async def _embed(self, asking: EmbedCall) -> None:
+        """Makes vectors and sends each event, then a DoneReply."""
         async with aclosing(require_embedding_engine(self._host.engine).embed(asking.request)) as events:
             async for event in events:
                 self._send(build_event_reply(asking.call, event))

@@ -91,6 +91,7 @@ class LoadCounters:
         )
 
     def _list_adapter_loads(self, scheduler: Scheduler) -> list[AdapterLoad]:
+        """Lists the load of each adapter that has ever decoded a token or has a sequence now."""
         running = Counter(sequence.request.adapter for sequence in scheduler.list_running())
         queued = Counter(sequence.request.adapter for sequence in scheduler.waiting.everybody())
         used = {*running, *queued, *tuple(self.by_adapter)}
@@ -217,10 +218,12 @@ class DecodeLoop:
         self._streams[stream.sequence] = stream
 
     def _close_stream(self, stream: SequenceStream) -> None:
+        """Ends the sequence of a stream, unless it has already ended."""
         if stream.sequence in self._streams:
             self._release_sequence(stream.sequence, StreamEnd())
 
     def _stop(self) -> None:
+        """Makes the thread end after the current step."""
         self._stopping = True
 
     def _end_all(self) -> None:

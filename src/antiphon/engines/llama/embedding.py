@@ -178,6 +178,7 @@ class EmbeddingLoop:
         self._active[answer] = None
 
     def _stop(self) -> None:
+        """Makes the thread end after the current step."""
         self._stopping = True
 
     def _end(self, answer: EmbeddingStream, end: StreamEnd) -> None:
@@ -194,6 +195,8 @@ class EmbeddingLoop:
     # --- one step
 
     def _run_step(self) -> None:
+        """Computes the next batch and sends its vectors. If a batch of several texts fails, computes each
+        text alone."""
         batch = self._select_batch()
         if not batch:
             return
@@ -286,6 +289,7 @@ class EmbeddingLoop:
                 self._end(answer, StreamEnd())
 
     def _deliver_events(self) -> None:
+        """Delivers all pending events in one call."""
         if self._outbox:
             self._post(self._outbox)
             self._outbox = []

@@ -235,6 +235,7 @@ class LlamaTokenEngine:
         return TokenSequence(request, prompt, context, drawing)
 
     def _join_segments(self, segments: Sequence[Segment]) -> tuple[int, ...]:
+        """Joins the tokens of a prompt's segments. Raises InvalidValue for an id outside the vocabulary."""
         tokens = tuple(chain.from_iterable(segment.tokens for segment in segments))
         self._require_known(tokens)
         return tokens
@@ -255,6 +256,7 @@ class LlamaTokenEngine:
                 )
 
     def _require_known(self, tokens: Sequence[int]) -> None:
+        """Raises InvalidValue if a token id is outside the vocabulary."""
         size = self._get_loaded().info.vocabulary
         if tokens and not 0 <= min(tokens) <= max(tokens) < size:
             wrong = min(tokens) if min(tokens) < 0 else max(tokens)
@@ -270,22 +272,27 @@ class LlamaTokenEngine:
         return await asyncio.get_running_loop().run_in_executor(threads or self._texts, work)
 
     def _get_loaded(self) -> LoadedModel:
+        """Returns the loaded model. Raises EngineUnavailable before that."""
         if self._loaded is None:
             raise EngineUnavailable("the model is not loaded yet; try again soon")
         return self._loaded
 
     def _get_loop(self) -> WorkLoop:
+        """Returns the loop of the decode or embedding thread. Raises EngineUnavailable before the model is
+        loaded."""
         if self._worker is None:
             raise EngineUnavailable("the model is not loaded yet; try again soon")
         return self._worker
 
     def _get_generator(self) -> LoadedGenerator:
+        """Returns the loaded model if it makes tokens. Raises UnsupportedParameter if it makes vectors."""
         loaded = self._get_loaded()
         if isinstance(loaded, LoadedEmbedder):
             raise UnsupportedParameter("this model makes vectors of texts, and no tokens", param="model")
         return loaded
 
     def _get_decode_loop(self) -> DecodeLoop:
+        """Returns the decode loop. Raises UnsupportedParameter if the model makes vectors."""
         self._get_generator()
         worker = self._get_loop()
         if isinstance(worker, EmbeddingLoop):
@@ -293,17 +300,20 @@ class LlamaTokenEngine:
         return worker
 
     def _get_embedding_loop(self) -> EmbeddingLoop:
+        """Returns the embedding loop. Raises UnsupportedParameter if the model makes tokens."""
         worker = self._get_loop()
         if not isinstance(worker, EmbeddingLoop):
             raise UnsupportedParameter("this model makes tokens, and no vectors of texts", param="model")
         return worker
 
     def _get_constraints(self) -> ModelConstraints:
+        """Returns the checker of constraints, which the first call makes."""
         if self._constraints is None:
             self._constraints = ModelConstraints(self.vocabulary, self._get_generator().model.tokenize)
         return self._constraints
 
     def _get_tokenizer(self) -> NativeTokenizer:
+        """Returns the tokenizer, which the first call makes."""
         if self._tokenizer is None:
             self._tokenizer = NativeTokenizer(self._get_loaded().model)
         return self._tokenizer

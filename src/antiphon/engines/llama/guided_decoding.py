@@ -55,6 +55,7 @@ class GuidedSequences:
                 sequence.guide.note_settled()
 
     def _is_waiting(self, sequence: TokenSequence) -> bool:
+        """Whether the sequence can compute nothing until its constraint has an answer."""
         if sequence.guide is None:
             return False
         if sequence in self._parked:
@@ -139,5 +140,6 @@ def _to_callers_error(sequence: TokenSequence, error: AntiphonError) -> Antiphon
 
 
 def _get_field(sequence: TokenSequence) -> str | None:
+    """Returns the caller's name for the sequence's constraint; None without a constraint."""
     constraint = sequence.request.constraint
     return None if constraint is None else constraint.field

@@ -293,6 +293,8 @@ class _RowProbe:
         return all((part[::-1] == whole).all() for part, whole in zip(turned, self._whole, strict=True))
 
     def _agrees_at(self, start: int, count: int) -> bool:
+        """Whether the `count` sequences from `start` on give the same logits together as among all
+        sequences."""
         parts = list(self._compute_logits(start, count, self._tokens))
         window = slice(start, start + count)
         return all((part == whole[window]).all() for part, whole in zip(parts, self._whole, strict=True))

@@ -162,6 +162,7 @@ class EventMailbox(Generic[E]):
         self._events.clear()
 
     async def _wait_for_event(self) -> None:
+        """Waits until an event is added."""
         self._waiting = asyncio.get_running_loop().create_future()
         try:
             await self._waiting

@@ -216,6 +216,7 @@ class Scheduler:
         return False
 
     def _stop_waiting(self, sequence: TokenSequence) -> None:
+        """Notes that a sequence no longer waits for the prompt of another sequence."""
         if sequence.waits_for is not None:
             sequence.waits_for.followers -= 1
             sequence.waits_for = None

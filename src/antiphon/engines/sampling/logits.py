@@ -217,6 +217,8 @@ def score_prompt(
 def _score(
     rows: Floats, tokens: NDArray[np.intp], k: int, room: Floats
 ) -> tuple[NDArray[np.float64], NDArray[np.intp], NDArray[np.float64], NDArray[np.intp]]:
+    """Scores one block of rows. Returns the log-probabilities of the tokens, the ids and log-probabilities of
+    the k likeliest tokens, and the ranks. Raises EngineError if a logit is not a number."""
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         block = LogitBlock.of(rows)
         if not np.isfinite(block.tops).all():

@@ -137,6 +137,8 @@ class Sampler:
         ]
 
     def _draw(self, logits: Floats, drawings: Sequence[SamplingState | None]) -> list[RowResult]:
+        """Draws the tokens of one block of rows, with their log-probabilities. An error takes the place of a
+        token that cannot be drawn."""
         raw = LogitBlock.of(logits)
         sound = np.isfinite(raw.tops)
         asked = {row: one for row, one in enumerate(drawings) if one is not None and sound[row]}

@@ -286,6 +286,7 @@ async def _add_adapters(probe: TokenProbe) -> AsyncIterator[AdapterEngine]:
 
 
 def _build_adapter_request(probe: TokenProbe, digest: str | None) -> TokenRequest:
+    """Builds a request with an adapter, or without one if the digest is None."""
     return replace(probe.build_request(max_tokens=LENGTH, logprobs=2), adapter=digest)
 
 

@@ -128,6 +128,7 @@ async def tokenizing_never_waits_for_decoding(probe: TokenProbe) -> None:
 
 
 async def _read_to_first_step(events: AsyncGenerator[TokenEvent, None]) -> None:
+    """Reads events up to the first Steps."""
     async for event in events:
         if isinstance(event, Steps):
             return
@@ -229,11 +230,14 @@ def _build_endless_request(probe: TokenProbe, index: int) -> TokenRequest:
 
 
 async def _begin(probe: TokenProbe, stack: AsyncExitStack, request: TokenRequest) -> None:
+    """Starts a sequence and requires SequenceStarted as its first event. The stack closes the sequence."""
     events = await stack.enter_async_context(aclosing(probe.engine.generate(request)))
     require(isinstance(await anext(events), SequenceStarted), "admission is told first")
 
 
 async def _require_queued(probe: TokenProbe, count: int) -> None:
+    """Requires the load to count this many queued sequences soon."""
+
     async def is_reached() -> bool:
         return (await probe.get_load()).queued == count
 

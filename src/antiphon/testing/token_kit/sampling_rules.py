@@ -240,6 +240,7 @@ async def _takes_constraints(probe: TokenProbe) -> bool:
 
 
 async def _require_end_after(probe: TokenProbe, request: TokenRequest, least: int) -> None:
+    """Requires a constrained sequence to end by itself after more than `least` tokens."""
     rule = "a constrained sequence may end when min_tokens are there"
     try:
         run = await probe.run(request)
@@ -266,6 +267,7 @@ def _build_request(
     logprobs: int | None = None,
     sampling: Sampling = GREEDY,
 ) -> TokenRequest:
+    """Builds a request with a constraint and with `least` as its `min_tokens`."""
     sampling = replace(sampling, min_tokens=least)
     asked = probe.build_request(max_tokens=MAX_FINITE_TOKENS + 2, sampling=sampling, logprobs=logprobs)
     return replace(asked, constraint=constraint)

@@ -123,6 +123,8 @@ class AdapterCache:
             self.remove(digest)
 
     def _get_native(self, digest: str) -> LoadedAdapter:
+        """Returns the loaded adapter and marks it as the last used one. Reads its file if the adapter is only
+        on disk. Raises EngineError if the adapter is unknown, banned or unreadable."""
         known = self._known.pop(digest, None)
         if known is None:
             raise EngineError("the adapter was unloaded")
@@ -225,6 +227,7 @@ class AdapterRefs:
         return sound
 
     def _drop_if_unused(self, digest: str) -> None:
+        """Forgets a removed adapter and its prefixes if no sequence uses the adapter any more."""
         if digest in self._leaving and not self._users[digest]:
             self._leaving.discard(digest)
             self._proved.discard(digest)

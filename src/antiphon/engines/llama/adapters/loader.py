@@ -73,6 +73,7 @@ def require_digest(path: Path, digest: str) -> None:
 
 
 def _read_through(path: Path) -> None:
+    """Reads a whole file, so that the system's cache contains it. Ignores a file that cannot be read."""
     try:
         with path.open("rb") as file:
             hashlib.file_digest(file, "blake2s")

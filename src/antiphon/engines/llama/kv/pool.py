@@ -185,6 +185,7 @@ class PrefixTree:
 
     @staticmethod
     def _replace(node: PrefixNode, other: PrefixNode) -> None:
+        """Replaces a node by another one among the children of its parent."""
         if node.parent is not None:
             node.parent.children[node.parent.children.index(node)] = other
 

@@ -210,6 +210,7 @@ class StreamLayout:
         self._clear(stream)
 
     def _clear(self, stream: KVStream) -> None:
+        """Orders to free all cells of a stream, and forgets its kept tokens."""
         self.changes.append(TrimCells(stream.id))
         stream.key, stream.kept = None, 0
 

@@ -95,6 +95,7 @@ class NativeContext:
         self._logits: NDArray[np.float32] = np.empty((0, 0), dtype=np.float32)
 
     def _build_params(self, library: Library) -> ctypes.Structure:
+        """Builds the library's parameters for a context of the requested sizes."""
         shape = self.shape
         params: ctypes.Structure = self._call.llama_context_default_params()
         wanted = {
@@ -226,6 +227,8 @@ class NativeContext:
         self._call.llama_memory_clear(self._memory, True)
 
     def _use_adapter(self, adapter: LoadedAdapter | None) -> None:
+        """Makes the next decode compute with this adapter, or with none. Raises EngineError if the library
+        refuses."""
         if adapter is not None and not isinstance(adapter, NativeAdapter):
             raise TypeError(f"{adapter!r} is no adapter of the library")
         if set_adapter(self._call, self.pointer, adapter):
@@ -261,12 +264,15 @@ class NativeEmbedder(NativeContext):
         super().__init__(model, shape)
 
     def _build_params(self, library: Library) -> ctypes.Structure:
+        """Builds the library's parameters, with vectors and their pooling turned on."""
         params = super()._build_params(library)
         for name, value in {"embeddings": True, "pooling_type": self._wanted}.items():
             setattr(params, name, value)
         return params
 
     def _require_sizes(self, library: Library) -> None:
+        """Compares the sizes, and also the pooling. Closes the context and raises LibraryError if they
+        differ."""
         super()._require_sizes(library)
         pooling = self._call.llama_pooling_type(self.pointer)
         if pooling != self._wanted:
@@ -320,6 +326,8 @@ class NativeEmbedder(NativeContext):
         return status, found
 
     def _read_pooled(self, seat: int) -> Vector:
+        """Returns the vector of a text, as a view of the library's memory. Raises EngineError if there is
+        none."""
         address = self._call.llama_get_embeddings_seq(self.pointer, seat)
         if not address:
             raise EngineError("the library gave no vector for a text that it computed")

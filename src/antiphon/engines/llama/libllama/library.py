@@ -150,6 +150,7 @@ class LogCapture:
         self.callback = LOG_CALLBACK(self._take)
 
     def _take(self, level: int, text: bytes, _: object) -> None:
+        """Keeps a line of the library's log if it is an error or continues one."""
         if level != LOG_LEVEL_CONTINUED:
             self._keeping = level == LOG_LEVEL_ERROR
         if self._keeping and text and text.strip():

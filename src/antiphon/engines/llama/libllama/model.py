@@ -160,6 +160,7 @@ class NativeModel:
 
     @staticmethod
     def _id(token: int) -> int | None:
+        """Converts the library's negative number for a missing token to None."""
         return token if token >= 0 else None
 
 
