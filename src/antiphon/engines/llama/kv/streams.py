@@ -231,7 +231,7 @@ class StreamLayout:
 
     def _round_to_chunk(self, same: int, whole: int, sequence: TokenSequence) -> int:
         """Returns how many of the `same` equal tokens exact mode may reuse. `whole` is the number of tokens
-        in the whole chunks of the other sequence's prompt."""
+        that were computed as chunks of the other sequence's prompt."""
         if not self._policy.exact or same == whole == sequence.prompt_length - 1:
             return same
         return same - same % self._policy.chunk

@@ -1,8 +1,8 @@
 """A llama_context: the KV cache, the batch arrays and the output of one decode thread.
 
-It is not thread safe, except `abort` and `resume`, which only set a byte. Rows are filled by numpy into
-arrays that the native batch always points at, so a step builds no ctypes object. It decides nothing: the
-scheduler and the decode loop choose the rows and use the results.
+Only `abort` and `resume`, which set one byte, are thread safe. numpy fills the rows of arrays to which the
+native batch always points, so a step builds no ctypes object. This module decides nothing: the scheduler and
+the decode loop choose the rows and use the results.
 """
 
 import ctypes
@@ -116,8 +116,8 @@ class NativeContext:
         return params
 
     def _require_sizes(self, library: Library) -> None:
-        """Compares the library's own sizes of the context with the requested ones. This is the last proof of
-        the struct layout."""
+        """Compares the library's own sizes of the context with the requested ones, as the last proof of the
+        struct layout. If they differ, closes the context and raises LibraryError."""
         shape = self.shape
         said = {
             name: getattr(self._call, name)(self.pointer)
@@ -180,8 +180,8 @@ class NativeContext:
         output: bool,
         every: bool = False,
     ) -> None:
-        """Fills consecutive rows with one sequence. `output`: whether the last row gives logits. `every`:
-        whether all rows do."""
+        """Fills consecutive rows with tokens of one sequence. `output`: whether the last row gives logits.
+        `every`: whether all rows give logits."""
         end = at + len(tokens)
         self.tokens[at:end] = tokens
         self.positions[at:end] = np.arange(position, position + len(tokens))
@@ -191,13 +191,13 @@ class NativeContext:
 
     def decode(self, rows: int) -> int:
         """Computes the first `rows` rows of the arrays. Returns a `DecodeStatus` or a negative number. Other
-        threads can run Python meanwhile."""
+        threads can run Python while it computes."""
         self._batch.n_tokens = rows
         return int(self._call.llama_decode(self.pointer, self._batch))
 
     def read_logits(self, rows: int) -> NDArray[np.float32]:
-        """The logits of the last decode's output rows, in their order. It is a view, which the next decode
-        overwrites."""
+        """The logits of the last decode's output rows, in their order. The result is a view, which the next
+        decode overwrites."""
         address = self._call.llama_get_logits(self.pointer)
         if address != self._logits_address:
             most = self.shape.outputs or self.shape.sequences
@@ -235,12 +235,12 @@ class NativeContext:
             raise EngineError("the engine's library refused to compute with the adapter")
 
     def abort(self) -> None:
-        """Makes a running decode return ABORTED, and the next one too, until `resume`. Any thread may call
-        it."""
+        """Makes a running decode return ABORTED. Until `resume` is called, later decodes return ABORTED too.
+        Any thread may call it."""
         self._flag[0] = SET
 
     def resume(self) -> None:
-        """Withdraws `abort`."""
+        """Lets decodes run again after `abort`. Any thread may call it."""
         self._flag[0] = CLEAR
 
 
@@ -303,8 +303,8 @@ class NativeEmbedder(NativeContext):
         return status, found
 
     def _compute_in_parts(self, text: "array[int]") -> tuple[int, Vector]:
-        """Computes one long text in parts. The cache lets each part see those before it, so only the pooling
-        remains."""
+        """Computes one long text in parts. The cache lets each part attend to the parts before it, so only
+        the pooling is done here."""
         found = np.zeros((1, self._dimensions), np.float32)
         status: int = DecodeStatus.DONE
         try:
