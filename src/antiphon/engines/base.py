@@ -4,30 +4,30 @@
 and tells its size; `PreparedRequest.stream` does the work. `antiphon.testing.check_engine` checks the
 contract:
 
-  - `prepare` refuses a request that the engine cannot serve, and names the reason; it makes no token and takes
-    no place;
-  - one Started comes first, together with the first token. If the request makes no token, Started comes when
-    the first choice is complete. Then TextDelta and Finished of the choices come in any interleaving, and
-    Drafted between them. Each choice has exactly one Finished, which is its last event. Usage comes last, once;
-  - errors are those of `antiphon.errors`; a request that fails before Started has made no token;
-  - a request that was prepared before the engine restarted is refused with EngineUnavailable: prepare it again;
-  - leaving the context ends the work at once, in any state; the engine does not retry.
+- `prepare` refuses a request that the engine cannot serve, and names the reason; it makes no token and takes
+  no place;
+- one Started comes first, together with the first token. If the request makes no token, Started comes when
+  the first choice is complete. Then TextDelta and Finished of the choices come in any interleaving, and
+  Drafted between them. Each choice has exactly one Finished, which is its last event. Usage comes last, once;
+- errors are those of `antiphon.errors`; a request that fails before Started has made no token;
+- a request that was prepared before the engine restarted is refused with EngineUnavailable: prepare it again;
+- leaving the context ends the work at once, in any state; the engine does not retry.
 
 `TokenEngine`: the interface of local engines, below the renderer. It uses no text, no template, no stop
 string. `antiphon.testing.check_token_engine` checks the contract:
 
-  - `generate` runs ONE sequence: one SequenceStarted when it is admitted to the batch, then PromptScores if
-    requested, then Steps, then one SequenceFinished. Before SequenceStarted the sequence is queued: if the
-    engine fails then, EngineUnavailable is raised; after SequenceStarted, EngineDied is raised;
-  - a sequence that cannot be queued is refused with EngineBusy or Overloaded; siblings of a queued or running
-    sequence are never refused;
-  - closing the generator ends that sequence and no other, also while it is queued and in prefill;
-  - sequences of one `group` have equal segments: later ones wait for the first one's prefill and share it;
-    each may be closed alone, the first included;
-  - log-probabilities are of the model's raw distribution, before temperature;
-  - the last step's token (an end-of-generation or stop token) is part of Steps and of the counts. No such token
-    comes before `min_tokens`, even if a constraint forces it: if no other token is allowed, InvalidValue is
-    raised.
+- `generate` runs ONE sequence: one SequenceStarted when it is admitted to the batch, then PromptScores if
+  requested, then Steps, then one SequenceFinished. Before SequenceStarted the sequence is queued: if the
+  engine fails then, EngineUnavailable is raised; after SequenceStarted, EngineDied is raised;
+- a sequence that cannot be queued is refused with EngineBusy or Overloaded; siblings of a queued or running
+  sequence are never refused;
+- closing the generator ends that sequence and no other, also while it is queued and in prefill;
+- sequences of one `group` have equal segments: later ones wait for the first one's prefill and share it;
+  each may be closed alone, the first included;
+- log-probabilities are of the model's raw distribution, before temperature;
+- the last step's token (an end-of-generation or stop token) is part of Steps and of the counts. No such token
+  comes before `min_tokens`, even if a constraint forces it: if no other token is allowed, InvalidValue is
+  raised.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
