@@ -1,9 +1,10 @@
-"""JSON values in a growing text: where they begin, which objects are open, and which keys each has.
+"""JSON values in a growing text: where they begin, which objects are open, and which keys each object has.
 
-A grammar already restricts the text to JSON. So two rules alone are checked: a key has one spelling, and no
-object has a key twice. Other text is ignored. Anything that looks like the beginning of a value is read as
-one until it proves not to be JSON, beside any other open value. So a mark in free text hides no value behind
-it. Values are immutable, so that one text can be continued in several ways.
+A grammar already restricts the text to JSON. So this module checks two rules only: a key has one spelling,
+and no object has a key twice. It ignores other text. It reads anything that looks like the beginning of a
+value as a value, until the text proves not to be JSON, and beside any other open value. So a mark in free
+text cannot hide a value that follows. The state of a value is immutable, so that one text can be continued in
+several ways.
 """
 
 import json
@@ -63,7 +64,8 @@ ENDED = frozenset({JsonMode.DONE, JsonMode.REFUSED, JsonMode.BROKEN})
 
 
 class JsonText(NamedTuple):
-    """One value as far as it is written. It is a tuple for speed, because each tried token makes one."""
+    """One value as far as it is written. It is a tuple for speed, because one is made for each token that is
+    tried."""
 
     mode: JsonMode = JsonMode.VALUE
     levels: tuple[Level, ...] = ()
@@ -73,8 +75,8 @@ class JsonText(NamedTuple):
     """The incomplete escape in the open string or key."""
 
     def read(self, data: bytes, start: int = 0) -> "tuple[JsonText, int]":
-        """Reads more bytes. Returns the new text, and the index at which it ended, or the number of bytes if
-        it is still open."""
+        """Reads more bytes. Returns the new state and the index at which the value ended. If the value is
+        still open, the index is the number of bytes."""
         if self.mode is JsonMode.STRING and not self.escape and QUOTE not in data and BACKSLASH not in data:
             return self, len(data)  # the usual case
         reader = _JsonReader(self, data, start)
@@ -242,8 +244,8 @@ class JsonFinder:
     """Reads the texts of one grammar. Any thread may use it."""
 
     def __init__(self, places: JsonPlaces, spelling: Callable[[int], bytes]) -> None:
-        """`spelling` gives the bytes that a token adds to a text. For a token without text, it gives a name
-        that occurs in no text."""
+        """`spelling` gives the bytes that a token adds to a text. For a token without text, `spelling` gives
+        a name that occurs in no text."""
 
         def spell(marks: Marks) -> bytes:
             return b"".join(spelling(mark) if isinstance(mark, int) else mark.encode() for mark in marks)
@@ -261,7 +263,7 @@ class JsonFinder:
         """The state of an empty text."""
 
     def read(self, found: FoundValues, data: bytes) -> FoundValues | None:
-        """Reads more bytes. Returns None if they repeat or misspell a key."""
+        """Reads more bytes. Returns None if the bytes repeat or misspell a key."""
         if self.is_whole:
             value, _ = found.values[0].read(data)
             return None if value.mode is JsonMode.REFUSED else FoundValues((value,))
@@ -285,7 +287,8 @@ class JsonFinder:
     def _follow(
         self, part: JsonText | PartialMarks, data: bytes, at: int
     ) -> Iterator[JsonText | PartialMarks]:
-        """Reads the bytes from one open part. Returns the parts that are open then."""
+        """Reads the bytes from one open value or mark. Returns the values and marks that are open
+        afterwards."""
         if isinstance(part, PartialMarks):
             yield from self._follow_marks(part, data, at)
             return

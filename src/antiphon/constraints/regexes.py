@@ -28,7 +28,7 @@ QUANTIFIER = re.compile(r"[*+?]|\{\d+(?:,\d*)?\}")
 
 
 def require_portable(pattern: str, field: str) -> None:
-    """Raises InvalidValue, which names the refused part."""
+    """Raises InvalidValue, which names the refused part, unless the pattern means the same everywhere."""
     at, in_class = 0, False
     while at < len(pattern):
         if pattern[at] == "\\":
@@ -61,7 +61,7 @@ def _skip_escape(pattern: str, at: int, field: str) -> int:
 
 
 def _require_plain(pattern: str, at: int, field: str) -> None:
-    """Inside a class, refuses nested classes and set operations."""
+    """Raises InvalidValue for a nested class or a set operation inside a class."""
     if pattern[at] == "[":
         raise _build_refusal(pattern, at, "write a bracket in a class as \\[", field)
     if pattern.startswith(SET_OPERATORS, at):
@@ -150,7 +150,7 @@ LONGEST = 256
 
 
 def require_whitespace(pattern: str, field: str) -> None:
-    """Raises InvalidValue, which names `field`, for any other pattern."""
+    """Raises InvalidValue, which names `field`, unless the pattern is a whitespace pattern."""
     if len(pattern) > LONGEST or not WHITESPACE.fullmatch(pattern):
         raise InvalidValue(
             f"{field}: the whitespace pattern must be one class of spaces, tabs and line ends, perhaps "

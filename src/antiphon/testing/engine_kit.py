@@ -1,7 +1,8 @@
 """Checks whether an engine satisfies the contract in `antiphon.engines.base`: run `await check_engine(make)`.
 
-Every rule is one function. The rules about scores, echo and candidates get the engine, the others an
-`EngineProbe`. An engine that cannot give one of those outputs refuses it with UnsupportedParameter.
+Every rule is one function. The rules about scores, echo and candidates take the engine; the other rules take
+an `EngineProbe`. An engine that cannot give scores, echo or candidates must refuse the request with
+UnsupportedParameter.
 """
 
 import asyncio
@@ -56,7 +57,8 @@ async def _collect_events(engine: Engine, output: Output) -> list[Event]:
 
 
 def _collect_output(events: list[Event], choice: int = 0) -> tuple[str, list[TokenScore]]:
-    """A choice's text and scores. Each delta's scores must be of tokens in its text."""
+    """Returns the text and the scores of a choice. Requires the scores of each delta to be of tokens in the
+    delta's text."""
     text = ""
     scores: list[TokenScore] = []
     for event in events:
@@ -408,7 +410,7 @@ async def leaving_ends_the_work(probe: EngineProbe) -> None:
 
 
 async def _leave_at(probe: EngineProbe, wanted: type[Event]) -> float:
-    """Leaves at the first event of a kind; returns the time at which leaving began."""
+    """Leaves the stream at the first event of a kind. Returns the time at which leaving began."""
     limit = None if wanted in (Started, TextDelta) else 4
     async with probe.stream(probe.build_request(max_tokens=limit, choices=2)) as events:
         async for event in events:
@@ -418,8 +420,8 @@ async def _leave_at(probe: EngineProbe, wanted: type[Event]) -> float:
 
 
 async def queued_streams_can_be_left(probe: EngineProbe) -> None:
-    """Opens more streams than the engine runs at once; the last one leaves, and the others continue until
-    they are left."""
+    """Opens more streams than the engine runs at once. Leaves the last stream, and then the other streams,
+    which continue until then."""
     count = min(probe.profile.sequences, 64) + 1
     async with run_beside(
         *(probe.collect_events(probe.build_request(max_tokens=None)) for _ in range(count - 1))

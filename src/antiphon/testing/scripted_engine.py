@@ -337,7 +337,8 @@ class ScriptedEngine:
             raise DeadlineExceeded("the deadline passed before the answer was complete") from None
 
     async def _begin(self, request: GenerationRequest, context: Context) -> tuple[ScriptedAnswer, int]:
-        """Waits and counts before Started. Raises TimeoutError at the deadline."""
+        """Waits as scripted before Started. Returns the answer and the number of prompt tokens. Raises the
+        scripted error if it is due, or TimeoutError at the deadline."""
         self._require_ready()
         answer = self.answer(request) if callable(self.answer) else self.answer
         if answer.wait or answer.gate is not None:
@@ -419,7 +420,7 @@ class _ScriptedChoice:
 
 
 def _encode_prompt(prompt: Prompt) -> bytes | tuple[int, ...]:
-    """The bytes of the text, each of which is a token, or the tokens themselves."""
+    """The tokens of a prompt: the bytes of its text, or its own token ids."""
     if isinstance(prompt, Conversation):
         return "\n".join([message.text for message in prompt.messages]).encode(errors="replace")
     return prompt.tokens if prompt.tokens is not None else (prompt.text or "").encode(errors="replace")

@@ -127,7 +127,8 @@ def scripted_info(
 
 @dataclass(slots=True)
 class _SiblingGroup:
-    """Siblings: the first to take the lock computes the prompt; the others share it."""
+    """Siblings. The first sibling that takes the lock computes the prompt, and the other siblings share
+    it."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     computed: bool = False
@@ -280,8 +281,8 @@ class ScriptedTokenEngine:
         return _Sequence(request, script, prompt, group, room, past=prompt, cause=cause)
 
     def _require_room(self, request: TokenRequest, group: _SiblingGroup) -> None:
-        """Raises EngineBusy or Overloaded if the queue is full; never for a sibling of a queued or running
-        sequence."""
+        """Raises EngineBusy or Overloaded if the queue is full. Never refuses a sibling of a queued or
+        running sequence."""
         if group.members or self._slots.has_room(request.actor):
             return
         refusal: AntiphonError | None = None
@@ -327,7 +328,7 @@ class ScriptedTokenEngine:
         self._count(prefill_tokens=len(sequence.prompt) - sequence.cached, steps=1)
 
     def _release(self, sequence: _Sequence) -> None:
-        """Frees the sequence's resources, once."""
+        """Frees the sequence's resources. Later calls do nothing."""
         if sequence.running:
             sequence.running = False
             self._count(running=-1, free_sequences=1, cells_used=-sequence.cells)
@@ -342,7 +343,7 @@ class ScriptedTokenEngine:
             raise script.failure.error
 
     def _iterate_tokens(self, sequence: _Sequence) -> Iterator[int]:
-        """Yields the tokens of this sequence; `past` must contain the earlier ones."""
+        """Yields the tokens of this sequence. The sequence's `past` must contain the earlier tokens."""
         script, request = sequence.script, sequence.request
         said = script.tokens if script.text is None else self.tokenizer.encode_plain(script.text)
         if said is not None:

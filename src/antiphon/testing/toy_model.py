@@ -59,7 +59,7 @@ class ToyModel:
 
 
 def find_rank(row: tuple[float, ...], token: int) -> int:
-    """1 for the likeliest token of a row, and so on."""
+    """The rank of a token in a row: 1 for the likeliest token."""
     return 1 + sum(value > row[token] for value in row)
 
 
@@ -177,7 +177,7 @@ def _truncate(weights: Weighted, sampling: Sampling) -> Weighted:
 
 
 def _keep_share(weights: Weighted, share: float) -> Weighted:
-    """The fewest first entries that together have this share; at least one."""
+    """The fewest first entries that together have this share of the sum, at least one."""
     kept: Weighted = []
     room = share * math.fsum(weight for weight, _ in weights)
     for pair in weights:
@@ -293,7 +293,8 @@ class ToyTokenizer:
                     break
 
     def encode(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:
-        """The ids of the joined pieces; plain text on both sides of a piece's edge is one run."""
+        """The ids of the joined pieces. Plain text on both sides of an edge between two pieces is tokenized
+        as one text."""
         ids: list[int] = []
         if add_bos and self.vocabulary.bos_id is not None:
             ids.append(self.vocabulary.bos_id)

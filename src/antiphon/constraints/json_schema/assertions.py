@@ -49,7 +49,8 @@ class AssertionReader:
         }
 
     def make_compilable_pattern(self, keyword: str, pattern: str, at: Position) -> str | None:
-        """The pattern for the compiler; None, with a note, if it cannot be enforced."""
+        """Returns the pattern for the compiler. If the pattern cannot be enforced, notes a relaxation and
+        returns None."""
         try:
             require_portable(pattern, self._field)
             return make_quotable(pattern, self._field)
@@ -58,13 +59,13 @@ class AssertionReader:
             return None
 
     def require_text(self, name: str, value: Json, at: Position) -> str:
-        """The value if it is a text. Raises InvalidValue otherwise."""
+        """Returns the value if it is a text. Raises InvalidValue otherwise."""
         if not isinstance(value, str):
             self.reject(name, at, "must be a text")
         return value
 
     def reject(self, name: str, at: Position, problem: str) -> NoReturn:
-        """Raises InvalidValue."""
+        """Raises InvalidValue with the keyword, its place and the problem."""
         reject_value(name, at.place, self._field, problem)
 
     def _read_count(self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder) -> None:
@@ -163,8 +164,8 @@ class AssertionReader:
     def _read_dependent(
         self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder
     ) -> None:
-        """Reads the names that a property requires: of `dependencies` the lists, or one text as in draft 3.
-        `_SchemaReader` reads the schemas in it."""
+        """Reads the names that a property requires. In `dependencies`, it reads the lists and draft 3's
+        single texts; the schema reader reads the schemas there."""
         value = schema[name]
         if not isinstance(value, dict):
             self.reject(name, at, "must be an object of lists of names")

@@ -14,7 +14,7 @@ MAX_DEPTH = 6
 """The most levels of nested schemas that are examined, references included."""
 
 MAX_ALTERNATIVES = 24
-"""The most alternatives of one schema; if there are more, none is examined."""
+"""The most alternatives of one schema. If a schema has more, none of them is examined."""
 
 ALL_TYPES = frozenset("null boolean object array string integer fraction".split())
 """The types of values; a number is either an integer or has a fraction."""
@@ -96,7 +96,8 @@ class Disjointness:
                 return False
 
     def _are_values_apart(self, schemas: Alternative, types: frozenset[str]) -> bool:
-        """Whether the listed values leave no common value, or none of an allowed type."""
+        """Whether the values that the schemas list have no value in common, or no common value of an allowed
+        type."""
         found: frozenset[object] | None = None
         for schema in schemas:
             if "const" in schema:
@@ -110,7 +111,7 @@ class Disjointness:
         return found is not None and not any(find_type(each) in types for each in found)
 
     def _are_properties_apart(self, name: str, one: Alternative, other: Alternative, depth: int) -> bool:
-        """Whether no value of a property fits both schemas, given that objects of both must have that
+        """Whether no value of a property fits both schemas. Objects of both schemas must have that
         property."""
         first, second = get_property(one, name), get_property(other, name)
         return self.are_disjoint(first, second, depth + 1)
@@ -132,7 +133,8 @@ def get_required(schema: Mapping[str, Json]) -> list[str]:
 
 
 def get_property(schemas: Alternative, name: str) -> Schema:
-    """The schema that the given schemas together impose on a property, as far as it is understood here."""
+    """The schema that the given schemas together impose on a property, as far as this module understands
+    their keywords."""
     found: list[Json] = []
     for schema in schemas:
         properties = schema.get("properties")

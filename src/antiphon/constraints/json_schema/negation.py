@@ -138,7 +138,7 @@ def _as_list(value: Json) -> list[Json]:
 
 
 def as_schema(value: Json) -> Schema:
-    """The value as a schema; it was read as one."""
+    """Returns the value as a schema. The reader has already checked that it is one."""
     return value if isinstance(value, bool | dict) else True
 
 
@@ -150,12 +150,12 @@ def build_any_of(parts: Sequence[Schema]) -> Schema:
 
 
 def build_below(kind: str, name: str, value: Json) -> list[Schema]:
-    """Schemas for values of a type with a smaller count."""
+    """Returns schemas that accept values of a type whose count is smaller than the given value."""
     return [{"type": kind, name: value - 1}] if isinstance(value, int) and value > 0 else []
 
 
 def build_above(kind: str, name: str, value: Json) -> list[Schema]:
-    """Schemas for values of a type with a larger count."""
+    """Returns schemas that accept values of a type whose count is larger than the given value."""
     return [{"type": kind, name: value + 1}] if isinstance(value, int) else []
 
 
@@ -188,7 +188,7 @@ def refuse_values(values: list[Json]) -> Schema:
 
 
 def _build_between(numbers: list[float]) -> list[Schema]:
-    """Schemas for the numbers between these."""
+    """Returns schemas for all numbers except the given ones: the numbers below, between and above them."""
     exact = [int(each) if each == each // 1 else each for each in numbers]
     made: list[Schema] = []
     for low, high in zip([None, *exact], [*exact, None], strict=True):
@@ -205,8 +205,9 @@ def build_pattern_of_others(texts: list[str]) -> str:
 
 
 def _build_others(texts: list[str], at: int) -> str:
-    """A pattern for the text from index `at` on, if all these texts share the characters before it, that
-    matches none of them. The texts are few and short, and each level takes one character of them."""
+    """Writes a pattern for the rest of a text from index `at` on, which matches the rest of none of these
+    texts. The texts share all characters before `at`. They are few and short, and each recursion handles one
+    character."""
     if at > MAX_TEXT // 8:
         raise CannotNegateError
     ends = texts[0][at:] == ""

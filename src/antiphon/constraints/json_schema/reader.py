@@ -220,7 +220,7 @@ class _SchemaReader:
     def _read_pattern_properties(
         self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder
     ) -> None:
-        """Reads patterns of property names. If a pattern cannot be enforced, all names are allowed that no
+        """Reads patterns of property names. If a pattern cannot be enforced, all names become allowed that no
         other keyword declares."""
         kept: dict[str, Json] = {}
         for pattern, each in self._read_map("patternProperties", schema["patternProperties"], at).items():
@@ -253,7 +253,7 @@ class _SchemaReader:
     def _read_dependencies(
         self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder
     ) -> None:
-        """Reads the schemas in a dependency keyword; `AssertionReader` reads its lists of names."""
+        """Reads the schemas in a dependency keyword; the assertion reader reads its lists of names."""
         self._assertions.handlers[name](name, schema, at, made)
         value = schema[name]
         entries = value.items() if isinstance(value, dict) else ()

@@ -93,8 +93,8 @@ async def closing_disturbs_no_other(probe: TokenProbe) -> None:
 
 
 async def siblings_close_alone(probe: TokenProbe) -> None:
-    """Closes the first of a group in its prefill, then another first one in mid-stream; the others
-    continue."""
+    """Closes the first sequence of a group in its prefill, then the first sequence of another group in
+    mid-stream. The other sequences continue."""
     if probe.info.sequences < 3:
         return
     expected = await probe.run(probe.build_request(max_tokens=12))
@@ -196,8 +196,8 @@ async def one_actor_does_not_fill_the_queue(probe: TokenProbe) -> None:
 
 
 async def lower_priorities_come_first_of_one_actor(probe: TokenProbe) -> None:
-    """Sends a later request of an actor that overtakes an earlier one by its priority, and takes no other
-    actor's turn."""
+    """Sends a later request of an actor with a lower priority number. It is admitted before the earlier
+    request of the same actor, and before no request of another actor that has its turn."""
     if probe.queue is not None and probe.queue < 3:
         return
     order: list[str] = []

@@ -222,7 +222,7 @@ async def no_forced_token_stops_before_min_tokens(probe: TokenProbe) -> None:
 
 
 async def _takes_constraints(probe: TokenProbe) -> bool:
-    """Whether the engine takes constraints. Requires an engine that takes none to refuse them."""
+    """Returns whether the engine takes constraints. Requires an engine without constraints to refuse them."""
     constraint = FINITE[0][0]
     if isinstance(probe.engine, ConstraintEngine):
         try:
