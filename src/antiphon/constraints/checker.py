@@ -115,7 +115,8 @@ class Checker:
         if isinstance(answer, Grammar):
             return answer
         # A constraint of the kind `calls` has a field for each of its parts, and its answer names one of
-        # them. Other answers are remembered without a field, and get the field of this request.
+        # them. Other answers are the same for any field, so the error gets the field of this
+        # constraint.
         param = answer.param if constraint.kind is ConstraintKind.CALLS else constraint.field
         raise ErrorReport(answer.code, answer.message, param).to_exception()
 

@@ -110,8 +110,8 @@ class Guide:
     # --- the decode thread
 
     def advance(self, token: int) -> None:
-        """Notes the sequence's next token, which must be an allowed one. Begins the next answer after the
-        last forced token."""
+        """Notes the sequence's next token, which must be an allowed one. A forced token is only marked as
+        used; after any other token the next answer begins."""
         if self._forced:
             self._forced = self._forced[1:]
             return

@@ -420,8 +420,8 @@ async def _leave_at(probe: EngineProbe, wanted: type[Event]) -> float:
 
 
 async def queued_streams_can_be_left(probe: EngineProbe) -> None:
-    """Opens more streams than the engine runs at once. Leaves the last stream, and then the other streams,
-    which continue until then."""
+    """Opens more streams than the engine runs at once. Leaves the last stream while the other
+    streams run, and then the other streams."""
     count = min(probe.profile.sequences, 64) + 1
     async with run_beside(
         *(probe.collect_events(probe.build_request(max_tokens=None)) for _ in range(count - 1))
