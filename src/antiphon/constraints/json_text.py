@@ -95,11 +95,14 @@ class _JsonReader:
         self.at = start
 
     def read(self) -> None:
+        """Reads the next part of the text in its current mode."""
         size = len(self.data)
         while self.at < size and self.mode not in ENDED:
             READERS[self.mode](self)
 
     def read_key(self) -> None:
+        """Reads bytes of a key, up to the next escape or the closing quote. Refuses a repeated or misspelled
+        key."""
         if self.escape:
             self._read_escape()
             return
@@ -126,6 +129,7 @@ class _JsonReader:
             self.mode = JsonMode.REFUSED
 
     def read_string(self) -> None:
+        """Reads bytes of a string value, up to the next escape or the closing quote."""
         if self.escape:  # values may use any escape
             self.escape = b""
             self.at += 1
@@ -139,6 +143,7 @@ class _JsonReader:
             self._end_value()
 
     def read_scalar(self) -> None:
+        """Reads bytes of a number or a name, up to the byte that ends it."""
         match = SCALAR.match(self.data, self.at)
         self.at = self.at if match is None else match.end()
         if self.at < len(self.data):

@@ -193,6 +193,7 @@ def split_after_line_break(
     head = tokenize(LINE_BREAK)
 
     def split(text: bytes) -> list[int]:
+        """Tokenizes the text after a line break, and removes the line break's tokens."""
         found = tokenize(LINE_BREAK + text)
         rest = found[len(head) :]
         same = found[: len(head)] == head and b"".join(table.pieces[token] for token in rest) == text

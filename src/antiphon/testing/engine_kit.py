@@ -74,6 +74,7 @@ def _collect_output(events: list[Event], choice: int = 0) -> tuple[str, list[Tok
 
 
 async def scores_come_as_asked(engine: Engine) -> None:
+    """Requires scores only if the request asks for them, of the requested width."""
     silent = await _collect_events(engine, Output(max_tokens=8))
     ends = [event for event in silent if isinstance(event, Finished)]
     rule = "scores come only when they are asked for"
@@ -103,6 +104,7 @@ def _require_scores(text: str, scores: list[TokenScore], width: int) -> None:
 
 
 async def echo_begins_with_the_prompt(engine: Engine) -> None:
+    """Requires an echoed output to begin with the prompt."""
     plain, _ = _collect_output(await _collect_events(engine, Output(max_tokens=8)))
     for logprobs in (None, 0, WIDTH):
         events = await _collect_events(engine, Output(max_tokens=8, choices=2, echo=True, logprobs=logprobs))
@@ -133,6 +135,7 @@ async def a_prompt_can_be_scored_alone(engine: Engine) -> None:
 
 
 async def candidates_are_counted(engine: Engine) -> None:
+    """Checks that Usage counts the prompt once and the tokens of all candidates."""
     one = await _collect_events(engine, Output(max_tokens=8))
     events = await _collect_events(engine, Output(max_tokens=8, choices=2, best_of=4))
     if not events:
@@ -152,6 +155,7 @@ async def candidates_are_counted(engine: Engine) -> None:
 
 
 async def ids_are_told_with_the_tokens_that_are_counted(engine: Engine) -> None:
+    """Requires token ids only if the request asks for them, as many as each event counts."""
     silent = await _collect_events(engine, Output(max_tokens=8))
     told = [event for event in silent if isinstance(event, Started)]
     rule = "token ids come only when they are asked for"
@@ -371,6 +375,7 @@ async def conversations_are_answered(probe: EngineProbe) -> None:
 
 
 async def errors_are_of_the_tree(probe: EngineProbe) -> None:
+    """Requires `prepare` to refuse a prompt that is too long, by an error of `antiphon.errors`."""
     too_long = RawPrompt(tokens=(5,) * (probe.profile.context_length + 1))
     rule = "prepare refuses what cannot be done, by an error of antiphon.errors"
     await require_error(
@@ -382,6 +387,7 @@ async def errors_are_of_the_tree(probe: EngineProbe) -> None:
 
 
 async def deadlines_end_streams(probe: EngineProbe) -> None:
+    """Requires DeadlineExceeded from a request whose deadline has passed."""
     clock = Context("check").clock
     past = Context("check", deadline=clock.monotonic() - 1)
     work = probe.collect_events(probe.build_request(max_tokens=None), past)
@@ -446,6 +452,7 @@ async def sizes_are_told(probe: EngineProbe) -> None:
 
 
 async def readiness_is_told(probe: EngineProbe) -> None:
+    """Requires the state READY, and a context length in the profile."""
     require(probe.engine.state() is EngineState.READY, "an engine that answers says READY")
     require(probe.profile.context_length > 0, "the profile tells the context length")
 

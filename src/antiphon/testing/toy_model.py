@@ -337,6 +337,8 @@ class ScriptedAdapters:
         self._toys: dict[str | None, ToyModel] = {}
 
     def add(self, digest: str, path: str) -> None:
+        """Adds an adapter. Raises InvalidValue if its digest is among the unfit ones, or if its file is
+        missing."""
         if digest in self.unfit:
             raise InvalidValue("the library refuses the adapter", param="adapter")
         if not Path(path).is_file():

@@ -66,6 +66,8 @@ class _Negation:
         }
 
     def negate(self, schema: Schema, depth: int) -> Schema:
+        """Returns the negation of a schema. Raises CannotNegateError if it cannot be written, or is too deep
+        or too large."""
         self._parts += 1
         if isinstance(schema, bool):
             return not schema

@@ -151,6 +151,8 @@ class HostTokenEngine:
         over = asyncio.Event()
 
         def on_end(reason: str) -> None:
+            """Notes that this connection has ended. If it is the current one, ends every call with an
+            error."""
             over.set()
             if self._channel is channel:
                 self._drop(reason)

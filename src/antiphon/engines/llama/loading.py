@@ -230,6 +230,7 @@ def read_sampling_defaults(model: NativeModel) -> SamplingOptions:
     """The sampling values that the model file recommends, if they are in the range that a request may use."""
 
     def number(name: str, most: float) -> float | None:
+        """Reads a sampling value from the model file. None if there is no number from 0 to `most`."""
         try:
             value = float(model.get_metadata(f"general.sampling.{name}") or "nan")
         except ValueError:

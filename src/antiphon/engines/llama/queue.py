@@ -38,6 +38,7 @@ class SequenceQueue(FairQueue[TokenSequence]):
         return super().refusal(one, now, free)
 
     def add(self, one: TokenSequence) -> None:
+        """Queues a new sequence and counts it in its group."""
         super().add(one)
         if one.group is not None:
             self._groups[one.group] += 1

@@ -112,6 +112,7 @@ class TokenSequence:
 
     @property
     def phase(self) -> SequencePhase:
+        """The current phase, derived from the sequence's other attributes."""
         if self._over:
             return SequencePhase.OVER
         if self.id is None:

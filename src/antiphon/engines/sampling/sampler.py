@@ -85,6 +85,7 @@ class FilterSettings:
 
     @classmethod
     def collect(cls, drawings: list[SamplingState]) -> "FilterSettings":
+        """Collects the filter settings of these states."""
         asked = [drawing.sampling for drawing in drawings]
         steered = [drawing.mirostat is not None for drawing in drawings]
         rows = list(zip(asked, steered, strict=True))

@@ -24,6 +24,7 @@ from antiphon.testing.token_kit.probe import GREEDY, TokenProbe
 
 
 async def unread_sequences_hold_nothing(probe: TokenProbe) -> None:
+    """Closes a generator that was never read, and requires the engine to be idle afterwards."""
     events = probe.engine.generate(probe.build_request())
     await probe.close(events, "closing a generator that was never read ends at once")
     await probe.require_idle("a generator that was never read holds no sequence")
@@ -78,6 +79,7 @@ async def finished_sequences_close(probe: TokenProbe) -> None:
 
 
 async def closing_disturbs_no_other(probe: TokenProbe) -> None:
+    """Requires other sequences to be unchanged when one is closed."""
     if probe.info.sequences < 2:
         return
     expected = await probe.run(probe.build_request(1, max_tokens=24))

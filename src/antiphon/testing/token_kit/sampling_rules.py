@@ -161,6 +161,7 @@ MAX_FINITE_TOKENS = 40
 
 
 async def what_is_said_is_what_the_constraint_allows(probe: TokenProbe) -> None:
+    """Requires the output of a constrained sequence to satisfy its constraint."""
     if not await _takes_constraints(probe):
         return
     for constraint, allowed in FINITE:

@@ -42,7 +42,7 @@ class PrefixTree:
     def match(
         self, key: PrefixKey, tokens: "array[int]", most: int, excluded: PrefixNode | None = None
     ) -> PrefixMatch:
-        """Finds the longest computed beginning of these tokens. It does not search the node `but`."""
+        """Finds the longest computed beginning of these tokens. It does not search the node `excluded`."""
         root = self._roots.get(key)
         if root is None:
             return PrefixMatch(0)
@@ -253,6 +253,7 @@ class PoolLayout:
             self._free_cells(excess)
 
     def reserve(self, count: int) -> bool:
+        """Frees kept cells as needed. Returns whether at least `count` cells are free afterwards."""
         while (short := count - self.free) > 0 and self.tree.kept:
             self._free_cells(short)
         return short <= 0
