@@ -112,17 +112,16 @@ class CacheLayout(Protocol):
         the match."""
 
     def admit(self, sequence: TokenSequence, match: PrefixMatch) -> None:
-        """Gives the sequence an id and the prefix that it shares."""
-
-    def release(self, sequence: TokenSequence, keep: bool) -> None:
-        """Takes the sequence's id back. With `keep`, its computed tokens may stay."""
-
-    def reserve(self, count: int) -> bool:
         """Gives the sequence a KV cache id and the cells of its match."""
 
+    def release(self, sequence: TokenSequence, keep: bool) -> None:
+        """Takes the sequence's id back. With `keep`, the sequence's computed tokens may stay in the cache."""
+
+    def reserve(self, count: int) -> bool:
+        """Frees kept cells as needed. Returns whether at least `count` cells are free afterwards."""
+
     def forget(self, adapter: str) -> None:
-        """Takes the sequence's id back. With `keep`, the computed tokens of the sequence may stay in the
-        cache."""
+        """Gives up all kept prompts that were computed with this adapter."""
 
     def forget_all(self) -> None:
-        """Frees kept cells as needed. Returns whether at least `count` cells are free afterwards."""
+        """Gives up all kept prompts."""
