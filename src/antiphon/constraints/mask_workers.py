@@ -127,11 +127,11 @@ class MaskWorkers:
 
     @property
     def size(self) -> int:
-        """Makes a guide for a checked grammar, and queues its first answer."""
+        """The number of ids in the vocabulary."""
         return self._vocabulary.size
 
     def create_guide(self, grammar: Grammar, clock: Callable[[], float] = time.monotonic) -> Guide:
-        """Makes a guide for a checked grammar; its first answer begins at once."""
+        """Makes a guide for a checked grammar, and queues its first answer."""
         return Guide(grammar, self, clock)
 
     def put(self, guide: Guide) -> None:

@@ -65,8 +65,8 @@ class LoadCounters:
             self.by_adapter[adapter] += tokens
 
     def build_load(self, scheduler: Scheduler, arriving: int) -> Load:
-        """Builds the load. Each counter is true at some moment of the running step; `arriving` counts
-        sequences that are about to be queued."""
+        """Builds the load. The counters are read one after another while a step may run. `arriving` is the
+        number of sequences that are about to be queued."""
         cells, tally = scheduler.layout, scheduler.tally
         running = scheduler.running
         return Load(
@@ -105,10 +105,9 @@ class LoadCounters:
 Delivery = tuple[SequenceStream, TokenEvent | StreamEnd]
 
 MIN_MEASURED_ROWS = 16
-"""Builds the load. The counters are read one after another while a step may run. `arriving` is the number of
-sequences that are about to be queued."""
-PACE_MEMORY = 0.8
 """The fewest rows of a call whose time is used to measure the speed of prefill."""
+PACE_MEMORY = 0.8
+"""The weight of earlier measurements when the speed of prefill is measured again."""
 
 
 class DecodeLoop:
