@@ -38,7 +38,7 @@ STDERR = 2
 
 
 class Child:
-    """A running process. Read `read_reports` to its end, then await `wait_for_end`."""
+    """A running process. Consume `read_reports` to its end, then await `wait_for_end`."""
 
     def __init__(self, process: asyncio.subprocess.Process, reader: asyncio.StreamReader) -> None:
         self._process = process
