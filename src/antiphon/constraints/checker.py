@@ -1,8 +1,9 @@
 """Checks constraints in a process that can be killed, and remembers the answers.
 
-The process starts with the first constraint, checks one constraint at a time, and is replaced when a
-constraint ends it. Nothing here compiles anything, and a constraint without an answer is refused. If the
-machine or another program ended the process, the constraint is not refused: the caller should try again.
+The process starts with the first constraint and checks one constraint at a time. If a constraint ends the
+process, a new process is started. This module compiles nothing. It refuses a constraint that ends the
+process. If the machine or another program ended the process, the constraint is not refused: the caller should
+try again.
 """
 
 import asyncio
@@ -36,14 +37,14 @@ HEADER = 4
 """The bytes of the length before each frame."""
 
 TRIALS = 2
-"""The number of processes that one constraint is given if something else ends them."""
+"""The number of processes that may be started for one constraint if other causes end them."""
 
 EXIT_PATIENCE = 5.0
-"""Seconds until a process is gone after it closed its output."""
+"""Seconds that a process has to end after it closed its output."""
 
 FIRST_REST, LONGEST_REST = 0.5, 30.0
-"""Seconds before a process that failed to start is started again. A package that is being replaced is
-complete soon; a broken one stays broken."""
+"""Seconds before a process that failed to start is started again. If a package is being replaced, it is soon
+complete; a broken package stays broken."""
 
 RETRY_AFTER = 2.0
 """Retry delay in seconds for callers when the machine is too busy."""
@@ -104,16 +105,18 @@ class Checker:
         """The length of the pause after the last failed start in seconds, and the loop time at which it
         ends."""
         self._fault: str | None = None
-        """The reason for that failure."""
+        """The reason why the last start failed."""
 
     async def check(self, constraint: Constraint) -> Grammar:
-        """The grammar of a constraint that can be followed. Raises the RequestError that refuses it, or
-        EngineBusy or EngineUnavailable if it could not be checked."""
+        """Returns the grammar of a constraint that the engine can follow. Raises a RequestError that refuses
+        the constraint, or EngineBusy or EngineUnavailable if the constraint could not be checked."""
         self._require_small(constraint)
         answer = self._answers.get(constraint) or await self._check_in_turn(constraint)
         if isinstance(answer, Grammar):
             return answer
-        # The source of calls names the fields of its parts. Other answers are remembered for any field.
+        # A constraint of the kind `calls` has a field for each of its parts, and its answer names one of
+        # them. Other answers are the same for any field, so the error gets the field of this
+        # constraint.
         param = answer.param if constraint.kind is ConstraintKind.CALLS else constraint.field
         raise ErrorReport(answer.code, answer.message, param).to_exception()
 
@@ -132,6 +135,7 @@ class Checker:
         return self._answers.held_size
 
     def _require_small(self, constraint: Constraint) -> None:
+        """Raises InvalidValue if the source of a constraint has too many bytes."""
         size, most = len(constraint.source.encode("utf-8", "surrogatepass")), self._limits.source
         if size > most:
             raise InvalidValue(
@@ -141,6 +145,8 @@ class Checker:
     # --- asking
 
     async def _check_in_turn(self, constraint: Constraint) -> CheckResult:
+        """Waits for its turn, then returns the answer to a constraint and remembers it. Raises EngineBusy if
+        too many constraints wait."""
         if self._waiting >= self._limits.waiting:
             raise EngineBusy("too many constraints wait to be checked; try again", retry_after=1.0)
         self._waiting += 1
@@ -155,14 +161,14 @@ class Checker:
             self._waiting -= 1
 
     async def _answer(self, constraint: Constraint) -> CheckResult:
-        """The process's answer. A process that exceeds its limits counts as a refusal. Raises EngineBusy if
-        the machine prevented an answer."""
+        """Returns the process's answer to a constraint. If the constraint makes the process exceed its
+        limits, the answer is a refusal. Raises EngineBusy if the machine prevented an answer."""
         job = to_builtins(constraint)
         for _ in range(TRIALS):
             process = await self._ensure_process()
             try:
                 said = await self._exchange(process, job, self._limits.patience)
-            except TimeoutError:  # a working process reaches its CPU limit long before
+            except TimeoutError:  # a process that works reaches its CPU limit long before
                 await self._end()
                 raise self._build_busy_error(f"it had no answer within {self._limits.patience:g} s") from None
             except ValueError:
@@ -227,7 +233,8 @@ class Checker:
         return None
 
     async def _read_last_error(self, problem: Exception) -> str:
-        """The last error line of a process that failed to start; it had received no caller's data."""
+        """Reads the last error line of a process that failed to start. The process had received no caller's
+        data."""
         process = self._process
         if process is None or process.stderr is None:
             return f"{type(problem).__name__}: {problem}"
@@ -258,12 +265,14 @@ class Checker:
         return process.returncode
 
     def _build_busy_error(self, cause: str) -> EngineBusy:
+        """Builds the error for a constraint that could not be checked because the machine is too busy."""
         message = "the machine is too busy to compile constraints; try again"
         return EngineBusy(
             message, retry_after=RETRY_AFTER, cause=f"the process that checks constraints: {cause}"
         )
 
     async def _end(self) -> None:
+        """Kills the checking process, if there is one, and waits until it has ended."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -274,7 +283,7 @@ class Checker:
 
 
 def _read_result(frame: Mapping[str, object]) -> CheckResult:
-    """Decodes an answer. Raises an error for anything but a grammar or a refusal."""
+    """Decodes an answer. Raises an error if the answer is neither a grammar nor a refusal."""
     if (grammar := frame.get("grammar")) is not None:
         return convert(grammar, Grammar)
     if isinstance(error := frame.get("error"), dict):
@@ -286,6 +295,7 @@ def _read_result(frame: Mapping[str, object]) -> CheckResult:
 
 
 def _build_refusal(constraint: Constraint) -> ErrorReport:
+    """Builds the refusal of a constraint that exceeds the limits of the checking process."""
     return ErrorReport(
         InvalidValue.code,
         f"{constraint.field} takes too much time or memory to compile; make it simpler",

@@ -1,10 +1,10 @@
 """The checking process: compiles callers' constraints one after another and computes masks, under hard
 limits.
 
-Started as `python -m antiphon.constraints.checking_process SECONDS MEMORY`; it exchanges frames of JSON on
-standard input and output. The first frame is the vocabulary. Each later one is a constraint; the answer is
-its grammar or its refusal. A grammar that takes more than SECONDS of CPU or MEMORY bytes ends this process;
-the checker treats that as a refusal.
+The checker starts it as `python -m antiphon.constraints.checking_process SECONDS MEMORY`. The two exchange
+frames of JSON on standard input and output. The first frame is the vocabulary. Each later frame is a
+constraint, which the process answers with its grammar or its refusal. A grammar that takes more than SECONDS
+of CPU or MEMORY bytes ends this process; the checker treats that as a refusal.
 """
 
 import json
@@ -27,17 +27,19 @@ HEADER = 4
 """The bytes of the length before each frame."""
 
 MASK_COUNT = 24
-"""The number of masks that are computed of each grammar: the first, and those along a text that it allows."""
+"""The number of masks that are computed for each grammar: the first mask, and the masks along a text that the
+grammar allows."""
 
 MAX_PROBES = 32
-"""The number of random ids that are tried before the next allowed one is taken."""
+"""The number of random ids that are tried. If the mask allows none of them, the next allowed id is taken."""
 
 START_CPU = 30
 """Seconds of CPU for starting and reading the vocabulary."""
 
 
 def check_constraint(constraint: Constraint, vocabulary: CompilerVocabulary) -> Grammar:
-    """The grammar of a constraint that compiles and gives masks. Raises an AntiphonError."""
+    """Returns the grammar of a constraint. Raises an AntiphonError if the grammar does not compile or gives
+    no masks."""
     grammar, inner = build_grammar(constraint), list_parts(constraint)
     _require_distinct_calls(constraint, vocabulary)
     try:
@@ -75,7 +77,7 @@ def _require_distinct_calls(constraint: Constraint, vocabulary: CompilerVocabula
 
 
 def _try_masks(matcher: Matcher, vocabulary: CompilerVocabulary) -> None:
-    """Computes masks along one text. Raises EngineError if a mask fails or allows nothing."""
+    """Computes masks along one random text. Raises EngineError if a mask fails or allows nothing."""
     chosen = Random(0)  # noqa: S311 - the same text for the same grammar
     ends = frozenset(vocabulary.tokens.ends)
     for _ in range(MASK_COUNT):
@@ -92,7 +94,7 @@ def _try_masks(matcher: Matcher, vocabulary: CompilerVocabulary) -> None:
 
 
 def pick_allowed(mask: bytes, chosen: Random, size: int, but: frozenset[int] = frozenset()) -> int | None:
-    """One of the ids that a mask allows, except those in `but`."""
+    """Picks one of the ids that a mask allows, except those in `but`. None if there is no such id."""
     bits = int.from_bytes(mask, "little") & ((1 << size) - 1)
     for each in but:
         bits &= ~(1 << each)
@@ -107,7 +109,7 @@ def pick_allowed(mask: bytes, chosen: Random, size: int, but: frozenset[int] = f
 
 
 def main() -> None:
-    """Answers until standard input ends."""
+    """Answers constraints until standard input ends."""
     seconds, memory = float(sys.argv[1]), int(sys.argv[2])
     source, target = sys.stdin.buffer, sys.stdout.buffer
     _confine(memory)
@@ -126,7 +128,8 @@ def main() -> None:
 
 
 def _read_tokens(first: Mapping[str, object]) -> TokenTable:
-    """Reads the vocabulary from the first frame: in its pieces, each character is one byte."""
+    """Reads the vocabulary from the first frame. Each character of a piece in the frame represents one
+    byte."""
     pieces, ends = first["pieces"], first["ends"]
     if not isinstance(pieces, list) or not isinstance(ends, list):
         raise TypeError("the first frame is no vocabulary")
@@ -134,6 +137,7 @@ def _read_tokens(first: Mapping[str, object]) -> TokenTable:
 
 
 def _answer(job: Mapping[str, object], vocabulary: CompilerVocabulary) -> dict[str, object]:
+    """Checks one constraint. Returns a frame with its grammar or with its error."""
     try:
         return {"grammar": to_builtins(check_constraint(convert(job, Constraint), vocabulary))}
     except AntiphonError as error:
@@ -148,6 +152,7 @@ def _close_stderr() -> None:
 
 
 def _confine(memory: int) -> None:
+    """Limits the memory and the open files of this process, and forbids writing files and core dumps."""
     import resource
 
     for kind, most in (

@@ -35,7 +35,7 @@ FORMAT = "format"
 """The name by which the grammar refers to the grammar of a group's format."""
 
 LEXEME = re.compile(r'"[^"]*"|[:,] |[^"]')
-"""The units that the compiler makes of JSON: a key or a text, a sign."""
+"""The units into which the compiler divides JSON: a string, a separator with its space, or one character."""
 
 PLAIN = re.compile(r"[A-Za-z0-9 ]")
 """Characters that need no escape in a regular expression of the compiler."""
@@ -63,16 +63,17 @@ def build_call_grammar(group: CallGroup, options: "JsonCompileOptions") -> Gramm
 
 
 def _write_marks(marks: Marks, group: CallGroup) -> str:
-    """Writes marks in order. If both a call and a text of the format may be JSON objects, the marks are split
-    into the compiler's JSON units, because it follows both only while these units are equal."""
+    """Writes marks in order, in the compiler's notation. If both a call and a text of the format may be JSON
+    objects, splits the marks into the compiler's JSON units: the compiler follows both only while these units
+    are equal."""
     if group.sign is None or not group.is_either:
         return format_marks(marks)
     return format_marks([piece for mark in marks for piece in LEXEME.findall(str(mark))])
 
 
 def build_argument_grammars(group: CallGroup, options: "JsonCompileOptions") -> Iterator[tuple[str, Grammar]]:
-    """The grammar of each call's arguments alone, with the caller's name for it. Free text around them would
-    hide their cost."""
+    """Yields the grammar of each call's arguments alone, with the caller's name for the call's schema. Inside
+    the grammar of the whole output, free text would hide how much the arguments cost."""
     for call in group.calls:
         yield call.field, build_json_grammar(_build_schema(call), options)
 
@@ -84,13 +85,16 @@ def build_json_grammar(schema: Mapping[str, object], options: "JsonCompileOption
 
 
 def _find_watched_places(places: JsonPlaces, schemas: Sequence[Mapping[str, object]]) -> JsonPlaces | None:
-    """The places of values of these schemas, if their keys need a guard."""
+    """The places of the values of these schemas in a text. None if the grammar alone keeps the keys of these
+    values unique."""
     if not any(map(has_open_objects, schemas)):
         return None
     return replace(places, keys_run_out=any(map(has_key_patterns, schemas)))
 
 
 def _build_schema(call: CallFormat) -> dict[str, object]:
+    """Returns the schema of a call's arguments in the compiler's keywords. Raises InvalidValue or
+    UnsupportedParameter."""
     made = make_compilable(json.dumps(call.schema), call.field)
     return dict(made) if isinstance(made, dict) else {}
 
@@ -135,7 +139,8 @@ def _build_start_rules(group: CallGroup) -> Iterator[str]:
 def _build_framed_rules(
     frames: Sequence[TextFrame], around: TextAround, groups: str, text: str
 ) -> Iterator[str]:
-    """The rules for framed text: closed frames, then groups or the last frame, with `text` in it."""
+    """The rules for framed text: first closed frames, then groups or the last frame. `text` is the rule of
+    the text in frames."""
     closed = [
         f"{format_marks(frame.open)} TEXT? {format_marks(frame.close)}"
         for frame in frames
@@ -180,6 +185,7 @@ def prepend_prelude(prelude: str, grammar: Grammar) -> Grammar:
 
 
 def _build_prelude_rules(prelude: Prelude) -> Iterator[str]:
+    """Yields the rules of a prelude's frames, followed by the marks before the constrained part."""
     names = [f"frame_{at}" for at in range(len(prelude.frames))]
     how = {(False, False): "", (True, False): "?", (True, True): "*", (False, True): "+"}
     times = how[prelude.optional, prelude.many]
@@ -189,7 +195,7 @@ def _build_prelude_rules(prelude: Prelude) -> Iterator[str]:
 
 
 def _build_frame_rules(name: str, text_rule: str, frame: TextFrame, prelude: Prelude) -> Iterator[str]:
-    """The rules of a frame whose text ends with the first closing mark."""
+    """The rules of a frame. The text of the frame ends with the first closing mark."""
     first, *rest = frame.close or ()
     token, budget = text_rule.upper(), prelude.budget
     begin = format_marks(frame.open)

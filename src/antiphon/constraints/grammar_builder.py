@@ -1,5 +1,5 @@
-"""Writes a constraint as the compiler's grammar text; refuses by name everything that would not be enforced
-as meant.
+"""Writes a constraint as the compiler's grammar text. It refuses each part that the compiler would not
+enforce as the caller means it, and names that part.
 
 It runs in the checking process, because reading a hostile source may take long.
 """
@@ -46,7 +46,7 @@ STRICT: "JsonCompileOptions" = {
     "json_allowed_escapes": None,
     "json_allow_general_unicode_escapes": False,
 }
-"""Set explicitly, so that a schema cannot change it."""
+"""Options that are always set, so that a schema cannot change them."""
 
 ASCII_CLASSES = "dws"
 """Classes that match ASCII only, as with Python's re.ASCII."""
@@ -80,6 +80,7 @@ def build_grammar(constraint: Constraint) -> Grammar:
 
 
 def _build_answer_grammar(constraint: Constraint) -> Grammar:
+    """Builds the grammar of a constraint without its prelude, by the kind of the constraint."""
     source, field = constraint.source, constraint.field
     match constraint.kind:
         case ConstraintKind.JSON_OBJECT:
@@ -99,8 +100,8 @@ def _build_answer_grammar(constraint: Constraint) -> Grammar:
 
 
 def list_parts(constraint: Constraint) -> tuple[tuple[str, Grammar], ...]:
-    """Grammars inside a constraint that must be tested separately, each with the caller's name for it. Free
-    text before them would hide their cost."""
+    """Lists the grammars inside a constraint that must be tested separately, each with the caller's name for
+    it. Free text before them would hide their cost."""
     alone = ((constraint.field, _build_answer_grammar(constraint)),) if constraint.prelude else ()
     if constraint.kind is not ConstraintKind.CALLS:
         return alone
@@ -110,8 +111,8 @@ def list_parts(constraint: Constraint) -> tuple[tuple[str, Grammar], ...]:
 
 
 def find_format(constraint: Constraint) -> tuple[Constraint, Grammar, tuple[str, ...]] | None:
-    """The format of an answer without calls, its grammar, and the beginnings that its texts must not have;
-    None if there is no format."""
+    """Returns the constraint on an answer without calls, its grammar, and the beginnings that its texts must
+    not have. None if the calls have no such constraint."""
     group = load_group(constraint.source) if constraint.kind is ConstraintKind.CALLS else None
     if group is None or group.format is None or not group.is_either:
         return None
@@ -119,6 +120,8 @@ def find_format(constraint: Constraint) -> tuple[Constraint, Grammar, tuple[str,
 
 
 def _build_calls_grammar(group: CallGroup) -> Grammar:
+    """Builds the grammar of a group of calls. It includes the group's format if the output may be that
+    instead."""
     of_calls = calls.build_call_grammar(group, COMPACT | STRICT)
     text, places = LLMatcher.grammar_from_lark(of_calls.text), of_calls.places
     if group.format is None or not group.is_either:
@@ -130,10 +133,12 @@ def _build_calls_grammar(group: CallGroup) -> Grammar:
 
 
 def _build_lark_grammar(text: str) -> Grammar:
+    """Builds a grammar from Lark text. The grammar contains no JSON places."""
     return Grammar(LLMatcher.grammar_from_lark(text))
 
 
 def _build_json_grammar(schema: object, constraint: Constraint) -> Grammar:
+    """Builds the grammar of a JSON schema, with the caller's whitespace pattern if there is one."""
     spacing = COMPACT
     if (pattern := constraint.whitespace) is not None:
         require_whitespace(pattern, constraint.field)
@@ -159,11 +164,12 @@ def _translate_regex(pattern: str, field: str) -> str:
 
 
 def _escape(char: str) -> str:
+    """Escapes a character by its number, in hexadecimal."""
     return f"\\x{ord(char):02x}" if ord(char) < 256 else f"\\u{{{ord(char):x}}}"
 
 
 def _translate_choices(source: str, field: str) -> list[str]:
-    """Writes the texts as literals."""
+    """Converts a list of texts in JSON to literals of Lark."""
     texts = parse_json(source, field)
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
         raise InvalidValue(f"{field} must be a list of texts", param=field)
@@ -182,7 +188,7 @@ def _escape_literal(char: str) -> str:
 
 
 def _require_plain_lark(source: str, field: str) -> str:
-    """The grammar, if its structure contains only rules. Raises an error otherwise."""
+    """Returns the grammar if its structure contains only rules. Raises an error otherwise."""
     body = LARK_HEADER.sub("", source, count=1)
     for text in LARK_TEXT.finditer(body):
         if text["regex"]:
@@ -203,14 +209,14 @@ def _require_plain_lark(source: str, field: str) -> str:
 
 
 GBNF_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
-"""An escape of GBNF: a character's number, or a sign."""
+r"""An escape of GBNF: `\` with a character's number or with one other character."""
 
 GBNF_SIGNS = frozenset('"\\[]^-/')
 """Characters with a meaning in a literal or class."""
 
 
 def _unescape(escape: re.Match[str]) -> str:
-    """Replaces a character's number by the character, if it needs no escape."""
+    """Replaces an escape with a character's number by the character, unless the character needs an escape."""
     if escape[4]:
         return escape[0]
     number = int(escape[1] or escape[2] or escape[3], 16)
@@ -238,7 +244,7 @@ GBNF_TEXT = re.compile(r""""(?:\\.|[^"\\])*"|\[(?:\\.|[^]\\])*\]|\#[^\n]*|\{[^}]
 
 
 def _require_rules(text: str) -> None:
-    """Raises ValueError for names that the converter cannot distinguish, and for names without a rule."""
+    """Raises ValueError if the converter cannot distinguish two names of rules, or if a name has no rule."""
     structure = GBNF_TEXT.sub(" ", text)
     defined = re.findall(r"([\w-]+)\s*::=", structure)
     alike = {re.sub(r"[-_]", "", name).lower() for name in defined}

@@ -1,7 +1,7 @@
 """Values of grammars: groups of calls and preludes as the renderer describes them, and the compiler's text.
 
-A group is the source of a constraint of the kind `calls`, in any model's notation. The renderer makes it,
-never a caller; only its schemas and its format come from a caller. `compiler_grammar` writes its text.
+A group is the source of a constraint of the kind `calls`, in the notation of any model. Only the renderer
+makes groups; their schemas and formats come from callers. `call_grammar` writes the grammar of a group.
 """
 
 import json
@@ -23,10 +23,11 @@ class TextAround(StrEnum):
     """The text that is allowed around groups of calls."""
 
     NOTHING = "nothing"
-    """The output is a group, followed by others after `again`."""
+    """The output is a group. If `again` is set, more groups may follow."""
     TEXT = "text"
-    """Groups may occur in any text; if `again` is None, there is only one, at the end. With `sign` they occur
-    at the beginning only. With `format` the output is groups alone, or a text of the format."""
+    """Groups may occur in any text. If `again` is None, there is only one group, at the end of the text. If
+    `sign` is set, groups occur at the beginning only. If `format` is set, the output is either groups alone
+    or a text of the format."""
     TEXT_ALONE = "text_alone"
     """The output is text in which no group begins."""
 
@@ -44,8 +45,8 @@ class CallFormat:
 
 @dataclass(frozen=True, slots=True)
 class TextFrame:
-    """Marks around a text of its own: one of the model's channels. Others may follow a closed frame; an
-    unclosed one is the last."""
+    """Marks around a text of its own: one of the model's channels. Other frames may follow a closed frame. A
+    frame that is not closed is the last one."""
 
     open: Marks
     close: Marks | None = None
@@ -60,13 +61,15 @@ class CallGroup:
     calls: tuple[CallFormat, ...]
     close: Marks
     between: Marks | None = None
-    """The marks before each further call; None allows one call in a group."""
+    """The marks before each further call; with None, a group has one call."""
     again: Marks | None = None
     """The marks before each further group."""
     sign: str | None = None
-    """A regular expression for the beginning of a group, which no text may match. `open` is empty then."""
+    """A regular expression for the beginning of a group, which the beginning of no text may match. `open` is
+    empty if `sign` is set."""
     frames: tuple[TextFrame, ...] = ()
-    """The frames of all text, before groups only; closed frames are also allowed if text is not."""
+    """The frames in which all text is written, before groups only. Closed frames are also allowed if other
+    text is not."""
     format: Constraint | None = None
     """The caller's constraint on an output without calls; None allows any text."""
     heads: tuple[str, ...] = ()
@@ -84,7 +87,7 @@ class CallGroup:
 
 @dataclass(frozen=True, slots=True)
 class Prelude:
-    """The frames that a choice may write before its constrained part, each closed."""
+    """The frames that a choice may write before its constrained part. Each frame is closed."""
 
     frames: tuple[TextFrame, ...]
     optional: bool = False
@@ -92,7 +95,8 @@ class Prelude:
     many: bool = False
     """Whether several frames are allowed."""
     budget: int | None = None
-    """The most tokens of the text in a frame that one token closes; the frame is closed after them."""
+    """The most tokens of the text in a frame. The frame is closed after them. The budget applies only to
+    frames that one token closes."""
     never: str = ""
     """The text of the closing token, which no text in a frame contains."""
     answer: Marks = ()
@@ -122,7 +126,7 @@ class JsonPlaces:
     anywhere: tuple[Marks, ...] = ()
     """Marks anywhere in the text. Never empty."""
     after_json: tuple[Marks, ...] = ()
-    """Marks right after another JSON value."""
+    """Marks after which a value begins anywhere in the text. No entry is empty."""
     keys_run_out: bool = False
     """Whether keys must match patterns, so that no new key may be left."""
 
@@ -135,7 +139,7 @@ class JsonPlaces:
         return replace(self, at_start=at_start, anywhere=(*self.anywhere, *behind))
 
     def __or__(self, other: "JsonPlaces") -> "JsonPlaces":
-        """The places of both."""
+        """The places of both objects together."""
         return JsonPlaces(
             (*self.at_start, *other.at_start),
             (*self.anywhere, *other.anywhere),
@@ -166,7 +170,7 @@ def find_argument_places(group: CallGroup) -> JsonPlaces:
     ends = dict.fromkeys(call.end for call in group.calls)
     between = group.between
     later = () if between is None else tuple((*end, *between, *begin) for end in ends for begin in begins)
-    # If no mark opens them, calls occur at the beginning only.
+    # If no mark comes before groups, calls occur at the beginning only.
     return JsonPlaces((), first, later) if group.sign is None else JsonPlaces(first, (), later)
 
 

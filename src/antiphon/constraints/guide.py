@@ -1,8 +1,9 @@
-"""Computes the tokens that a constraint allows a running sequence, on threads beside the decode.
+"""Computes the tokens that a constraint allows a running sequence, on threads beside the decode thread.
 
 The decode thread tells a `Guide` which token was drawn, continues with the next step of all sequences, and
-reads the answer later: first the forced tokens, then the mask of the token after them. Nothing here waits,
-and any failure is an error of that guide: a guide without an answer allows nothing.
+reads the guide's answer later. The answer has first the forced tokens, then the mask of the token after them.
+No function of this module waits. Any failure becomes an error of the guide in which it occurs. A guide
+without an answer allows no token.
 """
 
 import logging
@@ -30,16 +31,16 @@ MatcherFactory = Callable[[Grammar, CompilerVocabulary], Matcher]
 TokenMask = NDArray[np.bool_]
 
 MAX_CPU_SECONDS = 2.0
-"""Seconds of a worker's CPU for one answer; the mean is under a millisecond. A busy machine delays an answer
-without making its constraint harder."""
+"""The most seconds of a worker's CPU for one answer. The mean is under a millisecond. The limit is CPU time,
+because a busy machine delays an answer without making the constraint harder."""
 
 PATIENCE = 60.0
-"""Seconds of wall clock for one answer, waiting included. It is this long only if no worker makes
-progress."""
+"""The most seconds of wall clock for one answer, with the time in the queue. An answer takes so long only if
+no worker makes progress."""
 
 
 def read_zero() -> float:
-    """The clock of a worker that has not begun."""
+    """The clock of a guide whose answer no worker has begun to compute."""
     return 0.0
 
 
@@ -56,11 +57,12 @@ class GuideWorkers(Protocol):
 
 
 class Guide:
-    """The path of one sequence through its grammar. The decode thread and a worker never use it at the same
-    time.
+    """The path of one sequence through its grammar. The decode thread and a worker never use a guide at the
+    same time.
 
-    An answer has two parts, one after the other: with `is_settled` the forced tokens are known, with
-    `is_ready` the mask of the token after them. When both are used up, `advance` begins the next answer.
+    An answer has two parts. When `is_settled` is set, the forced tokens are known. When `is_ready` is set,
+    the mask of the token after them is known too. After the sequence has used both parts, `advance` begins
+    the next answer.
     """
 
     __slots__ = (
@@ -90,7 +92,7 @@ class Guide:
         self._spent: Clock = read_zero
         self._matcher: Matcher | None = None
         self._over = False
-        """Whether the forced tokens end the text; the worker owns it."""
+        """Whether the forced tokens end the text. Only a worker uses this attribute."""
         self.is_settled = self.is_ready = self.was_settled = False
         self._token: int | None = None
         self._forced: tuple[int, ...] = ()
@@ -108,7 +110,8 @@ class Guide:
     # --- the decode thread
 
     def advance(self, token: int) -> None:
-        """Notes the sequence's next token, which must be an allowed one."""
+        """Notes the sequence's next token, which must be an allowed one. A forced token is only marked as
+        used; after any other token the next answer begins."""
         if self._forced:
             self._forced = self._forced[1:]
             return
@@ -138,13 +141,14 @@ class Guide:
         return self._allowed
 
     def get_mask(self) -> tuple[TokenMask, bool]:
-        """The mask, and whether it allows one token only. Call it once `is_ready` is set. Raises
+        """The mask, and whether the mask allows one token only. Call it once `is_ready` is set. Raises
         EngineError."""
         return self.get_allowed(), bool(self._forced)
 
     def note_settled(self) -> None:
-        """Records whether forced tokens are known, so that one step sees one state while workers continue.
-        Computing tokens together or one by one changes the last bits of later results."""
+        """Records whether the forced tokens are known now, so that all parts of one step use the same state
+        while workers continue. This matters because computing tokens together or one by one changes the last
+        bits of later results."""
         self.was_settled = self.is_settled
 
     def get_age(self) -> float:
@@ -160,6 +164,7 @@ class Guide:
         return not self.is_ready and self.get_age() > PATIENCE
 
     def _begin(self) -> None:
+        """Forgets the last answer and queues the next one for the workers."""
         self.is_settled = self.is_ready = self.was_settled = False
         self._forced, self._allowed, self._spent = (), None, read_zero
         self._began = self._clock()
@@ -170,6 +175,7 @@ class Guide:
         self.workers.abandon(self)
 
     def _require(self, known: bool) -> None:
+        """Raises the guide's error if it has one, or EngineError unless `known` is true."""
         if self.error is not None:
             raise self.error
         if not known:
@@ -180,8 +186,8 @@ class Guide:
     def work(
         self, vocabulary: CompilerVocabulary, spent: Clock = read_zero, make: MatcherFactory = Matcher
     ) -> None:
-        """Computes the next answer. After any failure, the guide has an answer or an error. `spent`: seconds
-        of CPU used so far, readable from other threads. `make` makes a matcher."""
+        """Computes the next answer. It raises nothing: after a failure the guide has an error. `spent`: the
+        CPU seconds used so far, readable from other threads. `make` makes a matcher."""
         self._spent = spent
         try:
             self._settle(vocabulary, make)
@@ -199,6 +205,8 @@ class Guide:
             self.workers.answer_ready.set()
 
     def _settle(self, vocabulary: CompilerVocabulary, make: MatcherFactory) -> None:
+        """Appends the sequence's last token to the matcher, then finds and appends the forced tokens. The
+        first call makes the matcher."""
         if self._matcher is None:
             self._matcher = make(self._grammar, vocabulary)
         if self._token is not None:
@@ -210,6 +218,8 @@ class Guide:
         self._forced = tuple(forced)
 
     def _mask(self, vocabulary: CompilerVocabulary) -> None:
+        """Computes the mask of the token after the forced ones. Raises EngineError if the mask allows no
+        token."""
         if self._matcher is None or self._over:
             return
         bits = np.frombuffer(self._matcher.compute_mask(), np.uint8)

@@ -1,9 +1,10 @@
-"""JSON values in a growing text: where they begin, which objects are open, and which keys each has.
+"""JSON values in a growing text: where they begin, which objects are open, and which keys each object has.
 
-A grammar already restricts the text to JSON. So two rules alone are checked: a key has one spelling, and no
-object has a key twice. Other text is ignored. Anything that looks like the beginning of a value is read as
-one until it proves not to be JSON, beside any other open value. So a mark in free text hides no value behind
-it. Values are immutable, so that one text can be continued in several ways.
+A grammar already restricts the text to JSON. So this module checks two rules only: a key has one spelling,
+and no object has a key twice. It ignores other text. It reads anything that looks like the beginning of a
+value as a value, until the text proves not to be JSON, and beside any other open value. So a mark in free
+text cannot hide a value that follows. The state of a value is immutable, so that one text can be continued in
+several ways.
 """
 
 import json
@@ -63,7 +64,8 @@ ENDED = frozenset({JsonMode.DONE, JsonMode.REFUSED, JsonMode.BROKEN})
 
 
 class JsonText(NamedTuple):
-    """One value as far as it is written. It is a tuple for speed, because each tried token makes one."""
+    """One value as far as it is written. It is a tuple for speed, because one is made for each token that is
+    tried."""
 
     mode: JsonMode = JsonMode.VALUE
     levels: tuple[Level, ...] = ()
@@ -73,8 +75,8 @@ class JsonText(NamedTuple):
     """The incomplete escape in the open string or key."""
 
     def read(self, data: bytes, start: int = 0) -> "tuple[JsonText, int]":
-        """Reads more bytes. Returns the new text, and the index at which it ended, or the number of bytes if
-        it is still open."""
+        """Reads more bytes. Returns the new state and the index at which the value ended. If the value is
+        still open, the index is the number of bytes."""
         if self.mode is JsonMode.STRING and not self.escape and QUOTE not in data and BACKSLASH not in data:
             return self, len(data)  # the usual case
         reader = _JsonReader(self, data, start)
@@ -93,11 +95,14 @@ class _JsonReader:
         self.at = start
 
     def read(self) -> None:
+        """Reads the next part of the text in its current mode."""
         size = len(self.data)
         while self.at < size and self.mode not in ENDED:
             READERS[self.mode](self)
 
     def read_key(self) -> None:
+        """Reads bytes of a key, up to the next escape or the closing quote. Refuses a repeated or misspelled
+        key."""
         if self.escape:
             self._read_escape()
             return
@@ -114,6 +119,8 @@ class _JsonReader:
             self.key, self.mode = b"", JsonMode.COLON
 
     def _read_escape(self) -> None:
+        """Reads one more byte of an escape. In a key, adds the complete escape to the key, and refuses a
+        misspelled one."""
         self.escape += self._next()
         if self.escape in ESCAPES:
             self.key += self.escape
@@ -122,6 +129,7 @@ class _JsonReader:
             self.mode = JsonMode.REFUSED
 
     def read_string(self) -> None:
+        """Reads bytes of a string value, up to the next escape or the closing quote."""
         if self.escape:  # values may use any escape
             self.escape = b""
             self.at += 1
@@ -135,6 +143,7 @@ class _JsonReader:
             self._end_value()
 
     def read_scalar(self) -> None:
+        """Reads bytes of a number or a name, up to the byte that ends it."""
         match = SCALAR.match(self.data, self.at)
         self.at = self.at if match is None else match.end()
         if self.at < len(self.data):
@@ -157,6 +166,7 @@ class _JsonReader:
             self._close(sign)
 
     def _begin_value(self, sign: bytes) -> None:
+        """Reads the first byte of a value, or the end of an empty list."""
         if sign == b"{":
             self.levels = (*self.levels, frozenset())
             self.mode = JsonMode.FIRST_KEY
@@ -173,6 +183,7 @@ class _JsonReader:
             self.mode = JsonMode.BROKEN
 
     def _begin_key(self, sign: bytes) -> None:
+        """Reads the quote before a key, or the end of an empty object."""
         if sign == QUOTE:
             self.mode = JsonMode.KEY
         elif self.mode is JsonMode.FIRST_KEY:
@@ -181,6 +192,8 @@ class _JsonReader:
             self.mode = JsonMode.BROKEN
 
     def _close(self, sign: bytes) -> None:
+        """Ends the innermost object or list if the byte is its closing bracket. Otherwise the text is not
+        JSON."""
         if sign == (b"]" if self.levels[-1] is None else b"}"):
             self.levels = self.levels[:-1]
             self._end_value()
@@ -188,6 +201,7 @@ class _JsonReader:
             self.mode = JsonMode.BROKEN
 
     def _end_value(self) -> None:
+        """Expects a comma or a bracket after a value, or nothing if the whole text is complete."""
         self.mode = JsonMode.COMMA if self.levels else JsonMode.DONE
 
     def _read_plain(self) -> bytes:
@@ -198,6 +212,7 @@ class _JsonReader:
         return found
 
     def _next(self) -> bytes:
+        """Returns the next byte and moves past it."""
         self.at += 1
         return self.data[self.at - 1 : self.at]
 
@@ -234,8 +249,8 @@ class JsonFinder:
     """Reads the texts of one grammar. Any thread may use it."""
 
     def __init__(self, places: JsonPlaces, spelling: Callable[[int], bytes]) -> None:
-        """`spelling` gives the bytes that a token adds to a text. For a token without text, it gives a name
-        that occurs in no text."""
+        """`spelling` gives the bytes that a token adds to a text. For a token without text, `spelling` gives
+        a name that occurs in no text."""
 
         def spell(marks: Marks) -> bytes:
             return b"".join(spelling(mark) if isinstance(mark, int) else mark.encode() for mark in marks)
@@ -253,7 +268,7 @@ class JsonFinder:
         """The state of an empty text."""
 
     def read(self, found: FoundValues, data: bytes) -> FoundValues | None:
-        """Reads more bytes. Returns None if they repeat or misspell a key."""
+        """Reads more bytes. Returns None if the bytes repeat or misspell a key."""
         if self.is_whole:
             value, _ = found.values[0].read(data)
             return None if value.mode is JsonMode.REFUSED else FoundValues((value,))
@@ -261,6 +276,8 @@ class JsonFinder:
         return None if any(value.mode is JsonMode.REFUSED for value in found.values) else found
 
     def _read(self, found: FoundValues, data: bytes) -> FoundValues:
+        """Reads more bytes into all open values and marks. Returns the values and marks that are open
+        afterwards."""
         parts: list[JsonText | PartialMarks] = [*found.values, *found.leads]
         open_now = [each for part in parts for each in self._follow(part, data, 0)]
         tail = b""
@@ -275,7 +292,8 @@ class JsonFinder:
     def _follow(
         self, part: JsonText | PartialMarks, data: bytes, at: int
     ) -> Iterator[JsonText | PartialMarks]:
-        """Reads the bytes from one open part. Returns the parts that are open then."""
+        """Reads the bytes from one open value or mark. Returns the values and marks that are open
+        afterwards."""
         if isinstance(part, PartialMarks):
             yield from self._follow_marks(part, data, at)
             return
@@ -286,6 +304,8 @@ class JsonFinder:
             yield value
 
     def _follow_marks(self, lead: PartialMarks, data: bytes, at: int) -> Iterator[JsonText | PartialMarks]:
+        """Reads the bytes after incomplete marks. Yields the values that begin after complete marks, and the
+        marks that are still incomplete."""
         more = data[at:]
         going_on = []
         for text in lead.texts:

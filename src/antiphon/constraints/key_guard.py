@@ -1,10 +1,10 @@
-"""Keeps keys unique where no grammar can: no key of a constrained text is repeated or misspelled.
+"""Keeps keys unique, which a grammar cannot do: no key of a constrained text is repeated or misspelled.
 
-A guard follows the JSON of one text token by token, and removes from each mask the tokens that `json_text`
-would refuse. It reads few of them. For each state of a text, tables record the effect of every token on a
-key. A state is the next expected part of the text, and whether an object is open. Most tokens have no effect
-on a key. The others are sorted by the facts that decide about them: none, the keys of the open object, or the
-whole text.
+A guard follows the JSON of one text token by token. It removes from each mask the tokens that `json_text`
+would refuse. It reads few of these tokens. For each state of a text, tables record the effect of every token
+on a key. A state is the next expected part of the text, and whether an object is open. Most tokens have no
+effect on a key. The other tokens are sorted by the facts that decide about them: no fact, the keys of the
+open object, or the whole text.
 """
 
 from bisect import bisect_left
@@ -38,13 +38,13 @@ class SuspectTokens(NamedTuple):
     """Tokens that may repeat or misspell a key in one state of a text."""
 
     refused: Sequence[Bit]
-    """Tokens that are refused after any text."""
+    """Tokens that repeat or misspell a key after any text in this state."""
     by_key: Mapping[bytes, Sequence[int]]
     """Tokens that complete a key of the open object, when no part of the key is written yet."""
     keys: frozenset[bytes]
     """The keys of `by_key`."""
     others: Sequence[int]
-    """Tokens that must be read to decide about them."""
+    """Tokens about which only reading them decides."""
 
 
 class KeyTables:
@@ -76,6 +76,7 @@ class KeyTables:
 
     @cached_property
     def _ids(self) -> Mapping[bytes, Sequence[int]]:
+        """The ids of the tokens with each spelling."""
         found: dict[bytes, tuple[int, ...]] = {}
         for token, piece in enumerate(self.spelled):
             found[piece] = (*found.get(piece, ()), token)
@@ -107,6 +108,8 @@ class KeyTables:
         return found
 
     def _find_suspects(self, mode: JsonMode, in_object: bool, escape: bytes) -> SuspectTokens:
+        """Finds the tokens that may repeat or misspell a key in a state of a text. The state is the mode,
+        whether an object is open, and the incomplete escape."""
         begun = UNKNOWN if mode is JsonMode.KEY else b""
         empty = JsonText(mode, (frozenset() if in_object else None,), begun, escape)
         refused, tokens = self._sort_in_key(escape) if mode is JsonMode.KEY else ([], self._string_starters)
@@ -127,8 +130,8 @@ class KeyTables:
         return SuspectTokens(_build_bits(refused), by_key, frozenset(by_key), others)
 
     def _sort_in_key(self, escape: bytes) -> tuple[list[int], list[int]]:
-        """Sorts tokens for a key with this incomplete escape: those that misspell the key, by their first
-        byte, and those that may complete or misspell it."""
+        """Sorts the tokens that may come inside a key with this incomplete escape. Returns the tokens that
+        misspell the key by their first byte, and the tokens that may complete or misspell the key."""
         refused, tokens = list[int](), list[int]()
         for token, piece in enumerate(self.spelled):
             begun = escape + piece[:1]
@@ -140,6 +143,8 @@ class KeyTables:
         return refused, tokens
 
     def _holds_refused_value(self, token: int) -> bool:
+        """Whether the token contains the beginning of a JSON value that repeats or misspells a key in the
+        token itself."""
         piece = self.spelled[token]
         starts = (at for at, sign in enumerate(piece) if sign in b"{[")
         return any(JsonText().read(piece, at)[0].mode is JsonMode.REFUSED for at in starts)
@@ -154,6 +159,7 @@ def _opens_key(text: JsonText, piece: bytes) -> bool:
 
 
 def _build_bits(tokens: Iterable[int]) -> Sequence[Bit]:
+    """Converts token ids to the bits that remove these ids from a mask."""
     found: dict[int, int] = defaultdict(lambda: 0xFF)
     for token in tokens:
         found[token >> 3] &= ~(1 << (token & 7))
@@ -177,10 +183,10 @@ class KeyGuard:
         self._found = self._finder.start
         self._last_rivals = RivalKeys(frozenset(), b"", [])
         self.run_out = places.keys_run_out
-        """Whether it is possible that no new key is left."""
+        """Whether the text may reach a place where no new key is left."""
         self.known: dict[FoundValues, bool] = {}
-        """Whether a key is left at places that the text may reach soon; valid for the same open objects and
-        keys."""
+        """For places that the text may reach soon: whether a key is left there. The entries are valid while
+        the same objects and keys are open."""
 
     def copy(self) -> "KeyGuard":
         """An independent copy at the same place of the text."""
@@ -224,7 +230,7 @@ class KeyGuard:
         return remove_tokens(mask, refused, bits) if bits or refused else mask
 
     def find_narrowing(self, mask: bytes) -> list[int]:
-        """Allowed tokens after which the open key begins like a known one, or another key is needed."""
+        """Allowed tokens after which the open key begins like a known key, or an object needs another key."""
         tokens = list[int]()
         for value in self._found.values:
             if value.mode is not JsonMode.KEY:
@@ -236,6 +242,7 @@ class KeyGuard:
         return [token for token in {*tokens} if _is_allowed(mask, token) and self._is_narrowing(token)]
 
     def _is_narrowing(self, token: int) -> bool:
+        """Whether, after the token, a key is needed and may have to be a known one."""
         found = self.read_token(token)
         return found is not None and any(map(_is_narrow, found.values))
 
@@ -252,7 +259,7 @@ class KeyGuard:
                 yield from self._tables.find_completing(key[len(begun) :])
 
     def _find_rivals(self, keys: frozenset[bytes], begun: bytes) -> list[bytes]:
-        """The keys that begin like the open one. While the key is the same, it searches only those that
+        """The keys that begin like the open key. While the same key is open, it searches only the keys that
         matched before the last token."""
         last = self._last_rivals
         within = last.rivals if last.keys is keys and begun.startswith(last.begun) else keys
@@ -261,10 +268,12 @@ class KeyGuard:
         return rivals
 
     def _read(self, found: FoundValues, token: int) -> FoundValues | None:
+        """Returns the text after a token; None if the token repeats or misspells a key."""
         return self._finder.read(found, self._tables.spelled[token])
 
 
 def _is_allowed(mask: bytes, token: int) -> bool:
+    """Whether the mask contains the token."""
     return bool(mask[token >> 3] >> (token & 7) & 1)
 
 
@@ -302,16 +311,16 @@ DECIDED_ELSEWHERE = frozenset({"const", "enum", "$ref", "anyOf", "oneOf", "allOf
 
 
 def has_open_objects(schema: object) -> bool:
-    """Whether a compiled schema, or any schema in it, accepts keys that it does not list. It may be true of a
-    schema that does not, and is never false of one that does."""
+    """Whether a compiled schema, or any schema in it, accepts keys that it does not list. If the answer is
+    no, it is certain; if it is yes, it may be wrong."""
     if not isinstance(schema, dict):
         return schema is not False
     return _is_open(schema) or any(map(has_open_objects, _list_schemas(schema)))
 
 
 def has_key_patterns(schema: object) -> bool:
-    """Whether the keys of any object must match a pattern that restricts their end. Then few keys may match,
-    or few may begin like a known one."""
+    """Whether the keys of any object must match a pattern that restricts how keys end. Then few keys may
+    match, or few of them may begin like a known key."""
     if not isinstance(schema, dict):
         return False
     patterns = schema.get("patternProperties")
@@ -320,6 +329,8 @@ def has_key_patterns(schema: object) -> bool:
 
 
 def _is_open(schema: dict[str, object]) -> bool:
+    """Whether the schema itself accepts keys that it does not list, in an object or in the items of an
+    array."""
     if not schema.keys().isdisjoint(DECIDED_ELSEWHERE):
         return False
     if "type" not in schema:
@@ -331,6 +342,7 @@ def _is_open(schema: dict[str, object]) -> bool:
 
 
 def _list_schemas(schema: dict[str, object]) -> Iterator[object]:
+    """Yields the values of the keywords that contain schemas."""
     for name in SINGLE:
         if name in schema:
             yield schema[name]

@@ -1,7 +1,7 @@
 """The threads that compute masks for one model, and its recently compiled grammars.
 
-A model's constraints are checked in a separate process, then followed by guides. Process and threads start
-with the first constraint, so a model without constraints has no cost.
+A separate process checks a model's constraints, and guides then follow them. The process and the threads
+start with the first constraint, so a model without constraints costs nothing.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from antiphon.engines.base import Vocabulary as VocabularyTable
 from antiphon.errors import UnsupportedParameter
 
 MAX_KEPT_BYTES = 64 * 1024 * 1024
-"""The most bytes of kept matchers, by the estimate below, which is usually several times too high."""
+"""The most estimated bytes of kept matchers. The estimate is usually several times too high."""
 
 ENTRIES = 1024
 
@@ -41,8 +41,8 @@ class MatcherCache:
         """`clock` gives the calling thread's CPU seconds."""
         self._clock = clock
         self._kept: SegmentedLRU[bytes, Matcher] = SegmentedLRU(most, ENTRIES)
-        """Unused matchers, from which copies are made. Copying one reads it, so every use is under the
-        lock."""
+        """Unused matchers, from which copies are made. Each use needs the lock, because copying a matcher
+        reads it."""
         self._lock = threading.Lock()
 
     @property
@@ -66,7 +66,7 @@ class MatcherCache:
 
 
 WORKERS = 2
-"""The number of threads that compute masks; a stuck one is replaced."""
+"""The number of threads that compute masks. A thread that does not return from its work is replaced."""
 
 TEXT = frozenset({TokenKind.NORMAL, TokenKind.BYTE})
 """The kinds of tokens that may be part of constrained text."""
@@ -110,7 +110,8 @@ class MaskWorkers:
     """The threads of one engine that compute masks."""
 
     def __init__(self, tokens: TokenTable, tokenize: Callable[[bytes], list[int]] | None = None) -> None:
-        """Building the vocabulary takes half a second for 131,072 ids."""
+        """`tokenize` splits a text as the model does. Building the vocabulary takes half a second for 131,072
+        ids."""
         self._vocabulary = CompilerVocabulary(tokens, tokenize)
         self._compiled = MatcherCache()
         self._jobs: SimpleQueue[Guide | None] = SimpleQueue()
@@ -130,7 +131,7 @@ class MaskWorkers:
         return self._vocabulary.size
 
     def create_guide(self, grammar: Grammar, clock: Callable[[], float] = time.monotonic) -> Guide:
-        """Makes a guide for a checked grammar; its first answer begins at once."""
+        """Makes a guide for a checked grammar, and queues its first answer."""
         return Guide(grammar, self, clock)
 
     def put(self, guide: Guide) -> None:
@@ -138,7 +139,7 @@ class MaskWorkers:
         self._jobs.put(guide)
 
     def abandon(self, guide: Guide) -> None:
-        """Drops a guide. A worker that is stuck on it is replaced."""
+        """Drops a guide. If a worker computes for the guide and does not return, starts another worker."""
         guide.is_abandoned = True
         with self._lock:
             if guide in self._in_progress and guide not in self._stuck and guide.is_overdue():
@@ -152,9 +153,11 @@ class MaskWorkers:
             self._jobs.put(None)
 
     def _start(self) -> None:
+        """Starts one worker thread."""
         threading.Thread(target=self._work, name="antiphon-masks", daemon=True).start()
 
     def _work(self) -> None:
+        """Computes the answers of queued guides, until the workers are closed or this worker was replaced."""
         cpu = create_cpu_clock()
         while (guide := self._jobs.get()) is not None:
             if guide.is_abandoned:
@@ -169,7 +172,7 @@ class MaskWorkers:
                 return
 
     def _note_done(self, guide: Guide) -> bool:
-        """Notes that a worker has finished with a guide. Returns whether that worker was replaced
+        """Notes that a worker has finished with a guide. Returns whether another worker has replaced this one
         meanwhile."""
         with self._lock:
             self._in_progress.discard(guide)
@@ -184,12 +187,13 @@ LINE_BREAK = b"\n"
 def split_after_line_break(
     tokenize: Callable[[bytes], list[int]], table: VocabularyTable
 ) -> Callable[[bytes], list[int]]:
-    """Splits the middle of a text for a tokenizer that adds a space before every text: it tokenizes the text
-    after a line break, and removes the line break's tokens. Returns nothing if they cannot be separated; then
-    the longest pieces are taken."""
+    """Splits the middle of a text, for a tokenizer that adds a space before every text. It tokenizes the text
+    after a line break, and removes the line break's tokens. If these tokens cannot be separated, it returns
+    nothing, and the compiler takes the longest pieces."""
     head = tokenize(LINE_BREAK)
 
     def split(text: bytes) -> list[int]:
+        """Tokenizes the text after a line break, and removes the line break's tokens."""
         found = tokenize(LINE_BREAK + text)
         rest = found[len(head) :]
         same = found[: len(head)] == head and b"".join(table.pieces[token] for token in rest) == text
@@ -199,7 +203,8 @@ def split_after_line_break(
 
 
 class RevocableTokenizer:
-    """The model's tokenizer until `revoke`, because mask threads may outlive the model."""
+    """The model's tokenizer until `revoke` is called. It exists because mask threads may outlive the
+    model."""
 
     def __init__(self, tokenize: Callable[[bytes], list[int]]) -> None:
         self._tokenize: Callable[[bytes], list[int]] | None = tokenize
@@ -211,7 +216,7 @@ class RevocableTokenizer:
             return self._tokenize(text) if self._tokenize is not None else []
 
     def revoke(self) -> None:
-        """Disables the tokenizer. Returns when no thread uses it any more."""
+        """Disables the tokenizer, and returns when no thread uses the tokenizer any more."""
         with self._lock:
             self._tokenize = None
 
@@ -222,7 +227,7 @@ class ModelConstraints:
     def __init__(
         self, vocabulary: Callable[[], Awaitable[VocabularyTable]], tokenize: Callable[[bytes], list[int]]
     ) -> None:
-        """`tokenize` splits a text as the model does; other threads call it."""
+        """`tokenize` splits a text as the model does. Threads other than the event loop's call it."""
         self._vocabulary = vocabulary
         self._tokenize = RevocableTokenizer(tokenize)
         self._checker: Checker | None = None
@@ -230,12 +235,13 @@ class ModelConstraints:
         self._making = asyncio.Lock()
 
     async def check(self, constraint: Constraint) -> Grammar:
-        """The grammar of a constraint that can be followed. Raises the error that refuses it."""
+        """Returns the grammar of a constraint that can be followed. Raises the error that refuses the
+        constraint."""
         checker, _ = await self._ensure_checker()
         return await checker.check(constraint)
 
     async def create_guide(self, constraint: Constraint) -> Guide:
-        """A guide for a constraint. Raises the error that refuses it."""
+        """Makes a guide for a constraint. Raises the error that refuses the constraint."""
         grammar = await self.check(constraint)
         _, masks = await self._ensure_checker()
         return masks.create_guide(grammar)
@@ -249,6 +255,7 @@ class ModelConstraints:
             self._masks.close()
 
     async def _ensure_checker(self) -> tuple[Checker, MaskWorkers]:
+        """Returns the checker and the workers. The first call makes both."""
         async with self._making:
             if self._checker is None or self._masks is None:
                 table = await self._vocabulary()

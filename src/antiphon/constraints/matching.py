@@ -1,12 +1,13 @@
-"""The compiler with explicit limits: it follows a grammar token by token, and turns every failure into an
+"""The compiler with explicit limits. It follows a grammar token by token, and turns every failure into an
 error.
 
 The compiler's own matcher raises nothing. After an error its mask allows the end token, so a broken grammar
-would end an incomplete text as if it were complete. Here each call checks for the error.
+would end an incomplete text as if the text were complete. So each call here checks whether the matcher has an
+error.
 
 If keys must match patterns, a token may lead to a place where only a repeated key could follow. To find such
-dead ends, the search continues from the few tokens after which the open key begins like a known one, or
-another key is needed.
+dead ends, the search continues after a few tokens only: those after which the open key begins like a known
+key, or an object needs another key.
 """
 
 import re
@@ -27,7 +28,8 @@ MAX_PLACES = 64
 
 @dataclass(frozen=True, slots=True)
 class DeadEndSearch:
-    """The current place of a text, for the compiler and for its keys. Searching ahead moves neither."""
+    """The current place of a text, in the compiler and in the guard of keys. Searching ahead does not change
+    the place."""
 
     matcher: LLMatcher
     keys: KeyGuard
@@ -39,6 +41,8 @@ class DeadEndSearch:
         return [token for token in self.keys.find_narrowing(mask) if not self._can_continue(token)]
 
     def _can_continue(self, token: int) -> bool:
+        """Whether the text can continue after the token. Remembers the outcome for the place after the
+        token."""
         place = self.keys.read_token(token)
         if place is None or place in self.known or len(self.known) >= MAX_PLACES:
             return place is not None and self.known.get(place, True)
@@ -184,7 +188,8 @@ class Matcher:
         )
 
     def find_forced(self) -> list[int]:
-        """The only possible next tokens; an end token if nothing else is allowed. Raises EngineError."""
+        """The tokens that must come next, because each is the only possible one. An end token if only the end
+        is allowed. Raises EngineError."""
         if self._matcher.is_stopped():
             self._require_sound()
             return [self._vocabulary.tokens.ends[0]]
@@ -193,7 +198,7 @@ class Matcher:
         return tokens if self._keys is None else self._keys.cut_to_allowed(tokens)
 
     def consume(self, tokens: Sequence[int]) -> None:
-        """Appends tokens. Raises EngineError for one that the grammar does not allow."""
+        """Appends tokens. Raises EngineError for a token that the grammar does not allow."""
         taken = self._matcher.consume_tokens(list(tokens))
         self._require_sound()
         if not taken:
@@ -207,6 +212,7 @@ class Matcher:
         return bool(self._matcher.is_accepting())
 
     def _require_sound(self) -> None:
+        """Raises EngineError if the compiler's matcher has reported an error."""
         if problem := self._matcher.get_error():
             raise EngineError(
                 f"the constraint cannot be followed any further: {extract_first_line(problem)}",
@@ -235,5 +241,5 @@ def require_compiles(grammar: Grammar, vocabulary: CompilerVocabulary, field: st
 
 
 def extract_first_line(problem: str) -> str:
-    """The first line of the compiler's message; its state follows."""
+    """The first line of the compiler's message. The later lines describe the compiler's state."""
     return problem.strip().partition("\n")[0][:MAX_SHOWN]

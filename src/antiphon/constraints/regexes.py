@@ -28,7 +28,7 @@ QUANTIFIER = re.compile(r"[*+?]|\{\d+(?:,\d*)?\}")
 
 
 def require_portable(pattern: str, field: str) -> None:
-    """Raises InvalidValue, which names the refused part."""
+    """Raises InvalidValue, which names the refused part, unless the pattern means the same everywhere."""
     at, in_class = 0, False
     while at < len(pattern):
         if pattern[at] == "\\":
@@ -47,6 +47,7 @@ def require_portable(pattern: str, field: str) -> None:
 
 
 def _skip_escape(pattern: str, at: int, field: str) -> int:
+    """Returns the index after the escape at `at`. Raises InvalidValue for an unsupported escape."""
     escaped = pattern[at + 1 : at + 2]
     digits = HEX.get(escaped, 0)
     if digits and re.fullmatch(rf"[0-9a-fA-F]{{{digits}}}", pattern[at + 2 : at + 2 + digits]):
@@ -60,7 +61,7 @@ def _skip_escape(pattern: str, at: int, field: str) -> int:
 
 
 def _require_plain(pattern: str, at: int, field: str) -> None:
-    """Inside a class, refuses nested classes and set operations."""
+    """Raises InvalidValue for a nested class or a set operation inside a class."""
     if pattern[at] == "[":
         raise _build_refusal(pattern, at, "write a bracket in a class as \\[", field)
     if pattern.startswith(SET_OPERATORS, at):
@@ -70,6 +71,8 @@ def _require_plain(pattern: str, at: int, field: str) -> None:
 
 
 def _skip_outside_class(pattern: str, at: int, field: str) -> int:
+    """Returns the index after the next part of a pattern outside a class. Raises InvalidValue for an
+    unsupported group or quantifier."""
     if pattern.startswith("(?", at):
         if not (group := GROUP.match(pattern, at)):
             raise _build_refusal(
@@ -89,6 +92,7 @@ def _skip_outside_class(pattern: str, at: int, field: str) -> int:
 
 
 def _build_refusal(pattern: str, at: int, says: str, field: str) -> InvalidValue:
+    """Builds the error that shows the refused part of a pattern and the reason."""
     shown = pattern[at : at + 12]
     return InvalidValue(f"the regular expression at character {at}, {shown!r}: {says}", param=field)
 
@@ -120,6 +124,8 @@ def make_quotable(pattern: str, field: str) -> str:
 
 
 def _remove_controls(found: re.Match[str], field: str) -> str:
+    """Returns a class without control characters where the compiler would quote it wrongly. Raises
+    InvalidValue if they cannot be removed."""
     inner = found["inner"]
     if inner is None or all(re.fullmatch(found[0], char, re.ASCII) for char in QUOTED):
         return found[0]
@@ -144,7 +150,7 @@ LONGEST = 256
 
 
 def require_whitespace(pattern: str, field: str) -> None:
-    """Raises InvalidValue, which names `field`, for any other pattern."""
+    """Raises InvalidValue, which names `field`, unless the pattern is a whitespace pattern."""
     if len(pattern) > LONGEST or not WHITESPACE.fullmatch(pattern):
         raise InvalidValue(
             f"{field}: the whitespace pattern must be one class of spaces, tabs and line ends, perhaps "

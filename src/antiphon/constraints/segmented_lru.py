@@ -1,6 +1,6 @@
 """A cache of recently used values, bounded in bytes. New values have a part of the bound, and values that
-were used again have the rest. So a caller who sends a new value each time removes others' repeated values
-only by sending everything twice."""
+were used again have the rest. A caller who sends a new value each time removes only new values. To remove
+values that others use again, the caller must send everything twice."""
 
 from collections import OrderedDict
 from collections.abc import Hashable
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 KNOWN = 3 / 4
-"""The part of the bound for values that were used again."""
+"""The part of the bound that values may take after they were used again."""
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -24,7 +24,7 @@ class SegmentedLRU(Generic[Key, Value]):
     """Values by key. It is not thread safe."""
 
     def __init__(self, most: int, entries: int) -> None:
-        """`most`: the most that all sizes may sum to, in the callers' unit. `entries`: the most values."""
+        """`most`: the largest sum of all sizes, in the callers' unit. `entries`: the most values."""
         self._most = most
         self._entries = entries
         self._fresh: OrderedDict[Key, _Kept[Value]] = OrderedDict()
@@ -58,7 +58,8 @@ class SegmentedLRU(Generic[Key, Value]):
         return kept.value
 
     def put(self, key: Key, value: Value, size: int) -> None:
-        """Stores a value, unless its key has one. Removes the least recently used values as needed."""
+        """Stores a value, unless the key already has a value. Removes the least recently used values as
+        needed."""
         if key in self._fresh or key in self._known:
             return
         self._fresh[key] = _Kept(value, size)

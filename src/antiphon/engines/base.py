@@ -1,32 +1,33 @@
-"""The two seams that engines implement.
+"""The two interfaces that engines implement.
 
 `Engine`: a generation request in, events out, in two steps. `prepare` makes a request ready for this engine
 and tells its size; `PreparedRequest.stream` does the work. `antiphon.testing.check_engine` checks the
 contract:
 
-  - `prepare` names what the engine cannot do and refuses it; it makes no token and takes no place;
-  - one Started comes first, with the first token and not before. If the request makes no token, it comes when
-    the first choice is complete. Then TextDelta and Finished of the choices come in any interleaving, with
-    exactly one Finished for each choice and nothing of that choice after it, and Drafted between them. Usage
-    comes last, once;
-  - errors are those of `antiphon.errors`; a request that fails before Started has made no token;
-  - a request that was prepared before the engine restarted is refused with EngineUnavailable: prepare again;
-  - leaving the context ends the work at once, in any state; the engine does not retry.
+- `prepare` refuses a request that the engine cannot serve, and names the reason; it makes no token and takes
+  no place;
+- one Started comes first, together with the first token. If the request makes no token, Started comes when
+  the first choice is complete. Then TextDelta and Finished of the choices come in any interleaving, and
+  Drafted between them. Each choice has exactly one Finished, which is its last event. Usage comes last, once;
+- errors are those of `antiphon.errors`; a request that fails before Started has made no token;
+- a request that was prepared before the engine restarted is refused with EngineUnavailable: prepare it again;
+- leaving the context ends the work at once, in any state; the engine does not retry.
 
 `TokenEngine`: the interface of local engines, below the renderer. It uses no text, no template, no stop
 string. `antiphon.testing.check_token_engine` checks the contract:
 
-  - `generate` runs ONE sequence: one SequenceStarted when it is admitted to the batch, then PromptScores if
-    requested, then Steps, then one SequenceFinished. Before SequenceStarted the sequence is queued: if the
-    engine fails then, EngineUnavailable is raised; after it, EngineDied;
-  - a sequence that cannot be queued is refused with EngineBusy or Overloaded; siblings of a queued or running
-    sequence are never refused;
-  - closing the generator ends that sequence and no other, also while queued and in prefill;
-  - sequences of one `group` have equal segments: later ones wait for the first one's prefill and share it;
-    each may be closed alone, the first included;
-  - log-probabilities are of the model's raw distribution, before temperature;
-  - the last step's token (an end-of-generation or stop token) is part of Steps and of the counts. None comes
-    before `min_tokens`, even if a constraint forces it: if no other token is allowed, InvalidValue is raised.
+- `generate` runs ONE sequence: one SequenceStarted when it is admitted to the batch, then PromptScores if
+  requested, then Steps, then one SequenceFinished. Before SequenceStarted the sequence is queued: if the
+  engine fails then, EngineUnavailable is raised; after SequenceStarted, EngineDied is raised;
+- a sequence that cannot be queued is refused with EngineBusy or Overloaded; siblings of a queued or running
+  sequence are never refused;
+- closing the generator ends that sequence and no other, also while it is queued and in prefill;
+- sequences of one `group` have equal segments: later ones wait for the first one's prefill and share it;
+  each may be closed alone, the first included;
+- log-probabilities are of the model's raw distribution, before temperature;
+- the last step's token (an end-of-generation or stop token) is part of Steps and of the counts. No such token
+  comes before `min_tokens`, even if a constraint forces it: if no other token is allowed, InvalidValue is
+  raised.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -60,7 +61,7 @@ class EngineState(StrEnum):
     READY = "ready"
     RESTARTING = "restarting"
     FAILED = "failed"
-    """The engine has been given up: it died too often, or cannot load. An operator must act."""
+    """The engine does not start any more: it died too often, or cannot load. An operator must act."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +82,8 @@ class PreparedRequest(Protocol):
         """The request's size, known before the engine computes anything."""
 
     def stream(self, context: Context) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
-        """Streams the events. Entering is cheap; the work runs as the iterator is read and ends when the
-        context is left."""
+        """Streams the events. Entering the context costs little. The work runs as the iterator is read, and
+        ends when the context is left."""
 
 
 class PreparedEmbedding(Protocol):
@@ -90,28 +91,28 @@ class PreparedEmbedding(Protocol):
 
     @property
     def size(self) -> RequestSize:
-        """The request's size, known before the engine computes anything; its output is 0."""
+        """The request's size, known before the engine computes anything. It has no output tokens."""
 
     async def embed(self, context: Context) -> Embeddings:
-        """Computes all vectors; cancelling ends the work. `context.progress.embedded` counts the computed
-        ones."""
+        """Computes all vectors; cancelling ends the work. `context.progress.embedded` counts the texts whose
+        vectors are computed."""
 
 
 class Engine(Protocol):
     """Turns a generation request into events."""
 
     async def prepare(self, request: GenerationRequest, context: Context) -> PreparedRequest:
-        """Prepares the request for this engine. Raises a RequestError that names what the engine cannot do,
+        """Prepares the request for this engine. Raises a RequestError that names the unsupported part,
         EngineUnavailable, or DeadlineExceeded."""
 
     async def profile(self) -> Profile:
         """The features that the model accepts and produces. Raises EngineUnavailable while it is unknown."""
 
     def state(self) -> EngineState:
-        """The engine's current state; the call does not contact the engine."""
+        """The engine's current state, which is known without asking the engine."""
 
     async def aclose(self) -> None:
-        """Ends all work and frees what the engine holds."""
+        """Ends all work and frees the engine's resources."""
 
 
 @runtime_checkable
@@ -128,8 +129,8 @@ class TokenizerEngine(Protocol):
         """The text of token ids, without the space that the tokenizer adds before a text."""
 
     async def spell(self, tokens: Sequence[int]) -> tuple[bytes, ...]:
-        """The bytes that each token adds to a text, which may be part of a character. A control token gives
-        its name."""
+        """The bytes that each token adds to a text. They may be a part of a character. For a control token,
+        they are its name."""
 
     async def describe_tokenizer(self) -> TokenizerInfo:
         """Describes the tokenizer, its special tokens and its chat template."""
@@ -137,7 +138,8 @@ class TokenizerEngine(Protocol):
 
 @runtime_checkable
 class TextEmbeddingEngine(Protocol):
-    """An engine that makes vectors of texts. A model either generates or embeds, and refuses the other."""
+    """An engine that makes vectors of texts. A model either generates text or makes vectors, and refuses
+    requests for the other."""
 
     async def prepare_embedding(self, request: EmbeddingRequest, context: Context) -> PreparedEmbedding:
         """Prepares the request for this engine. Raises as `Engine.prepare` does."""
@@ -177,8 +179,8 @@ class LoadSpec:
     threads: int | None = None
     """The number of compute threads; None chooses for the machine."""
     exact: bool = False
-    """Whether results are bit-equal alone and in a batch: flash attention is off, and each sequence has one
-    KV stream."""
+    """Whether a sequence gives bit-equal results alone and in a batch. Then flash attention is off, and each
+    sequence has one KV stream."""
     kv_type: str = "f16"
     """`f16` or `f32`."""
     library: str | None = None
@@ -243,17 +245,17 @@ class TokenRequest:
     group: str | None = None
     """Siblings with equal segments carry the same group."""
     choice: int = 0
-    """Index within the group; enters the hash of every random draw."""
+    """Index within the group. Every random draw depends on it."""
     prompt_logprobs: int | None = None
-    """None: no scores. k: PromptScores come with the k likeliest tokens; the prompt is then computed
-    again."""
+    """None: no scores. k: PromptScores come with the k likeliest tokens; then no cached part of the prompt is
+    used."""
     cache_salt: str = ""
     """Sequences share computed prefixes only under an equal salt."""
     adapter: str | None = None
-    """Digest of the adapter to generate with; None is the base model. Different adapters never share a
-    prefix."""
+    """Digest of the adapter to generate with; None is the base model. Sequences with different adapters never
+    share a prefix."""
     constraint: Constraint | None = None
-    """The constraint on the completion. If the engine cannot follow it, it raises an error."""
+    """The constraint on the completion. An engine that cannot follow the constraint raises an error."""
     actor: str = ""
     """The opaque id of the caller; callers take turns in the queue."""
     priority: int = 0
@@ -278,16 +280,16 @@ class SequenceStarted:
 
     prompt_tokens: int
     cached_tokens: int = 0
-    """The number of prompt tokens whose KV was shared."""
+    """The number of prompt tokens whose KV cells came from the cache."""
     queued: float = 0.0
     """Seconds between the request and its admission."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptScores:
-    """Log-probabilities of consecutive prompt tokens, each given all tokens before it. Several events come
-    for one prompt, in order, before its first Steps. Together they cover it from its second token to its
-    last."""
+    """Log-probabilities of consecutive prompt tokens, each given all tokens before it. The scores of one
+    prompt come in several events, in order, before the first Steps. Together they include each prompt token
+    except the first."""
 
     start: int
     """The index in the prompt of the first scored token; at least 1."""
@@ -298,7 +300,8 @@ class PromptScores:
     alternative_logprobs: bytes = b""
     """float32, little-endian: the log-probabilities of `alternative_ids`."""
     ranks: bytes = b""
-    """int32, little-endian, one for each token: 1 plus the number of likelier tokens at its place."""
+    """int32, little-endian, one for each token: 1 plus the number of tokens that are likelier at the same
+    place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,7 +310,7 @@ class Steps:
 
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...] = ()
-    """One for each token if requested, otherwise empty."""
+    """One log-probability for each token if requested, otherwise empty."""
     alternatives: tuple[tuple[tuple[int, float], ...], ...] = ()
     """For each token the likeliest (id, log-probability) pairs, best first, or those of `logprob_token_ids`.
     Empty unless requested."""
@@ -361,7 +364,7 @@ class Vocabulary:
     add_bos: bool = False
     """Whether the tokenizer puts a BOS before a raw prompt."""
     space_prefix: bool = False
-    """Whether tokenizing puts a space before a text that detokenizing removes."""
+    """Whether the tokenizer puts a space before a text, which decoding the tokens removes again."""
     embedding_frame: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
     """The tokens before and after a whole text in an embedding model."""
 
@@ -404,7 +407,7 @@ class TokenEngine(Protocol):
         """Runs one sequence; closing the generator ends it."""
 
     async def tokenize(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:
-        """The token ids of the joined pieces. It runs beside decoding, never behind it."""
+        """The token ids of the joined pieces. Tokenizing runs beside decoding and never waits for it."""
 
     async def vocabulary(self) -> Vocabulary:
         """The table of token ids."""
@@ -421,8 +424,8 @@ class AdapterEngine(Protocol):
     """A token engine that computes with adapters, each known by the digest of its content."""
 
     async def add_adapter(self, digest: str, path: str) -> None:
-        """Makes the GGUF adapter at `path` usable, if it is not yet. Raises InvalidValue if the library
-        refuses it."""
+        """Makes the GGUF adapter at `path` usable, unless it is already usable. Raises InvalidValue if the
+        library refuses it."""
 
     async def remove_adapter(self, digest: str) -> None:
         """Refuses the adapter to new sequences, and forgets it after its last sequence. It ignores an unknown
@@ -434,15 +437,15 @@ class ConstraintEngine(Protocol):
     """A token engine that takes constraints; others refuse such requests with UnsupportedParameter."""
 
     async def check(self, constraint: Constraint) -> None:
-        """Raises the RequestError that says why the engine cannot follow a constraint. It is called before
-        admission."""
+        """Raises a RequestError with the reason if the engine cannot follow a constraint. Callers use it
+        before a request is admitted."""
 
 
 @runtime_checkable
 class EmbeddingEngine(Protocol):
-    """An engine that makes vectors where `EngineInfo.embedding` is set; see
+    """An engine that makes vectors if `EngineInfo.embedding` is set; see
     `antiphon.testing.check_embedding_engine`."""
 
     def embed(self, request: EmbedRequest) -> AsyncGenerator[SequenceStarted | Vectors, None]:
-        """Yields one SequenceStarted with the first text, then Vectors. It behaves as `generate`; actors take
-        turns text by text."""
+        """Yields one SequenceStarted when the first text is computed, then Vectors. Closing the generator
+        ends the request. Actors take turns text by text."""

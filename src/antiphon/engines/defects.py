@@ -1,5 +1,5 @@
-"""Defects in Antiphon's own code that occur while it works on one sequence: each ends that sequence and no
-other."""
+"""Defects in Antiphon's own code that occur while it works on one sequence. Each defect ends that sequence
+and no other."""
 
 import logging
 from collections.abc import Callable
@@ -15,10 +15,10 @@ Result = TypeVar("Result")
 
 
 def guard(work: Callable[Given, Result], *given: Given.args, **named: Given.kwargs) -> Result | AntiphonError:
-    """Runs work for one sequence; returns its result, or the error that ends the sequence.
+    """Calls a function for one sequence. Returns its result, or the error that ends the sequence.
 
     A defect becomes an InternalError with its type and place, but without its message, which may contain a
-    caller's text. The edge logs it under the request's id, and tells the caller that id.
+    caller's text. The HTTP layer logs the error under the request's id, and tells the caller that id.
     """
     try:
         return work(*given, **named)
@@ -39,5 +39,6 @@ def build_batch_error(status: int) -> EngineError:
 
 
 def log_thread_end(what: str, defect: Exception) -> None:
-    """Logs the defect that ended a shared thread: its type and place, without the message."""
+    """Logs the defect that ended a thread of all sequences: its type and place, without the message. `what`
+    names the thread."""
     log.error("%s failed: %s", what, describe_exception(defect))

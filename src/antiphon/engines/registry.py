@@ -1,7 +1,7 @@
-"""The models that a caller may name, and the engine behind each. `pipeline.resolve` chooses among routes.
+"""The models that a caller may name, and the engine of each model. `pipeline.resolve` chooses among routes.
 
-Base models are fixed from start to end. Adapters come and go while requests run: a request keeps the engine
-that it found, so removing a name ends no request.
+Base models do not change while the server runs. Adapters are added and removed while requests run: a request
+keeps the engine that it found, so removing a name ends no request.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +20,8 @@ MAX_SHOWN_CHARACTERS = 100
 
 
 def describe_missing_model(name: str) -> str:
-    """The sentence about an unknown model, in OpenAI's words, because clients search for them."""
+    """Returns the message about an unknown model in OpenAI's words, because clients search for these
+    words."""
     shown = name if len(name) <= MAX_SHOWN_CHARACTERS else name[:MAX_SHOWN_CHARACTERS] + "..."
     plain = "".join(character if character.isprintable() else "?" for character in shown)
     return f"The model `{plain}` does not exist or you do not have access to it."
@@ -45,7 +46,7 @@ class Model:
     routes: tuple[ModelRoute, ...]
     """The routes in the order in which they are tried; at least one."""
     created: int
-    """The Unix time in seconds at which this server began to serve it."""
+    """The Unix time in seconds at which this server first served the model."""
     parent: str | None = None
     """An adapter's base model; None for a base model."""
     adapter: Adapter | None = None
@@ -55,7 +56,7 @@ class Model:
 
     @property
     def engine(self) -> Engine:
-        """The first route's engine, which supplies the model's profile and tokenizer."""
+        """The engine of the first route, which supplies the model's profile and tokenizer."""
         return self.routes[0].engine
 
 
@@ -63,7 +64,7 @@ class ModelRegistry:
     """All models: the base models in the order of the settings, then adapters in the order of loading."""
 
     def __init__(self, models: tuple[Model, ...], aliases: Aliases | None = None) -> None:
-        """`aliases` maps other names to models; a model's own name comes first."""
+        """`aliases` maps other names to models. A model's own name takes precedence over an alias."""
         self._models = {model.name: model for model in models}
         self._aliases = aliases or Aliases()
 
@@ -82,8 +83,8 @@ class ModelRegistry:
         return tuple(model for model in self if model.parent is not None)
 
     def get(self, name: str, may_use: Callable[[str], bool] = lambda _: True) -> Model:
-        """The model of that name or alias. Raises ModelNotFound, which lists the models that the caller may
-        use."""
+        """Returns the model with that name or alias. Raises ModelNotFound, which lists the models that the
+        caller may use."""
         found = self._models.get(name)
         if found is None and (target := self._aliases.target(name)) is not None:
             found = self._models.get(target)
@@ -102,11 +103,11 @@ class ModelRegistry:
         return self._aliases.is_taken(name)
 
     def put(self, model: Model) -> None:
-        """Serves an adapter from now on, and replaces one of the same name."""
+        """Adds an adapter, and replaces an adapter of the same name."""
         self._models[model.name] = model
 
     def remove(self, model: Model) -> None:
-        """Removes an adapter's name; it ignores a name that is already gone."""
+        """Removes an adapter's name. Does nothing if the name is already removed."""
         if self._models.get(model.name) is model:
             del self._models[model.name]
 

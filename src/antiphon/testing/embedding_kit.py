@@ -136,6 +136,7 @@ async def company_changes_nothing(trial: EmbeddingProbe) -> None:
 
 
 async def tokens_are_told(trial: EmbeddingProbe) -> None:
+    """Requires SequenceStarted to count the tokens of all texts."""
     async with aclosing(trial.embedding.embed(EmbedRequest(trial.texts))) as events:
         started = await anext(events)
     require(
@@ -145,6 +146,7 @@ async def tokens_are_told(trial: EmbeddingProbe) -> None:
 
 
 async def nonsense_is_refused(trial: EmbeddingProbe) -> None:
+    """Requires the engine to refuse empty texts, unknown token ids, and a text longer than the context."""
     size, most = trial.info.vocabulary, trial.info.context_length
     for texts in ((), ((),), (trial.texts[0], ()), ((size,),), ((-1,),)):
         await require_error(
@@ -172,6 +174,7 @@ async def tokens_are_refused(trial: EmbeddingProbe) -> None:
 
 
 async def closing_ends_the_request(trial: EmbeddingProbe) -> None:
+    """Closes a large request, and requires the engine to be idle afterwards."""
     events = trial.embedding.embed(trial.build_large_request("leaving"))
     await anext(events)
     await require_end(events.aclose(), "closing the generator returns at once", trial.patience)

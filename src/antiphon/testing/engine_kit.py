@@ -1,7 +1,8 @@
 """Checks whether an engine satisfies the contract in `antiphon.engines.base`: run `await check_engine(make)`.
 
-Every rule is one function. The rules about scores, echo and candidates get the engine, the others an
-`EngineProbe`. An engine that cannot give one of those outputs refuses it with UnsupportedParameter.
+Every rule is one function. The rules about scores, echo and candidates take the engine; the other rules take
+an `EngineProbe`. An engine that cannot give scores, echo or candidates must refuse the request with
+UnsupportedParameter.
 """
 
 import asyncio
@@ -56,7 +57,8 @@ async def _collect_events(engine: Engine, output: Output) -> list[Event]:
 
 
 def _collect_output(events: list[Event], choice: int = 0) -> tuple[str, list[TokenScore]]:
-    """A choice's text and scores. Each delta's scores must be of tokens in its text."""
+    """Returns the text and the scores of a choice. Requires the scores of each delta to be of tokens in the
+    delta's text."""
     text = ""
     scores: list[TokenScore] = []
     for event in events:
@@ -72,6 +74,7 @@ def _collect_output(events: list[Event], choice: int = 0) -> tuple[str, list[Tok
 
 
 async def scores_come_as_asked(engine: Engine) -> None:
+    """Requires scores only if the request asks for them, of the requested width."""
     silent = await _collect_events(engine, Output(max_tokens=8))
     ends = [event for event in silent if isinstance(event, Finished)]
     rule = "scores come only when they are asked for"
@@ -88,6 +91,7 @@ async def scores_come_as_asked(engine: Engine) -> None:
 
 
 def _require_scores(text: str, scores: list[TokenScore], width: int) -> None:
+    """Checks that the scores belong to the text, are in order, and have `width` alternatives each."""
     offsets = [score.offset for score in scores]
     require(offsets == sorted(offsets), "scores come in the order of the text")
     require(not scores or offsets[0] == 0, "the first token begins the text")
@@ -100,6 +104,7 @@ def _require_scores(text: str, scores: list[TokenScore], width: int) -> None:
 
 
 async def echo_begins_with_the_prompt(engine: Engine) -> None:
+    """Requires an echoed output to begin with the prompt."""
     plain, _ = _collect_output(await _collect_events(engine, Output(max_tokens=8)))
     for logprobs in (None, 0, WIDTH):
         events = await _collect_events(engine, Output(max_tokens=8, choices=2, echo=True, logprobs=logprobs))
@@ -130,6 +135,7 @@ async def a_prompt_can_be_scored_alone(engine: Engine) -> None:
 
 
 async def candidates_are_counted(engine: Engine) -> None:
+    """Checks that Usage counts the prompt once and the tokens of all candidates."""
     one = await _collect_events(engine, Output(max_tokens=8))
     events = await _collect_events(engine, Output(max_tokens=8, choices=2, best_of=4))
     if not events:
@@ -149,6 +155,7 @@ async def candidates_are_counted(engine: Engine) -> None:
 
 
 async def ids_are_told_with_the_tokens_that_are_counted(engine: Engine) -> None:
+    """Requires token ids only if the request asks for them, as many as each event counts."""
     silent = await _collect_events(engine, Output(max_tokens=8))
     told = [event for event in silent if isinstance(event, Started)]
     rule = "token ids come only when they are asked for"
@@ -166,6 +173,7 @@ async def ids_are_told_with_the_tokens_that_are_counted(engine: Engine) -> None:
 
 
 def _get_ids(event: Event) -> tuple[int, ...]:
+    """Returns the token ids of a delta or of Finished; none for other events."""
     return event.ids if isinstance(event, TextDelta | Finished) else ()
 
 
@@ -285,6 +293,7 @@ async def events_come_in_order(probe: EngineProbe) -> None:
 
 
 def _require_order(events: list[Event], choices: int) -> None:
+    """Checks the order and the number of the events of one request."""
     require(events and isinstance(events[0], Started), "Started comes first")
     require(isinstance(events[-1], Usage), "Usage comes last")
     require(sum(isinstance(event, Started) for event in events) == 1, "there is one Started")
@@ -366,6 +375,7 @@ async def conversations_are_answered(probe: EngineProbe) -> None:
 
 
 async def errors_are_of_the_tree(probe: EngineProbe) -> None:
+    """Requires `prepare` to refuse a prompt that is too long, by an error of `antiphon.errors`."""
     too_long = RawPrompt(tokens=(5,) * (probe.profile.context_length + 1))
     rule = "prepare refuses what cannot be done, by an error of antiphon.errors"
     await require_error(
@@ -377,6 +387,7 @@ async def errors_are_of_the_tree(probe: EngineProbe) -> None:
 
 
 async def deadlines_end_streams(probe: EngineProbe) -> None:
+    """Requires DeadlineExceeded from a request whose deadline has passed."""
     clock = Context("check").clock
     past = Context("check", deadline=clock.monotonic() - 1)
     work = probe.collect_events(probe.build_request(max_tokens=None), past)
@@ -405,7 +416,7 @@ async def leaving_ends_the_work(probe: EngineProbe) -> None:
 
 
 async def _leave_at(probe: EngineProbe, wanted: type[Event]) -> float:
-    """Leaves at the first event of a kind; returns the time at which leaving began."""
+    """Leaves the stream at the first event of a kind. Returns the time at which leaving began."""
     limit = None if wanted in (Started, TextDelta) else 4
     async with probe.stream(probe.build_request(max_tokens=limit, choices=2)) as events:
         async for event in events:
@@ -415,8 +426,8 @@ async def _leave_at(probe: EngineProbe, wanted: type[Event]) -> float:
 
 
 async def queued_streams_can_be_left(probe: EngineProbe) -> None:
-    """Opens more streams than the engine runs at once; the last one leaves, and the others continue until
-    they are left."""
+    """Opens more streams than the engine runs at once. Leaves the last stream while the other
+    streams run, and then the other streams."""
     count = min(probe.profile.sequences, 64) + 1
     async with run_beside(
         *(probe.collect_events(probe.build_request(max_tokens=None)) for _ in range(count - 1))
@@ -441,6 +452,7 @@ async def sizes_are_told(probe: EngineProbe) -> None:
 
 
 async def readiness_is_told(probe: EngineProbe) -> None:
+    """Requires the state READY, and a context length in the profile."""
     require(probe.engine.state() is EngineState.READY, "an engine that answers says READY")
     require(probe.profile.context_length > 0, "the profile tells the context length")
 

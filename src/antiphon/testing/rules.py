@@ -16,11 +16,12 @@ from antiphon.errors import AntiphonError
 T = TypeVar("T")
 
 PATIENCE = 10.0
-"""Seconds that a kit waits if the contract says "at once"; ten times the promised second."""
+"""Seconds that a kit waits where the contract says "at once". The contract promises one second."""
 
 
 def require(holds: object, rule: str) -> None:
-    """Raises AssertionError with the rule's sentence. It is not an `assert`, which `python -O` removes."""
+    """Raises AssertionError with the rule's sentence unless `holds` is true. It is a function, because
+    `python -O` removes `assert` statements."""
     if not holds:
         raise AssertionError(rule)
 
@@ -47,7 +48,7 @@ async def require_end(work: Awaitable[T], rule: str, patience: float = PATIENCE)
 async def require_error(
     work: Awaitable[object], expected: type[Exception], rule: str, patience: float = PATIENCE
 ) -> None:
-    """Requires some work to raise `expected`, and no other error, in time."""
+    """Requires some work to raise `expected`, and no other error, within the patience."""
     try:
         async with asyncio.timeout(patience):
             await work
@@ -69,8 +70,8 @@ async def interrupt(work: Awaitable[object], moment: float) -> None:
 
 @asynccontextmanager
 async def run_beside(*work: Coroutine[None, None, T]) -> AsyncGenerator[list[asyncio.Task[T]], None]:
-    """Runs all work beside the block, and cancels the unfinished work when the block is left. A failure is
-    raised as itself."""
+    """Runs all work beside the block, and cancels the unfinished work when the block is left. Raises the
+    error of failed work itself, not in a group."""
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(each) for each in work]

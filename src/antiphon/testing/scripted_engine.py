@@ -116,10 +116,13 @@ class ScriptedEmbeddingEngine(ScriptedTokenEngine):
             self.ended += 1
 
     def _fail(self, texts: int | None) -> None:
+        """Raises the scripted error if it is due after this number of texts; None means before the first."""
         if self.behaviour.error is not None and self.behaviour.error_after == texts:
             raise self.behaviour.error
 
     def _require_texts(self, request: EmbedRequest) -> None:
+        """Raises an error if the engine is closed, or if a text is empty, too long, or has an unknown token
+        id."""
         if self.closed:
             raise EngineUnavailable("the scripted engine is closed")
         if not request.texts or not all(request.texts):
@@ -307,10 +310,12 @@ class ScriptedEngine:
         return TokenizerInfo(self._profile.context_length, {})
 
     def _require_ready(self) -> None:
+        """Raises EngineUnavailable unless the engine's state is READY."""
         if self.engine_state is not EngineState.READY:
             raise EngineUnavailable(f"the scripted engine is {self.engine_state}", retry_after=1.0)
 
     async def _events(self, record: StreamRecord) -> AsyncGenerator[Event, None]:
+        """Yields the events of one stream as scripted, and records how the stream ended."""
         context = record.context
         now, deadline = context.clock.monotonic, math.inf if context.deadline is None else context.deadline
         try:
@@ -332,7 +337,8 @@ class ScriptedEngine:
             raise DeadlineExceeded("the deadline passed before the answer was complete") from None
 
     async def _begin(self, request: GenerationRequest, context: Context) -> tuple[ScriptedAnswer, int]:
-        """Waits and counts before Started. Raises TimeoutError at the deadline."""
+        """Waits as scripted before Started. Returns the answer and the number of prompt tokens. Raises the
+        scripted error if it is due, or TimeoutError at the deadline."""
         self._require_ready()
         answer = self.answer(request) if callable(self.answer) else self.answer
         if answer.wait or answer.gate is not None:
@@ -349,6 +355,7 @@ class ScriptedEngine:
     def _generate_events(
         self, answer: ScriptedAnswer, request: GenerationRequest, prompt_tokens: int
     ) -> Iterator[Event]:
+        """Yields Started, the deltas and the ends of all choices, and Usage."""
         output = request.output
         tellers = [
             _ScriptedChoice(prompt, output) for prompt in request.prompts for _ in range(output.choices)
@@ -401,6 +408,7 @@ class _ScriptedChoice:
         return TextDelta(choice, text, 0 if self._output.best_of else 1, self._build_scores(text), ids)
 
     def _build_scores(self, text: str) -> tuple[TokenScore, ...]:
+        """Returns the scores of one delta if log-probabilities are requested, and moves on in the text."""
         wanted, offset, place = self._output.logprobs, self._said, self._places
         self._said, self._places = offset + len(text), place + 1
         if wanted is None:
@@ -412,11 +420,12 @@ class _ScriptedChoice:
 
 
 def _encode_prompt(prompt: Prompt) -> bytes | tuple[int, ...]:
-    """The bytes of the text, each of which is a token, or the tokens themselves."""
+    """The tokens of a prompt: the bytes of its text, or its own token ids."""
     if isinstance(prompt, Conversation):
         return "\n".join([message.text for message in prompt.messages]).encode(errors="replace")
     return prompt.tokens if prompt.tokens is not None else (prompt.text or "").encode(errors="replace")
 
 
 def _tokenize_prompt(prompt: Prompt) -> tuple[int, ...]:
+    """Returns the scripted token ids of a prompt."""
     return tuple(_encode_prompt(prompt))

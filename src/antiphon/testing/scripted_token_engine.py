@@ -127,7 +127,8 @@ def scripted_info(
 
 @dataclass(slots=True)
 class _SiblingGroup:
-    """Siblings: the first to take the lock computes the prompt; the others share it."""
+    """Siblings. The first sibling that takes the lock computes the prompt, and the other siblings share
+    it."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     computed: bool = False
@@ -210,6 +211,7 @@ class ScriptedTokenEngine:
                     yield event
 
     async def _generate(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
+        """Yields the events of one sequence as scripted. Raises the errors that the contract requires."""
         if request.constraint is not None:
             raise UnsupportedParameter("a script follows no constraint", param=request.constraint.field)
         sequence = self._accept(request)
@@ -245,6 +247,7 @@ class ScriptedTokenEngine:
     # --- one sequence ---
 
     def _join_segments(self, segments: Sequence[Segment]) -> tuple[int, ...]:
+        """Joins the tokens of a prompt's segments. Raises InvalidValue for an id outside the vocabulary."""
         prompt = tuple(token for segment in segments for token in segment.tokens)
         size = len(self.table.pieces)
         for token in prompt:
@@ -253,6 +256,8 @@ class ScriptedTokenEngine:
         return prompt
 
     def _accept(self, request: TokenRequest) -> _Sequence:
+        """Checks a request and makes its sequence. Raises an error if the engine is closed or the request is
+        impossible."""
         prompt = self._join_segments(request.segments)
         room = self._facts.context_length - len(prompt)
         if self.closed:
@@ -276,8 +281,8 @@ class ScriptedTokenEngine:
         return _Sequence(request, script, prompt, group, room, past=prompt, cause=cause)
 
     def _require_room(self, request: TokenRequest, group: _SiblingGroup) -> None:
-        """Raises EngineBusy or Overloaded if the queue is full; never for a sibling of a queued or running
-        sequence."""
+        """Raises EngineBusy or Overloaded if the queue is full. Never refuses a sibling of a queued or
+        running sequence."""
         if group.members or self._slots.has_room(request.actor):
             return
         refusal: AntiphonError | None = None
@@ -290,6 +295,8 @@ class ScriptedTokenEngine:
             raise refusal
 
     async def _queue(self, sequence: _Sequence) -> None:
+        """Waits in the queue for a place. Raises the scripted error if it is due while the sequence is
+        queued."""
         failure, actor = sequence.script.failure, sequence.request.actor
         self._count(queued=1)
         self._waiting[actor] += 1
@@ -304,12 +311,14 @@ class ScriptedTokenEngine:
         self._count(running=1, free_sequences=-1)
 
     def _admit(self, sequence: _Sequence) -> None:
+        """Counts the sequence's cells, and its cached tokens if a sibling has computed the prompt."""
         shared = sequence.group.computed and sequence.request.prompt_logprobs is None
         sequence.cached = len(sequence.prompt) - 1 if shared else 0
         sequence.cells = len(sequence.prompt)
         self._count(cells_used=sequence.cells)
 
     async def _prefill(self, sequence: _Sequence) -> None:
+        """Waits as long as the prompt takes, unless it is cached, and counts its tokens."""
         hold = sequence.script.hold
         if hold is not None and hold.after is None:
             await hold.event.wait()
@@ -319,7 +328,7 @@ class ScriptedTokenEngine:
         self._count(prefill_tokens=len(sequence.prompt) - sequence.cached, steps=1)
 
     def _release(self, sequence: _Sequence) -> None:
-        """Frees the sequence's resources, once."""
+        """Frees the sequence's resources. Later calls do nothing."""
         if sequence.running:
             sequence.running = False
             self._count(running=-1, free_sequences=1, cells_used=-sequence.cells)
@@ -334,7 +343,7 @@ class ScriptedTokenEngine:
             raise script.failure.error
 
     def _iterate_tokens(self, sequence: _Sequence) -> Iterator[int]:
-        """Yields the tokens of this sequence; `past` must contain the earlier ones."""
+        """Yields the tokens of this sequence. The sequence's `past` must contain the earlier tokens."""
         script, request = sequence.script, sequence.request
         said = script.tokens if script.text is None else self.tokenizer.encode_plain(script.text)
         if said is not None:
@@ -346,6 +355,7 @@ class ScriptedTokenEngine:
         return iter(lambda: sampler.next(toy.logprobs(sequence.past)), -1)
 
     def _list_ends(self, request: TokenRequest) -> tuple[int, ...]:
+        """Lists the end tokens of the model; none if the request ignores them."""
         return () if request.sampling.ignore_eos else self.table.end_ids
 
     def _score_prompt(self, sequence: _Sequence) -> Iterator[PromptScores]:
@@ -369,6 +379,7 @@ class ScriptedTokenEngine:
             )
 
     def _step(self, sequence: _Sequence, words: Iterator[int]) -> Steps:
+        """Takes the tokens of the next Steps event, and notes why the sequence ends if it does."""
         script, wanted = sequence.script, sequence.request.logprobs
         marks = {mark.after for mark in (script.hold, script.failure) if mark is not None}
         tokens: list[int] = []
@@ -385,6 +396,7 @@ class ScriptedTokenEngine:
         return Steps(tuple(tokens)) if wanted is None else self._score_steps(sequence, before, tokens, wanted)
 
     def _find_cause(self, token: int, sequence: _Sequence) -> StopCause | None:
+        """Returns why the sequence ends with this token; None if it goes on."""
         if token in sequence.request.stop_token_ids:
             return StopCause.STOP_TOKEN
         if token in self._list_ends(sequence.request):
@@ -394,6 +406,7 @@ class ScriptedTokenEngine:
     def _score_steps(
         self, sequence: _Sequence, before: tuple[int, ...], tokens: list[int], wanted: int
     ) -> Steps:
+        """Builds Steps with the toy model's log-probabilities of the tokens."""
         toy = self.adapters.get_model(sequence.request.adapter)
         rows = [toy.logprobs(before + tuple(tokens[:index])) for index in range(len(tokens))]
         chosen = tuple(row[token] for row, token in zip(rows, tokens, strict=True))
@@ -402,6 +415,7 @@ class ScriptedTokenEngine:
         return Steps(tuple(tokens), chosen, tuple(list_best(row, wanted) for row in rows) if wanted else ())
 
     def _count(self, **changes: int) -> None:
+        """Adds the changes to the load counters."""
         self._counters = replace(
             self._counters,
             **{name: getattr(self._counters, name) + change for name, change in changes.items()},

@@ -46,6 +46,7 @@ class ToyModel:
         return self._cached(past[-MEMORY:])
 
     def _compute_distribution(self, past: tuple[int, ...]) -> tuple[float, ...]:
+        """Computes the log-probability of each id from a hash of the last tokens."""
         noise = blake2b(self._salt + repr(past).encode(), digest_size=64).digest()
         logits = [noise[index % 64] / 256 + (index * 37 % 101) / 101 for index in range(self._size)]
         for place in range(CANDIDATES):
@@ -58,7 +59,7 @@ class ToyModel:
 
 
 def find_rank(row: tuple[float, ...], token: int) -> int:
-    """1 for the likeliest token of a row, and so on."""
+    """The rank of a token in a row: 1 for the likeliest token."""
     return 1 + sum(value > row[token] for value in row)
 
 
@@ -108,15 +109,19 @@ class ToySampler:
         return token
 
     def _is_legal(self, token: int) -> bool:
+        """Whether the token may be drawn: not an early end, not excluded, not the end of a banned
+        sequence."""
         early = self._said.total() < self._sampling.min_tokens and token in self._ends
         return not early and (self._allowed is None or token in self._allowed) and not self._is_banned(token)
 
     def _is_banned(self, token: int) -> bool:
+        """Whether the token would complete a banned sequence."""
         output = tuple(self._output)
         ended = [banned for banned in self._sampling.banned if banned[-1] == token]
         return any(output[len(output) - len(banned) + 1 :] == banned[:-1] for banned in ended)
 
     def _compute_logit(self, token: int, value: float) -> float:
+        """Returns a token's log-probability after bias and penalties."""
         sampling, count = self._sampling, self._said[token]
         value += self._bias.get(token, 0.0)
         if count or token in self._prompt:
@@ -125,6 +130,7 @@ class ToySampler:
         return value - sampling.frequency_penalty * count - sampling.presence_penalty * bool(count)
 
     def _draw(self, ranked: Weighted, position: int) -> int:
+        """Draws a token from the ranked ones, greedily if the temperature is 0."""
         sampling = self._sampling
         if sampling.temperature == 0:
             return ranked[0][1]
@@ -136,6 +142,7 @@ class ToySampler:
         return self._draw_mirostat(_normalize(weights), number, sampling.mirostat)
 
     def _draw_mirostat(self, shares: Weighted, number: float, mirostat: Mirostat) -> int:
+        """Draws a token by Mirostat, and moves the threshold."""
         near = [pair for pair in shares if pair[0] > 0 and -math.log2(pair[0]) <= self._threshold]
         kept = _normalize(near or shares[:1])
         token = _pick(kept, number)
@@ -145,11 +152,13 @@ class ToySampler:
 
 
 def _normalize(weights: Weighted) -> Weighted:
+    """Scales the weights so that they sum to one."""
     total = math.fsum(weight for weight, _ in weights)
     return [(weight / total, token) for weight, token in weights]
 
 
 def _pick(weights: Weighted, number: float) -> int:
+    """Returns the token at which the running sum of the weights exceeds the part `number` of their sum."""
     target = number * math.fsum(weight for weight, _ in weights)
     for weight, token in weights:
         target -= weight
@@ -168,7 +177,7 @@ def _truncate(weights: Weighted, sampling: Sampling) -> Weighted:
 
 
 def _keep_share(weights: Weighted, share: float) -> Weighted:
-    """The fewest first entries that together have this share; at least one."""
+    """The fewest first entries that together have this share of the sum, at least one."""
     kept: Weighted = []
     room = share * math.fsum(weight for weight, _ in weights)
     for pair in weights:
@@ -180,6 +189,7 @@ def _keep_share(weights: Weighted, share: float) -> Weighted:
 
 
 def _apply_typical(weights: Weighted, share: float) -> Weighted:
+    """Keeps the tokens whose surprise is nearest to the expected one, until they have this share."""
     shares = [pair for pair in _normalize(weights) if pair[0] > 0]
     entropy = -math.fsum(part * math.log(part) for part, _ in shares)
     near = sorted(shares, key=lambda pair: abs(-math.log(pair[0]) - entropy))
@@ -246,12 +256,14 @@ class ToyTokenizer:
 
     @cached_property
     def _ids(self) -> dict[bytes, int]:
+        """The id of each token that plain text may use, by its bytes."""
         usable = (TokenKind.BYTE, TokenKind.NORMAL)
         table = zip(self.vocabulary.pieces, self.vocabulary.kinds, strict=True)
         return {piece: index for index, (piece, kind) in enumerate(table) if kind in usable}
 
     @cached_property
     def _longest(self) -> int:
+        """The number of bytes of the longest piece."""
         return max(map(len, self._ids))
 
     @cached_property
@@ -261,6 +273,7 @@ class ToyTokenizer:
 
     @cached_property
     def _control(self) -> re.Pattern[str]:
+        """A pattern that matches any control token."""
         return re.compile("(" + "|".join(map(re.escape, sorted(self.controls, key=len, reverse=True))) + ")")
 
     def encode_plain(self, text: str | bytes) -> tuple[int, ...]:
@@ -269,6 +282,7 @@ class ToyTokenizer:
         return tuple(self._longest_matches(data))
 
     def _longest_matches(self, data: bytes) -> Iterator[int]:
+        """Yields the ids of the longest matching pieces, from the left."""
         at = 0
         while at < len(data):
             for size in range(min(self._longest, len(data) - at), 0, -1):
@@ -279,7 +293,8 @@ class ToyTokenizer:
                     break
 
     def encode(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:
-        """The ids of the joined pieces; plain text on both sides of a piece's edge is one run."""
+        """The ids of the joined pieces. Plain text on both sides of an edge between two pieces is tokenized
+        as one text."""
         ids: list[int] = []
         if add_bos and self.vocabulary.bos_id is not None:
             ids.append(self.vocabulary.bos_id)
@@ -322,6 +337,8 @@ class ScriptedAdapters:
         self._toys: dict[str | None, ToyModel] = {}
 
     def add(self, digest: str, path: str) -> None:
+        """Adds an adapter. Raises InvalidValue if its digest is among the unfit ones, or if its file is
+        missing."""
         if digest in self.unfit:
             raise InvalidValue("the library refuses the adapter", param="adapter")
         if not Path(path).is_file():

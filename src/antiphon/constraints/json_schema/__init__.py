@@ -2,6 +2,6 @@
 
 `reader` reads one schema by the rules of its draft (`keywords`, `assertions`) and follows its references
 (`references`). `lowering` replaces the keywords that the compiler lacks, with `objects`, `negation` and
-`disjointness`; its `normalize_schema` does both. Nothing here compiles, and all work is bounded, because the
-server reads schemas while it decodes a request.
+`disjointness`. `lowering.normalize_schema` reads and lowers a schema. This package compiles nothing. All of
+its work is bounded, because the server reads schemas while it decodes a request.
 """

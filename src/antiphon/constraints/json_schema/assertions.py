@@ -49,7 +49,8 @@ class AssertionReader:
         }
 
     def make_compilable_pattern(self, keyword: str, pattern: str, at: Position) -> str | None:
-        """The pattern for the compiler; None, with a note, if it cannot be enforced."""
+        """Returns the pattern for the compiler. If the pattern cannot be enforced, notes a relaxation and
+        returns None."""
         try:
             require_portable(pattern, self._field)
             return make_quotable(pattern, self._field)
@@ -58,16 +59,18 @@ class AssertionReader:
             return None
 
     def require_text(self, name: str, value: Json, at: Position) -> str:
-        """The value if it is a text. Raises InvalidValue otherwise."""
+        """Returns the value if it is a text. Raises InvalidValue otherwise."""
         if not isinstance(value, str):
             self.reject(name, at, "must be a text")
         return value
 
     def reject(self, name: str, at: Position, problem: str) -> NoReturn:
-        """Raises InvalidValue."""
+        """Raises InvalidValue with the keyword, its place and the problem."""
         reject_value(name, at.place, self._field, problem)
 
     def _read_count(self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder) -> None:
+        """Reads a length or a number of items. A maximum above MAX_COUNT becomes MAX_COUNT, and the schema
+        counts as inexact."""
         count = parse_count(schema[name])
         if count is None or (count > MAX_COUNT and name.startswith("min")):
             self.reject(name, at, f"must be an integer from 0 to {MAX_COUNT}")
@@ -96,6 +99,7 @@ class AssertionReader:
     def _read_multiple(
         self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder
     ) -> None:
+        """Reads `multipleOf` or its older name. Rejects a value that is not a positive exact number."""
         value = schema[name]
         if not is_exact(value) or not isinstance(value, int | float) or value <= 0:
             self.reject(name, at, "must be a number above 0, up to 2^53")
@@ -104,6 +108,7 @@ class AssertionReader:
     def _read_required(
         self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder
     ) -> None:
+        """Reads the list of required names, each once. A boolean of draft 3 is ignored here."""
         value = schema["required"]
         if isinstance(value, bool):  # draft 3: the reader of properties reads it
             return
@@ -112,6 +117,7 @@ class AssertionReader:
         made.add("required", list(dict.fromkeys(value)))
 
     def _read_data(self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder) -> None:
+        """Reads `enum` or `const`. Rejects too many values and inexact numbers."""
         value = schema[name]
         if name == "enum" and (not isinstance(value, list) or not value):
             self.reject("enum", at, "must be a list of values")
@@ -123,6 +129,7 @@ class AssertionReader:
         made.add(name, value)
 
     def _read_pattern(self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder) -> None:
+        """Reads a pattern. If the compiler cannot enforce the pattern, the schema counts as inexact."""
         pattern = self.make_compilable_pattern(
             "pattern", self.require_text("pattern", schema["pattern"], at), at
         )
@@ -132,6 +139,7 @@ class AssertionReader:
             made.add("pattern", pattern)
 
     def _read_format(self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder) -> None:
+        """Reads a format. A format that is not enforced is noted as a relaxation."""
         form = self.require_text("format", schema["format"], at)
         if form in OWN_FORMATS:
             made.add("pattern", f"^{OWN_FORMATS[form]}$")
@@ -147,6 +155,7 @@ class AssertionReader:
             )
 
     def _read_unique(self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder) -> None:
+        """Reads `uniqueItems`. Rejects a value that is not a boolean."""
         if not isinstance(schema["uniqueItems"], bool):
             self.reject("uniqueItems", at, "must be true or false")
         if schema["uniqueItems"]:
@@ -155,8 +164,8 @@ class AssertionReader:
     def _read_dependent(
         self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder
     ) -> None:
-        """Reads the names that a property requires: of `dependencies` the lists, or one text as in draft 3.
-        `_SchemaReader` reads the schemas in it."""
+        """Reads the names that a property requires. In `dependencies`, it reads the lists and draft 3's
+        single texts; the schema reader reads the schemas there."""
         value = schema[name]
         if not isinstance(value, dict):
             self.reject(name, at, "must be an object of lists of names")

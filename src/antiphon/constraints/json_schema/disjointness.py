@@ -14,7 +14,7 @@ MAX_DEPTH = 6
 """The most levels of nested schemas that are examined, references included."""
 
 MAX_ALTERNATIVES = 24
-"""The most alternatives of one schema; if there are more, none is examined."""
+"""The most alternatives of one schema. If a schema has more, none of them is examined."""
 
 ALL_TYPES = frozenset("null boolean object array string integer fraction".split())
 """The types of values; a number is either an integer or has a fraction."""
@@ -41,6 +41,8 @@ class Disjointness:
     # --- alternatives
 
     def _list_alternatives(self, schema: Schema, depth: int) -> list[Alternative]:
+        """Lists the alternatives of a schema. Returns one empty alternative, which accepts everything, if the
+        schema is too deep or the budget is spent."""
         if isinstance(schema, bool):
             return [()] if schema else []
         if depth > MAX_DEPTH:
@@ -57,6 +59,8 @@ class Disjointness:
         return made if len(made) <= MAX_ALTERNATIVES else [(schema,)]
 
     def _list_conjuncts(self, schema: Mapping[str, Json]) -> Iterator[Schema]:
+        """Yields the schemas under `allOf` and the target of a reference: all of them apply beside the
+        schema's own keywords."""
         both = schema.get("allOf")
         yield from both if isinstance(both, list) else ()
         reference = schema.get("$ref")
@@ -66,6 +70,7 @@ class Disjointness:
     # --- proofs
 
     def _are_apart(self, one: Alternative, other: Alternative, depth: int) -> bool:
+        """Whether it is proved that no value satisfies both alternatives."""
         both = (*one, *other)
         if not self._budget.spend(len(both) + sum(len(get_required(each)) for each in both)):
             return False
@@ -75,6 +80,7 @@ class Disjointness:
         return all(self._are_apart_as(kind, one, other, depth) for kind in types)
 
     def _are_apart_as(self, kind: str, one: Alternative, other: Alternative, depth: int) -> bool:
+        """Whether it is proved that no value of the type `kind` satisfies both alternatives."""
         both = (*one, *other)
         match kind:
             case "object":
@@ -90,7 +96,8 @@ class Disjointness:
                 return False
 
     def _are_values_apart(self, schemas: Alternative, types: frozenset[str]) -> bool:
-        """Whether the listed values leave no common value, or none of an allowed type."""
+        """Whether the values that the schemas list have no value in common, or no common value of an allowed
+        type."""
         found: frozenset[object] | None = None
         for schema in schemas:
             if "const" in schema:
@@ -104,7 +111,7 @@ class Disjointness:
         return found is not None and not any(find_type(each) in types for each in found)
 
     def _are_properties_apart(self, name: str, one: Alternative, other: Alternative, depth: int) -> bool:
-        """Whether no value of a property fits both schemas, given that objects of both must have that
+        """Whether no value of a property fits both schemas. Objects of both schemas must have that
         property."""
         first, second = get_property(one, name), get_property(other, name)
         return self.are_disjoint(first, second, depth + 1)
@@ -126,7 +133,8 @@ def get_required(schema: Mapping[str, Json]) -> list[str]:
 
 
 def get_property(schemas: Alternative, name: str) -> Schema:
-    """The schema that the given schemas together impose on a property, as far as it is understood here."""
+    """The schema that the given schemas together impose on a property, as far as this module understands
+    their keywords."""
     found: list[Json] = []
     for schema in schemas:
         properties = schema.get("properties")
@@ -183,4 +191,5 @@ def are_bounds_apart(schemas: Alternative) -> bool:
 
 
 def _to_number(value: Json) -> float:
+    """Returns the value if it is a number, otherwise 0."""
     return value if isinstance(value, int | float) else 0.0

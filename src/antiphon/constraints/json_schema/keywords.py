@@ -41,6 +41,7 @@ def find_draft(name: str) -> Draft | None:
 
 
 def _list_since(first: Draft, names: str, last: Draft = NEWEST) -> dict[str, tuple[Draft, Draft]]:
+    """Maps each of the names to the first and the last draft that define it."""
     return dict.fromkeys(names.split(), (first, last))
 
 
@@ -122,6 +123,7 @@ def is_number(value: Json) -> bool:
 
 
 def _to_float(value: int | float) -> float:
+    """Converts a number to a float. An integer that is too large becomes infinity."""
     try:
         return float(value)
     except OverflowError:

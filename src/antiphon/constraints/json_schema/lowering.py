@@ -40,17 +40,17 @@ TOGETHER = (
     ("properties", "patternProperties", "additionalProperties", "required", "minProperties", "maxProperties"),
     ("prefixItems", "items", "minItems", "maxItems"),
 )
-"""Groups of keywords that have a meaning together. The compiler reads them as one if they follow one
-another."""
+"""Groups of keywords whose meaning depends on each other. The compiler reads the keywords of a group together
+only if they are adjacent."""
 
 COMPANIONS = frozenset({"then", "else", "minContains", "maxContains"})
-"""Keywords that apply only beside another one, which is rewritten."""
+"""Keywords that apply only beside another keyword, which is rewritten together with them."""
 
 NOT_KEPT = "it cannot be kept while generating"
 
 MAX_OPTIONAL = 240
-"""The most optional properties of one object. Any of them may follow any other; the compiler counts four for
-each, up to 1,000."""
+"""The most optional properties of one object. For each of them the compiler counts four, and allows 1,000,
+because any optional property may follow any other."""
 
 MAX_BRANCHES = 256
 """The most alternatives of a oneOf that are examined."""
@@ -75,7 +75,8 @@ class _AlternativeBudget:
     product: int = 1
 
     def take(self, times: int) -> bool:
-        """Multiplies the count of alternatives. Returns whether there is room for that."""
+        """Multiplies the count of alternatives by `times`. Returns whether the count stays within its
+        limit."""
         if times > 1 and self.product * times > MAX_PRODUCT:
             return False
         self.product *= times
@@ -83,7 +84,8 @@ class _AlternativeBudget:
 
 
 def lower_schema(read: ReadSchema, field_name: str) -> Schema:
-    """The schema with its definitions. Raises InvalidValue if it becomes too large."""
+    """Writes the schema and its definitions for the compiler. Raises InvalidValue if the result becomes too
+    large."""
     return _Lowering(read, field_name).lower()
 
 
@@ -131,6 +133,8 @@ class _Lowering:
         return root
 
     def _lower_schema(self, schema: Json, room: _AlternativeBudget) -> Schema:
+        """Writes one schema and the schemas in it for the compiler. Raises InvalidValue if there are too many
+        schemas or alternatives."""
         self._count += 1
         if self._count > MAX_WRITTEN:
             raise InvalidValue(f"{self._field} becomes too large; split it", param=self._field)
@@ -147,6 +151,8 @@ class _Lowering:
         return made
 
     def _lower_value(self, name: str, value: Json, room: _AlternativeBudget) -> Json:
+        """Writes the schemas in the value of one keyword for the compiler, and notes the definitions that it
+        refers to."""
         if name in ONE:
             return self._lower_schema(value, _AlternativeBudget())
         if name in MANY and isinstance(value, list):
@@ -185,9 +191,11 @@ class _Lowering:
         return kept, besides + more
 
     def _relax(self, keyword: str, place: Json, reason: str = NOT_KEPT) -> None:
+        """Notes that a keyword is not enforced at a place."""
         self._read.relaxations.add(keyword, _as_place(place), reason)
 
     def _require_few_optional(self, schema: Mapping[str, Json]) -> None:
+        """Raises InvalidValue if an object has more than MAX_OPTIONAL optional properties."""
         properties, required = schema.get("properties"), schema.get("required")
         if not isinstance(properties, dict) or len(properties) <= MAX_OPTIONAL:
             return
@@ -201,8 +209,8 @@ class _Lowering:
     # --- keywords
 
     def _write_one_of(self, schema: Mapping[str, Json]) -> list[Schema]:
-        """Writes `anyOf` if no two schemas can be satisfied at once; otherwise each schema with the others
-        excluded."""
+        """Writes `oneOf` as `anyOf` if no value satisfies two of its schemas. Otherwise writes each schema so
+        that it excludes the other ones."""
         value = schema["oneOf"]
         branches = [as_schema(each) for each in value if each is not False] if isinstance(value, list) else []
         context = {name: schema[name] for name in ("type", "properties", "required") if name in schema}
@@ -221,6 +229,8 @@ class _Lowering:
         return [build_any_of(branches)]
 
     def _exclude_others(self, branches: list[Schema]) -> list[Schema]:
+        """Returns each branch together with the negations of all other branches. Raises CannotNegateError if
+        there is no negation, or if there are too many alternatives."""
         refused = [negate(each, self._definitions, self._budget) for each in branches]
         if _count_alternatives(refused) > MAX_PRODUCT:
             raise CannotNegateError
@@ -230,13 +240,15 @@ class _Lowering:
         ]
 
     def _write_not(self, schema: Mapping[str, Json]) -> list[Schema] | None:
+        """Writes `not` as the negation of its schema. Returns None if the negation cannot be written."""
         try:
             return [negate(as_schema(schema["not"]), self._definitions, self._budget)]
         except CannotNegateError:
             return None
 
     def _write_if(self, schema: Mapping[str, Json]) -> list[Schema] | None:
-        """Writes the condition with `then`, or its negation with `else`."""
+        """Writes `if` as two alternatives: the condition with `then`, and the negation of the condition with
+        `else`. None if there is no negation."""
         condition = as_schema(schema["if"])
         then, other = as_schema(schema.get("then", True)), as_schema(schema.get("else", True))
         if isinstance(condition, bool):
@@ -252,19 +264,20 @@ class _Lowering:
 
 
 def _get_object(schema: Mapping[str, Json], name: str) -> Mapping[str, Json]:
+    """Returns the object under a keyword, or an empty one if the value is not an object."""
     value = schema[name]
     return value if isinstance(value, dict) else {}
 
 
 def _as_place(value: Json) -> SchemaPlace:
-    """The place that the reader noted."""
+    """Returns the place that the reader noted in a schema."""
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], str):
         return _as_place(value[0]), value[1]
     return None
 
 
 def _order_keywords(schema: Mapping[str, Json]) -> Iterator[str]:
-    """The names of keywords. Those of a group follow the first of the group."""
+    """The names of keywords. The keywords of a group directly follow the first one of the group."""
     written: set[str] = set()
     for name in schema:
         group = next((each for each in TOGETHER if name in each), (name,))
@@ -286,7 +299,7 @@ def _count_alternatives(schemas: list[Schema]) -> int:
 
 
 def _write_contains(schema: Mapping[str, Json]) -> list[Schema] | None:
-    """Writes `contains` as one alternative for each position, if there are few."""
+    """Writes `contains` as one alternative for each position. None if there are too many positions."""
     least, most, longest = schema.get("minContains", 1), schema.get("maxContains"), schema.get("maxItems")
     if least == 0 and most is None:
         return []
@@ -312,7 +325,7 @@ def _write_unevaluated_items(schema: Mapping[str, Json]) -> list[Schema] | None:
 
 
 REFERENCES = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
-"""Keywords that replace a whole schema; without them an answer would be too little restricted."""
+"""Keywords that replace a whole schema. If they were dropped, the schema would allow far too much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,9 +350,9 @@ def normalize_schema(schema: Json, field: str, max_depth: int = MAX_DEPTH) -> No
 def relax_schema(
     schema: Json, field: str, without_references: bool = False
 ) -> tuple[Schema, tuple[str, ...]]:
-    """The schema that the compiler enforces, and the keywords that it does not fully enforce. Raises
-    InvalidValue. Unless `without_references`, raises UnsupportedParameter for a reference without a target in
-    the document."""
+    """Returns the schema that the compiler enforces, and the keywords that it does not fully enforce. Raises
+    InvalidValue. Raises UnsupportedParameter for a reference without a target in the document, unless
+    `without_references` is set."""
     made = normalize_schema(schema, field)
     if not without_references:
         refuse_relaxed((each for each in made.relaxations if each.keyword in REFERENCES), field)
@@ -347,8 +360,8 @@ def relax_schema(
 
 
 def make_compilable(source: str, field: str) -> Schema:
-    """The schema for the compiler, with all keywords enforced. Raises InvalidValue or
-    UnsupportedParameter."""
+    """Returns the schema for the compiler. Raises UnsupportedParameter for a keyword that is not fully
+    enforced, and InvalidValue."""
     made = normalize_schema(parse_json(source, field), field, MAX_WRITTEN_DEPTH)
     refuse_relaxed(made.relaxations, field)
     return made.schema
@@ -369,6 +382,7 @@ def parse_json(source: str, field: str) -> Json:
 
 
 def _build_object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    """Builds an object from its pairs. Raises ValueError for a duplicate key."""
     found = dict(pairs)
     if len(found) < len(pairs):
         raise ValueError("a key stands twice in one object")
@@ -376,4 +390,5 @@ def _build_object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
 
 
 def _refuse_constant(name: str) -> NoReturn:
+    """Raises ValueError for NaN and the infinities, which Python's parser would accept."""
     raise ValueError(f"{name} is no number of JSON")

@@ -66,6 +66,8 @@ class _Negation:
         }
 
     def negate(self, schema: Schema, depth: int) -> Schema:
+        """Returns the negation of a schema. Raises CannotNegateError if it cannot be written, or is too deep
+        or too large."""
         self._parts += 1
         if isinstance(schema, bool):
             return not schema
@@ -85,6 +87,8 @@ class _Negation:
         return build_any_of(kept)
 
     def _negate_type(self, value: Json, depth: int) -> list[Schema]:
+        """Returns schemas for values of all other types. Raises CannotNegateError for integers, because the
+        compiler has no type for the other numbers."""
         types = set(value if isinstance(value, list) else [value])
         if "integer" in types and "number" not in types:
             raise CannotNegateError
@@ -92,10 +96,13 @@ class _Negation:
         return [{"type": others}] if others else []
 
     def _negate_required(self, value: Json, depth: int) -> list[Schema]:
+        """Returns a schema for each required name, which accepts objects without that name."""
         names = value if isinstance(value, list) else []
         return [{"type": "object", "properties": {name: False}} for name in names]
 
     def _negate_properties(self, value: Json, depth: int) -> list[Schema]:
+        """Returns a schema for each property, which accepts objects whose value of that property is
+        refused."""
         if not isinstance(value, dict):
             raise CannotNegateError
         negated = {name: self.negate(as_schema(each), depth) for name, each in value.items()}
@@ -106,17 +113,21 @@ class _Negation:
         ]
 
     def _negate_trivial(self, value: Json, depth: int) -> list[Schema]:
+        """Returns no schema if the keyword's value accepts everything. Raises CannotNegateError otherwise."""
         if value is True or (isinstance(value, dict) and value.keys() <= HIDDEN and INEXACT not in value):
             return []
         raise CannotNegateError
 
     def _negate_any_of(self, value: Json, depth: int) -> list[Schema]:
+        """Returns a schema that accepts values which all branches refuse."""
         return [{"allOf": [self.negate(as_schema(each), depth) for each in _as_list(value)]}]
 
     def _negate_all_of(self, value: Json, depth: int) -> list[Schema]:
+        """Returns the negation of each branch."""
         return [self.negate(as_schema(each), depth) for each in _as_list(value)]
 
     def _negate_reference(self, value: Json, depth: int) -> list[Schema]:
+        """Returns the negation of the definition. Raises CannotNegateError if the definition is unknown."""
         name = value.removeprefix("#/$defs/") if isinstance(value, str) else ""
         if name not in self._definitions:
             raise CannotNegateError
@@ -124,11 +135,12 @@ class _Negation:
 
 
 def _as_list(value: Json) -> list[Json]:
+    """Returns the value if it is a list, otherwise an empty list."""
     return value if isinstance(value, list) else []
 
 
 def as_schema(value: Json) -> Schema:
-    """The value as a schema; it was read as one."""
+    """Returns the value as a schema. The reader has already checked that it is one."""
     return value if isinstance(value, bool | dict) else True
 
 
@@ -140,12 +152,12 @@ def build_any_of(parts: Sequence[Schema]) -> Schema:
 
 
 def build_below(kind: str, name: str, value: Json) -> list[Schema]:
-    """Schemas for values of a type with a smaller count."""
+    """Returns schemas that accept values of a type whose count is smaller than the given value."""
     return [{"type": kind, name: value - 1}] if isinstance(value, int) and value > 0 else []
 
 
 def build_above(kind: str, name: str, value: Json) -> list[Schema]:
-    """Schemas for values of a type with a larger count."""
+    """Returns schemas that accept values of a type whose count is larger than the given value."""
     return [{"type": kind, name: value + 1}] if isinstance(value, int) else []
 
 
@@ -178,7 +190,7 @@ def refuse_values(values: list[Json]) -> Schema:
 
 
 def _build_between(numbers: list[float]) -> list[Schema]:
-    """Schemas for the numbers between these."""
+    """Returns schemas for all numbers except the given ones: the numbers below, between and above them."""
     exact = [int(each) if each == each // 1 else each for each in numbers]
     made: list[Schema] = []
     for low, high in zip([None, *exact], [*exact, None], strict=True):
@@ -195,8 +207,9 @@ def build_pattern_of_others(texts: list[str]) -> str:
 
 
 def _build_others(texts: list[str], at: int) -> str:
-    """A pattern for the text from index `at` on, if all these texts share the characters before it, that
-    matches none of them. The texts are few and short, and each level takes one character of them."""
+    """Writes a pattern for the rest of a text from index `at` on, which matches the rest of none of these
+    texts. The texts share all characters before `at`. They are few and short, and each recursion handles one
+    character."""
     if at > MAX_TEXT // 8:
         raise CannotNegateError
     ends = texts[0][at:] == ""

@@ -23,8 +23,8 @@ IN_PLACE = frozenset("anyOf oneOf if dependentSchemas".split())
 
 
 def bound_properties(schema: dict[str, Json]) -> tuple[list[Schema], list[str]]:
-    """Returns schemas that replace unsupported counts of properties, and the keywords that are lost. Changes
-    the schema."""
+    """Replaces counts of properties that the compiler does not support. Changes the schema. Returns schemas
+    that apply additionally, and the keywords that cannot be enforced."""
     required, properties = schema.get("required"), schema.get("properties")
     names = {*(required if isinstance(required, list) else [])}
     optional = [
@@ -65,12 +65,13 @@ def _keep_most(schema: dict[str, Json], required: int, optional: int) -> bool:
 
 
 def _is_closed(schema: Mapping[str, Json]) -> bool:
+    """Whether a schema accepts no properties except the declared ones."""
     return schema.get("additionalProperties") is False and "patternProperties" not in schema
 
 
 def _require_one_of(optional: list[str], schema: Mapping[str, Json]) -> Schema:
-    """Requires one of some properties, or an additional one: each alternative excludes the names of those
-    before it."""
+    """Requires one of the optional properties, or an additional one. Each alternative excludes the names of
+    the alternatives before it."""
     made: list[Schema] = []
     for at, name in enumerate(optional):
         absent: dict[str, Json] = dict.fromkeys(optional[:at], False)
@@ -84,7 +85,7 @@ def _require_one_of(optional: list[str], schema: Mapping[str, Json]) -> Schema:
 
 
 def write_property_names(schema: Mapping[str, Json], names: Schema) -> list[Schema] | None:
-    """Schemas that replace `propertyNames`; None if it cannot be written."""
+    """Returns schemas that replace `propertyNames`; None if the keyword cannot be replaced."""
     if isinstance(names, bool):
         return [] if names else [{"maxProperties": 0}]
     keywords = {name: value for name, value in names.items() if name not in HIDDEN}
@@ -104,13 +105,14 @@ def write_property_names(schema: Mapping[str, Json], names: Schema) -> list[Sche
 
 
 def _build_length_pattern(name: str, value: Json) -> str | None:
+    """Returns the pattern of names that satisfy `minLength` or `maxLength`; None for other keywords."""
     counts = {"minLength": f"{{{value},}}", "maxLength": f"{{0,{value}}}"}
     return f"^[\\s\\S]{counts[name]}$" if name in counts else None
 
 
 def write_dependencies(required: Mapping[str, Json], schemas: Mapping[str, Json]) -> list[Schema]:
-    """Schemas that replace `dependentRequired` and `dependentSchemas`: a property is absent, or its
-    requirements apply."""
+    """Returns schemas that replace `dependentRequired` and `dependentSchemas`. Each allows that the property
+    is absent, or applies what the property requires."""
     made: list[Schema] = []
     for name, names in required.items():
         if names and isinstance(names, list):
@@ -188,8 +190,9 @@ RANGE = re.compile(r"(.)-(.)|(.)")
 
 
 def write_patterns(schema: dict[str, Json]) -> bool:
-    """Writes patterns of names as properties. Returns whether the other patterns can be enforced, for which
-    no name may match two of them. If not, all undeclared names are allowed. Changes the schema."""
+    """Writes patterns of names as properties where they match fixed names. Returns whether the remaining
+    patterns can be enforced. They can if no name matches two of them; otherwise all undeclared names become
+    allowed. Changes the schema."""
     patterns = schema.get("patternProperties")
     if not isinstance(patterns, dict):
         return True
@@ -250,7 +253,7 @@ def _has_alternatives(pattern: str) -> bool:
 
 
 def find_names(pattern: str) -> list[str] | None:
-    """The names that a pattern of a few texts matches: `^(a|b)$`. None for other patterns."""
+    """The names that a pattern of a few texts matches, such as `^(a|b)$`. None for other patterns."""
     whole = NAMES.fullmatch(pattern)
     if whole is None:
         return None
@@ -263,8 +266,8 @@ def find_names(pattern: str) -> list[str] | None:
 
 
 def _extract_names(schema: dict[str, Json], patterns: dict[str, Json]) -> dict[str, Json]:
-    """Removes patterns that match fixed names, and declares these as properties if no other pattern may match
-    them. Returns the other patterns."""
+    """Removes patterns that match fixed names from `patterns`. Declares these names as properties if no other
+    pattern may match them. Returns the other patterns."""
     properties = schema.get("properties")
     held = dict(properties) if isinstance(properties, dict) else {}
     named = {pattern: names for pattern in patterns if (names := find_names(pattern))}

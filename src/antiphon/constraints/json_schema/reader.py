@@ -109,6 +109,8 @@ class _SchemaReader:
         return draft
 
     def _read_one(self, schema: Json, at: Position) -> Schema:
+        """Reads one schema with all schemas in it. Raises InvalidValue if it is not a schema, or if there are
+        too many schemas or levels."""
         self._count += 1
         if self._count > MAX_SCHEMAS or at.depth > self._max_depth:
             raise InvalidValue(
@@ -129,11 +131,13 @@ class _SchemaReader:
         return made.keywords
 
     def _read_list(self, name: str, value: Json, at: Position) -> list[Json]:
+        """Reads a list of schemas. Rejects other values, and an empty list except for `prefixItems`."""
         if not isinstance(value, list) or not (value or name == "prefixItems"):
             self._assertions.reject(name, at, "must be a list of schemas")
         return [self._read_one(each, at.step(name, str(index))) for index, each in enumerate(value)]
 
     def _read_map(self, name: str, value: Json, at: Position) -> dict[str, Json]:
+        """Reads an object whose values are schemas. Rejects other values."""
         if not isinstance(value, dict):
             self._assertions.reject(name, at, "must be an object of schemas")
         return {key: self._read_one(each, at.step(name, key)) for key, each in value.items()}
@@ -143,6 +147,8 @@ class _SchemaReader:
     def _read_reference(
         self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder
     ) -> None:
+        """Reads a reference and adds its target to the definitions. A reference without a target is noted as
+        a relaxation."""
         reference = self._assertions.require_text(name, schema[name], at)
         document = self._document
         match name:
@@ -165,6 +171,7 @@ class _SchemaReader:
             made.add("$ref", f"#/$defs/{self._define(target, at)}")
 
     def _define(self, target: ReferenceTarget, at: Position) -> str:
+        """Returns the name of the definition of a target. The first call queues the target for reading."""
         name = self._names.get(id(target.schema))
         if name is None:
             name = self._names[id(target.schema)] = f"d{len(self._names)}"
@@ -174,12 +181,15 @@ class _SchemaReader:
     # --- schemas in schemas
 
     def _read_schema(self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder) -> None:
+        """Reads a keyword whose value is one schema."""
         made.add(name, self._read_one(schema[name], at.step(name)))
 
     def _read_schemas(self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder) -> None:
+        """Reads a keyword whose value is a list of schemas."""
         made.add(name, self._read_list(name, schema[name], at))
 
     def _read_type(self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder) -> None:
+        """Reads the allowed types. Schemas among the types, as in draft 3, become `anyOf`."""
         value = schema["type"]
         named = value if isinstance(value, list) else [value]
         inner = [each for each in named if isinstance(each, dict)]  # draft 3 allows schemas there
@@ -210,7 +220,7 @@ class _SchemaReader:
     def _read_pattern_properties(
         self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder
     ) -> None:
-        """Reads patterns of property names. If a pattern cannot be enforced, all names are allowed that no
+        """Reads patterns of property names. If a pattern cannot be enforced, all names become allowed that no
         other keyword declares."""
         kept: dict[str, Json] = {}
         for pattern, each in self._read_map("patternProperties", schema["patternProperties"], at).items():
@@ -237,12 +247,13 @@ class _SchemaReader:
     def _read_dependent_schemas(
         self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder
     ) -> None:
+        """Reads the schemas that apply if a property is present."""
         made.add("dependentSchemas", self._read_map(name, schema[name], at))
 
     def _read_dependencies(
         self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder
     ) -> None:
-        """Reads the schemas in a dependency keyword; `AssertionReader` reads its lists of names."""
+        """Reads the schemas in a dependency keyword; the assertion reader reads its lists of names."""
         self._assertions.handlers[name](name, schema, at, made)
         value = schema[name]
         entries = value.items() if isinstance(value, dict) else ()
@@ -250,6 +261,7 @@ class _SchemaReader:
             made.add("dependentSchemas", self._read_map(name, schemas, at))
 
     def _read_extends(self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder) -> None:
+        """Reads draft 3's `extends`, one schema or a list, as `allOf`."""
         value = schema["extends"]
         made.add("allOf", self._read_list("extends", value if isinstance(value, list) else [value], at))
 

@@ -1,7 +1,7 @@
-"""The targets of references in a schema: identifiers, anchors and pointers inside one document, and cycles of
-them.
+"""The targets of references in a schema: identifiers, anchors and pointers inside one document. It also finds
+cycles of references.
 
-References to another document are not fetched.
+References to another document are not followed.
 """
 
 import re
@@ -90,7 +90,7 @@ class SchemaDocument:
         return self._follow(found, fragment)
 
     def find_dynamic(self, reference: str, resource: SchemaResource) -> ReferenceTarget | None:
-        """The target of a dynamic reference, unless another anchor of its name could replace it."""
+        """The target of a dynamic reference. None if another anchor of the same name could replace it."""
         if self._dynamic[reference.partition("#")[2]] > 1:
             return None
         return self.find(reference, resource)
@@ -112,6 +112,7 @@ class SchemaDocument:
     # --- identifiers
 
     def _find_identifiers(self) -> None:
+        """Collects the identifiers and anchors of all schemas in the document."""
         waiting: list[tuple[Json, SchemaResource, int]] = [(self.root.schema, self.root, 0)]
         while waiting:
             schema, around, depth = waiting.pop()
@@ -143,6 +144,7 @@ class SchemaDocument:
         return found if len(found) <= MAX_IDENTIFIER else f"long:{id(schema)}"
 
     def _add_anchors(self, schema: Mapping[str, Json], resource: SchemaResource) -> None:
+        """Adds the anchors that one schema declares."""
         here = ReferenceTarget(schema, resource)
         identifier = schema.get(self._identifier)
         if isinstance(identifier, str) and "#" in identifier and ignores_siblings(self._draft):
@@ -169,8 +171,8 @@ PREFIX = "#/$defs/"
 
 
 def find_cycle(root: Json, definitions: Mapping[str, Json]) -> str | None:
-    """The name of a definition that depends on itself at the same value, or `#` for the root; None if there
-    is none. No value satisfies such a definition."""
+    """Returns the name of a definition that requires itself for the same value, or `#` for the root. No value
+    satisfies such a definition. None if there is no such cycle."""
     graph = {name: set(_list_targets(each)) for name, each in definitions.items()} | {
         "#": set(_list_targets(root))
     }
@@ -194,7 +196,7 @@ def find_cycle(root: Json, definitions: Mapping[str, Json]) -> str | None:
 
 
 def _list_targets(schema: Json) -> Iterator[str]:
-    """The definitions that apply to the same value as the schema."""
+    """The names of the definitions that apply to the same value as the schema."""
     waiting = [schema]
     while waiting:
         each = waiting.pop()

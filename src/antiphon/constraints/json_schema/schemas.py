@@ -66,7 +66,8 @@ def reject_value(keyword: str, place: SchemaPlace, field: str, problem: str) -> 
 
 
 INEXACT = "$inexact"
-"""Marks a schema that is read as more or less than it says, so that no proof relies on it."""
+"""Marks a schema that was read as accepting more or fewer values than its source. No proof relies on such a
+schema."""
 
 PLACE = "$place"
 """The key of a schema's place in its document."""
@@ -109,7 +110,7 @@ class SchemaBuilder:
     keywords: dict[str, Json] = field(default_factory=dict)
 
     def add(self, name: str, value: Json) -> None:
-        """Adds a keyword. If the keyword is already there, both apply."""
+        """Adds a keyword. If the schema already has the keyword, both values apply."""
         if name not in self.keywords:
             self.keywords[name] = value
             return
@@ -120,13 +121,13 @@ class SchemaBuilder:
             self.add("allOf", [{name: value}])
 
     def mark_inexact(self) -> None:
-        """Notes that the schema is read as more or less than it says."""
+        """Notes that the schema accepts more or fewer values than its source."""
         self.keywords[INEXACT] = True
 
 
 MAX_STEPS = 60_000
-"""The most keywords, names and alternatives that proofs, negations and collections may examine. A statement
-that is unproved by then counts as unknown."""
+"""The most keywords, names and alternatives that proofs, negations and collections may examine. If more are
+needed for a proof, its statement counts as unproved."""
 
 
 @dataclass

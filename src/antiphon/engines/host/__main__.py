@@ -1,9 +1,9 @@
 """The engine host: one process with one engine. The supervisor starts it as `python -m
 antiphon.engines.host`.
 
-It loads the configured model and listens once the engine is ready. It ends in one of three ways: at SIGTERM,
-after its calls had a moment to end; at once when its standard input ends, because the supervisor is gone,
-even while native code runs; or by a crash of the engine. It opens no port and receives no caller's
+The host loads the configured model and listens once the engine is ready. At SIGTERM it ends after its calls
+had a moment to end. When its standard input ends, the supervisor is gone, and the host ends at once, even
+while native code runs. A crash of the engine also ends it. It opens no port and receives no caller's
 credential.
 """
 
@@ -28,13 +28,15 @@ from antiphon.processes.ipc import FrameError, bind_private, from_line, remove_s
 from antiphon.telemetry.logs import LOGGER, configure, record, record_loop_failure
 
 DRAIN = 2.0
-"""Seconds that calls have to end after SIGTERM. The HTTP process drains before, so few calls are left."""
+"""Seconds that calls have to end after SIGTERM. The HTTP process ends its requests before, so few calls are
+left."""
 
 ORPHANED = 3
 """Exit status of a host whose supervisor is gone."""
 
 LOST = 4
-"""Exit status of a host whose engine no longer reports its load; a new process gets a new engine."""
+"""Exit status of a host whose engine no longer reports its load. The supervisor starts a new process with a
+new engine."""
 
 
 def main() -> None:
@@ -60,8 +62,8 @@ def main() -> None:
 
 
 def _confine_host(config: HostConfig) -> socket.socket | None:
-    """Gives up rights that the engine does not need. Another user could not bind in the runtime directory, so
-    then the socket is bound first and returned. Raises SettingsError."""
+    """Gives up rights that the engine does not need. If the host becomes another user, which could not bind a
+    socket in the runtime directory, binds the socket before that and returns it. Raises SettingsError."""
     if config.user is None:
         confine()
         return None
@@ -72,7 +74,7 @@ def _confine_host(config: HostConfig) -> socket.socket | None:
 
 
 async def _host(config: HostConfig, status: StatusPipe, sock: socket.socket | None) -> int:
-    """Loads, serves until stopped, and frees the model. Returns the exit status."""
+    """Loads the model, serves calls until stopped, and frees the model. Returns the exit status."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(record_loop_failure)
@@ -106,7 +108,7 @@ async def _host(config: HostConfig, status: StatusPipe, sock: socket.socket | No
 
 
 def _create_engine(factory: str) -> TokenEngine:
-    """Calls `module:attribute` to make the engine."""
+    """Calls the function that `factory` names as `module:attribute`, and returns the engine that it makes."""
     module, _, attribute = factory.partition(":")
     engine: TokenEngine = getattr(importlib.import_module(module), attribute)()
     return engine

@@ -1,5 +1,5 @@
-"""The processes that the supervisor starts: the lifeline, reports and end of each, and the watch that
-restarts it.
+"""The processes that the supervisor starts: the pipes, reports and end of each, and the watch that restarts a
+dead process.
 
 This module does not depend on the child's task.
 """
@@ -23,12 +23,13 @@ from antiphon.telemetry.logs import record
 
 DEATHS = 3
 WINDOW = 60.0
-"""The seconds of the counting window: after too many deaths within it, a child is not restarted."""
+"""The seconds in which deaths are counted together. After too many deaths in this time, a child is not
+restarted."""
 
 SILENCE = 4.0
 MAX_SILENCES = 5
-"""The number of successive silent waits after which a process that reports signs of life counts as stuck. A
-loaded machine delays reports by a second or two."""
+"""The number of successive waits without a report after which a child that reports signs of life counts as
+stuck. A loaded machine delays reports by a second or two."""
 
 LONGEST_LINE = 1024 * 1024
 """The most bytes of one report; an engine's facts take a few thousand."""
@@ -37,7 +38,7 @@ STDERR = 2
 
 
 class Child:
-    """A running process. Read `reports` to its end, then await `wait_for_end`."""
+    """A running process. Consume `read_reports` to its end, then await `wait_for_end`."""
 
     def __init__(self, process: asyncio.subprocess.Process, reader: asyncio.StreamReader) -> None:
         self._process = process
@@ -45,11 +46,12 @@ class Child:
         self.pid = process.pid
 
     async def read_reports(self, silence: float = SILENCE) -> AsyncIterator[Status]:
-        """Yields the child's reports, until it closes its pipe by ending.
+        """Yields the child's reports, until the child ends and so closes its pipe.
 
-        After its first sign of life, a child must continue to report: after MAX_SILENCES waits of `silence`
-        seconds without a report it is stuck, and killed. Several short waits are used, because this process
-        may have been stopped itself: then a single wait would end while reports lie unread.
+        After its first sign of life, a child must continue to report. After MAX_SILENCES waits of `silence`
+        seconds without a report, the child is stuck, and is killed. Several short waits are used because the
+        supervisor may have been stopped itself: a single long wait would then end although unread reports are
+        in the pipe.
         """
         silences, promised = 0, False
         while silences < MAX_SILENCES:
@@ -70,7 +72,7 @@ class Child:
         await self._reader.read()  # the killed process closes the pipe
 
     async def wait_for_end(self) -> str:
-        """Waits for the process to end. Returns how it ended, for people: `status 1`, `signal SIGKILL`."""
+        """Waits for the process to end. Returns a description of its end: `status 1`, or `signal SIGKILL`."""
         code = await self._process.wait()
         return f"status {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
 
@@ -80,7 +82,7 @@ class Child:
             self._process.stdin.write(line)
 
     async def stop(self, deadline: float, number: signal.Signals = signal.SIGTERM) -> None:
-        """Sends the signal, and SIGKILL if the child has not ended after `deadline` seconds."""
+        """Sends the signal. Sends SIGKILL if the child has not ended after `deadline` seconds."""
         kill(self._process, number)
         try:
             async with asyncio.timeout(deadline):
@@ -144,9 +146,9 @@ class DeathCounter:
 
 
 class ChildWatch:
-    """Keeps one child alive. `changed` gets READY with the child's facts, RESTARTING at each death, and
-    FAILED when the child is given up. A `paced` child is never given up; it restarts after a pause
-    instead."""
+    """Keeps one child alive. It calls `changed` with READY and the child's facts, with RESTARTING at each
+    death, and with FAILED when the child will not be started again. A `paced` child is always started again,
+    after a pause."""
 
     def __init__(
         self,
@@ -157,7 +159,7 @@ class ChildWatch:
         paced: bool = False,
     ) -> None:
         self.name = name
-        """The name for people: `the engine of cantor`."""
+        """The child's name in logs and messages: `the engine of cantor`."""
         self._start = start
         self._changed = changed
         self._paced = paced
@@ -167,9 +169,9 @@ class ChildWatch:
         self._deaths = DeathCounter()
 
     async def keep_running(self) -> None:
-        """Starts the child, and restarts it whenever it dies, until stopped or given up.
+        """Starts the child, and restarts it whenever it dies, until it is stopped or has died too often.
 
-        Raises the child's own StartupError, or one about it, if it never became ready.
+        If the child never became ready, raises the child's own StartupError, or a StartupError about its end.
         """
         while not self._stopping.is_set():
             how, error = await self._run_once()
@@ -195,7 +197,8 @@ class ChildWatch:
                 await self._stopping.wait()
 
     async def _run_once(self) -> tuple[str, AntiphonError | None]:
-        """Runs one process from start to end. Returns how it ended, and the error that it reported."""
+        """Runs one process from start to end. Returns a description of its end, and the error that it
+        reported."""
         error: AntiphonError | None = None
         try:
             child = await self._start()
@@ -216,6 +219,7 @@ class ChildWatch:
         return await child.wait_for_end(), error
 
     def _note_ready(self, child: Child, info: EngineInfo | None) -> None:
+        """Reports READY with the child's facts, and logs it if the child was ready before."""
         if self._was_ready:
             record("process_back", process=self.name, pid=child.pid)
         self._was_ready = True
@@ -231,7 +235,8 @@ class ChildWatch:
         self._stopping.set()
 
     async def stop(self, deadline: float, number: signal.Signals = signal.SIGTERM) -> None:
-        """Ends the child for good with a signal, or with SIGKILL after `deadline` seconds."""
+        """Ends the child with a signal, or with SIGKILL after `deadline` seconds. The child is not started
+        again."""
         self.forbid_restart()
         if self._child is not None:
             await self._child.stop(deadline, number)

@@ -1,9 +1,9 @@
 """The gateway's client of an engine in another process: a `TokenEngine` whose every call crosses the socket.
 
-It connects by itself, and again after the host's process died. A lost connection ends calls at once: a
-started sequence gets EngineDied; a queued sequence, and a new call without a connection, get
-EngineUnavailable. The client starts no process and keeps no vocabulary in memory; its users load the table
-once for each `generation`.
+The client connects without being told to, and connects again after the host's process died. A lost connection
+ends calls at once. A sequence that had started gets EngineDied. A queued sequence gets EngineUnavailable, and
+so does a new call without a connection. The client starts no process and keeps no vocabulary in memory; its
+users load the vocabulary once for each `generation`.
 """
 
 import asyncio
@@ -68,17 +68,17 @@ FIRST_PAUSE = 0.02
 """Seconds before the first new attempt to connect; an attempt on a local socket costs microseconds."""
 
 LONGEST_PAUSE = 0.2
-"""The most seconds between later attempts: short compared with the time that a model takes to load."""
+"""The most seconds between later attempts. A model takes much longer to load."""
 
 GREETING_DEADLINE = 5.0
-"""Seconds for the host's Hello. A host listens only once its engine is ready, so only a stopped one takes
+"""Seconds for the host's Hello. A host listens only once its engine is ready, so only a suspended host takes
 this long."""
 
 CALL_DEADLINE = 30.0
-"""Seconds for an answer to a call that makes no token; tokenizing the largest body takes about one."""
+"""Seconds for an answer to a call that makes no token. Tokenizing the largest body takes about one second."""
 
 RETRY_AFTER = 1.0
-"""Retry delay in seconds for callers; a host with a small model is back by then."""
+"""Retry delay in seconds for callers. A host with a small model needs less time to start again."""
 
 R = TypeVar("R", TokensReply, VocabularyReply, InfoReply, DoneReply)
 
@@ -96,18 +96,18 @@ class HostTokenEngine:
         self._adapters: dict[str, str] = {}
         """The path of each added adapter, by digest."""
         self._pending_reloads = PendingReloads(self._reload_adapter)
-        """The adapters that the host refused when it came back."""
+        """The adapters that the host refused after it was restarted."""
         self._numbers = itertools.count(1)
         self._given_up: str | None = None
         self._settled = asyncio.Event()
         self.generation = 0
-        """The number of connections so far. The host's description of its model is valid for one
+        """The number of connections so far. What the host tells about its model is valid for one
         connection."""
 
     # --- standing -------------------------------------------------------------------------------------------
 
     def state(self) -> EngineState:
-        """READY while connected and greeted."""
+        """READY while the connection is open and the host has sent its Hello."""
         if self._given_up is not None:
             return EngineState.FAILED
         if self._channel is not None:
@@ -115,25 +115,25 @@ class HostTokenEngine:
         return EngineState.RESTARTING if self.generation else EngineState.STARTING
 
     def is_pending_reload(self, digest: str) -> bool:
-        """Whether the host came back and refused an adapter that it had before. The client loads it again
-        after pauses; adding it does so at once."""
+        """Whether the restarted host refused an adapter that it had before. The client sends the adapter
+        again after pauses, or at once if the adapter is added again."""
         return digest in self._pending_reloads
 
     def note_adapters(self, paths: Mapping[str, str]) -> None:
-        """Notes the host's adapters, by digest, which any process may have added. The client sends them to a
+        """Notes the host's adapters, by digest. Any process may have added them. The client sends them to a
         restarted host."""
         self._adapters = dict(paths)
         self._pending_reloads.keep(paths.keys())
 
     def give_up(self, message: str) -> None:
-        """Refuses every call from now on with this message, because the host will not come back."""
+        """Refuses every later call with this message, because the host will not be started again."""
         self._given_up = message
         self._settled.set()
         if self._channel is not None:
             self._channel.cut(message)
 
     async def keep_connected(self) -> None:
-        """Connects, and reconnects after each lost connection, until given up or closed."""
+        """Connects, and connects again after each lost connection, until `give_up` or `aclose` is called."""
         pause = FIRST_PAUSE
         while self._given_up is None:
             try:
@@ -146,11 +146,13 @@ class HostTokenEngine:
             await asyncio.sleep(pause)
 
     async def _run_connection(self) -> None:
-        """Runs one connection from greeting to end. Raises OSError, TimeoutError or Incompatible if it cannot
-        connect."""
+        """Runs one connection from the Hello to the end. Raises OSError, TimeoutError or Incompatible if it
+        cannot connect."""
         over = asyncio.Event()
 
         def on_end(reason: str) -> None:
+            """Notes that this connection has ended. If it is the current one, ends every call with an
+            error."""
             over.set()
             if self._channel is channel:
                 self._drop(reason)
@@ -177,6 +179,8 @@ class HostTokenEngine:
             self._reload_adapter(digest)
 
     def _reload_adapter(self, digest: str) -> None:
+        """Sends an adapter to the host again, if the adapter is still known. If that is impossible now, notes
+        the adapter for a later attempt."""
         if (path := self._adapters.get(digest)) is None:
             return
         again = AdapterReload(partial(self.note_refused, digest), partial(self._note_loaded, digest))
@@ -186,16 +190,18 @@ class HostTokenEngine:
             self.note_refused(digest, absent.message)
 
     def note_refused(self, digest: str, reason: str) -> None:
-        """Notes that the host refuses an adapter that it should have; it is sent again after a pause."""
+        """Notes that the host refuses an adapter that it should have. The client sends the adapter again
+        after a pause."""
         if digest in self._adapters and self._pending_reloads.add(digest):
             record("adapter_lost", logging.WARNING, model=self._name, digest=digest, reason=reason)
 
     def _note_loaded(self, digest: str) -> None:
+        """Notes that the host has the adapter again."""
         if self._pending_reloads.discard(digest):
             record("adapter_back", model=self._name, digest=digest)
 
     def _drop(self, reason: str) -> None:
-        """Ends every call with an error that depends on whether its sequence had started."""
+        """Ends every call with an error. The error depends on whether the call's sequence had started."""
         self._channel = None
         if self._given_up is None:
             self._settled.clear()
@@ -207,6 +213,7 @@ class HostTokenEngine:
             call.push(self._build_death(reason) if call.started else self._build_loss(reason))
 
     def _build_absence(self) -> EngineUnavailable:
+        """Builds the error of a call that is made while there is no connection."""
         if self._given_up is not None:
             return EngineUnavailable(self._given_up)
         begins = "is starting again" if self.generation else "is starting"
@@ -215,7 +222,7 @@ class HostTokenEngine:
         )
 
     def _build_loss(self, reason: str) -> EngineUnavailable:
-        """The error of a call that was sent and had not started."""
+        """Builds the error of a call that was sent and had not started when the connection was lost."""
         if self._given_up is not None:
             return self._build_absence()
         return EngineLost(
@@ -225,6 +232,7 @@ class HostTokenEngine:
         )
 
     def _build_death(self, reason: str) -> EngineDied:
+        """Builds the error of a sequence that had started when the connection was lost."""
         return EngineDied(
             f"the engine of {self._name} ended while it was generating this answer; try again",
             retry_after=RETRY_AFTER,
@@ -236,8 +244,8 @@ class HostTokenEngine:
     def _open(
         self, asking: Callable[[int], HostCall], call: PendingCall | None = None, caller: str = ""
     ) -> tuple[int, PendingCall]:
-        """Sends a call. Raises EngineUnavailable, EngineBusy, Overloaded or InvalidValue; then nothing was
-        sent."""
+        """Sends a call and returns its number and its replies. Raises EngineUnavailable, EngineBusy,
+        Overloaded or InvalidValue if nothing was sent."""
         channel = self._channel
         if channel is None or self._given_up is not None:
             raise self._build_absence()
@@ -252,11 +260,13 @@ class HostTokenEngine:
         return number, call
 
     def _close(self, number: int) -> None:
-        """Ends a call early, unless it is over."""
+        """Forgets a call. If the call has not ended, tells the host to cancel it."""
         if self._calls.pop(number, None) is not None and self._channel is not None:
             self._channel.put(CancelCall(number))
 
     def _receive(self, message: ToGateway) -> None:
+        """Passes a reply to its call, and forgets the call after its last reply. Raises FrameError for a
+        second Hello."""
         if isinstance(message, Hello):
             raise FrameError("the host said Hello twice")
         if isinstance(message, StartedReply | ScoresReply | StepsReply | VectorsReply):
@@ -268,6 +278,8 @@ class HostTokenEngine:
             last.push(message)
 
     async def _ask(self, asking: Callable[[int], HostCall], answer: type[R]) -> R:
+        """Sends a call and returns its only reply. Raises the host's error, DeadlineExceeded, or an
+        EngineError for an unexpected reply."""
         number, call = self._open(asking)
         try:
             async with asyncio.timeout(self._call_deadline):
@@ -283,13 +295,14 @@ class HostTokenEngine:
         return reply
 
     def _build_protocol_error(self, reply: Reply) -> EngineError:
+        """Builds the error of a call that got a reply of the wrong type."""
         return EngineError(f"the engine of {self._name} answered out of turn with {type(reply).__name__}")
 
     # --- the seam -------------------------------------------------------------------------------------------
 
     async def load(self, spec: LoadSpec) -> EngineInfo:
-        """Waits for the host, which loads the model that the supervisor configured. Raises LoadError when the
-        host is given up."""
+        """Waits until the host has loaded the model that the supervisor configured. Raises LoadError if the
+        host will not be started again."""
         while self._channel is None:
             await self._settled.wait()
             if self._given_up is not None:
@@ -362,6 +375,7 @@ class HostTokenEngine:
 
 
 def _build_add_adapter(number: int, digest: str, path: str) -> HostCall:
+    """Builds the call that adds an adapter, with the call number as the first argument."""
     return AddAdapterCall(number, digest, path)
 
 

@@ -27,7 +27,7 @@ OPEN_FILES = 512
 """Descriptors: a model in a hundred parts, some devices, and the sockets need half of them."""
 
 FIRST_TO_GO = 500
-"""Added to a host's out-of-memory score, in thousandths of the memory."""
+"""The number that is added to a host's out-of-memory score, in thousandths of the memory."""
 
 OOM_SCORE = Path("/proc/self/oom_score_adj")
 PR_SET_NO_NEW_PRIVS = 38
@@ -48,9 +48,9 @@ def confine(user: str | None = None, needed: Iterable[str | os.PathLike[str]] = 
 
 
 def find_other_user(name: str) -> "struct_passwd | None":
-    """The user whose rights this process must take; None if it has them already.
+    """Finds the user whose rights this process must take. None if the process already has these rights.
 
-    Raises SettingsError if there is no such user, or if this process may not become it.
+    Raises SettingsError if there is no such user, or if this process is not allowed to become that user.
     """
     import pwd
 
@@ -85,6 +85,7 @@ def _become_user(entry: "struct_passwd") -> None:
 
 
 def _require_readable(name: str, needed: Iterable[str | os.PathLike[str]]) -> None:
+    """Raises SettingsError if this process cannot read one of the needed paths."""
     for path in needed:
         if not os.access(path, os.R_OK):
             raise SettingsError(
@@ -101,8 +102,8 @@ def _lower_limit(kind: int, most: int) -> None:
 
 
 def _be_first_to_go() -> None:
-    """Raises the process's out-of-memory score, which every user may do. Systems without such a score are
-    ignored."""
+    """Raises the process's out-of-memory score, which every user may do. Does nothing on systems without such
+    a score."""
     with suppress(OSError, ValueError):
         if int(OOM_SCORE.read_text("ascii")) < FIRST_TO_GO:
             OOM_SCORE.write_text(str(FIRST_TO_GO), "ascii")

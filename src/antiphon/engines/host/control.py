@@ -28,7 +28,7 @@ from antiphon.processes.ipc import to_line
 STDIN = 0
 
 PULSE = 2.0
-"""Seconds between two signs of life: they cost some milliseconds of CPU an hour."""
+"""Seconds between two signs of life. They cost some milliseconds of CPU an hour."""
 
 CHUNK = 65536
 
@@ -49,7 +49,7 @@ class HostConfig:
     log_level: str = "info"
     log_format: Literal["text", "json"] = "text"
     user: str | None = None
-    """The user whose rights it takes; None keeps the supervisor's."""
+    """The user whose rights the host takes; None keeps the supervisor's rights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class CoordinatorConfig:
 
 @dataclass(frozen=True, slots=True)
 class EngineNews:
-    """The state of one engine host, as the supervisor sees it."""
+    """The state of one engine host, as the supervisor knows it."""
 
     engine: str
     """The model's name."""
@@ -86,13 +86,13 @@ class EngineNews:
 
 
 class ChildState(StrEnum):
-    """The state of a child, as it reports it."""
+    """The state of a child, as the child reports it."""
 
     LOADING = "loading"
     READY = "ready"
     ALIVE = "alive"
-    """Nothing new: its event loop still runs. After its first such report, a child repeats it every PULSE
-    seconds."""
+    """The child's event loop still runs, and nothing else is new. After its first such report, a child
+    repeats it every PULSE seconds."""
     FAILED = "failed"
     """The child cannot do its work, and ends."""
 
@@ -109,7 +109,7 @@ class Status:
 
 
 class StatusPipe:
-    """The child's end of its status pipe. It ignores a lost supervisor."""
+    """The child's end of its status pipe. Reports are dropped if the supervisor is gone."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -122,16 +122,16 @@ class StatusPipe:
         self._write(Status(ChildState.READY, info and replace(info, chat_template=None)))
 
     def report_alive(self) -> None:
-        """Reports a sign of life. Writes nothing if the pipe is full, because a supervisor that does not read
-        must not block this process."""
+        """Reports a sign of life. If the pipe is full, it writes nothing, because a supervisor that does not
+        read must not block this process."""
         if select.select([], [self._fd], [], 0)[1]:
             self._write(Status(ChildState.ALIVE))
 
     async def report_alive_until(
         self, until: asyncio.Event, check: Callable[[], Awaitable[object]] | None = None
     ) -> None:
-        """Reports signs of life at intervals until the event is set. Calls `check` before each, and raises
-        its error."""
+        """Reports signs of life at intervals until the event is set. Calls `check` before each report, and
+        raises the error of `check`."""
         while not until.is_set():
             if check is not None:
                 await check()
@@ -144,6 +144,7 @@ class StatusPipe:
         self._write(Status(ChildState.FAILED, error=ErrorReport.from_error(error)))
 
     def _write(self, status: Status) -> None:
+        """Writes one report completely. Does nothing more if the supervisor is gone."""
         line = to_line(status)
         with suppress(OSError):
             while line:
@@ -164,7 +165,8 @@ class Lifeline:
         return line
 
     def watch(self, on_line: Callable[[bytes], None], on_end: Callable[[], None]) -> None:
-        """Calls `on_line` with each further line and `on_end` at the end, in a daemon thread.
+        """Starts a daemon thread that calls `on_line` with each further line, and `on_end` when standard
+        input ends.
 
         The thread blocks in a read, so it notices the end even while the rest of the process runs native
         code.

@@ -1,6 +1,6 @@
 """The messages between the gateway and an engine host. `ipc.frames` encodes them.
 
-The seam's own dataclasses are sent as they are; one frame carries all events of a decode step.
+The dataclasses of `engines.base` are sent unchanged. One frame carries all events of a decode step.
 """
 
 import msgspec

@@ -41,7 +41,7 @@ class PendingCall:
 
 
 class AdapterReload(PendingCall):
-    """A call that sends an adapter to a restarted host again. Its reply is only noted, not awaited."""
+    """A call that sends an adapter to a restarted host again. No caller waits for its reply."""
 
     __slots__ = ("_on_loaded", "_on_refused")
 
@@ -51,7 +51,8 @@ class AdapterReload(PendingCall):
         self._on_loaded = on_loaded
 
     def push(self, reply: Reply | AntiphonError) -> None:
-        """Notes the host's reply. After a lost connection all adapters are sent again."""
+        """Passes the host's reply to one of the two callbacks. Ignores a lost connection, because the next
+        host gets all adapters."""
         match reply:
             case ErrorReply():
                 self._on_refused(reply.value.message)
@@ -65,12 +66,12 @@ MAX_UNSENT = 32 * 1024 * 1024
 """Unsent bytes above which new calls are refused; one caller may use at most half of them."""
 
 RETRY_AFTER = 1.0
-"""Retry delay in seconds for refused callers; a live host reads its messages by then."""
+"""Retry delay in seconds for refused callers. A running host reads its messages in less time."""
 
 
 def require_room(name: str, waiting: int, callers: int, size: int) -> None:
-    """Raises Overloaded if this message makes one caller's unsent bytes exceed its share, and EngineBusy if
-    others' bytes leave no room. If nothing is unsent, any size is accepted."""
+    """Raises Overloaded if this message makes one caller's unsent bytes exceed its share. Raises EngineBusy
+    if the unsent bytes of all callers leave no room. If nothing is unsent, accepts any size."""
     if not waiting:
         return
     left = MAX_UNSENT - waiting - size
@@ -90,12 +91,12 @@ attempt costs one look at the disk."""
 
 
 class PendingReloads:
-    """Adapters that a host could not load again, and the time of each next attempt. It sends nothing itself
-    and holds no paths. It belongs to one event loop."""
+    """Adapters that a host could not load again, and the time of the next attempt. This object sends nothing
+    itself and stores no paths. It belongs to one event loop."""
 
     def __init__(self, give: Callable[[str], None], first: float = FIRST_PAUSE) -> None:
-        """`give` sends the host the adapter of a digest again; its reply is reported here. `first`: seconds
-        before the first attempt; each later pause is twice as long."""
+        """`give` sends the adapter of a digest to the host again. `first`: seconds before the first attempt;
+        each later pause is twice as long."""
         self._give = give
         self._first = first
         self._pause = first
@@ -106,7 +107,7 @@ class PendingReloads:
         return digest in self._digests
 
     def add(self, digest: str) -> bool:
-        """Adds a refused adapter. Returns whether it is new."""
+        """Adds a refused adapter. Returns whether the adapter is new here."""
         is_new = digest not in self._digests
         self._digests.add(digest)
         if self._timer is None:
@@ -126,7 +127,7 @@ class PendingReloads:
             self.clear()
 
     def clear(self) -> None:
-        """Drops all adapters after the host is lost; the next host gets all of them."""
+        """Drops all adapters after the connection is lost, because the next host gets all adapters."""
         self._digests.clear()
         self._pause = self._first
         if self._timer is not None:
@@ -134,10 +135,12 @@ class PendingReloads:
             self._timer = None
 
     def _schedule(self) -> None:
+        """Schedules the next attempt after the current pause, and doubles the pause up to LONGEST_PAUSE."""
         self._timer = asyncio.get_running_loop().call_later(self._pause, self._reload_all)
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
     def _reload_all(self) -> None:
+        """Sends all pending adapters again, and schedules the attempt after this one."""
         self._schedule()
         for digest in tuple(self._digests):
             self._give(digest)

@@ -1,8 +1,8 @@
 """The short directory that contains the sockets of one running server.
 
-The supervisor owns it and keeps a lock in it for as long as it lives. Any process that finds the lock free
-may remove the directory: the last child to leave after the supervisor was killed, or the next supervisor at
-its start.
+The supervisor owns the directory and keeps a lock in it while the supervisor lives. Any process that can take
+the lock may remove the directory: the last child that ends after the supervisor was killed, or the next
+supervisor at its start.
 """
 
 import fcntl
@@ -57,8 +57,8 @@ def build_socket_path(runtime: Path, index: int) -> str:
 
 
 def build_coordinator_path(runtime: Path) -> str:
-    """The path of the coordinator's socket. Its name differs from other sockets, because the directory may be
-    removed while it exists."""
+    """The path of the coordinator's socket. Its name differs from the names of other sockets, because other
+    processes may remove the directory while this socket exists."""
     return str(runtime / "coordinator")
 
 
@@ -71,8 +71,8 @@ def remove_stale_directories(base: Path) -> None:
 
 
 def leave_directory(runtime: Path) -> None:
-    """Called by a child whose supervisor is gone, after it removed its own socket. The last child removes the
-    directory."""
+    """Removes the directory if no socket is left in it. A child whose supervisor is gone calls this after the
+    child removed its own socket."""
     with suppress(OSError):
         _remove(runtime, whole=False, patience=PATIENCE)
 
@@ -90,8 +90,8 @@ def find_usable_base(places: Sequence[str]) -> Path:
 
 
 def _create(path: Path) -> int:
-    """Makes the directory and locks it before it gets its final name, so that no cleanup finds it unlocked.
-    Returns the lock."""
+    """Makes the directory and locks it before it gets its final name, so that no cleanup finds an unlocked
+    directory. Returns the descriptor of the lock."""
     nascent = path.with_name(f".{path.name}")
     nascent.mkdir(mode=0o700)
     lock = os.open(nascent / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
@@ -101,8 +101,8 @@ def _create(path: Path) -> int:
 
 
 def _remove(path: Path, *, whole: bool, patience: float) -> None:
-    """Removes a directory if its lock becomes free within `patience` seconds. Unless `whole` is set, it does
-    so only if no socket is left."""
+    """Removes a directory if its lock becomes free within `patience` seconds. Unless `whole` is set, removes
+    it only if no socket is left in it."""
     lock = os.open(path / LOCK, os.O_RDWR | os.O_NOFOLLOW)
     try:
         if _acquire_lock(lock, patience) and (whole or not any(path.glob("*.sock"))):

@@ -29,7 +29,7 @@ class PromptSpan:
 
     @property
     def gives_logits(self) -> bool:
-        """Whether the span includes the sequence's last token, so that a token can be drawn."""
+        """Whether the span includes the sequence's last token, so that its row gives logits for a draw."""
         return self.stop == len(self.sequence.tokens)
 
 

@@ -65,8 +65,8 @@ class LoadCounters:
             self.by_adapter[adapter] += tokens
 
     def build_load(self, scheduler: Scheduler, arriving: int) -> Load:
-        """Builds the load. Each counter is true at some moment of the running step; `arriving` counts
-        sequences that are about to be queued."""
+        """Builds the load. The counters are read one after another while a step may run. `arriving` is the
+        number of sequences that are about to be queued."""
         cells, tally = scheduler.layout, scheduler.tally
         running = scheduler.running
         return Load(
@@ -91,6 +91,7 @@ class LoadCounters:
         )
 
     def _list_adapter_loads(self, scheduler: Scheduler) -> list[AdapterLoad]:
+        """Lists the load of each adapter that has ever decoded a token or has a sequence now."""
         running = Counter(sequence.request.adapter for sequence in scheduler.list_running())
         queued = Counter(sequence.request.adapter for sequence in scheduler.waiting.list_waiting())
         used = {*running, *queued, *tuple(self.by_adapter)}
@@ -104,14 +105,14 @@ class LoadCounters:
 Delivery = tuple[SequenceStream, TokenEvent | StreamEnd]
 
 MIN_MEASURED_ROWS = 16
-"""The fewest rows of a call whose time measures the speed of prefill."""
+"""The fewest rows of a call whose time is used to measure the speed of prefill."""
 PACE_MEMORY = 0.8
-"""The weight of earlier measurements in that speed."""
+"""The weight of earlier measurements when the speed of prefill is measured again."""
 
 
 class DecodeLoop:
-    """Decodes sequences. `run` is the thread's function. Only that thread uses members whose docs do not say
-    otherwise."""
+    """Decodes sequences. `run` is the thread's function. Only the decode thread may use this class, except
+    the members whose docs name other threads."""
 
     def __init__(
         self,
@@ -137,12 +138,13 @@ class DecodeLoop:
         self._guiding = GuidedSequences()
         self.adapters = context.adapters
         self.adapter_refs = AdapterRefs(self.adapters, self._drop_adapter_prefixes)
-        """The decode thread owns it; other threads reach it through the inbox."""
+        """The sequences of each adapter. The decode thread owns this object; other threads send it commands
+        through the inbox."""
         self._submitted = 0
         self._added = 0
         self._aborted: frozenset[TokenSequence] = frozenset()
-        """Sequences whose rows the last decode lost to an abort. While one of them is left, the next decode
-        is not aborted, so repeated cancellations cannot stall the others."""
+        """Sequences whose rows were lost when the last decode was aborted. While one of these sequences is
+        left, the next decode is not aborted, so repeated cancellations cannot stall the other sequences."""
         self._stopping = False
         self._cleanings = 0
         """How often the whole cache was overwritten."""
@@ -152,21 +154,23 @@ class DecodeLoop:
     # --- from any thread
 
     def submit(self, stream: SequenceStream) -> None:
-        """Queues the stream's sequence. Raises EngineUnavailable when the thread has ended."""
+        """Queues the stream's sequence. Any thread may call it. Raises EngineUnavailable when the decode
+        thread has ended."""
         self._submitted += 1
         self.inbox.put(partial(self._add_stream, stream))
 
     def close(self, stream: SequenceStream) -> None:
-        """Ends the stream's sequence in any phase; its `StreamEnd` follows when that is done."""
+        """Ends the stream's sequence in any phase. A `StreamEnd` follows when the sequence has ended. Any
+        thread may call it."""
         self.inbox.put_and_abort(partial(self._close_stream, stream), stream.sequence)
 
     def stop(self) -> None:
-        """Ends every sequence, then the thread."""
+        """Ends every sequence, then the decode thread. Any thread may call it."""
         self.inbox.put_and_abort(self._stop)
 
     def measure_load(self) -> Load:
-        """The current counters, each true at some moment of the running step. Raises EngineUnavailable when
-        the thread has ended."""
+        """Returns the current counters, which are read one after another while a step may run. Any thread may
+        call it. Raises EngineUnavailable when the decode thread has ended."""
         if self.inbox.is_closed:
             raise EngineUnavailable("the engine has stopped; try again soon")
         return self._meters.build_load(self._scheduler, self._submitted - self._added)
@@ -174,7 +178,8 @@ class DecodeLoop:
     # --- the thread
 
     def run(self) -> None:
-        """Works until stopped. An internal failure ends every sequence with an error, and the thread."""
+        """Works until it is stopped. An internal failure ends every sequence with an error, and ends the
+        thread."""
         try:
             while not self._stopping:
                 self._run_commands()
@@ -189,7 +194,8 @@ class DecodeLoop:
         self._deliver_events()
 
     def _run_commands(self) -> None:
-        """Carries out the commands of other threads. It waits for one if there is nothing to compute."""
+        """Carries out the commands of other threads. If there is nothing to compute, it waits for a
+        command."""
         if not self._streams:
             apply_changes(self._context, self._scheduler.take_changes())
             self._deliver_events()
@@ -198,7 +204,7 @@ class DecodeLoop:
             command()
 
     def _add_stream(self, stream: SequenceStream) -> None:
-        """Queues a sequence, or reports its refusal."""
+        """Queues a sequence. If the sequence is refused, reports the error to its stream."""
         self._added += 1
         adapter = stream.sequence.request.adapter
         refusal = self.adapter_refs.find_refusal(adapter) or self._scheduler.add(
@@ -211,10 +217,12 @@ class DecodeLoop:
         self._streams[stream.sequence] = stream
 
     def _close_stream(self, stream: SequenceStream) -> None:
+        """Ends the sequence of a stream, unless it has already ended."""
         if stream.sequence in self._streams:
             self._release_sequence(stream.sequence, StreamEnd())
 
     def _stop(self) -> None:
+        """Makes the thread end after the current step."""
         self._stopping = True
 
     def _end_all(self) -> None:
@@ -289,7 +297,7 @@ class DecodeLoop:
         self._deliver_events()
 
     def _run_call(self, call: DecodeCall) -> bool:
-        """Carries out one call. Returns whether it was computed and the cache that it relies on is still
+        """Carries out one call. Returns whether the call was computed and the cache that it uses is still
         valid."""
         if not self._use_adapter(call.adapter):
             return False
@@ -310,7 +318,8 @@ class DecodeLoop:
         return status == DecodeStatus.DONE and cleanings == self._cleanings
 
     def _use_adapter(self, adapter: str | None) -> bool:
-        """Activates an adapter in the library; if that fails, ends the sequences that use it."""
+        """Activates an adapter in the library. If that fails, ends the sequences that use the adapter.
+        Returns whether it succeeded."""
         try:
             self.adapters.use(adapter)
         except EngineError as error:
@@ -327,7 +336,7 @@ class DecodeLoop:
 
     def _decode(self, rows: int, call: DecodeCall) -> int:
         """Computes the batch. A cancellation may abort it, unless its adapter is untested or the previous
-        decode was aborted."""
+        decode was aborted. Returns the library's status."""
         spared = any(victim.phase is not SequencePhase.OVER for victim in self._aborted)
         trusted = call.adapter is None or self.adapter_refs.is_proved(call.adapter)
         abortable = call.list_abortable() if trusted and not spared else frozenset()
@@ -350,7 +359,7 @@ class DecodeLoop:
     def _advance(self, call: DecodeCall, now: float) -> None:
         """Notes the computed tokens, draws a token for each output row, and sends scores of prompts."""
         owners = list(call.rows)
-        """The sequence of each output row; rows of scores follow."""
+        """The sequence of each output row. The rows of scored prompts come after these rows."""
         for place, sequence in enumerate(call.rows):
             if sequence is None:
                 self._context.remove(call.ids[place], call.positions[place])
@@ -428,7 +437,8 @@ class DecodeLoop:
             self._clear_cache()
 
     def _check_adapter_output(self, adapter: str, logits: Logits) -> bool:
-        """Whether a call with an adapter gave finite numbers. If not, ends the sequences that use it."""
+        """Returns whether a call with an adapter gave finite numbers. If not, bans the adapter and ends the
+        sequences that use it."""
         sound = bool(np.isfinite(logits.max(axis=1)).all())
         if not self.adapter_refs.record_result(adapter, sound):
             self._end_sequences_with(adapter, NO_NUMBERS)

@@ -1,10 +1,9 @@
 """Embedding models: loading one, and the thread that makes vectors of texts.
 
-The file tells whether a model makes tokens or vectors. Loading blocks, and runs on that thread.
-
-A text is computed in one step and nothing of it stays. So there is no cache to share and no row to draw from.
-Scheduling consists of turns: a step takes one text of each actor in turn, and of one actor one text of each
-request. Neither many texts nor long ones keep others waiting for more than a step.
+The file tells whether a model makes tokens or vectors. Loading blocks, and runs on that thread. A text is
+computed in one step, and nothing is kept of it. So there is no cache to share and no row to draw from.
+Scheduling consists of turns: a step takes one text of each actor in turn, and of each actor one text of each
+request. So many texts or long texts of one actor delay the other actors by one step at most.
 """
 
 import time
@@ -51,7 +50,8 @@ Rows = NDArray[np.float32]
 
 
 class EmbeddingStream(EventMailbox[EmbeddingEvent]):
-    """One request: its texts and their progress. The embedding thread owns all of it except the mailbox."""
+    """One request: its texts and their progress. The embedding thread owns everything in it except the
+    mailbox."""
 
     __slots__ = ("actor", "is_over", "sent", "taken", "texts")
     priority = 0
@@ -78,8 +78,8 @@ class EmbeddingContext(AbortableContext, Protocol):
 
 
 class EmbeddingLoop:
-    """Computes vectors. `run` is the thread's function. Only that thread uses members whose docs do not say
-    otherwise."""
+    """Computes vectors. `run` is the thread's function. Only the embedding thread may use this class, except
+    the members whose docs name other threads."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class EmbeddingLoop:
         post: Callable[[list[Delivery]], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`policy.budget` is the most tokens of one step; a single text may have more."""
+        """`policy.budget` is the most tokens of one step, unless a single text has more."""
         self._context = context
         self._policy = policy
         self._post = post
@@ -97,7 +97,7 @@ class EmbeddingLoop:
         self._outbox: list[Delivery] = []
         self._queue: FairQueue[EmbeddingStream] = FairQueue(policy)
         self._active: dict[EmbeddingStream, None] = {}
-        """All requests that have not ended."""
+        """The requests that have not ended."""
         self._submitted = self._added = 0
         self._stopping = False
         self._running = self._tokens = self._steps = self._admitted = 0
@@ -106,21 +106,23 @@ class EmbeddingLoop:
     # --- from any thread
 
     def submit(self, answer: EmbeddingStream) -> None:
-        """Queues the request. Raises EngineUnavailable when the thread has ended."""
+        """Queues the request. Any thread may call it. Raises EngineUnavailable when the embedding thread has
+        ended."""
         self._submitted += 1
         self._inbox.put(partial(self._add_stream, answer))
 
     def close(self, answer: EmbeddingStream) -> None:
-        """Ends the request in any state; its `StreamEnd` follows when that is done."""
+        """Ends the request in any state. A `StreamEnd` follows when the request has ended. Any thread may
+        call it."""
         self._inbox.put_and_abort(partial(self._end, answer, StreamEnd()), answer)
 
     def stop(self) -> None:
-        """Ends every request, then the thread."""
+        """Ends every request, then the embedding thread. Any thread may call it."""
         self._inbox.put_and_abort(self._stop)
 
     def measure_load(self) -> Load:
-        """The current counters, each true at some moment of the running step; sequences are texts. Raises
-        EngineUnavailable when the thread has ended."""
+        """Returns the current counters, which are read one after another while a step may run. Sequences are
+        texts. Any thread may call it. Raises EngineUnavailable when the embedding thread has ended."""
         if self._inbox.is_closed:
             raise EngineUnavailable("the engine has stopped; try again soon")
         running = self._running
@@ -139,7 +141,8 @@ class EmbeddingLoop:
     # --- the thread
 
     def run(self) -> None:
-        """Works until stopped. An internal failure ends every request with an error, and the thread."""
+        """Works until it is stopped. An internal failure ends every request with an error, and ends the
+        thread."""
         try:
             while not self._stopping:
                 self._run_commands()
@@ -156,7 +159,8 @@ class EmbeddingLoop:
         self._deliver_events()
 
     def _run_commands(self) -> None:
-        """Carries out the commands of other threads. It waits for one if there is nothing to compute."""
+        """Carries out the commands of other threads. If there is nothing to compute, it waits for a
+        command."""
         if not self._queue:
             self._deliver_events()
             self._inbox.wait()()
@@ -164,7 +168,7 @@ class EmbeddingLoop:
             command()
 
     def _add_stream(self, answer: EmbeddingStream) -> None:
-        """Queues a request, or reports its refusal."""
+        """Queues a request. If the request is refused, reports the error to its stream."""
         self._added += 1
         refusal = self._queue.find_refusal(answer, self._clock(), 0 if self._queue else 1)
         if refusal is not None:
@@ -174,6 +178,7 @@ class EmbeddingLoop:
         self._active[answer] = None
 
     def _stop(self) -> None:
+        """Makes the thread end after the current step."""
         self._stopping = True
 
     def _end(self, answer: EmbeddingStream, end: StreamEnd) -> None:
@@ -190,6 +195,8 @@ class EmbeddingLoop:
     # --- one step
 
     def _run_step(self) -> None:
+        """Computes the next batch and sends its vectors. If a batch of several texts fails, computes each
+        text alone."""
         batch = self._select_batch()
         if not batch:
             return
@@ -220,8 +227,8 @@ class EmbeddingLoop:
             self._end(answer, StreamEnd(failure))
 
     def _select_batch(self) -> list[tuple[EmbeddingStream, "array[int]"]]:
-        """Selects the texts of the next step, each with its request. The first is taken even if it is longer
-        than a step; a text that does not fit beside others is the first of the next step."""
+        """Selects the texts of the next step, each with its request. The first text is taken even if it is
+        longer than a step. If a text does not fit beside the others, the next step begins with it."""
         batch: list[tuple[EmbeddingStream, array[int]]] = []
         room, most = self._policy.budget, 1 if self._policy.exact else self._policy.sequences
         while len(batch) < most and (answer := next(self._queue.turns(), None)) is not None:
@@ -249,10 +256,11 @@ class EmbeddingLoop:
         self._deliver_events()
 
     def _compute(self, batch: list[tuple[EmbeddingStream, "array[int]"]]) -> tuple[int, Rows]:
-        """Computes the vectors of a batch; a lone request can abort it."""
+        """Computes the vectors of a batch. If the batch has only one request, closing the request aborts the
+        computation."""
         texts, answers = [text for _, text in batch], frozenset(answer for answer, _ in batch)
-        # A step of several requests is short and serves the others too, so only the end of a lone request
-        # aborts it.
+        # A step of several requests is short and serves the other requests too. So a request can abort the
+        # step only if it is alone.
         lone: frozenset[object] = answers if len(answers) == 1 else frozenset()
         self._running = len(batch)
         try:
@@ -281,21 +289,22 @@ class EmbeddingLoop:
                 self._end(answer, StreamEnd())
 
     def _deliver_events(self) -> None:
+        """Delivers all pending events in one call."""
         if self._outbox:
             self._post(self._outbox)
             self._outbox = []
 
 
 STEP_ROWS = 256
-"""The most tokens of several texts that one step computes. More gain no speed on a processor, and others wait
-for the step."""
+"""The most tokens of several texts that one step computes. More tokens are no faster on a processor, and
+other requests wait for the step."""
 
 LONGEST_DEFAULT = 8192
 """The most tokens of one text if no setting says otherwise."""
 
 LOGITS_BYTES = 128 * 1024 * 1024
-"""Bytes for the library's rows of logits. It keeps one as wide as the vocabulary for each row of a step,
-though no code reads it. So a large vocabulary makes steps smaller."""
+"""Bytes for the library's rows of logits. For each row of a step, the library keeps one row of logits as wide
+as the vocabulary, though no code reads it. So a large vocabulary makes steps smaller."""
 
 FEWEST_ROWS = 64
 
@@ -329,8 +338,8 @@ def load_any(spec: LoadSpec) -> LoadedGenerator | LoadedEmbedder:
 
 
 def find_pooling(model: NativeModel, name: str) -> Pooling | None:
-    """The pooling of an embedding model; None for a model that generates tokens. Raises LoadError if the
-    model cannot be served."""
+    """The pooling of an embedding model. None if the model generates tokens. Raises LoadError if the model
+    cannot be served."""
     said = int(read_attribute(model, "pooling_type") or UNPOOLED)
     if said == UNPOOLED:
         if is_causal(model):
@@ -352,7 +361,7 @@ def is_causal(model: NativeModel) -> bool:
 
 
 def read_attribute(model: NativeModel, key: str) -> str | None:
-    """Reads a value of the file under its architecture's name."""
+    """Reads a value of the model file. The key in the file begins with the name of the architecture."""
     return model.get_metadata(f"{model.get_metadata('general.architecture') or ''}.{key}")
 
 
@@ -388,7 +397,8 @@ def load_embedder(spec: LoadSpec, model: NativeModel, pooling: Pooling, origin: 
 
 
 def choose_text_length(spec: LoadSpec, model: NativeModel) -> int:
-    """The most tokens of one text. Raises LoadError."""
+    """Chooses the most tokens of one text. Raises LoadError if the setting exceeds what the model can
+    take."""
     trained = model.get_trained_context()
     asked = spec.context_length or min(trained, LONGEST_DEFAULT)
     if not 1 <= asked <= trained:

@@ -1,6 +1,6 @@
-"""The embedded engine: llama.cpp behind the token engine's seam.
+"""The embedded engine: llama.cpp as a `TokenEngine`.
 
-This side runs on the event loop. It refuses impossible requests, hands sequences to the decode thread and
+This module runs on the event loop. It refuses impossible requests, passes sequences to the decode thread and
 yields their events. Tokenizing has threads of its own, so it never waits for a decode.
 """
 
@@ -39,12 +39,12 @@ from antiphon.engines.sampling import Sampler, SamplingState
 from antiphon.errors import ContextLengthExceeded, EngineUnavailable, InvalidValue, UnsupportedParameter
 
 TOKENIZER_STACK = 64 * 1024 * 1024
-"""Bytes of stack of a tokenizing thread: some of llama.cpp's pre-tokenizers recurse with the length of a
-text. Only the used part takes memory."""
+"""Bytes of stack of a tokenizing thread. Some of llama.cpp's pre-tokenizers recurse, the deeper the longer a
+text is. Only the used part of the stack takes memory."""
 
 
 LONG_TEXT = 8192
-"""Characters above which a text goes to the second tokenizing thread: some texts take seconds for a
+"""Texts with more characters go to the second tokenizing thread, because some texts take seconds for a
 megabyte."""
 
 Result = TypeVar("Result")
@@ -64,7 +64,7 @@ def use_deep_stack() -> Iterator[None]:
 
 
 class LlamaTokenEngine:
-    """One model. Call `load` first, once; then call everything else from the same event loop."""
+    """One model. Call `load` first and only once. Make every other call from the same event loop."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -79,7 +79,8 @@ class LlamaTokenEngine:
         self._long_texts = ThreadPoolExecutor(max_workers=1, thread_name_prefix="antiphon-long-texts")
 
     async def load(self, spec: LoadSpec) -> EngineInfo:
-        """Loads on the decode thread, which then waits for sequences or texts. Raises a StartupError."""
+        """Loads the model on the decode thread, which then waits for sequences or texts. Raises a
+        StartupError."""
         ready: Future[tuple[LoadedModel, WorkLoop]] = Future()
         loop = asyncio.get_running_loop()
         self._thread = threading.Thread(
@@ -96,8 +97,8 @@ class LlamaTokenEngine:
     def _run_decode_thread(
         self, spec: LoadSpec, ready: Future[tuple[LoadedModel, WorkLoop]], loop: asyncio.AbstractEventLoop
     ) -> None:
-        """Loads, works until stopped, then frees the model. No other thread touches the context's native
-        objects."""
+        """Loads the model, works until stopped, then frees the model. No other thread uses the context's
+        native objects."""
         try:
             loaded = load_any(spec)
         except BaseException as error:  # noqa: BLE001 - handed to whoever called load
@@ -119,8 +120,8 @@ class LlamaTokenEngine:
         loaded.close()
 
     async def generate(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
-        """Runs one sequence. Closing the generator ends the sequence, and returns when all its resources are
-        free."""
+        """Runs one sequence. Closing the generator ends the sequence, and returns when all resources of the
+        sequence are free."""
         sequence = self._build_sequence(request)
         if request.adapter is not None:
             await self._adapters.prepare(request.adapter)
@@ -138,8 +139,8 @@ class LlamaTokenEngine:
                 await stream.end()
 
     async def embed(self, request: EmbedRequest) -> AsyncGenerator[SequenceStarted | Vectors, None]:
-        """Makes vectors. Closing the generator ends the request, and returns when all its resources are
-        free."""
+        """Makes vectors. Closing the generator ends the request, and returns when all resources of the
+        request are free."""
         worker = self._get_embedding_loop()
         self._require_texts(request)
         answer = EmbeddingStream(request, self._clock())
@@ -153,7 +154,7 @@ class LlamaTokenEngine:
                 await answer.end()
 
     async def check(self, constraint: Constraint) -> None:
-        """Raises the error that says why the engine cannot follow a constraint."""
+        """Raises an error with the reason if the engine cannot follow a constraint."""
         await self._get_constraints().check(constraint)
 
     async def add_adapter(self, digest: str, path: str) -> None:
@@ -165,7 +166,7 @@ class LlamaTokenEngine:
         await self._adapters.remove(digest)
 
     async def tokenize(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:
-        """The token ids of the joined pieces. Short texts do not wait for long ones."""
+        """Returns the token ids of the joined pieces. Short texts do not wait for long ones."""
         is_long = sum(len(piece.text) for piece in pieces) > LONG_TEXT
         threads = self._long_texts if is_long else self._texts
         return await self._run_on_tokenizer_thread(
@@ -197,7 +198,8 @@ class LlamaTokenEngine:
     # --- what a request must be
 
     def _build_sequence(self, request: TokenRequest) -> TokenSequence:
-        """Builds the sequence of a request. Raises the RequestError that says why it cannot run."""
+        """Builds the sequence of a request. Raises a RequestError with the reason if the sequence cannot
+        run."""
         loaded = self._get_generator()
         prompt = self._join_segments(request.segments)
         context = loaded.info.context_length
@@ -233,12 +235,14 @@ class LlamaTokenEngine:
         return TokenSequence(request, prompt, context, drawing)
 
     def _join_segments(self, segments: Sequence[Segment]) -> tuple[int, ...]:
+        """Joins the tokens of a prompt's segments. Raises InvalidValue for an id outside the vocabulary."""
         tokens = tuple(chain.from_iterable(segment.tokens for segment in segments))
         self._require_known(tokens)
         return tokens
 
     def _require_texts(self, request: EmbedRequest) -> None:
-        """Raises the RequestError that says why these texts get no vectors."""
+        """Checks that the engine is open and can make vectors of these texts. Raises EngineUnavailable, or a
+        RequestError with the reason."""
         most = self._get_loaded().info.context_length
         if not request.texts or not all(request.texts):
             raise InvalidValue("a text has no tokens; give at least one", param="input")
@@ -252,6 +256,7 @@ class LlamaTokenEngine:
                 )
 
     def _require_known(self, tokens: Sequence[int]) -> None:
+        """Raises InvalidValue if a token id is outside the vocabulary."""
         size = self._get_loaded().info.vocabulary
         if tokens and not 0 <= min(tokens) <= max(tokens) < size:
             wrong = min(tokens) if min(tokens) < 0 else max(tokens)
@@ -263,26 +268,31 @@ class LlamaTokenEngine:
     async def _run_on_tokenizer_thread(
         self, work: Callable[[], Result], threads: Executor | None = None
     ) -> Result:
-        """Runs work on a tokenizing thread."""
+        """Runs a function on one of the two tokenizing threads and returns its result."""
         return await asyncio.get_running_loop().run_in_executor(threads or self._texts, work)
 
     def _get_loaded(self) -> LoadedModel:
+        """Returns the loaded model. Raises EngineUnavailable before that."""
         if self._loaded is None:
             raise EngineUnavailable("the model is not loaded yet; try again soon")
         return self._loaded
 
     def _get_loop(self) -> WorkLoop:
+        """Returns the loop of the decode or embedding thread. Raises EngineUnavailable before the model is
+        loaded."""
         if self._worker is None:
             raise EngineUnavailable("the model is not loaded yet; try again soon")
         return self._worker
 
     def _get_generator(self) -> LoadedGenerator:
+        """Returns the loaded model if it makes tokens. Raises UnsupportedParameter if it makes vectors."""
         loaded = self._get_loaded()
         if isinstance(loaded, LoadedEmbedder):
             raise UnsupportedParameter("this model makes vectors of texts, and no tokens", param="model")
         return loaded
 
     def _get_decode_loop(self) -> DecodeLoop:
+        """Returns the decode loop. Raises UnsupportedParameter if the model makes vectors."""
         self._get_generator()
         worker = self._get_loop()
         if isinstance(worker, EmbeddingLoop):
@@ -290,17 +300,20 @@ class LlamaTokenEngine:
         return worker
 
     def _get_embedding_loop(self) -> EmbeddingLoop:
+        """Returns the embedding loop. Raises UnsupportedParameter if the model makes tokens."""
         worker = self._get_loop()
         if not isinstance(worker, EmbeddingLoop):
             raise UnsupportedParameter("this model makes tokens, and no vectors of texts", param="model")
         return worker
 
     def _get_constraints(self) -> ModelConstraints:
+        """Returns the checker of constraints, which the first call makes."""
         if self._constraints is None:
             self._constraints = ModelConstraints(self.vocabulary, self._get_generator().model.tokenize)
         return self._constraints
 
     def _get_tokenizer(self) -> NativeTokenizer:
+        """Returns the tokenizer, which the first call makes."""
         if self._tokenizer is None:
             self._tokenizer = NativeTokenizer(self._get_loaded().model)
         return self._tokenizer

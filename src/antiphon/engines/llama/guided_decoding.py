@@ -1,5 +1,5 @@
-"""Guided sequences in the decode loop: it waits for their answers, collects forced tokens, and keeps rows of
-logits until their masks arrive. It runs on the decode thread and draws no token."""
+"""Guided sequences in the decode loop: it waits for the answers of constraints, collects forced tokens, and
+keeps rows of logits until their masks arrive. It runs on the decode thread and draws no token."""
 
 import time
 from collections.abc import Collection, Iterable
@@ -14,8 +14,8 @@ from antiphon.engines.llama.sequence import TokenSequence
 from antiphon.errors import AntiphonError, EngineBusy, InvalidValue
 
 PATIENCE = 0.002
-"""Seconds that a step waits for answers: longer than nearly all take, and less than a step. A sequence
-without an answer by then skips the step."""
+"""Seconds that a step waits for the answers of constraints. Nearly all answers come sooner, and a step takes
+longer. A sequence without an answer by then skips the step."""
 
 SLOW = 0.02
 """Seconds after which other sequences stop waiting for an answer."""
@@ -35,8 +35,8 @@ class GuidedSequences:
         """Rows that were computed before their mask arrived."""
 
     def await_answers(self, running: Collection[TokenSequence]) -> None:
-        """Waits briefly for answers that sequences need to join the next step; longer when there is nothing
-        else to do."""
+        """Waits briefly for the answers that sequences need to join the next step. It waits longer if there
+        is nothing else to do."""
         waiting = [one for one in running if self._is_waiting(one)]
         idle = len(waiting) == len(running)
         if not idle:
@@ -55,6 +55,7 @@ class GuidedSequences:
                 sequence.guide.note_settled()
 
     def _is_waiting(self, sequence: TokenSequence) -> bool:
+        """Whether the sequence can compute nothing until its constraint has an answer."""
         if sequence.guide is None:
             return False
         if sequence in self._parked:
@@ -62,8 +63,8 @@ class GuidedSequences:
         return not sequence.guide.is_settled and sequence.computed == len(sequence.tokens) - 1
 
     def find_failed(self, running: Iterable[TokenSequence]) -> list[tuple[TokenSequence, AntiphonError]]:
-        """Sequences whose constraint has failed or is too slow, with the error. An error of the constraint
-        names its field."""
+        """Lists the sequences whose constraint has failed or is too slow, each with the error. An error of
+        the constraint names its field."""
         found: list[tuple[TokenSequence, AntiphonError]] = []
         for sequence in running:
             guide = sequence.guide
@@ -78,8 +79,9 @@ class GuidedSequences:
         return found
 
     def collect_forced(self, running: Iterable[TokenSequence]) -> list[tuple[TokenSequence, tuple[int, ...]]]:
-        """The forced tokens of sequences that have nothing else to compute. They are drawn one by one if
-        log-probabilities are requested, or if the caller or `min_tokens` may exclude one of them."""
+        """Lists the forced tokens of sequences that have nothing else to compute. It leaves out sequences
+        that report log-probabilities, and those where the caller or `min_tokens` may exclude a forced token:
+        their tokens are drawn one by one."""
         found: list[tuple[TokenSequence, tuple[int, ...]]] = []
         for one in running:
             if one.guide is None or one.request.logprobs is not None:
@@ -109,8 +111,8 @@ class GuidedSequences:
     def set_masks(
         self, owners: list[TokenSequence | None], logits: Logits
     ) -> tuple[list[TokenSequence | None], dict[TokenSequence, AntiphonError]]:
-        """Sets the masks of the rows that can be drawn now, and keeps the rows that have none yet. Also
-        returns the failed sequences."""
+        """Sets the masks of the rows that can be drawn now, and keeps the rows whose mask has not arrived.
+        Also returns the failed sequences."""
         drawing = list(owners)
         errors: dict[TokenSequence, AntiphonError] = {}
         for place, sequence in enumerate(owners):
@@ -130,12 +132,14 @@ class GuidedSequences:
 
 
 def _to_callers_error(sequence: TokenSequence, error: AntiphonError) -> AntiphonError:
-    """Converts a guide's error to the caller's error if the constraint caused it."""
+    """Converts a guide's error to the caller's error if the constraint caused it; returns other errors
+    unchanged."""
     if is_callers_fault(error):
         return InvalidValue(error.message, param=_get_field(sequence), cause=error.cause)
     return error
 
 
 def _get_field(sequence: TokenSequence) -> str | None:
+    """Returns the caller's name for the sequence's constraint; None without a constraint."""
     constraint = sequence.request.constraint
     return None if constraint is None else constraint.field

@@ -34,8 +34,8 @@ EXACT_ROWS = 128
 prefix."""
 
 KEPT_PART = 4
-"""A pool keeps prefixes in at most one part in this many of its cells. Attention passes over each kept cell
-in every step, so a pool full of them would more than double a step's time."""
+"""A pool keeps prefixes in at most one of this many parts of its cells. Attention passes over each kept cell
+in every step. If all other cells were kept ones, a step would take more than twice the time."""
 
 LOGITS_BYTES = 32 * 1024 * 1024
 """Bytes for the library's rows of logits. It needs one row for each sequence id; the remaining bytes serve
@@ -45,12 +45,12 @@ FEWEST_SCORED = 16
 """The fewest prompt tokens that are scored at once, however large the vocabulary."""
 
 TURN = 0.05
-"""The fewest seconds of an adapter's turn while others wait: too short for a reader to notice, and far longer
-than the milliseconds that a change of adapters takes."""
+"""The fewest seconds of an adapter's turn while other adapters wait. A reader does not notice so short a
+wait. A change of adapters takes only some milliseconds."""
 
 NO_VOCABULARY = 0
-"""llama_vocab_type of a model without a tokenizer. The library aborts the process when such a model has to
-tokenize."""
+"""llama_vocab_type of a model without a tokenizer. If such a model has to tokenize, the library aborts the
+process."""
 
 MOST_CELLS = 2**31 - 1
 """The most cells of all sequences together; llama.cpp counts them in 32 bits."""
@@ -88,7 +88,8 @@ def require_valid_spec(spec: LoadSpec) -> None:
 
 
 def open_model(spec: LoadSpec) -> tuple[NativeModel, str]:
-    """Opens the weights; also returns the library's origin. Raises a StartupError."""
+    """Opens the library and the weights. Also returns the name of the package or setting from which the
+    library comes. Raises a StartupError."""
     library, place = find_library(spec.library)
     model = NativeModel(library, Path(spec.model), spec.check_tensors, spec.weights_in_memory)
     return model, f"{place.origin}, {library.describe_version()}"
@@ -125,7 +126,7 @@ def load_generator(spec: LoadSpec, model: NativeModel, origin: str) -> LoadedGen
 
 
 def count_sequence_cells(spec: LoadSpec, trained: int) -> int:
-    """The cells that one sequence may fill: its context length, and at most all cells."""
+    """The cells that one sequence may fill: its context length, but no more than there are cells."""
     asked = spec.context_length or trained
     if spec.cells is None:
         return asked
@@ -175,7 +176,8 @@ def count_scored_rows(spec: LoadSpec, vocabulary: int) -> int:
 
 
 def build_policy(spec: LoadSpec, context: NativeContext, vocabulary: int) -> SchedulingPolicy:
-    """Builds the scheduling policy; in exact mode it first proves which numbers of rows compute alike."""
+    """Builds the scheduling policy. In exact mode it first finds the numbers of rows that compute each row
+    alike, by tests on this machine."""
     alike = find_alike_row_counts(context, vocabulary) if spec.exact else range(1, spec.sequences + 1)
     return SchedulingPolicy(
         sequences=spec.sequences,
@@ -198,7 +200,7 @@ def build_policy(spec: LoadSpec, context: NativeContext, vocabulary: int) -> Sch
 
 
 def describe(model: NativeModel, context: NativeContext, spec: LoadSpec, library: str) -> EngineInfo:
-    """Builds the facts of the loaded model, for people and for the renderer."""
+    """Builds the facts of the loaded model, for operators and for the renderer."""
     return EngineInfo(
         architecture=model.get_metadata("general.architecture") or "unknown",
         parameters=model.count_parameters(),
@@ -225,9 +227,10 @@ def format_quantization(description: str) -> str:
 
 
 def read_sampling_defaults(model: NativeModel) -> SamplingOptions:
-    """The sampling values that the weights recommend, if they are in the range of a request's."""
+    """The sampling values that the model file recommends, if they are in the range that a request may use."""
 
     def number(name: str, most: float) -> float | None:
+        """Reads a sampling value from the model file. None if there is no number from 0 to `most`."""
         try:
             value = float(model.get_metadata(f"general.sampling.{name}") or "nan")
         except ValueError:
@@ -248,12 +251,13 @@ STEPS = 2
 the cache."""
 
 LONE_TRIES = 8
-"""The number of sequences that are tested alone: a lone row differs most often, and may be equal by luck."""
+"""The number of sequences that are tested alone. A row alone differs most often from the same row among
+others, and may be equal by luck."""
 
 
 def find_alike_row_counts(context: NativeContext, vocabulary: int) -> tuple[int, ...]:
-    """Finds the numbers of rows, up to all sequences, that compute rows alike. Raises LoadError when there
-    are none."""
+    """Finds the numbers of rows, up to all sequences, that compute each row alike. Raises LoadError when
+    there are none."""
     most = context.shape.sequences
     tokens = np.linspace(1, vocabulary - 1, STEPS * most, dtype=np.int32).reshape(STEPS, most)
     probe = _RowProbe(context, tokens)
@@ -293,6 +297,8 @@ class _RowProbe:
         return all((part[::-1] == whole).all() for part, whole in zip(turned, self._whole, strict=True))
 
     def _agrees_at(self, start: int, count: int) -> bool:
+        """Whether the `count` sequences from `start` on give the same logits together as among all
+        sequences."""
         parts = list(self._compute_logits(start, count, self._tokens))
         window = slice(start, start + count)
         return all((part == whole[window]).all() for part, whole in zip(parts, self._whole, strict=True))

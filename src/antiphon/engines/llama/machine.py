@@ -11,9 +11,10 @@ GROUP = Path("/sys/fs/cgroup")
 
 WAIT_POLICY, PASSIVE = "OMP_WAIT_POLICY", "passive"
 SHORT_SPIN = {
-    # Threads that wait at a barrier sleep. With any other load on the machine, the gateway's included,
+    # These variables make threads sleep while they wait at a barrier. If other programs use the machine,
     # spinning as long as OpenMP does by default costs several times more. GNU's OpenMP spins for some
-    # microseconds first: on an idle machine, sleeping at once would cost about half of a small model's speed.
+    # microseconds before it sleeps: on an idle machine, sleeping at once would cost about half of a small
+    # model's speed.
     WAIT_POLICY: PASSIVE,
     "GOMP_SPINCOUNT": "1000",
 }
@@ -24,8 +25,8 @@ QUIET_END = {
 
 
 def prepare_environment(environment: MutableMapping[str, str] | None = None) -> None:
-    """Sets the variables that native code reads once when it is loaded. It keeps variables that the operator
-    has set."""
+    """Sets the variables that native code reads once when it is loaded. It does not change variables that the
+    operator has set."""
     target = os.environ if environment is None else environment
     sleeping = target.get(WAIT_POLICY, PASSIVE).lower() == PASSIVE
     for name, value in (QUIET_END | SHORT_SPIN if sleeping else QUIET_END).items():
@@ -33,8 +34,8 @@ def prepare_environment(environment: MutableMapping[str, str] | None = None) -> 
 
 
 def choose_thread_count(cpus: Path = CPUS, group: Path = GROUP, allowed: Iterable[int] | None = None) -> int:
-    """The number of physical cores that this process may use, by affinity and by the control group's quota.
-    At least 1."""
+    """The number of physical cores that this process may use, as its affinity and the quota of its control
+    group allow. At least 1."""
     cores = {_read_core(cpus, cpu) for cpu in (list_usable_cpus() if allowed is None else allowed)}
     return max(1, min(len(cores), _read_quota(group)))
 
@@ -47,8 +48,8 @@ def list_usable_cpus() -> list[int]:
 
 
 def _read_core(cpus: Path, cpu: int) -> tuple[str, str]:
-    """The package and core of a processor. Each processor counts as its own core if the system does not
-    tell."""
+    """The package and core of a processor. If the system does not tell them, the processor counts as a core
+    of its own."""
     topology = cpus / f"cpu{cpu}" / "topology"
     try:
         return (topology / "physical_package_id").read_text().strip(), (

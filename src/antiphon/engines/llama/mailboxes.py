@@ -48,16 +48,16 @@ class CommandInbox:
             self._commands.put(command)
 
     def put_and_abort(self, command: Command, leaving: object | None = None) -> None:
-        """Adds a command that may abort the running decode: if the end of `leaving` aborts it, or, without
-        `leaving`, if the end of any sequence does."""
+        """Adds a command. Aborts the running decode if the end of `leaving` may abort it. Without `leaving`,
+        aborts the decode if the end of any sequence may abort it."""
         with self._lock:
             if leaving in self._flight or (leaving is None and self._flight):
                 self._context.abort()
             self._commands.put(command)
 
     def run_on_thread(self, work: Callable[[], Result]) -> Future[Result]:
-        """Runs work on the decode thread between two steps. Raises EngineUnavailable when the thread has
-        ended."""
+        """Runs a function on the decode thread between two steps, and returns the future of its result.
+        Raises EngineUnavailable when the thread has ended."""
         answer: Future[Result] = Future()
 
         def command() -> None:
@@ -84,7 +84,7 @@ class CommandInbox:
         return self._commands.get()
 
     def take_all(self) -> Iterator[Command]:
-        """Takes the commands that are there now."""
+        """Takes the commands that are in the inbox now, without waiting."""
         try:
             while True:
                 yield self._commands.get_nowait()
@@ -93,7 +93,7 @@ class CommandInbox:
 
     @contextmanager
     def allow_abort(self, flight: frozenset[object]) -> Iterator[None]:
-        """Lets the end of any of these sequences abort the decode that runs in this context."""
+        """While this context lasts, the end of any of these sequences aborts the running decode."""
         with self._lock:
             self._context.resume()
             self._flight = flight
@@ -114,13 +114,15 @@ E = TypeVar("E")
 
 @dataclass(frozen=True, slots=True)
 class StreamEnd:
-    """The decode thread has released a request; `error` is set when it failed."""
+    """Tells the reader that the decode thread has released the request. `error` is set if the request
+    failed."""
 
     error: AntiphonError | None = None
 
 
 class EventMailbox(Generic[E]):
-    """Events for one reader. Only the event loop's thread uses it; the decode thread only passes it on."""
+    """Events for one reader. Only the event loop's thread uses a mailbox; the decode thread only passes the
+    object on."""
 
     __slots__ = ("_events", "_waiting", "began", "ended")
 
@@ -141,12 +143,14 @@ class EventMailbox(Generic[E]):
             self._waiting.set_result(None)
 
     async def take(self) -> E | None:
-        """The next event; None after the last. Raises the error of a failure."""
+        """Waits for the next event and returns it; None after the last one. Raises the error of a failed
+        request."""
         while not self._events and self.ended is None:
             await self._wait_for_event()
         if self._events:
             return self._events.popleft()
-        # A variable that keeps the error would form a cycle with its traceback, and keep the request alive.
+        # A variable that refers to the error would form a cycle with the error's traceback, and keep the
+        # request alive.
         ended, self.ended = self.ended, StreamEnd()
         try:
             if ended is not None and ended.error is not None:
@@ -156,12 +160,14 @@ class EventMailbox(Generic[E]):
         return None
 
     async def end(self) -> None:
-        """Waits until the decode thread has released the request; drops the events that still come."""
+        """Waits until the decode thread has released the request, and drops the events that arrive until
+        then."""
         while self.ended is None:
             await self._wait_for_event()
         self._events.clear()
 
     async def _wait_for_event(self) -> None:
+        """Waits until an event is added."""
         self._waiting = asyncio.get_running_loop().create_future()
         try:
             await self._waiting
@@ -178,7 +184,7 @@ class SequenceStream(EventMailbox[TokenEvent]):
         super().__init__(began)
         self.sequence = sequence
         self.last_token_at = 0.0
-        """The time at which its last token was drawn; the decode thread owns it."""
+        """The time at which the sequence's last token was drawn. Only the decode thread uses it."""
 
 
 def deliver(deliveries: Iterable[tuple[EventMailbox[E], E | StreamEnd]]) -> None:

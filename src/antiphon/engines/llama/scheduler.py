@@ -59,14 +59,14 @@ class Scheduler:
         else:
             self.layout = PoolLayout(policy.ids, policy.cells, policy.max_kept_cells)
         self._running: dict[TokenSequence, None] = {}
-        """The running sequences, in order of admission."""
+        """The running sequences, in the order of their admission."""
         self._arrivals = 0
         self._crowded = False
-        """Whether the library had no room for the running sequences; none is admitted until one of them
-        ends."""
+        """Whether the library had no room for the running sequences. Then no sequence is admitted until a
+        running one ends."""
         self._adapter: str | None = None
         self._served: dict[str | None, int] = {}
-        """The step in which each running adapter was last served."""
+        """The step in which the sequences of each running adapter last had rows."""
         self._steps = self._quantum_ends = 0
         self._now = self._turn_ends = 0.0
 
@@ -88,7 +88,8 @@ class Scheduler:
         return refusal
 
     def drop(self, sequence: TokenSequence, now: float = 0.0, keep: bool = True) -> None:
-        """Ends a sequence in any phase. With `keep`, its computed tokens may stay in the cache for others."""
+        """Ends a sequence in any phase. With `keep`, its computed tokens may stay in the cache for other
+        sequences."""
         if sequence.phase is SequencePhase.OVER:
             return
         self._stop_waiting(sequence)
@@ -102,12 +103,12 @@ class Scheduler:
         sequence.end()
 
     def has_decoding(self) -> bool:
-        """Whether any sequence waits only for its next token."""
+        """Whether any running sequence has nothing to compute but its next token."""
         return any(one.computed == len(one.tokens) - 1 for one in self._running)
 
     def count_prefilling(self) -> int:
-        """The number of sequences with more to compute than their last token, including waiting ones that
-        have a place."""
+        """The number of sequences that have more to compute than their last token. It includes the waiting
+        sequences for which a place is free."""
         coming = min(len(self.waiting), self.policy.sequences - self.running)
         return coming + sum(one.computed < len(one.tokens) - 1 for one in self._running)
 
@@ -117,8 +118,8 @@ class Scheduler:
         return changes
 
     def plan(self, budget: int, now: float = 0.0) -> StepPlan:
-        """Plans the next step with at most about `budget` prompt tokens. The plan has calls whenever any
-        sequence is left."""
+        """Plans the next step with at most about `budget` prompt tokens. The plan has at least one call if
+        any sequence is left."""
         self._now = now
         plan = StepPlan()
         self._admit(plan)
@@ -133,8 +134,8 @@ class Scheduler:
         return plan
 
     def make_room(self, rows: int) -> bool:
-        """Frees cells after the library had no room for `rows` rows. Returns whether there may be room
-        now."""
+        """Frees cells after the library had no room for `rows` rows. Returns whether another attempt may
+        succeed."""
         if self.policy.has_streams:
             return False
         cached = self.layout.cached
@@ -155,7 +156,8 @@ class Scheduler:
     # --- admission
 
     def _admit(self, plan: StepPlan) -> None:
-        """Admits sequences in turn to the free places, except those that should wait for another's prompt."""
+        """Admits waiting sequences by turn while places are free. It skips a sequence that should wait for
+        another sequence's prompt."""
         if not self.waiting or len(self._running) >= self.policy.sequences or self._crowded:
             return
         for sequence in self.waiting.list_in_turn(Counter(one.actor for one in self._running)):
@@ -171,7 +173,8 @@ class Scheduler:
                 return
 
     def _exchange_places(self, plan: StepPlan) -> None:
-        """Makes a caller with more than its share yield one place to a waiting caller with less."""
+        """Makes a caller that has more than its share yield one place to a waiting caller that has less than
+        its share."""
         if not self.waiting or self._crowded:
             return
         found = choose_exchange(
@@ -216,13 +219,14 @@ class Scheduler:
         return False
 
     def _stop_waiting(self, sequence: TokenSequence) -> None:
+        """Notes that a sequence no longer waits for the prompt of another sequence."""
         if sequence.waits_for is not None:
             sequence.waits_for.followers -= 1
             sequence.waits_for = None
 
     def _wait_for_another(self, sequence: TokenSequence, match: PrefixMatch) -> bool:
-        """Makes a sequence wait for a running one that will compute clearly more of its prompt than the cache
-        has. Returns whether it waits."""
+        """Makes a sequence wait for a running one that will compute many more of its prompt tokens than the
+        cache contains. Returns whether the sequence waits."""
         most = match.length
         for other in self._running:
             if other.key != sequence.key or other.phase is not SequencePhase.PREFILL:
@@ -237,8 +241,8 @@ class Scheduler:
         return True
 
     def _fits(self, sequence: TokenSequence, match: PrefixMatch) -> bool:
-        """Whether the rest of its prompt, of all others' prompts, and some headroom fit. A lone sequence
-        always fits."""
+        """Whether the cells suffice for the rest of this prompt, the rest of all running prompts, and some
+        headroom. A sequence without competitors always fits."""
         if not self._running:
             return True
         rest = sum(len(one.tokens) - one.computed + count_headroom(one) for one in self._running)
@@ -247,7 +251,7 @@ class Scheduler:
 
     def _preempt(self) -> bool:
         """Puts the youngest running sequence back into the queue, unless it is the only one. Returns whether
-        it did."""
+        a sequence was put back."""
         if len(self._running) < 2:
             return False
         youngest = max(self._running, key=lambda sequence: sequence.arrival)
@@ -300,7 +304,7 @@ class Scheduler:
         return [*calls, DecodeCall(spans=spans, adapter=adapter)] if spans else calls
 
     def _select_turn(self) -> list[TokenSequence]:
-        """The running sequences of the adapter whose turn it is."""
+        """Lists the running sequences of the adapter whose turn it is."""
         adapters = {sequence.request.adapter: None for sequence in self._running}
         able = {one.request.adapter: None for one in self._running if not one.is_idle} or adapters
         served = self._steps >= self._quantum_ends and self._now >= self._turn_ends
@@ -315,8 +319,9 @@ class Scheduler:
         return [one for one in self._running if one.request.adapter == self._adapter]
 
     def _is_decode_row(self, one: TokenSequence) -> bool:
-        """Whether its next token is a decode row: the last token, and in exact mode also tokens that were
-        decode rows before preemption, since rows of chunks have other bits."""
+        """Whether the sequence's next token is a decode row. The last token always is one. In exact mode,
+        tokens that were decode rows before a preemption are decode rows again, because rows of chunks have
+        other bits."""
         at = one.computed
         if at == len(one.tokens) - 1:
             return True
@@ -327,8 +332,9 @@ class Scheduler:
         )
 
     def _build_spans(self, sequences: list[TokenSequence], budget: int) -> Iterator[PromptSpan]:
-        """Builds prompt spans up to the budget, at least one. The order alternates between the shortest
-        remaining prompt and the oldest sequence, so short prompts do not wait and long ones progress."""
+        """Builds prompt spans up to the budget, at least one. It alternates between the sequence with the
+        shortest remaining prompt and the oldest sequence. So short prompts do not wait, and long prompts
+        progress."""
         order = [
             one for one in sequences if one.computed < len(one.tokens) - 1 and not self._is_decode_row(one)
         ]
@@ -348,8 +354,8 @@ class Scheduler:
                 return
 
     def _find_chunk_ends(self, sequence: TokenSequence, left: int) -> Iterator[int]:
-        """The ends of a prompt's chunks. The last token stays a decode row in exact mode and for scored
-        prompts. Exact mode repeats the chunks of earlier computations."""
+        """Yields the ends of a prompt's chunks. The last token is computed as a decode row in exact mode and
+        for scored prompts. Exact mode repeats the chunks of earlier computations."""
         end = len(sequence.tokens) - (self.policy.exact or sequence.needs_scores)
         at, grid = sequence.computed, self.policy.chunk
         if not self.policy.exact:

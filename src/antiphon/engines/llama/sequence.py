@@ -23,15 +23,15 @@ class SequencePhase(StrEnum):
 
     QUEUED = "queued"
     PREFILL = "prefill"
-    """It has an id, and more than one of its tokens is still to compute."""
+    """The sequence has an id, and at least two of its tokens are not computed yet."""
     DECODE = "decode"
-    """All of its tokens but the last are computed; the next step draws a token."""
+    """Only the last token is not computed yet; the next step draws a token."""
     OVER = "over"
-    """It has finished, failed or been closed, and uses no cells."""
+    """The sequence has finished, failed or been closed, and uses no cells."""
 
 
 class TokenSequence:
-    """A sequence; the decode thread owns it once it is submitted."""
+    """A sequence. After the sequence is submitted, only the decode thread uses it."""
 
     __slots__ = (
         "_over",
@@ -66,7 +66,7 @@ class TokenSequence:
     ) -> None:
         self.request = request
         self.sampling_state = drawing
-        """The state of its draws; it survives preemption."""
+        """The state of its draws, which stays when the sequence is preempted."""
         self.guide: Guide | None = None
         """Tells which tokens its constraint allows; None without a constraint."""
         self.prompt_length = len(prompt)
@@ -74,7 +74,7 @@ class TokenSequence:
         self.tokens = array("i", prompt)
         """The prompt's tokens, then the drawn ones."""
         self.max_length = min(len(prompt) + request.max_tokens, context)
-        """The most tokens that it may have, the prompt included."""
+        """The most tokens that the sequence may have, with those of the prompt."""
         self.stops = frozenset(request.stop_token_ids)
         self.key: PrefixKey = (request.adapter, request.cache_salt)
         self.group = request.group
@@ -83,7 +83,7 @@ class TokenSequence:
         self.arrival = 0
         """Its number in order of queueing; a higher number is younger."""
         self.queued_at = self.running_since = 0.0
-        """The time at which it began to wait, and to run."""
+        """The times at which the sequence was queued, and at which it last began to run."""
         self.max_computed = 0
         """The number of its tokens that were computed at its last preemption."""
         self.forced_spans: dict[int, int] = {}
@@ -93,17 +93,18 @@ class TokenSequence:
         self.computed = 0
         """The number of tokens whose keys and values are in the cache."""
         self.shared_tokens = 0
-        """The number of prompt tokens that it took from the cache."""
+        """The number of prompt tokens whose cells it took from the cache."""
         self.started = False
-        """Whether it was admitted before. A preempted sequence is queued again, but its client knows that it
-        runs."""
+        """Whether the sequence was admitted before. A preempted sequence is queued again, but its client was
+        already told that it runs."""
         self.scored_tokens = 0 if request.prompt_logprobs is not None else len(prompt)
         """The number of prompt tokens whose scores were sent, if scores are requested."""
         self.waits_for: TokenSequence | None = None
-        """The running sequence whose prompt it waits for, and the number of tokens that it waits for."""
+        """The running sequence whose prompt this sequence waits for, and how many of its tokens must be
+        computed."""
         self.waits_until = 0
         self.followers = 0
-        """The number of sequences that wait for its prompt."""
+        """The number of sequences that wait for this sequence's prompt."""
         self._over = False
 
     def __repr__(self) -> str:
@@ -111,6 +112,7 @@ class TokenSequence:
 
     @property
     def phase(self) -> SequencePhase:
+        """The current phase, derived from the sequence's other attributes."""
         if self._over:
             return SequencePhase.OVER
         if self.id is None:
@@ -124,7 +126,7 @@ class TokenSequence:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it can compute nothing until its constraint has an answer."""
+        """Whether the sequence can compute nothing until its constraint has an answer."""
         left = len(self.tokens) - self.computed
         return left == 0 or (left == 1 and self.is_undecided)
 
@@ -142,22 +144,22 @@ class TokenSequence:
 
     @property
     def needs_scores(self) -> bool:
-        """Whether scores of its prompt are still to be sent."""
+        """Whether some scores of the prompt were requested and are not sent yet."""
         return self.scored_tokens < self.prompt_length - 1
 
     @property
     def reusable_tokens(self) -> int:
-        """The most tokens that it may take from the cache. Its last token is its own decode row, and a scored
-        prompt is computed again."""
+        """The most tokens that the sequence may take from the cache. The last token is excluded, since it is
+        a decode row, and so is a scored prompt, since it is computed again."""
         return self.scored_tokens if self.needs_scores else len(self.tokens) - 1
 
     @property
     def is_complete(self) -> bool:
-        """Whether only prompt scores were requested and all of them are sent."""
+        """Whether the request asks for prompt scores only, and all scores are sent."""
         return self.request.max_tokens == 0 and not self.needs_scores
 
     def note_span(self, start: int, stop: int) -> None:
-        """Notes that one call computed this span of its tokens."""
+        """Notes that one call computed this span of the sequence's tokens."""
         self.computed = stop
         if start >= self.prompt_length - 1:
             self.forced_spans[start] = stop
@@ -167,13 +169,14 @@ class TokenSequence:
         self._over = True
 
     def accept_forced(self, token: int, ends: frozenset[int]) -> StopCause | None:
-        """Appends a forced token; the position of the next draw moves on."""
+        """Appends a forced token. Returns the cause if the sequence ends with it. The position of the next
+        draw moves on."""
         if self.sampling_state is not None:
             self.sampling_state.accept(token)
         return self.accept(token, ends)
 
     def accept(self, token: int, ends: frozenset[int]) -> StopCause | None:
-        """Appends a drawn token; returns the cause if the sequence ends with it."""
+        """Appends a drawn token. Returns the cause if the sequence ends with it."""
         self.tokens.append(token)
         if token in ends and not self.request.sampling.ignore_eos:
             return StopCause.END
@@ -183,8 +186,8 @@ class TokenSequence:
 
 
 def find_common_end(one: "array[int]", other: "array[int]", start: int, stop: int) -> int:
-    """The index up to which two token arrays are equal, at most `stop`. They are known to be equal below
-    `start`."""
+    """The index up to which two token arrays are equal, at most `stop`. The caller knows that they are equal
+    below `start`."""
     if start >= stop:
         return stop
     differ = np.frombuffer(one, np.int32)[start:stop] != np.frombuffer(other, np.int32)[start:stop]
@@ -193,13 +196,13 @@ def find_common_end(one: "array[int]", other: "array[int]", start: int, stop: in
 
 
 MIN_PACE = 1280
-"""The fewest prompt tokens for each second of `step_latency`, however slow the machine is. Each step reads
-all weights once more for the generating sequences. That costs as much as five prompt tokens: 4 % of a chunk
-of 128."""
+"""The fewest prompt tokens for each second of `step_latency`, even on a slow machine. Each step reads all
+weights once more for the sequences that generate tokens. That costs as much as five prompt tokens: 4 % of a
+chunk of 128."""
 
 MAX_STEP_FACTOR = 4
-"""The most that a step's prompt time is multiplied by. The factor is the number of arriving prompts: the more
-sequences wait for their first token, the more a step of few rows costs."""
+"""The largest factor by which a step's time for prompts is multiplied. The factor is the number of arriving
+prompts: the more sequences wait for their first token, the more it costs if a step has few rows."""
 
 MAX_IDS = 256
 """llama.cpp's own limit of sequence ids."""
@@ -221,8 +224,8 @@ class SchedulingPolicy:
     layout: KVLayout = KVLayout.POOL
     """How cells are given to sequences; `exact` implies STREAMS."""
     ids: int = MAX_IDS
-    """The number of native sequence ids. A pool has more than `sequences`, since each kept prefix needs one;
-    streams have as many as `sequences`."""
+    """The number of native sequence ids. A pool has more ids than `sequences`, since each kept prefix needs
+    an id; streams have exactly `sequences` ids."""
     row_counts: tuple[int, ...] = ()
     """In exact mode, the numbers of decode rows that compute every row alike, ascending; the last is
     `sequences`."""
@@ -235,17 +238,18 @@ class SchedulingPolicy:
     keeps_prefixes: bool = True
     """Whether computed prefixes stay for later requests."""
     max_kept_cells: int | None = None
-    """The most cells of a pool that may be kept, since every step's rows pass over each of them. None:
-    all."""
+    """The most cells of a pool that may be kept, because every row of a step passes over each kept cell.
+    None: all cells."""
     quantum: int = 4
     """The fewest steps that one adapter's sequences get before another adapter has its turn."""
     min_turn: float = 0.0
-    """The fewest seconds of such a turn. The library rebuilds its graphs when the adapter changes, which
-    takes about as long as a step of a small model."""
+    """The fewest seconds that one adapter's sequences get before another adapter has its turn. The library
+    rebuilds its graphs when the adapter changes, which takes about as long as a step of a small model."""
 
     def compute_prompt_budget(self, coming: int, pace: float) -> int:
-        """The number of prompt tokens of a step while other sequences wait for their next token. `coming`:
-        the number of arriving prompts. `pace`: seconds that one prompt token takes; 0 while unknown."""
+        """The number of prompt tokens that a step computes while other sequences wait for their next token.
+        `coming`: the number of arriving prompts. `pace`: seconds that one prompt token takes; 0 while
+        unknown."""
         rate = max(MIN_PACE, 1 / pace) if pace else MIN_PACE
         patience = self.step_latency * max(1, min(MAX_STEP_FACTOR, coming))
         return max(1, min(self.budget, int(patience * rate)))

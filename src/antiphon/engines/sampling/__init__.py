@@ -1,10 +1,10 @@
-"""Sampling: from logits to tokens, over all rows of a step at once, for every token engine that lets Antiphon
-draw.
+"""Sampling: from logits to tokens, for all rows of a step at once. Every token engine that leaves the draws
+to Antiphon uses it.
 
 `sampling_state` contains the state on which the draws of one sequence depend. `sampler` draws. `filters` cuts
-a whole row if its largest logits do not suffice. `logits` finds the largest numbers of a row without sorting
-it, and computes log-probabilities. The result of a row does not depend on the rows beside it, to the last
-bit.
+a whole row if the row's largest logits do not suffice. `logits` finds the largest numbers of a row without
+sorting the row, and computes log-probabilities. The result of a row does not depend on the other rows, to the
+last bit.
 """
 
 from antiphon.engines.sampling.logits import score_prompt

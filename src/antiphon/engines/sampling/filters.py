@@ -1,9 +1,9 @@
-"""Filters over one whole row of weights, for rows whose largest weights do not decide: wide nuclei, typical
-tokens, large k.
+"""Filters over one whole row of weights. They are used if the largest weights of a row do not decide: for a
+large top-p, typical-p, or a large top-k.
 
-A filter sets the weights that it excludes to 0, in place, so a row needs no list of indices. It sorts nothing
-longer than SORTABLE: it finds the boundary by the leading bits of the keys, then by the next bits of the keys
-around it, until few or only equal keys are left.
+A filter sets the weights that it excludes to 0, in place, so a row needs no list of indices. A filter sorts
+no list longer than SORTABLE. It finds the boundary by the leading bits of the keys, then by the next bits of
+the keys near the boundary, until few or only equal keys are left.
 """
 
 import numpy as np
@@ -16,16 +16,17 @@ SORTABLE = 512
 """The most keys for which sorting is fastest."""
 
 SHIFTS = (20, 10, 0)
-"""The number of lower bits of a key that each pass ignores; a key has 31."""
+"""For each pass, the number of lower bits of a key that the pass ignores. A key has 31 bits."""
 
 BINCOUNT_CHUNK = 1 << 14
 """The most numbers that are counted at once: counting copies them, and the copies should fit the cache."""
 
 MAX_FALL = np.float32(1e30)
-"""A large fall that replaces infinity, so that its product with 0 is 0."""
+"""A large number that replaces an infinite distance, so that its product with 0 is 0."""
 
 MIN_MASS = float(np.finfo(np.float64).tiny)
-"""Less than any weight. A request for no mass at all, such as a top-p of 0, still gets one token."""
+"""A number smaller than any weight. A request for no mass at all, such as a top-p of 0, still gets one
+token."""
 
 Wide = NDArray[np.float64]
 Keys = NDArray[np.int32]
@@ -95,8 +96,8 @@ def sum_by_bin(keys: Keys, weights: Floats) -> Wide:
 
 
 def find_typical(weights: Wide, mass: float) -> Ids:
-    """Indices of the fewest weights that sum to the part `mass` of the total. It takes tokens in order of how
-    near their surprise is to the expected one."""
+    """Indices of the fewest weights that sum to the part `mass` of the total. Tokens whose surprise is
+    nearest to the expected one come first."""
     whole = float(weights.sum())
     chances = weights / whole
     with np.errstate(divide="ignore"):
@@ -132,6 +133,6 @@ def find_fewest(keys: Keys, weights: Floats | Wide, mass: float) -> Ids:
 
 
 def find_first_reaching(sums: Wide, mass: float) -> int:
-    """The index of the first positive running sum that reaches `wanted`, or of the one that reaches the
-    total."""
+    """The index of the first positive running sum that reaches `mass`. If none reaches it, the index of the
+    first one that equals the total."""
     return int(sums.searchsorted(min(max(mass, MIN_MASS), float(sums[-1]))))

@@ -1,9 +1,10 @@
 """Rows of logits as wide as the vocabulary: their largest numbers, found without sorting, and
 log-probabilities.
 
-A row is treated as a table of columns, id modulo columns. The maxima of the columns cost one pass. The k-th
-largest maximum is a bound: none of the k largest numbers is below it, and few more than k numbers reach it.
-Log-probabilities are those of the model's own distribution, before masks, bias, penalties and temperature.
+A row is treated as a table whose number of columns is fixed; the column of an id is the id modulo that
+number. Finding the maxima of the columns takes one pass. The k-th largest of these maxima is a bound: each of
+the k largest numbers reaches it, and few other numbers reach it. Log-probabilities are those of the model's
+own distribution, before masks, bias, penalties and temperature.
 """
 
 from collections.abc import Sequence
@@ -23,7 +24,8 @@ MANY = 1 << 14
 """The smallest vocabulary whose rows have MANY_COLUMNS."""
 
 CROWDED_FACTOR = 8
-"""If more than this many times the requested numbers reach the bound, they are treated as ties and cut."""
+"""If more numbers than this many times the requested count reach the bound, they are treated as equal, and
+only some are kept."""
 
 LOWEST = np.finfo(np.float32).min
 
@@ -33,7 +35,7 @@ ROWS = 1 << 8
 
 
 def count_columns(vocabulary: int) -> int:
-    """The number of columns of a row. A row with fewer ids has one column for each."""
+    """The number of columns of a row. If a row has fewer ids, each id has its own column."""
     return min(vocabulary, MANY_COLUMNS if vocabulary >= MANY else COLUMNS)
 
 
@@ -61,7 +63,7 @@ def sum_columns(rows: Floats) -> Floats:
 
 @dataclass(slots=True)
 class TopLogits:
-    """The largest numbers of each row, in descending order; of equal ones the lower id comes first."""
+    """The largest numbers of each row, in descending order. Among equal numbers, the lower id comes first."""
 
     ids: Ids
     """(rows, count)"""
@@ -87,7 +89,7 @@ class LogitBlock:
         return cls(rows, maxima, maxima.max(axis=1))
 
     def select(self, picked: Rows) -> "LogitBlock":
-        """Selects these rows, in ascending order. Nothing is copied if they are all rows."""
+        """Selects these rows, in ascending order. Copies nothing if all rows are selected."""
         if len(picked) == len(self.rows):
             return self
         return LogitBlock(
@@ -132,7 +134,7 @@ class LogitBlock:
 
 
 def select_rows(numbers: Floats, picked: Rows) -> Floats:
-    """The numbers of these rows, in ascending order. Nothing is copied if they are all rows."""
+    """The numbers of these rows, in ascending order of the rows. Copies nothing if all rows are selected."""
     return numbers if len(picked) == len(numbers) else numbers[picked]
 
 
@@ -144,7 +146,8 @@ def make_sort_keys(values: Floats) -> NDArray[np.int64]:
 
 
 def find_largest(row: Floats, count: int) -> Ids:
-    """Indices of the `count` largest numbers, ascending; of equal ones the first."""
+    """Indices of the `count` largest numbers, in ascending order of the indices. Among equal numbers, the
+    first ones are taken."""
     threshold = np.partition(row, len(row) - count)[len(row) - count]
     above = np.flatnonzero(row > threshold)
     equal = np.flatnonzero(row == threshold)[: count - len(above)]
@@ -158,12 +161,13 @@ NO_NUMBER = "the model's output is not a number; its weights or the KV cache are
 
 
 def count_chunk_rows(vocabulary: int) -> int:
-    """The number of rows that are processed at once."""
+    """The number of rows that are processed at once, so that they stay in the processor's cache."""
     return max(1, min(ROWS, CHUNK // vocabulary))
 
 
 def compute_top_logprobs(rows: Floats, tops: Floats, room: Floats) -> NDArray[np.float64]:
-    """The log-probability of each row's likeliest token, as (rows,). It overwrites as many rows of `room`."""
+    """Returns the log-probability of each row's likeliest token, as (rows,). It uses as many rows of `room`
+    for its computation and overwrites them."""
     shifted = np.subtract(rows, tops[:, None], out=room[: len(rows)])
     sums = np.exp(shifted, out=shifted).sum(axis=1)
     said: NDArray[np.float64] = -np.log(sums.astype(np.float64))
@@ -217,6 +221,8 @@ def score_prompt(
 def _score(
     rows: Floats, tokens: NDArray[np.intp], k: int, room: Floats
 ) -> tuple[NDArray[np.float64], NDArray[np.intp], NDArray[np.float64], NDArray[np.intp]]:
+    """Scores one block of rows. Returns the log-probabilities of the tokens, the ids and log-probabilities of
+    the k likeliest tokens, and the ranks. Raises EngineError if a logit is not a number."""
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         block = LogitBlock.from_rows(rows)
         if not np.isfinite(block.tops).all():
@@ -233,7 +239,7 @@ def _score(
 
 
 def fill_missing_ids(head: TopLogits, row: int, vocabulary: int) -> None:
-    """Fills a row's missing entries with ids of zero probability."""
+    """Fills the entries of a row for which no number was found with ids of zero probability."""
     found, wanted = int(head.found[row]), head.ids.shape[1]
     others = np.setdiff1d(np.arange(min(vocabulary, 2 * wanted)), head.ids[row, :found])
     head.ids[row, found:] = others[: wanted - found]

@@ -1,8 +1,8 @@
 """The state on which the draws of one sequence depend: its bans, penalties, Mirostat threshold and random
 numbers.
 
-A state is made once and changes with its own draws alone, so it survives preemption. It computes nothing over
-the vocabulary: in a row of logits it changes only the tokens that it knows.
+A state is made once and changes only when its sequence draws a token, so it survives preemption. It computes
+nothing over the vocabulary: in a row of logits it changes only the tokens that its settings name.
 """
 
 from collections import deque
@@ -27,7 +27,7 @@ VERSIONS = (1, 2)
 
 
 class MirostatThreshold:
-    """The threshold of one sequence, in bits. It begins at twice the target."""
+    """Mirostat's threshold of one sequence, in bits. It begins at twice the target."""
 
     __slots__ = ("_rate", "_target", "threshold", "version")
 
@@ -77,7 +77,7 @@ class MirostatThreshold:
 
 class BannedSequences:
     """Token sequences that one output must not contain. `add` extends the output. Each step examines only the
-    sequences whose second-last token was just drawn."""
+    sequences whose last token but one was just drawn."""
 
     def __init__(self, sequences: Iterable[tuple[int, ...]]) -> None:
         """Each sequence has at least one token."""
@@ -115,11 +115,13 @@ MAX_LOGIT = np.float32(1e30)
 """No bias or penalty lifts a logit above this, so that differences of logits stay numbers."""
 
 FIRST_CAPACITY = 64
-"""The initial room for tokens beyond the prompt's in a table of occurrences; it doubles as needed."""
+"""The number of tokens beyond the prompt's for which a table of occurrences has room at first. The room
+doubles as needed."""
 
 
 class TokenPenalties:
-    """The tokens of prompt and output, and the penalty of each. Penalties change only these tokens."""
+    """The tokens of prompt and output, with the penalty of each token. The logits of other tokens do not
+    change."""
 
     def __init__(self, sampling: Sampling, prompt: Iterable[int]) -> None:
         known = sorted(set(prompt)) if sampling.repetition_penalty != 1 else []
@@ -243,7 +245,7 @@ class SamplingState:
 
     def apply_to(self, row: Floats) -> None:
         """Applies logit bias, penalties and masks to a row, in place. Masks come last, so that nothing is
-        added to an infinity; the result equals that of masks first."""
+        added to an infinity. The order does not change the result."""
         if self._bias is not None:
             ids, values = self._bias
             row[ids] += values
@@ -272,7 +274,7 @@ class SamplingState:
 
 
 def require_valid_sampling(sampling: Sampling, vocabulary: int) -> None:
-    """Raises InvalidValue for a value outside its valid range. The ranges of a dialect are narrower."""
+    """Raises InvalidValue for a value outside its valid range. A dialect may allow a smaller range."""
     wrong = {
         "temperature": not 0 <= sampling.temperature < float("inf"),
         "top_p": not 0 <= sampling.top_p <= 1,
@@ -334,8 +336,8 @@ def hash_seed(seed: int, choice: int) -> int:
 
 
 def draw_uniform(keys: Sequence[int], positions: Sequence[int]) -> NDArray[np.float64]:
-    """Numbers in [0, 1), each determined by its key and position alone: the SplitMix64 generator (Steele and
-    others, 2014), started at the key and read at the position."""
+    """Numbers in [0, 1). Each number depends only on its key and position: it is the number at that position
+    of the SplitMix64 generator (Steele and others, 2014) started at the key."""
     state = np.array(keys, dtype=np.uint64) + np.array(positions, dtype=np.uint64) * STRIDE + STRIDE
     state = (state ^ (state >> S30)) * FIRST
     state = (state ^ (state >> S27)) * SECOND

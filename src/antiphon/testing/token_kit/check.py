@@ -136,6 +136,7 @@ async def foreign_tokens_are_refused(probe: TokenProbe) -> None:
 
 
 async def context_is_kept(probe: TokenProbe) -> None:
+    """Requires a sequence to end at the context length, and a longer prompt to be refused."""
     context = probe.info.context_length
     words = [token for prompt in probe.prompts for token in prompt]
     prompt = tuple((words * (context // len(words) + 1))[: context - 3])
@@ -210,6 +211,7 @@ async def control_text_needs_leave(probe: TokenProbe) -> None:
 
 
 async def totals_only_grow(probe: TokenProbe) -> None:
+    """Requires one sequence to increase the totals of the load counters as much as it computes."""
     before = (await probe.engine.info()).load
     run: SequenceRun = await probe.run(probe.build_request(max_tokens=6))
     after = (await probe.engine.info()).load
@@ -286,6 +288,7 @@ async def _add_adapters(probe: TokenProbe) -> AsyncIterator[AdapterEngine]:
 
 
 def _build_adapter_request(probe: TokenProbe, digest: str | None) -> TokenRequest:
+    """Builds a request with an adapter, or without one if the digest is None."""
     return replace(probe.build_request(max_tokens=LENGTH, logprobs=2), adapter=digest)
 
 

@@ -24,6 +24,7 @@ from antiphon.testing.token_kit.probe import GREEDY, TokenProbe
 
 
 async def unread_sequences_hold_nothing(probe: TokenProbe) -> None:
+    """Closes a generator that was never read, and requires the engine to be idle afterwards."""
     events = probe.engine.generate(probe.build_request())
     await probe.close(events, "closing a generator that was never read ends at once")
     await probe.require_idle("a generator that was never read holds no sequence")
@@ -78,6 +79,7 @@ async def finished_sequences_close(probe: TokenProbe) -> None:
 
 
 async def closing_disturbs_no_other(probe: TokenProbe) -> None:
+    """Requires other sequences to be unchanged when one is closed."""
     if probe.info.sequences < 2:
         return
     expected = await probe.run(probe.build_request(1, max_tokens=24))
@@ -93,8 +95,8 @@ async def closing_disturbs_no_other(probe: TokenProbe) -> None:
 
 
 async def siblings_close_alone(probe: TokenProbe) -> None:
-    """Closes the first of a group in its prefill, then another first one in mid-stream; the others
-    continue."""
+    """Closes the first sequence of a group in its prefill, then the first sequence of another group in
+    mid-stream. The other sequences continue."""
     if probe.info.sequences < 3:
         return
     expected = await probe.run(probe.build_request(max_tokens=12))
@@ -128,6 +130,7 @@ async def tokenizing_never_waits_for_decoding(probe: TokenProbe) -> None:
 
 
 async def _read_to_first_step(events: AsyncGenerator[TokenEvent, None]) -> None:
+    """Reads events up to the first Steps."""
     async for event in events:
         if isinstance(event, Steps):
             return
@@ -195,8 +198,8 @@ async def one_actor_does_not_fill_the_queue(probe: TokenProbe) -> None:
 
 
 async def lower_priorities_come_first_of_one_actor(probe: TokenProbe) -> None:
-    """Sends a later request of an actor that overtakes an earlier one by its priority, and takes no other
-    actor's turn."""
+    """Sends a later request of an actor with a lower priority number. It is admitted before the earlier
+    request of the same actor, and before no request of another actor that has its turn."""
     if probe.queue is not None and probe.queue < 3:
         return
     order: list[str] = []
@@ -229,11 +232,14 @@ def _build_endless_request(probe: TokenProbe, index: int) -> TokenRequest:
 
 
 async def _begin(probe: TokenProbe, stack: AsyncExitStack, request: TokenRequest) -> None:
+    """Starts a sequence and requires SequenceStarted as its first event. The stack closes the sequence."""
     events = await stack.enter_async_context(aclosing(probe.engine.generate(request)))
     require(isinstance(await anext(events), SequenceStarted), "admission is told first")
 
 
 async def _require_queued(probe: TokenProbe, count: int) -> None:
+    """Requires the load to count this many queued sequences soon."""
+
     async def is_reached() -> bool:
         return (await probe.get_load()).queued == count
 

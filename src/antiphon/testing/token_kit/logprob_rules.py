@@ -59,6 +59,7 @@ async def logprobs_of_wanted_tokens_come_as_asked(probe: TokenProbe) -> None:
 
 
 def _require_distributions(run: SequenceRun) -> None:
+    """Checks that the log-probabilities of a run can be those of distributions."""
     for token, value, row in zip(run.tokens, run.logprobs, run.alternatives, strict=True):
         values = [other for _, other in row]
         require(value <= 0 and all(other <= 0 for other in values), "log-probabilities are at most 0")
@@ -220,6 +221,7 @@ class UnpackedScores:
 def _build_scoring_request(
     probe: TokenProbe, prompt: tuple[int, ...], max_tokens: int = 2, width: int = WIDTH
 ) -> TokenRequest:
+    """Builds a request that scores the prompt."""
     one = probe.build_request(max_tokens=max_tokens)
     return replace(one, segments=(TokenSegment(prompt),), prompt_logprobs=width)
 
@@ -249,6 +251,7 @@ async def prompts_are_scored_whole_and_in_order(probe: TokenProbe) -> None:
 
 
 def _require_cover(run: SequenceRun, length: int) -> None:
+    """Checks that the scores cover the prompt once and in order, and that no cached token was used."""
     expected = 1
     for part in run.scores:
         require(
@@ -262,6 +265,7 @@ def _require_cover(run: SequenceRun, length: int) -> None:
 
 
 def _require_row(token: int, value: float, ids: "array[int]", values: "array[float]") -> None:
+    """Checks that the scores at one place of a prompt can be those of a distribution."""
     require(
         value <= ROUNDING and all(other <= ROUNDING for other in values), "log-probabilities are at most 0"
     )
@@ -276,6 +280,7 @@ def _require_row(token: int, value: float, ids: "array[int]", values: "array[flo
 
 
 def _require_rank(rank: int, value: float, values: "array[float]") -> None:
+    """Checks the rank of a prompt token against the likeliest tokens at its place."""
     likelier = sum(other > value + ROUNDING for other in values)
     as_likely = sum(other >= value - ROUNDING for other in values)
     most = rank if as_likely == len(values) else max(as_likely, 1)

@@ -161,6 +161,7 @@ MAX_FINITE_TOKENS = 40
 
 
 async def what_is_said_is_what_the_constraint_allows(probe: TokenProbe) -> None:
+    """Requires the output of a constrained sequence to satisfy its constraint."""
     if not await _takes_constraints(probe):
         return
     for constraint, allowed in FINITE:
@@ -222,7 +223,7 @@ async def no_forced_token_stops_before_min_tokens(probe: TokenProbe) -> None:
 
 
 async def _takes_constraints(probe: TokenProbe) -> bool:
-    """Whether the engine takes constraints. Requires an engine that takes none to refuse them."""
+    """Returns whether the engine takes constraints. Requires an engine without constraints to refuse them."""
     constraint = FINITE[0][0]
     if isinstance(probe.engine, ConstraintEngine):
         try:
@@ -240,6 +241,7 @@ async def _takes_constraints(probe: TokenProbe) -> bool:
 
 
 async def _require_end_after(probe: TokenProbe, request: TokenRequest, least: int) -> None:
+    """Requires a constrained sequence to end by itself after more than `least` tokens."""
     rule = "a constrained sequence may end when min_tokens are there"
     try:
         run = await probe.run(request)
@@ -266,6 +268,7 @@ def _build_request(
     logprobs: int | None = None,
     sampling: Sampling = GREEDY,
 ) -> TokenRequest:
+    """Builds a request with a constraint and with `least` as its `min_tokens`."""
     sampling = replace(sampling, min_tokens=least)
     asked = probe.build_request(max_tokens=MAX_FINITE_TOKENS + 2, sampling=sampling, logprobs=logprobs)
     return replace(asked, constraint=constraint)

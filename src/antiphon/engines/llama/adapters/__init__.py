@@ -1,2 +1,2 @@
-"""LoRA adapters in the embedded engine: `loader` checks files on the event loop, `cache` is the decode
-thread's."""
+"""LoRA adapters in the embedded engine: `loader` checks files on the event loop; the decode thread owns the
+`cache`."""

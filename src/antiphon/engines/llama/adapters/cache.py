@@ -1,8 +1,8 @@
 """The adapters that the engine knows: which are in memory, which one is active, and which sequences use each.
 
-An adapter is known by the digest of its content. Hundreds may be known. The last used ones are in memory, up
-to a bound in bytes; the others are read again when they are needed. The decode thread owns all of it, except
-where a doc says otherwise.
+An adapter is known by the digest of its content. Hundreds may be known. The last used adapters are in memory,
+up to a bound in bytes. The other adapters are read again when they are needed. Only the decode thread may
+call these functions, except where a doc allows any thread.
 """
 
 from collections import Counter
@@ -25,13 +25,13 @@ class LoadedAdapter(Protocol):
 
 @dataclass(slots=True)
 class _KnownAdapter:
-    """One adapter; `native` is None while it is only on disk."""
+    """One adapter. Its `native` is None while the adapter is only on disk."""
 
     path: Path
     stamp: FileStamp
     native: LoadedAdapter | None = None
     fault: str = ""
-    """Why the adapter is not used although it was read; empty if it is usable."""
+    """The reason why the adapter is refused although its file was read; empty if the adapter is usable."""
 
     @property
     def size(self) -> int:
@@ -47,7 +47,8 @@ class AdapterCache:
         turn_on: Callable[[LoadedAdapter | None], None],
         room: int,
     ) -> None:
-        """`room` is the most bytes of adapters in memory; the one in use always stays."""
+        """`room` is the most bytes of adapters in memory. The active adapter stays in memory even if it is
+        larger."""
         self._read = read
         self._set_native = turn_on
         self._room = room
@@ -117,11 +118,13 @@ class AdapterCache:
         return None if known is None or known.native is not None else known.path
 
     def close(self) -> None:
-        """Frees all of them."""
+        """Frees all adapters."""
         for digest in tuple(self._known):
             self.remove(digest)
 
     def _get_native(self, digest: str) -> LoadedAdapter:
+        """Returns the loaded adapter and marks it as the last used one. Reads its file if the adapter is only
+        on disk. Raises EngineError if the adapter is unknown, banned or unreadable."""
         known = self._known.pop(digest, None)
         if known is None:
             raise EngineError("the adapter was unloaded")
@@ -195,7 +198,7 @@ class AdapterRefs:
         return InvalidValue(f"the engine has no adapter {digest!r}; name one that is loaded", param="adapter")
 
     def is_usable(self, digest: str | None) -> bool:
-        """Whether new sequences may use it."""
+        """Whether new sequences may use the adapter."""
         return digest is None or (digest in self._cache and digest not in self._leaving)
 
     def acquire(self, digest: str | None) -> None:
@@ -210,11 +213,12 @@ class AdapterRefs:
             self._drop_if_unused(digest)
 
     def is_proved(self, digest: str) -> bool:
-        """Whether a call with it has given finite numbers."""
+        """Whether a call with the adapter has given finite numbers."""
         return digest in self._proved
 
     def record_result(self, digest: str, sound: bool) -> bool:
-        """Notes whether a call with it gave finite numbers. If not, bans the adapter. Returns `sound`."""
+        """Notes whether a call with the adapter gave finite numbers. If not, bans the adapter. Returns
+        `sound`."""
         if sound:
             self._proved.add(digest)
         else:
@@ -223,6 +227,7 @@ class AdapterRefs:
         return sound
 
     def _drop_if_unused(self, digest: str) -> None:
+        """Forgets a removed adapter and its prefixes if no sequence uses the adapter any more."""
         if digest in self._leaving and not self._users[digest]:
             self._leaving.discard(digest)
             self._proved.discard(digest)

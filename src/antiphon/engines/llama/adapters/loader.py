@@ -1,5 +1,5 @@
-"""Adapters on the event loop: one after another, files are checked and read beside decoding before the decode
-thread loads them."""
+"""Adapters on the event loop: each file is checked and read there, one after another, before the decode
+thread loads the adapter."""
 
 import asyncio
 import hashlib
@@ -12,8 +12,8 @@ from antiphon.errors import InvalidValue
 
 
 class AdapterLoader:
-    """Adds and removes the adapters of one engine. One after another, it checks and reads files beside
-    decoding before the decode thread loads them."""
+    """Adds and removes the adapters of one engine. It checks and reads one file after another, while the
+    decode thread goes on decoding."""
 
     def __init__(self, decoder: Callable[[], DecodeLoop]) -> None:
         self._decoder = decoder
@@ -21,8 +21,8 @@ class AdapterLoader:
         self._turn = asyncio.Lock()
 
     async def add(self, digest: str, path: Path) -> None:
-        """Makes an adapter usable. Raises InvalidValue if its file does not have that digest, or the library
-        refuses it."""
+        """Makes an adapter usable. Raises InvalidValue if the digest of its file is another, or if the
+        library refuses the adapter."""
         await self.wait_until_settled(digest)
         here = self._loading[digest] = asyncio.Event()
         try:
@@ -37,7 +37,7 @@ class AdapterLoader:
             here.set()
 
     async def remove(self, digest: str) -> None:
-        """Refuses an adapter to new sequences; forgets it when its last sequence ends."""
+        """Refuses an adapter to new sequences, and forgets the adapter when its last sequence ends."""
         await self.wait_until_settled(digest)
         decoder = self._decoder()
         await asyncio.wrap_future(decoder.inbox.run_on_thread(partial(decoder.adapter_refs.remove, digest)))
@@ -48,8 +48,8 @@ class AdapterLoader:
             await coming.wait()
 
     async def prepare(self, digest: str) -> None:
-        """Waits until an adapter is added. If it is only on disk, reads its file once beside decoding, so the
-        decode thread finds it in the system's cache."""
+        """Waits until an adapter is added. If the adapter is only on disk, reads its file once on another
+        thread, so that the decode thread finds the file in the system's cache."""
         await self.wait_until_settled(digest)
         path = self._decoder().adapters.find_unloaded(digest)
         if path is not None:
@@ -73,6 +73,7 @@ def require_digest(path: Path, digest: str) -> None:
 
 
 def _read_through(path: Path) -> None:
+    """Reads a whole file, so that the system's cache contains it. Ignores a file that cannot be read."""
     try:
         with path.open("rb") as file:
             hashlib.file_digest(file, "blake2s")

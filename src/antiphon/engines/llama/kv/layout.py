@@ -9,7 +9,8 @@ from antiphon.engines.llama.sequence import TokenSequence
 
 
 class PrefixNode:
-    """A node of the prefix tree: the tokens from `start` on of every sequence that passes through."""
+    """A node of the prefix tree. It represents the tokens from `start` on in every sequence whose path
+    includes the node."""
 
     __slots__ = ("active", "children", "ids", "last_used", "owner", "parent", "start", "stop", "tokens")
 
@@ -21,14 +22,14 @@ class PrefixNode:
         self.parent = parent
         """None for a root."""
         self.owner: TokenSequence | None = None
-        """The running sequence whose tail it is."""
+        """The running sequence whose path ends in this node; None if the node does not grow."""
         self.children: list[PrefixNode] = []
         self.ids: set[int] = set()
-        """Ids that hold its cells."""
+        """The KV cache ids that use the cells of the node."""
         self.active = 0
-        """The number of these ids whose sequence runs."""
+        """The number of these ids that belong to a running sequence."""
         self.last_used = 0
-        """When a sequence last began or ended with the node; a higher number is later."""
+        """When a sequence last began or ended with this node. A higher number is later."""
 
     @property
     def end(self) -> int:
@@ -39,7 +40,7 @@ class PrefixNode:
         return self.end - self.start
 
     def find_root(self) -> "PrefixNode":
-        """The root of its tree."""
+        """The root of the tree that contains this node."""
         node = self
         while node.parent is not None:
             node = node.parent
@@ -97,27 +98,27 @@ class CacheLayout(Protocol):
 
     @property
     def cached(self) -> int:
-        """The number of cells that are kept for later and that no running sequence uses."""
+        """The number of cells that are kept for later sequences and that no running sequence uses."""
 
     def match(self, sequence: TokenSequence) -> PrefixMatch:
-        """Finds the longest beginning of the sequence that it may take from the cache."""
+        """Finds the longest beginning of the sequence whose cells it may take from the cache."""
 
     def count_shareable(self, running: TokenSequence, waiting: TokenSequence) -> int:
-        """The number of a waiting sequence's tokens that a running one will have computed at the end of its
-        prompt."""
+        """Returns how many tokens of a waiting sequence a running sequence will have computed at the end of
+        the running one's prompt."""
 
     def count_available(self, match: PrefixMatch) -> int:
-        """The number of cells that a sequence with this match may get, including kept cells that it does not
-        share."""
+        """The number of cells that a sequence with this match may get. The number includes kept cells outside
+        the match."""
 
     def admit(self, sequence: TokenSequence, match: PrefixMatch) -> None:
-        """Gives the sequence an id and the prefix that it shares."""
+        """Gives the sequence a KV cache id and the cells of its match."""
 
     def release(self, sequence: TokenSequence, keep: bool) -> None:
-        """Takes the sequence's id back. With `keep`, its computed tokens may stay."""
+        """Takes the sequence's id back. With `keep`, the sequence's computed tokens may stay in the cache."""
 
     def reserve(self, count: int) -> bool:
-        """Frees kept cells as needed. Returns whether `count` cells are free then."""
+        """Frees kept cells as needed. Returns whether at least `count` cells are free afterwards."""
 
     def forget(self, adapter: str) -> None:
         """Gives up all kept prompts that were computed with this adapter."""

@@ -1,13 +1,14 @@
 """One pool of cells for all sequences: prefixes are shared without copying.
 
 There are more ids than running sequences. The id of a finished sequence keeps its computed tokens until the
-cells or the id are needed. The least recently used id is given up first, its end before its beginning.
+cells or the id are needed. The least recently used id is given up first, and the end of its tokens before
+their beginning.
 
 A radix tree for each adapter and cache salt records the computed tokens of running and kept sequences. A node
-represents cells that belong to the same ids, so shared cells are counted once. The tail of a running sequence
-is an open node: it grows with the sequence's `computed`, at no cost. Sequences that compute equal tokens at
-the same time have nodes side by side; a match searches all of them. An id is kept when its sequence is over
-and no other id has the end of its path, which is then a closed leaf.
+represents cells that belong to the same ids, so shared cells are counted once. The last node of a running
+sequence is open: it grows with the sequence's `computed`, at no cost. Sequences that compute equal tokens at
+the same time have nodes side by side, and a match searches all of these nodes. When a sequence ends, its last
+node becomes a closed leaf. Its id is kept if no other id ends in the same leaf.
 """
 
 from array import array
@@ -28,7 +29,7 @@ class PrefixTree:
         self._shared = 0
         """The number of cells of closed nodes that running ids use."""
         self._tails: dict[TokenSequence, PrefixNode] = {}
-        """The open node of each running sequence."""
+        """The open node of each running sequence, in which its path ends."""
         self._roots: dict[PrefixKey, PrefixNode] = {}
         self._time = 0
 
@@ -41,7 +42,7 @@ class PrefixTree:
     def match(
         self, key: PrefixKey, tokens: "array[int]", most: int, excluded: PrefixNode | None = None
     ) -> PrefixMatch:
-        """Finds the longest computed beginning of these tokens, without searching the node `but`."""
+        """Finds the longest computed beginning of these tokens. It does not search the node `excluded`."""
         root = self._roots.get(key)
         if root is None:
             return PrefixMatch(0)
@@ -73,7 +74,7 @@ class PrefixTree:
         return keeper
 
     def add(self, sequence: TokenSequence, match: PrefixMatch) -> None:
-        """Adds a sequence, whose id is set, after its match."""
+        """Adds a sequence to the tree, below the last node of its match. The sequence already has its id."""
         seat = sequence.running_id
         root = self._roots.setdefault(sequence.key, PrefixNode(array("i"), 0, 0, None))
         above = self._split_at(match.node or root, match.length)
@@ -110,7 +111,7 @@ class PrefixTree:
         return self._remove_empty_leaf(seat)
 
     def trim(self, seat: int, stop: int) -> bool:
-        """Cuts the leaf of a kept id at `stop`. Returns whether the id is still kept."""
+        """Cuts the leaf of a kept id at the position `stop`. Returns whether the id is still kept."""
         leaf = self.kept[seat]
         self.cached -= leaf.stop - stop
         leaf.stop = stop
@@ -143,8 +144,8 @@ class PrefixTree:
         return leaf.size > 0 and self.match(key, leaf.tokens, leaf.stop, leaf).length == leaf.stop
 
     def _remove_empty_leaf(self, seat: int) -> bool:
-        """Removes an empty leaf. Returns whether its id alone has the end of the remaining path, and so is
-        kept."""
+        """Removes an empty leaf of a kept id. Returns whether the id is still kept: whether no other id ends
+        where its remaining path ends."""
         node = self.kept[seat]
         if node.size == 0 and not node.children and node.parent is not None and node.parent.parent:
             node.parent.children.remove(node)
@@ -155,7 +156,8 @@ class PrefixTree:
         return True
 
     def _split_at(self, node: PrefixNode, length: int) -> PrefixNode:
-        """The node that ends at `length`; splits this node if it ends elsewhere or may still grow."""
+        """Returns the node that ends at `length`. Splits the given node if it ends at another position or may
+        still grow."""
         if node.owner is None and node.end == length:
             return node
         upper = PrefixNode(node.tokens, node.start, length, node.parent)
@@ -183,17 +185,18 @@ class PrefixTree:
 
     @staticmethod
     def _replace(node: PrefixNode, other: PrefixNode) -> None:
+        """Replaces a node by another one among the children of its parent."""
         if node.parent is not None:
             node.parent.children[node.parent.children.index(node)] = other
 
 
 MIN_TRIM = 64
-"""The fewest cells of a kept prefix that are given up at once, if it has as many: each removal makes the
-library search all cells."""
+"""The fewest cells of a kept prefix that are given up at once, unless the prefix has fewer. For each removal
+the library searches all cells."""
 
 
 class PoolLayout:
-    """`CacheLayout` of one pool. The total is the sum of used, kept and free cells."""
+    """The `CacheLayout` of one pool. Each cell is used, kept or free."""
 
     def __init__(self, ids: int, total: int, most_kept: int | None = None) -> None:
         self.total = total
@@ -250,6 +253,7 @@ class PoolLayout:
             self._free_cells(excess)
 
     def reserve(self, count: int) -> bool:
+        """Frees kept cells as needed. Returns whether at least `count` cells are free afterwards."""
         while (short := count - self.free) > 0 and self.tree.kept:
             self._free_cells(short)
         return short <= 0
@@ -277,7 +281,7 @@ class PoolLayout:
             self._return_id(seat)
 
     def _free_an_id(self, match: PrefixMatch) -> None:
-        """Gives up the least recently used kept id; preferably one whose loss does not lose the match."""
+        """Gives up the least recently used kept id. It prefers an id that the match does not need."""
         kept = self.tree.kept
         seat = min(kept, key=lambda seat: (kept[seat] is match.node, kept[seat].last_used))
         if kept[seat] is not match.node:

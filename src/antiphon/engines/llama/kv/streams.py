@@ -1,12 +1,12 @@
 """A stream of cells for each sequence: each id has one stream.
 
-Nothing is shared: a sequence either continues in the stream that has its prefix, or copies that whole stream.
-Exact mode reuses only whole chunks of prompts, whose bits are the same for every sequence. It also reuses all
-of a prompt of the same length, whose last chunk was computed alike.
+No cells are shared: a sequence either continues in the stream that has its prefix, or copies that whole
+stream. Exact mode reuses only whole chunks of prompts, whose bits are the same for every sequence. It also
+reuses a whole prompt for a prompt of the same length, because both have the same last chunk.
 
-llama.cpp computes rows of neighbouring streams together and others apart. So gaps between streams are filled
-with padding rows, whose results are dropped. The running streams of an adapter are kept together, since only
-they share a call.
+llama.cpp computes rows of neighbouring streams together, and other rows in separate passes. So gaps between
+streams are filled with padding rows, whose results are dropped. The running streams of an adapter are kept
+together, because only sequences with the same adapter share a call.
 """
 
 import sys
@@ -17,26 +17,26 @@ from antiphon.engines.llama.kv.layout import CacheChange, CopyCells, PrefixMatch
 from antiphon.engines.llama.sequence import PrefixKey, SchedulingPolicy, TokenSequence, find_common_end
 
 MIN_COPIED, MIN_COPIED_PART = 8, 128
-"""The fewest tokens, and the smallest part of a stream's cells, for which copying a whole stream is faster
-than computing."""
+"""The conditions for copying a whole stream: the fewest common tokens, and the smallest part of the stream's
+cells (one 128th). With less, computing is faster."""
 
 ADAPTED_ROWS = 2
-"""The fewest decode rows with an adapter. With F32, F16 or BF16 matrices a lone row is computed differently
-from a row among others. The test at load covers only the model's own matrices."""
+"""The fewest decode rows with an adapter. With F32, F16 or BF16 matrices, a single row is computed
+differently from a row among others. The test at load covers only the model's own matrices."""
 
 
 @dataclass(slots=True)
 class KVStream:
-    """One id with its stream: the sequence that runs in it, or its kept tokens."""
+    """One KV cache id with its stream. The stream contains a running sequence or kept tokens."""
 
     id: int
     owner: TokenSequence | None = None
     key: PrefixKey | None = None
     tokens: "array[int]" = field(default_factory=lambda: array("i"))
     kept: int = 0
-    """The number of tokens whose cells are kept; 0 while a sequence runs."""
+    """The number of tokens whose cells are kept. It is 0 while a sequence runs in the stream."""
     last_used: int = 0
-    """The number of its last release; a higher number is later."""
+    """The number of the release that last left tokens in this stream. A higher number is later."""
 
     @property
     def length(self) -> int:
@@ -64,8 +64,8 @@ class StreamLayout:
         return sum(stream.kept for stream in self.streams)
 
     def match(self, sequence: TokenSequence) -> PrefixMatch:
-        """Finds the stream with the longest common prefix. Of equal ones it prefers a stream without a
-        running sequence, in which this one can continue."""
+        """Finds the stream with the longest common prefix. Among equal streams it prefers one without a
+        running sequence, because the new sequence can continue in that stream."""
         found = [
             (self._count_reusable(stream, sequence), stream.owner is None, -stream.id)
             for stream in self.streams
@@ -126,8 +126,8 @@ class StreamLayout:
     # --- where rows lie
 
     def find_window(self, decoding: list[TokenSequence]) -> list[KVStream]:
-        """The streams from the first to the last of these sequences, extended to one of the proved numbers of
-        rows."""
+        """Lists the streams from the first to the last of these sequences. It adds neighbouring streams until
+        their number is a proved number of rows."""
         ids = [sequence.running_id for sequence in decoding]
         low, high = min(ids), max(ids)
         least = max(
@@ -138,7 +138,8 @@ class StreamLayout:
         return self.streams[low : low + count]
 
     def compact(self) -> None:
-        """Moves the first or last of an adapter's running streams nearer to its others, if there is room."""
+        """Moves the first or the last running stream of an adapter nearer to the adapter's other streams, if
+        there is room."""
         groups: dict[str | None, list[KVStream]] = {}
         for stream in self.streams:
             if stream.owner is not None:
@@ -148,7 +149,8 @@ class StreamLayout:
                 self._move_closer(group)
 
     def _move_closer(self, group: list[KVStream]) -> None:
-        """Moves the first or last stream of a group if that shortens the span of the group."""
+        """Moves the first or the last stream of a group if the move brings the streams of the group closer
+        together."""
         free = [stream for stream in self.streams if stream.owner is None]
         ways = [
             (_measure_span(rest, target), target.id, mover)
@@ -171,17 +173,17 @@ class StreamLayout:
         source.owner, source.key, mover.id = None, None, target.id
 
     def _is_continued(self, source: KVStream, match: PrefixMatch) -> bool:
-        """Whether the sequence continues in the matching stream: little is lost, or there is no other
-        stream."""
+        """Whether the sequence continues in the matching stream: if few kept tokens are lost, or if there is
+        no other stream."""
         if source.owner is not None:
             return False
         others = any(stream.owner is None and stream is not source for stream in self.streams)
         return source.kept <= 2 * match.length or not others
 
     def _find_empty_stream(self, sequence: TokenSequence, source: KVStream | None) -> KVStream:
-        """Finds an empty stream, as near as possible to the running streams of its adapter. An adapter's
-        first stream is as far as possible from others, to leave room for more. The stream's kept content
-        moves."""
+        """Finds an empty stream, as near as possible to the running streams of the sequence's adapter. For
+        the first sequence of an adapter, the stream is as far as possible from other streams, to leave room
+        for more. If the chosen stream has kept tokens, they are moved to another stream."""
         free = [stream for stream in self.streams if stream.owner is None and stream is not source]
         running = [stream for stream in self.streams if stream.owner is not None]
         mine = [stream for stream in running if stream.key is not None and stream.key[0] == sequence.key[0]]
@@ -193,7 +195,8 @@ class StreamLayout:
         return stream
 
     def _vacate(self, stream: KVStream, source: KVStream | None = None) -> None:
-        """Empties a stream. Its kept content replaces the least recently used one."""
+        """Empties a stream. Its kept tokens are moved to the stream with the least recently used kept tokens,
+        and replace them."""
         if not stream.kept:
             return
         idle = [other for other in self.streams if other.owner is None and other is not source]
@@ -207,17 +210,18 @@ class StreamLayout:
         self._clear(stream)
 
     def _clear(self, stream: KVStream) -> None:
+        """Orders to free all cells of a stream, and forgets its kept tokens."""
         self.changes.append(TrimCells(stream.id))
         stream.key, stream.kept = None, 0
 
     # --- what may be taken over
 
     def _count_reusable(self, stream: KVStream, sequence: TokenSequence) -> int:
-        """The number of a stream's tokens that the sequence reuses; 0 if copying costs more than
+        """The number of a stream's tokens that the sequence reuses. It is 0 if copying takes longer than
         computing."""
         most = min(stream.length, sequence.reusable_tokens)
         if self._policy.exact:
-            most = min(most, sequence.prompt_length - 1)  # its own drawn tokens were decode rows
+            most = min(most, sequence.prompt_length - 1)  # the sequence's own drawn tokens were decode rows
         length = find_common_end(stream.tokens, sequence.tokens, 0, most)
         if self._policy.exact:
             whole = self._count_whole_chunks(stream)
@@ -226,8 +230,8 @@ class StreamLayout:
         return 0 if is_copied and length < self._min_copied else length
 
     def _round_to_chunk(self, same: int, whole: int, sequence: TokenSequence) -> int:
-        """The number of the `same` equal tokens that may be reused; `whole` is the end of the other's
-        prompt."""
+        """Returns how many of the `same` equal tokens exact mode may reuse. `whole` is the number of tokens
+        that were computed as chunks of the other sequence's prompt."""
         if not self._policy.exact or same == whole == sequence.prompt_length - 1:
             return same
         return same - same % self._policy.chunk
@@ -240,16 +244,16 @@ class StreamLayout:
             return stream.kept
         scored = stream.owner.request.prompt_logprobs is not None
         if scored and self._policy.scored_rows < self._policy.chunk:
-            return 0  # its chunks were shorter
+            return 0  # the chunks of that prompt were shorter
         return min(stream.length, stream.owner.prompt_length - 1)
 
 
 def _measure_span(streams: list[KVStream], *more: KVStream) -> int:
-    """The number of streams from the first to the last of these."""
+    """The number of streams from the first to the last of these streams, both included."""
     ids = [stream.id for stream in (*streams, *more)]
     return max(ids) - min(ids) + 1
 
 
 def _measure_distance(stream: KVStream, others: list[KVStream]) -> int:
-    """The distance to the nearest of the other streams."""
+    """The distance from a stream to the nearest of the other streams."""
     return min((abs(stream.id - other.id) for other in others), default=0)

@@ -1,5 +1,5 @@
-"""The binding to llama.cpp's C API. Modules outside this folder see no pointer.
+"""The binding to llama.cpp's C API. Modules outside this folder use no native pointer.
 
-`library` finds, opens and declares a library. `struct_layouts` recognises its binary interface. `model` and
-`context` hold what the library makes.
+`library` finds and opens a library, and declares its functions. `struct_layouts` recognises its binary
+interface. `model` and `context` own the objects that the library makes.
 """

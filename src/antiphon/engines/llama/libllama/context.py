@@ -1,8 +1,8 @@
 """A llama_context: the KV cache, the batch arrays and the output of one decode thread.
 
-It is not thread safe, except `abort` and `resume`, which only set a byte. Rows are filled by numpy into
-arrays that the native batch always points at, so a step builds no ctypes object. It decides nothing: the
-scheduler and the decode loop choose the rows and use the results.
+Only `abort` and `resume`, which set one byte, are thread safe. numpy fills the rows of arrays to which the
+native batch always points, so a step builds no ctypes object. This module decides nothing: the scheduler and
+the decode loop choose the rows and use the results.
 """
 
 import ctypes
@@ -95,6 +95,7 @@ class NativeContext:
         self._logits: NDArray[np.float32] = np.empty((0, 0), dtype=np.float32)
 
     def _build_params(self, library: Library) -> ctypes.Structure:
+        """Builds the library's parameters for a context of the requested sizes."""
         shape = self.shape
         params: ctypes.Structure = self._call.llama_context_default_params()
         wanted = {
@@ -115,8 +116,8 @@ class NativeContext:
         return params
 
     def _require_sizes(self, library: Library) -> None:
-        """Compares the library's own sizes of the context with the requested ones. This is the last proof of
-        the struct layout."""
+        """Compares the library's own sizes of the context with the requested ones, as the last proof of the
+        struct layout. If they differ, closes the context and raises LibraryError."""
         shape = self.shape
         said = {
             name: getattr(self._call, name)(self.pointer)
@@ -179,8 +180,8 @@ class NativeContext:
         output: bool,
         every: bool = False,
     ) -> None:
-        """Fills consecutive rows with one sequence. `output`: whether the last row gives logits. `every`:
-        whether all rows do."""
+        """Fills consecutive rows with tokens of one sequence. `output`: whether the last row gives logits.
+        `every`: whether all rows give logits."""
         end = at + len(tokens)
         self.tokens[at:end] = tokens
         self.positions[at:end] = np.arange(position, position + len(tokens))
@@ -190,13 +191,13 @@ class NativeContext:
 
     def decode(self, rows: int) -> int:
         """Computes the first `rows` rows of the arrays. Returns a `DecodeStatus` or a negative number. Other
-        threads can run Python meanwhile."""
+        threads can run Python while it computes."""
         self._batch.n_tokens = rows
         return int(self._call.llama_decode(self.pointer, self._batch))
 
     def read_logits(self, rows: int) -> NDArray[np.float32]:
-        """The logits of the last decode's output rows, in their order. It is a view, which the next decode
-        overwrites."""
+        """The logits of the last decode's output rows, in their order. The result is a view, which the next
+        decode overwrites."""
         address = self._call.llama_get_logits(self.pointer)
         if address != self._logits_address:
             most = self.shape.outputs or self.shape.sequences
@@ -226,18 +227,20 @@ class NativeContext:
         self._call.llama_memory_clear(self._memory, True)
 
     def _use_adapter(self, adapter: LoadedAdapter | None) -> None:
+        """Makes the next decode compute with this adapter, or with none. Raises EngineError if the library
+        refuses."""
         if adapter is not None and not isinstance(adapter, NativeAdapter):
             raise TypeError(f"{adapter!r} is no adapter of the library")
         if set_adapter(self._call, self.pointer, adapter):
             raise EngineError("the engine's library refused to compute with the adapter")
 
     def abort(self) -> None:
-        """Makes a running decode return ABORTED, and the next one too, until `resume`. Any thread may call
-        it."""
+        """Makes a running decode return ABORTED. Until `resume` is called, later decodes return ABORTED too.
+        Any thread may call it."""
         self._flag[0] = SET
 
     def resume(self) -> None:
-        """Withdraws `abort`."""
+        """Lets decodes run again after `abort`. Any thread may call it."""
         self._flag[0] = CLEAR
 
 
@@ -261,12 +264,15 @@ class NativeEmbedder(NativeContext):
         super().__init__(model, shape)
 
     def _build_params(self, library: Library) -> ctypes.Structure:
+        """Builds the library's parameters, with vectors and their pooling turned on."""
         params = super()._build_params(library)
         for name, value in {"embeddings": True, "pooling_type": self._wanted}.items():
             setattr(params, name, value)
         return params
 
     def _require_sizes(self, library: Library) -> None:
+        """Compares the sizes, and also the pooling. Closes the context and raises LibraryError if they
+        differ."""
         super()._require_sizes(library)
         pooling = self._call.llama_pooling_type(self.pointer)
         if pooling != self._wanted:
@@ -297,8 +303,8 @@ class NativeEmbedder(NativeContext):
         return status, found
 
     def _compute_in_parts(self, text: "array[int]") -> tuple[int, Vector]:
-        """Computes one long text in parts. The cache lets each part see those before it, so only the pooling
-        remains."""
+        """Computes one long text in parts. The cache lets each part attend to the parts before it, so only
+        the pooling is done here."""
         found = np.zeros((1, self._dimensions), np.float32)
         status: int = DecodeStatus.DONE
         try:
@@ -320,6 +326,8 @@ class NativeEmbedder(NativeContext):
         return status, found
 
     def _read_pooled(self, seat: int) -> Vector:
+        """Returns the vector of a text, as a view of the library's memory. Raises EngineError if there is
+        none."""
         address = self._call.llama_get_embeddings_seq(self.pointer, seat)
         if not address:
             raise EngineError("the library gave no vector for a text that it computed")

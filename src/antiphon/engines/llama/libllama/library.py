@@ -1,8 +1,9 @@
 """llama.cpp's C API as typed Python calls: finds a library, opens it, and proves that its interface is known.
 
-If an explicit path is given, no other place is searched. Otherwise an installed llama-cpp-python comes first,
-since it was built for this machine, then the xllamacpp wheel. No package is imported. An unusable installed
-library is skipped with a warning. The last error is raised when none is left.
+If an explicit path is given, no other place is searched. Otherwise the library of an installed
+llama-cpp-python comes first, since it was built for this machine, then the xllamacpp wheel. No package is
+imported. An unusable installed library is skipped with a warning. If no library is usable, the error of the
+last one is raised.
 """
 
 import ctypes
@@ -150,6 +151,7 @@ class LogCapture:
         self.callback = LOG_CALLBACK(self._take)
 
     def _take(self, level: int, text: bytes, _: object) -> None:
+        """Keeps a line of the library's log if it is an error or continues one."""
         if level != LOG_LEVEL_CONTINUED:
             self._keeping = level == LOG_LEVEL_ERROR
         if self._keeping and text and text.strip():
@@ -189,7 +191,7 @@ def open_library(path: Path, layouts: tuple[StructLayout, ...] = LAYOUTS) -> Lib
 
 
 def explain_load_error(error: str) -> str:
-    """The loader's message, with the package that brings the missing library."""
+    """The loader's message, with the name of the Debian package that contains the missing library."""
     missing = re.match(r"(lib[\w+-]+?)\.so[.\d]*: cannot open shared object", error)
     package = PACKAGES.get(missing[1]) if missing else None
     return f"{error}; install the system package {package}." if package else f"{error}."
@@ -225,7 +227,7 @@ class LibraryFile:
 def find_library(
     explicit: str | None, places: Iterator[LibraryFile] | None = None
 ) -> tuple[Library, LibraryFile]:
-    """Finds the first usable library. Raises LibraryError."""
+    """Finds and opens the first usable library. Raises LibraryError if there is none."""
     if explicit:
         place = LibraryFile(resolve_library_file(Path(explicit)), "the library setting")
         return open_library(place.path), place

@@ -19,7 +19,7 @@ from antiphon.engines.llama.libllama.library import Library
 from antiphon.errors import LoadError
 
 READ = 0
-"""llama_load_mode of weights that are read into memory; by default they are mapped."""
+"""llama_load_mode of weights that are read into memory. Without it, the weights are mapped."""
 
 PIECE_BYTES = 256
 """First guess at the bytes of one piece; a longer piece is read again with enough room."""
@@ -75,13 +75,13 @@ class NativeModel:
         return buffer.value.decode("utf-8", "replace")
 
     def get_metadata(self, key: str) -> str | None:
-        """A scalar of the file's metadata as text, cut at PIECE_BYTES; None when the file has none."""
+        """A scalar of the file's metadata as text, cut at PIECE_BYTES. None if the file has no such key."""
         buffer = ctypes.create_string_buffer(PIECE_BYTES)
         found = self._call.llama_model_meta_val_str(self.pointer, key.encode(), buffer, PIECE_BYTES)
         return buffer.value.decode("utf-8", "replace") if found >= 0 else None
 
     def is_generative(self) -> bool:
-        """Whether the model makes text token by token from a cache that can be trimmed at any position."""
+        """Whether the model makes text token by token, with a cache that can be trimmed at any position."""
         facts = ("has_encoder", "is_recurrent", "is_hybrid", "is_diffusion")
         return self._call.llama_model_has_decoder(self.pointer) and not any(
             getattr(self._call, f"llama_model_{fact}")(self.pointer) for fact in facts
@@ -108,7 +108,7 @@ class NativeModel:
         return buffer.raw[:length]
 
     def get_text(self, token: int) -> str:
-        """The token as the vocabulary spells it: `</s>`, `▁the`."""
+        """The token as the vocabulary spells it, such as `</s>` or `▁the`."""
         return (self._call.llama_vocab_get_text(self._vocabulary, token) or b"").decode("utf-8", "replace")
 
     def get_attributes(self, token: int) -> int:
@@ -160,6 +160,7 @@ class NativeModel:
 
     @staticmethod
     def _id(token: int) -> int | None:
+        """Converts the library's negative number for a missing token to None."""
         return token if token >= 0 else None
 
 
@@ -169,7 +170,8 @@ LONGEST_NUMBER = 64
 
 
 class NativeAdapter:
-    """A native adapter, owned until `close`. Close it before its model, and never while a context uses it."""
+    """A native adapter. This object owns it until `close`. Close the adapter before its model, and never
+    while a context uses the adapter."""
 
     def __init__(self, model: NativeModel, path: Path) -> None:
         """Raises LoadError with the library's reason."""
@@ -189,8 +191,8 @@ class NativeAdapter:
             raise LoadError(f"the adapter {path.name} has the alpha {alpha}; it must be a positive number")
 
     def _read_alpha(self) -> float:
-        """The adapter's alpha: its matrices are multiplied by alpha over rank. NaN where the file has
-        none."""
+        """Reads the adapter's alpha. The library multiplies the adapter's matrices by alpha over rank. NaN if
+        the file has no alpha."""
         buffer = ctypes.create_string_buffer(LONGEST_NUMBER)
         self._call.llama_adapter_meta_val_str(self.pointer, ALPHA, buffer, LONGEST_NUMBER)
         try:
@@ -300,8 +302,8 @@ class NativeTokenizer:
         return (*found, *self._tokenize_plain(text, strip, False))
 
     def _tokenize_plain(self, text: str, left: bool, right: bool) -> list[int]:
-        """The ids of text without control tokens. It drops the space that a token beside the text
-        swallows."""
+        """The ids of text without control tokens. `left` and `right`: whether the control token on that side
+        of the text removes the spaces there."""
         text = text.lstrip() if left else text
         text = text.rstrip() if right else text
         return self._model.tokenize(text.encode("utf-8", "surrogatepass"))

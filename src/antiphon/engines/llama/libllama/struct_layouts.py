@@ -1,9 +1,9 @@
-"""Struct layouts of llama.cpp's C API, one table for each build that is known, and the check that tells them
-apart.
+"""Struct layouts of llama.cpp's C API: one table for each known build, and the check that finds the right
+one.
 
-llama.cpp changes its parameter structs without notice, and a wrong layout is memory corruption, not an error.
-So nothing is passed by value before `recognise_layout` has compared what the library's own default-params
-functions return, field by field, with a table. It opens no library.
+llama.cpp changes its parameter structs without notice. A wrong layout corrupts memory without an error. So
+nothing is passed by value before `recognise_layout` has compared the structs that the library's
+default-params functions return with a table, field by field. This module opens no library.
 """
 
 import ctypes
@@ -11,11 +11,11 @@ import platform
 from dataclasses import dataclass
 
 PROBE_BYTES = 4096
-"""Bytes of room for a params struct of any build. The library writes only as many as its own struct has."""
+"""Bytes of room for a params struct of any build. The library writes only the bytes of its own struct."""
 
 SENTINEL = 0xA5
-"""The byte that fills the room beforehand, where the calling convention allows it, to show how much was
-written."""
+"""The byte that fills the room before the call, where the calling convention allows it. It shows how many
+bytes the library wrote."""
 
 CType = (
     type[ctypes.c_void_p]
@@ -162,7 +162,8 @@ def build_layout(
 
 
 LAYOUTS: tuple[StructLayout, ...] = (
-    # llama.cpp b11549, in xllamacpp 2026.10.11549; it has a size for a cache of experts before the flags
+    # llama.cpp b11549, in xllamacpp 2026.10.11549. Before its flags, this build has a size for a cache of
+    # experts.
     build_layout(
         "b11549", MODEL_FIELDS, (*CONTEXT_HEAD, ("moe_cache_size", ctypes.c_size_t, 0), *CONTEXT_TAIL)
     ),
@@ -172,7 +173,8 @@ LAYOUTS: tuple[StructLayout, ...] = (
 
 
 def find_difference(raw: bytes, kind: type[ctypes.Structure], fields: tuple[StructField, ...]) -> str | None:
-    """Describes the first field of these bytes that does not hold its known default; None when all do."""
+    """Describes the first field of these bytes whose value is not its known default; None if all values are
+    the defaults."""
     size = ctypes.sizeof(kind)
     if size < len(raw) < PROBE_BYTES:
         return f"its struct has {len(raw)} bytes, not {size}"
@@ -185,7 +187,7 @@ def find_difference(raw: bytes, kind: type[ctypes.Structure], fields: tuple[Stru
 
 
 def recognise_layout(model: bytes, context: bytes, table: tuple[StructLayout, ...]) -> StructLayout | str:
-    """Finds the layout whose defaults these raw structs hold. If there is none, describes how the newest
+    """Finds the layout whose defaults equal these raw structs. If there is none, describes how the newest
     known layout differs."""
     for known in table:
         if not (
