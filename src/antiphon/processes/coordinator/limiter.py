@@ -63,9 +63,9 @@ class EndedClaim:
 
     message: Ended
     told: int | None
-    """The coordinator that was told, by its start; None while there was none."""
+    """The start time of the coordinator that was told about the end; None if there was none."""
     settled: float
-    """The start time of the coordinator that received the end of the claim; None while there was none."""
+    """Monotonic seconds at which the claim was settled."""
 
 
 class Caller(Protocol):
