@@ -218,8 +218,8 @@ class SegmentReader:
         return at > 0
 
     def _decode_completion(self, read: SpoolRecord) -> Entry | None:
-        """Returns the entry of a completion, and removes its intent. Returns None if the entry cannot be
-        read."""
+        """Returns the entry of a completion, and removes its intent. If the entry cannot be read, logs that and
+        returns None."""
         entry = decode_entry(read.payload)
         if entry is None:
             self._log_damage("a record is of another version", read.size)
