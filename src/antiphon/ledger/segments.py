@@ -218,7 +218,7 @@ class SegmentReader:
         return at > 0
 
     def _decode_completion(self, read: SpoolRecord) -> Entry | None:
-        """Returns the entry of a completion, and removes its intent. If the entry cannot be read, logs that and
+        """Returns the entry of a completion, and removes its intent. If it cannot be read, logs that and
         returns None."""
         entry = decode_entry(read.payload)
         if entry is None:

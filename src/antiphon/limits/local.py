@@ -223,7 +223,7 @@ class LocalLimiter:
                 each.parts.append((counted.counter.add(now, amount), amount))
 
     def _find_counter(self, limit: Limit, now: ClockReading) -> LimitCounter:
-        """Returns the counter of a limit, and notes that it is used now. Makes the counter if there is none."""
+        """Returns the counter of a limit, and notes that it is used now. Makes it if there is none."""
         counted = self._counters.get(limit.id)
         if counted is None:
             counted = self._counters[limit.id] = LimitCounter(limit, make_counter(limit), now.monotonic)

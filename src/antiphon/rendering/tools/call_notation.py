@@ -66,7 +66,7 @@ class CallNotation:
     """Marks before each further group; None allows one group, with nothing after it."""
     sign: str | None = None
     """A regular expression for the beginning of a text that is a call, for families whose calls have no mark.
-    Such calls stand only at the beginning of the text, and `open` is empty."""
+    Such calls are only at the beginning of the text, and `open` is empty."""
     channels: tuple[CallChannel, ...] = ()
     """Channels, for a model that has some."""
     in_system: bool = False
