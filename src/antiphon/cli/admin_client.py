@@ -84,20 +84,23 @@ class Admin:
     def _call(
         self, method: str, path: tuple[str, ...], query: Mapping[str, str], body: Card | None = None
     ) -> Card:
+        """Sends a request and returns the answered object. Raises CallFailed."""
         answer = self._client.call(method, _join_path(path, query), body)
         if not isinstance(answer, dict):
             raise self._build_failure()
         return answer
 
     def _build_failure(self) -> CallFailed:
+        """Makes the error for a server that is not Antiphon."""
         return CallFailed(f"{self._client.url} does not answer like Antiphon")
 
 
 @contextmanager
 def connect_admin(url: str | None) -> Iterator[Admin]:
-    """Connects to the admin API at an address, or of the server that the local settings describe.
+    """Connects to the admin API of the server at an address. Without an address it is the server that the
+    local settings describe.
 
-    Ends the command where a call fails.
+    Ends the command if a call fails.
     """
     key: str | None = None
     with report_errors(lambda problem: _advise(problem, key)):
@@ -124,7 +127,7 @@ def find_server(url: str | None, operator: bool = False) -> tuple[str, str | Non
 
 
 def _is_local(address: str) -> bool:
-    """Whether only this machine can answer at the address. The operator's key is sent to no other."""
+    """Whether only this machine can answer at the address. The operator's key is sent to no other address."""
     try:
         host = urlsplit(address if "//" in address else f"http://{address}").hostname or ""
         return host == "localhost" or ip_address(host).is_loopback
@@ -133,7 +136,8 @@ def _is_local(address: str) -> bool:
 
 
 def _advise(problem: Problem, key: str | None) -> str:
-    """`key`: the key of the failed request."""
+    """Returns what the user can do about a problem; empty if nothing is known. `key`: the key of the failed
+    request."""
     status, code = (problem.status, problem.code) if isinstance(problem, CallFailed) else (0, "")
     if status == UNAUTHORIZED and key is not None and key == read_operator_key():
         return (
@@ -151,7 +155,8 @@ def _advise(problem: Problem, key: str | None) -> str:
 
 
 def _join_path(parts: tuple[str, ...], query: Mapping[str, str]) -> str:
-    """Joins parts to a path. Each part is one step, with any characters."""
+    """Joins parts to a path, with the query. Each part is one step of the path, whatever characters it
+    contains. Raises CallFailed for a part that has only dots."""
     for part in parts:
         if not part.strip("."):
             raise CallFailed(f"{part!r} is no id")
@@ -167,7 +172,7 @@ def note_warnings(card: Card) -> None:
 
 
 def find_operator_file() -> Path:
-    """The path of this machine's operator's key, which may not exist."""
+    """Returns the path of the file with this machine's operator's key. The file may not exist."""
     from antiphon.cli.serve_options import find_home
 
     return find_home(os.environ, Path.home()) / ADMIN_FILE

@@ -113,16 +113,16 @@ class Client:
         )
 
     def list_models(self) -> list[str]:
-        """The names of the models that this caller may use. Raises CallFailed."""
+        """Returns the names of the models that this caller may use. Raises CallFailed."""
         return [row.id for row in self.list_model_rows()]
 
     def list_model_rows(self) -> list[ModelRow]:
-        """The models that this caller may use. Raises CallFailed."""
+        """Returns the models that this caller may use. Raises CallFailed."""
         with self._open("GET", "/v1/models") as response:
             return self._decode(ServedModels, response.read()).data
 
     def find_generating(self) -> str:
-        """The first model that generates text. Models without a description count as such. Raises
+        """Returns the first model that generates text. A model without a description counts as one. Raises
         CallFailed."""
         names = self.list_models()
         if not names:
@@ -138,7 +138,7 @@ class Client:
         raise CallFailed(f"{self.url} has no model that chats: {', '.join(names)} make vectors of texts")
 
     def require_generating(self, name: str) -> str:
-        """The name, where it or the model of this alias generates. Raises CallFailed."""
+        """Returns the name if it belongs to a model that generates text. Raises CallFailed otherwise."""
         embeds = self._is_embedding(name)
         if embeds:
             raise CallFailed(f"{name} makes vectors of texts and cannot chat; name a model that generates")
@@ -159,7 +159,8 @@ class Client:
         return isinstance(profile, dict) and isinstance(profile.get("embedding"), dict)
 
     def call(self, method: str, path: str, body: object = None) -> object:
-        """The JSON value of the answer; None where it is no JSON. Raises CallFailed."""
+        """Sends a request and returns the JSON value of the answer; None if the answer is no JSON. Raises
+        CallFailed."""
         with self._open(method, path, body) as response:
             return _parse_json(response.read())
 
@@ -169,13 +170,14 @@ class Client:
             yield from response.iter_bytes()
 
     def get_text(self, path: str) -> str:
-        """The answer as text. Raises CallFailed."""
+        """Returns the answer as text. Raises CallFailed."""
         return b"".join(self.stream_parts(path)).decode("utf-8", "replace")
 
     def stream_chat(self, body: dict[str, object]) -> Generator[Chunk]:
-        """The chunks of a streamed chat completion, until its end.
+        """Yields the chunks of a streamed chat completion until its end.
 
-        Raises CallFailed, also for a stream that breaks off or carries an error. Close it to end early.
+        Raises CallFailed, also if the stream breaks off or contains an error. Close the generator to end
+        early.
         """
         streamed = {**body, "stream": True, "stream_options": {"include_usage": True}}
         with self._open("POST", "/v1/chat/completions", streamed) as response:
@@ -187,12 +189,14 @@ class Client:
         raise CallFailed("the stream broke off before its end")
 
     def _chunk(self, data: str) -> Chunk:
+        """Parses one event of a stream. Raises CallFailed if the event is an error."""
         chunk = self._decode(Chunk, data.encode())
         if chunk.error:
             raise _parse_refusal({"error": chunk.error}, 0, "the server ended the stream with an error")
         return chunk
 
     def _decode(self, shape: type[Shape], data: bytes) -> Shape:
+        """Parses an answer. Raises CallFailed if it has another form."""
         try:
             return msgspec.json.decode(data, type=shape)
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -216,6 +220,7 @@ class Client:
             raise CallFailed(f"the connection to {self.url} broke ({_explain_reason(problem)})") from None
 
     def _explain_unreachable(self, problem: httpx2.TransportError) -> CallFailed:
+        """Makes the error for a server that cannot be reached."""
         cause = _find_system_error(problem)
         if isinstance(cause, ssl.SSLCertVerificationError):
             reason = cause.verify_message.rstrip(".")
@@ -232,7 +237,7 @@ class Client:
 
 
 def _parse_refusal(answer: object, status: int, otherwise: str) -> CallFailed:
-    """The error of an OpenAI-shaped body, or of a flat one."""
+    """Makes the error from a body in OpenAI's form or in a flat form."""
     error = answer.get("error", answer) if isinstance(answer, dict) else None
     if isinstance(error, str):
         return CallFailed(error, status=status)
@@ -242,7 +247,7 @@ def _parse_refusal(answer: object, status: int, otherwise: str) -> CallFailed:
 
 
 def _parse_json(data: bytes) -> object:
-    """Parses JSON; None for anything else."""
+    """Parses JSON. Returns None if the data is no JSON."""
     try:
         value: object = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -251,13 +256,14 @@ def _parse_json(data: bytes) -> object:
 
 
 def _find_system_error(problem: BaseException | None) -> OSError | None:
-    """The system's error behind one of the library's."""
+    """Returns the system's error that caused an error of the library; None if there is none."""
     while problem is not None and not isinstance(problem, OSError):
         problem = problem.__cause__ or problem.__context__
     return problem
 
 
 def _explain_reason(problem: httpx2.TransportError) -> str:
+    """Returns in words why a connection failed."""
     cause, reason = _find_system_error(problem), str(problem)
     if isinstance(cause, ConnectionError) and not isinstance(problem, httpx2.ConnectError):
         reason = "closed connection"

@@ -82,6 +82,7 @@ class Notice:
             self._say(replace(self._said, rounds=self._said.rounds + 1, problem=shortened))
 
     def _say(self, running: Running) -> None:
+        """Keeps the server's data, and writes it to the file if that is possible."""
         self._said = running
         with suppress(OSError):  # as on a full disk: the server goes on
             os.pwrite(self._descriptor, json.dumps(asdict(running)).encode().ljust(SIZE), 0)
@@ -113,7 +114,7 @@ def list_running(home: Path) -> dict[Path, Running]:
 
 
 def read_running(path: Path) -> Running | None:
-    """Reads the running server of a file; None where it does not serve yet or any longer."""
+    """Reads the running server of a file. Returns None if the server is not ready yet or has ended."""
     if _find_holder(path) is None:
         return None
     try:
@@ -124,6 +125,7 @@ def read_running(path: Path) -> Running | None:
 
 
 def _list_files(home: Path) -> list[Path]:
+    """Returns the files of all servers of a home."""
     return sorted(home.glob(f"{PREFIX}*{SUFFIX}"))
 
 
@@ -142,7 +144,7 @@ def _sweep(home: Path) -> None:
 
 
 def parse_pid(file: Path) -> int:
-    """The process id in the name of a server's file."""
+    """Returns the process id in the name of a server's file."""
     return int(file.name.removeprefix(PREFIX).partition("-")[0])
 
 
@@ -158,7 +160,7 @@ def restart(pid: int | None) -> None:
 
 
 def _choose(found: Mapping[Path, Running], home: Path, pid: int | None) -> tuple[Path, Running]:
-    """Chooses the server to restart, with its file. Raises CallFailed."""
+    """Chooses the server to restart, and returns it with its file. Raises CallFailed."""
     if not found:
         raise CallFailed(
             f"no server of {home} is running here as this user: ANTIPHON_HOME names another home, and a "
@@ -202,7 +204,8 @@ def _send_signal(file: Path) -> None:
 
 
 def _wait(file: Path, server: Running) -> None:
-    """Raises CallFailed where not every process was replaced."""
+    """Waits until the server has replaced its processes. Raises CallFailed if it did not replace all of
+    them."""
     pid = parse_pid(file)
     end = time.monotonic() + PATIENCE_S * server.workers
     while time.monotonic() < end:
@@ -252,7 +255,8 @@ def start_server(arguments: Sequence[str] = ()) -> Iterator[str]:
 
 
 def _read_address(panel: IO[str], log: IO[str]) -> str:
-    """Reads the server's address from its panel, and discards the rest of the panel."""
+    """Reads the server's address from its panel. Discards the rest of the panel. Raises CallFailed if there
+    is no address."""
     for line in panel:
         if found := LISTENS.search(line):
             threading.Thread(target=panel.read, daemon=True).start()
@@ -263,6 +267,7 @@ def _read_address(panel: IO[str], log: IO[str]) -> str:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
+    """Ends the process and closes its pipes."""
     process.terminate()
     try:
         process.wait(END_DEADLINE)

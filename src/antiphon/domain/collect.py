@@ -1,4 +1,5 @@
-"""Collects a stream of events into a buffered answer: there is no second path."""
+"""Collects a stream of events into one complete answer. Answers without streaming use the same events as
+streams."""
 
 from collections import defaultdict
 from collections.abc import AsyncIterator
@@ -28,13 +29,13 @@ class CollectedChoice(Value, frozen=True):
     text: str
     reason: FinishReason
     scores: Scores | None = None
-    """None when they were not asked for."""
+    """Log-probabilities of the choice's tokens; None if the caller does not request them."""
     calls: tuple[ToolCall, ...] = ()
-    """In the order in which they began."""
+    """The calls in the order in which they began."""
     reasoning: str = ""
     """The reasoning before the text, where the model shows it."""
     ids: tuple[int, ...] = ()
-    """Token ids, as many as `scores`, when they were asked for."""
+    """Token ids, as many as `scores`, if the caller requests them."""
 
 
 class CollectedGeneration(Value, frozen=True):
@@ -43,9 +44,9 @@ class CollectedGeneration(Value, frozen=True):
     choices: tuple[CollectedChoice, ...]
     usage: Usage
     prompts: tuple[tuple[int, ...], ...] = ()
-    """The ids of each prompt, when token ids were asked for."""
+    """The token ids of each prompt, if the caller requests them."""
     prompt_scores: tuple[Scores, ...] = ()
-    """Of each prompt's tokens, when they were asked for."""
+    """The scores of each prompt's tokens, if the caller requests them."""
 
 
 class _ChoiceParts:
@@ -81,7 +82,7 @@ class _ChoiceParts:
             self.ids.extend(event.ids)
 
     def choice(self, index: int, end: Finished) -> CollectedChoice:
-        """Joins the parts."""
+        """Returns the complete choice, made of the parts so far."""
         scores = None if end.scores is None else join_scores(self.scores)
         calls = tuple(
             [ToolCall(call.id, call.name, "".join(self.arguments.get(call.index, ()))) for call in self.begun]
@@ -91,13 +92,14 @@ class _ChoiceParts:
 
 
 async def collect(events: AsyncIterator[Event]) -> CollectedGeneration:
-    """Collects a whole stream. Raises the stream's errors; ValueError when it breaks the order of events."""
+    """Collects a whole stream. Raises the errors of the stream, and ValueError if the events are in a wrong
+    order."""
     choices: defaultdict[int, _ChoiceParts] = defaultdict(_ChoiceParts)
     usage: Usage | None = None
     prompts: tuple[tuple[int, ...], ...] = ()
     scored: dict[int, Scores] = {}
     async for event in events:
-        if isinstance(event, TextDelta):  # the commonest
+        if isinstance(event, TextDelta):  # tested first, since it is the most frequent event
             choices[event.choice].add(event)
         elif isinstance(event, Usage):
             usage = event

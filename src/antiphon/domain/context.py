@@ -14,7 +14,7 @@ from antiphon.domain.values import Value, field
 
 
 class Clock(Protocol):
-    """Source of time, ids and randomness, so that tests own them."""
+    """Source of time, ids and randomness. Tests replace it by their own."""
 
     def monotonic(self) -> float:
         """Returns seconds that never jump; only differences mean something."""
@@ -30,7 +30,7 @@ class Clock(Protocol):
 
 
 AT_ONCE = 64
-"""Ids of one call to the kernel, since a call costs more than its ids."""
+"""Number of ids that one call to the kernel makes, since the call costs more than the ids."""
 
 _IDS: deque[str] = deque()
 """Ids of this process that are not used yet."""
@@ -61,13 +61,13 @@ class SystemClock:
 
 
 class Origin(Value, frozen=True):
-    """Where a request comes from; the records of usage keep it beside the actor."""
+    """Where a request comes from. The records of usage keep it together with the actor."""
 
     dialect: str = ""
     operation: str = ""
     """The path of the endpoint."""
     end_user: str | None = None
-    """The caller's own user that it asks for."""
+    """The end user for whom the caller sends the request."""
     tags: Mapping[str, str] = NOTHING
     """The caller's own tags."""
 
@@ -76,28 +76,29 @@ NOWHERE = Origin()
 
 
 class RequestProgress:
-    """Facts that become known of a request on its way. The pipeline and engines write them, the edge reads
-    them."""
+    """Facts about a request that become known while it runs. The pipeline and the engines write them, and the
+    HTTP edge reads them."""
 
     __slots__ = ("account", "attempts", "body", "embedded", "is_ended", "limit_statuses", "model", "unread")
 
     def __init__(self) -> None:
         self.account: Mapping[str, object] = {}
-        """The log's values for work that ends with an error."""
+        """The values that the log record gets if the request ends with an error."""
         self.attempts = 0
         """Number of attempts at an engine."""
         self.body = b""
-        """The body as it was sent."""
+        """The request's body as the caller sent it."""
         self.embedded = 0
-        """Tokens of the texts that have vectors, however the request ends."""
+        """Number of tokens in texts whose vectors are computed, however the request ends."""
         self.is_ended = False
-        """Whether the edge has ended it with an error, which it answers and logs."""
+        """Whether the HTTP edge has ended the request with an error. The edge then answers and logs the
+        error."""
         self.model = ""
-        """The model's own name, once it is found."""
+        """The model's own name, once the model is found."""
         self.limit_statuses: tuple[LimitStatus, ...] = ()
-        """The latest status of its limits."""
+        """The latest status of the request's limits."""
         self.unread: tuple[str, ...] = ()
-        """Fields of its messages that the chat template does not read."""
+        """Fields of the request's messages that the chat template does not read."""
 
 
 class Context(Value, frozen=True, gc=True):
@@ -112,5 +113,5 @@ class Context(Value, frozen=True, gc=True):
     progress: RequestProgress = field(default_factory=RequestProgress)
 
     def remaining(self) -> float | None:
-        """Returns the seconds until the deadline, at least 0; None without one."""
+        """Returns the seconds until the deadline, at least 0; None if the request has no deadline."""
         return None if self.deadline is None else max(0.0, self.deadline - self.clock.monotonic())

@@ -1,8 +1,9 @@
-"""The events of a generation, and its token usage. A stream is one Started, deltas and one Finished for each
-choice, and Usage last; between them a PromptScored for each prompt whose scores were asked for.
+"""The events of a generation, and its token usage. A stream contains one Started, then deltas and one
+Finished for each choice, and Usage as the last event. It also contains one PromptScored for each prompt whose
+scores the caller requests.
 
-Started comes with the first token, so a failure before it is an ordinary error. Where no token is made
-(`max_tokens` 0) it comes when the first choice is complete. Errors are raised, not yielded.
+Started comes with the first token, so a failure before it is an ordinary error. If no token is made
+(`max_tokens` 0), Started comes when the first choice is complete. Errors are raised, not yielded.
 """
 
 from dataclasses import dataclass, field
@@ -13,21 +14,21 @@ from antiphon.domain.values import Value
 
 
 class UsageSource(StrEnum):
-    """Where the counts come from."""
+    """Who counted the tokens."""
 
     ENGINE = "engine"
-    """Counted by the engine that generated."""
+    """The engine that generated the tokens."""
     REPORTED = "reported"
-    """Reported by a vendor."""
+    """A vendor, in its answer."""
     COUNTED = "counted"
-    """Counted here, with the model's tokenizer."""
+    """This server, with the model's tokenizer."""
     ESTIMATED = "estimated"
-    """Nobody counted."""
+    """Nobody; the number is an estimate."""
 
 
 class Usage(Value, frozen=True):
-    """Totals of one request: each prompt once, the tokens of every choice. It is also the last event of a
-    stream."""
+    """Token counts of one request: each prompt once, and the tokens of every choice. It is also the last
+    event of a stream."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -67,11 +68,12 @@ class Started:
 
 
 class PromptScored(Value, frozen=True):
-    """The scores of one prompt's tokens, where they were asked for; one for each prompt, after Started."""
+    """The scores of one prompt's tokens, if the caller requests them. There is one event for each prompt,
+    after Started."""
 
     prompt: int
     scores: Scores
-    """Of all its tokens, with their ranks."""
+    """The scores of all tokens of the prompt, with their ranks."""
 
 
 class TextDelta(Value, frozen=True):
@@ -84,11 +86,11 @@ class TextDelta(Value, frozen=True):
     """Completion tokens since this choice's last event. Their sum over the events is the choice's usage, so a
     stream that is cut can be billed."""
     scores: Scores = ()
-    """Scores of the tokens whose text begins in this delta, and of invisible tokens before them, when they
-    were asked for."""
+    """Scores of the tokens whose text begins in this delta, and of invisible tokens before them; empty if the
+    caller does not request scores."""
     ids: tuple[int, ...] = ()
-    """Ids of the tokens in `scores`, when token ids were asked for. Joined over the events they are all
-    tokens of the choice, except those that a stop string cut off."""
+    """Ids of the tokens in `scores`, if the caller requests them. The ids of all events together are all
+    tokens of the choice, except those that a stop string cuts off."""
 
 
 class ReasoningDelta(Value, frozen=True):
@@ -128,22 +130,22 @@ class ToolCallDelta(Value, frozen=True):
 
 
 class Finished(Value, frozen=True):
-    """One choice is complete; exactly one for each choice."""
+    """One choice is complete. There is exactly one such event for each choice."""
 
     choice: int
     reason: FinishReason
     tokens: int = 0
     """Completion tokens without text since this choice's last delta."""
     scores: Scores | None = None
-    """Scores of the tokens without text since the last delta, the last token of the choice included; None
-    when they were not asked for."""
+    """Scores of the tokens without text since the last delta, the last token of the choice included; None if
+    the caller does not request scores."""
     ids: tuple[int, ...] = ()
     """Ids of these tokens, if token ids were requested."""
 
 
 class DiscardedTokens(Value, frozen=True):
-    """Tokens of candidates among which the best are chosen. They are part of the usage, and the deltas of the
-    chosen ones do not count them again."""
+    """Tokens of candidates from which the best choices are selected. They are part of the usage, and the
+    deltas of the selected choices do not count them again."""
 
     tokens: int
 

@@ -49,25 +49,25 @@ class Actor(Value, frozen=True):
     id: str
     """Stable and public: safe to log, never the credential or a part of it."""
     project: str = DEFAULT_PROJECT
-    """The project whose usage it is, and whose prompts share the engines' prefix caches."""
+    """The project to which the usage is charged. Prompts of one project share the engines' prefix caches."""
     user: str | None = None
     """The user that the caller acts for, where that is known."""
     rights: frozenset[Right] = LOCAL
     grant: Grant = EVERYTHING
     """The models and paths that the key allows."""
     bound: bool = False
-    """Whether the key is for its project alone, and for no other of its user's."""
+    """Whether the key is valid for its project only, and for no other project of its user."""
     until: int | None = None
     """Unix seconds when the key ends."""
 
     @property
     def admin(self) -> bool:
-        """Whether it is the operator."""
+        """Whether the caller is the operator."""
         return self.kind is ActorKind.ADMIN
 
     @property
     def caller(self) -> str:
-        """The id that queues share: the user for all of its tokens, otherwise the key."""
+        """The id under which queues count the caller: the user for access tokens, otherwise the key."""
         return self.user if self.kind is ActorKind.USER and self.user else self.id
 
     def may_use(self, model: str) -> bool:
@@ -83,12 +83,13 @@ LOCAL_ANONYMOUS = Actor(ActorKind.ANONYMOUS, "anonymous")
 
 
 def matches(patterns: Iterable[str], text: str) -> bool:
-    """Whether any pattern matches the text; `*` matches any run of characters."""
+    """Whether any pattern matches the whole text. `*` in a pattern matches any characters."""
     return any(_matches(pattern.split("*"), text) for pattern in patterns)
 
 
 def _matches(pieces: list[str], text: str) -> bool:
-    """Matches each piece at its first place after the one before, which is as good as any other place."""
+    """Whether the pieces between the pattern's stars occur in the text in this order. Takes the first place
+    of each piece, which is as good as any other place."""
     first, *others = pieces
     if not others:
         return text == first
@@ -105,10 +106,11 @@ def _matches(pieces: list[str], text: str) -> bool:
 
 
 def is_within(narrow: Grant, wide: Grant) -> bool:
-    """Whether one grant allows everything that the other allows."""
+    """Whether the grant `wide` allows everything that the grant `narrow` allows."""
     return _covers(wide.models, narrow.models) and _covers(wide.endpoints, narrow.endpoints)
 
 
 def _covers(wide: tuple[str, ...] | None, narrow: tuple[str, ...] | None) -> bool:
-    """Compares patterns as texts: a pattern that another one matches allows no more than that."""
+    """Whether some pattern of `wide` matches each pattern of `narrow` as a text. A pattern that another
+    pattern matches allows no more than that one."""
     return wide is None or (narrow is not None and all(matches(wide, pattern) for pattern in narrow))

@@ -22,7 +22,8 @@ NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class Entry(Value, frozen=True, omit_defaults=True):
-    """One generation. An intent is the entry that remains if the process dies."""
+    """The record of one generation. Its intent is written first, and remains as the entry if the process
+    dies."""
 
     id: str
     """Unique, and made by the server. Callers can choose `request_id`."""
@@ -37,9 +38,9 @@ class Entry(Value, frozen=True, omit_defaults=True):
     operation: str
     """Path of the request."""
     asked: str
-    """The model name in the request."""
+    """The model name as the caller wrote it."""
     model: str
-    """Name of the model that served it."""
+    """Name of the model that served the request."""
     adapter: str | None = None
     """Content digest of the adapter."""
     engine: str = ""
@@ -58,7 +59,7 @@ class Entry(Value, frozen=True, omit_defaults=True):
     """Nano-units of the currency."""
     currency: str = ""
     status: str = ABORTED
-    """`ok`, `cancelled`, `aborted`, or the code of the error that ended it."""
+    """`ok`, `cancelled`, `aborted`, or the code of the error that ended the generation."""
     queue_ms: int | None = None
     """Milliseconds until the request joined the engine's batch."""
     ttft_ms: int | None = None
@@ -74,7 +75,7 @@ class Entry(Value, frozen=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class UsedAmounts:
-    """What the entries of one key, user, project and model used together."""
+    """The amounts that all entries with the same key, user, project and model used together."""
 
     at: int
     """Unix milliseconds of the latest entry."""
@@ -86,7 +87,7 @@ class UsedAmounts:
 
 
 class EntryField(StrEnum):
-    """A field of an entry; named as in `domain.ledger.Entry`."""
+    """A field of `Entry` by which reports group and select entries."""
 
     PROJECT = "project"
     USER = "user"
@@ -134,7 +135,7 @@ Dimension = EntryField | Bucket | Tag
 
 
 def parse_dimension(text: str) -> Dimension | None:
-    """Returns the dimension of that name: `model`, `day`, `tag:team`; None where there is none."""
+    """Returns the dimension of a name such as `model`, `day` or `tag:team`; None for an unknown name."""
     if text.startswith(TAG):
         return Tag(text.removeprefix(TAG)) if len(text) > len(TAG) else None
     return DIMENSIONS.get(text)
@@ -143,12 +144,13 @@ def parse_dimension(text: str) -> Dimension | None:
 DIMENSIONS: Mapping[str, EntryField | Bucket] = MappingProxyType(
     {each.value: each for each in (*EntryField, *Bucket)}
 )
-"""By name; tags come besides."""
+"""The dimensions by name, without the tags."""
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Requires this value of an entry; None or empty requires no value."""
+    """Selects entries whose field or tag has this value. None or an empty value selects entries without a
+    value."""
 
     of: EntryField | Tag
     value: str | None
@@ -177,7 +179,7 @@ class Mean:
 
     @property
     def value(self) -> float | None:
-        """None where nothing was measured."""
+        """The average; None if nothing was measured."""
         return self.sum / self.count if self.count else None
 
 
@@ -186,7 +188,7 @@ class UsageTotals:
     """Sums over entries."""
 
     requests: int = 0
-    """Entries: generations, also those that a request's own work started."""
+    """Number of entries. These include generations that the work on another request started."""
     ok: int = 0
     cancelled: int = 0
     aborted: int = 0
@@ -213,24 +215,25 @@ class ReportGroup:
     """The totals of the entries with equal values."""
 
     values: tuple[str | int | None, ...]
-    """One for each dimension; for a bucket its first Unix second."""
+    """One value for each dimension. The value of a time period is its first Unix second."""
     totals: UsageTotals
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerReport:
-    """Totals of a selection and of its groups: the earliest bucket first, then the most requests."""
+    """Totals of all selected entries and of their groups. The groups of the earliest period come first, then
+    those with the most requests."""
 
     total: UsageTotals
-    """Of all entries, also those of groups that are not listed."""
+    """Totals of all selected entries, including those in groups that are not listed."""
     groups: tuple[ReportGroup, ...] = ()
     more: bool = False
-    """Whether there are more groups."""
+    """Whether there are groups that are not listed."""
 
 
 @dataclass(frozen=True, slots=True)
 class EntryPosition:
-    """The position in a list of entries: after the entry with this start and id."""
+    """A position in a list of entries: directly after the entry with this start and id."""
 
     at: int
     id: str

@@ -51,7 +51,7 @@ class Window(StrEnum):
 
 
 def explain_too_large(measure: Measure, amount: int) -> str | None:
-    """Why an amount is too large for a limit; None if it is not."""
+    """Returns a sentence that says why the amount is too large for a limit; None if it is not too large."""
     if measure is not Measure.COST:
         return None if amount <= MAX_COUNT else f"a limit of {measure} is of at most {MAX_COUNT}"
     if amount <= MAX_COST_UNITS * NANO:
@@ -97,7 +97,7 @@ _INPUT, _OUTPUT = Measure.INPUT_TOKENS, Measure.OUTPUT_TOKENS
 
 
 class Amounts(Value, frozen=True):
-    """What a request uses, or can use, of every measure except concurrent requests."""
+    """What a request uses, or may use at most, of every measure except concurrent requests."""
 
     requests: int = 0
     input_tokens: int = 0
@@ -106,7 +106,7 @@ class Amounts(Value, frozen=True):
     """Nano-units."""
 
     def amount_of(self, measure: Measure) -> int:
-        """The amount of one measure; 0 for concurrent requests."""
+        """Returns the amount of one measure; 0 for concurrent requests."""
         if measure is _REQUESTS:
             return self.requests
         if measure is _TOKENS:

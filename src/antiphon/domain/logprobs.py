@@ -16,16 +16,18 @@ class TokenScore:
 
     token: int
     piece: bytes
-    """Its bytes, perhaps part of a character; for a control token, which adds no text, its name."""
+    """The bytes of the token, which may be a part of a character. A control token, which adds no text, has
+    its name here."""
     logprob: float | None
-    """None for a prompt's first token, which follows nothing."""
+    """The log-probability; None for the first token of a prompt, which follows no token."""
     alternatives: tuple[tuple[int, bytes, float], ...] = ()
-    """The likeliest (id, piece, log-probability) at its place, best first."""
+    """The likeliest tokens at this place as (id, piece, log-probability), the likeliest first."""
     offset: int = 0
-    """The character of its choice's text that holds its first byte; the text's length for a last control
-    token."""
+    """The index of the character in the choice's text that holds the token's first byte. For a control token
+    at the end it is the text's length."""
     rank: int | None = None
-    """1 for the likeliest token; None if not requested, and for a prompt's first token."""
+    """The token's rank by probability: 1 for the likeliest. None if the caller does not request ranks, and
+    for a prompt's first token."""
 
 
 Scores = Sequence[TokenScore]
@@ -34,22 +36,22 @@ Scores = Sequence[TokenScore]
 
 @dataclass(frozen=True, slots=True)
 class PackedScores(Sequence[TokenScore]):
-    """Scores in arrays; a score becomes an object only while it is read."""
+    """Scores in arrays. Reading a score makes an object of it."""
 
     tokens: Sequence[int]
     offsets: Sequence[int]
     logprobs: "array[float]"
-    """NaN where there is none."""
+    """The log-probability of each token; NaN for a token without one."""
     pieces: Sequence[bytes]
-    """The bytes of every id."""
+    """The bytes of every token of the vocabulary."""
     width: int = 0
-    """Alternatives of each token."""
+    """Number of alternatives that a read score has."""
     alternative_ids: "array[int]" = field(default_factory=lambda: array("i"))
-    """`held` ids for each token."""
+    """The alternatives' ids, `held` for each token."""
     alternative_logprobs: "array[float]" = field(default_factory=lambda: array("f"))
     held: int | None = None
-    """Alternatives that the arrays hold for each token, of which the first `width` are given; None means
-    `width`."""
+    """Number of alternatives that the arrays contain for each token; None means `width`. A read score has
+    only the first `width` of them."""
     ranks: "array[int] | None" = None
     """One rank for each token; None if not requested."""
 
@@ -69,6 +71,7 @@ class PackedScores(Sequence[TokenScore]):
         return self._score(range(len(self))[index])
 
     def _score(self, place: int) -> TokenScore:
+        """Makes the score of the token at this index."""
         token, value = self.tokens[place], self.logprobs[place]
         known = not isnan(value)
         return TokenScore(
@@ -81,6 +84,7 @@ class PackedScores(Sequence[TokenScore]):
         )
 
     def _alternatives(self, place: int) -> tuple[tuple[int, bytes, float], ...]:
+        """Returns the alternatives of the token at this index."""
         begin = place * (self.width if self.held is None else self.held)
         end = begin + self.width
         ids = self.alternative_ids[begin:end]
@@ -92,7 +96,7 @@ class PackedScores(Sequence[TokenScore]):
 
 @dataclass(frozen=True, slots=True)
 class JoinedScores(Sequence[TokenScore]):
-    """Several scores in a row, without copying."""
+    """Several sequences of scores as one, without copying them."""
 
     parts: tuple[Scores, ...]
 
@@ -111,7 +115,7 @@ class JoinedScores(Sequence[TokenScore]):
 
 
 def join_scores(parts: Sequence[Scores]) -> Scores:
-    """Joins scores without unpacking any."""
+    """Returns one sequence of all the scores, without making objects of packed scores."""
     held = tuple(part for part in parts if part)
     if all(isinstance(part, tuple) for part in held):
         return tuple(chain.from_iterable(held))

@@ -24,18 +24,18 @@ class Tool:
     name: str
     description: str | None = None
     parameters: Mapping[str, object] | None = None
-    """The JSON Schema of its arguments, as the model sees it; None takes none."""
+    """The JSON Schema of the tool's arguments, as the model sees it; None if the tool has no arguments."""
     strict: bool = False
-    """Whether every keyword of the schema must be enforced; otherwise unsupported ones are left out."""
+    """Whether every keyword of the schema must be enforced. Otherwise unsupported keywords are left out."""
     kept: Mapping[str, object] | None = field(default=None, compare=False)
-    """The schema without the keywords that were left out; None is `parameters`."""
+    """The schema without the unsupported keywords; None if it is the same as `parameters`."""
     field: str = field(default="tools", compare=False)
     """The caller's name of the schema, for errors."""
 
     @property
     def schema(self) -> Mapping[str, object]:
-        """The schema that arguments satisfy: always an object, without undeclared properties unless the
-        schema names others."""
+        """The schema that the arguments must satisfy. It is always the schema of an object, and it allows
+        undeclared properties only if it names others itself."""
         if self.parameters is None:
             return {"type": "object", "additionalProperties": False}
         schema = self.kept if self.kept is not None else self.parameters
@@ -46,14 +46,14 @@ class Tool:
 
 
 class ToolChoice(StrEnum):
-    """Whether the model calls tools."""
+    """Whether the model may call tools."""
 
     NONE = "none"
-    """It sees the tools and calls none."""
+    """The model sees the tools and must not call them."""
     AUTO = "auto"
-    """It decides."""
+    """The model decides."""
     REQUIRED = "required"
-    """It calls, and writes no text."""
+    """The model must call a tool, and writes no text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +65,12 @@ class Tools:
     parallel: bool = True
     """Whether one turn may make several calls."""
     allowed: frozenset[str] | None = None
-    """Names of the tools that it may call; None is all. The model only sees the others."""
+    """Names of the tools that the model may call; None means all tools. The model sees the other tools, but
+    may not call them."""
 
     @property
     def callable(self) -> tuple[Tool, ...]:
-        """The tools that it may call."""
+        """The tools that the model may call."""
         if self.choice is ToolChoice.NONE:
             return ()
         return tuple(tool for tool in self.tools if self.allowed is None or tool.name in self.allowed)
@@ -111,4 +112,4 @@ class Message:
     reasoning: str | None = None
     """The assistant's reasoning before its text, for templates that read it."""
     reasoning_field: str = field(default="reasoning_content", compare=False)
-    """The caller's name of that field."""
+    """The name of the reasoning field in the caller's message."""

@@ -15,11 +15,11 @@ STAR = "*"
 
 
 class Aliases:
-    """Rules in order of precedence: names before patterns, patterns with more fixed characters before others.
-    The first match decides."""
+    """Rules that map callers' names to models. A name without `*` goes before a pattern. A pattern with more
+    fixed characters goes before one with fewer. The first rule that matches is used."""
 
     def __init__(self, *rules: Mapping[str, str]) -> None:
-        """`rules`: sets of rules; all of one set come before those of the next."""
+        """`rules`: sets of rules. All rules of one set go before the rules of the next set."""
         self._rules = [
             (_pattern(name), target)
             for each in rules
@@ -27,23 +27,25 @@ class Aliases:
         ]
 
     def target(self, name: str) -> str | None:
-        """Returns the model's name for a caller's name; None where no rule matches."""
+        """Returns the model's name for a name that a caller sent; None if no rule matches."""
         for pattern, target in self._rules:
             if fits := pattern.fullmatch(name):
                 return target.replace(STAR, fits[1]) if STAR in target else target
         return None
 
     def is_taken(self, name: str) -> bool:
-        """Whether a rule matches such a name, so that no caller's adapter may have it. A lone `*` takes no
+        """Whether a rule matches this name, so that no adapter may have it. The rule `*` alone reserves no
         name."""
         return any(pattern.fullmatch(name) for pattern, _ in self._rules if pattern != ANYTHING)
 
 
 def _precedence(name: str) -> tuple[bool, int]:
+    """Returns the sort key of a rule: names before patterns, then longer before shorter."""
     return STAR in name, -len(name)
 
 
 def _pattern(name: str) -> re.Pattern[str]:
+    """Returns a regular expression for a name in which `*` matches any characters except `#`."""
     return re.compile(re.escape(name).replace(re.escape(STAR), "([^#]+)"), re.DOTALL)
 
 
@@ -160,9 +162,9 @@ class FetchedAdapter:
     """An adapter that has arrived from the hub."""
 
     path: str
-    """Below the directory."""
+    """The path of the adapter below `directory`."""
     directory: Path
-    """Holds nothing else; it is removed when the adapter is kept."""
+    """A directory that contains nothing else. It is removed after the adapter is kept."""
     commit: str
     base: str | None = None
     """The adapter's own name of its base model; None where it gives none."""
@@ -170,19 +172,19 @@ class FetchedAdapter:
 
 @dataclass(frozen=True, slots=True)
 class DeployedAdapter:
-    """An adapter that is served."""
+    """An adapter that the server offers as a model."""
 
     name: str
     base: str
     model_name: str
-    """The name in the deployment; otherwise the digest of its content."""
+    """The name in the deployment; for an adapter that nobody deployed, the digest of its content."""
     source: AdapterOrigin
     created: int
     """Unix time in seconds."""
     revision: str | None = None
-    """Of the hub, the commit."""
+    """The commit, for an adapter from the hub."""
     creator: Actor | None = None
-    """None where it is the operator's, or was loaded by its path."""
+    """Who deployed the adapter; None if the operator configured it, or if it was loaded by its path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +227,7 @@ class Timer:
         self._total += seconds
 
     def add_several(self, seconds: float, times: int) -> None:
-        """Adds a time, `times` times."""
+        """Adds the same time several times."""
         self._counts[bisect_left(LATENCY_BOUNDS, seconds)] += times
         self._total += seconds * times
 
@@ -247,7 +249,8 @@ class AdapterLoad:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Live counters; the free ones return when a sequence ends, the totals only grow."""
+    """The current numbers of one engine. The numbers of running and free sequences rise and fall. The totals
+    only grow."""
 
     running: int = 0
     queued: int = 0
@@ -260,24 +263,25 @@ class Load:
     steps: int = 0
     """Calls of the library's decode so far."""
     cells: int = 0
-    """All cells."""
+    """Number of all cells."""
     cells_cached: int = 0
-    """Cells without a running sequence, kept for requests with the same beginning; free when needed."""
+    """Cells without a running sequence that are kept for requests with the same beginning. They become free
+    when they are needed."""
     cached_tokens: int = 0
     """Prompt tokens taken from cached or running prefixes so far."""
     admitted: int = 0
     """Sequences admitted to the batch so far."""
     prefix_hits: int = 0
-    """Those of them that shared a prefix."""
+    """Number of admitted sequences that shared a prefix."""
     preemptions: int = 0
     """Sequences put back into the queue because cells ran out, so far."""
     refused: int = 0
     """Sequences refused because the queue was full, so far."""
     queue_seconds: Histogram = Histogram()
-    """From request to admission."""
+    """Times from the request to its admission."""
     first_token_seconds: Histogram = Histogram()
-    """From request to the first token."""
+    """Times from the request to its first token."""
     inter_token_seconds: Histogram = Histogram()
-    """Between tokens of one sequence."""
+    """Times between two tokens of one sequence."""
     adapters: tuple[AdapterLoad, ...] = ()
-    """The load of each adapter that was used and is not removed."""
+    """The load of each adapter that was used and is still loaded."""

@@ -1,4 +1,4 @@
-"""What tokens cost: decimals and integers of money, currencies, and a price list over time. All amounts are
+"""Prices of tokens: decimals and integers of money, currencies, and a price list over time. All amounts are
 integers, so sums are exact."""
 
 import re
@@ -20,7 +20,8 @@ _AMOUNT = re.compile(rf"[0-9]{{1,300}}(\.[0-9]{{1,{DIGITS}}})?")
 
 
 def parse_decimal(text: str) -> int | None:
-    """Returns the nano-units of a decimal; None for other texts, and for more than nine decimal places."""
+    """Returns the nano-units of a decimal. Returns None for other texts, and for more than nine decimal
+    places."""
     if _AMOUNT.fullmatch(text) is None:
         return None
     whole, _, part = text.partition(".")
@@ -47,29 +48,29 @@ class Price:
     currency: str
     """ISO 4217: `USD`. All costs of a server have one currency."""
     since: int
-    """Unix seconds when it begins."""
+    """Unix seconds when the price begins to apply."""
     input: int
     output: int
     cached: int | None = None
-    """For prompt tokens that were not computed again; None means `input`."""
+    """The price of prompt tokens that were not computed again; None means `input`."""
     request: int = 0
     """Nano-units for each request."""
     until: int | None = None
-    """Unix seconds when it ends."""
+    """Unix seconds when the price ceases to apply; None if no end is set."""
     created: int = 0
     note: str = ""
 
     def holds(self, at: int) -> bool:
-        """Whether it applies to requests that begin at that time (Unix seconds)."""
+        """Whether the price applies to requests that begin at that time (Unix seconds)."""
         return self.since <= at and (self.until is None or at < self.until)
 
     def is_over(self, now: int) -> bool:
-        """Whether it will never apply again. `now`: Unix seconds."""
+        """Whether the price will never apply again. `now`: Unix seconds."""
         return self.until is not None and self.until <= max(now, self.since)
 
     @property
     def never_held(self) -> bool:
-        """Whether it ended before it began."""
+        """Whether the price ended before it began, so that it never applied."""
         return self.until is not None and self.until <= self.since
 
     def most(self, prompt_tokens: int, output_tokens: int) -> int:
@@ -78,7 +79,7 @@ class Price:
         return self.cost(prompt_tokens, cached, output_tokens)
 
     def cost(self, prompt_tokens: int, cached_tokens: int, output_tokens: int) -> int:
-        """Returns the nano-units of one request, halves rounded up."""
+        """Returns the cost of one request in nano-units. Halves are rounded up."""
         cached = self.input if self.cached is None else self.cached
         millionths = (
             (prompt_tokens - cached_tokens) * self.input
@@ -95,8 +96,8 @@ def find_unpriced(prices: Sequence[Price], models: Sequence[str], at: int) -> li
 
 
 def find_currency(prices: Sequence[Price]) -> str | None:
-    """Returns the currency of all costs: the latest price's, as the currency changes only while nothing is
-    priced. `prices`: in the order of their creation."""
+    """Returns the currency of all costs, which is the currency of the newest price. The currency can change
+    only while no price applies. `prices`: in the order of their creation."""
     return prices[-1].currency if prices else None
 
 
@@ -111,4 +112,4 @@ CURRENCY_CODES = frozenset(
     XOF XPF YER ZAR ZMW ZWG
     """.split()
 )
-"""The codes of ISO 4217, without funds, metals, tests and no currency."""
+"""The currency codes of ISO 4217, without funds, metals, test codes and the code for no currency."""

@@ -13,7 +13,7 @@ class ConstraintKind(StrEnum):
     """The language of a constraint."""
 
     JSON_OBJECT = "json_object"
-    """Any JSON object; has no source."""
+    """Any JSON object. This kind has no source."""
     JSON_SCHEMA = "json_schema"
     """JSON that a schema accepts; the source is the schema as JSON."""
     REGEX = "regex"
@@ -23,7 +23,7 @@ class ConstraintKind(StrEnum):
     LARK = "lark"
     """A text of a context-free grammar in Lark's notation."""
     GBNF = "gbnf"
-    """The same in llama.cpp's notation."""
+    """A text of a context-free grammar in llama.cpp's notation."""
     CALLS = "calls"
     """Calls of functions, perhaps in free text; `constraints.grammar_types` reads the source."""
 
@@ -35,22 +35,22 @@ class Constraint:
     kind: ConstraintKind
     source: str = ""
     whitespace: str | None = None
-    """For JSON only: a regular expression for the optional whitespace wherever JSON allows it. None is one
-    space after each comma and colon, and none elsewhere."""
+    """For JSON only: a regular expression for the optional whitespace wherever JSON allows it. None allows
+    one space after each comma and colon, and no other whitespace."""
     field: str = field(default="response_format", compare=False)
     """The caller's name of the field, for errors."""
     prelude: str = ""
-    """The grammar of the reasoning before the text, written by `constraints.grammar_types.Prelude`.
-    Only the renderer sets it; empty means none."""
+    """The text before the constrained text, which is a model's reasoning, in the form of
+    `constraints.grammar.Prelude`. The renderer makes it, never a caller. Empty means no such text."""
 
 
 class Overflow(StrEnum):
     """How to treat a request whose prompt and `max_tokens` together pass the context length."""
 
     ERROR = "error"
-    """Refuse it."""
+    """Refuse the request."""
     SHORTEN = "shorten"
-    """Lower `max_tokens` to the rest; still refuse a prompt that leaves no room."""
+    """Lower `max_tokens` to the rest of the context. A prompt that leaves no room is still refused."""
 
 
 class Truncation(StrEnum):
@@ -73,7 +73,7 @@ class ReasoningTerms:
     off: str = "none"
     on: str = "medium"
     least: int = 0
-    """The smallest budget."""
+    """The smallest budget that the dialect allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +81,13 @@ class Reasoning:
     """The reasoning that a model does before it answers."""
 
     effort: str | None = None
-    """`none`, `minimal`, `low`, `medium`, `high`, ...; None is the model's own way. The template gets it."""
+    """The requested effort: `none`, `minimal`, `low`, `medium`, `high`, ... The chat template gets it. None
+    leaves the effort to the model."""
     budget: int | None = None
-    """Most tokens of reasoning, after which it is ended; None is limited by max_tokens only."""
+    """The most tokens of reasoning; after them the reasoning is ended. With None only `max_tokens` limits the
+    reasoning."""
     shown: bool = True
-    """Whether the answer shows the reasoning; it counts either way."""
+    """Whether the answer shows the reasoning. The tokens of reasoning count in either case."""
     wanted: bool = False
     """Whether a model without reasoning refuses the request."""
     terms: ReasoningTerms = field(default=ReasoningTerms(), compare=False)
@@ -101,7 +103,8 @@ class Conversation:
     tools: Tools | None = None
     """The tools that the model sees and may call."""
     continues: bool = False
-    """Whether the last message stays open and the model continues it; not with `generation_prompt`."""
+    """Whether the model continues the last message, which stays open. Cannot be combined with
+    `generation_prompt`."""
     template: str | None = None
     """The request's own template, instead of the model's."""
     template_values: Mapping[str, object] = field(default_factory=dict)
@@ -109,14 +112,14 @@ class Conversation:
     documents: tuple[Mapping[str, object], ...] | None = None
     """Texts to answer from, for a template that reads documents."""
     add_special: bool | None = None
-    """Whether the prompt begins with the model's begin token, unless the template writes it; None follows the
-    model."""
+    """Whether the prompt begins with the model's begin token; a template that writes the token itself is not
+    given a second one. None follows the model's rule."""
     reasoning: Reasoning = field(default_factory=Reasoning)
 
 
 @dataclass(frozen=True, slots=True)
 class RawPrompt:
-    """A prompt that is used as it is: text (may hold control tokens) or token ids."""
+    """A prompt that no template changes: a text, which may contain control tokens, or token ids."""
 
     text: str | None = None
     tokens: tuple[int, ...] | None = None

@@ -1,5 +1,5 @@
-"""The base of values of which every request makes several: a frozen dataclass takes three to five times as
-long, and the garbage collector scans each."""
+"""The base of values that every request makes several times. A frozen dataclass takes three to five times as
+long to make, and the garbage collector scans it."""
 
 from msgspec import Struct, field
 from msgspec.structs import fields
@@ -9,5 +9,5 @@ __all__ = ("Value", "changed", "field", "fields")
 
 
 class Value(Struct, frozen=True, gc=False):
-    """An immutable value. Subclasses repeat `frozen=True` for the type checker. Its fields must not refer
-    back to it."""
+    """An immutable value. Subclasses repeat `frozen=True` for the type checker. A field must not refer back
+    to its own value, since no garbage collector frees such a cycle."""

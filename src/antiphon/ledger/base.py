@@ -7,20 +7,20 @@ from antiphon.domain.ledger import Entry
 
 
 class Ledger(Protocol):
-    """Keeps one entry of each generation, even if this process dies.
+    """Keeps one entry for each generation, even if this process dies.
 
     Both methods return once the kernel has the record. So a killed process loses nothing, and no method waits
     for a disk or a database.
     """
 
     def begin(self, intent: Entry) -> None:
-        """Writes the intent before the engine is called. If the process dies, the intent becomes the entry.
-        Reserves the space of the completion. Raises LedgerFull if there is none, and InvalidValue if tags and
-        names are too long for a record."""
+        """Writes the intent before the engine is called, and reserves the space of the completion. If the
+        process dies, the intent becomes the entry. Raises LedgerFull if there is no space, and InvalidValue
+        if tags and names are too long for a record."""
 
     def complete(self, entry: Entry) -> None:
-        """Writes how a generation ended: once for each intent, by its id, before the last bytes go to the
-        caller. Raises LedgerFull if it cannot be written."""
+        """Writes the end of a generation: once for each intent, found by its id, before the last bytes go to
+        the caller. Raises LedgerFull if it cannot be written."""
 
 
 class LedgerState(StrEnum):
@@ -30,7 +30,7 @@ class LedgerState(StrEnum):
     WAITING = "waiting"
     """The database is unavailable. Entries wait in local files."""
     FULL = "full"
-    """Nothing can begin until the database or the disk takes entries again."""
+    """No generation can begin until the database or the disk takes entries again."""
 
 
 @runtime_checkable

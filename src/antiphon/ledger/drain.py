@@ -1,7 +1,7 @@
 """Moves entries from the spool into the database. One thread of one process on each node does this.
 
 The spool holds everything that must not be lost. A file is deleted once all its entries are in the database.
-EntryStore that are read twice, after a restart, are inserted once.
+Entries that are read twice, after a restart, are inserted once.
 """
 
 import logging
@@ -23,8 +23,8 @@ from antiphon.telemetry.logs import describe_exception, record
 
 LOCK_FILE = "drain.lock"
 REFUSED_FILE = "refused.jsonl"
-"""EntryStore that the database refuses, one JSON object per line. No such entry is known: the store replaces
-values that it cannot hold."""
+"""Name of the file with the entries that the database refuses, one JSON object per line. No such entry is
+known: the store replaces values that it cannot hold."""
 
 PAUSE_S = 0.25
 """Seconds between two rounds. An entry reaches the database about this long after its end."""
@@ -40,7 +40,7 @@ OTHER_DRAIN_S = 1.0
 and reports nothing."""
 
 BATCH = 500
-"""EntryStore per transaction."""
+"""Entries per transaction."""
 
 STALE_S = 60.0
 """Age in seconds of an unfinished file that is deleted."""
@@ -56,7 +56,7 @@ class DrainStatus:
     away: str = ""
     """Why the database is unavailable; empty if it is available."""
     waiting: int = 0
-    """EntryStore that were read but are not in the database. The spool can hold more."""
+    """Number of entries that were read but are not in the database yet. The spool can contain more."""
     another_drains: bool = False
     """Whether another process drains the spool."""
 
@@ -117,6 +117,7 @@ class Drain:
     # --- the thread -----------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        """Waits until no other process drains the spool, then drains it until stopped."""
         lock = os.open(self._directory / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             while not try_lock(lock):
@@ -158,7 +159,8 @@ class Drain:
         self._reset_readers()
 
     def _pause_or_wake(self) -> None:
-        """Waits until it is woken, or for the pause."""
+        """Waits until the thread is woken, or until the pause has passed. Resets the wake-up unless the drain
+        is stopping."""
         self._awake.wait(self._pause)
         if not self._stopping:
             self._awake.clear()
@@ -176,6 +178,7 @@ class Drain:
         return False
 
     def _reset_readers(self) -> None:
+        """Forgets everything that was read, so that the spool is read again."""
         self._entries_read = []
         for reader in self._readers.values():
             reader.close()
@@ -199,6 +202,7 @@ class Drain:
         return caught_up
 
     def _open_new(self) -> None:
+        """Opens the spool's new files, and deletes unfinished old ones."""
         try:
             _remove_stale(self._directory)
             paths = list_segments(self._directory)
@@ -210,12 +214,14 @@ class Drain:
                 self._open(path)
 
     def _open(self, path: Path) -> None:
+        """Opens one file. Logs a file that cannot be opened."""
         try:
             self._readers[path] = SegmentReader(path)
         except OSError as problem:
             self._note_unreadable(path, problem)
 
     def _read_all(self) -> None:
+        """Reads ended entries from all files until a batch is full."""
         for path, reader in self._readers.items():
             try:
                 self._entries_read += reader.read(BATCH - len(self._entries_read))
@@ -232,6 +238,7 @@ class Drain:
             record("spool_unreadable", logging.ERROR, segment=path.name, problem=said)
 
     def _note_failure(self, problem: str) -> None:
+        """Logs that the database is unavailable, tells the other processes, and makes the pause longer."""
         if not self._away:
             record("ledger_store_away", logging.ERROR, problem=problem, directory=str(self._directory))
             self._signal_away(away=True)
@@ -261,6 +268,7 @@ class Drain:
             self._insert(entries[middle:])
 
     def _save_refused(self, entry: Entry) -> None:
+        """Logs an entry that the database refused, and appends it to a file."""
         record("ledger_entry_refused", logging.ERROR, entry=entry.id, request_id=entry.request_id)
         path = self._directory / REFUSED_FILE
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:

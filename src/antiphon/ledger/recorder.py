@@ -45,7 +45,7 @@ class StoreRecorder:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="antiphon-recorder", daemon=True)
         self.dropped = 0
-        """RecordStore that were dropped because the queue was full."""
+        """Number of records that were dropped because the queue was full."""
 
     def update_projects(self, directory: Directory) -> None:
         """Replaces the set of projects that keep their requests."""
@@ -78,11 +78,12 @@ class StoreRecorder:
         self._thread.start()
 
     def stop(self, within: float) -> None:
-        """Stores what is queued, for at most `within` seconds, and ends the thread."""
+        """Stores the queued records, for at most `within` seconds, and ends the thread."""
         self._stopping.set()
         self._thread.join(within)
 
     def _run(self) -> None:
+        """Stores queued records and deletes expired ones, until stopped."""
         expiry = 0.0
         while True:
             over = self._stopping.is_set()
@@ -113,13 +114,13 @@ class StoreRecorder:
 
 
 def text_length(record: RecordedRequest) -> int:
-    """Characters of the request and the answer."""
+    """Returns the number of characters in the request and the answer."""
     return len(record.request) + len(record.answer)
 
 
 def _redact_record(record: RecordedRequest, recording: RecordingPolicy) -> RecordedRequest:
-    """The record with its texts redacted and cut. The cut never splits a text that redaction would otherwise
-    find."""
+    """Returns the record with its texts redacted and cut. The cut never splits a text that redaction would
+    find in the whole."""
     return replace(
         record,
         request=redact_json(record.request, recording.redact, MAX_TEXT),

@@ -45,20 +45,20 @@ class SpoolRecord(NamedTuple):
 
     kind: int
     number: int
-    """Equal for the two records of a generation, and unique in the file otherwise."""
+    """The same number for both records of a generation. No other generation in the file has it."""
     payload: bytes
     size: int
     """Bytes of the whole record."""
 
 
 def frame_record(kind: RecordKind, number: int, payload: bytes) -> bytes:
-    """The bytes of a record."""
+    """Returns the bytes of a record."""
     head = _HEAD.pack(MARK, kind, number, len(payload))
     return head + _CHECK.pack(crc32(payload, crc32(head))) + payload
 
 
 def parse_record(data: bytes, at: int) -> SpoolRecord | None:
-    """The complete record at an offset, or None."""
+    """Returns the complete record at an offset, or None."""
     if len(data) - at < HEADER:
         return None
     mark, kind, number, length = _HEAD.unpack_from(data, at)
@@ -73,7 +73,7 @@ def parse_record(data: bytes, at: int) -> SpoolRecord | None:
 
 
 def find_record(data: bytes, at: int) -> int | None:
-    """The offset of the first complete record at or after an offset, or None."""
+    """Returns the offset of the first complete record at or after `at`, or None."""
     while (at := data.find(MARK, at)) >= 0:
         if parse_record(data, at) is not None:
             return at
@@ -93,7 +93,7 @@ _DECODER = msgspec.json.Decoder(Entry)
 
 
 def encode_entry(entry: Entry) -> bytes:
-    """The payload of an entry. A lone surrogate, which UTF-8 cannot hold, becomes a question mark."""
+    """Returns the payload of an entry. A lone surrogate, which UTF-8 cannot hold, becomes a question mark."""
     try:
         return _ENCODER.encode(entry)
     except UnicodeEncodeError:
@@ -102,7 +102,7 @@ def encode_entry(entry: Entry) -> bytes:
 
 
 def decode_entry(payload: bytes) -> Entry | None:
-    """The entry of a payload, or None if this version cannot read it."""
+    """Returns the entry of a payload, or None if this version cannot read it."""
     try:
         return _DECODER.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -80,6 +80,7 @@ class SegmentWriter:
         self._write(frame_record(RecordKind.COMPLETION, number, payload))
 
     def _write(self, record: bytes) -> None:
+        """Writes a record at the position. Raises OSError if the record does not fit the disk."""
         written = os.pwrite(self._descriptor, record, self._position)
         if written != len(record):  # the next record overwrites the partial one
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -98,12 +99,12 @@ class SegmentWriter:
 
 
 def frame_size(payload: int) -> int:
-    """Bytes of a record with a payload of this size."""
+    """Returns the bytes of a record with a payload of this size."""
     return HEADER + payload
 
 
 def create_segment(directory: Path) -> SegmentWriter:
-    """Creates a file, locks it and allocates its full size. Raises OSError, and leaves nothing behind
+    """Creates a file, locks it and allocates its full size. Raises OSError, and leaves no file behind
     then."""
     path = directory / f"{time.time_ns():020d}-{secrets.token_hex(4)}{SUFFIX}"
     unfinished = path.with_suffix(UNFINISHED)
@@ -122,7 +123,7 @@ def create_segment(directory: Path) -> SegmentWriter:
 
 
 def _allocate(descriptor: int) -> None:
-    """Allocates the disk space now, so that no later write can lack it."""
+    """Allocates the disk space of the file, so that no later write fails for lack of space."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(descriptor, 0, SIZE)
         return
@@ -132,6 +133,7 @@ def _allocate(descriptor: int) -> None:
 
 
 def _sync(descriptor: int) -> None:
+    """Waits until the disk has the file's written bytes."""
     if hasattr(os, "fdatasync"):
         os.fdatasync(descriptor)
     else:
@@ -148,7 +150,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def try_lock(descriptor: int) -> bool:
-    """Takes the lock if nobody holds it. Returns whether it did."""
+    """Takes the lock if no process holds it. Returns whether it took the lock."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -216,7 +218,8 @@ class SegmentReader:
         return at > 0
 
     def _decode_completion(self, read: SpoolRecord) -> Entry | None:
-        """The entry of a completion, or None if it cannot be read."""
+        """Returns the entry of a completion, and removes its intent. If it cannot be read, logs that and
+        returns None."""
         entry = decode_entry(read.payload)
         if entry is None:
             self._log_damage("a record is of another version", read.size)
@@ -225,7 +228,7 @@ class SegmentReader:
         return entry
 
     def _build_aborted(self) -> list[Entry]:
-        """Entries for the intents of a dead writer."""
+        """Returns the entries for the intents that a dead writer did not complete."""
         found = []
         for payload in self._intents.values():
             entry = decode_entry(payload)
@@ -237,7 +240,8 @@ class SegmentReader:
         return found
 
     def _skip_damage(self) -> bool:
-        """Moves to the next complete record after bytes that cannot be read. Returns whether it moved."""
+        """Moves to the next complete record after bytes that cannot be read. Returns whether the position
+        moved."""
         if not self._abandoned and os.pread(self._descriptor, 1, self._at) in (b"", b"\0"):
             return False  # not written yet
         rest = self._read_rest()
@@ -255,11 +259,12 @@ class SegmentReader:
         return True
 
     def _read_rest(self) -> bytes:
-        """Everything after the position."""
+        """Returns all bytes after the position."""
         size = os.fstat(self._descriptor).st_size
         return os.pread(self._descriptor, max(0, size - self._at), self._at)
 
     def _log_damage(self, problem: str, size: int) -> None:
+        """Logs bytes of the file that cannot be read."""
         record(
             "spool_damaged",
             logging.WARNING,

@@ -53,7 +53,7 @@ class Spool:
     LedgerFull until a drain has deleted some."""
 
     def __init__(self, directory: Path, most_bytes: int, sync_interval: float) -> None:
-        """`sync_interval`: seconds between two syncs, and so the time that a power failure can cost."""
+        """`sync_interval`: seconds between two syncs. A power failure can lose the entries of that time."""
         self._directory = directory
         self._most = max(1, most_bytes // SIZE)
         self._interval = sync_interval
@@ -75,7 +75,7 @@ class Spool:
 
     @property
     def state(self) -> LedgerState:
-        """The current state. Looks into the directory once."""
+        """The current state. Reading it checks once whether the drain's file exists."""
         if self._problem and not self._spares:
             return LedgerState.FULL
         return LedgerState.WAITING if (self._directory / AWAY_FILE).exists() else LedgerState.WELL
@@ -139,6 +139,7 @@ class Spool:
             self._finish(place.segment)
 
     def _pick_segment(self, size: int) -> SegmentWriter:
+        """Returns a file with room for `size` bytes. Raises LedgerFull if there is none."""
         current = self._current
         if current is not None:
             if current.has_room(size):
@@ -153,18 +154,19 @@ class Spool:
         return self._current
 
     def _retire(self, segment: SegmentWriter) -> None:
-        """Writes no more intents into a file."""
+        """Stops writing intents into a file; completions still follow."""
         self._current = None
         self._retired.append(segment)
         self._finish(segment)
 
     def _finish(self, segment: SegmentWriter) -> None:
-        """Hands a file to the thread once nothing more will be written into it."""
+        """Gives a file to the thread, which closes it, if no more records will be written into it."""
         if segment is not self._current and segment.is_settled and segment in self._retired:
             self._retired.remove(segment)
             self._finished.append(segment)
 
     def _mark_unsynced(self, segment: SegmentWriter) -> None:
+        """Notes that the thread must sync this file."""
         if not segment.unsynced:
             segment.unsynced = True
             self._unsynced.append(segment)
@@ -172,6 +174,7 @@ class Spool:
     # --- the thread -----------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        """Creates, syncs and closes files until stopped."""
         while not self._stopping:
             self._wake.wait(self._interval)
             self._wake.clear()
@@ -180,6 +183,7 @@ class Spool:
             self._close_finished()
 
     def _make_spares(self) -> None:
+        """Creates files ahead, and notes the problem if this fails."""
         try:
             while len(self._spares) < SPARES and self._has_room():
                 self._spares.append(create_segment(self._directory))
@@ -189,6 +193,7 @@ class Spool:
         self._set_problem(problem)
 
     def _has_room(self) -> bool:
+        """Whether the spool may have another file."""
         return len(list_segments(self._directory)) < self._most
 
     def _set_problem(self, problem: str) -> None:
@@ -200,10 +205,12 @@ class Spool:
         self._problem = problem
 
     def _sync(self) -> None:
+        """Syncs all files with unsynced bytes."""
         while self._unsynced:
             _sync_segment(self._unsynced.popleft())
 
     def _close_finished(self) -> None:
+        """Closes the files into which nothing more will be written."""
         while self._finished:
             segment = self._finished.popleft()
             if segment.unsynced:  # written since the last sync
@@ -212,6 +219,7 @@ class Spool:
 
 
 def _sync_segment(segment: SegmentWriter) -> None:
+    """Syncs one file, and logs a failure."""
     try:
         segment.sync()
     except OSError as problem:
@@ -230,12 +238,13 @@ def prepare_directory(directory: Path) -> None:
 
 
 def _build_full_error(problem: str) -> LedgerFull:
+    """Makes the error for an entry that cannot be written."""
     return LedgerFull(f"there is no room to write down what this takes: {problem}", retry_after=RETRY_S)
 
 
 def _shorten_entry(entry: Entry, intent: Entry) -> Entry:
-    """A completion that fits its reservation: the counts and the status of `entry`, with the names of
-    `intent`."""
+    """Builds a completion that fits its reserved space: the counts and the status of `entry`, with the names
+    of `intent`."""
     return changed(
         intent,
         attempts=entry.attempts,

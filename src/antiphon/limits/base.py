@@ -15,29 +15,29 @@ class Limiter(Protocol):
     """
 
     async def reserve(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[LimitStatus, ...]:
-        """Takes the amounts out of every limit, and one request out of each limit of concurrent requests. It
-        takes all of them or none. `claim` is an id that nobody else uses. Returns the status of each limit,
-        in their order.
+        """Reserves the amounts in every limit, and one request in each limit of concurrent requests. It
+        reserves in all limits or in none. `claim`: an id that no other request uses. Returns the status of
+        each limit, in their order.
 
-        Raises RateLimited or BudgetExceeded, with the limit that has no room, or LimitsUnavailable if nobody
-        can tell.
+        Raises RateLimited or BudgetExceeded with the limit that has no room, or LimitsUnavailable if the
+        usage cannot be read.
         """
 
     async def extend(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[LimitStatus, ...]:
-        """Takes more for a claim that is open. `limits` are the limits of the claim that still exist, as they
-        are now; a removed limit refuses nothing. Returns their status, in their order. Raises as `reserve`
-        does, and then changes nothing."""
+        """Reserves more for an open claim. `limits`: the claim's limits that still exist, in their current
+        form. A removed limit refuses nothing. Returns the status of the limits, in their order. Raises the
+        same errors as `reserve`, and changes nothing then."""
 
     def settle(self, claim: str, amounts: Amounts, at: int | None = None) -> None:
-        """Ends a claim and returns at once. The amounts that were really used count, whether they are less or
-        more than what was reserved. An unknown claim is ignored. `at` is the end of the request in the
-        ledger, in Unix milliseconds, or None if the ledger has no entry."""
+        """Ends a claim, and returns without waiting. The amounts that were really used count, even if they
+        are more than was reserved. An unknown claim is ignored. `at`: the end of the request in the ledger,
+        in Unix milliseconds; None if the ledger has no entry."""
 
     async def read_status(self, limits: Sequence[Limit]) -> tuple[LimitStatus, ...]:
-        """The status of each limit, in their order. Takes nothing. Raises LimitsUnavailable."""
+        """Returns the status of each limit, in their order. Reserves nothing. Raises LimitsUnavailable."""
 
     async def aclose(self) -> None:
-        """Releases all resources, after it has sent what was settled."""
+        """Sends settled claims that are not sent yet, then releases all resources."""
 
 
 @runtime_checkable

@@ -23,8 +23,8 @@ UNUSED_NS = 24 * 3600 * SECOND
 
 @dataclass(slots=True)
 class LimitCounter:
-    """A limit and its counter. The limit is kept as it was when the counter was made; calls bring the current
-    amount."""
+    """A limit and its counter. The limit has the form from the time when the counter was made; each call
+    brings the current maximum."""
 
     limit: Limit
     counter: UsageCounter
@@ -35,7 +35,7 @@ class LimitCounter:
 
 @dataclass(slots=True)
 class ClaimPart:
-    """What one claim has taken of one limit: (place, amount) pairs, the oldest first."""
+    """The amounts that one claim has taken of one limit, as (place, amount) pairs, the oldest first."""
 
     limit_counter: LimitCounter
     parts: list[tuple[int, int]] = field(default_factory=list)
@@ -48,19 +48,19 @@ class ClaimPart:
         return sum(amount for _, amount in self.parts)
 
     def initial_amount(self, now: ClockReading) -> int:
-        """What still counts of the first reservation, before the request's size was known. 0 once the size is
-        known."""
+        """Returns the part of the first reservation that still counts; 0 if the claim was extended, since the
+        request's size is then known."""
         parts = () if self.is_sized else self.parts
         return sum(amount for place, amount in parts if self.limit_counter.counter.is_current(now, place))
 
     def take(self, now: ClockReading, amount: int) -> None:
-        """Takes more."""
+        """Adds an amount to the claim, and counts it."""
         if amount:
             self.parts.append((self.limit_counter.counter.add(now, amount), amount))
 
     def settle(self, now: ClockReading, used: int) -> None:
-        """Sets the claim's amount to what was used: gives the rest back, newest first, or takes what is
-        missing."""
+        """Sets the claim's amount to what was used. Gives the rest back, the newest part first, or adds the
+        missing amount."""
         parts, counter = self.parts, self.limit_counter.counter
         counter.total(now)  # removes what has expired before anything is given back
         excess = -used
@@ -78,11 +78,12 @@ class LocalLimiter:
     """A `Limiter` for one process."""
 
     def __init__(self, clock: Clock, seeds: Seeder | None = None, opens: bool = False) -> None:
-        """`opens`: if the ledger cannot be read, counters start at 0. Otherwise nothing passes."""
+        """`opens`: whether counters start at 0 if the ledger cannot be read. Otherwise every request is then
+        refused."""
         self._clock = clock
         self._seed_reader = SeedReader(seeds, clock, opens)
         self._is_only_record = seeds is None
-        """Whether no ledger knows the usage that is counted here."""
+        """Whether there is no ledger that knows past usage."""
         self._counters: OrderedDict[str, LimitCounter] = OrderedDict()
         self._claims: dict[str, list[ClaimPart]] = {}
         self._seeding = asyncio.Lock()
@@ -137,7 +138,8 @@ class LocalLimiter:
             held.limit_counter.claims -= 1
 
     async def restore(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> None:
-        """Counts a claim that its holder reports again. Refuses nothing. Raises LimitsUnavailable."""
+        """Counts a claim again that its owner reports to a new limiter. Refuses nothing. Raises
+        LimitsUnavailable."""
         await self.seed(limits)
         if claim not in self._claims:
             now = self.now()
@@ -157,7 +159,7 @@ class LocalLimiter:
         self._claims.clear()
 
     def snapshot(self) -> Snapshot:
-        """The current counters and claims."""
+        """Returns the current counters and claims."""
         counters = (
             CounterState(each.limit, each.counter.export_amounts()) for each in self._counters.values()
         )
@@ -198,7 +200,7 @@ class LocalLimiter:
     def _require_room(
         self, limits: Sequence[Limit], held: Sequence[ClaimPart], asked: Sequence[int], now: ClockReading
     ) -> None:
-        """Raises the worst refusal if any limit has no room."""
+        """Raises the refusal that lasts longest, if any limit has no room."""
         short: list[tuple[int, int]] = []
         for number, amount in enumerate(asked):
             excess = held[number].limit_counter.counter.total(now) + amount - limits[number].amount
@@ -212,6 +214,7 @@ class LocalLimiter:
             raise pick_worst(refusals, _build_statuses(limits, held, now))
 
     def _add_claim(self, claim: str, held: list[ClaimPart], asked: Sequence[int], now: ClockReading) -> None:
+        """Keeps a claim, and counts its amounts."""
         self._claims[claim] = held
         for each, amount in zip(held, asked, strict=True):
             counted = each.limit_counter
@@ -220,7 +223,7 @@ class LocalLimiter:
                 each.parts.append((counted.counter.add(now, amount), amount))
 
     def _find_counter(self, limit: Limit, now: ClockReading) -> LimitCounter:
-        """The counter of a limit, made if there is none."""
+        """Returns the counter of a limit, and notes that it is used now. Makes it if there is none."""
         counted = self._counters.get(limit.id)
         if counted is None:
             counted = self._counters[limit.id] = LimitCounter(limit, make_counter(limit), now.monotonic)
@@ -228,7 +231,8 @@ class LocalLimiter:
         return counted
 
     def _drop_one_unused(self, now: ClockReading) -> None:
-        """Checks one counter per call, in turn, and drops it if it was unused for a long time."""
+        """Checks the next counter, a different one in each call, and drops it if it was unused for a long
+        time."""
         if not self._counters:
             return
         id_ = next(iter(self._counters))
@@ -240,7 +244,7 @@ class LocalLimiter:
             del self._counters[id_]
 
     async def seed(self, limits: Sequence[Limit]) -> None:
-        """Creates missing counters from the ledger. Raises LimitsUnavailable."""
+        """Makes the missing counters of these limits from the ledger. Raises LimitsUnavailable."""
         if self.is_seeded(limits):
             return
         async with self._seeding:
@@ -249,6 +253,7 @@ class LocalLimiter:
                 self._create_counters(new, await self._seed_reader.read(new))
 
     def _create_counters(self, limits: Sequence[Limit], taken: SeedAmounts) -> None:
+        """Makes the missing counters, with the past usage."""
         now = self.now()
         for limit in limits:
             if limit.id not in self._counters:
@@ -257,13 +262,14 @@ class LocalLimiter:
                     counter.add_past(now, at, amount)
 
     def now(self) -> ClockReading:
+        """Returns the current time on both clocks."""
         return ClockReading(int(self._clock.monotonic() * SECOND), self._clock.wall())
 
 
 def _build_limit_refusal(
     limit: Limit, held: ClaimPart, asked: int, excess: int, now: ClockReading
 ) -> Refusal:
-    """The refusal of one limit. `excess` is the amount that does not fit."""
+    """Builds the error of one limit that has no room. `excess`: the amount that does not fit."""
     return build_refusal(
         limit,
         asked,
@@ -276,6 +282,7 @@ def _build_limit_refusal(
 def _build_statuses(
     limits: Sequence[Limit], held: Sequence[ClaimPart], now: ClockReading
 ) -> tuple[LimitStatus, ...]:
+    """Returns the current status of each limit."""
     found = []
     for limit, each in zip(limits, held, strict=True):
         counter = each.limit_counter.counter
@@ -285,5 +292,5 @@ def _build_statuses(
 
 
 def claim_amount(limit: Limit, amounts: Amounts) -> int:
-    """What a new claim takes of a limit."""
+    """Returns the amount that a new claim takes of a limit."""
     return 1 if limit.measure is Measure.CONCURRENT else amounts.amount_of(limit.measure)

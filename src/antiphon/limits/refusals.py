@@ -25,18 +25,19 @@ Refusal = RateLimited | BudgetExceeded | LargerThanLimit
 
 
 def describe_limit(limit: Limit) -> str:
-    """For example `600 requests per minute for the key key_1`."""
+    """Describes a limit, for example as `600 requests per minute for the key key_1`."""
     return f"{_describe_amount(limit)} for the {limit.subject} {limit.target}"
 
 
 def _describe_amount(limit: Limit) -> str:
+    """Returns the amount, window and models of a limit in words."""
     often = "at once" if limit.window is None else f"per {limit.window}"
     models = "" if limit.models is None else f" to models {limit.models}"
     return f"{format_amount(limit.measure, limit.amount)} {often}{models}"
 
 
 def format_amount(measure: Measure, amount: int) -> str:
-    """An amount in words, for example `600 requests`."""
+    """Returns an amount in words, for example `600 requests`."""
     one, several = NOUNS[measure]
     if measure is Measure.COST:
         return f"{format_decimal(amount)} {one}"
@@ -44,10 +45,10 @@ def format_amount(measure: Measure, amount: int) -> str:
 
 
 def build_refusal(limit: Limit, asked: int, own: int, wait: float, wall: float) -> Refusal:
-    """The error for a limit that has no room for `asked` more. `own`: what this request took before its size
-    was known. `wait`: seconds until there is room. `wall`: Unix seconds.
+    """Builds the error for a limit that has no room for `asked` more. `own`: the amount that this request
+    took before its size was known. `wait`: seconds until there is room. `wall`: Unix seconds.
 
-    RateLimited and BudgetExceeded begin with OpenAI's words, because clients look for them. LargerThanLimit
+    RateLimited and BudgetExceeded begin with OpenAI's words, because clients search for them. LargerThanLimit
     must not contain these words: clients would send the request again.
     """
     name = describe_limit(limit)
@@ -72,8 +73,9 @@ def build_refusal(limit: Limit, asked: int, own: int, wait: float, wall: float) 
 
 
 def pick_worst(refusals: Iterable[tuple[Refusal, int]], standings: tuple[LimitStatus, ...]) -> Refusal:
-    """Picks the refusal that lasts longest: too large for ever, then a budget, then the longest wait. Each
-    refusal comes with the index of its limit. The result carries all statuses, its own first.
+    """Picks the refusal that lasts longest: a request that is too large for ever, then a budget, then the
+    longest wait. Each refusal comes with the index of its limit. The returned error carries all statuses,
+    with its own limit's first.
 
     The refusals are an iterator so that no frame of the caller holds the raised error. Such a cycle would
     keep the whole request in memory.

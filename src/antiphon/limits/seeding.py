@@ -42,7 +42,7 @@ class SeedReader:
         self._failed: float | None = None
 
     async def read(self, limits: Sequence[Limit]) -> SeedAmounts:
-        """The past usage of these limits. Raises LimitsUnavailable."""
+        """Reads the past usage of these limits. Raises LimitsUnavailable."""
         if self._seeds is None:
             return {}
         if self._failed is None or self._clock.monotonic() - self._failed > RETRY_PAUSE_S:
@@ -87,6 +87,7 @@ class LedgerSeeder:
         self._thread.shutdown()
 
     def _read_amounts(self, limits: Sequence[Limit]) -> SeedAmounts:
+        """Reads the past usage of these limits from the ledger. First writes the spool to it."""
         counting = [limit for limit in limits if limit.measure is not Measure.CONCURRENT]
         if not counting:
             return {}
@@ -105,8 +106,9 @@ class LedgerSeeder:
         return taken
 
     def _upper_bound(self, limit: Limit, now: float) -> int | None:
-        """Unix milliseconds from which processes report the requests of a limit, so that the ledger is not
-        read. None reads all: for limits newer than this coordinator, and after the grace period."""
+        """Returns the Unix milliseconds up to which the ledger is read, since processes report later requests
+        themselves. None reads everything: for limits newer than this coordinator, and after the grace
+        period."""
         began = self._started_at
         if began is None or now * SECOND >= began + GRACE_MS or limit.created >= began // SECOND:
             return None
@@ -114,7 +116,8 @@ class LedgerSeeder:
 
 
 def _find_start(window: Window | None, now: float) -> tuple[int, int]:
-    """Start of the window in Unix milliseconds, and the grain of the sums."""
+    """Returns the start of the window in Unix milliseconds, and the length of the periods that the ledger
+    sums."""
     if window in (None, Window.MINUTE):
         return int(now * SECOND) - MINUTE, 1
     return find_period(window, now)[0] * SECOND, HOUR
@@ -123,7 +126,7 @@ def _find_start(window: Window | None, now: float) -> tuple[int, int]:
 def _match_rows(
     rows: Iterable[UsedAmounts], limits: Sequence[Limit], families: Mapping[str, str]
 ) -> Iterable[tuple[str, float, int]]:
-    """Limit id, Unix seconds and amount for each row that a limit applies to."""
+    """Yields limit id, Unix seconds and amount for each row and each limit that applies to it."""
     by_target: dict[tuple[Subject, str | None], list[Limit]] = {}
     for limit in limits:
         of_key = limit.subject is Subject.KEY
@@ -137,6 +140,7 @@ def _match_rows(
 
 
 def _list_targets(row: UsedAmounts, families: Mapping[str, str]) -> Iterable[tuple[Subject, str | None]]:
+    """Yields the key, user, project and model whose limits count this row."""
     yield Subject.KEY, families.get(row.key, row.key)
     yield Subject.USER, row.user
     yield Subject.PROJECT, row.project

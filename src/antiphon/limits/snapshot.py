@@ -65,8 +65,8 @@ def save_snapshot(path: Path, snapshot: Snapshot) -> None:
 
 
 def pop_snapshot(path: Path, now: ClockReading) -> Snapshot | None:
-    """Reads the file and deletes it. None if the file is missing, stale or damaged: counters then start from
-    the ledger."""
+    """Reads the file and deletes it. Returns None if the file is missing, stale or damaged; the counters are
+    then read from the ledger."""
     try:
         content = path.read_bytes()
         path.unlink()

@@ -37,7 +37,7 @@ class UsageCounter(Protocol):
     """Counts the usage of one limit."""
 
     def total(self, now: ClockReading) -> int:
-        """The amount that counts now."""
+        """Returns the amount that counts now."""
 
     def add(self, now: ClockReading, amount: int) -> int:
         """Counts an amount from now on, and returns its place."""
@@ -49,19 +49,19 @@ class UsageCounter(Protocol):
         """Whether a place still counts."""
 
     def add_past(self, now: ClockReading, at: float, amount: int) -> None:
-        """Counts an amount that was used at an earlier time, in Unix seconds."""
+        """Counts an amount that was used earlier. `at`: when, in Unix seconds."""
 
     def seconds_until_room(self, now: ClockReading, excess: int) -> float:
-        """Seconds until the total has fallen by `excess`, if nothing more is added."""
+        """Returns the seconds until the total has fallen by `excess`, if nothing more is added."""
 
     def seconds_until_reset(self, now: ClockReading) -> float:
-        """Seconds until the total is 0, if nothing more is added."""
+        """Returns the seconds until the total is 0, if nothing more is added."""
 
     def export_amounts(self) -> dict[int, int]:
-        """The amounts by place."""
+        """Returns the amounts by place."""
 
     def import_amounts(self, places: Mapping[int, int]) -> None:
-        """Replaces everything by the amounts of another counter of the same kind."""
+        """Replaces all amounts by those of another counter of the same kind."""
 
 
 class SlidingWindow:
@@ -127,7 +127,7 @@ class SlidingWindow:
 
     @staticmethod
     def _seconds_left(now: ClockReading, bucket: int) -> float:
-        """Seconds until a bucket leaves the window."""
+        """Returns the seconds until a bucket leaves the window."""
         return max(0, (bucket + BUCKETS + 1) * BUCKET - now.monotonic) / SECOND
 
 
@@ -177,6 +177,7 @@ class CalendarWindow:
         self._periods = OrderedDict(places)
 
     def _find_begin(self, wall: float) -> int:
+        """Returns the beginning of the current period in Unix seconds."""
         if not self._now[0] <= wall < self._now[1]:
             self._now = find_period(self._window, wall)
         return self._now[0]
@@ -218,7 +219,7 @@ class ConcurrencyCounter:
 
 
 def make_counter(limit: Limit) -> UsageCounter:
-    """A new counter of the kind that a limit needs."""
+    """Makes a new counter of the kind that a limit needs."""
     if limit.measure is Measure.CONCURRENT or limit.window is None:
         return ConcurrencyCounter()
     return SlidingWindow() if limit.window is Window.MINUTE else CalendarWindow(limit.window)
@@ -231,8 +232,8 @@ DAYS = {Window.DAY: 1, Window.WEEK: 7}
 
 
 def find_period(window: Window, at: float) -> tuple[int, int]:
-    """Beginning and end, in Unix seconds, of the day, week (from Monday) or month that contains `at`. Raises
-    ValueError for the sliding window."""
+    """Returns the beginning and end, in Unix seconds, of the day, week (from Monday) or month that contains
+    `at`. Raises ValueError for the sliding window."""
     day = datetime.fromtimestamp(at, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     match window:
         case Window.DAY | Window.WEEK:
@@ -247,7 +248,7 @@ def find_period(window: Window, at: float) -> tuple[int, int]:
 
 
 def find_period_bounds(window: Window, at: float) -> tuple[int, int, int]:
-    """Beginning of a period, its end, and the end of the next period. A clock that differs from `at` by at
-    most SKEW_S is in one of the two."""
+    """Returns the beginning of a period, its end, and the end of the next period. A clock that differs from
+    `at` by at most SKEW_S shows a time in one of the two periods."""
     begin, end = find_period(window, at - SKEW_S)
     return begin, end, find_period(window, end)[1]

@@ -47,9 +47,10 @@ class AdapterTarget:
     engine: AdapterEngine
     keep: KeepAdapter
     create_engine: Callable[[str], Engine]
-    """The engine that computes with the adapter of a digest."""
+    """Makes the engine that computes with the adapter of a digest."""
     note_adapters: Callable[[Mapping[str, str]], None] = lambda _: None
-    """Called with all adapters of the engine, path by digest, including those that other processes added."""
+    """Called with all adapters of the engine, as paths by digest, including adapters that other processes
+    added."""
     note_unloaded: Callable[[str, str], None] = lambda *_: None
     """Called with the digest of a named adapter that the engine refused, and the reason. The engine is asked
     again later."""
@@ -85,15 +86,15 @@ class AdapterName:
 
 
 class SharedNames(Protocol):
-    """The names that all processes of a server share."""
+    """The adapter names that all processes of a server share."""
 
     @property
     def revision(self) -> int:
-        """Revision of the names that this process knows; 0 if none were published yet."""
+        """The revision of the names that this process knows; 0 if none were published yet."""
 
     async def publish(self, revision: int, names: bytes) -> bool:
-        """Replaces the names of a revision. When it returns, every process has the new names. Returns False
-        if another process has published first. Raises EngineError."""
+        """Replaces the names of a revision. When it returns True, every process has the new names. Returns
+        False if another process has published first. Raises EngineError."""
 
 
 @runtime_checkable
@@ -131,16 +132,16 @@ class AdapterRegistry:
         return tuple(self._targets)
 
     def declare(self, name: str, base: str, adapter: Adapter) -> None:
-        """Adds a name from the settings before its engine has the adapter. Requests wait for it. Raises
-        LoadError if the model takes no adapters."""
+        """Adds a name from the settings before its engine has the adapter. Requests for the name wait until
+        the engine has it. Raises LoadError if the model takes no adapters."""
         if base not in self._targets:
             raise LoadError(f"the adapter {name} cannot be served: the model {base} takes no adapters")
         self._add_model(name, base, adapter)
 
     async def restore(self, base: str) -> None:
         """Gives all named adapters to the engine of a base model. Raises EngineUnavailable. If the engine
-        refuses one during the start, raises InvalidValue. Later, only that name fails until the engine takes
-        it."""
+        refuses an adapter while the server starts, raises InvalidValue. Later a refused adapter makes only
+        its own requests fail, until the engine takes it."""
         for model in tuple(self._adapters_of(base)):
             if model.adapter is None:
                 continue
@@ -160,8 +161,8 @@ class AdapterRegistry:
             await self._publish(self._collect_names())
 
     async def load(self, wanted: AdapterRequest) -> None:
-        """Makes an adapter a model. Loading the same content under the same name again is no error. It also
-        gives the adapter to an engine that could not load it after a restart.
+        """Makes an adapter a model. The same content can be loaded under the same name again. The call then
+        also gives the adapter to an engine that could not load it after a restart.
 
         Raises InvalidValue, MissingParameter, ModelNotFound or an EngineError, and changes nothing then.
         """
@@ -171,10 +172,11 @@ class AdapterRegistry:
             adapter = await home.keep(wanted.path, wanted.directory)
         async with self._change_lock:
             while not await self._load(wanted, base, adapter):
-                pass  # another process was first, and this process now knows its change
+                pass  # another process was first, and this process now knows the change of the other one
 
     async def _load(self, wanted: AdapterRequest, base: str, adapter: Adapter) -> bool:
-        """Returns False if another process changed the names first."""
+        """Gives the adapter to the engine, and publishes its name. Returns False if another process changed
+        the names first."""
         self._require_free(wanted)
         before = self._models.get(wanted.name) if wanted.name in self._models else None
         again = before is not None and _is_same(before, base, adapter)
@@ -226,6 +228,7 @@ class AdapterRegistry:
         self._apply_names({named.name: named for named in from_line(names, tuple[AdapterName, ...])})
 
     def _apply_names(self, there: Mapping[str, AdapterName]) -> None:
+        """Makes this process serve these names: removes other models and adds missing ones."""
         for model in self._models.list_adapters():
             named = there.get(model.name)
             if named is None or not self._is_served(named):
@@ -247,14 +250,14 @@ class AdapterRegistry:
             )
 
     def _is_served(self, named: AdapterName) -> bool:
-        """Whether the name has the same adapter in this process."""
+        """Whether the name has the same adapter and the same deployment in this process."""
         if named.name not in self._models:
             return False
         model = self._models.get(named.name)
         return _is_same(model, named.base, named.adapter) and model.deployed == named.deployed
 
     def _collect_names(self) -> dict[str, AdapterName]:
-        """The current names."""
+        """Returns the current names of all adapters."""
         return {
             model.name: AdapterName(model.name, model.parent, model.adapter, model.created, model.deployed)
             for model in self._models.list_adapters()
@@ -262,8 +265,8 @@ class AdapterRegistry:
         }
 
     async def _publish(self, names: Mapping[str, AdapterName]) -> bool:
-        """Makes every process serve these names. Returns False if another process changed them first. Raises
-        EngineError if the others cannot be told, and changes nothing then."""
+        """Makes every process serve these names. Returns False if another process changed the names first.
+        Raises EngineError if the other processes cannot be told, and changes nothing then."""
         if self._shared is None:
             self._apply_names(names)
             return True
@@ -277,13 +280,15 @@ class AdapterRegistry:
         deployed: DeployedAdapter | None = None,
         created: int | None = None,
     ) -> None:
+        """Adds a model for an adapter's name in this process."""
         kind = self._models.get(base).routes[0].kind
         routes = (ModelRoute(self._targets[base].create_engine(adapter.digest), kind),)
         created = int(self._clock.wall()) if created is None else created
         self._models.put(Model(name, routes, created, base, adapter, deployed))
 
     async def _release_adapter(self, gone: Model) -> None:
-        """Removes an adapter from its engine once no name needs it. Does nothing if the engine is away."""
+        """Removes an adapter from its engine if no name needs the adapter any more. Does nothing if the
+        engine is not available."""
         await gone.engine.aclose()
         if gone.parent is None or gone.adapter is None:
             return
@@ -294,10 +299,12 @@ class AdapterRegistry:
             await self._targets[gone.parent].engine.remove_adapter(digest)
 
     def _adapters_of(self, base: str) -> Iterable[Model]:
+        """Yields the models that are adapters of a base model."""
         return (model for model in self._models.list_adapters() if model.parent == base)
 
     def _find_target(self, name: str | None, may_use: Callable[[str], bool]) -> tuple[str, AdapterTarget]:
-        """The base model for an adapter, by name."""
+        """Returns the base model for an adapter, with its name. Raises MissingParameter, ModelNotFound or
+        UnsupportedParameter."""
         if name is None:
             if len(self._targets) == 1:
                 return next(iter(self._targets.items()))
@@ -338,6 +345,7 @@ class AdapterRegistry:
 
 
 def _is_same(model: Model, base: str, adapter: Adapter) -> bool:
+    """Whether the model is this adapter of this base model."""
     return model.parent == base and _has_digest(model, adapter.digest)
 
 

@@ -53,7 +53,7 @@ class StartedStream:
         self._stream = stream
         self.first = first
         self.events = events
-        """The events after the first."""
+        """Yields all events after the first one."""
 
     async def __aenter__(self) -> "StartedStream":
         return self
@@ -71,7 +71,7 @@ def attempt(
     patience: float,
     reserve: Reserve,
 ) -> Awaitable[StartedStream]:
-    """The stream of the first route that works. Raises the error of the last try."""
+    """Returns the stream of the first route that works. Raises the error of the last try."""
     start = partial(_start_route, request=request, context=context, reserve=reserve)
     return try_routes(routes, start, context, patience)
 
@@ -82,8 +82,8 @@ async def try_routes(
     context: Context,
     patience: float,
 ) -> T:
-    """The result of `start` for the first route that works, within `patience` seconds and the request's
-    deadline. Raises the error of the last try."""
+    """Returns the result of `start` for the first route that works, within `patience` seconds and the
+    request's deadline. Raises the error of the last try."""
     give_up = context.clock.monotonic() + patience
     if context.deadline is not None:
         give_up = min(give_up, context.deadline)
@@ -104,6 +104,7 @@ async def try_routes(
 
 
 def _has_failed(route: ModelRoute) -> bool:
+    """Whether the route's engine was given up."""
     return route.engine.state() is EngineState.FAILED
 
 

@@ -49,7 +49,7 @@ class AdapterSource(Protocol):
         """Raises PermissionDenied, or InvalidValue for an invalid repository name."""
 
     def fetch(self, wanted: DeploymentRequest) -> AbstractAsyncContextManager[FetchedAdapter]:
-        """The files of the adapter, which exist while the context is open. Raises a RequestError, an
+        """Yields the files of the adapter, which exist until the block ends. Raises a RequestError, an
         EngineError or HubUnavailable."""
 
 
@@ -105,14 +105,14 @@ class Deployments:
             await adapters.unload(name)
 
     def find(self, name: str, actor: Actor) -> DeployedAdapter:
-        """The adapter of a name that the actor's key allows. Raises ModelNotFound."""
+        """Returns the adapter of a name that the actor's key allows. Raises ModelNotFound."""
         model = self._models.get(name) if name in self._models and actor.may_use(name) else None
         if model is None or model.parent is None:
             raise ModelNotFound(f"the LoRA {name[:100]!r} does not exist", param="name")
         return self._redact_creator(model, actor)
 
     def list_deployed(self, actor: Actor) -> Iterator[DeployedAdapter]:
-        """All adapters that the actor's key allows, including those that nobody deployed."""
+        """Returns all adapters that the actor's key allows, including adapters that nobody deployed."""
         return (
             self._redact_creator(model, actor)
             for model in self._models.list_adapters()
@@ -120,24 +120,25 @@ class Deployments:
         )
 
     def find_base(self, name: str, actor: Actor) -> DeployedBase:
-        """The base model of a name that the actor's key allows. Raises ModelNotFound."""
+        """Returns the base model of a name that the actor's key allows. Raises ModelNotFound."""
         for model in self.list_bases(actor):
             if model.name == name:
                 return model
         raise ModelNotFound(f"the base model {name[:100]!r} does not exist", param="name")
 
     def list_bases(self, actor: Actor) -> Iterator[DeployedBase]:
-        """All base models that the actor's key allows."""
+        """Returns all base models that the actor's key allows."""
         bases = (model for model in self._models.list_bases() if actor.may_use(model.name))
         return (DeployedBase(model.name, model.created) for model in bases)
 
     def _require_adapters(self) -> AdapterRegistry:
+        """Returns the adapter registry. Raises PermissionDenied if callers cannot deploy."""
         if self._adapters is None:
             raise PermissionDenied(REMEDY)
         return self._adapters
 
     def _require_free(self, name: str, adapters: AdapterRegistry) -> None:
-        """Raises InvalidValue if anything but a deployment has the name."""
+        """Raises InvalidValue if a model that is no deployment has the name."""
         if name not in self._models:
             adapters.require_no_alias(name)
             return
@@ -150,6 +151,8 @@ class Deployments:
 
     @asynccontextmanager
     async def _take_turn(self) -> AsyncIterator[None]:
+        """Waits for a turn to fetch, and holds it until the block ends. Raises Overloaded if too many
+        deployments wait."""
         if self._waiting >= MAX_WAITING:
             raise Overloaded(f"{MAX_WAITING} deployments wait already; try again later")
         self._waiting += 1
@@ -163,7 +166,8 @@ class Deployments:
             self._turns.release()
 
     def _guess_base(self, adapters: AdapterRegistry, found: FetchedAdapter) -> str | None:
-        """The base model that the adapter names. None if there is only one model, or no match."""
+        """Returns the base model that the adapter's configuration names. Returns None if there is only one
+        base model, or if not exactly one matches."""
         if len(adapters.bases) == 1 or found.base is None:
             return None
         said = {found.base.casefold(), found.base.rpartition("/")[2].casefold()}
@@ -173,7 +177,7 @@ class Deployments:
     def _prepare_record(
         self, wanted: DeploymentRequest, commit: str | None, actor: Actor
     ) -> Callable[[str], DeployedAdapter]:
-        """Makes the record of a deployment from the base model's name."""
+        """Returns a function that makes the record of a deployment from the base model's name."""
 
         def build_record(base: str) -> DeployedAdapter:
             now = int(self._clock.wall())
@@ -196,7 +200,8 @@ class Deployments:
         return deployed
 
     def _redact_creator(self, model: Model, actor: Actor) -> DeployedAdapter:
-        """The record without its creator, unless the actor is the operator or in the creator's project."""
+        """Returns the record of a deployment. Only the operator and actors in the creator's project see its
+        creator."""
         deployed = model.deployed
         if deployed is not None:
             creator = deployed.creator
@@ -207,8 +212,8 @@ class Deployments:
 
 
 def _require_relative(wanted: DeploymentRequest) -> str:
-    """A path relative to the operator's directories. Absolute paths are refused: the answer would show
-    them."""
+    """Returns the requested path, which must be relative to the operator's directories. Raises InvalidValue
+    for an absolute path, since the answer would show it."""
     if wanted.model_name.startswith("/"):
         raise InvalidValue(
             "model_name must be a path below one of the directories that the operator allows, not an "

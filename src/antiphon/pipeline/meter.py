@@ -59,7 +59,8 @@ class GenerationTally:
     """Whether the stream came to its end."""
 
     def add(self, event: Event, clock: Clock) -> None:
-        """Tests for the most frequent event first: nearly all events of a stream are text deltas."""
+        """Counts an event. The most frequent kind is tested first: nearly all events of a stream are text
+        deltas."""
         if isinstance(event, TextDelta):
             self.completion_tokens += event.tokens
         elif isinstance(event, Finished):
@@ -81,7 +82,7 @@ class GenerationTally:
             self.is_whole = True
 
     def build_outcome(self, status: str, now: float) -> RequestOutcome:
-        """The outcome. `now`: monotonic seconds."""
+        """Returns the outcome of the generation. `now`: monotonic seconds."""
         usage = Usage(
             self.prompt_tokens,
             self.completion_tokens,
@@ -118,7 +119,8 @@ class Settlement:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Raises LedgerFull if the end of a complete generation cannot be written."""
+        """Settles the generation and reports it. Raises LedgerFull if the end of a complete generation cannot
+        be written."""
         tally, context = self._tally, self._context
         whole = tally.is_whole and not isinstance(error, AntiphonError)
         ended = tally.build_outcome(OK if whole else find_status(error, context), context.clock.monotonic())
@@ -141,11 +143,10 @@ async def meter_stream(
     metrics: Metrics,
     account: RequestMeter | None = None,
 ) -> AsyncGenerator[Event, None]:
-    """Starts a stream and gives its events. Asks for more tokens when the granted ones are used. Settles at
-    the end, for any reason.
+    """Starts a stream and yields its events. Reserves more tokens when the reserved ones are used up. Settles
+    the generation when it ends, for any reason.
 
-    Raises LedgerFull if the end of a complete generation cannot be written, so that its last bytes are not
-    sent.
+    Raises LedgerFull if the end of a complete generation cannot be written; its last bytes are then not sent.
     """
     clock = context.clock
     tally = GenerationTally(clock.monotonic())
@@ -163,14 +164,15 @@ async def meter_stream(
 async def _start_metered(
     begin: Callable[[], Awaitable[StartedStream]], account: RequestMeter | None
 ) -> StartedStream:
+    """Reserves the request early if its limits need that, then starts the stream."""
     if account is not None:
         await account.open()
     return await begin()
 
 
 def find_status(error: BaseException | None, context: Context) -> str:
-    """Status of a generation that is not complete: the code of its error, or `cancelled` if the caller left.
-    The edge also cancels a request at its deadline."""
+    """Returns the status of a generation that is not complete: the code of its error, or `cancelled` if the
+    caller left. A request that the HTTP edge cancels at its deadline has the deadline's code."""
     if isinstance(error, AntiphonError):
         return error.code
     left = error is None or isinstance(error, GeneratorExit | asyncio.CancelledError)
@@ -187,6 +189,7 @@ def _report(
     metrics: Metrics,
     answered: bool,
 ) -> None:
+    """Counts the generation in the metrics, and writes or passes on the values of its log record."""
     usage, first = ended.usage, ended.first_token
     metrics.end_generation(
         Generation(
@@ -216,7 +219,8 @@ def _report(
 
 
 def is_logged_by_edge(error: BaseException | None, context: Context) -> bool:
-    """Whether the edge answers with an error. The edge then writes the only log record."""
+    """Whether the HTTP edge answers with an error. The edge then writes the only log record of the
+    request."""
     return context.progress.is_ended or (
         isinstance(error, AntiphonError) and not isinstance(error, InternalError)
     )
@@ -225,8 +229,8 @@ def is_logged_by_edge(error: BaseException | None, context: Context) -> bool:
 async def record_stream(
     events: AsyncGenerator[Event, None], account: RequestMeter, context: Context, recorder: Recorder
 ) -> AsyncGenerator[Event, None]:
-    """Gives the same events. At the end, for any reason, records the answer, unless the request was refused
-    before it ran."""
+    """Yields the same events, and records the answer at the end, for any reason. Records nothing if the
+    request was refused before it ran."""
     heard = RecordedAnswer()
     try:
         async with aclosing(events):
@@ -258,7 +262,7 @@ class RecordedChoice:
     reason: str | None = None
 
     def to_dict(self, index: int) -> dict[str, object]:
-        """The JSON form that is stored."""
+        """Returns the choice in the JSON form that is stored."""
         shown: dict[str, object] = {
             "index": index,
             "text": "".join(self.text),
@@ -294,7 +298,7 @@ class RecordedAnswer:
             self._choice(event.choice).reason = event.reason
 
     def to_json(self) -> str:
-        """All choices as JSON. A choice that was cut has no finish reason."""
+        """Returns all choices as JSON. A choice that was cut has no finish reason."""
         choices = [choice.to_dict(index) for index, choice in sorted(self._choices.items())]
         return json.dumps({"choices": choices}, ensure_ascii=False)
 

@@ -87,12 +87,12 @@ class RequestMeter:
         self._reservation = Reservation(accounting, self.id, model.name, context, metrics)
 
     async def open(self) -> None:
-        """Reserves the request itself if a limit was exhausted lately. Raises the refusal."""
+        """Reserves one request early if one of its limits was exhausted lately. Raises the refusal."""
         await self._reservation.open()
 
     async def reserve(self, route: ModelRoute, size: RequestSize) -> None:
-        """Reserves what the request needs on a route, and writes the intent. A later route reserves only what
-        is missing. Raises the refusal."""
+        """Reserves what the request needs on a route, and writes the intent. A later route reserves only the
+        missing part. Raises the refusal."""
         if route is not self._route:
             self._route = route
             self._set_price()
@@ -104,7 +104,7 @@ class RequestMeter:
         self.granted = self._reservation.granted
 
     async def grow(self, made: int) -> None:
-        """Gets more output granted. Raises the refusal."""
+        """Reserves more output tokens. `made`: the tokens made so far. Raises the refusal."""
         await self._reservation.grow(made)
         self.granted = self._reservation.granted
 
@@ -117,8 +117,8 @@ class RequestMeter:
             _require_countable(rules, self._context.actor, self._model.name)
 
     def close(self, ending: RequestOutcome) -> LedgerFull | None:
-        """Writes the completion, and settles the limits. Returns the error if it cannot be written; the
-        intent then remains as the entry."""
+        """Writes the completion and settles the limits. If the completion cannot be written, returns the
+        error; the intent then remains as the entry."""
         if not self.is_admitted:
             self._reservation.settle(NOTHING)
             return None
@@ -139,13 +139,14 @@ class RequestMeter:
         return None
 
     def _compute_cost(self, usage: Usage) -> int:
+        """Returns the cost in nano-units; 0 without a price."""
         if self._price is None:
             return 0
         return self._price.cost(usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens)
 
     def _build_entry(self, usage: Usage, cost: int, ending: RequestOutcome | None = None) -> Entry:
-        """The ledger entry; without an outcome, the intent. Building both is faster than copying the
-        intent."""
+        """Builds the ledger entry. Without an outcome it is the intent. To build both is faster than to copy
+        the intent."""
         context, model, price = self._context, self._model, self._price
         actor, origin = context.actor, context.origin
         return Entry(
@@ -180,8 +181,8 @@ class RequestMeter:
 
 
 def _require_countable(rules: RuleSet, actor: Actor, model: str) -> None:
-    """Raises PermissionDenied if a cost limit applies to a model without a price. The limit could not count
-    it."""
+    """Raises PermissionDenied if a cost limit applies to a model without a price, since the limit could not
+    count the cost."""
     for limit in rules.find_limits(actor, model):
         if limit.measure is Measure.COST:
             raise PermissionDenied(

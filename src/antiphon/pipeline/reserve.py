@@ -49,7 +49,7 @@ class RuleSet:
         self._limits_by_request: dict[tuple[str, str | None, str, str], tuple[Limit, ...]] = {}
 
     def find_limits(self, actor: Actor, model: str) -> tuple[Limit, ...]:
-        """Every limit that applies to requests of this actor to this model."""
+        """Returns every limit that applies to requests of this actor to this model."""
         if not self._by_target:
             return ()
         asked = (actor.id, actor.user, actor.project, model)
@@ -62,6 +62,7 @@ class RuleSet:
         return found
 
     def _match_limits(self, actor: Actor, model: str) -> Iterable[Limit]:
+        """Yields the limits of the actor's key, project and user and of the model."""
         key = self._families.get(actor.id, actor.id)
         targets = [(Subject.KEY, key), (Subject.PROJECT, actor.project), (Subject.MODEL, model)]
         if actor.user is not None:
@@ -72,8 +73,8 @@ class RuleSet:
                     yield limit
 
     def find_price(self, model: str, at: int) -> Price | None:
-        """The price at a time (Unix seconds): the one with the longest matching pattern, and of these the
-        latest."""
+        """Returns the price at a time (Unix seconds); None if there is none. Of several prices the one with
+        the longest matching pattern is used, and of these the latest."""
         found = self._prices_by_model.get(model)
         if found is None:
             found = tuple(price for price in self._prices if matches((price.models,), model))
@@ -121,7 +122,8 @@ class ExhaustedLimits:
 
     def __init__(self) -> None:
         self._until: dict[str, float] = {}
-        """By limit id, monotonic seconds at which it is forgotten. The first to be forgotten comes first."""
+        """For each limit id, the monotonic seconds at which the limit is forgotten. The earliest comes
+        first."""
 
     def __len__(self) -> int:
         """Number of remembered limits."""
@@ -137,7 +139,7 @@ class ExhaustedLimits:
             del self._until[first]
 
     def includes_any(self, limits: tuple[Limit, ...], now: float) -> bool:
-        """Whether one of these limits was exhausted lately. Forgets those that were not."""
+        """Whether one of these limits was exhausted lately. Forgets the limits whose time has passed."""
         for id_ in [limit.id for limit in limits if limit.id in self._until]:
             if self._until[id_] > now:
                 return True
@@ -220,8 +222,9 @@ class Reservation:
                 raise
 
     async def take(self, size: RequestSize, price: Price | None, is_bounded: bool) -> None:
-        """Reserves the prompt, the output and their cost. `is_bounded`: the caller limited the output, and
-        all of it is reserved. Otherwise one step is reserved, or as much of it as the limits allow."""
+        """Reserves the prompt, the output and their cost. `is_bounded`: whether the caller limited the
+        output; all of it is then reserved. Otherwise one step of output is reserved, or as much of the step
+        as the limits allow."""
         if self.granted == UNLIMITED:
             return None
         self._prompt, self._max_output, self._price = size.prompt_tokens, size.output_tokens, price
@@ -236,8 +239,8 @@ class Reservation:
             output //= 2
 
     async def grow(self, made: int) -> None:
-        """Reserves another step of output, or as much of it as there is. Raises RateLimited or BudgetExceeded
-        if there is no room for what was already made."""
+        """Reserves another step of output, or as much of it as the limits allow. `made`: output tokens made
+        so far. Raises RateLimited or BudgetExceeded if there is no room for these."""
         needed = made - self.granted
         step = max(needed, min(self._step, self._max_output - self.granted))
         while True:
@@ -250,14 +253,14 @@ class Reservation:
             step = max(needed, step // 2)
 
     def settle(self, used: Amounts, at: int | None = None) -> None:
-        """Ends the reservation with what was really used. `at`: end of the request in the ledger, in Unix
-        milliseconds."""
+        """Ends the reservation. `used`: the amounts that were really used. `at`: the end of the request in
+        the ledger, in Unix milliseconds."""
         if self._is_open:
             self._is_open = False
             self._limiter.settle(self._claim, used, at)
 
     async def _extend(self, output: int) -> None:
-        """Reserves what is missing for so many output tokens."""
+        """Reserves the part of `output` tokens, and of their cost, that is not reserved yet."""
         taken, cost = self._taken, 0
         if self._price is not None:
             cost = self._price.most(self._prompt, output)
@@ -265,7 +268,7 @@ class Reservation:
         self.granted = output
 
     async def _take(self, wanted: Amounts) -> None:
-        """Reserves what is missing for these amounts."""
+        """Reserves the part of these amounts that is not reserved yet."""
         taken = self._taken
         if taken is NOTHING:
             self._is_open = True  # from now on there is something to settle, even if no answer comes
@@ -285,8 +288,8 @@ class Reservation:
         self._taken = wanted
 
     def _refresh_limits(self) -> tuple[Limit, ...]:
-        """The request's limits as they are now, without removed ones. A new limit applies to requests that
-        start after it was added."""
+        """Returns the request's limits in their current form, without removed ones. A limit that was added
+        later applies only to later requests."""
         rules = self._limit_index.rules
         if rules is not self._rules:
             now = {limit.id: limit for limit in rules.find_limits(self._actor, self._model)}

@@ -1,4 +1,4 @@
-"""From a model name in a request to the model, if the actor can use it."""
+"""Finds the model of a name in a request, and checks that the actor may use it."""
 
 from antiphon.domain.identity import Actor
 from antiphon.engines.registry import Model, ModelRegistry
@@ -6,8 +6,8 @@ from antiphon.errors import PermissionDenied
 
 
 def resolve(models: ModelRegistry, name: str, actor: Actor) -> Model:
-    """The model of a name or alias. Raises ModelNotFound, and PermissionDenied if the actor's key does not
-    allow the model."""
+    """Returns the model of a name or alias. Raises ModelNotFound, and PermissionDenied if the actor's key
+    does not allow the model."""
     model = models.get(name, actor.may_use)
     authorize(actor, model, name)
     return model

@@ -35,7 +35,8 @@ async def embed(
     patience: float,
     accounting: Accounting | None = None,
 ) -> Embeddings:
-    """The vectors. Retries until an engine has begun, if the error allows it. Cancelling ends the work.
+    """Returns the vectors of a request. Retries until an engine has begun, if the error allows a retry.
+    Cancelling ends the work.
 
     Raises ModelNotFound, PermissionDenied if the caller's key does not allow the model, UnsupportedParameter
     for a model that makes no vectors, and LedgerFull if the request cannot be written down.
@@ -76,7 +77,7 @@ async def embed(
 async def _attempt(
     route: ModelRoute, *, request: EmbeddingRequest, context: Context, reserve: Reserve
 ) -> Embeddings:
-    """Tries one route."""
+    """Makes the vectors on one route, after the request is reserved."""
     engine = route.engine
     if not isinstance(engine, TextEmbeddingEngine):
         raise UnsupportedParameter(
@@ -91,6 +92,7 @@ async def _attempt(
 def _report(
     ended: RequestOutcome, request: EmbeddingRequest, context: Context, metrics: Metrics, answered: bool
 ) -> None:
+    """Counts the embedding in the metrics, and writes or passes on the values of its log record."""
     tokens = ended.usage.prompt_tokens
     metrics.count_embedding(request.model, ended.status, tokens, ended.total)
     values = {
@@ -125,8 +127,8 @@ class Pipeline:
     def run(
         self, request: GenerationRequest, context: Context
     ) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
-        """The events of a generation. The work starts when the iterator is read. Leaving the context ends it
-        at any point.
+        """Yields the events of a generation. The work starts when the iterator is read. Leaving the context
+        ends the work at any point.
 
         Raises ModelNotFound. Raises PermissionDenied if the caller's key does not allow the model, or if a
         cost limit applies and the model has no price.
@@ -149,7 +151,7 @@ class Pipeline:
         return aclosing(events)
 
     async def embed(self, request: EmbeddingRequest, context: Context) -> Embeddings:
-        """Vectors of texts. Cancelling ends the work. Raises ModelNotFound."""
+        """Returns the vectors of texts. Cancelling ends the work. Raises ModelNotFound."""
         return await embed(
             self.models, request, context, self.metrics, self.restart_patience, self.accounting
         )

@@ -86,8 +86,8 @@ class FrameReader(Generic[M]):
         self._sequence = 0
 
     def feed(self, data: bytes) -> Iterator[M]:
-        """Yields the messages in order; read it to the end. Raises FrameError after the messages before a
-        fault; the reader cannot be used after that."""
+        """Yields the messages of complete frames in order; the caller must read them to the end. Raises
+        FrameError at a fault, after the messages before the fault. The reader cannot be used after that."""
         self._pending += data
         start = 0
         while (end := self._find_frame_end(start)) is not None:
@@ -106,6 +106,8 @@ class FrameReader(Generic[M]):
         return end if len(self._pending) >= end else None
 
     def _decode(self, body: bytearray) -> list[M]:
+        """Returns the messages of a frame. Raises FrameError for an invalid frame or a wrong sequence
+        number."""
         try:
             sequence, messages = self._decoder.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
@@ -149,8 +151,8 @@ class FrameTransport(Protocol):
 
 
 class Channel(asyncio.Protocol, Generic[Sent]):
-    """Speaks frames over one transport. `received` gets each message after the greeting; `lost` is called
-    once, at the end."""
+    """Sends and receives frames over one transport. `received` gets each message after the greeting. `lost`
+    is called once, at the end, with the reason."""
 
     def __init__(
         self, reader: FrameReader[Sent], received: Callable[[Sent], None], lost: Callable[[str], None]
@@ -162,12 +164,13 @@ class Channel(asyncio.Protocol, Generic[Sent]):
         self._lost = lost
         self._transport: FrameTransport | None = None
         self._waiting: deque[tuple[bytes, str]] = deque()
-        """Messages with their owners."""
+        """Waiting messages, each with the owner to whom its bytes are counted."""
         self._flushing = False
         self._paused = False
         self._reason = "the connection ended"
         self.unsent = 0
-        """Bytes of messages that the peer does not read yet. Each end limits them in its own way."""
+        """Bytes of messages that the peer has not read yet. Each side of the connection sets its own
+        limit."""
         self._unsent_of: Counter[str] = Counter()
         self.greeted: asyncio.Future[None] = self._loop.create_future()
         """Done when the peer has sent Hello. Fails with Incompatible or ConnectionError if it never will."""
@@ -185,11 +188,12 @@ class Channel(asyncio.Protocol, Generic[Sent]):
         return self._writer.encode_message(message)
 
     def count_unsent(self, owner: str) -> int:
-        """Bytes of `unsent` that belong to an owner."""
+        """Returns the bytes of `unsent` that are counted to an owner."""
         return self._unsent_of[owner]
 
     def put_encoded(self, encoded: bytes, owner: str = "") -> None:
-        """Like `put`, for an encoded message. `owner`: whose unsent bytes it counts to, if any."""
+        """Sends an encoded message as `put` does. `owner`: to whom the unsent bytes are counted; empty counts
+        them to nobody."""
         if self._transport is None or self._transport.is_closing():
             return
         self._waiting.append((encoded, owner))
@@ -214,6 +218,7 @@ class Channel(asyncio.Protocol, Generic[Sent]):
             self._transport.close()
 
     def _flush(self) -> None:
+        """Writes the waiting messages until the transport pauses."""
         self._flushing = False
         while (
             self._waiting
@@ -237,6 +242,7 @@ class Channel(asyncio.Protocol, Generic[Sent]):
         return taken
 
     def _note_sent(self, owner: str, size: int) -> None:
+        """Subtracts sent bytes from the owner's unsent bytes."""
         self._unsent_of[owner] -= size
         if not self._unsent_of[owner]:
             del self._unsent_of[owner]
@@ -275,6 +281,8 @@ class Channel(asyncio.Protocol, Generic[Sent]):
         self._lost(self._reason)
 
     def _take(self, message: Sent) -> None:
+        """Handles one message. The first one must be a matching Hello; raises FrameError or Incompatible
+        otherwise."""
         if self.greeted.done():
             self._received(message)
         elif not isinstance(message, Hello):
@@ -289,7 +297,8 @@ class Channel(asyncio.Protocol, Generic[Sent]):
 
 
 def bind_private(path: str) -> socket.socket:
-    """Binds a socket at a path, mode 0600 before anybody can connect. Replaces an existing one."""
+    """Binds a socket at a path, and replaces an existing socket there. The mode is 0600 before anybody can
+    connect."""
     remove_socket(path)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -302,6 +311,7 @@ def bind_private(path: str) -> socket.socket:
 
 
 def remove_socket(path: str) -> None:
-    """Removes a socket's path, if it exists. A process without the right leaves it to the supervisor."""
+    """Removes a socket's path, if it exists. Does nothing if this process lacks the right; the supervisor
+    then removes it."""
     with suppress(PermissionError):
         Path(path).unlink(missing_ok=True)

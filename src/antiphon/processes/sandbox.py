@@ -1,4 +1,4 @@
-"""Runs one of our own functions on somebody else's data, in a process with hard limits that can be killed.
+"""Runs one of our own functions on foreign data, in a process that has hard limits and can be killed.
 
 A template, regular expression or schema may run for ever or use all memory, and native code cannot be
 interrupted from inside. `run_job` is the caller's side. `python -m antiphon.processes.sandbox` is the helper:
@@ -91,8 +91,8 @@ class JobStopped(Exception):
         self.stop = stop
 
     def raise_if_waited(self) -> None:
-        """Raises ServerBusy if the busy machine delayed a job that waits for nothing else. Its data is not at
-        fault then."""
+        """Raises ServerBusy if the job was delayed by a busy machine. Only for jobs that wait for nothing
+        else; their data is then not the reason."""
         if self.stop is Stop.WAIT:
             problem = "the machine is too busy for this request's part in a helper; try again"
             raise ServerBusy(problem, retry_after=RETRY_AFTER, cause=f"a helper's job: {self}")
@@ -123,16 +123,16 @@ async def run_job(
 
 
 def was_ended(code: int | None) -> bool:
-    """Whether something outside ended the process: a signal from an operator or from a kernel without memory,
-    which no data can cause."""
+    """Whether something outside ended the process: an operator's signal, or the kernel when memory is short.
+    No data can cause this."""
     import signal
 
     return code in (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
 
 
 def kill(process: "Process", number: int = 9) -> None:
-    """Sends a signal to a process that may have ended. Not `Process.kill`: that may reap it before asyncio
-    does."""
+    """Sends a signal to a process that may have ended already. It replaces `Process.kill`, which may collect
+    the exit status before asyncio does."""
     import os
 
     if process.returncode is None:
@@ -141,6 +141,7 @@ def kill(process: "Process", number: int = 9) -> None:
 
 
 async def _start(limits: Limits, variables: Mapping[str, str]) -> "Process":
+    """Starts the helper's process with the given variables and no credentials."""
     import asyncio
     import os
 
@@ -164,7 +165,8 @@ async def _finish(process: "Process") -> int:
 
 
 async def _converse(process: "Process", job: bytes, limits: Limits) -> bytes:
-    """Sends the job and receives the answer; returns an empty one if the helper died first."""
+    """Sends the job and returns the answer; an empty one if the helper died first. Raises JobStopped if the
+    helper takes too long."""
     import asyncio
 
     if process.stdin is None or process.stdout is None:
@@ -184,7 +186,7 @@ async def _converse(process: "Process", job: bytes, limits: Limits) -> bytes:
 
 
 async def _read_bounded(stream: "StreamReader", most: int) -> bytes:
-    """Reads to the end. Raises JobStopped beyond the limit."""
+    """Reads a stream to its end. Raises JobStopped if it has more than `most` bytes."""
     answer = bytearray()
     while chunk := await stream.read(CHUNK):
         answer += chunk
@@ -194,6 +196,7 @@ async def _read_bounded(stream: "StreamReader", most: int) -> bytes:
 
 
 def _parse_answer(answer: bytes, code: int) -> object:
+    """Returns the job's result. Raises the AntiphonError of the function, or JobStopped."""
     import signal
 
     if code in (-signal.SIGPROF, -signal.SIGXCPU):
@@ -210,7 +213,7 @@ def _parse_answer(answer: bytes, code: int) -> object:
 
 
 def _to_job_stopped(code: int) -> JobStopped:
-    """The error for a helper that ended without a full answer."""
+    """Makes the error for a helper that ended without a full answer. `code`: its exit status."""
     import signal
 
     if code == -signal.SIGALRM or was_ended(code):
@@ -238,6 +241,7 @@ def main() -> None:
 
 
 def _confine(limits: Limits) -> None:
+    """Sets the limits of this process."""
     import math
     import resource
 
@@ -262,6 +266,7 @@ def _set_timers(limits: Limits) -> None:
 
 
 def _load_function(target: str) -> Callable[[Mapping[str, object]], object]:
+    """Imports the function `module:name`. Raises ValueError for a function outside this package."""
     module, _, name = target.partition(":")
     if not module.startswith(PACKAGE):
         raise ValueError(f"{target} is not a function of this package")
@@ -270,7 +275,7 @@ def _load_function(target: str) -> Callable[[Mapping[str, object]], object]:
 
 
 def _run_function(function: Callable[[Mapping[str, object]], object], payload: Mapping[str, object]) -> bytes:
-    """Encodes the result or the error. Any other exception ends the helper."""
+    """Runs the function, and encodes its result or its AntiphonError. Any other exception ends the helper."""
     try:
         return json.dumps({"result": function(payload)}).encode()
     except AntiphonError as error:

@@ -63,8 +63,9 @@ need, and no credential."""
 
 SECRET_VARIABLES = frozenset({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"})
 OWN_VARIABLES = "ANTIPHON_"
-"""Variables that HTTP processes and the coordinator do not get. They receive the settings, which contain
-keys, passwords and the pepper, through a pipe, and models are fetched before they start."""
+"""Prefix of the variables that HTTP processes and the coordinator do not get. They receive the settings
+through a pipe, since settings contain keys, passwords and the pepper. Models are fetched before they
+start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ class ServingInfo:
 
     url: str
     engines: Mapping[str, EngineInfo]
-    """By the model's name."""
+    """The engines by their models' names."""
 
 
 def supervise(
@@ -94,10 +95,10 @@ def supervise(
     programs: Programs = Programs(),
     on_replaced: Callable[[str | None], None] = lambda _: None,
 ) -> int:
-    """Serves until SIGTERM, SIGINT or SIGHUP. `serving` is called once, when every process is ready.
-    `replaced` is called at the end of each rolling restart, with the reason if it failed.
+    """Serves until SIGTERM, SIGINT or SIGHUP. `on_serving` is called once, when every process is ready.
+    `on_replaced` is called at the end of each rolling restart, with the reason if the restart failed.
 
-    Returns the exit status. Raises a StartupError when the server cannot start or cannot go on.
+    Returns the exit status. Raises a StartupError when the server cannot start or cannot continue.
     """
     _disable_core_dumps()
     signal.signal(RETIRE_SIGNAL, signal.SIG_IGN)  # replaced once there are HTTP processes
@@ -108,7 +109,7 @@ def supervise(
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Binds a listening TCP socket. Raises AddressUnavailable with the remedy."""
+    """Binds a listening TCP socket and returns it. Raises AddressUnavailable with the remedy."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -129,6 +130,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def _explain_bind_error(problem: OSError, host: str, port: int) -> str:
+    """Returns the reason and the remedy for an address that cannot be bound."""
     match problem.errno:
         case errno.EADDRINUSE:
             return (
@@ -143,13 +145,13 @@ def _explain_bind_error(problem: OSError, host: str, port: int) -> str:
 
 
 def format_url(listener: socket.socket) -> str:
-    """The URL of a socket, with the port that was bound."""
+    """Returns the URL of a socket, with the port that was bound."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def filter_host_environment(environ: Mapping[str, str], wait_policy: str) -> dict[str, str]:
-    """The environment of an engine host. Values that the user set for OpenMP or glibc are kept."""
+    """Returns the environment of an engine host. The user's own values for OpenMP or glibc are kept."""
     passed_on = {
         name: value
         for name, value in environ.items()
@@ -159,7 +161,7 @@ def filter_host_environment(environ: Mapping[str, str], wait_policy: str) -> dic
 
 
 def filter_http_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of an HTTP process and the coordinator."""
+    """Returns the environment of an HTTP process and of the coordinator."""
     return {
         name: value
         for name, value in environ.items()
@@ -211,7 +213,8 @@ class _Supervisor:
         self._failure: AntiphonError | None = None
 
     async def run(self, serving: Callable[[ServingInfo], None]) -> int:
-        """Runs the server from its start to its end."""
+        """Runs the server from its start to its end, and returns the exit status. Raises the error that ended
+        the server."""
         for number in STOP_SIGNALS:
             if (
                 signal.getsignal(number) is not signal.SIG_IGN
@@ -231,6 +234,7 @@ class _Supervisor:
         return 0
 
     async def _announce(self, serving: Callable[[ServingInfo], None]) -> None:
+        """Waits until every process is ready, then reports the server's address and engines."""
         await self._up.wait()
         with suppress(OSError):  # the panel may have no reader
             serving(ServingInfo(format_url(self._listener), self._infos))
@@ -240,19 +244,19 @@ class _Supervisor:
         return [*self._hosts, self._coordinator] if self._has_coordinator else self._hosts
 
     async def _guard(self, watch: ChildWatch) -> None:
-        """Keeps a child running. A child that was never ready ends the server, with the child's reason if it
-        gave one."""
+        """Keeps a child running. If the child was never ready, ends the server with the child's reason."""
         try:
             await watch.keep_running()
         except AntiphonError as error:
             self._fail(error)
 
     def _fail(self, error: AntiphonError) -> None:
+        """Ends the server. The first error becomes the server's error."""
         self._failure = self._failure or error
         self._stop.set()
 
     def _request_stop(self) -> None:
-        """Ends the server in order after the first signal, and at once after the second."""
+        """Ends the server. The first signal lets requests finish; the second ends everything at once."""
         record("asked_to_stop")
         if self._stop.is_set():
             self._workers.kill()
@@ -272,6 +276,7 @@ class _Supervisor:
     # --- engine hosts ---------------------------------------------------------------------------------------
 
     def _make_host_watch(self, model: ModelSettings) -> ChildWatch:
+        """Makes the watch of a model's engine host."""
         return ChildWatch(
             f"the engine of {model.name}",
             lambda: self._start_host(model),
@@ -301,6 +306,7 @@ class _Supervisor:
         )
 
     def _update_host(self, name: str, state: EngineState, info: EngineInfo | None) -> None:
+        """Keeps the state of a model's engine, and sends it to all HTTP processes."""
         failed = f"the engine of {name} died {DEATHS} times within {WINDOW:g} s and was given up"
         news = EngineNews(name, state, failed if state is EngineState.FAILED else "")
         self._news[name] = news
@@ -331,12 +337,13 @@ class _Supervisor:
         return await start_child(command, configuration, filter_http_environment(os.environ))
 
     def _note_progress(self) -> None:
+        """Notes that the server is ready once all HTTP processes and engines are."""
         if self._workers.are_ready and len(self._infos) == len(self._settings.models):
             self._up.set()
 
 
 def build_load_spec(model: ModelSettings, settings: Settings) -> LoadSpec:
-    """Builds the specification of what a model's host loads."""
+    """Builds the description of what a model's engine host loads."""
     return LoadSpec(
         model=model.path,
         context_length=model.context_length,

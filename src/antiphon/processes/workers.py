@@ -32,7 +32,7 @@ class Worker:
     watch: ChildWatch
     is_ready: bool = False
     settled: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set once the process is ready, or never will be."""
+    """Set once the process is ready, or once it is certain that it never will be."""
 
 
 class Workers:
@@ -47,9 +47,10 @@ class Workers:
         on_failure: Callable[[AntiphonError], None],
         on_replaced: Callable[[str | None], None],
     ) -> None:
-        """`patience`: seconds that a replaced process gets. `changed`: called when a process becomes ready or
-        stops being ready. `failed`: called with the error that ends the server. `replaced`: called after a
-        replacement of all processes, with the problem if it failed."""
+        """`patience`: seconds that a replaced process gets for its requests. `on_change`: called when a
+        process becomes ready or stops being ready. `on_failure`: called with the error that ends the server.
+        `on_replaced`: called after a replacement of all processes, with the problem if the replacement
+        failed."""
         self._count = count
         self._patience = patience + MARGIN
         self._start = start
@@ -72,6 +73,7 @@ class Workers:
             worker.watch.send(line)
 
     def kill(self) -> None:
+        """Kills all processes."""
         for worker in self._list_all():
             worker.watch.kill()
 
@@ -80,7 +82,7 @@ class Workers:
         self._replacing.set()
 
     async def keep(self) -> None:
-        """Runs all processes, and restarts those that die, until stopped."""
+        """Runs all processes until `stop`, and restarts those that die."""
         if self._stopping.is_set():
             return
         async with asyncio.TaskGroup() as group:
@@ -93,7 +95,7 @@ class Workers:
             replacing.cancel()
 
     async def stop(self, seconds: float) -> None:
-        """Ends all processes. `seconds`: after these they are killed."""
+        """Ends all processes. Processes that still run after `seconds` are killed."""
         self._stopping.set()
         for worker in self._list_all():
             worker.watch.forbid_restart()
@@ -104,10 +106,11 @@ class Workers:
     # --- one of them ----------------------------------------------------------------------------------------
 
     def _list_all(self) -> tuple[Worker, ...]:
+        """Returns all workers, including those that are being replaced."""
         return (*self._serving, *self._leaving)
 
     def _make_worker(self, number: int) -> Worker:
-        """Makes the worker of a number, not yet started."""
+        """Makes the worker with this number, without starting it."""
         alone = self._count == 1
         name = "the HTTP process" if alone else f"the HTTP process {number + 1}"
         watch = ChildWatch(
@@ -117,6 +120,7 @@ class Workers:
         return worker
 
     def _update_state(self, worker: Worker, state: EngineState, _: EngineInfo | None) -> None:
+        """Notes the new state of a worker. Reports a failure if the worker was given up."""
         worker.is_ready = state is EngineState.READY
         if worker.is_ready:
             worker.settled.set()
@@ -129,7 +133,7 @@ class Workers:
         self._on_change()
 
     async def _guard(self, worker: Worker, on_failure: Callable[[AntiphonError], None]) -> None:
-        """Keeps a worker running. `on_failure` gets the error of one that was never ready."""
+        """Keeps a worker running. If the worker was never ready, calls `on_failure` with the error."""
         try:
             await worker.watch.keep_running()
         except AntiphonError as error:
@@ -141,6 +145,7 @@ class Workers:
     # --- replacement ----------------------------------------------------------------------------------------
 
     async def _keep_replacing(self, group: asyncio.TaskGroup) -> None:
+        """Replaces all processes one after the other, each time that this is requested."""
         while True:
             await self._replacing.wait()
             record("replacing_workers", workers=self._count)
@@ -154,10 +159,11 @@ class Workers:
             self._on_replaced(problem)
 
     async def _replace(self, number: int, group: asyncio.TaskGroup) -> str | None:
-        """Starts a new process and retires the old one once it is ready. Returns the problem, if any."""
+        """Starts a new process, and retires the old one when the new one is ready. Returns the problem, or
+        None if there was none."""
         new, old = self._make_worker(number), self._serving[number]
         problems: list[str] = []
-        self._leaving.add(new)  # until it serves
+        self._leaving.add(new)  # until it replaces the old one
         group.create_task(self._guard(new, lambda error: problems.append(error.message)))
         with suppress(TimeoutError):
             async with asyncio.timeout(READY_DEADLINE):

@@ -19,7 +19,7 @@ from antiphon.rendering.rendered_request import RenderedRequest
 from antiphon.rendering.renderer import Renderer
 
 ADAPTER = "adapter"
-"""The `param` of an engine's refusal of an unknown digest."""
+"""The `param` of the error with which an engine refuses an unknown adapter."""
 
 RETRY_AFTER = 1.0
 """Seconds that a restarted engine needs to load small adapters again."""
@@ -32,14 +32,14 @@ class AdapterRenderer:
     """A renderer for the adapter of one digest. Close it when the adapter's name is removed."""
 
     def __init__(self, base: Renderer, digest: str, lacks: Callable[[str], bool] = lambda _: False) -> None:
-        """`lacks`: whether the restarted engine could not load the adapter of a digest again."""
+        """`lacks`: tells for a digest whether the restarted engine could not load that adapter again."""
         self._base = base
         self._digest = digest
         self._lacks = lacks
         self._closed = False
 
     async def prepare(self, request: GenerationRequest, context: Context) -> "RenderedAdapterRequest":
-        """Prepares as the base model does, with the adapter."""
+        """Prepares the request as the base model does, and has it use the adapter."""
         prepared = await self._base.prepare_with(request, context, self._digest)
         return RenderedAdapterRequest(prepared, partial(self._missing, request.model))
 
@@ -47,14 +47,15 @@ class AdapterRenderer:
         return await self._base.profile()
 
     def state(self) -> EngineState:
-        """Returns the state of the base model's engine, or FAILED if it could not load the adapter again."""
+        """Returns FAILED if the restarted engine could not load the adapter again, otherwise the state of the
+        base model's engine."""
         return EngineState.FAILED if self._lacks(self._digest) else self._base.state()
 
     async def aclose(self) -> None:
         self.close()
 
     def close(self) -> None:
-        """Refuses later requests with ModelNotFound; running ones finish."""
+        """Refuses later requests with ModelNotFound; running requests finish."""
         self._closed = True
 
     async def encode(self, prompt: Prompt, actor: Actor = LOCAL_ANONYMOUS) -> tuple[int, ...]:
@@ -73,6 +74,8 @@ class AdapterRenderer:
         return await self._base.describe_tokenizer()
 
     def _missing(self, name: str) -> AntiphonError:
+        """Makes the error for a request whose adapter the engine does not know. `name`: the model's name in
+        the request."""
         if self._closed:
             return ModelNotFound(f"the adapter {name!r} was unloaded", param="model")
         if self._lacks(self._digest):
@@ -99,6 +102,7 @@ class RenderedAdapterRequest:
         return aclosing(self._events(context))
 
     async def _events(self, context: Context) -> AsyncGenerator[Event, None]:
+        """Yields the request's events. Maps the engine's refusal of the adapter to an error of the model."""
         try:
             async with self._prepared.stream(context) as events:
                 async for event in events:

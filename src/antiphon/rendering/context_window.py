@@ -1,4 +1,5 @@
-"""Fits prompts into the context window, or explains why one does not fit. It generates no token."""
+"""Fits prompts into the context window, or explains why a prompt does not fit. This module generates no
+token."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -25,11 +26,11 @@ from antiphon.rendering.reasoning.notation import Begin
 from antiphon.rendering.tokenizer import TextTokenizer
 
 MOST_SCORES = 1 << 20
-"""The most log-probabilities of one answer, alternatives included: about 30 megabytes of JSON. 50,000 tokens
-with 20 alternatives each are within it."""
+"""The most log-probabilities of one answer, alternatives included. They make about 30 megabytes of JSON.
+50,000 tokens with 20 alternatives each are below this limit."""
 
 USUAL_WIDTH = 20
-"""Alternatives up to which a request without `max_tokens` counts its prompt only: few answers fill the
+"""The most alternatives for which a request without `max_tokens` counts only its prompt: few answers fill the
 context."""
 
 
@@ -41,21 +42,21 @@ class FittedPrompt:
     max_tokens: int
     """The most completion tokens of each choice."""
     echo: PromptEcho | None = None
-    """The repeated prompt at the start of each choice, with `echo`."""
+    """The prompt that each choice repeats at its start, if the request sets `echo`."""
     repeated: str = ""
-    """The last message of a conversation, with `echo`."""
+    """The last message of a conversation, if the request sets `echo`."""
     begin: Begin | None = None
-    """The begin of its choices, for a model that reasons."""
+    """Where the prompt's choices begin, if the model reasons."""
     constraint: Constraint | None = None
-    """The constraint of its choices."""
+    """The constraint of the prompt's choices."""
     logprobs: PromptLogprobs | None = None
-    """Log-probabilities of its tokens, if the caller requests any."""
+    """Log-probabilities of the prompt's tokens, if the caller requests them."""
 
 
 async def fit_prompts(
     tokens: TextTokenizer, facts: ModelInfo, request: GenerationRequest, clock: Clock
 ) -> list[FittedPrompt]:
-    """Fits every prompt of a request before any of them makes a token. Raises a RequestError."""
+    """Fits every prompt of a request before any prompt makes a token. Raises a RequestError."""
     require_generating(facts, request.model)
     _require_tokens(request, facts)
     found: list[FittedPrompt] = []
@@ -79,8 +80,8 @@ async def fit_prompts(
 
 
 def _require_continuable(prompt: Prompt, facts: ModelInfo) -> None:
-    """Raises UnsupportedParameter for an open message and tools on a model with channels: calls have a
-    channel of their own."""
+    """Raises UnsupportedParameter where a conversation continues its last message, has tools, and the model
+    writes in channels: calls have a channel of their own."""
     if not isinstance(prompt, Conversation) or not prompt.continues or prompt.tools is None:
         return
     if facts.template is not None and facts.template.call_notation.channels:
@@ -102,7 +103,7 @@ def require_generating(facts: ModelInfo, model: str) -> None:
 
 
 def _require_writable(request: GenerationRequest, found: Sequence[FittedPrompt]) -> None:
-    """Refuses an answer whose log-probabilities would fill the memory."""
+    """Raises InvalidValue where the log-probabilities of the answer would fill the memory."""
     output, numbers = request.output, 0
     prompts = sum(len(fits.tokens) for fits in found)
     if output.logprobs is not None:
@@ -134,7 +135,8 @@ def _require_tokens(request: GenerationRequest, facts: ModelInfo) -> None:
 def _add_logprobs(
     index: int, prompt: Prompt, fits: FittedPrompt, output: Output, facts: ModelInfo
 ) -> FittedPrompt:
-    """Adds room for the prompt's log-probabilities, as wide as the widest reader needs."""
+    """Returns the prompt with room for the log-probabilities of its tokens, if any are requested. The room
+    has as many alternatives as the widest of the two requested lists."""
     recites = output.echo and isinstance(prompt, RawPrompt)
     wanted = (output.logprobs if recites else None, output.prompt_logprobs)
     widths = [width for width in wanted if width is not None]
@@ -147,6 +149,7 @@ def _add_logprobs(
 async def _add_echo(
     prompt: Prompt, fits: FittedPrompt, request: GenerationRequest, facts: ModelInfo
 ) -> FittedPrompt:
+    """Returns the prompt with the text that its choices repeat, if the request sets `echo`."""
     if not request.output.echo:
         return fits
     if isinstance(prompt, Conversation):
@@ -159,7 +162,8 @@ async def _add_echo(
 
 
 def _last_message_text(prompt: Conversation) -> str:
-    """Returns the last message, which must be the assistant's. Raises UnsupportedParameter."""
+    """Returns the text of the last message. Raises UnsupportedParameter if the assistant did not write that
+    message."""
     last = prompt.messages[-1]
     if last.role is not Role.ASSISTANT:
         raise UnsupportedParameter(
@@ -171,7 +175,8 @@ def _last_message_text(prompt: Conversation) -> str:
 
 
 def truncate_tokens(tokens: tuple[int, ...], output: Output, facts: ModelInfo) -> tuple[int, ...]:
-    """Returns the tokens that a prompt keeps after truncation, or all of them."""
+    """Returns the tokens that are left of a prompt after truncation. Without truncation these are all
+    tokens."""
     count = output.truncate_prompt
     if count is None:
         return tokens
@@ -182,8 +187,8 @@ def truncate_tokens(tokens: tuple[int, ...], output: Output, facts: ModelInfo) -
 
 
 def fit(prompt: Prompt, tokens: tuple[int, ...], output: Output, facts: ModelInfo) -> FittedPrompt:
-    """Checks the prompt's length and sets the completion's limit. Raises ContextLengthExceeded, which names
-    the numbers."""
+    """Checks the prompt's length and sets the limit of the completion. Raises ContextLengthExceeded with both
+    lengths in its message."""
     context, count, wanted = facts.info.context_length, len(tokens), output.max_tokens
     left, part = context - count, describe_prompt(prompt)
     if not count:
@@ -220,4 +225,5 @@ def _explain_no_token(prompt: Prompt) -> str:
 
 
 def _lengths(tokens: Sequence[int], facts: ModelInfo) -> Iterator[int]:
+    """Yields the length of each token in bytes."""
     return (len(facts.vocabulary.pieces[token]) for token in tokens)

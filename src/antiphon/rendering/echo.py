@@ -1,6 +1,7 @@
-"""Repeats the prompt at the beginning of its choices (`echo`), with log-probabilities if they are requested.
+"""Repeats the prompt at the beginning of its choices (`echo`), with log-probabilities if the caller requests
+them.
 
-The engine scores a prompt once, for the first of its choices; the other choices wait for the scores
+The engine scores a prompt once, for the first of its choices. The other choices wait for the scores
 (`PromptLogprobs`).
 """
 
@@ -22,11 +23,12 @@ from antiphon.rendering.logprobs import PromptLogprobs
 from antiphon.rendering.model_info import ModelInfo
 
 PART = 256
-"""Tokens in one delta of a scored prompt. To encode them with all alternatives takes seven milliseconds; then
-other requests run."""
+"""Tokens in one delta of a scored prompt. To encode a delta with all alternatives takes seven milliseconds;
+after each delta other requests run."""
 
 MANY = 10_000
-"""Tokens above which a thread computes their offsets: about ten milliseconds."""
+"""The number of tokens above which a thread computes their offsets. That many tokens take about ten
+milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +37,22 @@ class PromptLayout:
 
     text: str
     offsets: Sequence[int]
-    """For each token, the character that holds its first byte."""
+    """For each token, the index of the character that holds the token's first byte."""
     held: bytes = b""
-    """The first bytes of an incomplete character at the end; the completion may complete it."""
+    """The first bytes of an incomplete character at the end of the prompt. The completion may complete the
+    character."""
 
 
 async def lay_out(prompt: RawPrompt, tokens: tuple[int, ...], facts: ModelInfo) -> PromptLayout:
-    """Returns the text that a choice begins with: the caller's own, or the text of the caller's token ids."""
+    """Returns the text at the beginning of a choice, with the positions of its tokens. The text is the
+    caller's text, or the text of the caller's token ids."""
     if len(tokens) > MANY:
         return await asyncio.to_thread(_lay_out_now, prompt, tokens, facts)
     return _lay_out_now(prompt, tokens, facts)
 
 
 def _lay_out_now(prompt: RawPrompt, tokens: tuple[int, ...], facts: ModelInfo) -> PromptLayout:
+    """Computes the positions of a prompt's tokens in the prompt's text, in the calling thread."""
     if not prompt.text:
         return _detokenize(tokens, facts.pieces)
     text, table = prompt.text, facts.vocabulary
@@ -63,6 +68,7 @@ def _lay_out_now(prompt: RawPrompt, tokens: tuple[int, ...], facts: ModelInfo) -
 
 
 def _detokenize(tokens: Sequence[int], pieces: Pieces) -> PromptLayout:
+    """Returns the text of the tokens, with the position of each token in the text."""
     detokenizer, parts, offsets, length = Detokenizer(pieces), [], array("q"), 0
     for token in tokens:
         offsets.append(length + detokenizer.breaks_character(token))
@@ -75,7 +81,7 @@ class PromptEcho:
     """One prompt, repeated by each of its choices."""
 
     def __init__(self, layout: PromptLayout, logprobs: PromptLogprobs | None = None, width: int = 0) -> None:
-        """`sheet`: the log-probabilities to repeat; None repeats none. `width`: alternatives of each
+        """`logprobs`: the log-probabilities to repeat; None repeats none. `width`: alternatives of each
         token."""
         self.layout = layout
         self._logprobs = logprobs
@@ -84,13 +90,15 @@ class PromptEcho:
     def decode(
         self, voice: ChoiceDecoder, sequence: AsyncGenerator[TokenEvent, None]
     ) -> AsyncGenerator[Event, None]:
-        """Generates the events of a choice, with the prompt before its text."""
+        """Yields the events of a choice, with the prompt before the choice's own text."""
         voice.resume(self.layout.held)
         return self._insert_prompt(voice.choice, voice.decode(sequence))
 
     async def _insert_prompt(
         self, choice: int, events: AsyncGenerator[Event, None]
     ) -> AsyncGenerator[Event, None]:
+        """Yields the events of a choice with the prompt after Started. Waits until the engine has scored the
+        prompt."""
         carried: list[Scores] = []
         async with aclosing(events):
             async for event in events:
@@ -101,8 +109,8 @@ class PromptEcho:
                     await _let_others_work(expanded is not event)
 
     def _expand_event(self, event: Event, choice: int, carried: list[Scores]) -> Iterator[Event]:
-        """Yields the event, with the prompt after Started. `carried`: scores without text, for the next
-        event."""
+        """Yields the event, with the prompt after Started. `carried`: scores without text, which the next
+        event takes."""
         if carried and isinstance(event, TextDelta | Finished):
             yield changed(event, scores=join_scores((*carried, event.scores or ())))
             carried.clear()
@@ -116,7 +124,8 @@ class PromptEcho:
                     carried.append(scores)
 
     def _split_parts(self) -> Iterator[tuple[str, Scores]]:
-        """Yields the prompt's text with its scores; the last part may have scores and no text."""
+        """Yields the parts of the prompt's text with their scores. The last part may have scores and no
+        text."""
         if self._logprobs is None:
             yield self.layout.text, ()
             return
@@ -126,8 +135,8 @@ class PromptEcho:
             yield text[offsets[begin] if begin else 0 : until], self._pack_scores(begin, end)
 
     def _find_cuts(self) -> Iterator[int]:
-        """Yields the tokens that begin a part. Each is the first token in its character, so only the last
-        part may lack text."""
+        """Yields the index of each token that begins a part. Each such token is the first in its character,
+        so only the last part may have no text."""
         count, offsets = len(self.layout.offsets), self.layout.offsets
         yield 0
         begin = 0
@@ -138,6 +147,8 @@ class PromptEcho:
         yield count
 
     def _pack_scores(self, begin: int, end: int) -> Scores:
+        """Returns the scores of the tokens from `begin` to `end`; none if the prompt has no
+        log-probabilities."""
         if self._logprobs is None:
             return ()
         return self._logprobs.pack_scores(begin, end, self.layout.offsets[begin:end], self._width)
@@ -146,7 +157,7 @@ class PromptEcho:
 async def repeat_prompt(
     choice: int, text: str, events: AsyncGenerator[Event, None]
 ) -> AsyncGenerator[Event, None]:
-    """Puts a text before the text of a choice."""
+    """Yields the events of a choice with a text before the choice's own text."""
     async with aclosing(events):
         async for event in events:
             yield event
@@ -155,10 +166,11 @@ async def repeat_prompt(
 
 
 async def stay_silent(tokens: int) -> AsyncGenerator[TokenEvent, None]:
-    """The events of a choice that only repeats its prompt. They come from no engine."""
+    """Yields the events of a choice that only repeats its prompt. No engine makes these events."""
     yield SequenceFinished(StopCause.LENGTH, Counts(tokens, 0))
 
 
 async def _let_others_work(now: bool) -> None:
+    """Lets other tasks run once, if `now`."""
     if now:
         await asyncio.sleep(0)

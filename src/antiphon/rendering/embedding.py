@@ -1,4 +1,4 @@
-"""Embeddings over a token engine: tokenizes inputs, checks their lengths, collects vectors. Shortens no
+"""Embeddings over a token engine: tokenizes inputs, checks their lengths, collects vectors. It shortens no
 text."""
 
 import asyncio
@@ -24,11 +24,11 @@ from antiphon.rendering.tokenizer import TextTokenizer
 from antiphon.task_group import task_group
 
 AT_ONCE = 128
-"""Texts that one trip to the engine tokenizes."""
+"""The most texts that one call of the engine tokenizes."""
 
 
 class TokenizedTexts:
-    """The renderer's `PreparedEmbedding`: texts as token ids that fit."""
+    """The renderer's `PreparedEmbedding`: texts as token ids, each within the context length."""
 
     def __init__(self, engine: EmbeddingEngine, texts: Sequence[tuple[int, ...]], dimensions: int) -> None:
         self._engine = engine
@@ -45,6 +45,8 @@ class TokenizedTexts:
             raise deadline_error() from None
 
     async def _embed(self, context: Context) -> Embeddings:
+        """Collects the vectors from the engine, and counts embedded tokens in the progress. Raises
+        EngineError if vectors are missing."""
         parts: list[bytes] = []
         request = EmbedRequest(tuple(self._texts), context.actor.caller)
         async with aclosing(self._engine.embed(request)) as events:
@@ -62,7 +64,7 @@ class TokenizedTexts:
 async def prepare_embedding(
     engine: TokenEngine, tokens: TextTokenizer, facts: ModelInfo, request: EmbeddingRequest
 ) -> TokenizedTexts:
-    """Turns the inputs into token ids. Raises a RequestError that names the input at fault."""
+    """Turns the inputs into token ids. Raises a RequestError that names the wrong input."""
     makes = _require_embedding_model(facts, request)
     if not isinstance(engine, EmbeddingEngine):
         raise UnsupportedParameter("this model's engine makes no vectors", param="model")
@@ -78,6 +80,7 @@ async def prepare_embedding(
 
 
 def _require_embedding_model(facts: ModelInfo, request: EmbeddingRequest) -> EmbeddingFacts:
+    """Returns the model's facts about embedding. Raises UnsupportedParameter for a model without them."""
     if facts.info.embedding is None:
         raise UnsupportedParameter(
             f"{request.model} generates text and makes no vectors; name an embedding model", param="model"
@@ -91,6 +94,7 @@ async def _tokenize_inputs(
     """Returns the token ids of each input: texts get their special tokens, token ids stay as they are."""
 
     async def ids(given: RawPrompt) -> tuple[int, ...]:
+        """Returns the token ids of one input."""
         return (
             given.tokens if given.tokens is not None else await tokenize_text(tokens, facts, given.text or "")
         )
@@ -104,6 +108,7 @@ async def _tokenize_inputs(
 
 
 def _require_fitting(texts: Sequence[tuple[int, ...]], facts: ModelInfo) -> None:
+    """Raises a RequestError for a text that is empty, too long, or has an unknown token id."""
     most = facts.info.context_length
     for place, text in enumerate(texts):
         field = f"input[{place}]" if len(texts) > 1 else "input"

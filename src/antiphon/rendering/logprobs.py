@@ -1,5 +1,5 @@
-"""Log-probabilities: the allowed number for a request, those of prompts and of choices, and the ranking of
-candidates (`best_of`) by them."""
+"""Log-probabilities: the allowed number for a request, the values of prompts and of choices, and the ranking
+of candidates (`best_of`)."""
 
 import asyncio
 import sys
@@ -41,8 +41,9 @@ class PromptLogprobs:
         width: int,
         shown_width: int | None,
     ) -> None:
-        """`prompt`: its index in the request. `pieces`: bytes of every id. `width`: alternatives of each
-        token. `given`: alternatives that the caller gets apart from any choice; None gives nothing."""
+        """`prompt`: the prompt's index in the request. `pieces`: the bytes of every token of the vocabulary.
+        `width`: alternatives of each token. `shown_width`: alternatives that the caller gets apart from any
+        choice; None gives the caller nothing."""
         self.width = width
         self._prompt = prompt
         self._shown_width = shown_width
@@ -55,12 +56,13 @@ class PromptLogprobs:
         self._whole = asyncio.Event()
 
     async def wait_until_scored(self) -> None:
+        """Waits until the engine has scored the whole prompt."""
         await self._whole.wait()
 
     async def collect_scores(
         self, sequence: AsyncGenerator[TokenEvent, None]
     ) -> AsyncGenerator[TokenEvent, None]:
-        """Passes on the sequence that scores the prompt. Raises EngineError when the scores are
+        """Yields the events of the sequence that scores the prompt. Raises EngineError when the scores are
         incomplete."""
         async with aclosing(sequence) as events:
             async for event in events:
@@ -71,7 +73,7 @@ class PromptLogprobs:
                 yield event
 
     async def insert_scores(self, events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
-        """Passes on the events of the choice that scores the prompt, with the scores after Started."""
+        """Yields the events of the choice that scores the prompt, with the scores after Started."""
         async with aclosing(events):
             async for event in events:
                 yield event
@@ -83,8 +85,8 @@ class PromptLogprobs:
     def pack_scores(
         self, begin: int, end: int, offsets: Sequence[int], width: int, *, ranked: bool = False
     ) -> PackedScores:
-        """Returns the scores of some of the tokens. `offsets`: the position of each. `width`: alternatives,
-        at most as many as there are."""
+        """Returns the scores of the tokens from `begin` to `end`. `offsets`: the position of each token.
+        `width`: alternatives of each token; it is cut to the number that exists."""
         wide = slice(begin * self.width, end * self.width)
         return PackedScores(
             self._tokens[begin:end],
@@ -99,6 +101,7 @@ class PromptLogprobs:
         )
 
     def _add(self, scores: PromptScores) -> None:
+        """Appends a part of the scores. Raises EngineError if the part does not follow on the part before."""
         if scores.start != len(self._logprobs):
             raise EngineError("the engine's scores of the prompt do not follow on each other")
         _unpack(self._logprobs, scores.logprobs)
@@ -107,6 +110,7 @@ class PromptLogprobs:
         _unpack(self._ranks, scores.ranks)
 
     def _complete(self) -> None:
+        """Wakes the choices that wait for the scores. Raises EngineError if scores are missing."""
         count = len(self._tokens)
         found = (len(self._logprobs), len(self._ids), len(self._values), len(self._ranks))
         if found != (count, count * self.width, count * self.width, count):
@@ -115,7 +119,7 @@ class PromptLogprobs:
 
 
 def _unpack(held: "array[int] | array[float]", chunk: bytes) -> None:
-    """Appends packed numbers, which are little-endian on every machine."""
+    """Appends packed numbers to `held`. Packed numbers are little-endian on every machine."""
     if sys.byteorder == "big":
         swapped = array(held.typecode, chunk)
         swapped.byteswap()
@@ -130,7 +134,7 @@ class ScoreOptions:
     logprobs: bool
     """Whether it reports log-probabilities."""
     offset: int = 0
-    """Characters of the choice's text before the first token's."""
+    """The number of characters of the choice's text before its first token."""
     ids: bool = False
     """Whether it reports token ids."""
     selected: tuple[int, ...] = ()
@@ -142,18 +146,17 @@ class PendingToken(NamedTuple):
 
     token: int
     offset: int
-    """The character of the choice that holds its first byte."""
+    """The index of the choice's character that holds the token's first byte."""
     shows: bool
     """Whether the token adds to the text."""
     score: TokenScore | None
 
 
 class ScoredDecoder(ChoiceDecoder):
-    """A choice decoder that reports tokens with their log-probabilities or ids, each with the text that it
-    belongs to.
+    """A choice decoder that reports each token's log-probability or id together with the token's text.
 
-    The stop filter holds back the tokens of the text that it holds back, and drops the tokens that lie wholly
-    in the text that it cuts. So a choice has as many scores as ids, for the same tokens.
+    The stop filter holds back tokens together with their text. It drops the tokens whose whole text it cuts.
+    So a choice has as many scores as ids, for the same tokens.
     """
 
     __slots__ = ("_pending", "_pieces", "_said", "_scoring", "_shown", "_spelt", "_total")
@@ -170,15 +173,18 @@ class ScoredDecoder(ChoiceDecoder):
         self._pieces, self._spelt = options.pieces.bytes, facts.spelt.bytes
         self._total = 0.0
         self._said = scoring.offset
-        """Characters that tokens have made certain; the stop filter may hold some of them back."""
+        """Number of characters that the tokens so far have made certain. The stop filter may hold some of
+        them back."""
         self._shown = scoring.offset
         self._pending: deque[PendingToken] = deque()
 
     def mean_logprob(self) -> float:
-        """Returns the mean log-probability of the tokens that usage counts; 0 for none."""
+        """Returns the mean log-probability of the tokens that usage counts; 0 if it counts none."""
         return self._total / self.completion_tokens if self.completion_tokens else 0.0
 
     def _decode_steps(self, steps: Steps) -> str:
+        """Returns the text that these tokens make certain. Counts the tokens up to a stop string and adds
+        their log-probabilities."""
         text = ""
         for index, token in enumerate(steps.tokens):
             self.completion_tokens += 1
@@ -192,7 +198,8 @@ class ScoredDecoder(ChoiceDecoder):
         return text
 
     def _decode_token(self, token: int, steps: Steps, index: int) -> str:
-        """Returns the text that a token makes certain; the token waits until that text is shown."""
+        """Returns the text that a token makes certain. The token waits in `_pending` until that text is
+        shown."""
         silent = token in self._silent
         offset = self._said + (not silent and self._detokenizer.breaks_character(token))
         score = self._score(token, steps, index, offset) if self._scoring.logprobs else None
@@ -204,6 +211,7 @@ class ScoredDecoder(ChoiceDecoder):
         return text
 
     def _score(self, token: int, steps: Steps, index: int, offset: int) -> TokenScore:
+        """Builds the score of one token, with the alternatives that the caller requests."""
         row = steps.alternatives[index] if steps.alternatives else ()
         if self._scoring.selected:
             row = ((token, steps.logprobs[index]), *(pair for pair in row if pair[0] != token))
@@ -211,17 +219,19 @@ class ScoredDecoder(ChoiceDecoder):
         return TokenScore(token, self._spelt[token], steps.logprobs[index], alternatives, offset)
 
     def _build_delta(self, text: str) -> TextDelta:
+        """Builds a delta with the scores and ids of all tokens whose text is now shown."""
         self._shown += len(text)
         scores, ids = self._collect_scores(list(self._take_due()))
         return TextDelta(self.choice, text, self._take_unreported(), scores, ids)
 
     def _take_due(self) -> Iterator[PendingToken]:
+        """Removes and yields the pending tokens whose text is now shown."""
         while self._pending and self._pending[0].offset < self._shown:
             yield self._pending.popleft()
 
     def _build_finished(self, reason: FinishReason) -> Finished:
-        """Builds the last event with the tokens that show no text, such as the end of the turn. Cut tokens
-        are dropped."""
+        """Builds the last event, with the tokens that show no text, such as the end of the turn. Tokens of
+        cut text are dropped."""
         left = [token for token in self._pending if not token.shows and token.offset <= self._shown]
         scores, ids = self._collect_scores(left)
         return Finished(
@@ -229,18 +239,18 @@ class ScoredDecoder(ChoiceDecoder):
         )
 
     def _collect_scores(self, tokens: list[PendingToken]) -> tuple[tuple[TokenScore, ...], tuple[int, ...]]:
-        """Returns the scores and ids that the caller wants of these tokens."""
+        """Returns the scores and ids that the caller requests of these tokens."""
         scores = tuple(each.score for each in tokens if each.score is not None)
         return scores, tuple(each.token for each in tokens) if self._scoring.ids else ()
 
 
 ALL = -1
-"""Means the whole vocabulary, in requests and in the setting."""
+"""The value that requests and the setting use for the whole vocabulary."""
 
 
 def settle_widths(request: GenerationRequest, facts: ModelInfo, most: int) -> GenerationRequest:
-    """Replaces -1 by the size of the vocabulary. Raises InvalidValue where the request asks for more than
-    `most`."""
+    """Replaces -1 by the size of the vocabulary. Raises InvalidValue where the request asks for more
+    alternatives than `most`."""
     output, size = request.output, facts.info.vocabulary
     if output.logprobs is None and output.prompt_logprobs is None:
         return request
@@ -253,6 +263,8 @@ def settle_widths(request: GenerationRequest, facts: ModelInfo, most: int) -> Ge
 
 
 def _settle_width(requested: int | None, size: int, bound: int, field: str) -> int | None:
+    """Returns the number of alternatives for one field; None if none are requested. Raises InvalidValue above
+    `bound`."""
     if requested is None:
         return None
     wanted = size if requested == ALL else requested
@@ -267,8 +279,8 @@ def _settle_width(requested: int | None, size: int, bound: int, field: str) -> i
 async def choose_best(
     events: AsyncGenerator[Event, None], decoders: Sequence[ScoredDecoder], prompts: int, choices: int
 ) -> AsyncGenerator[Event, None]:
-    """Yields the events of the `choices` best candidates of each prompt when all are complete, best first.
-    Ties go by the candidates' own order. Until then their tokens count as DiscardedTokens."""
+    """Yields the events of the `choices` best candidates of each prompt, best first, when all candidates are
+    complete. Equal candidates keep their order. Until then their tokens count as DiscardedTokens."""
     deltas: list[list[Delta | Finished]] = [[] for _ in decoders]
     async with aclosing(events):
         async for event in events:

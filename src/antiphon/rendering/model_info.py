@@ -25,19 +25,20 @@ from antiphon.rendering.tools.call_notation import CALL_SIGNS, detect_calls
 from antiphon.telemetry.logs import record
 
 PROOF = "antiphon.rendering.template.chat_template:prove"
-"""The sandbox's job that proves a template."""
+"""The name of the sandbox's job that proves a template."""
 
 TRIALS = 2
-"""How often a template may be proved; a good one takes a fiftieth of the allowed time."""
+"""How often the sandbox may try to prove a template. A good template takes a fiftieth of the allowed time."""
 
 NO_CONVERSATIONS = "an embedding model takes no conversation; send its text as prompt"
-"""The refusal of a conversation for an embedding model: no endpoint renders one for it."""
+"""The error message for a conversation that is sent to an embedding model. No endpoint renders conversations
+for such a model."""
 
 NOT_TAKEN = (
     f"{TEMPLATE_FIELD} is not supported: this server takes no templates from callers; leave it out, or "
     "have its operator set ANTIPHON_REQUEST_TEMPLATES=true"
 )
-"""The refusal of a request's template where the operator does not take any."""
+"""The error message for a template in a request where the operator takes none."""
 
 Prove = Callable[[Mapping[str, object]], Awaitable[object]]
 """Proves a template from the payload of `build_proof`. Raises TemplateRefused."""
@@ -45,35 +46,35 @@ Prove = Callable[[Mapping[str, object]], Awaitable[object]]
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """One model, as long as its engine serves the same weights."""
+    """The facts about one model. They are valid as long as the model's engine serves the same weights."""
 
     info: EngineInfo
     """The engine's information when it was loaded, with an empty load."""
     vocabulary: Vocabulary
     pieces: Pieces
     spelt: Pieces
-    """The same pieces, with control tokens as their names."""
+    """The same pieces, except that each control token shows its name."""
     ends: frozenset[int]
     """Tokens that end a turn; they show no text."""
     longest_piece: int
-    """Bytes of the longest token; it tells quickly which text cannot fit."""
+    """Bytes of the longest token. This number tells quickly which text cannot fit."""
     profile: Profile
     special: SpecialTokens
-    """The part of the vocabulary that templates need."""
+    """The special tokens that templates need."""
     families: NotationFamilies
     """The configured families of the model's notations."""
     template: ChatTemplate | RequestTemplate | None
     refusal: str
-    """Why there is no template."""
+    """The reason why there is no template; empty if there is one."""
     controls: Mapping[str, int]
-    """Ids of control tokens by name."""
+    """The ids of control tokens by their names."""
     _shown_pieces: dict[frozenset[str], Pieces] = field(default_factory=dict)
     """Cache of `pieces_showing`."""
     _tokens: dict[str, int | None] = field(default_factory=dict)
-    """Cache of the tokens of texts."""
+    """Cache of `single_tokens`."""
 
     def pieces_showing(self, marks: Iterable[str]) -> Pieces:
-        """Returns pieces that show the control tokens among these marks as their names."""
+        """Returns pieces in which the control tokens among these marks show their names."""
         marked = frozenset(mark for mark in marks if mark in self.controls)
         if not marked:
             return self.pieces
@@ -84,10 +85,11 @@ class ModelInfo:
         return self._shown_pieces[marked]
 
     def single_tokens(self, texts: Iterable[str]) -> dict[str, int]:
-        """Returns the texts that are exactly one normal token, with its id."""
+        """Returns the ids of those texts that are exactly one normal token, by text."""
         return {text: token for text in texts if (token := self._find_token(text)) is not None}
 
     def _find_token(self, text: str) -> int | None:
+        """Returns the id of the normal token with exactly this text, or None."""
         if text not in self._tokens:
             piece, kinds = text.encode(), self.vocabulary.kinds
             found = (at for at, other in enumerate(self.vocabulary.pieces) if other == piece)
@@ -96,8 +98,9 @@ class ModelInfo:
 
 
 async def prove_in_sandbox(payload: Mapping[str, object]) -> None:
-    """Proves a template in the sandbox, and tries again when the job was stopped. Raises TemplateRefused.
-    Raises ServerBusy where the machine is too busy; the next request then proves it again."""
+    """Proves a template in the sandbox, and tries again when the sandbox stopped the job. Raises
+    TemplateRefused. Raises ServerBusy where the machine is too busy; the next request then proves the
+    template again."""
     for trial in range(1, TRIALS + 1):
         try:
             await run_job(PROOF, payload)
@@ -111,7 +114,7 @@ async def prove_in_sandbox(payload: Mapping[str, object]) -> None:
 async def load_info(
     engine: TokenEngine, prove: Prove, previous: ModelInfo | None, families: NotationFamilies = BY_TEMPLATE
 ) -> ModelInfo:
-    """Loads the model's facts. Returns `previous` where the engine reports the same."""
+    """Loads the model's facts. Returns `previous` if the engine's information is the same as before."""
     info = replace(await engine.info(), load=Load())
     if previous is not None and info == previous.info:
         return previous
@@ -139,8 +142,9 @@ async def load_info(
 
 
 def with_template(facts: ModelInfo, prompt: Prompt, helper: TemplateHelper | None, actor: Actor) -> ModelInfo:
-    """Returns the facts with the template that the request brings, if it brings one. Raises
-    UnsupportedParameter where no `helper` renders any, TemplateRefused for an embedding model."""
+    """Returns the facts with the request's own template, if the request brings one. Raises
+    UnsupportedParameter where there is no `helper` to render it, and TemplateRefused for an embedding
+    model."""
     if not isinstance(prompt, Conversation) or prompt.template is None:
         return facts
     if helper is None:
@@ -151,7 +155,7 @@ def with_template(facts: ModelInfo, prompt: Prompt, helper: TemplateHelper | Non
     layout = detect_calls(source, facts.families.calls)
     silent = facts.families.calls is None and not any(sign in source for sign, _ in CALL_SIGNS)
     if silent and known is not None:
-        layout = known.call_notation  # the weights know no other
+        layout = known.call_notation  # the weights know no other notation
     notation = detect_reasoning(source, facts.families.reasoning)
     if notation is None and known is not None:
         notation = known.reasoning_notation
@@ -160,6 +164,7 @@ def with_template(facts: ModelInfo, prompt: Prompt, helper: TemplateHelper | Non
 
 
 def build_tokenizer_info(facts: ModelInfo) -> TokenizerInfo:
+    """Returns the facts about the tokenizer that the API reports."""
     table = facts.vocabulary
     return TokenizerInfo(
         context_length=facts.info.context_length,
@@ -176,6 +181,7 @@ def _spell_token(facts: ModelInfo, token: int | None) -> str | None:
 
 
 def _find_special_tokens(vocabulary: Vocabulary) -> SpecialTokens:
+    """Returns the names of all control tokens, and those of the begin and end tokens."""
     names = vocabulary.names
     bos, eos = (
         names.get(-1 if index is None else index, "") for index in (vocabulary.bos_id, vocabulary.eos_id)
@@ -186,7 +192,7 @@ def _find_special_tokens(vocabulary: Vocabulary) -> SpecialTokens:
 async def _load_template(
     source: str | None, special: SpecialTokens, prove: Prove, families: NotationFamilies
 ) -> tuple[ChatTemplate | None, str]:
-    """Returns the model's template after its proof, or the sentence that says why there is none."""
+    """Returns the model's template after its proof. Without a template it returns None and the reason."""
     if source is None:
         return (
             None,

@@ -51,7 +51,7 @@ def constrain_calls(request: GenerationRequest, facts: ModelInfo) -> GenerationR
 
 
 def is_calls_or_format(request: GenerationRequest) -> bool:
-    """Whether each choice is either calls or a text of the requested format."""
+    """Whether each choice is either calls or a text in the requested format."""
     tools = _get_tools(request)
     is_auto = tools is not None and tools.choice is ToolChoice.AUTO
     return is_auto and request.output.constraint is not None
@@ -73,7 +73,7 @@ class OutputParser:
 
     @property
     def facts(self) -> ModelInfo:
-        """The model with pieces that show the control tokens its readers need."""
+        """The model's facts, with pieces that show the control tokens that the readers need."""
         template = self._facts.template
         if template is None:
             return self._facts
@@ -86,7 +86,7 @@ class OutputParser:
         self, voice: ChoiceDecoder, begin: Begin | None, events: AsyncGenerator[Event, None]
     ) -> AsyncGenerator[Event, None]:
         """Yields the events of one choice, with calls and reasoning apart from text. `begin`: where the
-        choice begins; None looks for no reasoning."""
+        choice begins; with None no reasoning is read."""
         reader = self._build_reader(begin)
         if reader is None or self._facts.template is None:
             return events
@@ -98,6 +98,7 @@ class OutputParser:
         return ChoiceParser(voice.choice, reader, ids, required, shown).parse(events)
 
     def _build_reader(self, begin: Begin | None) -> OutputReader | None:
+        """Makes the reader of one choice; None if the choice is plain text."""
         template = self._facts.template
         if template is None:
             return None
@@ -116,7 +117,7 @@ class OutputParser:
 
     @property
     def _in_channels(self) -> bool:
-        """Whether the model writes everything in channels, which must always be read."""
+        """Whether the model writes everything in channels, so that every choice needs a reader."""
         template = self._facts.template
         if template is None or template.reasoning_notation is None or not _is_chat(self._request):
             return False
@@ -124,7 +125,8 @@ class OutputParser:
 
 
 def _reads_calls(request: GenerationRequest, facts: ModelInfo) -> bool:
-    """Whether the text is read for calls. A model with channels is read even where it may not call."""
+    """Whether the text is read for calls. The text of a model with channels is read even if the request
+    forbids calls."""
     tools, constraint = _get_tools(request), request.output.constraint
     if tools is None or facts.template is None:
         return False
@@ -134,6 +136,7 @@ def _reads_calls(request: GenerationRequest, facts: ModelInfo) -> bool:
 
 
 def _is_chat(request: GenerationRequest) -> bool:
+    """Whether the request's prompts are conversations."""
     return isinstance(request.prompts[0], Conversation)
 
 
@@ -149,14 +152,15 @@ def _get_reasoning(request: GenerationRequest) -> Reasoning:
 
 
 def _make_id_source(clock: Clock, short: bool) -> Callable[[], str]:
+    """Returns a function that makes ids of calls. `short`: whether the template needs short ids."""
     return lambda: make_short_id(clock.unique()) if short else ID_PREFIX + clock.unique()
 
 
 class ChoiceParser:
     """Parses the events of one choice.
 
-    Tokens, ids and scores go with the first part that they make certain. Markup and hidden reasoning show
-    nothing, so their tokens count with the next part.
+    Tokens, ids and scores belong to the first part that they make certain. Marks and reasoning that is not
+    shown make no part, so their tokens count with the next part.
     """
 
     __slots__ = (
@@ -192,13 +196,14 @@ class ChoiceParser:
         self._token_ids: tuple[int, ...] = ()
 
     async def parse(self, events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
-        """Yields the same events, with reasoning and calls instead of their text."""
+        """Yields the events of the choice. Reasoning and calls replace the text that they were read from."""
         async with aclosing(events):
             async for event in events:
                 for parsed in self._parse_event(event):
                     yield parsed
 
     def _parse_event(self, event: Event) -> Iterator[Event]:
+        """Yields the events that replace one event of the choice."""
         if isinstance(event, TextDelta):
             self._note(event)
             yield from self._convert_parts(self._reader.add(event.text))
@@ -208,12 +213,14 @@ class ChoiceParser:
             yield event
 
     def _note(self, event: TextDelta) -> None:
+        """Keeps the tokens, ids and scores of a delta for the next part."""
         self._tokens += event.tokens
         self._token_ids += event.ids
         if event.scores:
             self._scores.append(event.scores)
 
     def _end_events(self, event: Finished) -> Iterator[Event]:
+        """Yields the last parts and the event that ends the choice."""
         yield from self._convert_parts(self._reader.end(self._required))
         called = event.reason is FinishReason.STOP and self._reader.is_complete
         reason = FinishReason.TOOL_CALLS if called else event.reason

@@ -1,4 +1,4 @@
-"""Converts a prompt to its text and its token ids. It generates no token."""
+"""Converts a prompt to its text and its token ids. This module generates no token."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -18,21 +18,21 @@ from antiphon.rendering.template.shield import is_whole
 from antiphon.rendering.tokenizer import TextTokenizer
 
 MOST_CUT = 1 << 20
-"""Characters of a prompt that the caller asked to truncate. The dropped part is tokenized too."""
+"""The most characters of a prompt that the server truncates. The tokenizer reads the dropped part too."""
 
 LARGE_CONVERSATION = 20_000
-"""Characters of a conversation above which its template runs in a thread: about one millisecond. Each message
-counts 200 more."""
+"""The number of characters above which a thread renders a conversation. That many take about one millisecond.
+Each message counts 200 characters more."""
 
 
 async def encode(
     tokens: TextTokenizer, facts: ModelInfo, prompt: Prompt, clock: Clock, is_cut: bool = False
 ) -> tuple[int, ...]:
-    """Returns the token ids of a prompt. `is_cut`: whether it is truncated later, so that it may be longer
-    than the context."""
+    """Returns the token ids of a prompt. `is_cut`: whether the prompt is truncated later; such a prompt may
+    be longer than the context."""
     if isinstance(prompt, RawPrompt) and prompt.tokens is not None:
         looked_at = prompt.tokens if is_cut else prompt.tokens[: facts.info.context_length]
-        require_known(looked_at, facts, "prompt")  # more tokens do not fit anyway
+        require_known(looked_at, facts, "prompt")  # a prompt with more tokens does not fit anyway
         return prompt.tokens
     if facts.info.embedding is not None and isinstance(prompt, RawPrompt):
         return await tokenize_text(tokens, facts, prompt.text or "", prompt.add_special)
@@ -47,16 +47,17 @@ async def encode(
 
 
 def start_of_text(facts: ModelInfo) -> tuple[int, ...]:
-    """Returns the token that begins a new text: the begin token, or the end token as for OpenAI's
-    `<|endoftext|>`, or none."""
+    """Returns the token that begins a new text: the begin token; without one, the end token, as OpenAI does
+    with `<|endoftext|>`; without both, none."""
     table = facts.vocabulary
     start = table.eos_id if table.bos_id is None else table.bos_id
     return () if start is None else (start,)
 
 
 def _adds_bos(prompt: Prompt, facts: ModelInfo) -> bool:
-    """Whether the tokenizer adds the begin token. A text gets it by the model's rule unless the caller
-    refuses; a conversation also gets it where only the caller asks."""
+    """Whether the tokenizer adds the begin token. A text gets the token by the model's rule unless the caller
+    refuses it. A conversation gets the token only if the caller asks for it. Raises UnsupportedParameter for
+    a model without the token."""
     if prompt.add_special is None or isinstance(prompt, RawPrompt):
         return facts.vocabulary.add_bos and prompt.add_special is not False
     if prompt.add_special and facts.vocabulary.bos_id is None:
@@ -70,14 +71,14 @@ def _adds_bos(prompt: Prompt, facts: ModelInfo) -> bool:
 async def tokenize_text(
     tokens: TextTokenizer, facts: ModelInfo, text: str, special: bool = True
 ) -> tuple[int, ...]:
-    """Tokenizes a text for embedding; nothing in it is a control token. `special`: whether to add what the
-    model wants before and after it."""
+    """Tokenizes a text for embedding. The text cannot contain a control token. `special`: whether to add the
+    tokens that the model needs before and after the text."""
     before, after = facts.vocabulary.embedding_frame if special else ((), ())
     return (*before, *await tokens.tokenize([TextPiece(text)], False), *after)
 
 
 async def render_prompt(facts: ModelInfo, prompt: Prompt, clock: Clock) -> tuple[TextPiece, ...]:
-    """Renders a prompt to pieces of text, control tokens marked. Raises a RequestError."""
+    """Renders a prompt to pieces of text, in which control tokens are marked. Raises a RequestError."""
     if isinstance(prompt, RawPrompt):
         _require_characters([prompt.text or ""], prompt)
         return (TextPiece(prompt.text, control=True),) if prompt.text else ()
@@ -93,7 +94,8 @@ async def render_prompt(facts: ModelInfo, prompt: Prompt, clock: Clock) -> tuple
 
 
 def _is_plain(prompt: Conversation) -> bool:
-    """Whether no value can make a template count or walk far: the template was proved without values."""
+    """Whether the caller's values for the template are so simple that rendering stays fast. The template was
+    proved without such values."""
     values = prompt.template_values.values()
     return prompt.documents is None and all(isinstance(value, bool | str) for value in values)
 
@@ -109,7 +111,8 @@ def require_known(tokens: Sequence[int], facts: ModelInfo, field: str) -> None:
 
 
 def _require_possible(pieces: Sequence[TextPiece], facts: ModelInfo, prompt: Prompt, cut: int) -> None:
-    """Refuses a text that no tokenizer can make fit. `cut`: characters that truncation allows anyway."""
+    """Raises ContextLengthExceeded for a text that no tokenizer can make short enough. `cut`: the characters
+    that truncation allows anyway."""
     size = sum(len(piece.text) for piece in pieces)
     least = size // facts.longest_piece
     if size > cut and least > facts.info.context_length:
@@ -122,7 +125,7 @@ def _require_possible(pieces: Sequence[TextPiece], facts: ModelInfo, prompt: Pro
 
 
 def _require_characters(texts: Sequence[str], prompt: Prompt) -> None:
-    """Raises InvalidValue for a lone surrogate, which JSON can contain but UTF-8 cannot."""
+    """Raises InvalidValue for a text with a lone surrogate, which JSON can contain but UTF-8 cannot."""
     if not all(map(is_whole, texts)):
         raise InvalidValue(
             "the text holds half of a surrogate pair, which is no character; send valid Unicode",
@@ -131,12 +134,12 @@ def _require_characters(texts: Sequence[str], prompt: Prompt) -> None:
 
 
 def context_sentence(facts: ModelInfo) -> str:
-    """The first sentence of a context error, in OpenAI's words: clients look for them."""
+    """Returns the first sentence of a context error, in OpenAI's words: clients search for them."""
     return f"This model's maximum context length is {facts.info.context_length} tokens."
 
 
 def describe_prompt(prompt: Prompt) -> str:
-    """Names the prompt for an error, with the other parts that count."""
+    """Names the prompt for an error, together with the other parts of the request that count."""
     if not isinstance(prompt, Conversation):
         return "prompt"
     written = "prompt that the request's chat template writes" if prompt.template is not None else ""
@@ -144,8 +147,8 @@ def describe_prompt(prompt: Prompt) -> str:
 
 
 def blame_field(prompt: Prompt, lengths: Iterable[int]) -> str:
-    """Returns the field at fault for a long prompt, from the lengths of its parts. It is the request's
-    template where messages and tools make less than half."""
+    """Returns the request field that makes a prompt too long, from the lengths of the prompt's parts. It is
+    the request's template where messages and tools make less than half of the text."""
     if not isinstance(prompt, Conversation) or prompt.template is None:
         return _field(prompt)
     own_bytes, size = sum(len(text.encode()) for text in collect_texts(prompt)), sum(lengths)
@@ -153,5 +156,5 @@ def blame_field(prompt: Prompt, lengths: Iterable[int]) -> str:
 
 
 def _field(prompt: Prompt) -> str:
-    """Returns the dialects' name of the field."""
+    """Returns the request field that holds the prompt."""
     return "messages" if isinstance(prompt, Conversation) else "prompt"

@@ -1,7 +1,7 @@
 """A request that the renderer prepared: its prompts are token ids that fit, and its size is known.
 
-Its stream runs one sequence for each choice and merges their events. `decode` turns tokens into text,
-`logprobs` adds log-probabilities and ranks candidates, `echo` repeats the prompt.
+The request's stream runs one sequence for each choice and merges the events of all sequences. `decode` turns
+tokens into text, `logprobs` adds log-probabilities and ranks candidates, `echo` repeats the prompt.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
@@ -27,7 +27,7 @@ RETRY_AFTER = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ReadyRequest:
-    """A prepared request with everything that was derived from it."""
+    """A prepared request with everything that the renderer derived from it."""
 
     original: GenerationRequest
     """The request as the caller sent it."""
@@ -50,10 +50,12 @@ class RenderedRequest:
         self.size = request_size(ready.request, ready.fitted)
 
     def stream(self, context: Context) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
-        """Streams the events of all choices. Raises EngineUnavailable if the engine has restarted since."""
+        """Streams the events of all choices. Raises EngineUnavailable if the engine restarted after the
+        request was prepared."""
         return aclosing(self._events(context))
 
     async def _events(self, context: Context) -> AsyncGenerator[Event, None]:
+        """Yields the events of all choices, with one Started first and the usage last."""
         if not self._is_current():
             raise EngineUnavailable(
                 "the engine restarted before this request began; try again", retry_after=RETRY_AFTER
@@ -88,7 +90,7 @@ class RenderedRequest:
     def _decode_choice(
         self, decoder: ChoiceDecoder, prompt: FittedPrompt, token_request: TokenRequest
     ) -> AsyncGenerator[Event, None]:
-        """Generates the events of one choice."""
+        """Yields the events of one choice."""
         scores = prompt.logprobs if token_request.prompt_logprobs is not None else None
         works = scores is not None or token_request.max_tokens > 0
         sequence = self._engine.generate(token_request) if works else stay_silent(len(prompt.tokens))
@@ -126,8 +128,8 @@ def build_token_requests(
 
 
 def request_size(request: GenerationRequest, fitted: Sequence[FittedPrompt]) -> RequestSize:
-    """Returns the tokens of all prompts, each counted once, and the most tokens that all candidates may
-    make."""
+    """Returns the size of the request: the tokens of all prompts, each prompt counted once, and the most
+    tokens that all candidates together may make."""
     candidates = request.output.best_of or request.output.choices
     most = sum(prompt.max_tokens for prompt in fitted) * candidates
     return RequestSize(sum(len(prompt.tokens) for prompt in fitted), most)
@@ -135,7 +137,7 @@ def request_size(request: GenerationRequest, fitted: Sequence[FittedPrompt]) -> 
 
 @asynccontextmanager
 async def map_engine_death(decoders: Sequence[ChoiceDecoder]) -> AsyncIterator[None]:
-    """Maps the engine's death to an error: a request with any running choice is not retried."""
+    """Maps the engine's death to an error. A request with a choice that already runs is not retried."""
     try:
         yield
     except EngineUnavailable as error:
@@ -147,14 +149,14 @@ async def map_engine_death(decoders: Sequence[ChoiceDecoder]) -> AsyncIterator[N
 def add_repeated_message(
     events: AsyncGenerator[Event, None], choice: int, prompt: FittedPrompt
 ) -> AsyncGenerator[Event, None]:
-    """Puts the repeated message of a conversation before the events of a choice. It is not read for calls or
-    reasoning again."""
+    """Yields the events of a choice with the repeated message of the conversation before them. The message is
+    not read for calls or reasoning again."""
     return repeat_prompt(choice, prompt.repeated, events) if prompt.repeated else events
 
 
 @dataclass(frozen=True, slots=True)
 class ChoiceSet:
-    """The decoders of one request's candidates, and how choices are chosen among them."""
+    """The decoders of one request's candidates, and the way to select choices from the candidates."""
 
     decoders: Sequence[ChoiceDecoder]
     """One decoder for each candidate; those of the first prompt come first."""
@@ -163,7 +165,8 @@ class ChoiceSet:
 
 
 def build_choices(request: GenerationRequest, facts: ModelInfo, fitted: Sequence[FittedPrompt]) -> ChoiceSet:
-    """Makes a decoder for each candidate: plain ones where nobody asks for token ids or log-probabilities."""
+    """Makes a decoder for each candidate. The decoders are plain if the caller requests no token ids and no
+    log-probabilities."""
     output, manner = request.output, decode_options(request, facts)
     if output.logprobs is None and output.best_of is None and not output.token_ids:
         plain = [ChoiceDecoder(index, manner) for index in range(len(fitted) * output.choices)]
@@ -189,13 +192,15 @@ class RequestTally:
     decoders: Sequence[ChoiceDecoder]
     """Decoders of the choices; those of the first prompt come first."""
     ids: tuple[tuple[int, ...], ...] = ()
-    """Token ids of each prompt, where the caller asked for them."""
+    """Token ids of each prompt, if the caller requests them."""
 
     def build_started(self) -> Started:
+        """Builds the first event of the request, when its first choice starts."""
         waits = [voice.queued for voice in self.decoders if voice.queued is not None]
         return Started(sum(self.prompts), self._count_cached(), self.ids, min(waits, default=None))
 
     def build_usage(self) -> Usage:
+        """Builds the last event of the request, with the token counts of all choices."""
         made = sum(voice.completion_tokens for voice in self.decoders)
         thought = sum(
             voice.reasoning_counter.tokens for voice in self.decoders if voice.reasoning_counter is not None
@@ -203,7 +208,8 @@ class RequestTally:
         return Usage(sum(self.prompts), made, self._count_cached(), thought)
 
     def _count_cached(self) -> int:
-        """Counts cached tokens once for each prompt: they are cached if none of its choices computed them."""
+        """Counts the cached tokens of each prompt once. A token counts as cached if no choice of the prompt
+        computed it."""
         each = len(self.decoders) // len(self.prompts)
         groups = (self.decoders[begin : begin + each] for begin in range(0, len(self.decoders), each))
         return sum(min(voice.cached or 0 for voice in group) for group in groups)

@@ -42,11 +42,12 @@ from antiphon.rendering.tokenizer import BOUNDS, FairTokenizer, tokenize_banned_
 T = TypeVar("T")
 
 MANY = 10_000
-"""Tokens to decode above which a thread does it: about two milliseconds."""
+"""The number of tokens above which a thread decodes them. That many tokens take about two milliseconds."""
 
 
 CHECKS = QueueLimits(sys.maxsize, sys.maxsize, queue_per_actor=64, waiting="constraints", at_once_per_actor=2)
-"""Limits for checking constraints. An engine checks them one after the other, and each can take seconds."""
+"""Limits for checking constraints. An engine checks one constraint after the other, and each check can take
+seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +55,10 @@ class RendererOptions:
     """The operator's settings for a model's requests."""
 
     projects_share: bool = False
-    """Whether the prefix of one project's request may serve another project. A request with a salt never
-    shares."""
+    """Whether the cached prefix of one project's request may serve another project. The prefix of a request
+    with a salt never serves another."""
     families: NotationFamilies = BY_TEMPLATE
-    """The families that the model's notations belong to."""
+    """The configured families of the model's notations."""
     helper: TemplateHelper | None = None
     """Renders the templates that requests bring; None refuses them."""
     most_logprobs: int = 20
@@ -76,14 +77,14 @@ class Renderer:
         prove: Prove = prove_in_sandbox,
         rules: RendererOptions = RendererOptions(),
     ) -> None:
-        """`state`: the state of the engine. `generation`: a number that grows when the engine comes back,
-        perhaps with other weights."""
+        """`state`: returns the engine's state. `generation`: returns a number that grows when the engine
+        comes back, perhaps with other weights."""
         self._engine = engine
         self._rules = rules
         self._places = FairSemaphore(BOUNDS)
-        """Turns of long texts at the tokenizer."""
+        """The queue in which callers wait to tokenize long texts."""
         self._checks = FairSemaphore(CHECKS)
-        """Turns of constraints at the checker."""
+        """The queue in which callers wait for the check of a constraint."""
         self._state = state
         self._generation = generation
         self._prove = prove
@@ -149,7 +150,7 @@ class Renderer:
     async def prepare_with(
         self, request: GenerationRequest, context: Context, adapter: str | None
     ) -> RenderedRequest:
-        """Prepares the request for the adapter with that digest."""
+        """Prepares the request for the adapter with the digest `adapter`; None means the base model."""
         generation = self._generation()
         facts = await self._run_in_time(self._refresh_info(), context)
         facts = with_template(facts, request.prompts[0], self._rules.helper, context.actor)
@@ -165,11 +166,12 @@ class Renderer:
         return RenderedRequest(self._engine, ready, is_current)
 
     def _is_current(self, generation: int) -> bool:
-        """Whether the engine is still the one of that generation."""
+        """Whether the engine still has that generation."""
         return self._generation() == generation
 
     async def _run_in_time(self, work: Awaitable[T], context: Context) -> T:
-        """Applies the deadline also to the work before the first token."""
+        """Waits for work before the first token. Raises DeadlineExceeded when the request's deadline
+        passes."""
         try:
             async with asyncio.timeout(context.remaining()):
                 return await work
@@ -179,8 +181,8 @@ class Renderer:
     async def _fit_prompts(
         self, request: GenerationRequest, facts: ModelInfo, context: Context
     ) -> list[FittedPrompt]:
-        """Turns every prompt into token ids that fit, with its constraint, before any prompt makes a
-        token."""
+        """Turns every prompt into token ids that fit, with the constraint of its choices, before any prompt
+        makes a token."""
         tokens = self._make_tokenizer(context.actor, context.clock)
         with watch_fields() as watch:
             fitted = await fit_prompts(tokens, facts, request, context.clock)
@@ -200,10 +202,12 @@ class Renderer:
         return fitted
 
     def _make_tokenizer(self, actor: Actor, clock: Clock) -> FairTokenizer:
+        """Returns the engine's tokenizer for one request of the actor."""
         return FairTokenizer(self._engine, self._places, actor, clock)
 
     async def _require_constrainable(self, constraint: Constraint) -> None:
-        """Raises a RequestError that says why the engine cannot keep the constraint."""
+        """Checks the constraint with the engine. Raises a RequestError that says why the engine cannot apply
+        it."""
         if not isinstance(self._engine, ConstraintEngine):
             raise UnsupportedParameter(
                 f"{constraint.field}: this model's engine takes no constraints; leave it out",
@@ -230,15 +234,15 @@ class Renderer:
         )
 
     def _build_salt(self, request: GenerationRequest, context: Context) -> str:
-        """Returns the key that separates prefix caches: the project and its own salt, or nothing where all
-        projects share."""
+        """Returns the key that separates prefix caches. It is made of the project and the request's salt; it
+        is empty where all projects share."""
         if self._rules.projects_share and not request.cache_salt:
             return ""
         project = context.actor.project
         return blake2b(f"{len(project)} {project} {request.cache_salt}".encode(), digest_size=16).hexdigest()
 
     async def _refresh_info(self) -> ModelInfo:
-        """Returns the model's facts, loaded again after the engine came back."""
+        """Returns the model's facts. Loads them again if the engine came back since."""
         generation = self._generation()
         if self._facts is None or self._info_generation != generation:
             async with self._learning:
@@ -251,5 +255,6 @@ class Renderer:
 
 
 def _detokenize(tokens: Sequence[int], facts: ModelInfo) -> str:
+    """Returns the text of the tokens. Raises InvalidValue for an id outside the vocabulary."""
     require_known(tokens, facts, "tokens")
     return facts.pieces.text(tokens)

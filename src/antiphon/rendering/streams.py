@@ -1,6 +1,6 @@
 """Merges streams, and applies deadlines to streams, for items of any kind.
 
-Both functions close their sources before they return, also after a failure or a cancellation.
+Both functions close their source streams before they return, also after a failure or a cancellation.
 """
 
 import asyncio
@@ -15,17 +15,20 @@ from antiphon.task_group import task_group
 T = TypeVar("T")
 
 WAITING = 64
-"""Items of all streams that may wait for a slow reader; after that the streams pause."""
+"""The most items of all streams together that may wait for a slow reader. At that number the streams
+pause."""
 
 
 async def enforce_deadline(stream: AsyncGenerator[T, None], context: Context) -> AsyncGenerator[T, None]:
-    """Yields the same items. Raises DeadlineExceeded when the next one misses the request's deadline."""
+    """Yields the items of the stream. Raises DeadlineExceeded when the request's deadline passes before the
+    next item."""
     async with aclosing(stream):
         while (item := await _next_in_time(stream, context)) is not None:
             yield item
 
 
 async def _next_in_time(stream: AsyncGenerator[T, None], context: Context) -> T | None:
+    """Returns the stream's next item, or None at its end. Raises DeadlineExceeded."""
     left = context.remaining()
     if left == 0:
         raise deadline_error()
@@ -37,16 +40,17 @@ async def _next_in_time(stream: AsyncGenerator[T, None], context: Context) -> T 
 
 
 def deadline_error() -> DeadlineExceeded:
+    """Makes the error for a request that missed its deadline."""
     return DeadlineExceeded(
         "the request's deadline passed before it was finished; ask for less, or allow more time"
     )
 
 
 def merge(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
-    """Yields the items of all streams as they come, each stream's own in order. The first error ends all and
-    is raised.
+    """Yields the items of all streams as they arrive; the items of one stream stay in order. The first error
+    ends all streams and is raised.
 
-    One stream needs neither a task nor a queue and is returned as it is.
+    A single stream needs neither a task nor a queue, so the function returns it as it is.
     """
     return streams[0] if len(streams) == 1 else _merge_concurrently(streams)
 
@@ -56,6 +60,7 @@ Arrival = tuple[T] | AntiphonError | None
 
 
 async def _merge_concurrently(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
+    """Yields the items of all streams; each stream runs in a task of its own."""
     queue: asyncio.Queue[Arrival[T]] = asyncio.Queue(WAITING)
     async with task_group() as group:
         for stream in streams:
@@ -70,7 +75,7 @@ async def _merge_concurrently(streams: Sequence[AsyncGenerator[T, None]]) -> Asy
 
 
 async def _take_next(queue: asyncio.Queue[Arrival[T]]) -> tuple[T] | None:
-    """Returns the next item, or None at the end of a stream. Raises the error that ended one."""
+    """Returns the next item, or None when a stream has ended. Raises the error that ended a stream."""
     arrived = await queue.get()
     try:
         if isinstance(arrived, AntiphonError):

@@ -30,7 +30,8 @@ CHANNEL = "antiphon"
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A transaction that has the directory for itself until it ends."""
+    """A transaction that changes the directory. No other process can change the directory until the
+    transaction ends."""
 
     connection: Connection
     by: ChangeAuthor
@@ -38,6 +39,7 @@ class Change:
     """The directory's revision after the commit."""
 
     def insert(self, table: sa.Table, values: Mapping[str, object]) -> None:
+        """Inserts a row."""
         self.connection.execute(table.insert(), dict(values))
 
     def put(self, table: sa.Table, values: Mapping[str, object], noun: str) -> dict[str, object]:
@@ -54,8 +56,8 @@ class Change:
         return row
 
     def note(self, action: str, target: str, detail: Mapping[str, object]) -> None:
-        """Writes its one audit entry, `NOUN.VERB`. Readers of the audit load the noun with the target's
-        id."""
+        """Writes the audit entry of this change. `action`: `NOUN.VERB`. Readers of the audit use the noun and
+        the target's id to load what changed."""
         row = {"at": self.by.at, "actor": self.by.actor, "action": action, "target": target}
         entry = {"detail": json.dumps(detail, ensure_ascii=False), "revision": self.revision}
         self.insert(schema.audit, row | entry)
@@ -63,8 +65,8 @@ class Change:
 
 @contextmanager
 def change_directory(database: Database, by: ChangeAuthor, taken: str) -> Iterator[Change]:
-    """A change, committed when the block ends. `taken`: the message for a duplicate row or a missing
-    reference. Raises StaleDirectory, Conflict, StoreUnavailable."""
+    """Opens a change, which is committed when the block ends. `taken`: the error message for a duplicate row
+    or a missing reference. Raises StaleDirectory, Conflict and StoreUnavailable."""
     try:
         with database.writing() as connection:
             change = Change(connection, by, _count_up(connection, by.known))
@@ -81,7 +83,8 @@ def read_revision(connection: Connection) -> int:
 
 
 def _count_up(connection: Connection, known: int | None) -> int:
-    """Increments the revision, which locks it until this transaction ends. Returns the new one."""
+    """Increments the revision and returns the new one. The revision stays locked until this transaction ends.
+    Raises StaleDirectory if the revision before was not `known`."""
     counted = schema.revision.update().values(number=schema.revision.c.number + 1)
     if known is not None:
         counted = counted.where(schema.revision.c.number == known)
@@ -91,7 +94,7 @@ def _count_up(connection: Connection, known: int | None) -> int:
 
 
 def describe_row(values: Mapping[str, object]) -> dict[str, object]:
-    """Describes a new row for the audit: its values except empty ones and the id."""
+    """Returns the values of a new row for the audit, without empty values and the id."""
     return {name: value for name, value in values.items() if value not in (None, "") and name != "id"}
 
 
@@ -128,6 +131,7 @@ class SqlFeed:
             self._thread.join(CLOSING_S)
 
     def _run(self, on_change: Callable[[int], None]) -> None:
+        """Reports revisions until the feed is closed, and connects again after a loss."""
         while not self._over.is_set():
             try:
                 self._tell(on_change)
@@ -135,7 +139,7 @@ class SqlFeed:
                 self._report_loss(problem)
 
     def _tell(self, on_change: Callable[[int], None]) -> None:
-        """Reports revisions until the feed is closed. Raises StoreUnavailable."""
+        """Calls `on_change` with each revision until the feed is closed. Raises StoreUnavailable."""
         with closing(self._revisions()) as revisions:
             for revision in revisions:
                 on_change(revision)
@@ -144,14 +148,14 @@ class SqlFeed:
                 self._pause = SHORTEST_S
 
     def _report_loss(self, problem: StoreUnavailable) -> None:
-        """Logs the loss once and waits, longer each time."""
+        """Logs once that the database is lost, then waits. Each wait is longer than the one before."""
         if self._pause == SHORTEST_S:
             record("feed_lost", logging.WARNING, database=self._database.shown, problem=problem.message)
         self._over.wait(self._pause)
         self._pause = min(2 * self._pause, LONGEST_S)
 
     def _revisions(self) -> Generator[int]:
-        """Yields the current revision, and each different one later."""
+        """Yields the current revision, then each new revision."""
         with self._database.autocommit() as connection:
             postgresql = connection.dialect.name == "postgresql"
             moves = (
@@ -167,8 +171,8 @@ class SqlFeed:
                     known = revision
 
     def _wait_for_changes(self, connection: Connection) -> Iterator[None]:
-        """Yields at first, and each time that SQLite's counter has moved. Raises StoreUnavailable once the
-        file is gone."""
+        """Yields once at the start, and each time that SQLite's counter has changed. Raises StoreUnavailable
+        if the file is gone."""
         seen = None
         while not self._over.is_set():
             self._database.require_file()
@@ -180,7 +184,7 @@ class SqlFeed:
 
 
 def _wait_for_notices(connection: Connection, over: threading.Event) -> Iterator[None]:
-    """Yields at first, on each notice from PostgreSQL, and every second."""
+    """Yields once at the start, at each notice from PostgreSQL, and every second."""
     import psycopg  # late: SQLite's servers do not need it
 
     connection.exec_driver_sql(f"LISTEN {CHANNEL}")

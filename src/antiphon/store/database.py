@@ -121,7 +121,8 @@ class Database:
         return Path(str(self._url.database)) if self._url.get_backend_name() == "sqlite" else None
 
     def prepare(self) -> None:
-        """Creates the tables of an empty database; refuses one of another version. Raises StoreRefused."""
+        """Creates the tables of an empty database. Raises StoreRefused if the database has another version's
+        tables."""
         self._may_create = True
         state = self.schema_state()
         if state.newer:
@@ -138,8 +139,8 @@ class Database:
             )
 
     def schema_state(self) -> SchemaState:
-        """Raises StoreUnavailable where the database does not answer, StoreRefused where it is not
-        Antiphon's."""
+        """Compares the database's schema with this version. Raises StoreUnavailable if the database does not
+        answer, and StoreRefused if its tables are not Antiphon's."""
         script = ScriptDirectory(str(MIGRATIONS))
         wanted = script.get_current_head() or ""
         with self.reading() as connection:
@@ -152,8 +153,8 @@ class Database:
         return SchemaState(found, wanted, pending, newer)
 
     def upgrade(self, backup: Path | None = None) -> Path | None:
-        """Applies all pending migrations, or none. It first copies a SQLite file beside itself or to
-        `backup`, and returns the copy. Raises StoreRefused, also for a `backup` of PostgreSQL."""
+        """Applies all pending migrations, or none. A SQLite file is first copied, to `backup` or to a file
+        beside it, and the copy's path is returned. Raises StoreRefused, also for a `backup` of PostgreSQL."""
         state = self.schema_state()
         if state.newer:
             self.prepare()
@@ -168,6 +169,7 @@ class Database:
         return copy
 
     def _upgrade(self) -> None:
+        """Applies all pending migrations in one transaction, while no other server changes the tables."""
         config = Config()
         config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
         with self._altering() as connection:
@@ -177,8 +179,8 @@ class Database:
             command.upgrade(config, "head")
 
     def require_file(self) -> None:
-        """Creates a missing file for its owner alone. Raises StoreUnavailable where the open file was removed
-        or replaced, since nobody would find later writes. It logs that once, and again when the file is
+        """Creates a missing file, which only its owner can read. Raises StoreUnavailable if the open file was
+        removed or replaced, since later writes would be lost. Logs this once, and logs when the file is
         back."""
         if self.file is None:
             return
@@ -201,6 +203,8 @@ class Database:
         self._opened_file = found
 
     def _copy_file(self, backup: Path | None, revision: str | None) -> Path:
+        """Copies SQLite's file to `backup` or beside itself, and returns the copy's path. Raises StoreRefused
+        if the copy exists or there is no file."""
         source = self.file
         if source is None:
             raise StoreRefused(f"the database {self.shown} is no file, so it cannot be copied")
@@ -217,7 +221,7 @@ class Database:
 
     @contextmanager
     def reading(self, within: float | None = None) -> Iterator[Connection]:
-        """A connection for one consistent read. `within`: seconds for each statement. Raises
+        """Opens a connection for one consistent read. `within`: the most seconds for each statement. Raises
         StoreUnavailable, and DeadlineExceeded for a slower statement."""
         with (
             self._translate_errors(),
@@ -228,7 +232,8 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """One transaction: committed when the block ends, undone when it raises. Raises StoreUnavailable."""
+        """Opens one transaction. It is committed when the block ends, and undone when the block raises an
+        error. Raises StoreUnavailable."""
         with (
             self._translate_errors(),
             self._writer.connect() as connection,
@@ -240,7 +245,7 @@ class Database:
 
     @contextmanager
     def autocommit(self) -> Iterator[Connection]:
-        """A private connection in which every statement is a transaction of its own. Raises
+        """Opens a connection in which every statement is a transaction of its own. Raises
         StoreUnavailable."""
         with self._translate_errors(), self._autocommit.connect() as connection:
             connection.detach()
@@ -248,7 +253,7 @@ class Database:
 
     @contextmanager
     def _altering(self) -> Iterator[Connection]:
-        """One transaction that may rebuild tables. Raises StoreUnavailable and StoreRefused."""
+        """Opens one transaction that may rebuild tables. Raises StoreUnavailable and StoreRefused."""
         with self._translate_errors(), self._writer.connect() as connection:
             sqlite = connection.dialect.name == "sqlite"
             with _without_foreign_keys(connection) if sqlite else nullcontext(), connection.begin():
@@ -258,7 +263,8 @@ class Database:
 
     @contextmanager
     def _translate_errors(self, consequence: str = UNCHANGED) -> Iterator[None]:
-        """Translates the driver's errors to one sentence, without the sent values."""
+        """Translates the driver's errors to one sentence without the values that were sent. Also checks that
+        SQLite's file is still there. `consequence`: what the error says about the change."""
         try:
             self.require_file()
             yield
@@ -282,6 +288,7 @@ class Database:
 
 
 def _file_identity(path: Path) -> tuple[int, int] | None:
+    """Returns the device and inode of a file; None if the file is missing."""
     try:
         found = path.stat()
     except OSError:
@@ -290,6 +297,7 @@ def _file_identity(path: Path) -> tuple[int, int] | None:
 
 
 def _make_engine(url: sa.URL, shown: str, connect_s: int | None) -> Engine:
+    """Makes SQLAlchemy's engine for SQLite or PostgreSQL. Raises StoreRefused for any other database."""
     backend = url.get_backend_name()
     try:
         if backend == "sqlite":
@@ -302,6 +310,7 @@ def _make_engine(url: sa.URL, shown: str, connect_s: int | None) -> Engine:
 
 
 def _hide_secrets(url: sa.URL, text: str) -> str:
+    """Returns the address in `text` without its name and password. SQLite's addresses stay as they are."""
     if url.get_backend_name() == "sqlite":
         return text
     plain = url.difference_update_query(QUERY_SECRETS).render_as_string(hide_password=True)
@@ -310,10 +319,12 @@ def _hide_secrets(url: sa.URL, text: str) -> str:
 
 
 def _mask(address: str) -> str:
+    """Replaces the name and password in an address by `***`."""
     return SECRET.sub("//***@", address)
 
 
 def _postgresql(url: sa.URL, shown: str, connect_s: int | None) -> Engine:
+    """Makes the engine of a PostgreSQL database. Raises StoreRefused for an `@` that is not escaped."""
     if "@" in (url.host or ""):  # the driver would print it, and it is part of a password
         raise StoreRefused(f"an @ in a name or password is written %40: {shown.rpartition('@')[2]}")
     connecting: dict[str, object] = {"client_encoding": "utf8"}  # texts, not bytes, from whatever database
@@ -330,8 +341,8 @@ def _postgresql(url: sa.URL, shown: str, connect_s: int | None) -> Engine:
 
 
 def _require_file(url: sa.URL, shown: str) -> None:
-    """Raises StoreRefused for an address of SQLite that is not a plain file: other processes would find
-    nothing there, or another file."""
+    """Raises StoreRefused if an address of SQLite does not name a plain file. Other processes would not find
+    the same database there."""
     base_url = shown.partition("?")[0]
     if url.host or url.username or url.drivername not in ("sqlite", "sqlite+pysqlite"):
         raise StoreRefused(f"{_mask(base_url)} is no address of a SQLite file; say sqlite:///PATH")
@@ -347,6 +358,8 @@ def _require_file(url: sa.URL, shown: str) -> None:
 
 
 def _sqlite(url: sa.URL, shown: str) -> Engine:
+    """Makes the engine of a SQLite file, with its options and transactions set up. Raises StoreRefused if the
+    address is no plain file."""
     _require_file(url, shown)
     connecting = {"check_same_thread": False, "timeout": BUSY_MS / 1000}
     engine = sa.create_engine(url, hide_parameters=True, connect_args=connecting)
@@ -374,8 +387,8 @@ def _sqlite(url: sa.URL, shown: str) -> Engine:
 
 @contextmanager
 def _without_foreign_keys(connection: Connection) -> Iterator[None]:
-    """Turns SQLite's foreign keys off while tables are rebuilt, since it drops no referenced table. It runs
-    outside transactions, where alone SQLite obeys the switch."""
+    """Turns off SQLite's foreign keys while tables are rebuilt, since SQLite drops no table to which others
+    refer. Runs outside transactions: SQLite ignores the switch inside them."""
     with closing(connection.connection.cursor()) as switch:
         switch.execute("PRAGMA foreign_keys=OFF")
         try:
@@ -385,6 +398,7 @@ def _without_foreign_keys(connection: Connection) -> Iterator[None]:
 
 
 def _list_pending(script: ScriptDirectory, found: str | None) -> Iterator[str]:
+    """Yields the number and title of each migration after the revision `found`."""
     steps = list(script.iterate_revisions("head", found or "base"))
     for each in reversed(steps):
         yield f"{each.revision} {(each.doc or '').splitlines()[0]}"
@@ -399,7 +413,7 @@ CANCELLED = "57014"
 
 @contextmanager
 def limit_time(connection: Connection, within: float) -> Iterator[None]:
-    """Ends slow work after so many seconds: on PostgreSQL each statement, on SQLite the block. Raises
+    """Ends slow work after `within` seconds: on PostgreSQL each statement, on SQLite the whole block. Raises
     DeadlineExceeded."""
     try:
         if connection.dialect.name == "postgresql":
@@ -420,6 +434,7 @@ def limit_time(connection: Connection, within: float) -> Iterator[None]:
 
 @contextmanager
 def _interrupt_after(connection: Connection, end: float) -> Iterator[None]:
+    """Interrupts the statements of a SQLite connection once the monotonic time `end` has passed."""
     raw = connection.connection.driver_connection
     if not isinstance(raw, sqlite3.Connection):
         raise TypeError(f"{type(raw)} is no connection to SQLite")
@@ -431,6 +446,7 @@ def _interrupt_after(connection: Connection, end: float) -> Iterator[None]:
 
 
 def _is_timeout(problem: BaseException | None) -> bool:
+    """Whether the database ended a statement because of its time limit."""
     if isinstance(problem, sqlite3.Error):
         return problem.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT
     return getattr(problem, "sqlstate", None) == CANCELLED

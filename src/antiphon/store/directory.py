@@ -1,4 +1,5 @@
-"""Reads the directory: all of it, or only the changes since a known one, which the audit lists."""
+"""Reads the directory: either all of it, or only the changes since a known one. The audit lists these
+changes."""
 
 import json
 from collections import defaultdict
@@ -29,14 +30,15 @@ from antiphon.store.base import Directory, KeptKey
 from antiphon.store.changes import read_revision
 
 PAGE = 500
-"""Rows of one fetch: the driver blocks other threads meanwhile."""
+"""Rows of one fetch. The driver blocks other threads during a fetch."""
 MOST = 200
-"""Changes above which everything is read: a script makes that many, or a server was away."""
+"""The number of changes above which the whole directory is read. Scripts make so many changes, and a server
+that was away finds so many."""
 T = TypeVar("T")
 
 
 def read_directory(connection: Connection) -> Directory:
-    """Reads all of it. Raises ValueError for rows of a later version."""
+    """Reads the whole directory. Raises ValueError for rows of a later version."""
     return Directory(
         _load_all(connection, schema.projects, _to_project),
         _load_all(connection, schema.users, _to_user),
@@ -49,7 +51,7 @@ def read_directory(connection: Connection) -> Directory:
 
 
 def read_changes(connection: Connection, known: Directory) -> Directory:
-    """Reads the directory in the time that the changes take; unchanged parts come from `known`."""
+    """Reads only what changed since `known`, and takes the rest from `known`."""
     now, entry = read_revision(connection), schema.audit.c
     later = sa.select(entry.action, entry.target, entry.detail).where(entry.revision > known.revision)
     changes = [
@@ -81,7 +83,7 @@ def read_changes(connection: Connection, known: Directory) -> Directory:
 
 
 def _collect_changed_ids(changes: Sequence[tuple[str, str, str]]) -> dict[str, set[str]]:
-    """Returns the ids of changed things by noun; for a membership, its project's."""
+    """Returns the ids of changed things by noun. For a membership it returns the project's id."""
     ids: dict[str, set[str]] = defaultdict(set)
     for action, target, detail in changes:
         ids[action.partition(".")[0]].add(target)
@@ -97,7 +99,7 @@ def _collect_changed_ids(changes: Sequence[tuple[str, str, str]]) -> dict[str, s
 def _merge(
     known: Iterable[T], ids: Collection[str], found: Iterable[T], id_: Callable[[T], str]
 ) -> tuple[T, ...]:
-    """Replaces the things with these ids by the found ones; ids that were not found are gone."""
+    """Replaces the things with these ids by the found ones. A thing whose id was not found is left out."""
     if not ids:
         return tuple(known)
     new = {id_(each): each for each in found}
@@ -146,8 +148,8 @@ def _to_kept_key(row: Row) -> KeptKey:
 
 @lru_cache(1024)
 def _to_grant(models: str | None, endpoints: str | None) -> Grant:
-    """Keys with equal permissions share one grant: tens of thousands of objects would slow the garbage
-    collector."""
+    """Returns the grant of a key. Keys with equal permissions share one object, since tens of thousands of
+    objects would slow the garbage collector."""
     return Grant(_to_patterns(models), _to_patterns(endpoints))
 
 

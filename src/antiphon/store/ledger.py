@@ -1,6 +1,6 @@
-"""The ledger in a database: its rows, and reports over them. Every value is bound.
+"""The ledger in a database: its rows, and reports over them. Every value is sent as a bound parameter.
 
-No text or number keeps an entry out: what a database cannot hold is replaced.
+Every entry can be stored: characters and numbers that a database cannot hold are replaced.
 """
 
 import json
@@ -94,7 +94,7 @@ class SqlEntries:
 
 
 def build_row(entry: Entry) -> EntryRow:
-    """Builds an entry's row. Nearly all entries are short and plain, and need no conversion."""
+    """Builds an entry's row. Most entries are short ASCII and skip the conversion."""
     text = "".join([each for each in _TEXTS(entry) if each])
     plain = text.isascii() and "\0" not in text and len(text) <= LONGEST and not entry.tags
     if plain and max([each or 0 for each in _COUNTS(entry)]) <= LARGEST:
@@ -108,6 +108,7 @@ def build_row(entry: Entry) -> EntryRow:
 
 
 def _replace_unsupported(value: object) -> object:
+    """Returns a value that every database can hold."""
     if isinstance(value, str):
         return value.translate(ABSENT)
     return min(value, LARGEST) if isinstance(value, int) else value
@@ -115,8 +116,8 @@ def _replace_unsupported(value: object) -> object:
 
 @cache
 def _build_insert(mark: str, rows: int) -> str:
-    """Builds the insert statement for `rows` rows, which skips existing ids. `mark`: the placeholder of a
-    value. It is plain SQL, since SQLAlchemy needs more time for each row than the database."""
+    """Builds the SQL that inserts `rows` rows and skips existing ids. `mark`: the placeholder of a value. It
+    is plain SQL, since SQLAlchemy takes more time for each row than the database."""
     names = ", ".join(f'"{name}"' for name in (*COLUMNS, "tags"))
     one = f"({', '.join([mark] * len(NAMES))})"
     values = ", ".join([one] * rows)
@@ -167,6 +168,7 @@ class SqlUsage:
 
 
 def _load_total(connection: Connection, chosen: EntrySelection) -> UsageTotals:
+    """Loads the totals over all selected entries."""
     found = sa.select(*_build_sums()).where(*_build_conditions(chosen, connection.dialect.name))
     return _to_totals(connection.execute(found).mappings().one())
 
@@ -174,7 +176,7 @@ def _load_total(connection: Connection, chosen: EntrySelection) -> UsageTotals:
 def _load_groups(
     connection: Connection, chosen: EntrySelection, by: Sequence[Dimension], most: int
 ) -> Iterator[ReportGroup]:
-    """Yields the groups in their order, at most `most`."""
+    """Yields at most `most` groups with their totals, in the order of a report."""
     backend = connection.dialect.name
     keys = [_build_expression(each, backend).label(f"by_{number}") for number, each in enumerate(by)]
     # By their names: a database does not recognise an expression that it gets twice with
@@ -197,13 +199,14 @@ def _load_groups(
 
 
 def _to_value(found: object, of: Dimension) -> str | int | None:
-    """Converts a bucket to seconds; the query computes milliseconds."""
+    """Converts a column's value to the value in a report. A period's milliseconds become seconds."""
     if isinstance(of, Bucket):
         return int(str(found)) // 1000
     return None if found is None else str(found)
 
 
 def _build_conditions(chosen: EntrySelection, backend: str) -> Iterator[sa.ColumnElement[bool]]:
+    """Yields the SQL conditions of a selection."""
     yield ledger.at >= chosen.since
     yield ledger.at < chosen.until
     for each in chosen.conditions:
@@ -211,6 +214,7 @@ def _build_conditions(chosen: EntrySelection, backend: str) -> Iterator[sa.Colum
 
 
 def _build_condition(condition: Condition, backend: str) -> sa.ColumnElement[bool]:
+    """Builds the SQL of one condition. An empty value also selects NULL."""
     column = _text_column(condition.of, backend)
     if condition.value:
         return column == condition.value.translate(ABSENT)  # as the row holds it
@@ -218,6 +222,7 @@ def _build_condition(condition: Condition, backend: str) -> sa.ColumnElement[boo
 
 
 def _build_expression(of: Dimension, backend: str) -> sa.ColumnElement[str] | sa.ColumnElement[int]:
+    """Returns the SQL expression of a dimension."""
     return _bucket_column(of, backend) if isinstance(of, Bucket) else _text_column(of, backend)
 
 
@@ -226,7 +231,8 @@ def _text_column(of: EntryField | Tag, backend: str) -> sa.ColumnElement[str]:
 
 
 def _tag_column(name: str, backend: str) -> sa.ColumnElement[str]:
-    """Returns the value of an entry's tag. Any text may be a name; none is a path or a pattern."""
+    """Returns the expression for the value of an entry's tag. The tag's name may be any text, and is never
+    read as a path or a pattern."""
     name = name.translate(ABSENT)
     if backend == "sqlite":
         each = sa.func.json_each(ledger.tags).table_valued("key", "value")
@@ -235,7 +241,7 @@ def _tag_column(name: str, backend: str) -> sa.ColumnElement[str]:
 
 
 def _bucket_column(of: Bucket, backend: str) -> sa.ColumnElement[int]:
-    """Returns the Unix millisecond in which the bucket begins."""
+    """Returns the expression for the Unix millisecond in which the period begins."""
     match of:
         case Bucket.HOUR:
             return ledger.at - ledger.at % HOUR
@@ -248,6 +254,7 @@ def _bucket_column(of: Bucket, backend: str) -> sa.ColumnElement[int]:
 
 
 def _month_column(backend: str) -> sa.ColumnElement[int]:
+    """Returns the expression for the Unix millisecond in which the month begins."""
     seconds = ledger.at // 1000
     if backend == "sqlite":
         begins = sa.func.strftime("%s", seconds, "unixepoch", "start of month")
@@ -273,15 +280,17 @@ def _build_sums() -> Iterator[sa.ColumnElement[int]]:
 
 
 def _sum(of: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
+    """Returns the sum of a column; 0 without rows."""
     return sa.func.coalesce(sa.func.sum(of), 0)
 
 
 def _count_where(those: sa.ColumnElement[bool]) -> sa.ColumnElement[int]:
+    """Returns the number of rows that satisfy a condition."""
     return _sum(sa.case((those, 1), else_=0))
 
 
 def _to_totals(row: Row) -> UsageTotals:
-    """Converts a row; PostgreSQL's sums are decimals."""
+    """Converts a row of sums to totals. PostgreSQL's sums are decimals."""
 
     def of(name: str) -> int:
         return int(row[name])

@@ -73,8 +73,8 @@ class SqlRecords:
 
 
 def _read_erasures(connection: Connection, projects: Iterable[str]) -> dict[str, int]:
-    """Returns until when each project's requests were erased, and blocks erasures until the transaction
-    ends."""
+    """Returns for each project the time until which its requests were erased. Blocks further erasures until
+    the transaction ends."""
     names = sorted(projects)
     rows = sa.select(schema.projects.c.id).where(schema.projects.c.id.in_(names)).order_by("id")
     connection.execute(rows.with_for_update(read=True))  # SQLite has one writer anyway
@@ -84,6 +84,7 @@ def _read_erasures(connection: Connection, projects: Iterable[str]) -> dict[str,
 
 
 def _set_mark(connection: Connection, name: str, value: str) -> None:
+    """Writes a mark, whether it exists or not."""
     marked = schema.marks.update().where(schema.marks.c.name == name).values(value=value)
     if not connection.execute(marked).rowcount:
         connection.execute(schema.marks.insert(), {"name": name, "value": value})

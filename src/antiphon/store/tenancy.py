@@ -156,10 +156,12 @@ class SqlTenancy:
 
 
 def _is_membership(table: sa.Table, project: str, user: str) -> sa.ColumnElement[bool]:
+    """Returns the SQL condition that selects one membership."""
     return sa.and_(table.c.project == project, table.c.user == user)
 
 
 def _build_new_key_row(kept: KeptKey) -> dict[str, object]:
+    """Builds the row of a new key, with the digest."""
     return {**_build_key_row(kept.key), "digest": kept.digest}
 
 
@@ -170,7 +172,7 @@ def _build_project_row(project: Project) -> dict[str, object]:
 
 
 def _build_key_row(key: Key) -> dict[str, object]:
-    """Builds a key's columns except the digest."""
+    """Builds the row of a key, without the digest."""
     values = asdict(key)
     grant = values.pop("grant")
     return values | {name: None if each is None else json.dumps(each) for name, each in grant.items()}

@@ -1,9 +1,9 @@
-"""Reads and checks the header of a GGUF file before native code sees the file, for all parts of a split
-model.
+"""Reads and checks the header of a GGUF file before native code reads the file. A split model's parts are all
+checked.
 
 The format: magic, version, counts, then metadata (key, type, value), then tensor descriptions (name,
-dimensions, type, offset), then the tensors' data. Everything that native code would trust is compared with
-the file's real size. No weights are read, and no value of an array is kept.
+dimensions, type, offset), then the tensors' data. Every number that native code would trust is compared with
+the file's real size. This module reads no weights and keeps no values of arrays.
 """
 
 import math
@@ -39,7 +39,7 @@ SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "
 STRING, ARRAY = 8, 9
 
 DIVISORS = re.compile(r"\.(?:attention\.\w*epsilon|rope\.freq_base)$")
-"""Numbers that native code divides by: its process ends where they are not above 0."""
+"""Numbers by which native code divides. Its process ends if such a number is not above 0."""
 
 GgufValue = int | float | bool | str
 
@@ -61,7 +61,7 @@ class Header:
     """The shape of each tensor, as ggml counts: the innermost dimension first, so inputs before outputs."""
 
     def number(self, key: str) -> int:
-        """Returns an integer under the architecture's prefix; 0 when there is none."""
+        """Returns the integer under a key of the architecture; 0 if there is none."""
         value = self.metadata.get(f"{self.architecture}.{key}", 0)
         return value if isinstance(value, int) else 0
 
@@ -79,8 +79,8 @@ class Header:
 
     @property
     def key_heads(self) -> int:
-        """Heads of keys and values. Where the file gives a list or nothing it is all heads, the upper
-        bound."""
+        """Number of heads of keys and values. If the file gives a list or nothing, this is the number of all
+        heads, which is the upper bound."""
         return self.number("attention.head_count_kv") or self.heads
 
     @property
@@ -95,10 +95,11 @@ class Header:
 
     @property
     def embeds(self) -> bool:
-        """Whether it makes vectors instead of tokens: its metadata then names a pooling."""
+        """Whether the model makes vectors instead of tokens. The metadata of such a model names a pooling."""
         return self.number("pooling_type") > 0
 
     def _head_width(self) -> int:
+        """Returns the width of one head, computed from the model's width."""
         return self.number("embedding_length") // max(1, self.heads)
 
 
@@ -128,7 +129,7 @@ class _FileContent:
 
 
 def read_header(path: Path) -> Header:
-    """Reads and checks a model's header. Raises ModelFileError with the file's name and what is wrong."""
+    """Reads and checks a model's header. Raises ModelFileError with the file's name and the fault."""
     header = read_gguf(path)
     if header.metadata.get("general.type") == "adapter":
         raise ModelFileError(
@@ -143,7 +144,7 @@ def read_header(path: Path) -> Header:
 
 
 def read_gguf(path: Path) -> Header:
-    """Reads the header of any GGUF file, also an adapter's, with all parts of a split model."""
+    """Reads the header of any GGUF file, also of an adapter. Reads all parts of a split model."""
     first = _read_file(path)
     files = [first, *(_read_file(part) for part in find_other_parts(path, first.metadata))]
     for number, file in enumerate(files):
@@ -160,12 +161,14 @@ def read_gguf(path: Path) -> Header:
 
 
 def read_extents(path: Path) -> list[TensorExtent]:
-    """Returns where a single file's tensors are, from the file's beginning. Raises ModelFileError."""
+    """Returns the positions of a single file's tensors, counted from the file's beginning. Raises
+    ModelFileError."""
     file = _read_file(path)
     return [replace(extent, offset=file.start + extent.offset) for extent in file.extents]
 
 
 def _read_file(path: Path) -> _FileContent:
+    """Reads and checks the header of one file. Raises ModelFileError."""
     try:
         if path.exists() and not path.is_file():
             what = "a directory; name the GGUF file in it" if path.is_dir() else "not a regular file"
@@ -183,6 +186,7 @@ def _read_file(path: Path) -> _FileContent:
 
 
 def _require_number(path: Path, key: str, value: float) -> None:
+    """Raises ModelFileError for a number that native code cannot use."""
     divides = DIVISORS.search(key)
     if math.isnan(value) or (divides and not 0 < value < math.inf):
         wanted = "a finite number above 0" if divides else "a number"
@@ -193,7 +197,8 @@ def _require_number(path: Path, key: str, value: float) -> None:
 
 
 class _HeaderReader:
-    """A position in the file that only moves forward, and never past its end."""
+    """Reads a header from its beginning to its end. Raises ModelFileError where the file would end too
+    early."""
 
     def __init__(self, data: mmap.mmap, path: Path) -> None:
         self._data = data
@@ -202,6 +207,7 @@ class _HeaderReader:
         self._at = 0
 
     def file(self) -> _FileContent:
+        """Reads the whole header and checks it."""
         self._preamble()
         tensors, entries = self._count("tensors"), self._count("metadata keys")
         metadata: dict[str, GgufValue] = {}
@@ -215,6 +221,7 @@ class _HeaderReader:
         return _FileContent(self._size, metadata, extents, start)
 
     def _preamble(self) -> None:
+        """Reads the magic and the version. Raises ModelFileError for another format or version."""
         if self._data[: len(MAGIC)] != MAGIC:
             raise ModelFileError(
                 f"{self._path.name} is not a GGUF file; convert the model, or fetch a GGUF edition of it"
@@ -227,17 +234,20 @@ class _HeaderReader:
             )
 
     def _count(self, what: str) -> int:
+        """Reads the number of tensors or metadata keys. Raises ModelFileError if it is too large."""
         count = self._scalar("Q")
         if count > MOST_ENTRIES:
             raise self._file_error(f"claims {count} {what}")
         return count
 
     def _scalar(self, letter: str) -> int:
+        """Reads an integer. `letter`: its type in the notation of `struct`."""
         (value,) = struct.unpack_from(f"<{letter}", self._data, self._advance(struct.calcsize(f"<{letter}")))
         return int(value)
 
     def _advance(self, count: int) -> int:
-        """Moves on and returns where it was."""
+        """Moves forward by `count` bytes and returns the position before. Raises ModelFileError at the end of
+        the file."""
         start = self._at
         if count > self._size - start:
             raise self._file_error("ends before its header does; it was cut short, fetch it again")
@@ -245,6 +255,7 @@ class _HeaderReader:
         return start
 
     def _string(self, longest: int) -> str:
+        """Reads a text of at most `longest` bytes."""
         length = self._scalar("Q")
         if length > longest:
             raise self._file_error(f"holds a name of {length} bytes")
@@ -264,11 +275,13 @@ class _HeaderReader:
         return known
 
     def _find_format(self, kind: int) -> str:
+        """Returns struct's letter for a value type. Raises ModelFileError for an unknown type."""
         if kind not in SCALARS:
             raise self._file_error(f"holds a value of unknown type {kind}")
         return SCALARS[kind]
 
     def _skip_array(self) -> None:
+        """Moves behind an array without keeping its values."""
         kind, count = self._scalar("I"), self._scalar("Q")
         if kind == ARRAY:
             raise self._file_error("holds an array of arrays")
@@ -282,6 +295,7 @@ class _HeaderReader:
             self._advance(length_of(self._data, self._advance(8))[0])
 
     def _tensor(self) -> TensorExtent:
+        """Reads the description of one tensor. Raises ModelFileError for an impossible shape."""
         name = self._string(LONGEST_NAME)
         dimensions = self._scalar("I")
         if not 1 <= dimensions <= MOST_DIMENSIONS:
@@ -299,7 +313,7 @@ class _HeaderReader:
         return TensorExtent(name, shape, offset, weights, weights // known.block * known.size, known.name)
 
     def _check_extents(self, extents: list[TensorExtent], metadata: dict[str, GgufValue]) -> int:
-        """Checks the extents. Returns where the data begins."""
+        """Checks that all tensors are inside the file. Returns the position at which the data begins."""
         alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
         if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
             raise self._file_error(f"has the alignment {alignment}, which is no power of two")
@@ -373,13 +387,13 @@ MOST_PARTS = 1000
 
 
 def without_part(name: str) -> str:
-    """Returns a file's name without its ending, and without its part number."""
+    """Returns a file's name without its ending and without the number of a split model's part."""
     match = PART_NAME.match(name)
     return match[1] if match else Path(name).stem
 
 
 def read_part_number(metadata: Mapping[str, object]) -> tuple[int, int]:
-    """Returns which part a file is, from 0, and of how many."""
+    """Returns the number of a split model's part, counted from 0, and the number of parts."""
     number, count = metadata.get("split.no", 0), metadata.get("split.count", 1)
     if not isinstance(number, int) or not isinstance(count, int):
         return 0, 1
@@ -387,8 +401,9 @@ def read_part_number(metadata: Mapping[str, object]) -> tuple[int, int]:
 
 
 def find_other_parts(path: Path, metadata: Mapping[str, object]) -> Iterator[Path]:
-    """Yields the other files of a first part, in order; none of a whole model. The library finds them by the
-    same names. Raises ModelFileError for another part, and where one is missing."""
+    """Yields the other files of a split model, given its first part. Yields nothing for a whole model. The
+    library finds the files by the same names. Raises ModelFileError if `path` is another part, or if a part
+    is missing."""
     number, count = read_part_number(metadata)
     if count == 1:
         return

@@ -1,5 +1,4 @@
-"""How much context fits the memory: computes the KV cache's size from the header's figures. Reads no
-weights."""
+"""Computes how much context fits the memory, from the numbers in the header. Reads no weights."""
 
 import os
 from dataclasses import dataclass
@@ -8,7 +7,7 @@ from antiphon.errors import LoadError
 from antiphon.weights.gguf import Header
 
 KV_SHARE = 0.5
-"""Part of the memory left after the weights that KV caches may take; the rest is for buffers and the
+"""The share of the memory beside the weights that KV caches may use. The rest is for buffers and the
 system."""
 
 LONGEST_DEFAULT = 8192
@@ -21,7 +20,8 @@ SHORTEST_SERVED = 16
 """Tokens that a context must have; the settings take no shorter one."""
 
 ACTIVATIONS = 32
-"""Rows as wide as an encoder that one token takes on its way through: measured, with head-room."""
+"""Number of rows, each as wide as the encoder, that the library holds for one token. The number was measured
+and has a reserve."""
 
 BYTES = {"f16": 2, "f32": 4}
 
@@ -54,10 +54,11 @@ class CacheSize:
 
 
 def fit_cache(header: Header, options: CacheOptions, free: int | None = None) -> CacheSize:
-    """Returns the longest context, at most the model's own, and the cells for it.
+    """Returns the longest context that fits, at most the model's own, and the cells for it.
 
-    When memory is short a pool shrinks first, down to one sequence of full length, and then the context;
-    without a pool every sequence's context shrinks. Configured values stay. Raises LoadError.
+    If memory is short, a shared pool of cells shrinks first, down to one sequence of full length; after that
+    the context shrinks. Without a pool the context of every sequence shrinks. Configured values are never
+    changed. Raises LoadError.
     """
     own = header.context_length or LONGEST_DEFAULT
     if own < SHORTEST_SERVED:
@@ -73,8 +74,8 @@ def fit_cache(header: Header, options: CacheOptions, free: int | None = None) ->
 
 
 def fit_text_length(header: Header, configured: int | None, free: int | None = None) -> int:
-    """Returns the tokens of one text of an embedding model: at most the model's own, and as many as fit the
-    memory. A configured value stays. Raises LoadError."""
+    """Returns the most tokens of one text for an embedding model: the model's own limit, or fewer if the
+    memory is short. A configured value is never changed. Raises LoadError."""
     own = header.context_length
     if own < 1:
         raise LoadError(f"{header.path.name} does not say how long a text it reads")
@@ -92,8 +93,8 @@ def fit_text_length(header: Header, configured: int | None, free: int | None = N
 
 
 def text_bytes_per_token(header: Header) -> int:
-    """Returns the bytes that a token of the longest text takes. For an encoder the library keeps an empty row
-    as wide as the vocabulary for each token; a decoder reads a long text in parts, and caches it."""
+    """Returns the bytes that each token of the longest text needs. An encoder needs an empty row as wide as
+    the vocabulary for each token. A decoder reads a long text in parts and needs a cache."""
     if header.metadata.get(f"{header.architecture}.attention.causal", True):
         return max(1, kv_bytes_per_cell(header, "f16"))
     _, vocabulary = header.shapes.get("token_embd.weight", (0, 0))
@@ -101,8 +102,8 @@ def text_bytes_per_token(header: Header) -> int:
 
 
 def _fitting_cells(header: Header, kv_type: str, free: int | None, most: int) -> int:
-    """Returns the cells that fit beside the weights, in steps of SHORTEST_USEFUL where memory is the
-    limit."""
+    """Returns the number of cells that fit beside the weights, at most `most`. A number that the memory
+    limits is a multiple of SHORTEST_USEFUL."""
     room = ((available_memory() if free is None else free) - header.size) * KV_SHARE
     per_cell = kv_bytes_per_cell(header, kv_type)
     fits = int(room // per_cell) if per_cell else most
@@ -110,7 +111,8 @@ def _fitting_cells(header: Header, kv_type: str, free: int | None, most: int) ->
 
 
 def _fit_length(header: Header, options: CacheOptions, most: int, fits: int) -> int:
-    """Returns the context of one sequence with so many cells."""
+    """Returns the context length of one sequence if `fits` cells are available. Raises LoadError if they are
+    too few."""
     if fits >= most or options.cells is not None:
         return min(most, fits)
     if fits < SHORTEST_USEFUL:
@@ -136,7 +138,8 @@ def available_memory() -> int:
 
 
 def _control_group_room() -> list[int]:
-    """Returns the memory that the control group (version 2) still allows; nothing without a limit."""
+    """Returns the bytes that the control group (version 2) still allows, as a list of one number; an empty
+    list if there is no limit."""
     try:
         with (
             open("/sys/fs/cgroup/memory.max", encoding="ascii") as limit,

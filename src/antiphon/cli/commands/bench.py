@@ -249,6 +249,7 @@ def make_prompt(words: int) -> str:
 
 
 def _measure_prompt(client: Client, model: str, words: int) -> int | None:
+    """Returns the number of tokens that the server counts in a prompt of so many words."""
     usages = [
         piece.usage for piece in client.stream_chat(_build_body(model, make_prompt(words), 1)) if piece.usage
     ]
@@ -274,6 +275,7 @@ def _run_client(
 
 
 def _drain_plan(waiting: "queue.SimpleQueue[str]") -> Iterator[str]:
+    """Yields waiting prompts until there are no more."""
     while True:
         try:
             yield waiting.get_nowait()
@@ -282,6 +284,7 @@ def _drain_plan(waiting: "queue.SimpleQueue[str]") -> Iterator[str]:
 
 
 def _receive(client: Client, body: dict[str, object], timed: RequestTiming) -> None:
+    """Reads one answer, and notes when its parts arrived."""
     with closing(client.stream_chat(body)) as pieces:
         for piece in pieces:
             if piece.text or piece.reasoning:

@@ -245,6 +245,7 @@ class Chat:
         return FAILED if self._failed and not self._terminal.interactive else 0
 
     def _take(self, line: str) -> None:
+        """Handles one line of the user: a command, or a message to the model."""
         if not is_whole(line):
             self._fail(f"this is not UTF-8, and was not sent: {escape_surrogates(line)}")
         elif line.startswith("/") and not line.startswith("//"):
@@ -320,9 +321,11 @@ class Chat:
         raise LeaveChat
 
     def _reject_command(self, _: str) -> None:
+        """Prints that there is no such command."""
         self._fail(f"there is no such command; there are: {' '.join(self._commands)}")
 
     def _fail(self, problem: str | CallFailed) -> None:
+        """Prints a problem with advice, and notes that the chat had one."""
         self._failed = True
         if isinstance(problem, CallFailed):
             advice = _advise(problem)

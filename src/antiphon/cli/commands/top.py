@@ -191,6 +191,7 @@ class MetricsMonitor:
                 self._look_again()
 
     def _look_again(self) -> None:
+        """Reads the metrics again, and keeps the problem if this fails."""
         try:
             self.look()
             self._problem = ""
@@ -333,9 +334,11 @@ class _Pair:
         )
 
     def _read_gauge(self, name: str, **labels: str) -> int:
+        """Returns the latest value of an engine's gauge; 0 if it is missing."""
         return int(self.later.value(ENGINE + name, model=self.model, **labels) or 0)
 
     def _rate(self, name: str, **labels: str) -> float | None:
+        """Returns by how much a counter grew per second; None if that is unknown."""
         grown, seconds = self._compute_increase(name, **labels), self.later.when - self.earlier.when
         return grown / seconds if grown is not None and seconds > 0 else None
 
@@ -346,6 +349,7 @@ class _Pair:
         return now - before if before is not None and now is not None and now >= before else None
 
     def _latency(self, name: str) -> Latency | None:
+        """Returns the latencies between the two readings; None if nothing was measured."""
         before = self.earlier.buckets(ENGINE + name, self.model)
         now = self.later.buckets(ENGINE + name, self.model)
         grown = {bound: count - before.get(bound, 0.0) for bound, count in now.items()}

@@ -114,6 +114,7 @@ def _parse_time_range(since: str, until: str | None) -> tuple[int, int]:
 
 
 def _parse_second(option: str, text: str) -> int:
+    """Parses the time of an option. Raises SettingsError with the option's name."""
     try:
         return parse_past(text)
     except SettingsError as problem:
@@ -136,6 +137,7 @@ def _parse_conditions(project: str | None, only: Sequence[str]) -> dict[str, str
 
 
 def _require_condition(name: str, text: str) -> None:
+    """Raises SettingsError if a condition does not name a field or a tag."""
     of = parse_dimension(name)
     if isinstance(of, Bucket):
         raise SettingsError(f"--only {text}: a time is chosen by --since and --until")

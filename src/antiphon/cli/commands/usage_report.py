@@ -118,6 +118,7 @@ def _format_figures(card: Card) -> list[str]:
 
 
 def _list_notes(report: Card, most: int) -> list[str]:
+    """Returns the sentences below a report, about what its figures leave out."""
     total = _object(report.get("total"))
     notes = [] if total["requests"] else ["nothing was used in this time"]
     if report.get("more"):
@@ -133,6 +134,7 @@ def _rows(report: Card) -> list[Card]:
 
 
 def _object(value: object) -> Card:
+    """Returns a JSON object. Raises CallFailed for any other value."""
     if not isinstance(value, dict):
         raise CallFailed("the server does not answer like Antiphon")
     return value

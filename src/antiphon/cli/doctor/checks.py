@@ -118,6 +118,7 @@ def _resolve_local(each: ModelSettings, settings: Settings) -> ModelSettings | N
 
 
 def _size_model(each: ModelSettings) -> Sized:
+    """Returns the model with the memory that its weights and its context need."""
     known = size_model(each)
     header = read_header(Path(known.path))
     if header.embeds:
@@ -127,12 +128,14 @@ def _size_model(each: ModelSettings) -> Sized:
 
 
 def _report_bad_model(each: ModelSettings, error: AntiphonError | OSError) -> Finding:
+    """Makes the finding for a model whose file cannot be used."""
     if isinstance(error, AntiphonError):
         return to_finding("model-invalid", error)
     return report_problem("model-invalid", f"cannot read {each.path}: {error.strerror}")
 
 
 def _describe(one: Sized) -> str:
+    """Describes a model and its memory in words."""
     known = one.model
     return f"{known.name}, {known.path}: {describe_room(known)} in {one.bytes / GIGABYTE:.2f} GB"
 
@@ -173,6 +176,7 @@ def check_adapters(settings: Settings, models: list[Sized]) -> Iterator[Finding]
 
 
 def _check_adapter(adapter: AdapterSettings, base: str) -> Finding:
+    """Checks one adapter with its model, in a temporary directory."""
     with TemporaryDirectory(prefix="antiphon-doctor-") as place:
         try:
             known = check_adapter(adapter, base, Path(place))
@@ -322,6 +326,7 @@ def check_tenancy(settings: Settings, environ: Mapping[str, str], user_home: Pat
 
 
 def _check_store(database: Database, settings: Settings, home: Path) -> Iterator[Finding]:
+    """Checks that the database answers and has this version's tables, and checks its pepper."""
     file = database.file
     if file is not None and not file.exists():
         place = _find_existing(file.parent)
@@ -404,4 +409,5 @@ def _find_existing(path: Path) -> Path:
 
 
 def _is_writable(place: Path) -> bool:
+    """Whether files can be created in the directory."""
     return os.access(place, os.W_OK | os.X_OK)

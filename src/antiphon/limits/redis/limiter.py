@@ -42,8 +42,8 @@ UNAUTHENTICATED = "already authenticated"
 
 
 def check_redis(url: str, within: float) -> str:
-    """Server name, version and address, without credentials. `within`: timeout in seconds. Raises
-    SettingsError for an invalid address, and LimitsUnavailable for a server that cannot count."""
+    """Returns the server's name, version and address, without credentials. `within`: timeout in seconds.
+    Raises SettingsError for an invalid address, and LimitsUnavailable for a server that cannot count."""
     RedisLimiter(url, SystemClock())  # raises SettingsError for an invalid address
     shown = _strip_credentials(url)
     try:
@@ -62,7 +62,7 @@ def check_redis(url: str, within: float) -> str:
 
 
 async def _fetch_info(url: str, within: float) -> dict[str, object]:
-    """The answer to INFO."""
+    """Returns the answer to INFO, with a check that the server accepts commands."""
     async with asyncio.timeout(within), aclosing(Redis.from_url(url, retry=Retry(NoBackoff(), 0))) as redis:
         await redis.ping()
         facts: dict[str, object] = await redis.info()
@@ -70,7 +70,7 @@ async def _fetch_info(url: str, within: float) -> dict[str, object]:
 
 
 def _strip_credentials(url: str) -> str:
-    """The address without user, password and options."""
+    """Returns the address without user, password and options."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
@@ -87,7 +87,7 @@ RENEWAL_S = 10.0
 BATCH = 500
 """Claims per call."""
 MAX_UNCERTAIN = 10_000
-"""Most claims with an unknown state that are ended in Redis later. Beyond this number they stay counted."""
+"""The most claims with an unknown state that are later ended in Redis. Further ones stay counted."""
 FAILURES = (RedisError, OSError, TimeoutError)
 
 
@@ -97,7 +97,7 @@ class RedisClaim:
 
     limits: tuple[Limit, ...]
     step: int = 0
-    """How often the claim took more, or tried to."""
+    """How often the claim was extended, or an extension was tried."""
     is_uncertain: bool = False
     """Whether the result of an extension is unknown. Redis can still receive it after the claim has ended."""
 
@@ -115,9 +115,9 @@ class RedisLimiter:
         prefix: str = "antiphon",
         custom_scripts: Scripts | None = None,
     ) -> None:
-        """Does not connect yet. `opens`: while Redis is unavailable, this process counts alone. Otherwise
-        nothing passes. `custom_scripts`: replaces the usual scripts. Raises SettingsError for an invalid
-        address."""
+        """Does not connect yet. `opens`: whether this process counts alone while Redis is unavailable;
+        otherwise every request is then refused. `custom_scripts`: replaces the usual scripts. Raises
+        SettingsError for an invalid address."""
         try:
             pool = BlockingConnectionPool.from_url(
                 url,
@@ -144,7 +144,7 @@ class RedisLimiter:
         self._seed_script = registered(texts.seed)
         self._claims: dict[str, RedisClaim] = {}
         self._settled: deque[tuple[str, Amounts]] = deque()
-        """Ended claims that Redis does not know of yet, with what they used."""
+        """Ended claims that Redis does not know of yet, with the amounts that they used."""
         self._has_settled = asyncio.Event()
         self._sending = asyncio.Lock()
         """Held while claims are sent. Only the sender removes what it has sent."""
@@ -231,7 +231,7 @@ class RedisLimiter:
     # --- how it is done ---
 
     def _settle_uncertain(self, claim: str) -> None:
-        """Ends a claim that Redis may or may not know of."""
+        """Ends a claim of which Redis may know, with nothing used."""
         if len(self._settled) < MAX_UNCERTAIN:
             self._settled.append((claim, Amounts()))
             self._has_settled.set()
@@ -247,6 +247,7 @@ class RedisLimiter:
                 await self._call(self._renew_script, [0])
 
     async def _send_settled(self) -> None:
+        """Sends all settled claims to Redis. Raises LimitsUnavailable."""
         self._has_settled.clear()
         async with self._sending:
             while self._settled:
@@ -258,6 +259,7 @@ class RedisLimiter:
                     self._settled.popleft()
 
     async def _renew_leases(self) -> None:
+        """Renews the leases of all claims that count running requests."""
         claims = [
             claim
             for claim, held in self._claims.items()
@@ -269,17 +271,20 @@ class RedisLimiter:
     async def _take_amounts(
         self, claim: str, step: int, limits: Sequence[Limit], asked: Sequence[int]
     ) -> tuple[LimitStatus, ...]:
+        """Reserves the amounts in Redis, and returns the status of each limit."""
         arguments = [claim, step, int(LEASE_S * 1_000), *self._encode_limits(limits, asked)]
         answer = await self._call_seeded(limits, self._take_script, arguments)
         return answer.build_statuses(limits, asked)
 
     def _encode_limits(self, limits: Sequence[Limit], asked: Sequence[int]) -> list[Argument]:
+        """Encodes the limits with the requested amounts, at the current time."""
         return encode_limits(limits, asked, self._clock.wall())
 
     async def _call_seeded(
         self, limits: Sequence[Limit], script: AsyncScript, arguments: Sequence[Argument]
     ) -> ScriptAnswer:
-        """The answer of a script. Creates missing counters first, and then calls the script again."""
+        """Runs a script and returns its answer. If counters are missing, creates them and runs the script
+        again. Raises LimitsUnavailable."""
         if self._failed_at is not None and self._clock.monotonic() - self._failed_at < RETRY_PAUSE_S:
             raise self._build_unavailable()
         answer = ScriptAnswer.parse(await self._call(script, arguments))
@@ -291,14 +296,14 @@ class RedisLimiter:
         return answer
 
     async def _seed_counters(self, limits: Sequence[Limit]) -> None:
-        """Creates counters from the ledger. Raises LimitsUnavailable."""
+        """Creates counters in Redis from the ledger. Raises LimitsUnavailable."""
         taken = await self._seed_reader.read(limits)
         for limit in limits:
             said = encode_seed(limit, taken.get(limit.id, ()), self._clock.wall())
             await self._call(self._seed_script, said)
 
     async def _call(self, script: AsyncScript, arguments: Sequence[Argument]) -> object:
-        """The answer of Redis. Raises LimitsUnavailable."""
+        """Runs a script and returns its raw answer. Raises LimitsUnavailable."""
         try:
             said: object = await script(keys=self._keys, args=arguments)
         except FAILURES as problem:
@@ -313,6 +318,7 @@ class RedisLimiter:
 
     @staticmethod
     def _build_unavailable() -> LimitsUnavailable:
+        """Makes the error for a Redis that does not answer."""
         return LimitsUnavailable(
             "what is used of the limits is counted in Redis, which does not answer; try again",
             retry_after=1.0,

@@ -34,7 +34,7 @@ class ScriptAnswer:
 
     @staticmethod
     def parse(said: object) -> "ScriptAnswer":
-        """Raises LimitsUnavailable for an answer of an unknown form."""
+        """Parses the answer of a script. Raises LimitsUnavailable for an unknown form."""
         match said:
             case ["stands", [*rows]]:
                 return ScriptAnswer("stands", [_parse_integers(row) for row in rows])
@@ -48,7 +48,7 @@ class ScriptAnswer:
         raise LimitsUnavailable("Redis answers what it was not asked", retry_after=1.0)
 
     def build_statuses(self, limits: Sequence[Limit], asked: Sequence[int] = ()) -> tuple[LimitStatus, ...]:
-        """The status of each limit. Raises the worst refusal if there is any."""
+        """Returns the status of each limit. Raises the refusal that lasts longest, if there is any."""
         standings = tuple(
             LimitStatus(limit, max(0, limit.amount - used), reset / MICRO)
             for limit, (used, reset) in zip(limits, self.rows, strict=True)
@@ -63,14 +63,14 @@ class ScriptAnswer:
 
 
 def counter_kind(limit: Limit) -> str:
-    """The scripts' name for the kind of counter."""
+    """Returns the scripts' name for the kind of a limit's counter."""
     if limit.measure is Measure.CONCURRENT or limit.window is None:
         return CONCURRENT_KIND
     return str(limit.window)
 
 
 def encode_limits(limits: Sequence[Limit], asked: Sequence[int], now: float) -> list[Argument]:
-    """Limits with the amount asked of each. `now`: Unix seconds."""
+    """Encodes limits with the amount requested of each. `now`: Unix seconds."""
     said: list[Argument] = []
     for limit, amount in zip(limits, asked, strict=True):
         said += [limit.id, counter_kind(limit), str(limit.measure), limit.amount, amount]
@@ -81,12 +81,13 @@ def encode_limits(limits: Sequence[Limit], asked: Sequence[int], now: float) -> 
 
 
 def encode_claim(claim: str, amounts: Amounts) -> list[Argument]:
-    """A claim with what it really used."""
+    """Encodes a claim with the amounts that it really used."""
     return [claim, amounts.requests, amounts.input_tokens, amounts.output_tokens, amounts.cost]
 
 
 def encode_seed(limit: Limit, taken: Sequence[tuple[float, int]], now: float) -> list[Argument]:
-    """Past usage of a new counter; for a calendar period, the sum. `now`: Unix seconds."""
+    """Encodes the past usage for a new counter. For a calendar period this is the sum. `now`: Unix
+    seconds."""
     said: list[Argument] = [limit.id, counter_kind(limit)]
     if limit.window is None:
         return said
@@ -99,7 +100,7 @@ def encode_seed(limit: Limit, taken: Sequence[tuple[float, int]], now: float) ->
 
 
 def _parse_integers(row: object) -> list[int]:
-    """A row of integers. Redis sends large ones as text."""
+    """Returns a row of integers. Redis sends large integers as text."""
     try:
         if isinstance(row, list):
             return [each if isinstance(each, int) else int(str(each)) for each in row]

@@ -30,10 +30,10 @@ LIMITS = "limits.json"
 async def open_coordinator(
     settings: Settings, path: str, clock: Clock, database: "Database | None" = None
 ) -> AsyncIterator[Coordinator]:
-    """Runs a coordinator that listens at the path while the context lasts.
+    """Runs a coordinator that listens at the path until the block ends.
 
-    With keys it has a database, drains the spool into it, and counts limits unless Redis does. Raises
-    StartupError where the spool cannot be used.
+    With keys it has a database, and drains the spool into it. It also counts limits, unless Redis counts
+    them. Raises StartupError if the spool cannot be used.
     """
     async with AsyncExitStack() as stack:
         runtime, began = Path(path).parent, int(clock.wall() * SECOND)
@@ -51,6 +51,7 @@ async def open_coordinator(
                 kept = Path(settings.ledger.spool or "") / LIMITS
 
         def make(tasks: asyncio.TaskGroup) -> Coordinator:
+            """Makes the coordinator, with the counters of the coordinator before."""
             coordinator = Coordinator(tasks, runtime, began, limiter, drain, kept)
             if kept is not None and limiter is not None:
                 snapshot = pop_snapshot(kept, limiter.now())
@@ -62,7 +63,8 @@ async def open_coordinator(
 
 
 def open_database(settings: Settings) -> "Database | None":
-    """Opens the database where keys are on. Its library is imported only then; nothing is read yet."""
+    """Opens the database, or returns None if keys are off. The database's library is imported only here.
+    Nothing is read yet."""
     if not settings.keys.enabled:
         return None
     from antiphon.store.database import Database
@@ -72,8 +74,8 @@ def open_database(settings: Settings) -> "Database | None":
 
 @asynccontextmanager
 async def open_drain(settings: Settings, entries: EntryStore) -> AsyncIterator[Drain]:
-    """Drains the spool into the database while the context lasts. Raises StartupError for an unusable
-    spool."""
+    """Drains the spool into the database until the block ends. Raises StartupError if the spool cannot be
+    used."""
     drain = Drain(Path(settings.ledger.spool or ""), entries)
     await asyncio.to_thread(drain.start)
     try:
@@ -90,14 +92,15 @@ async def open_seeds(
     clock: Clock,
     started_ms: int | None = None,
 ) -> AsyncIterator[LedgerSeeder]:
-    """Reads used amounts of limits from the ledger while the context lasts.
+    """Yields the reader of past usage for limits; it works until the block ends.
 
-    If `drain` runs in this process, it first writes the spool to the ledger. If another process drains the
-    spool, as with two servers of one directory, the ledger is read as it is. `started_ms`: as `began` of
-    LedgerSeeder.
+    If `drain` runs in this process, the reader first has it write the spool to the ledger. If another process
+    drains the spool, as with two servers of one directory, the ledger is read as it is. `started_ms`: as
+    `started_at` of LedgerSeeder.
     """
 
     def drain_first() -> None:
+        """Writes the spool to the ledger. Raises StoreUnavailable if this fails."""
         if drain is not None and not drain.drain_now() and not drain.status.another_drains:
             raise StoreUnavailable("what was written down is not in the database yet")
 

@@ -1,7 +1,5 @@
-"""The coordinator: one limiter, one list of adapter names, one revision and one sum of metrics for a server.
-
-`serve_coordinator` offers it on a socket.
-"""
+"""The coordinator: one limiter, one list of adapter names, one directory revision and one sum of metrics for
+a server. `serve_coordinator` offers it on a socket."""
 
 import asyncio
 import logging
@@ -72,7 +70,7 @@ class Coordinator:
         self._names = _read_names(self._path)
         self._sessions: dict[ProcessSession, None] = {}
         self.ended = Totals()
-        """Totals of processes that ended."""
+        """Sum of the metrics of processes that ended."""
         self._noted = asyncio.Event()
         self._unclaiming: asyncio.Task[None] | None = None
 
@@ -96,7 +94,7 @@ class Coordinator:
                 record("limits_not_saved", logging.WARNING, problem=os.strerror(problem.errno or 0))
 
     def load(self, snapshot: Snapshot) -> None:
-        """Continues from the counters of an earlier coordinator."""
+        """Continues from the counters that an earlier coordinator saved."""
         self.limiter.load(snapshot)
         self.is_loaded = True
         self.unclaimed = {claim.id for claim in snapshot.claims}
@@ -106,7 +104,7 @@ class Coordinator:
     # --- sessions -------------------------------------------------------------------------------------------
 
     def connect(self) -> Channel[ToCoordinator]:
-        """Makes the protocol of a new connection."""
+        """Makes the channel of a new connection."""
         session = ProcessSession(self)
         channel: Channel[ToCoordinator] = Channel(FrameReader(TO_COORDINATOR), session.receive, session.lose)
         session.link = channel
@@ -121,7 +119,7 @@ class Coordinator:
         session.link.put(Names(*self._names))
 
     def forget(self, session: ProcessSession) -> None:
-        """Removes a process; its totals stay in the sums."""
+        """Removes a process. Its metrics stay in the sums."""
         if session in self._sessions:
             del self._sessions[session]
             self.ended.add(session.totals, lives=False)
@@ -135,10 +133,12 @@ class Coordinator:
             session.link.cut("the coordinator is stopping")
 
     def _greet(self, session: ProcessSession, greeted: asyncio.Future[None]) -> None:
+        """Adds the process to the sessions once it has sent a valid Hello."""
         if not greeted.cancelled() and greeted.exception() is None:
             self.join(session)
 
     async def _abandon_unclaimed(self) -> None:
+        """Waits, then counts claims as used that no process has restated."""
         await asyncio.sleep(UNCLAIMED_S)
         for claim in self.unclaimed:
             self.limiter.abandon(claim)
@@ -147,10 +147,8 @@ class Coordinator:
     # --- what all processes know ----------------------------------------------------------------------------
 
     async def publish(self, revision: int, names: bytes) -> bool:
-        """Replaces the adapter names of a revision in every process; False where another process was faster.
-
-        Raises EngineError where they cannot be stored.
-        """
+        """Replaces the adapter names of a revision in every process. Returns False if another process has
+        replaced them first. Raises EngineError if the names cannot be stored."""
         if revision != self._names[0]:
             return False
         written = (revision + 1, names)
@@ -166,20 +164,22 @@ class Coordinator:
         return True
 
     async def announce(self, revision: int, by: ProcessSession) -> None:
-        """Makes every process read the directory, and waits until all know the revision."""
+        """Makes every other process read the directory, and waits until all use the revision."""
         for session in self._sessions:
             if session is not by:
                 session.link.put(DirectoryNews())
         await self._wait_until_known(Topic.DIRECTORY, revision)
 
     def note_change(self) -> None:
-        """Notes that a process knows a new revision, or is gone."""
+        """Notes that a process has reported a revision, or has ended."""
         self._noted.set()
 
     async def _wait_until_known(self, topic: Topic, revision: int) -> None:
-        """Waits until every process that has read the topic knows a revision, for `MOST_S` at most."""
+        """Waits until every process that uses the topic has reported the revision, at most `MOST_S`
+        seconds."""
 
         def late() -> int:
+            """Returns the number of processes that have not reported the revision."""
             return sum(session.known.get(topic, revision) < revision for session in self._sessions)
 
         with suppress(TimeoutError):
@@ -191,7 +191,8 @@ class Coordinator:
             record("processes_late", logging.WARNING, topic=topic, processes=late())
 
     def sum_others(self, session: ProcessSession) -> tuple[int, Totals]:
-        """Returns the number of other processes, and the totals of them and of ended processes."""
+        """Returns the number of other processes, and the sum of their metrics and those of ended
+        processes."""
         totals = Totals()
         totals.add(self.ended)
         living = [each for each in self._sessions if each is not session]
@@ -206,7 +207,7 @@ async def serve_coordinator(
 ) -> AsyncIterator[Coordinator]:
     """Offers a coordinator on a socket that only this user may open.
 
-    Where the socket cannot be created, as on a full disk, it serves its own process alone.
+    If the socket cannot be created, as on a full disk, the coordinator serves only its own process.
     """
     async with task_group() as tasks, AsyncExitStack() as stack:
         coordinator = make(tasks)
@@ -231,7 +232,7 @@ def _remove_own(path: str, own: os.stat_result) -> None:
 
 
 def _read_names(path: Path) -> tuple[int, bytes]:
-    """The stored names and their revision; 0 where none are stored."""
+    """Returns the revision and the stored names; revision 0 if none are stored."""
     try:
         revision, names = path.read_bytes().split(b"\n", 1)
         return int(revision), names
@@ -240,6 +241,7 @@ def _read_names(path: Path) -> tuple[int, bytes]:
 
 
 def _write_names(path: Path, revision: int, names: bytes) -> None:
+    """Stores the adapter names and their revision in one step."""
     new = path.with_suffix(".new")
     new.write_bytes(b"%d\n%b" % (revision, names))
     new.replace(path)

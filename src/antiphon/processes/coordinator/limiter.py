@@ -63,9 +63,9 @@ class EndedClaim:
 
     message: Ended
     told: int | None
-    """The coordinator that was told, by its start; None while there was none."""
+    """The start time of the coordinator that was told about the end; None if there was none."""
     settled: float
-    """The start time of the coordinator that received the end of the claim; None while there was none."""
+    """Monotonic seconds at which the claim was settled."""
 
 
 class Caller(Protocol):
@@ -96,7 +96,8 @@ class SharedLimiter:
         return self._caller.is_reachable
 
     def restate(self, began: int) -> Iterator[Restore | Ended]:
-        """Yields the claims that a new coordinator must know first. `began`: its start."""
+        """Yields the claims that a new coordinator must count before anything else. `began`: the
+        coordinator's start, by which it is known."""
         self._told = began
         for id_, claim in self._claims.items():
             yield Restore(id_, claim.limits, claim.amounts)
@@ -154,8 +155,8 @@ class SharedLimiter:
         """Does nothing: the connection belongs to the caller."""
 
     async def _ask(self, make: Callable[[int], Question]) -> tuple[LimitStatus, ...]:
-        """Asks until there is a reply or the time is over. A new coordinator is asked again, since the old
-        one's counts are lost."""
+        """Asks the coordinator, and returns its reply. Asks a new coordinator again, since the old one's
+        counts are lost. Raises LimitsUnavailable when the time is over."""
         try:
             async with asyncio.timeout(self._patience):
                 reply = await self._caller.call(make)
@@ -171,7 +172,7 @@ class SharedLimiter:
 
 
 def _to_error(refused: Refused) -> AntiphonError:
-    """Rebuilds the error that the coordinator raised."""
+    """Rebuilds the error with which the coordinator refused."""
     error = refused.error.to_exception()
     if isinstance(error, RateLimited | BudgetExceeded | LargerThanLimit):
         error.limit, error.standings = refused.limit, refused.standings

@@ -19,15 +19,15 @@ class DecodeOptions:
 
     pieces: Pieces
     silent: frozenset[int]
-    """Tokens that show no text, whatever their piece."""
+    """Tokens that show no text, whatever text the vocabulary has for them."""
     stops: StopStrings
     min_tokens: int = 0
-    """Number of tokens before stop strings are searched."""
+    """Number of tokens before the decoder searches for stop strings."""
 
 
 def decode_options(request: GenerationRequest, facts: ModelInfo) -> DecodeOptions:
-    """Builds the options for a request. The token that ends a choice shows nothing, unless the caller keeps
-    it: then it shows its text, or its name where names are shown."""
+    """Builds the options for a request. The token that ends a choice shows no text unless the caller keeps
+    it. A kept token shows its text, or its name where control tokens show names."""
     output, sampling = request.output, request.sampling
     stop_tokens = frozenset(() if output.include_stop else output.stop_token_ids)
     named = output.show_special and (output.include_stop or bool(sampling.ignore_eos))
@@ -59,11 +59,12 @@ class ChoiceDecoder:
     def __init__(self, choice: int, options: DecodeOptions) -> None:
         self.choice = choice
         self.completion_tokens = 0
-        """Tokens up to and including the one that completes a stop string."""
+        """Number of tokens up to the token that completes a stop string, that token included."""
         self.cached: int | None = None
-        """Prompt tokens that were not computed for it; None before it is admitted."""
+        """Number of the choice's prompt tokens that the engine did not compute; None before the engine admits
+        the choice."""
         self.queued: float | None = None
-        """Seconds that it waited for admission."""
+        """Seconds that the choice waited for admission."""
         self.reasoning_counter: ReasoningCounter | None = None
         """Counts the tokens of reasoning, where the model may reason."""
         self._min_tokens = options.min_tokens
@@ -74,8 +75,8 @@ class ChoiceDecoder:
         self._unreported = 0
 
     async def decode(self, sequence: AsyncGenerator[TokenEvent, None]) -> AsyncGenerator[Event, None]:
-        """Generates the events of this choice: Started with its first token, deltas, Finished. Closes the
-        sequence at once when it stops."""
+        """Yields the events of this choice: Started with its first token, deltas, Finished. Closes the
+        sequence at once when the choice stops."""
         async with aclosing(sequence) as events:
             async for event in events:
                 for decoded in self._convert_event(event):
@@ -103,10 +104,11 @@ class ChoiceDecoder:
                 yield Started(0)
 
     def resume(self, held: bytes) -> None:
-        """Starts with the first bytes of a character that the prompt left incomplete."""
+        """Starts with the first bytes of a character that is incomplete at the end of the prompt."""
         self._detokenizer.resume(held)
 
     def _end_events(self) -> Iterator[Event]:
+        """Yields the rest of the text and the event that ends the choice."""
         if not self._filter.stopped:
             rest = self._take_rest()
             if rest:
@@ -131,16 +133,20 @@ class ChoiceDecoder:
         return text
 
     def _take_rest(self) -> str:
-        """Returns the text that was held back when no more tokens come."""
+        """Returns the text that the stop filter and the detokenizer held back. Called when no more tokens
+        come."""
         shown = self._filter.add(self._detokenizer.end())
         return shown if self._filter.stopped else shown + self._filter.end()
 
     def _build_delta(self, text: str) -> TextDelta:
+        """Builds a delta of the text, with the number of tokens since the last event."""
         return TextDelta(self.choice, text, self._take_unreported())
 
     def _build_finished(self, reason: FinishReason) -> Finished:
+        """Builds the last event, with the number of tokens since the event before."""
         return Finished(self.choice, reason, self._take_unreported())
 
     def _take_unreported(self) -> int:
+        """Returns the number of tokens that no event contains yet, and sets it to 0."""
         tokens, self._unreported = self._unreported, 0
         return tokens

@@ -1,13 +1,14 @@
-"""Converts token ids to text as they arrive, in whole characters only, even if tokens cut a character.
+"""Converts token ids to text as they arrive, in whole characters only, even if one character is split between
+tokens.
 
-It knows bytes and UTF-8. Other modules handle stop strings, leading spaces and end tokens.
+This module handles bytes and UTF-8. Other modules handle stop strings, leading spaces and end tokens.
 """
 
 import codecs
 from collections.abc import Iterable, Mapping
 
 REPLACEMENT = "\ufffd"
-"""Replaces bytes that are no character."""
+"""The character that replaces invalid bytes."""
 
 _utf8 = codecs.getincrementaldecoder("utf-8")
 
@@ -20,7 +21,7 @@ class Pieces:
     def __init__(self, pieces: tuple[bytes, ...], texts: tuple[str | None, ...] | None = None) -> None:
         self.bytes = pieces
         self.texts = tuple(map(_decode_whole, pieces)) if texts is None else texts
-        """The piece as text where it holds whole characters, otherwise None."""
+        """For each token, its text if the token holds whole characters, otherwise None."""
 
     def with_names(self, names: Mapping[int, str]) -> "Pieces":
         """Returns the same pieces with these tokens shown as their names."""
@@ -35,6 +36,7 @@ class Pieces:
 
 
 def _decode_whole(piece: bytes) -> str | None:
+    """Returns the piece as text, or None if the piece cuts a character."""
     try:
         return piece.decode()
     except UnicodeDecodeError:
@@ -63,13 +65,13 @@ class Detokenizer:
         return text
 
     def resume(self, held: bytes) -> None:
-        """Starts with the first bytes of a character that the prompt left incomplete."""
+        """Starts with the first bytes of a character that is incomplete at the end of the prompt."""
         self._decoder.decode(held)
         self._pending = bool(held)
 
     def breaks_character(self, token: int) -> bool:
-        """Whether the token leaves the pending character incomplete, which then becomes one U+FFFD before the
-        token's text."""
+        """Whether this token leaves the incomplete character before it unfinished. One U+FFFD then replaces
+        that character before the token's text."""
         piece = self._bytes[token]
         if not (self._pending and piece):
             return False

@@ -1,9 +1,8 @@
-"""Stop strings in a text that comes in parts, found wherever the parts are cut. No part of a stop string is
-shown, unless the caller wants it kept whole.
+"""Finds stop strings in a text that arrives in parts, wherever the text is cut. No part of a stop string is
+shown, unless the caller keeps stop strings.
 
-The match that ends first wins; of matches that end together the longest wins. So the result does not depend
-on how the text is cut. The matcher is Aho and Corasick's automaton (1975), which looks at each character
-once.
+The match that ends first wins. Of matches with the same end the longest wins. So the result does not depend
+on how the text is cut. The matcher is Aho and Corasick's automaton (1975), which reads each character once.
 """
 
 import re
@@ -13,7 +12,8 @@ from collections.abc import Sequence
 from antiphon.errors import InvalidValue
 
 MOST_CHARACTERS = 10_000
-"""Characters of all stop strings of a request together; each costs memory in the automaton."""
+"""The most characters of all stop strings of a request together. Each character costs memory in the
+automaton."""
 
 
 class _State:
@@ -25,16 +25,18 @@ class _State:
         self.length = length
         self.next: dict[str, _State] = {}
         self.longest: _State = self
-        """The longest proper ending of this text that also begins a stop string; the root's is itself."""
+        """The longest proper ending of this text that also begins a stop string. For the root it is the
+        root."""
         self.ends = 0
-        """Length of the longest stop string that this text ends with; 0 for none."""
+        """Length of the longest stop string at the end of this text; 0 for none."""
 
 
 class StopStrings:
-    """The automaton of a request's stop strings, shared by its choices. Raises InvalidValue."""
+    """The automaton of a request's stop strings, which all its choices share."""
 
     def __init__(self, stops: Sequence[str], kept: bool = False) -> None:
-        """`kept`: whether the stop string that ends a text stays in it; then nothing is held back."""
+        """`kept`: whether the text keeps the stop string that ends it; then no text is held back. Raises
+        InvalidValue for stop strings that are too long together."""
         self.kept = kept
         if sum(map(len, stops)) > MOST_CHARACTERS:
             raise InvalidValue(f"stop strings together may have {MOST_CHARACTERS} characters", param="stop")
@@ -48,13 +50,15 @@ class StopStrings:
         """Finds where a stop string can begin."""
 
     def _insert(self, stop: str) -> None:
+        """Adds the states of one stop string to the automaton."""
         state = self.root
         for length, character in enumerate(stop, start=1):
             state = state.next.setdefault(character, _State(length))
         state.ends = len(stop)
 
     def _link(self) -> None:
-        """Links breadth first, since the longest proper ending of a text is shorter than the text."""
+        """Links each state to its longest proper ending, shorter texts first, since an ending is shorter than
+        its text."""
         pending = deque(self.root.next.values())
         for state in pending:
             state.longest = self.root
@@ -92,7 +96,7 @@ class StopFilter:
         self.stopped = False
 
     def add(self, text: str) -> str:
-        """Returns the text that can be shown now; nothing after the stop string."""
+        """Returns the text that can be shown now. It returns no text after the stop string."""
         root, state = self._stops.root, self._state
         at = 0
         if state is root:

@@ -21,7 +21,7 @@ class Begin(StrEnum):
     INSIDE = "inside"
     """In reasoning: the prompt ends with the mark that begins it."""
     AFTER = "after"
-    """In the answer: the prompt holds complete reasoning, or a mark that there is none."""
+    """In the answer: the prompt contains complete reasoning, or a mark that says that there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class ReasoningNotation:
     gap: tuple[str, ...] = ()
     """Texts between the mark that ends reasoning and the answer."""
     channels: bool = False
-    """Whether reasoning is a channel of harmony's; the reader of calls then reads it."""
+    """Whether reasoning is one of harmony's channels; the reader of calls then reads the reasoning too."""
     efforts: tuple[str, ...] | None = None
     """The efforts that the model was trained for; None if its template decides."""
 
@@ -46,7 +46,7 @@ class ReasoningNotation:
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """The marks that a reader must see."""
+        """The marks that a reader must see in the text."""
         return (*self.open, self.close)
 
     def find_begin(self, end: str, answer_start: str = "", is_text: bool = True) -> Begin:
@@ -144,11 +144,12 @@ REASONING_SIGNS: tuple[tuple[str, Family], ...] = (
     ("</think>", think),
     ("Here is my thought process:", granite),
 )
-"""Texts that tell the family from a template, the surest first."""
+"""Texts that show the family in the template's source; the most certain text is first."""
 
 
 def detect_reasoning(source: str, family: str | None = None) -> ReasoningNotation | None:
-    """Returns the notation of the named family, or the one that the template shows; None for none."""
+    """Returns the notation of the named family. Without a name it returns the notation that the template
+    shows, or None if the template shows none."""
     if family is not None:
         return None if family == NO_REASONING else REASONING_FAMILIES[family](source)
     return next((family(source) for sign, family in REASONING_SIGNS if sign in source), None)
@@ -161,7 +162,7 @@ SWITCH_VARIABLES = ("enable_thinking", "thinking")
 """Template variables that switch reasoning on or off."""
 
 NO_EFFORT, ORDINARY_EFFORT = "none", "medium"
-"""The effort that switches reasoning off, and the effort of a model that knows no other."""
+"""The effort that switches reasoning off, and the effort that every model with reasoning accepts."""
 
 
 def effort_variables(
@@ -201,7 +202,7 @@ def effort_variables(
 
 
 def require_reasoning(reasoning: Reasoning, notation: ReasoningNotation | None) -> None:
-    """Raises UnsupportedParameter for fields that only a model that reasons supports."""
+    """Raises UnsupportedParameter for fields that need a model with reasoning, if the model has none."""
     if notation is not None:
         return
     if reasoning.wanted:
@@ -214,6 +215,7 @@ def require_reasoning(reasoning: Reasoning, notation: ReasoningNotation | None) 
 
 
 def _to_refusal(reasoning: Reasoning, why: str) -> UnsupportedParameter:
+    """Makes the error for a reasoning effort that the model cannot follow. `why`: the reason in words."""
     effort, terms = reasoning.effort, reasoning.terms
     value = {NO_EFFORT: terms.off, ORDINARY_EFFORT: terms.on}.get(effort or "", effort)
     shown = "" if value is None or reasoning.wanted else f" {value[:32]}"

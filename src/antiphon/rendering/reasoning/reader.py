@@ -35,9 +35,9 @@ class ReasoningReader:
         self._gap = "".join(mark for mark in notation.gap if not mark.strip())
         self._buffer = ""
         self._taken = 0
-        """Characters of the raw text before the buffer."""
+        """Number of characters of the raw text before the buffer."""
         self._any = False
-        """Whether any reasoning was shown."""
+        """Whether the reader has returned any reasoning."""
         self._space = ""
         """Whitespace that is shown only if more reasoning follows."""
         self._closed = False
@@ -71,6 +71,7 @@ class ReasoningReader:
     # Each step takes the certain part from the buffer.
 
     def _decide(self) -> None:
+        """Finds out whether the text begins with reasoning, as soon as the buffer shows it."""
         rest = self._buffer if self._kept else self._buffer.lstrip(SPACE)
         if rest.startswith(self._notation.opening):
             self.spans.append((0, None))
@@ -80,6 +81,7 @@ class ReasoningReader:
             self._begin = Begin.AFTER
 
     def _read_reasoning(self) -> list[OutputPart]:
+        """Returns the certain part of the reasoning. Switches to the answer at the closing mark."""
         close = self._notation.close
         at = self._buffer.find(close)
         if at < 0:
@@ -111,12 +113,14 @@ class ReasoningReader:
         return True
 
     def _take(self, count: int) -> str:
+        """Removes and returns the first `count` characters of the buffer."""
         taken, self._buffer = self._buffer[:count], self._buffer[count:]
         self._taken += count
         return taken
 
     def _trim_reasoning(self, text: str) -> list[OutputPart]:
-        """Removes the whitespace around reasoning, which belongs to the marks."""
+        """Removes the whitespace around reasoning, since it belongs to the marks. Keeps whitespace at the end
+        until more reasoning follows."""
         text = self._space + text
         body = text.rstrip(SPACE)
         self._space = text[len(body) :]
@@ -130,20 +134,20 @@ class ReasoningReader:
 
 
 class ReasoningCounter:
-    """Counts the reasoning tokens of one choice: all tokens whose text begins before the answer, marks
-    included. It uses positions in the raw text, so the count does not depend on how tokens arrive."""
+    """Counts the reasoning tokens of one choice. These are all tokens whose text begins before the answer,
+    marks included. The count uses positions in the raw text, so it does not depend on how tokens arrive."""
 
     __slots__ = ("_at", "_begins", "_spans")
 
     def __init__(self, spans: Sequence[Span]) -> None:
-        """`spans`: the reader's spans of reasoning, which grow."""
+        """`spans`: the reader's list of reasoning spans, to which the reader adds while it reads."""
         self._spans = spans
         self._at = 0
         self._begins = array("I")
         """For each token, the character where its text begins."""
 
     def note(self, size: int) -> None:
-        """Notes the next token, which made `size` characters certain."""
+        """Notes the next token. `size`: the number of characters that the token made certain."""
         self._begins.append(self._at)
         self._at += size
 

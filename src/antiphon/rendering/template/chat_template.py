@@ -60,7 +60,7 @@ LONGEST_SOURCE = 500_000
 """Characters of a template; the longest of the known models has 30,000."""
 
 LONGEST_PROMPT = 4_000_000
-"""Characters that a template may write besides four times those of the conversation."""
+"""The most characters that a template may write, besides four for each character of the conversation."""
 
 LONGEST_DATE = 200
 """Characters of a date format."""
@@ -91,8 +91,8 @@ SAMPLES = (
     ),
     Conversation(tuple(Message((Role.USER, Role.ASSISTANT)[turn % 2], "word " * 200) for turn in range(101))),
 )
-"""The conversations that `prove` renders. The first must succeed; the template may refuse the others by its
-own sentence."""
+"""The conversations that `prove` renders. The template must render the first one. It may refuse the others
+with `raise_exception`."""
 
 AS_IT_IS = TemplateSupport(tools=True, calls=True, results=True)
 """Support for everything: no tool is written out as text."""
@@ -105,7 +105,7 @@ SET_HERE = frozenset(
 """Names whose values a request cannot give: the server's own variables and jinja2's."""
 
 MOST_NAMED = 20
-"""Variables of a template that a refusal lists."""
+"""The most variables of a template that an error message lists."""
 
 REASSEMBLING = frozenset(("format", "format_map", "replace"))
 """Filters and methods that put a text into the middle of another."""
@@ -147,7 +147,7 @@ class ChatTemplate:
         families: NotationFamilies = BY_TEMPLATE,
         like: Conversation = SAMPLES[0],
     ) -> None:
-        """`like`: a conversation with the values and documents that the template may need."""
+        """`like`: a conversation with values and documents that the template may need for its probes."""
         if len(source) > LONGEST_SOURCE:
             raise TemplateRefused(f"the chat template has more than {LONGEST_SOURCE} characters")
         self._special = special
@@ -165,16 +165,16 @@ class ChatTemplate:
             raise _convert_error("cannot be compiled", error) from None
         self._support = AS_IT_IS
         self._parts = self._thoughts = False
-        """Whether it wants reasoning as a part of the content."""
+        """Whether the template reads reasoning as a part of the content. Set only while it is probed."""
         self._roles = RoleSupport(developer="developer" in source)
         self.call_notation: CallNotation = detect_calls(source, families.calls)
         """How the model writes calls."""
         self.reasoning_notation: ReasoningNotation | None = detect_reasoning(source, families.reasoning)
-        """How it writes reasoning; None if it does not."""
+        """How the model writes reasoning; None if the model does not reason."""
         self._parts = not self._shows(PROBE_TEXT, RESULT) and self._shows_parts()
-        """Whether it wants content as a list of parts."""
+        """Whether the template reads content as a list of parts."""
         self._thoughts = self.reasoning_notation is not None and self._shows_thoughts(self.reasoning_notation)
-        """Whether it wants reasoning as a part of the content."""
+        """Whether the template reads reasoning as a part of the content."""
         self._roles = probe_roles(source, self._shows)
         self._support = self._probe_support()
 
@@ -198,7 +198,8 @@ class ChatTemplate:
         return cover.split_pieces(rendered)
 
     def _require_read(self, conversation: Conversation) -> None:
-        """Refuses values that the server sets, and values that the template does not read."""
+        """Raises InvalidValue for values that the server itself sets, and UnsupportedParameter for values
+        that the template does not read."""
         for name in conversation.template_values:
             field = f"chat_template_kwargs.{name}"
             if name in SET_HERE:
@@ -244,7 +245,8 @@ class ChatTemplate:
         }
 
     def _choose_values(self, conversation: Conversation) -> Mapping[str, object]:
-        """Returns the request's own variables: for reasoning, and by name. Raises a RequestError."""
+        """Returns the variables that the request sets: by its reasoning effort and by name. Raises a
+        RequestError."""
         given, reasoning = conversation.template_values, conversation.reasoning
         derived = effort_variables(reasoning, self.reads, self.reasoning_notation)
         for name in derived.keys() & given.keys():
@@ -257,7 +259,7 @@ class ChatTemplate:
         return {**derived, **given}
 
     def _probe_support(self) -> TemplateSupport:
-        """Finds by trying which parts of tools the template shows; few show any, and none declares it."""
+        """Finds by trial which parts of tools the template shows, since templates do not declare it."""
         as_text = replace(AS_IT_IS, objects=False)
         calls = self._shows(PROBE_CALL, PROBE.arguments)
         self._support = AS_IT_IS if calls else as_text
@@ -272,20 +274,23 @@ class ChatTemplate:
         )
 
     def _shape_content(self, message: dict[str, object]) -> dict[str, object]:
-        """Gives a message its content in the form that the template wants."""
+        """Returns the message with its content in the form that the template reads."""
         if self._thoughts and "reasoning" in message:
             return with_reasoning_part(message)
         return with_parts(message) if self._parts else message
 
     def _shows_thoughts(self, notation: ReasoningNotation) -> bool:
+        """Probes whether the template shows reasoning that is a part of the content. Sets `_thoughts`."""
         self._thoughts = True
         return self._shows(PROBE_REASONING, notation.opening + RESULT)
 
     def _shows_parts(self) -> bool:
+        """Probes whether the template shows content that is a list of parts. Sets `_parts`."""
         self._parts = True
         return self._shows(PROBE_TEXT, RESULT)
 
     def _shows(self, conversation: Conversation, text: str) -> bool:
+        """Whether the rendered conversation contains the text. A refused conversation contains nothing."""
         given = {name: value for name, value in self._like.template_values.items() if name in self.reads}
         documents = self._like.documents if "documents" in self.reads else None
         conversation = replace(conversation, template_values=given, documents=documents)
@@ -296,6 +301,7 @@ class ChatTemplate:
         return text in "".join(piece.text for piece in pieces)
 
     def _build_message(self, message: Message, hide: Hide) -> dict[str, object]:
+        """Returns a message as the template reads it, with the caller's texts covered."""
         return build_message(message, message.role, hide, self._support.objects, self.call_notation.short_ids)
 
     def _render_pieces(self, variables: Mapping[str, object], room: int) -> Iterator[str]:
@@ -313,8 +319,8 @@ class ChatTemplate:
 
 
 def cut_after_message(rendered: str, text: str, cover: Cover) -> str:
-    """Cuts the prompt at the end of its last message, whose text is marked there. Raises UnsupportedParameter
-    where the template changes that text or repeats it."""
+    """Returns the prompt up to the end of its last message, whose text contains the cover's mark. Raises
+    UnsupportedParameter where the template changes or repeats that text."""
     before, mark, after = rendered.partition(cover.mark)
     stripped = text.lstrip()
     if not mark or cover.mark in after or cover.restore(before[len(before) - len(stripped) :]) != stripped:
@@ -350,7 +356,8 @@ def build_proof(source: str, special: SpecialTokens) -> dict[str, object]:
 
 
 def _collect_literals(tree: nodes.Template) -> TemplateTexts:
-    """Collects a template's own texts, and whether it joins texts in ways that its literals do not show."""
+    """Collects a template's own texts. Notes whether the template joins texts in ways that its literals do
+    not show."""
     data = tuple(node.data for node in tree.find_all(nodes.TemplateData))
     constants = tuple(node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str))
     filters = (node.name for node in tree.find_all(nodes.Filter))
@@ -361,11 +368,15 @@ def _collect_literals(tree: nodes.Template) -> TemplateTexts:
     return TemplateTexts(data + constants, constants, cuts or fills, known)
 
 
-# Closures, since a template can inspect what it can call, and a `partial` shows its arguments.
+# These are closures, since a template can inspect an object that it calls, and a `partial` shows its
+# arguments.
 
 
 def _raise_exception(show: Hide) -> Callable[[object], NoReturn]:
+    """Returns the function that templates call to refuse a conversation. `show`: turns covered text back."""
+
     def raise_exception(message: object) -> NoReturn:
+        """Raises RaisedByTemplate with the template's message."""
         reason = escape_surrogates(show(str(message))[:500])
         raise RaisedByTemplate(f"the chat template refuses these messages: {reason}", param="messages")
 
@@ -373,6 +384,8 @@ def _raise_exception(show: Hide) -> Callable[[object], NoReturn]:
 
 
 def _strftime_now(clock: Clock) -> Callable[[str], str]:
+    """Returns the function that templates call to write the date."""
+
     def strftime_now(form: str) -> str:
         """Formats the date in UTC, since the server's own zone is private."""
         if len(form) > LONGEST_DATE:
@@ -390,6 +403,7 @@ def _require_valid(text: str) -> str:
 
 
 def _convert_error(what: str, error: BaseException) -> TemplateRefused:
-    """Converts the template's error. Its text may name Python objects, but holds no address and no path."""
+    """Makes a TemplateRefused from a template's error. The error's text may name Python objects, but it
+    contains no address and no path."""
     reason = escape_surrogates(f"{type(error).__name__}: {error}".splitlines()[0][:300])
     return TemplateRefused(f"the chat template {what} ({reason})", param="messages")

@@ -55,7 +55,7 @@ LARGEST_INTEGER = 4096
 """Bits of the largest integer; printing larger ones is slow."""
 
 LARGE_WIDTH = re.compile(r"\d{3,}|\*")
-"""A format's width or precision of more than two digits, or one taken from an argument."""
+"""A width or precision in a format that has more than two digits, or that an argument gives."""
 
 NOT_ASCII = re.compile("[^\x00-\x7f\ue000-\uf8ff\U000f0000-\U0010ffff]")
 """Characters that `ensure_ascii` escapes: not the private-use ones, which may be twins of others."""
@@ -120,7 +120,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
 
 def require_printable(value: object) -> object:
-    """Returns a value that can be printed into the prompt. Raises TemplateRefused for others."""
+    """Returns the value if it can be printed into the prompt. Raises TemplateRefused if it cannot."""
     if not isinstance(value, SHOWN):
         raise TemplateRefused(f"the chat template prints a {type(value).__name__}")
     return value
@@ -139,7 +139,7 @@ def tojson(
 
 
 def _build_case_filter(function: Callable[[str], str]) -> Callable[[object], str]:
-    """Makes a filter that changes letters."""
+    """Makes a filter that changes letters, from a function of a text."""
     return lambda value: apply_uncovered(function, str(value))
 
 
@@ -161,7 +161,7 @@ class LoopTimer(NodeTransformer):
 
 @contextmanager
 def limit_render_time() -> Iterator[None]:
-    """Sets the time limit for templates that render inside."""
+    """Sets the time limit for all rendering inside the block."""
     token = _until.set(time.monotonic() + SECONDS)
     try:
         yield
@@ -170,7 +170,7 @@ def limit_render_time() -> Iterator[None]:
 
 
 def limit_time(items: Iterable[object]) -> Iterator[object]:
-    """Yields the items of a loop while there is time. Raises TemplateRefused."""
+    """Yields the items of a loop. Raises TemplateRefused when the time limit has passed."""
     until = _until.get()
     for item in items:
         if time.monotonic() > until:
@@ -182,16 +182,19 @@ def limit_time(items: Iterable[object]) -> Iterator[object]:
 
 
 def _require_short(length: int) -> None:
+    """Raises TemplateRefused for a result of more than `LONGEST` characters or items."""
     if length > LONGEST:
         raise TemplateRefused("the chat template makes too long a text; send fewer or shorter messages")
 
 
 def _require_small(bits: int) -> None:
+    """Raises TemplateRefused for an integer of more than `LARGEST_INTEGER` bits."""
     if bits > LARGEST_INTEGER:
         raise TemplateRefused("the chat template computes with too large a number")
 
 
 def _multiply(left: object, right: object) -> object:
+    """Multiplies two values. Raises TemplateRefused for a large result."""
     for items, times in ((left, right), (right, left)):
         if isinstance(items, str | list | tuple) and isinstance(times, int):
             _require_short(len(items) * max(times, 0))
@@ -201,12 +204,14 @@ def _multiply(left: object, right: object) -> object:
 
 
 def _power(left: object, right: object) -> object:
+    """Raises a number to a power. Raises TemplateRefused for a large result."""
     if isinstance(left, int) and isinstance(right, int):
         _require_small(left.bit_length() * max(right, 0))
     return operator.pow(left, right)
 
 
 def _modulo(left: object, right: object) -> object:
+    """Divides with remainder, or formats a text. Raises TemplateRefused for a large result."""
     if isinstance(left, str):
         if LARGE_WIDTH.search(left):
             raise TemplateRefused("the chat template formats with too large a width")

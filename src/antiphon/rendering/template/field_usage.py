@@ -1,8 +1,8 @@
-"""Records which parts of messages besides their text a template reads: most read no names, and many no
-reasoning.
+"""Records which parts of messages a template reads, besides their text. Most templates read no names, and
+many read no reasoning.
 
-A template is a program, so its reads are recorded while it runs. A part that it reads and leaves out, as the
-reasoning of earlier turns, counts as read.
+A template is a program, so its reads are recorded while it runs. A part counts as read even if the template
+then leaves it out, as with the reasoning of earlier turns.
 """
 
 from collections import Counter
@@ -22,10 +22,10 @@ class FieldUsage:
 
     def __init__(self) -> None:
         self.read: Counter[str] = Counter()
-        """For each part, in how many messages it was read."""
+        """For each part, the number of messages in which a template read it."""
 
     def unread(self, messages: Sequence[Message]) -> tuple[str, ...]:
-        """Returns the fields, by the caller's names, that some of these messages have and no template has
+        """Returns the caller's names of the fields that some of these messages have and that no template has
         read."""
         names = sum(message.name is not None for message in messages)
         thoughts = [message.reasoning_field for message in messages if message.reasoning is not None]
@@ -40,7 +40,7 @@ _current: ContextVar[FieldUsage | None] = ContextVar("watch", default=None)
 
 @contextmanager
 def watch_fields() -> Iterator[FieldUsage]:
-    """Records the reads of templates that run inside, also in threads."""
+    """Records what templates read inside the block, also in threads."""
     watch = FieldUsage()
     token = _current.set(watch)
     try:
@@ -50,15 +50,15 @@ def watch_fields() -> Iterator[FieldUsage]:
 
 
 def add_usage(read: Mapping[str, int]) -> None:
-    """Adds the reads of a template that ran elsewhere, if they are recorded."""
+    """Adds the reads of a template that ran in another process, if reads are recorded here."""
     watch = _current.get()
     if watch is not None:
         watch.read.update(read)
 
 
 def watch_messages(messages: list[dict[str, object]], thinks: bool) -> list[dict[str, object]]:
-    """Wraps a template's messages to record its reads. `thinks`: whether reasoning is also in their
-    content."""
+    """Wraps a template's messages so that reads are recorded. `thinks`: whether the messages' content
+    contains their reasoning."""
     watch = _current.get()
     if watch is None:
         return messages
@@ -66,7 +66,7 @@ def watch_messages(messages: list[dict[str, object]], thinks: bool) -> list[dict
 
 
 class WatchedMessage(dict[str, object]):
-    """A message that records which of its parts are read, each once."""
+    """A message that records which of its parts a template reads; each part counts once."""
 
     __slots__ = ("_unread", "_watch")
 
@@ -78,6 +78,7 @@ class WatchedMessage(dict[str, object]):
             self._note({REASONING})
 
     def _note(self, parts: set[str]) -> None:
+        """Records that the template read these parts."""
         found = parts & self._unread
         self._watch.read.update(found)
         self._unread -= found
@@ -95,7 +96,8 @@ class WatchedMessage(dict[str, object]):
             return default
 
     def __iter__(self) -> Iterator[str]:
-        """Yields the keys. Since this is no plain dictionary, `dict(message)` looks up each value."""
+        """Yields the keys. Because this class overrides `__iter__`, `dict(message)` looks up each value, and
+        each look-up is recorded."""
         return super().__iter__()
 
     def items(self) -> ItemsView[str, object]:  # type: ignore[override]

@@ -1,5 +1,5 @@
-"""A conversation as templates read it: plain dictionaries, in which every text of the caller is hidden from
-the names of control tokens. Names of functions and properties are the caller's texts too."""
+"""Converts a conversation to the plain dictionaries that templates read. Every text of the caller is covered,
+so that it cannot form a control token. Names of functions and properties are the caller's texts too."""
 
 import json
 import re
@@ -13,17 +13,20 @@ from antiphon.rendering.tools.json_call import SPACE
 Hide = Callable[[str], str]
 
 EACH = 200
-"""Characters that a message, tool or call counts besides its texts: a template runs a dozen steps for it."""
+"""The characters that each message, tool or call adds to the estimate, besides its texts: a template runs a
+dozen steps for it."""
 
 
 VALUE = 8
-"""Characters that a value of a tool's schema or of a document counts besides its texts."""
+"""The characters that each value of a tool's schema or of a document adds to the estimate, besides its
+texts."""
 
 SHORT_ID = re.compile("[A-Za-z0-9]{9}")
 
 
 def make_short_id(given: str) -> str:
-    """Makes an id of nine letters and digits from an id; one in that form stays."""
+    """Makes an id of nine letters and digits from a given id. Returns the given id if it already has that
+    form."""
     if SHORT_ID.fullmatch(given):
         return given
     return blake2b(given.encode(), digest_size=5).hexdigest()[:9]
@@ -72,7 +75,7 @@ def build_tools(tools: tuple[Tool, ...], hide: Hide) -> list[dict[str, object]]:
 def add_tools_to_system(
     messages: list[dict[str, object]], tools: list[dict[str, object]]
 ) -> list[dict[str, object]]:
-    """Adds the functions as text to the system message, where some templates want them."""
+    """Adds the tools as JSON to the system message, where some templates read them."""
     text = json.dumps([tool["function"] for tool in tools], ensure_ascii=False)
     if messages and messages[0]["role"] == Role.SYSTEM:
         return [messages[0] | {"tools": text}, *messages[1:]]
@@ -80,19 +83,20 @@ def add_tools_to_system(
 
 
 def with_parts(message: dict[str, object]) -> dict[str, object]:
-    """Makes the text a list of parts, as templates of vision models want it."""
+    """Returns the message with its text in a list of parts. Templates of vision models read it there."""
     text = message["content"]
     return message | {"content": [{"type": "text", "text": text}] if text else []}
 
 
 def with_reasoning_part(message: dict[str, object]) -> dict[str, object]:
-    """Makes reasoning a part of the content, as Mistral's templates want it."""
+    """Returns the message with its reasoning as a part of the content. Mistral's templates read it there."""
     text = message["content"]
     text_parts = [{"type": "text", "text": text}] if text else []
     return message | {"content": [{"type": "thinking", "thinking": message["reasoning"]}, *text_parts]}
 
 
 def _build_function(tool: Tool, hide: Hide) -> dict[str, object]:
+    """Returns a tool in the form that templates read."""
     shown: dict[str, object] = {"name": hide(tool.name)}
     if tool.description is not None:
         shown["description"] = hide(tool.description)
@@ -104,8 +108,9 @@ def _build_function(tool: Tool, hide: Hide) -> dict[str, object]:
 def build_message(
     message: Message, role: Role, hide: Hide, objects: bool, short_ids: bool = False
 ) -> dict[str, object]:
-    """Builds a message. `objects`: whether the template wants arguments as objects; those that are no object
-    stay text. `short_ids`: whether it takes only ids of nine letters and digits."""
+    """Returns a message as templates read it. `objects`: whether the template reads arguments as objects;
+    arguments that are no JSON object stay text. `short_ids`: whether the template accepts only ids of nine
+    letters and digits."""
     identify = (lambda given: hide(make_short_id(given))) if short_ids else hide
     built: dict[str, object] = {"role": str(role), "content": hide(message.text)}
     if message.name is not None:
@@ -123,13 +128,14 @@ def build_message(
 
 
 def _build_reasoning(message: Message, text: str) -> dict[str, object]:
-    """Gives reasoning under the names that templates read; none reads two. gpt-oss's template takes it beside
-    calls only where there is no text."""
+    """Returns the reasoning under the names that templates read; no template reads two of them. gpt-oss's
+    template accepts reasoning beside calls only in a message without text."""
     named: dict[str, object] = {"reasoning_content": text, "reasoning": text}
     return named if message.tool_calls and message.text else named | {"thinking": text}
 
 
 def _build_call(call: ToolCall, hide: Hide, objects: bool) -> dict[str, object]:
+    """Returns a call in the form that templates read. `objects`: whether the arguments become an object."""
     read = read_arguments(call.arguments) if objects else None
     arguments = hide(call.arguments) if read is None else hide_texts(read, hide)
     function = {"name": hide(call.name), "arguments": arguments}
@@ -137,7 +143,7 @@ def _build_call(call: ToolCall, hide: Hide, objects: bool) -> dict[str, object]:
 
 
 def hide_texts(value: object, hide: Hide) -> object:
-    """Hides every text in a JSON value."""
+    """Returns the JSON value with `hide` applied to every text in it."""
     if isinstance(value, str):
         return hide(value)
     if isinstance(value, list):
@@ -148,8 +154,8 @@ def hide_texts(value: object, hide: Hide) -> object:
 
 
 def _collect(value: object, texts: list[str]) -> int:
-    """Adds the texts of a value in no order, and returns the number of its other values. A schema may hold a
-    hundred thousand, so there is no call for each."""
+    """Adds the texts of a value to `texts`, in any order. Returns the number of its other values. It uses a
+    loop instead of recursion, since a schema may contain a hundred thousand values."""
     others, left = 0, [value]
     while left:
         one = left.pop()
@@ -166,15 +172,15 @@ def _collect(value: object, texts: list[str]) -> int:
 
 
 DEEPEST = 48
-"""Levels of lists and objects; templates print no deeper ones."""
+"""The most levels of nested lists and objects that templates print."""
 
 
 def read_arguments(text: str) -> dict[str, object] | None:
-    """Reads a call's arguments as an object; an empty text has none. A model wrote them, so they may be cut
-    or no JSON.
+    """Returns a call's arguments as an object; an empty text gives an empty object. A model wrote the text,
+    so it may be cut or no JSON.
 
-    Returns None for a text that is no JSON object, and for an object that does not print as it was written:
-    with a key twice, an infinite number, half of a surrogate pair, or nested too deep.
+    Returns None for a text that is no JSON object. Also returns None for an object that would not print as it
+    was written: one with a repeated key, an infinite number, half of a surrogate pair, or too many levels.
     """
     if not text.strip(SPACE):
         return {}
@@ -187,6 +193,7 @@ def read_arguments(text: str) -> dict[str, object] | None:
 
 
 def _read_object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Makes an object of its members. Raises ValueError for a repeated key."""
     found = dict(pairs)
     if len(found) < len(pairs):
         raise ValueError("an object has a key twice")
@@ -194,6 +201,7 @@ def _read_object(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _is_shallow(value: object) -> bool:
+    """Whether the value has at most `DEEPEST` levels."""
     level = [value]
     for _ in range(DEEPEST):
         level = [

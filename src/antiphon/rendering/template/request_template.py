@@ -29,18 +29,18 @@ TEMPLATE_FIELD = "chat_template"
 """The caller's name of the field, for errors."""
 
 ANY = "the chat template"
-"""How errors of rendering begin, whosever template it is."""
+"""The words with which errors of rendering begin, for a model's and a request's template alike."""
 
 HELPER_BOUNDS = QueueLimits(
     at_once=2, queue=256, queue_per_actor=16, usual=Limits().seconds, waiting="chat templates"
 )
-"""Templates that render at the same time: each takes a processor."""
+"""Limits of the queue for templates. Each template that renders occupies a processor."""
 
 SHORTEST_ANSWER = 4 * 1024 * 1024
-"""Bytes of JSON that a prompt may take besides those for the conversation."""
+"""The bytes of JSON that every prompt may take, besides the bytes for its conversation."""
 
 PER_CHARACTER = 8
-"""Bytes of JSON for each character of a conversation; one outside ASCII takes six."""
+"""Bytes of JSON for each character of a conversation. A character outside ASCII takes six."""
 
 STOPPED: Mapping[Stop, str] = {
     Stop.TIME: "takes more than {seconds:g} seconds",
@@ -63,8 +63,8 @@ class TemplateHelper:
     async def render(
         self, template: "RequestTemplate", conversation: Conversation, clock: Clock
     ) -> tuple[TextPiece, ...]:
-        """Renders the prompt. Raises TemplateRefused, which names the template. Cancelling ends the
-        process."""
+        """Renders the prompt in the sandbox. Raises TemplateRefused with the request's template as the owner.
+        A cancelled call ends the sandbox's process."""
         limits = Limits(answer=SHORTEST_ANSWER + PER_CHARACTER * estimate_size(conversation))
         try:
             async with self._places.hold(template.actor, clock):
@@ -130,8 +130,8 @@ def build_payload(template: RequestTemplate, conversation: Conversation, wall: f
 
 
 class RenderedTemplate(TypedDict):
-    """The job's result: texts with whether each is a control token's name, and how many messages' parts the
-    template read."""
+    """The job's result: each piece of text with a mark whether it is a control token's name, and for each
+    part the number of messages in which the template read it."""
 
     pieces: list[tuple[str, bool]]
     read: Mapping[str, int]
@@ -149,22 +149,25 @@ def render(payload: RenderPayload) -> RenderedTemplate:
 
 
 def decode_conversation(payload: RenderPayload) -> Conversation:
+    """Returns the conversation of the payload."""
     return msgspec.convert(payload["conversation"], Conversation)
 
 
 def _name_owner(message: str) -> str:
-    """Makes a sentence about a template say that it is the request's."""
+    """Changes an error message about a template so that it names the request's template."""
     return f"the request's chat template{message.removeprefix(ANY)}" if message.startswith(ANY) else message
 
 
 def _parse_result(result: object) -> tuple[tuple[TextPiece, ...], Mapping[str, int]]:
+    """Returns the pieces of the prompt, and the reads of the template."""
     if not isinstance(result, dict):
         raise TypeError("the helper gave no object")
     return tuple(TextPiece(text, control) for text, control in result["pieces"]), result["read"]
 
 
 class FixedClock(SystemClock):
-    """A clock that shows the time of the request, so that the helper writes its date."""
+    """A clock that always shows the time of the request, so that the sandbox's process writes the same
+    date."""
 
     def __init__(self, wall: float) -> None:
         self._wall = wall

@@ -1,10 +1,10 @@
-"""Keeps the callers' texts from being read as structure: a user's `<|im_end|>` stays ten characters of text.
+"""Prevents callers' texts from being read as structure: a user's `<|im_end|>` stays ten characters of text.
 
-Before rendering, the characters that make control tokens are replaced in the callers' texts by private-use
-twins, one for one. Lengths, trimming and slicing in a template work as always. So every name of a control
-token in the rendered text comes from the template, and the twins turn back into plain text. Texts that the
-template itself looks for (`'</think>' in content`) stay as they are, if no part of them could help to make a
-name.
+Before rendering, each character in the callers' texts that could form a control token is replaced by a
+private-use character, its twin. Lengths, trimming and slicing in a template work as always. So every name of
+a control token in the rendered text comes from the template. Afterwards the twins are replaced by their
+characters. Some templates search messages for a text (`'</think>' in content`). Such a text keeps its
+characters if no part of it can help to form a name.
 """
 
 import re
@@ -20,14 +20,14 @@ from antiphon.errors import InvalidValue
 PRIVATE = re.compile("[\ue000-\uf8ff\U000f0000-\U000ffffd]")
 PRIVATE_RANGES = (range(0xE000, 0xF900), range(0xF0000, 0xFFFFE))
 JSON_SYNTAX = frozenset('"\\')
-"""Never replaced: a template's JSON filter must see what it has to escape."""
+"""Characters that are never replaced: a template's JSON filter must see the characters that it escapes."""
 
 
 SHORT = 64
-"""Characters of a text below which one search for all marks is faster than one for each."""
+"""The length of a text below which one search for all marks is faster than a search for each mark."""
 
 PIECE = 1 << 16
-"""Characters that are searched without a pause: half a millisecond."""
+"""Number of characters that are searched without a pause. A search of so many takes half a millisecond."""
 
 FILLED_IN = re.compile(r"%[-#0 +]*[\w(.*]")
 """A place in a literal where the operator `%` inserts something."""
@@ -40,15 +40,15 @@ class TemplateTexts:
     literals: tuple[str, ...] = ()
     """Every literal text in it."""
     sought: tuple[str, ...] = ()
-    """Texts that it may look for in a message."""
+    """Texts that the template may search for in a message."""
     reassembles: bool = False
-    """Whether it fills texts into others, or cuts its own."""
+    """Whether the template inserts texts into other texts, or cuts its own texts."""
     known: frozenset[str] = frozenset()
-    """Words of its own: literals, and names that it looks up."""
+    """The template's own words: its literals, and the names that it looks up."""
 
 
 class Shield:
-    """The names of a model's control tokens, and which characters make them."""
+    """Knows the names of a model's control tokens and the characters that form them."""
 
     def __init__(self, names: Iterable[str], written: "TemplateTexts | None" = None) -> None:
         self._names = frozenset(name for name in names if _collect_letters(name))
@@ -69,11 +69,11 @@ class Shield:
         self._taken = frozenset(PRIVATE.findall("".join(template.literals)))
 
     def _choose_marks(self, template: "TemplateTexts") -> frozenset[str]:
-        """Chooses the rare characters of names and their first ones; all letters where the template could
-        frame a text.
+        """Chooses the characters to replace: the rare characters of the names, and the first character of
+        each name. Chooses all letters of the names where the template could frame a text.
 
         Without its first character no text begins a name. A composed name therefore has its beginning from
-        the template: some literal ends with it, or has it where a text is filled in.
+        the template: a literal of the template ends with it, or contains it where a text is inserted.
         """
         marks = self._signs
         beginnings = {name.lstrip()[:end] for name in self._names for end in range(1, len(name.lstrip()))}
@@ -86,7 +86,7 @@ class Shield:
         return marks
 
     def _begins(self, literal: str) -> bool:
-        """Whether a literal holds the beginning of a name besides whole names."""
+        """Whether a literal contains the beginning of a name outside of whole names."""
         at, rest = 0, ""
         for begin, end in self.find_names(literal):
             rest += literal[at:begin]
@@ -94,7 +94,7 @@ class Shield:
         return any(name.lstrip()[0] in rest + literal[at:] for name in self._names)
 
     def _may_stay(self, text: str) -> bool:
-        """Whether no part of a text can be a part of a name."""
+        """Whether a text needs no twins, since no part of it can be part of a name."""
         if not any(mark in text for mark in self.marks):
             return False
         for name in self._names:
@@ -106,13 +106,15 @@ class Shield:
         return True
 
     def cover(self, texts: Sequence[str]) -> "Cover":
-        """Chooses twins that occur neither in these texts nor in the template. Raises InvalidValue."""
+        """Chooses twins that occur in none of these texts and not in the template. Raises InvalidValue if
+        there are too few."""
         strange = (text for text in texts if not text.isascii())
         taken = self._taken.union(*(found[0] for text in strange for found in _find_each(PRIVATE, text)))
         *twins, mark = map(chr, _find_free_block(len(self.marks) + 1, taken))
         return Cover(self, tuple(twins), mark)
 
     def hide(self, text: str, twins: tuple[str, ...]) -> str:
+        """Returns the text with twins, except in the parts that may stay."""
         if len(text) < SHORT and self._marked is not None and not self._marked.search(text):
             return text
         there = any(stays in text for stays in self._stays)  # faster than a search for its position
@@ -126,7 +128,8 @@ class Shield:
         return text in self._known and self._signs.isdisjoint(text)
 
     def find_names(self, text: str) -> Iterable[tuple[int, int]]:
-        """Yields where names of control tokens are, from the left, the longest at each place."""
+        """Yields the begin and end of each control token's name in the text, from left to right. Where
+        several names begin, it takes the longest."""
         if self._starts is None:
             return
         end = 0
@@ -148,14 +151,14 @@ class Cover:
     shield: Shield
     twins: tuple[str, ...]
     mark: str
-    """A character that is nowhere else in the texts, to mark a place."""
+    """A character that occurs nowhere else in the texts. It marks a place."""
 
     def hide(self, text: str) -> str:
         """Returns the text with twins, as the template sees it."""
         return self.shield.hide(text, self.twins)
 
     def hide_value(self, text: str) -> str:
-        """Hides a value that the template reads, unless it is a word of the template."""
+        """Returns a value with twins. Returns it unchanged if it is a word of the template."""
         return text if self.shield.is_known_word(text) else self.hide(text)
 
     def split_pieces(self, rendered: str) -> tuple[TextPiece, ...]:
@@ -172,7 +175,7 @@ class Cover:
         return tuple(found)
 
     def restore(self, text: str) -> str:
-        """Returns a text with twins as it was before."""
+        """Replaces the twins in a text by their characters."""
         return _replace_all(text, self.twins, self.shield.marks)
 
 
@@ -181,7 +184,7 @@ _current: ContextVar[Cover] = ContextVar("cover")
 
 @contextmanager
 def use_cover(cover: Cover) -> Iterator[None]:
-    """Sets the cover of the texts that a template processes inside."""
+    """Sets the cover for all rendering inside the block."""
     token = _current.set(cover)
     try:
         yield
@@ -190,7 +193,8 @@ def use_cover(cover: Cover) -> Iterator[None]:
 
 
 def apply_uncovered(operation: Callable[[str], str], text: str) -> str:
-    """Applies an operation on letters to the text behind the twins, which have no upper case."""
+    """Applies an operation on letters to the original text instead of the twins, since twins have no upper
+    case."""
     cover = _current.get(None)
     shown = text if cover is None else cover.restore(text)
     return operation(text) if cover is None or shown == text else cover.hide(operation(shown))
@@ -204,12 +208,12 @@ def _find_each(character: re.Pattern[str], text: str) -> Iterator[re.Match[str]]
 
 
 def _collect_letters(name: str) -> frozenset[str]:
-    """Returns the characters of a name that can be replaced."""
+    """Returns the characters of a name that may be replaced."""
     return frozenset(letter for letter in name if letter not in JSON_SYNTAX and not letter.isspace())
 
 
 def _collect_signs(name: str) -> frozenset[str]:
-    """Returns the characters of a name that are rare in text, and its first one."""
+    """Returns the characters of a name that are rare in texts, and the first character of the name."""
     signs = frozenset(letter for letter in _collect_letters(name) if not letter.isalnum())
     return (signs or _collect_letters(name)) | (_collect_letters(name) & {name.lstrip()[:1]})
 
@@ -222,17 +226,20 @@ def _replace_all(text: str, before: Sequence[str], after: Sequence[str]) -> str:
 
 
 def _match_characters(characters: Iterable[str]) -> re.Pattern[str] | None:
+    """Returns a pattern for any of the characters; None for no characters."""
     escaped = "".join(map(re.escape, characters))
     return re.compile(f"[{escaped}]") if escaped else None
 
 
 def _match_texts(texts: Iterable[str]) -> re.Pattern[str] | None:
+    """Returns a pattern for any of the texts, the longest first; None for no texts."""
     found = sorted(set(texts), key=len, reverse=True)
     return re.compile("(" + "|".join(map(re.escape, found)) + ")") if found else None
 
 
 def _find_free_block(size: int, taken: frozenset[str]) -> range:
-    """Returns the first block of private-use characters that holds none of `taken`."""
+    """Returns the first block of `size` private-use characters that contains none of `taken`. Raises
+    InvalidValue if there is none."""
     for place in PRIVATE_RANGES:
         for begin in range(place.start, place.stop - size, max(size, 1)):
             block = range(begin, begin + size)
@@ -244,8 +251,8 @@ def _find_free_block(size: int, taken: frozenset[str]) -> range:
 
 
 def is_whole(text: str) -> bool:
-    """Whether the text holds no half of a surrogate pair. JSON and templates can write one, UTF-8 and
-    tokenizers cannot."""
+    """Whether the text contains no half of a surrogate pair. JSON and templates can write such a half; UTF-8
+    and tokenizers cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:

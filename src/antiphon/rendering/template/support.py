@@ -35,19 +35,20 @@ class RoleSupport:
     """How a template treats system messages."""
 
     developer: bool = True
-    """Whether it shows a first developer message under that name; otherwise it becomes the system's."""
+    """Whether the template shows a first developer message as such. Otherwise the message becomes a system
+    message."""
     beside: bool = True
-    """Whether it shows a later developer message under that name."""
+    """Whether the template shows a later developer message as such."""
     system: bool = True
-    """Whether it shows a system message at all."""
+    """Whether the template shows a system message at all."""
     several: bool = True
-    """Whether it shows several at the beginning."""
+    """Whether the template shows several system messages at the beginning."""
     later: bool = True
-    """Whether it shows one after other messages."""
+    """Whether the template shows a system message after other messages."""
 
     def adapt(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
-        """Rewrites the messages for the template: system messages that it would not show join the first one
-        in order, with an empty line between."""
+        """Rewrites the messages for the template. System messages that the template would not show join the
+        first system message, in order, with an empty line between them."""
         if not any(message.role in INSTRUCTING for message in messages):
             return messages
         named = 0 if not self.developer else len(messages) if self.beside else 1
@@ -62,12 +63,12 @@ class RoleSupport:
         return (*(leading if self.several else _merge_leading(leading)), *others)
 
     def drops_system(self, messages: tuple[Message, ...]) -> bool:
-        """Whether the template silently drops a system message of these."""
+        """Whether the template would silently drop a system message among these."""
         return not self.system and any(message.role in INSTRUCTING for message in messages)
 
 
 def probe_roles(source: str, shows: Shows) -> RoleSupport:
-    """Finds the template's support of roles by what it shows."""
+    """Finds by probes which roles the template shows."""
     return RoleSupport(
         developer="developer" in source and shows(FIRST_OF_ALL, FIRST),
         beside="developer" in source and all(shows(probe, SECOND) for probe in BESIDE),
@@ -78,11 +79,12 @@ def probe_roles(source: str, shows: Shows) -> RoleSupport:
 
 
 def _make_system(message: Message) -> Message:
+    """Returns a developer message as a system message, and any other message unchanged."""
     return replace(message, role=Role.SYSTEM) if message.role is Role.DEVELOPER else message
 
 
 def _merge_leading(leading: tuple[Message, ...]) -> tuple[Message, ...]:
-    """Merges messages into one of the first one's role."""
+    """Merges messages into one message with the role of the first."""
     if len(leading) < 2:
         return leading
     return (Message(leading[0].role, "\n\n".join(message.text for message in leading)),)
@@ -128,17 +130,18 @@ class TemplateSupport:
     results: bool = False
     """Messages of the role tool."""
     objects: bool = True
-    """Whether it wants a call's arguments as an object instead of text."""
+    """Whether the template reads a call's arguments as an object instead of text."""
     texts: bool = True
-    """Whether it shows arguments that are no object."""
+    """Whether the template shows arguments that are no object."""
     system: bool = True
-    """Whether it takes a system message."""
+    """Whether the template accepts a system message."""
 
 
 def write_out_tools(
     conversation: Conversation, support: TemplateSupport, layout: CallNotation
 ) -> Conversation:
-    """Writes the parts of tools that the template does not show as text, in the model's notation."""
+    """Rewrites the conversation so that the parts of tools that the template does not show become text, in
+    the model's notation."""
     tools = conversation.tools
     messages = conversation.messages
     if not (support.calls and support.results and support.texts):
@@ -153,6 +156,7 @@ def write_out_tools(
 
 
 def _write_as_text(message: Message, support: TemplateSupport, layout: CallNotation) -> Message:
+    """Returns the message with its calls or its result as text, if the template does not show them."""
     if not all(_is_shown(call, support) for call in message.tool_calls):
         calls = (
             layout.write_call(call.name, call.arguments.strip(SPACE) or "{}") for call in message.tool_calls
@@ -165,12 +169,13 @@ def _write_as_text(message: Message, support: TemplateSupport, layout: CallNotat
 
 
 def _is_shown(call: ToolCall, support: TemplateSupport) -> bool:
-    """Whether the template shows a call by itself."""
+    """Whether the template shows the call, so that it needs no rewriting."""
     return support.calls and (support.texts or read_arguments(call.arguments) is not None)
 
 
 def _join_results(messages: Iterator[Message]) -> Iterator[Message]:
-    """Joins the results of several calls into one turn, since templates want turns to alternate."""
+    """Joins the results of several calls into one message, since the roles of messages must alternate for
+    many templates."""
     last: Message | None = None
     for message in messages:
         both = last is not None and last.role is message.role is Role.USER
@@ -185,12 +190,14 @@ def _join_results(messages: Iterator[Message]) -> Iterator[Message]:
 
 
 def _explain_tools(tools: tuple[Tool, ...], layout: CallNotation) -> str:
+    """Returns the text that explains the tools and the notation of a call to the model."""
     lines = (json.dumps(_build_signature(tool), ensure_ascii=False) for tool in tools)
     return EXPLAINED.format(tools="\n".join(lines), call=layout.write_call("FUNCTION", '{"NAME": VALUE}'))
 
 
 def _insert_text(messages: tuple[Message, ...], text: str, support: TemplateSupport) -> tuple[Message, ...]:
-    """Puts the text into the system message, or before the first message where the template takes none."""
+    """Puts the text into the system message, or into the first message if the template accepts no system
+    message."""
     first = messages[0]
     if support.system and first.role not in (Role.SYSTEM, Role.DEVELOPER):
         return (Message(Role.SYSTEM, text), *messages)
@@ -199,6 +206,7 @@ def _insert_text(messages: tuple[Message, ...], text: str, support: TemplateSupp
 
 
 def _build_signature(tool: Tool) -> dict[str, object]:
+    """Returns a tool's name, description and parameters."""
     named = {"name": tool.name}
     described = {} if tool.description is None else {"description": tool.description}
     return {**named, **described, "parameters": dict(tool.parameters or {"type": "object", "properties": {}})}

@@ -40,7 +40,7 @@ class CallChannel:
     close: Marks | None = None
 
     def with_ids(self, controls: Mapping[str, int]) -> groups.TextFrame:
-        """Replaces names of control tokens by their ids."""
+        """Returns the marks with ids instead of the names of control tokens."""
         close = None if self.close is None else to_marks(self.close, controls)
         return groups.TextFrame(to_marks(self.open, controls), close)
 
@@ -65,8 +65,8 @@ class CallNotation:
     again: Marks | None = None
     """Marks before each further group; None allows one group, with nothing after it."""
     sign: str | None = None
-    """For calls without a mark, at the beginning of the text only: a regular expression of how the text then
-    begins. `open` is empty."""
+    """A regular expression for the beginning of a text that is a call, for families whose calls have no mark.
+    Such calls are only at the beginning of the text, and `open` is empty."""
     channels: tuple[CallChannel, ...] = ()
     """Channels, for a model that has some."""
     in_system: bool = False
@@ -84,8 +84,8 @@ class CallNotation:
         return EitherReader(self._list_openings(tools), self.build_reader())
 
     def _list_openings(self, tools: Tools) -> Marks:
-        """Returns the possible beginnings of a choice with calls: their mark, or the call of any tool if
-        there is no mark."""
+        """Returns the texts with which a choice with calls can begin: the mark of calls, or without a mark
+        the beginning of each tool's call."""
         if self.open:
             return self.open[:1]
         return tuple("".join((*self.before, tool.name, *self.after)) for tool in tools.callable)
@@ -111,7 +111,8 @@ class CallNotation:
         self, tools: Tools, controls: Mapping[str, int], form: Constraint | None = None
     ) -> Constraint:
         """Builds the constraint of a choice. `controls`: ids of control tokens by name. `form`: the format of
-        its text. Raises UnsupportedParameter for a format that cannot be told from calls."""
+        the choice's text. Raises UnsupportedParameter for a format that cannot be distinguished from
+        calls."""
         if form is not None and tools.choice is ToolChoice.AUTO:
             self._require_separable(form)
         group = CallGroup(
@@ -134,7 +135,7 @@ class CallNotation:
 
     @property
     def marks(self) -> Marks:
-        """The marks that a reader must see, control tokens among them."""
+        """The marks that a reader must see in the text, control tokens among them."""
         all_of: tuple[Marks, ...] = (
             *(frame.open + (frame.close or ()) for frame in self.channels),
             self.open,
@@ -148,12 +149,14 @@ class CallNotation:
         return tuple(mark for each in all_of for mark in each)
 
     def _build_call(self, tool: Tool, controls: Mapping[str, int]) -> CallFormat:
+        """Returns the format of a call of one tool: the marks, and the schema of the arguments."""
         begin = (*self.before, tool.name, *self.after)
         return CallFormat(to_marks(begin, controls), tool.schema, to_marks(self.end, controls), tool.field)
 
 
 def to_marks(marks: Iterable[str], controls: Mapping[str, int]) -> tuple[Mark, ...]:
-    """Replaces control tokens by their ids, and joins consecutive texts: one text is tokenized as one."""
+    """Replaces the names of control tokens by their ids, and joins consecutive texts, since one text is
+    tokenized as a whole."""
     made: list[Mark] = []
     for mark in marks:
         if mark in controls:
@@ -316,11 +319,12 @@ CALL_SIGNS: tuple[tuple[str, Family], ...] = (
     ('"parameters": ', llama),
     ("<start_of_turn>", llama),
 )
-"""Texts that tell the family from a template, the surest first."""
+"""Texts that show the family in the template's source; the most certain text is first."""
 
 
 def detect_calls(source: str, family: str | None = None) -> CallNotation:
-    """Returns the notation of the named family, or the one that the template shows, or Hermes'."""
+    """Returns the notation of the named family. Without a name it returns the notation that the template
+    shows, or Hermes' notation if the template shows none."""
     if family is not None:
         return CALL_FAMILIES[family](source)
     return next((family for sign, family in CALL_SIGNS if sign in source), hermes)(source)

@@ -1,8 +1,8 @@
-"""Reads a choice's text while it arrives: the text to show, and the calls. The result does not depend on how
-the text is cut.
+"""Reads a choice's text while it arrives, and separates visible text from calls. The result does not depend
+on how the text is cut.
 
-Text that only resembles a call is shown as text. A call that ends before its function is named is dropped,
-since its notation is no content.
+Text that only resembles a call is shown as text. A call that ends before the name of its function is dropped,
+since its marks are no content.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,8 @@ class ReasoningPart:
 OutputPart = VisiblePart | ReasoningPart | CallName | CallArguments
 
 Span = tuple[int, int | None]
-"""The first character of reasoning in the raw text, and the first after it; None while it has not ended."""
+"""A span of reasoning in the raw text: the index of its first character, and the index after its last
+character. The second is None while the reasoning has not ended."""
 
 
 def is_inside(spans: Sequence[Span], place: int) -> bool:
@@ -50,18 +51,19 @@ class OutputReader(Protocol):
 
     @property
     def is_complete(self) -> bool:
-        """Whether calls were begun and all are complete."""
+        """Whether the text has calls and all of them are complete."""
 
     def add(self, text: str) -> list[OutputPart]:
-        """Returns the parts that more text makes certain."""
+        """Adds a piece of text. Returns the parts that are now certain."""
 
     def end(self, required: bool = False) -> list[OutputPart]:
-        """Returns the parts that were held back when the text ends. `required`: the choice has only calls, so
-        none of the rest is text."""
+        """Ends the text. Returns the parts that were held back. `required`: the choice has only calls, so the
+        rest is not shown as text."""
 
 
 def find_partial_mark(text: str, mark: str) -> int:
-    """Returns the position from which the end of a text may begin a mark."""
+    """Returns the index from which the end of a text may be the beginning of a mark; the text's length if
+    there is none."""
     for at in range(max(0, len(text) - len(mark) + 1), len(text)):
         if text[at] == mark[0] and mark.startswith(text[at:]):
             return at
@@ -69,7 +71,7 @@ def find_partial_mark(text: str, mark: str) -> int:
 
 
 class VisibleText:
-    """The text beside calls. Whitespace around it belongs to the notation where a call is made."""
+    """The text outside calls. Whitespace next to a call belongs to the notation and is not shown."""
 
     __slots__ = ("_any", "_space", "called")
 
@@ -89,6 +91,7 @@ class VisibleText:
         self._space = ""
 
     def add(self, text: str) -> list[OutputPart]:
+        """Returns the part of the text that can be shown now. Holds back whitespace at the end."""
         text = self._space + text
         body = text.rstrip(SPACE)
         self._space = text[len(body) :]
@@ -100,6 +103,7 @@ class VisibleText:
         return [VisiblePart(body)]
 
     def end(self) -> list[OutputPart]:
+        """Returns the whitespace that was held back, unless a call was made."""
         space, self._space = self._space, ""
         return [VisiblePart(space)] if space and not self.called else []
 
@@ -123,7 +127,8 @@ class EitherReader:
     spans: tuple[Span, ...] = ()
 
     def __init__(self, heads: Sequence[str], calls: OutputReader) -> None:
-        """`heads`: how calls begin, and no text does. `calls` reads them."""
+        """`heads`: the texts with which calls begin. No other text begins with one of them. `calls`: the
+        reader of the calls."""
         self._heads = heads
         self._calls = calls
         self._reader: OutputReader | None = None
@@ -167,7 +172,7 @@ class ObjectReader:
         self._inside = False
         self._object: JsonCall | None = None
         self._raw = ""
-        """The group's text since its last call, in case it is text."""
+        """The group's text since its last call. It is shown as text if it turns out to be no call."""
 
     @property
     def is_complete(self) -> bool:
@@ -193,12 +198,14 @@ class ObjectReader:
         return True
 
     def _take_said(self) -> list[OutputPart]:
+        """Returns the parts that are certain, and clears them."""
         parts, self._said = self._said, []
         return parts
 
     # Each step takes from the buffer, and returns whether another step may follow.
 
     def _read_outside(self) -> bool:
+        """Reads the text before the next group."""
         at = self._buffer.find(self._open)
         found = at >= 0
         end = at if found else find_partial_mark(self._buffer, self._open)
@@ -210,6 +217,7 @@ class ObjectReader:
         return found
 
     def _read_inside(self) -> bool:
+        """Reads one step inside a group: a separator, the begin of a call, or the end of the group."""
         if self._object is not None:
             return self._read_object(self._object)
         rest = self._buffer.lstrip(SEPARATORS)
@@ -228,6 +236,7 @@ class ObjectReader:
         return True
 
     def _read_object(self, call: JsonCall) -> bool:
+        """Reads further into a call. Ends the group if the object is no call."""
         self._consume(call.take(self._buffer, 0))
         if call.parts:
             self._said += call.parts
@@ -241,11 +250,12 @@ class ObjectReader:
         return call.done or call.broken
 
     def _consume(self, count: int) -> None:
+        """Moves the first `count` characters of the buffer to the group's text."""
         self._raw += self._buffer[:count]
         self._buffer = self._buffer[count:]
 
     def _end_group(self) -> None:
-        """Ends a group; what was no call in it is text."""
+        """Ends a group. Shows the rest of the group that was no call as text."""
         raw, self._raw = self._raw, ""
         self._inside, self._object = False, None
         if raw.strip(SEPARATORS):
@@ -253,8 +263,8 @@ class ObjectReader:
 
 
 class FirstReader(ObjectReader):
-    """Reads calls as JSON objects where the text begins with one, perhaps after a mark; any other text is
-    text."""
+    """Reads calls as JSON objects if the text begins with a call, perhaps after a mark. Otherwise everything
+    is text."""
 
     _name_first = True
 
@@ -264,6 +274,7 @@ class FirstReader(ObjectReader):
         """Whether the kind of the text is known."""
 
     def _read_outside(self) -> bool:
+        """Decides whether the text begins with a call. After a decision for text, shows all text."""
         if self._began:
             self._said += self._shown.add(self._buffer)
             self._buffer = ""

@@ -17,7 +17,7 @@ LONGEST_HEADER = 400
 """Characters before the arguments; a longer header names no function."""
 
 CHANNEL_MARK = re.compile(r"<\|\w+\|>")
-"""A control token of a model with channels. Text never stands beside it."""
+"""A control token of a model with channels. Such a token is never part of a visible text."""
 
 
 class HeaderReader:
@@ -33,9 +33,9 @@ class HeaderReader:
         thought: tuple[str, str] | None = None,
         last: str = "",
     ) -> None:
-        """No mark begins with another. `name`: matches after the head; its first group is the function's
-        name. `tail`: may follow the arguments, and is text elsewhere. `thought`: the marks around reasoning.
-        `last`: the mark of `noise` after which everything is text."""
+        """No mark begins with another mark. `name`: a pattern that matches after the head; its first group is
+        the function's name. `tail`: a mark that may follow the arguments; elsewhere it is text. `thought`:
+        the marks around reasoning. `last`: the mark in `noise` after which everything is text."""
         self._head = head
         self._name = name
         self._thought = thought
@@ -53,10 +53,10 @@ class HeaderReader:
         """Whether the last mark was read."""
         self._thinks = False
         self._apart = False
-        """Whether the next reasoning needs a separation from the one before."""
+        """Whether the next reasoning must be separated from the reasoning before it."""
         self._value: JsonValue | None = None
         self._fed = 0
-        """Characters that were added."""
+        """Number of characters that were added so far."""
         self.spans: list[Span] = []
 
     @property
@@ -82,19 +82,22 @@ class HeaderReader:
         return self._take_said()
 
     def _is_notation(self, required: bool) -> bool:
-        """Whether the rest of the buffer is no text. Channels hold text even where calls are required."""
+        """Whether the rest of the buffer is marks and no text. A channel contains text even where calls are
+        required."""
         if self._thought is not None and CHANNEL_MARK.match(self._buffer):
             return True
         within = self._value is not None or self._inside or self._after
         return within or (required and self._thought is None)
 
     def _take_said(self) -> list[OutputPart]:
+        """Returns the parts that are certain, and clears them."""
         parts, self._said = self._said, []
         return parts
 
     # Each step takes from the buffer, and returns whether another step may follow.
 
     def _advance(self) -> bool:
+        """Reads the next step: arguments, reasoning, a header, or text."""
         if self._value is not None:
             return self._read_value(self._value)
         if self._thinks and self._thought is not None:
@@ -105,6 +108,7 @@ class HeaderReader:
         return self._read_header() if self._inside else self._read_outside()
 
     def _read_outside(self) -> bool:
+        """Shows the text before the next mark, and handles that mark."""
         if self._after and not self._skip_tail():
             return False
         found = [(at, mark) for mark in self._marks if (at := self._buffer.find(mark)) >= 0]
@@ -125,6 +129,7 @@ class HeaderReader:
         return True
 
     def _read_reasoning(self, end: str) -> bool:
+        """Reads reasoning up to the mark `end`."""
         at = self._buffer.find(end)
         count = find_partial_mark(self._buffer, end) if at < 0 else at
         self._add_reasoning(self._buffer[:count])
@@ -135,13 +140,13 @@ class HeaderReader:
         return at >= 0
 
     def _add_reasoning(self, text: str) -> None:
-        """Joins the reasoning of several messages, a line for each."""
+        """Adds reasoning. The reasoning of each message begins on a new line."""
         if text:
             self._said.append(ReasoningPart("\n" + text if self._apart else text))
             self._apart = False
 
     def _skip_tail(self) -> bool:
-        """Removes the rest of a call. Returns whether it is complete."""
+        """Removes the rest of a call's marks. Returns whether the call is complete."""
         rest = self._buffer.lstrip(SPACE)
         if self._tail and rest != self._tail and self._tail.startswith(rest):
             return False
@@ -151,10 +156,12 @@ class HeaderReader:
         return True
 
     def _show(self, count: int) -> None:
+        """Shows the first `count` characters of the buffer as text."""
         self._said += self._shown.add(self._buffer[:count])
         self._buffer = self._buffer[count:]
 
     def _read_header(self) -> bool:
+        """Reads a header, and adds the call that it names. Shows a header without a name as text."""
         at = self._buffer.find("{", len(self._head))
         if at < 0:
             again = self._buffer.find(self._head, len(self._head))
@@ -171,12 +178,13 @@ class HeaderReader:
         return True
 
     def _reject_header(self, end: int) -> bool:
-        """Shows a false header as text."""
+        """Shows a header that names no function as text, up to `end`."""
         self._inside = False
         self._show(end)
         return True
 
     def _read_value(self, value: JsonValue) -> bool:
+        """Reads further arguments of a call."""
         at = value.take(self._buffer, 0)
         self._said += [CallArguments(self._buffer[:at])] if at else []
         self._buffer = self._buffer[at:]

@@ -1,6 +1,6 @@
-"""Reads a call in the form of a JSON object while it arrives. It returns the function's name once it is
-complete, and the arguments' text as it arrives. The order of members and the whitespace between them do not
-matter."""
+"""Reads a call in the form of a JSON object while it arrives. It returns the function's name as soon as the
+name is complete, and the arguments' text as it arrives. The order of the object's members and the whitespace
+between them do not matter."""
 
 import json
 from dataclasses import dataclass
@@ -38,7 +38,8 @@ class JsonValue:
         """The text that was taken so far."""
 
     def take(self, text: str, at: int) -> int:
-        """Takes the value's text from `at` on; returns its end."""
+        """Takes characters of the value, beginning at index `at` of the text. Returns the index after the
+        last one taken."""
         begin = at
         while at < len(text) and not self.done:
             if self._scalar and text[at] in ",}]" + SPACE:
@@ -50,6 +51,7 @@ class JsonValue:
         return at
 
     def _step(self, char: str) -> None:
+        """Takes one character, and notes whether it ends the value."""
         if self._quoted:
             if self._escaped:
                 self._escaped = False
@@ -93,7 +95,7 @@ class JsonCall:
         self._kept = ""
         """Arguments that came before the name."""
         self._sent = 0
-        """Characters of the value that were given out."""
+        """Number of characters of the value that were already passed on."""
         self.parts: list[CallName | CallArguments] = []
         """Parts that became known; the reader empties it."""
         self.done = False
@@ -102,11 +104,12 @@ class JsonCall:
 
     @property
     def is_call(self) -> bool:
-        """Whether it certainly names a call: its name or the name's key is known."""
+        """Whether the object certainly is a call: its name or the key of its name is known."""
         return self.named or self._key == NAME
 
     def take(self, text: str, at: int) -> int:
-        """Takes the object's text from `at` on; returns its end."""
+        """Takes characters of the object, beginning at index `at` of the text. Returns the index after the
+        last one taken."""
         while at < len(text) and not (self.done or self.broken):
             if self._value is not None:
                 at = self._take_value(self._value, text, at)
@@ -138,6 +141,7 @@ class JsonCall:
         return True
 
     def _take_value(self, value: JsonValue, text: str, at: int) -> int:
+        """Takes characters of the current key or value. Passes arguments on as they arrive."""
         at = value.take(text, at)
         is_arguments = self._at is _At.VALUE and self._key in ARGUMENTS
         if is_arguments and value.text[:1] != '"':
@@ -167,6 +171,7 @@ class JsonCall:
             self._say(str(_parse_json(text)))  # the arguments are a JSON text inside a string
 
     def _say(self, text: str) -> None:
+        """Passes on a piece of the arguments, or keeps it until the name is known."""
         if not self.named:
             self._kept += text
         elif text:
@@ -174,6 +179,7 @@ class JsonCall:
 
 
 def _parse_json(text: str) -> object:
+    """Returns the value of a JSON text; None if the text is no JSON."""
     try:
         return json.loads(text)
     except ValueError:

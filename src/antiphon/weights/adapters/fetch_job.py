@@ -51,8 +51,8 @@ def fetch_job(payload: Mapping[str, object]) -> dict[str, object]:
 
 
 def choose_files(repository: str, names: Sequence[str], file: str) -> tuple[str, ...]:
-    """Returns the files of the adapter in a repository. Raises InvalidValue where there is none, or more than
-    one."""
+    """Returns the names of the adapter's files in a repository. Raises InvalidValue if there is no adapter,
+    or more than one."""
     found = [name for name in names if name.lower().endswith(ENDING) and _is_file(repository, name)]
     shown = ", ".join(found[:MOST_SHOWN])
     if file:
@@ -76,10 +76,12 @@ def choose_files(repository: str, names: Sequence[str], file: str) -> tuple[str,
 
 
 def _to_refusal(message: str) -> InvalidValue:
+    """Makes the error for a wrong `model_name`."""
     return InvalidValue(message, param="model_name")
 
 
 def _is_file(repository: str, name: str) -> bool:
+    """Whether the name is a valid name of a GGUF file in the repository."""
     try:
         parse(f"{PREFIX}{repository}:{name}")
     except SettingsError:
@@ -88,8 +90,8 @@ def _is_file(repository: str, name: str) -> bool:
 
 
 def _pull_files(hub: Hub, wanted: Sequence[Reference], into: Path) -> dict[str, object]:
-    """Fetches every file at the commit of the first, to the directory where the registry's job looks for
-    them."""
+    """Fetches every file at the commit of the first file, into the directory in which the registry's job
+    looks for them."""
     first = wanted[0]
     fetched = hub.pull(first, _ignore_progress)
     name = first.repository.partition("/")[2]
@@ -108,7 +110,8 @@ def _pull_files(hub: Hub, wanted: Sequence[Reference], into: Path) -> dict[str, 
 
 
 def _read_base(config: Path) -> str | None:
-    """Returns the configuration's name of the base model. The converter checks the rest."""
+    """Returns the base model's name in the configuration; None if there is none. The converter checks the
+    rest of the configuration."""
     if config.stat().st_size > LARGEST_CONFIG:
         return None
     try:

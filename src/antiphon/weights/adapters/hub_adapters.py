@@ -57,7 +57,7 @@ class HubAdapters:
     """Seconds before each further try after a fruitless one."""
 
     def require_allowed(self, wanted: DeploymentRequest) -> None:
-        """Raises PermissionDenied for an adapter that the operator does not allow, InvalidValue for a
+        """Raises PermissionDenied for an adapter that the operator does not allow, and InvalidValue for a
         malformed name."""
         repository = self._reference(wanted).repository
         if not self.repositories:
@@ -77,8 +77,8 @@ class HubAdapters:
 
     @asynccontextmanager
     async def fetch(self, wanted: DeploymentRequest) -> AsyncIterator[FetchedAdapter]:
-        """Fetches the adapter; its files exist while the context lasts. Raises a RequestError that names the
-        field at fault, HubUnavailable, and EngineError when the registry cannot be written."""
+        """Fetches the adapter. Its files exist until the block ends. Raises a RequestError that names the
+        wrong field, HubUnavailable, and EngineError if the registry cannot be written."""
         self.require_allowed(wanted)
         reference = self._reference(wanted)
         staging = staging_directory(self.registry)
@@ -103,10 +103,11 @@ class HubAdapters:
             shutil.rmtree(staging, ignore_errors=True)
 
     def _limits(self) -> Limits:
+        """Returns the limits of the job that fetches an adapter."""
         return Limits(SECONDS + self.most * SECONDS_PER_BYTE, PATIENCE, OWN_MEMORY, writes=self.most)
 
     def _reference(self, wanted: DeploymentRequest) -> Reference:
-        """Parses the names. Raises InvalidValue."""
+        """Returns the reference of the requested adapter. Raises InvalidValue for malformed names."""
         name = wanted.model_name if ":" in wanted.model_name else f"{wanted.model_name}:{ANY_FILE}"
         if "@" in name or not _is_reference(name):
             raise InvalidValue(
@@ -120,6 +121,7 @@ class HubAdapters:
 
 
 def _is_reference(text: str) -> bool:
+    """Whether the text is a valid reference on the hub."""
     try:
         parse(PREFIX + text)
     except SettingsError:
@@ -128,10 +130,12 @@ def _is_reference(text: str) -> bool:
 
 
 def _network_variables() -> dict[str, str]:
+    """Returns the environment variables for the job, without any credential."""
     return {name: value for name, value in os.environ.items() if name in NETWORK_VARIABLES} | NOBODY
 
 
 def _read_delivery(staging: Path, found: object) -> FetchedAdapter:
+    """Converts the job's result. Raises TypeError for a result of another form."""
     if not isinstance(found, dict) or not COMMIT.fullmatch(str(found["commit"])):
         raise TypeError("the job answered with no commit")
     return FetchedAdapter(found["path"], staging / "arrived", found["commit"], found["base"])

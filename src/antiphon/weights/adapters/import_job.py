@@ -89,7 +89,8 @@ def keep_job(payload: Mapping[str, object]) -> dict[str, object]:
 
 
 def read_adapter(path: Path, base: Header, named: str | None = None) -> AdapterFile:
-    """Checks a GGUF adapter against its model. Raises ModelFileError, which calls the file `named`."""
+    """Checks a GGUF adapter against its model and returns its facts. Raises ModelFileError. `named`: the
+    file's name in the error."""
     name = named or path.name
     header = read_gguf(path)
     metadata = header.metadata
@@ -164,12 +165,13 @@ def _check_matrices(path: Path, name: str) -> None:
 
 
 def _require_file(source: Path) -> None:
-    """Refuses pipes and devices, which may never end."""
+    """Raises ModelFileError for pipes and devices, whose content may never end."""
     if source.exists() and not source.is_file():
         raise ModelFileError(f"{source} is no regular file; name a GGUF file, or a directory of PEFT")
 
 
 def _copy_file(source: Path, target: Path) -> None:
+    """Copies a file. Raises ModelFileError if the source cannot be read."""
     try:
         reading = source.open("rb")
     except OSError as problem:
@@ -186,10 +188,10 @@ BLOCK = 1 << 20
 
 
 def copy_allowed(given: str, directories: Sequence[Path], into: Path, most: int) -> Path:
-    """Copies the file or directory that a caller named to a directory of ours, under its own name.
+    """Copies the file or directory that a caller named into the directory `into`, under the same name.
 
-    `given`: absolute, or relative to one of the directories. `most`: bytes of each file. Raises
-    ModelFileError, and OSError when `into` cannot be written.
+    `given`: the caller's path, absolute or relative to one of the directories. `most`: the most bytes of each
+    file. Raises ModelFileError, and OSError if `into` cannot be written.
     """
     root, steps = _locate(given, directories)
     target = into / (steps[-1] if steps else root.name or "adapter")
@@ -208,8 +210,8 @@ def copy_allowed(given: str, directories: Sequence[Path], into: Path, most: int)
 
 
 def _locate(given: str, directories: Sequence[Path], named: str | None = None) -> tuple[Path, list[str]]:
-    """Returns the directory that holds the path, resolved, and the steps from there. Raises ModelFileError,
-    which calls it `named`."""
+    """Returns the allowed directory that contains the path, and the path's steps from there. Links are
+    resolved. Raises ModelFileError, with the path under the name `named`."""
     roots = [root for directory in directories if (root := _resolve_path(directory)) is not None]
     places = [Path(given)] if given.startswith("/") else [root / given for root in roots]
     if "\0" in given:
@@ -226,8 +228,8 @@ def _locate(given: str, directories: Sequence[Path], named: str | None = None) -
 
 
 def _resolve_path(place: Path) -> Path | None:
-    """Resolves a path; None where this process may not. Such a path is in none of the directories, like a
-    missing one."""
+    """Returns the path with its links resolved; None if this process may not look. A path that cannot be
+    resolved counts as missing."""
     try:
         return Path(os.path.realpath(place))
     except (OSError, ValueError):
@@ -245,6 +247,7 @@ def _enter_directory(root: Path, steps: Sequence[str], given: str) -> Iterator[i
 
 
 def _open_directory(root: Path, steps: Sequence[str], given: str) -> int:
+    """Opens the directory at the end of the steps without following a link. Raises ModelFileError."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     try:
         here = os.open(root, flags)
@@ -260,8 +263,8 @@ def _open_directory(root: Path, steps: Sequence[str], given: str) -> int:
 
 
 def _file_kind(name: str, directory: int, given: str) -> int:
-    """Returns whether it is a regular file or a directory. Raises ModelFileError for anything else, without
-    opening it: opening a device may act, and a pipe has no end."""
+    """Returns whether the name is a regular file or a directory. Raises ModelFileError for anything else. It
+    does not open the file: a device may act when it is opened, and a pipe has no end."""
     try:
         kind = stat.S_IFMT(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode)
     except OSError as problem:
@@ -274,7 +277,8 @@ def _file_kind(name: str, directory: int, given: str) -> int:
 
 
 def _copy_checked(name: str, directory: int, target: Path, most: int, given: str) -> None:
-    """Raises ModelFileError for faults of the source, OSError for faults of the target."""
+    """Copies one regular file of at most `most` bytes. Raises ModelFileError for faults of the source,
+    OSError for faults of the target."""
     if _file_kind(name, directory, given) != stat.S_IFREG:
         raise ModelFileError(f"{sanitize(given)} is a directory where a file must be")
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -291,12 +295,13 @@ def _copy_checked(name: str, directory: int, target: Path, most: int, given: str
         left = most
         while block := _read_block(reading, given):
             left -= len(block)
-            if left < 0:  # it grew meanwhile
+            if left < 0:  # the file grew while it was copied
                 raise _size_error(given, most)
             writing.write(block)
 
 
 def _read_block(reading: BinaryIO, given: str) -> bytes:
+    """Reads the next bytes. Raises ModelFileError."""
     try:
         return reading.read(BLOCK)
     except OSError as problem:

@@ -1,8 +1,8 @@
-"""Keeps the adapters that callers name, while requests run. Copying, converting, checking and hashing happen
-in a process that can be killed; only an adapter that passes gets into the registry.
+"""Keeps the adapters that callers name, while requests run. A sandboxed process copies, converts, checks and
+hashes the files. Only an adapter that passes gets into the registry.
 
-The registry is a directory of GGUF files, each named by the SHA-256 of its content. Nothing is ever removed
-here, since other servers may share it.
+The registry is a directory of GGUF files, each named by the SHA-256 of its content. This module removes no
+file from it, since other servers may share the registry.
 """
 
 import os
@@ -64,12 +64,12 @@ class AdapterStore:
     most: int
     """Largest size of one file, in bytes."""
     shared: bool = False
-    """Whether users other than this process's read the registry."""
+    """Whether processes of other users read the registry."""
 
     async def keep(self, path: str, among: Path | None = None, *, base: str) -> Adapter:
-        """Checks the adapter at a caller's path for the model at `base`, and keeps it. `among`: its one
-        directory, instead of the operator's. Raises InvalidValue, PermissionDenied where there is no
-        directory, and EngineError when the registry cannot be written."""
+        """Checks the adapter at a caller's path for the model at `base`, and keeps it. `among`: the only
+        allowed directory, instead of the operator's. Raises InvalidValue, PermissionDenied if no directory is
+        allowed, and EngineError if the registry cannot be written."""
         directories = self.directories if among is None else (among,)
         if not directories:
             raise PermissionDenied(REMEDY)
@@ -91,10 +91,12 @@ class AdapterStore:
             shutil.rmtree(staging, ignore_errors=True)
 
     def _limits(self, base: str) -> Limits:
+        """Returns the limits of the job that imports an adapter."""
         room = OWN_MEMORY + COPIES * self.most + _count_mapped_bytes(base)
         return Limits(SECONDS, 2 * SECONDS, room, writes=GROWTH * self.most + OWN_MEMORY)
 
     def _store(self, staging: Path, found: object) -> Adapter:
+        """Moves the checked file from the job's directory into the registry. Raises EngineError."""
         if not isinstance(found, dict):
             raise TypeError("the job answered with no object")
         name = f"{found['digest']}.gguf"
@@ -119,7 +121,7 @@ def staging_directory(registry: Path) -> Path:
 
 
 def storage_error(problem: OSError) -> EngineError:
-    """Makes the error for a registry that cannot be written; the operator can mend it."""
+    """Makes the error for a registry that cannot be written. The operator can repair that."""
     return EngineError(
         "the adapter cannot be kept: the registry (ANTIPHON_LORA_REGISTRY) cannot be written: "
         f"{problem.strerror or problem}"
@@ -133,7 +135,8 @@ def share(path: Path) -> None:
 
 
 def _count_mapped_bytes(base: str) -> int:
-    """Returns the bytes of the model's file, or of all its parts, which the job maps to read the header."""
+    """Returns the bytes of the model's file and of all other GGUF files beside it. The job maps the model's
+    files into memory to read the header."""
     path = Path(base)
     try:
         return sum(part.stat().st_size for part in path.parent.glob("*.gguf")) if path.is_file() else 0

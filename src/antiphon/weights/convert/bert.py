@@ -133,6 +133,7 @@ def read_shape(
         raise ModelFileError(f"{source} holds no {missing[0]}, which an encoder of BERT's kind has")
 
     def sizes(name: str) -> tuple[int, ...]:
+        """Returns the shape of a matrix. Raises ModelFileError if the tensor is no matrix."""
         if tensors[name].ndim != 2:
             raise ModelFileError(f"{source} holds {name}, which is no matrix")
         return tensors[name].shape
@@ -164,6 +165,7 @@ def read_vocabulary(source: Path) -> WordPieceVocabulary:
 
 
 def _read_tokenizer_json(tokenizer: dict[str, Any], source: Path) -> WordPieceVocabulary:
+    """Reads the vocabulary from tokenizer.json. Raises ModelFileError if it is not BERT's WordPiece."""
     model, normalizer = _object(tokenizer.get("model")), _object(tokenizer.get("normalizer"))
     if model.get("type") != "WordPiece" or normalizer.get("type") != "BertNormalizer":
         raise ModelFileError(
@@ -181,6 +183,7 @@ def _read_tokenizer_json(tokenizer: dict[str, Any], source: Path) -> WordPieceVo
 
 
 def _object(value: object) -> dict[str, Any]:
+    """Returns the value if it is a JSON object, otherwise an empty one."""
     return value if isinstance(value, dict) else {}
 
 
@@ -251,6 +254,7 @@ def _write(
     pooling: str,
     tensors: Mapping[str, Tensor],
 ) -> None:
+    """Writes the GGUF file."""
     writer = gguf.GGUFWriter(target, "bert")
     writer.add_type(gguf.GGUFType.MODEL)
     writer.add_file_type(gguf.LlamaFileType["ALL_F32" if kind == "F32" else f"MOSTLY_{kind}"])
@@ -281,6 +285,8 @@ def _choose_type(name: str, values: Tensor, kind: str) -> str:
 
 
 def _write_vocabulary(writer: Any, wording: WordPieceVocabulary) -> None:  # noqa: ANN401 - gguf has no types
+    """Writes the vocabulary and the ids of the special tokens. Raises ModelFileError for repeated or missing
+    pieces."""
     writer.add_tokenizer_model("bert")
     spelt = [to_gguf_piece(piece) for piece in wording.pieces]
     if len(set(spelt)) != len(spelt):

@@ -59,6 +59,7 @@ def require_file(path: Path) -> None:
 
 
 def _read_value(path: Path) -> object:
+    """Reads the JSON value in a file. Raises ModelFileError."""
     try:
         value: object = json.loads(read_text(path))
     except RecursionError:
@@ -97,6 +98,7 @@ def read_tensors(path: Path, unused: re.Pattern[str] | None = None) -> Iterator[
 
 
 def _values(form: str, data: bytes) -> Tensor | None:
+    """Returns the numbers as float32; None for an unknown format."""
     if form == "BF16":
         return (np.frombuffer(data, dtype="<u2").astype(np.uint32) << 16).view(np.float32)
     return np.frombuffer(data, dtype=FORMATS[form]).astype(np.float32) if form in FORMATS else None
@@ -127,6 +129,7 @@ def check_matrices(path: Path, name: str) -> None:
 
 
 def _is_finite(path: Path, extent: TensorExtent) -> bool:
+    """Whether all numbers of a tensor in a file are finite."""
     with path.open("rb") as file:
         file.seek(extent.offset)
         left = extent.size

@@ -74,8 +74,8 @@ class HubCache:
         self.root = root
 
     def find(self, reference: Reference) -> CachedFile | None:
-        """Returns the file that the reference meant when it was last fetched. Raises ModelFetchError where
-        the cache cannot be read."""
+        """Returns the file that the reference named when it was last fetched; None if it was never fetched.
+        Raises ModelFetchError if the cache cannot be read."""
         with self._readable():
             record = self._record(reference)
             match = RECORD.fullmatch(record.read_text("ascii", "replace")) if record.is_file() else None
@@ -90,12 +90,12 @@ class HubCache:
         return self._path(*reference.repository.split("/"), FILES, digest, name)
 
     def partial(self, reference: Reference, digest: str) -> Path:
-        """Returns the path of the file until it is complete and checked."""
+        """Returns the path at which the file is written until it is complete and checked."""
         place = self.place(reference, digest)
         return self._path(*place.parent.relative_to(self.root).parts, place.name + PARTIAL)
 
     def keep(self, reference: Reference, commit: str, digest: str) -> CachedFile:
-        """Makes the reference and the commit name the file, which is in its place."""
+        """Makes the reference and the commit name the file, which must be at its `place` already."""
         for revision in {reference.revision, commit}:
             record = self._record(Reference(reference.repository, reference.file, revision))
             record.parent.mkdir(parents=True, exist_ok=True)
@@ -121,8 +121,8 @@ class HubCache:
             os.close(descriptor)
 
     def entries(self) -> list[CachedFile]:
-        """Lists complete files by reference. A commit is listed only where no branch or tag names the same
-        file."""
+        """Lists complete files by reference. A file is listed by its commit only if no branch or tag names
+        it."""
         found = [entry for reference in self._references() if (entry := self.find(reference))]
         named = {
             (entry.reference.repository, entry.reference.file, entry.commit)
@@ -137,7 +137,7 @@ class HubCache:
         ]
 
     def leftovers(self) -> list[Leftover]:
-        """Lists files that take room without a reference."""
+        """Lists files that no reference names."""
         named = {entry.path for reference in self._references() if (entry := self.find(reference))}
         with self._readable():
             found = [
@@ -160,15 +160,18 @@ class HubCache:
             self._drop(entry.path)
 
     def clear(self, repository: str) -> int:
-        """Removes the repository's files without a reference that nobody is fetching; returns the bytes."""
+        """Removes the repository's files that no reference names and no process is fetching. Returns the
+        number of removed bytes."""
         gone = [leftover for leftover in self.leftovers() if leftover.repository == repository]
         return sum(leftover.size for leftover in gone if self._drop_idle(leftover.path))
 
     def _record(self, reference: Reference) -> Path:
+        """Returns the path of the small file that says which file a reference names."""
         revision = quote(reference.revision, safe="")
         return self._path(*reference.repository.split("/"), REFS, revision, *reference.file.split("/"))
 
     def _references(self) -> Iterator[Reference]:
+        """Yields all references in the cache."""
         for folder in sorted(self.root.glob(f"*/*/{REFS}/*")):
             owner, name, _, revision = folder.relative_to(self.root).parts
             records = (path for path in folder.rglob("*") if path.suffix.lower() == ENDING and path.is_file())
@@ -177,6 +180,7 @@ class HubCache:
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
+        """Turns the system's errors inside the block into a ModelFetchError."""
         try:
             yield
         except OSError as problem:
@@ -186,7 +190,7 @@ class HubCache:
             ) from None
 
     def _path(self, *parts: str) -> Path:
-        """Returns a path below the root. Raises ModelFetchError when a link would lead away from it."""
+        """Returns a path below the root. Raises ModelFetchError if a part of the path is a link."""
         path = self.root
         for part in parts:
             path /= part
@@ -198,13 +202,14 @@ class HubCache:
         return path
 
     def _drop(self, path: Path) -> None:
+        """Removes a file, and its folder if the folder contains no other file."""
         path.unlink(missing_ok=True)
         if not any(other.name != LOCK for other in path.parent.iterdir()):
             (path.parent / LOCK).unlink(missing_ok=True)
             self._prune(path.parent)
 
     def _drop_idle(self, path: Path) -> bool:
-        """Removes the file unless a process is fetching it."""
+        """Removes the file unless a process is fetching it. Returns whether the file was removed."""
         descriptor = os.open(path.parent / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

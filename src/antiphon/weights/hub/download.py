@@ -102,7 +102,7 @@ class Hub:
         pauses: Sequence[float] = PAUSES,
         caller: HubCaller | None = None,
     ) -> None:
-        """`caller`: the caller for whom it fetches, where that is not the operator."""
+        """`caller`: the caller of the server for whom the files are fetched; None means the operator."""
         self._cache = cache
         self._caller = caller
         self._configured_endpoint = endpoint
@@ -110,11 +110,12 @@ class Hub:
         self._pauses = pauses
 
     def local(self, reference: Reference, tell: Tell) -> CachedFile:
-        """Returns the file as it was last fetched, without asking the hub; fetches it if it never was."""
+        """Returns the file as it was last fetched, without asking the hub. Fetches the file if it was never
+        fetched."""
         return self._cache.find(reference) or self.pull(reference, tell)
 
     def pull(self, reference: Reference, tell: Tell) -> CachedFile:
-        """Fetches the file as the hub has it now. Raises ModelFetchError with the remedy."""
+        """Fetches the file in the hub's current version. Raises ModelFetchError with the remedy."""
         if self._offline:
             raise ModelFetchError(
                 f"{reference} was not fetched before, and offline mode is on: fetch it with `antiphon models "
@@ -155,7 +156,8 @@ class Hub:
 
     @contextmanager
     def _translate_errors(self, reference: Reference) -> Iterator[None]:
-        """Sets the library up, and translates its errors and the system's into one sentence."""
+        """Prepares the library for the block, and turns the errors of the library and the system into a
+        ModelFetchError."""
         os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # read when the library is imported
         import httpx2
         from huggingface_hub import close_session
@@ -176,7 +178,7 @@ class Hub:
             close_session()
 
     def _headers(self) -> dict[str, str]:
-        """Returns the user agent, and the token where there is one."""
+        """Returns the request headers: the user agent, and the token if there is one."""
         from huggingface_hub.utils import build_hf_headers
 
         return build_hf_headers(
@@ -184,6 +186,7 @@ class Hub:
         )
 
     def _refuse_plaintext_token(self, has_token: bool) -> None:
+        """Raises ModelFetchError if the token would be sent without encryption to another machine."""
         parts = urlsplit(self._endpoint)
         if has_token and parts.scheme == "http" and not is_loopback(parts.hostname or ""):
             raise ModelFetchError(
@@ -192,6 +195,7 @@ class Hub:
             )
 
     def _ask_hub(self, reference: Reference) -> RemoteFile:
+        """Asks the hub for the file's commit, checksum and size. Raises ModelFetchError."""
         from huggingface_hub import get_hf_file_metadata, hf_hub_url
         from huggingface_hub.errors import RemoteEntryNotFoundError
 
@@ -213,7 +217,7 @@ class Hub:
         return RemoteFile(commit, digest, size)
 
     def _require_allowed_size(self, reference: Reference, remote: RemoteFile) -> None:
-        """Refuses a file that is larger than a caller may have."""
+        """Raises ModelFetchError for a file that is larger than the caller may fetch."""
         if self._caller is not None and remote.size > self._caller.most:
             raise ModelFetchError(
                 f"{reference} has {remote.size:,} bytes, and {self._caller.most:,} are taken at most; the "
@@ -235,7 +239,8 @@ class Hub:
         return f"{there}; it has {', '.join(names[:MOST_NAMES])}{more}"
 
     def _fetch_rest(self, partial: Path, reference: Reference, remote: RemoteFile, tell: Tell) -> None:
-        """Fetches the missing part, and tries again after a cut as long as tries bring something."""
+        """Fetches the missing part of a file. After a failure it tries again; it gives up after several tries
+        that bring no byte."""
         import httpx2
         from huggingface_hub.errors import HfHubHTTPError
 
@@ -276,8 +281,8 @@ class Hub:
 
     @contextmanager
     def _open_rest(self, reference: Reference, remote: RemoteFile, at: int) -> Iterator["httpx2.Response"]:
-        """Opens the body from byte `at` on. It asks the hub each time, since redirect addresses expire; the
-        client keeps the token from other hosts."""
+        """Opens the file's content from byte `at` on. It asks the hub each time, since redirect addresses
+        expire. The client sends the token to no other host."""
         from huggingface_hub import constants, get_session, hf_hub_url
         from huggingface_hub.utils import hf_raise_for_status
 
@@ -293,6 +298,7 @@ class Hub:
             yield response
 
     def _require_room(self, reference: Reference, needed: int) -> None:
+        """Raises ModelFetchError if the disk has no room for the file."""
         free, root = self._cache.free(), self._cache.root
         if needed > free and self._caller is not None:
             raise ModelFetchError(f"the server has no room for {reference}", param=DISK)
@@ -326,6 +332,7 @@ def _move(partial: Path, place: Path) -> None:
 
 
 def _file_size(path: Path) -> int:
+    """Returns the file's size in bytes; 0 if the file is missing."""
     return path.stat().st_size if path.exists() else 0
 
 

@@ -47,8 +47,8 @@ class Attempt:
 
 
 def find_blame(problem: Exception, has_token: bool) -> str | None:
-    """Returns the part to mend: `revision` or `token` of the request, the `disk`, or the `hub` that is away;
-    None for the name."""
+    """Returns what must be changed: `revision` or `token` of the request, the `disk`, or the `hub` if it is
+    not available. Returns None for the model's name."""
     if isinstance(problem, hub.RevisionNotFoundError):
         return "revision"
     if isinstance(problem, TransportError) and not isinstance(problem, UnsupportedProtocol):
@@ -62,7 +62,7 @@ def find_blame(problem: Exception, has_token: bool) -> str | None:
 
 
 def explain(problem: Exception, attempt: Attempt) -> str:
-    """Returns the sentence."""
+    """Returns the sentence that explains the problem and its remedy."""
     reference, endpoint = attempt.reference, attempt.endpoint
     match problem:
         case hub.GatedRepoError():

@@ -1,4 +1,4 @@
-"""`hf:OWNER/REPO[@REVISION]:FILE.gguf`: the name of a model file on the hub. It asks nobody.
+"""`hf:OWNER/REPO[@REVISION]:FILE.gguf`: the name of a model file on the hub. This module sends no request.
 
 A parsed reference is safe as a path below a directory and as a path of an address.
 """
@@ -55,12 +55,12 @@ class Reference:
 
 
 def is_reference(text: str) -> bool:
-    """Whether the text is meant as a reference, well formed or not."""
+    """Whether the text begins like a reference, whether it is valid or not."""
     return text.startswith(PREFIX)
 
 
 def parse(text: str) -> Reference:
-    """Parses a reference. Raises SettingsError with what is wrong."""
+    """Parses a reference. Raises SettingsError with the fault."""
     place, colon, file = text.removeprefix(PREFIX).partition(":")
     repository, at, revision = place.partition("@")
     if (
@@ -80,6 +80,7 @@ def parse(text: str) -> Reference:
 
 
 def _check_file(text: str, file: str) -> None:
+    """Raises SettingsError for a file name that cannot be fetched as a model."""
     if not _is_inside(file) or "\\" in file or not file.isprintable():
         raise SettingsError(
             f"{text!r}: {file!r} is no file inside a repository; give its name as the hub shows it"
@@ -99,5 +100,5 @@ def _check_file(text: str, file: str) -> None:
 
 
 def _is_inside(path: str) -> bool:
-    """Whether a relative path stays below its start, in its only spelling."""
+    """Whether a relative path stays below its start and has no empty or dotted parts."""
     return all(part not in ("", ".", "..") and len(part) <= LONGEST_PART for part in path.split("/"))
