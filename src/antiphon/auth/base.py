@@ -1,4 +1,4 @@
-"""The interface of authentication: a verifier turns a credential into an actor."""
+"""The seam of authentication: a verifier turns a credential into an actor."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -13,7 +13,7 @@ REFUSAL = "Incorrect API key provided, or none: send a valid key in the header A
 
 
 class RequestedScope(Value, frozen=True):
-    """The project and the user that a request wants to act for. The credential must allow them."""
+    """The project and user that a request asks to act for. The credential must allow them."""
 
     project: str | None = None
     user: str | None = None
@@ -23,14 +23,13 @@ NO_SCOPE = RequestedScope()
 
 
 class TokenVerifier(Protocol):
-    """Verifies one kind of credential. Verifiers are asked in order, and the first one that knows the token
-    decides."""
+    """One kind of credential. Verifiers are asked in order; the first that knows the token decides."""
 
     async def verify(self, token: str, scope: RequestedScope) -> Actor | None:
-        """Returns the bearer of the token, or None if the token is of another kind.
+        """Returns the bearer of the token, or None when the token is not of this kind.
 
-        Raises AuthenticationFailed if the token is revoked, expired or forged, and PermissionDenied if it
-        cannot act for the requested scope.
+        Raises AuthenticationFailed when it is of this kind and bad (revoked, expired, forged),
+        PermissionDenied when it may not act for the requested scope.
         """
 
 
@@ -45,8 +44,7 @@ class DirectoryIndex:
     """Roles by project and user."""
 
     @staticmethod
-    def of(directory: Directory) -> "DirectoryIndex":
-        """Builds the index of a directory."""
+    def from_directory(directory: Directory) -> "DirectoryIndex":
         return DirectoryIndex(
             {kept.digest: kept for kept in directory.keys},
             {project.id: project for project in directory.projects},
@@ -55,7 +53,7 @@ class DirectoryIndex:
         )
 
     def list_projects(self, user: str) -> list[str]:
-        """Lists the user's projects that are not archived."""
+        """Projects of a user that are not archived."""
         return [project for project, member in self.roles if member == user and self.is_open(project)]
 
     def is_open(self, project: str | None) -> bool:

@@ -1,8 +1,8 @@
 """Verifies tokens of an OpenID Connect issuer.
 
-A token is accepted if the issuer signed it for this server with one of its keys, if it has not expired, and
-if its user is in the store and not disabled. The store decides which projects the token can use. In projects
-with group rules, the groups in tokens decide who is a member.
+A token is accepted when the issuer signed it for this server with one of its keys, it has not expired, and
+its user is in the store and not disabled. The store decides which projects the token may use. For projects
+with group rules, the members follow the groups of tokens.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ JSON_OBJECT = "eyJ"
 """The beginning of every JWT."""
 PARTS = 3
 MOST_PROVED = 4096
-"""The largest number of tokens that are cached as valid. The check of a signature takes 0.1 ms."""
+"""Most tokens that are cached as valid. To check a signature takes 0.1 ms."""
 BAD = (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError)
 """Errors that a malformed token causes."""
 
@@ -68,7 +68,7 @@ class TokenIdentity:
 
 @dataclass(frozen=True, slots=True)
 class ClaimReader:
-    """Reads claims from a token, by the names that the operator configured."""
+    """Reads claims by the names that the operator configured."""
 
     user_claim: str
     groups_claim: str
@@ -80,8 +80,7 @@ class ClaimReader:
         return frozenset(rule.project for rule in self.rules)
 
     def read_identity(self, claims: Mapping[str, object], leeway: int) -> TokenIdentity | None:
-        """Returns the user of the claims. Returns None if the claims name no user, or an unverified
-        address."""
+        """Returns the user, or None where the claims name none or an unverified address."""
         address, until = read_claim(claims, self.user_claim), claims.get("exp")
         if not isinstance(address, str) or len(address) > LONGEST_ADDRESS or not _is_name(address):
             return None
@@ -98,7 +97,7 @@ class ClaimReader:
         )
 
     def _assign_roles(self, groups: object) -> Mapping[str, ProjectRole]:
-        """Returns the user's highest role in each project that the group rules give."""
+        """The highest role of each project."""
         named = {groups} if isinstance(groups, str) else set(_list_texts(groups))
         found = sorted(
             (rule for rule in self.rules if rule.group in named), key=lambda rule: RANKS[rule.role]
@@ -112,8 +111,7 @@ def _is_name(text: str) -> bool:
 
 
 def read_claim(claims: Mapping[str, object], name: str) -> object:
-    """Returns the value of a claim. If no claim has the name, dots in the name separate the names of nested
-    objects."""
+    """The value of a claim. If no claim has the name, dots in it lead into objects."""
     if name in claims:
         return claims[name]
     at: object = claims
@@ -123,7 +121,6 @@ def read_claim(claims: Mapping[str, object], name: str) -> object:
 
 
 def _list_texts(groups: object) -> list[str]:
-    """Returns the texts of a list. The result is empty if `groups` is not a list."""
     if not isinstance(groups, Sequence):
         return []
     return [group for group in groups if isinstance(group, str)]
@@ -135,7 +132,6 @@ def parse_group_rules(texts: Sequence[str]) -> tuple[GroupRule, ...]:
 
 
 def _parse_group_rule(text: str) -> GroupRule:
-    """Parses one rule, `GROUP=PROJECT:ROLE`."""
     group, _, rest = text.rpartition("=")
     project, _, role = rest.partition(":")
     return GroupRule(group, project, ProjectRole(role))
@@ -149,7 +145,7 @@ class TokenRequirements:
     audience: str
     algorithms: tuple[str, ...]
     leeway: int
-    """Seconds by which the clocks of issuer and server can differ."""
+    """Seconds."""
 
 
 class TokenProver:
@@ -158,7 +154,7 @@ class TokenProver:
     def __init__(
         self, terms: TokenRequirements, keys: SigningKeys, reader: ClaimReader, wall: Callable[[], float]
     ) -> None:
-        """`wall` returns Unix seconds."""
+        """`wall`: Unix seconds."""
         self._terms = terms
         self._keys = keys
         self._reader = reader
@@ -167,8 +163,8 @@ class TokenProver:
         self._generation = keys.generation
 
     async def identify(self, token: str) -> TokenIdentity:
-        """Returns the user of a token. Raises AuthenticationFailed, and IssuerUnavailable if the issuer's
-        keys are not known."""
+        """Returns the user of a token. Raises AuthenticationFailed, and IssuerUnavailable without the
+        issuer's keys."""
         digest = hashlib.sha256(token.encode()).digest()
         await self._keys.refresh()
         if self._generation != self._keys.generation:
@@ -182,8 +178,6 @@ class TokenProver:
         return known
 
     async def _verify(self, token: str) -> TokenIdentity:
-        """Checks a token's signature and claims, and returns its user. Raises AuthenticationFailed and
-        IssuerUnavailable."""
         terms = self._terms
         try:
             key = await self._keys.find(jwt.get_unverified_header(token).get("kid"))
@@ -213,7 +207,7 @@ class Accounts(Protocol):
 
 
 class SingleSignOn:
-    """Verifies one issuer's tokens, as an `auth.base.TokenVerifier`."""
+    """`auth.base.TokenVerifier` of one issuer's tokens."""
 
     def __init__(
         self,
@@ -224,8 +218,8 @@ class SingleSignOn:
         directory: Callable[[], Directory],
         add_users: bool = False,
     ) -> None:
-        """`ruled` names the projects whose members follow the groups of tokens. `directory` returns the
-        current directory. `add_users`: whether users that the store does not have are added."""
+        """`ruled`: projects whose members the groups of tokens decide. `directory`: returns the current one.
+        `add_users`: whether users that the store does not have are added."""
         self._proof = proof
         self._ruled = ruled
         self._keyring = keyring
@@ -234,11 +228,9 @@ class SingleSignOn:
         self._add_users = add_users
         self._people = UserIndex.from_directory(directory())
         self._latest: dict[str, float] = {}
-        """The time at which the latest token of each user was issued. Groups of older tokens are ignored."""
+        """When the latest token of each user was issued. Groups of older tokens are ignored."""
 
     async def verify(self, token: str, scope: RequestedScope) -> Actor | None:
-        """Returns the user's actor, or None if the token is not a JWT. Also adds a new user, and updates the
-        user's memberships."""
         if not token.startswith(JSON_OBJECT) or token.count(".") != PARTS - 1:
             return None
         identity = await self._proof.identify(token)
@@ -246,8 +238,6 @@ class SingleSignOn:
         return self._keyring.build_user_actor(user.id, scope, int(identity.until))
 
     async def _find_user(self, identity: TokenIdentity) -> User:
-        """Returns the user of a token. Adds an unknown user, and updates the memberships of a user who is not
-        disabled."""
         user = self._get_index().users.get(identity.address)
         if user is None:
             user = await self._create_user(identity)
@@ -256,7 +246,6 @@ class SingleSignOn:
         return user
 
     async def _create_user(self, identity: TokenIdentity) -> User:
-        """Adds the user of a token. Raises AuthenticationFailed if new users are not added."""
         if not self._add_users:
             raise AuthenticationFailed(REFUSAL)
         try:
@@ -265,7 +254,7 @@ class SingleSignOn:
             return self._get_index().users[identity.address]
 
     async def _follow_groups(self, user: User, identity: TokenIdentity) -> None:
-        """Changes the user's memberships to match the token's groups, in projects with group rules."""
+        """Updates the user's memberships to the token's groups, in projects with group rules."""
         if identity.issued < self._latest.get(user.id, 0.0):
             return
         self._latest[user.id] = identity.issued
@@ -282,7 +271,7 @@ class SingleSignOn:
                 record("group_without_project", project=project)
 
     def _get_index(self) -> "UserIndex":
-        """Returns the index of the current directory."""
+        """The index of the current directory."""
         directory = self._directory()
         if self._people.directory is not directory:
             self._people = UserIndex.from_directory(directory)
@@ -295,13 +284,12 @@ class UserIndex:
 
     directory: Directory
     users: dict[str, User]
-    """Users by email address."""
+    """By email address."""
     roles: dict[tuple[str, str], ProjectRole]
-    """Roles by project and user."""
+    """By project and user."""
 
     @staticmethod
-    def of(directory: Directory) -> "UserIndex":
-        """Builds the index of a directory."""
+    def from_directory(directory: Directory) -> "UserIndex":
         return UserIndex(
             directory,
             {user.email: user for user in directory.users if user.email},

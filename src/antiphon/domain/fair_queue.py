@@ -1,5 +1,5 @@
-"""A bounded queue in which actors take turns, so that a busy caller does not delay the others.
-`FairSemaphore` lets a limited number of items run at once."""
+"""A bounded queue in which actors take turns, so a busy caller keeps nobody else waiting. `FairSemaphore`
+lets a few items out of such a queue at once."""
 
 import asyncio
 import sys
@@ -13,9 +13,9 @@ from antiphon.domain.context import Clock
 from antiphon.errors import AntiphonError, EngineBusy, Overloaded
 
 ENDINGS = 32
-"""Number of ended items from which the speed of the queue is estimated."""
+"""Ends from which the speed of the queue is estimated."""
 SOONEST, LATEST = 1.0, 60.0
-"""Shortest and longest time in seconds after which a refused caller is told to try again."""
+"""Bounds of the seconds after which a refused caller may try again."""
 
 
 class Queued(Protocol):
@@ -26,7 +26,7 @@ class Queued(Protocol):
 
     @property
     def priority(self) -> int:
-        """Of one actor's items, those with a lower number come first."""
+        """Lower ones come first."""
 
 
 class QueueBounds(Protocol):
@@ -45,33 +45,32 @@ Q = TypeVar("Q", bound=Queued)
 
 
 class FairQueue(Generic[Q]):
-    """A queue with a separate line of items for each actor."""
+    """A queue with a line for each actor."""
 
     def __init__(self, policy: QueueBounds, waiting: str = "requests", pace: float = 0.0) -> None:
-        """`waiting`: the items' name in errors. `pace`: estimated seconds between the ends of two items, used
-        until real ends are known."""
+        """`waiting`: the items' name in errors. `pace`: seconds between two ends, while none are known."""
         self.refused = 0
         """Number of refusals so far."""
         self._policy = policy
         self._what = waiting
         self._pace = pace
         self._lines: dict[str, deque[Q]] = {}
-        """The line of each waiting actor. The actor whose turn is next comes first."""
+        """One line for each waiting actor, in the order of their turns."""
         self._count = 0
         self._endings: deque[float] = deque(maxlen=ENDINGS)
 
     def __len__(self) -> int:
         return self._count
 
-    def everybody(self) -> list[Q]:
-        """Returns all waiting items in any order. Any thread may call it."""
+    def list_waiting(self) -> list[Q]:
+        """Returns all waiting items in no order. Any thread may call it."""
         lines = [tuple(line) for line in tuple(self._lines.values())]
         return [one for line in lines for one in line]
 
-    def refusal(self, one: Q, now: float, free: int = 0) -> AntiphonError | None:
-        """Returns the error if the item may not be queued, otherwise None. `free`: the number of free places;
-        an item that gets a place at once does not wait."""
-        mine, policy = len(self._lines.get(one.actor, ())), self._policy
+    def find_refusal(self, item: Q, now: float, free: int = 0) -> AntiphonError | None:
+        """Returns the error if it may not be queued. `free`: free places; an item that takes one at once does
+        not wait."""
+        mine, policy = len(self._lines.get(item.actor, ())), self._policy
         if self._count >= policy.queue + free:
             self.refused += 1
             return EngineBusy(
@@ -88,11 +87,10 @@ class FairQueue(Generic[Q]):
             )
         return None
 
-    def add(self, one: Q) -> None:
-        """Adds the item to its actor's line, behind the actor's items with an equal or lower priority
-        number."""
-        line = self._lines.setdefault(one.actor, deque())
-        line.insert(sum(other.priority <= one.priority for other in line), one)
+    def add(self, item: Q) -> None:
+        """Adds it to its actor's line, behind items with an equal or lower priority number."""
+        line = self._lines.setdefault(item.actor, deque())
+        line.insert(sum(other.priority <= item.priority for other in line), item)
         self._count += 1
 
     def remove(self, item: Q) -> None:
@@ -104,39 +102,37 @@ class FairQueue(Generic[Q]):
             del self._lines[item.actor]
 
     def turns(self) -> Iterator[Q]:
-        """Yields the first item of each actor. The actor whose turn is next comes first."""
+        """Yields the first item of each actor, in the order of their turns."""
         return (line[0] for line in self._lines.values())
 
-    def requeue(self, one: Q) -> None:
-        """Moves an item to the end of its actor's line, and the actor to the end of the order of turns.
-        Called when the item had its turn and must still wait."""
-        self._lines[one.actor].remove(one)
-        self._lines[one.actor].append(one)
-        self._turn(one.actor)
+    def requeue(self, item: Q) -> None:
+        """Moves an item that still waits after its turn behind its actor's others, and its actor behind all
+        others."""
+        self._lines[item.actor].remove(item)
+        self._lines[item.actor].append(item)
+        self._turn(item.actor)
 
-    def leave(self, one: Q) -> None:
-        """Removes an item that has left the queue because it was its turn, and moves its actor to the end of
-        the order of turns."""
-        self.remove(one)
-        self._turn(one.actor)
+    def take_turn(self, item: Q) -> None:
+        """Removes an item after its turn, and moves its actor behind all others."""
+        self.remove(item)
+        self._turn(item.actor)
 
     def note_end(self, now: float) -> None:
-        """Notes that an item which had waited in this queue has ended."""
+        """Notes the end of an item that waited here."""
         self._endings.append(now)
 
     def note_rest(self) -> None:
-        """Notes that no item waits. The time until the next end then tells nothing about the queue's
-        speed."""
+        """Notes that nothing waits, so the next end says nothing about the queue's speed."""
         self._endings.clear()
 
     def _turn(self, actor: str) -> None:
-        """Moves the actor to the end of the order of turns."""
+        """Moves the actor's line behind all others."""
         line = self._lines.pop(actor, None)
         if line is not None:
             self._lines[actor] = line
 
     def _retry_after(self, ahead: int, now: float) -> float:
-        """Estimates the seconds until `ahead` items have ended, from the times of the latest ends."""
+        """Estimates the seconds until `ahead` items end, from the latest ends."""
         pace = self._pace
         if len(self._endings) > 1 and now > self._endings[0]:
             pace = (now - self._endings[0]) / (len(self._endings) - 1)
@@ -145,7 +141,7 @@ class FairQueue(Generic[Q]):
 
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
-    """How many items run at once, and how many may wait."""
+    """How many run at once, and how many may wait."""
 
     at_once: int
     queue: int
@@ -158,19 +154,17 @@ class QueueLimits:
 
 
 class _Waiter:
-    """An actor that waits for a place."""
-
     __slots__ = ("actor", "come", "priority")
 
     def __init__(self, actor: str, priority: int) -> None:
         self.actor = actor
         self.priority = priority
         self.come = asyncio.Event()
-        """Set when the waiting actor gets a place."""
+        """Set when it has a place."""
 
 
 class FairSemaphore:
-    """A limited number of places with a fair queue. It belongs to one event loop."""
+    """A few places with a fair queue. It belongs to one event loop."""
 
     def __init__(self, bounds: QueueLimits) -> None:
         self._bounds = bounds
@@ -179,7 +173,7 @@ class FairSemaphore:
 
     @asynccontextmanager
     async def hold(self, actor: str, clock: Clock) -> AsyncIterator[None]:
-        """Holds a place for an actor until the block ends. Raises Overloaded or EngineBusy if too many actors
+        """A place for an actor, while the context lasts. Raises Overloaded or EngineBusy where too many
         wait."""
         await self.acquire(actor, clock)
         try:
@@ -188,7 +182,7 @@ class FairSemaphore:
             self.release(actor, clock)
 
     async def acquire(self, actor: str, clock: Clock, priority: int = 0) -> None:
-        """Takes a place, at once or at this actor's turn. Raises the same errors as `hold`."""
+        """Takes a place, now or at this actor's turn. Raises as `hold` does."""
         if self.has_room(actor):
             self._running[actor] += 1
             return
@@ -210,7 +204,7 @@ class FairSemaphore:
             raise
 
     def release(self, actor: str, clock: Clock) -> None:
-        """Gives a place back. The actor whose turn is next gets it."""
+        """Returns a place, to the actor whose turn it is."""
         self._running[actor] -= 1
         if not self._running[actor]:
             del self._running[actor]

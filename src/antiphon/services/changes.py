@@ -47,9 +47,8 @@ class DirectoryChanges:
         feed: ChangeFeed | None = None,
         reached: Callable[[int], Awaitable[None]] | None = None,
     ) -> None:
-        """`listeners` are called with each new directory, in the thread. `clock` returns Unix seconds. `feed`
-        reports changes by other processes. `reached` waits until the other processes of this server know a
-        revision."""
+        """`listeners` get each new directory, in the thread. `clock`: Unix seconds. `feed` reports changes by
+        other processes. `reached` waits until the other processes of this server know a revision."""
         self._store = store
         self._listeners = listeners
         self._clock = clock
@@ -71,8 +70,7 @@ class DirectoryChanges:
         return AccessPolicy(view.directory, self.now(), view.known)
 
     async def load(self) -> None:
-        """Reads the directory, then starts to follow the changes of other processes. Raises
-        StoreUnavailable."""
+        """Reads the directory, then follows changes by others. Raises StoreUnavailable."""
         await self.run_in_thread(lambda: self._set_directory(self._store.directory()))
         if self._feed is not None:
             self._feed.start(self._catch_up)
@@ -89,57 +87,53 @@ class DirectoryChanges:
         change.
 
         `work` checks against `policy` and `directory`, writes to the store with `attribute_to`, and calls
-        `learn`. `work` runs in the thread. It runs again if another process was faster, so it must have no
-        other effect. Raises what `work` raises, StoreUnavailable, or Conflict if other processes were faster
-        in every try.
+        `learn`. It runs in the thread, and again if another process was faster, so it has no other effect.
+
+        Raises what `work` raises; StoreUnavailable; Conflict where others are always faster.
         """
         made = await self.run_in_thread(lambda: self._apply(work))
         if (
             self._reached is not None
-        ):  # outside the thread: two processes that change something must answer each other
+        ):  # not in the thread: two processes that change something must answer each other
             await self._reached(self.directory.revision)
         return made
 
     async def run_in_thread(self, work: Callable[[], T]) -> T:
-        """Runs a read of the store in the thread, after all earlier changes, and returns its result."""
+        """Runs a read of the store, after all earlier changes."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def learn(self, revision: int, **changes: tuple[object, ...]) -> None:
-        """Updates the directory after a write. It does not read the database again, because the database may
-        be gone.
+        """Updates the directory after a write, without reading the database again: it may be gone.
 
-        `revision` is the one that the store's write returned. `changes` are the changed parts of the
-        directory. Call this function in the thread, within `apply`.
+        `revision`: returned by the store's write. `changes`: the changed parts of the directory. Call it in
+        the thread, within `apply`.
         """
         self._set_directory(replace(self.directory, revision=revision, **changes))  # type: ignore[arg-type]
 
     def attribute_to(self, actor: Actor) -> ChangeAuthor:
-        """Returns the author, time and revision of a change, for the store."""
+        """The author, time and revision of a change, for the store."""
         return ChangeAuthor(actor.id, self.now(), self.directory.revision)
 
     def make_id(self, noun: str) -> str:
-        """Returns a new unique id that begins with the noun."""
+        """A new unique id."""
         moment = _encode_base36(self.now_ms())
         return f"{noun}_{moment}" + "".join(secrets.choice(ALPHABET) for _ in range(RANDOM_LENGTH))
 
     def now(self) -> int:
-        """Returns the current time in Unix seconds."""
+        """Unix seconds."""
         return int(self._clock())
 
     def now_ms(self) -> int:
-        """Returns the current time in Unix milliseconds."""
+        """Unix milliseconds."""
         return int(1_000 * self._clock())
 
     def resolve_since(self, before: int | None, is_on: bool | None) -> int | None:
-        """Returns the time at which a switch was turned on. It is `before` if the switch was already on, and
-        None if the switch is off."""
+        """When a switch was turned on: `before` if it already was, None if it is off."""
         if is_on is None:
             return before
         return (before or self.now()) if is_on else None
 
     def _apply(self, work: Callable[[], T]) -> T:
-        """Reads the directory if it is not current, then runs `work`. After StaleDirectory it reads the
-        directory and runs `work` again. Raises Conflict after too many tries."""
         self._require_revision(self._store.revision())
         for _ in range(TRIES):
             try:
@@ -149,35 +143,30 @@ class DirectoryChanges:
         raise Conflict("others change something at the same time all the while: try again")
 
     def _catch_up(self, revision: int) -> None:
-        """Reads the directory again unless it has the revision. The feed's thread calls this function, which
-        returns once the revision is known. Raises StoreUnavailable."""
+        """Called in the feed's thread; returns once the revision is known. Raises StoreUnavailable."""
         self._thread.submit(self._require_revision, revision).result()
 
     def _require_revision(self, revision: int) -> None:
-        """Reads the directory again unless it has this revision."""
         if revision != self.directory.revision:
             self._read()
 
     def _read(self) -> None:
-        """Reads the directory from the store, and passes it to the listeners."""
         self._set_directory(self._store.directory(self.directory))
 
     def _set_directory(self, directory: Directory) -> None:
-        """Makes the directory the current one, and passes it to the listeners."""
-        self._view = _View(directory, DirectoryIndex.of(directory))
+        self._view = _View(directory, DirectoryIndex.from_directory(directory))
         for listener in self._listeners:
             listener(directory)
 
 
 def replace_by_id(things: Iterable[Named], thing: Named) -> tuple[Named, ...]:
-    """Returns the items with `thing` in place of the item with the same id, or at the end if no item has its
-    id."""
+    """Replaces the item with the same id, or appends the item."""
     by_id = {each.id: each for each in things} | {thing.id: thing}
     return tuple(by_id.values())
 
 
 def _encode_base36(number: int) -> str:
-    """Returns the number in base 36."""
+    """In base 36."""
     digits = ""
     while number:
         number, digit = divmod(number, len(ALPHABET))

@@ -1,5 +1,4 @@
-"""The recorded requests of projects. A project's owners and the operator turn the recording on, read the
-requests and erase them."""
+"""Kept requests of projects: its owners and the operator turn this on, read the requests and erase them."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,7 +12,7 @@ from antiphon.store.base import RecordStore, TenancyStore
 
 
 class RequestLog:
-    """Recorded requests with their answers, by project."""
+    """Kept requests with their answers, by project."""
 
     def __init__(self, changes: DirectoryChanges, tenancy: TenancyStore, records: RecordStore) -> None:
         self._changes = changes
@@ -21,8 +20,7 @@ class RequestLog:
         self._records = records
 
     async def set_recording(self, actor: Actor, project: str, recording: RecordingPolicy | None) -> Project:
-        """Turns the recording of a project on, or off if `recording` is None. Requests that were recorded
-        stay until they expire.
+        """Turns keeping on or off for a project. Requests that were kept stay until they expire.
 
         Raises NotFound and PermissionDenied.
         """
@@ -39,23 +37,21 @@ class RequestLog:
     async def list_records(
         self, actor: Actor, project: str, most: int, before: tuple[int, str] | None
     ) -> Sequence[RecordedRequest]:
-        """Lists the requests that were recorded before a time and an id, latest first. Raises NotFound and
-        PermissionDenied."""
+        """Lists kept requests before a time and id, latest first. Raises NotFound and PermissionDenied."""
         self._require_owner(actor, project)
         return await self._changes.run_in_thread(lambda: self._records.page(project, most, before))
 
     async def get_record(self, actor: Actor, id_: str) -> RecordedRequest:
-        """Returns a recorded request. Raises NotFound, also if the actor cannot read it."""
-        record = await self._changes.run_in_thread(lambda: self._records.one(id_))
+        """Raises NotFound, also where the actor may not read it."""
+        record = await self._changes.run_in_thread(lambda: self._records.find_record(id_))
         if record is None or not self._is_owner(actor, record.project):
             raise NotFound(f"there is no kept request {id_[:100]}")
         return record
 
     async def erase(self, actor: Actor, project: str) -> int:
-        """Removes a project's recorded requests, and its earlier requests that still wait in any process to
-        be recorded.
+        """Removes a project's kept requests, and those of earlier requests that still wait in any process.
 
-        Returns the number of requests that were in the database. Raises NotFound and PermissionDenied.
+        Returns how many were in the database. Raises NotFound and PermissionDenied.
         """
 
         def remove() -> int:
@@ -69,13 +65,11 @@ class RequestLog:
         return await self._changes.apply(remove)
 
     def _require_owner(self, actor: Actor, project: str) -> Project:
-        """Returns the project if the actor owns it or is the operator. Raises NotFound and
-        PermissionDenied."""
+        """The project, if the actor owns it or is the operator. Raises NotFound and PermissionDenied."""
         seen = find_by_id(self._changes.policy.list_projects(actor), project, "project")
         if not self._is_owner(actor, project):
             raise PermissionDenied("only an owner of the project may keep its requests, and read them")
         return seen
 
     def _is_owner(self, actor: Actor, project: str) -> bool:
-        """Whether the actor owns the project or is the operator."""
         return actor.admin or self._changes.policy.is_owner(actor, project)

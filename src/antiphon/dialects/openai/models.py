@@ -40,42 +40,42 @@ class ModelShape(Struct, frozen=True, kw_only=True):
     created: int
     owned_by: str = OWNER
     root: str
-    """The source of the weights: a base model's own name, or the SHA-256 of an adapter's content."""
+    """Whose weights: of a base model its own name, of an adapter the SHA-256 of its content."""
     parent: str | None
-    """The base model of an adapter; null for a base model."""
+    """Of an adapter, the base model; else null."""
     state: str
-    """The state of the model's engine. An adapter is `failed` if its engine could not load it again."""
+    """Where its engine stands; an adapter that its engine could not load again is failed."""
 
 
 class AdapterShape(Struct, frozen=True):
-    """The content of an adapter."""
+    """What an adapter is."""
 
     digest: str
-    """The SHA-256 of the adapter's GGUF file, in hexadecimal."""
+    """SHA-256 of its GGUF file, in hexadecimal."""
     rank: int
     alpha: float
     size: int
-    """The size in bytes."""
+    """Bytes."""
 
 
 class ModelCard(ModelShape, frozen=True, kw_only=True):
-    """One model with its profile. The profile is null while the engine is not available."""
+    """One model with what it can take and give; the profile is null while its engine cannot say."""
 
     profile: Profile | None
-    """What the model can do. An adapter has the profile of its base model."""
+    """An adapter's is its base model's."""
     adapter: AdapterShape | None
-    """The adapter's content; null for a base model."""
+    """Null for a base model."""
 
 
 class ModelList(Struct, frozen=True, kw_only=True):
-    """All models: first the models of the settings in their order, then adapters."""
+    """All models: those of the settings in their order, then adapters."""
 
     object: Literal["list"] = "list"
     data: list[ModelShape]
 
 
 class OpenAIModels:
-    """Encodes models as a `ModelCodec`."""
+    """`ModelCodec` of the dialect."""
 
     shapes = (ModelList, ModelCard)
     has_profiles = False
@@ -91,7 +91,6 @@ class OpenAIModels:
 
 
 def _build_model(model: ModelEntry) -> ModelShape:
-    """Builds the entry of one model in the list."""
     return ModelShape(
         id=model.alias or model.name,
         created=model.created,
@@ -102,7 +101,7 @@ def _build_model(model: ModelEntry) -> ModelShape:
 
 
 LONGEST_PATH = 4096
-"""The most characters of a path, which is the system's limit in bytes."""
+"""Characters of a path: as many bytes as the system takes."""
 
 AdapterPath = Annotated[str, Meta(min_length=1, max_length=LONGEST_PATH)]
 
@@ -122,40 +121,40 @@ class UnloadAdapterRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_o
     lora_name: Name
 
 
-def decode_load(body: bytes) -> LoadCall:
-    """Decodes a body of POST /v1/load_lora_adapter. Raises a RequestError."""
+def decode_load_request(body: bytes) -> LoadCall:
+    """A body of POST /v1/load_lora_adapter. Raises a RequestError."""
     wire = convert(filter_fields(read_object(body), FieldScope.LOAD), LoadAdapterRequest)
     if not ADAPTER_NAME.fullmatch(wire.lora_name):
         raise InvalidValue(f"lora_name must be {ADAPTER_NAME_RULE}", param="lora_name")
     return LoadCall(wire.lora_name, wire.lora_path, wire.base_model_name, bool(wire.load_inplace))
 
 
-def decode_unload(body: bytes) -> str:
-    """Returns the adapter's name in a body of POST /v1/unload_lora_adapter. Raises a RequestError."""
+def decode_unload_request(body: bytes) -> str:
+    """The adapter's name in a body of POST /v1/unload_lora_adapter. Raises a RequestError."""
     return convert(filter_fields(read_object(body), FieldScope.UNLOAD), UnloadAdapterRequest).lora_name
 
 
 async def load_adapter(request: Request, services: Services) -> Answer:
-    """Loads an adapter from the server's disk, so that callers can use it as a model."""
-    call = decode_load(request.body)
+    """Makes an adapter on the server's disk a model."""
+    call = decode_load_request(request.body)
     await services.load_adapter(call, request.actor)
     return _confirm(call.name, "added")
 
 
 async def unload_adapter(request: Request, services: Services) -> Answer:
-    """Removes an adapter's name. Running requests continue to their end."""
-    name = decode_unload(request.body)
+    """Removes an adapter's name."""
+    name = decode_unload_request(request.body)
     await services.unload_adapter(name, request.actor)
     return _confirm(name, "removed")
 
 
 def _confirm(name: str, verb: str) -> Response:
-    """Returns a confirmation in vLLM's words, as plain text."""
+    """vLLM's answer, in plain text."""
     return Response(f"Success: LoRA adapter '{name}' {verb} successfully.".encode(), media_type=PLAIN)
 
 
 def declare_adapters() -> tuple[Endpoint, Endpoint]:
-    """Declares the endpoints that load and unload adapters of the server's disk."""
+    """The endpoints that load and unload adapters of the server's disk."""
     load = Endpoint(
         method="POST",
         path="/v1/load_lora_adapter",

@@ -1,8 +1,8 @@
-"""The engine host's side of the socket. It serves any `TokenEngine` to processes that may open the path.
+"""The engine host's side of the socket: it serves any `TokenEngine` to processes that may open the path.
 
-Each connection is a session. When either side ends the connection, the sequences of that session end, and no
-others. A failed call is answered with its error and never ends the host. This module does not load an engine
-or end the process.
+Each connection is a session. Its end, in either direction, ends the sequences it began and no others. A
+failed call is answered with its error and never ends the host. This module does not load an engine or end the
+process.
 """
 
 import asyncio
@@ -44,15 +44,15 @@ BACKLOG = 64
 """The most connections that may wait to be accepted; a gateway opens one."""
 
 MAX_UNSENT = 16 * 1024 * 1024
-"""The most unsent bytes for one gateway. A decode step of 16 sequences is under 1 kB, so a gateway with more
-unsent bytes has not read for a long time."""
+"""The most unsent bytes for one gateway. A decode step of 16 sequences is under 1 kB, so a gateway that
+exceeds this has been stopped for long."""
 
 DRAIN_PAUSE = 0.02
 """Seconds between checks whether all calls have ended."""
 
 
 class HostSession:
-    """One connection with its calls. Each call is a task of the host's group."""
+    """One connection: its calls, each a task of the host's group."""
 
     def __init__(self, host: "HostServer") -> None:
         self._host = host
@@ -64,8 +64,6 @@ class HostSession:
         return bool(self._calls) or self.channel.unsent > 0
 
     def _receive(self, message: ToHost) -> None:
-        """Carries out one message of the gateway: begins a call or cancels one. Raises FrameError for a
-        second Hello or a call number in use."""
         match message:
             case CancelCall(call):
                 if call in self._calls:
@@ -78,13 +76,11 @@ class HostSession:
                 self._begin(message)
 
     def _begin(self, asking: HostCall) -> None:
-        """Starts the task of a call, which is forgotten when it ends."""
         task = self._host.tasks.create_task(self._serve(asking))
         self._calls[asking.call] = task
         task.add_done_callback(lambda _: self._calls.pop(asking.call))
 
     def _end_calls(self, reason: str) -> None:
-        """Cancels all calls after the connection is lost, logs the reason, and forgets this session."""
         level = logging.INFO if self._calls else logging.DEBUG
         record("gateway_left", level, reason=reason, calls=len(self._calls))
         for task in self._calls.values():
@@ -117,17 +113,14 @@ class HostSession:
             self.channel.put(reply)
 
     def _fail(self, call: int, message: str, cause: str | None = None) -> None:
-        """Sends an EngineError as the last reply to a call."""
-        self._send(ErrorReply(call, ErrorReport.of(EngineError(message, cause=cause))))
+        self._send(ErrorReply(call, ErrorReport.from_error(EngineError(message, cause=cause))))
 
     async def _generate(self, asking: GenerateCall) -> None:
-        """Runs a sequence and sends each of its events."""
         async with aclosing(self._host.engine.generate(asking.request)) as events:
             async for event in events:
                 self._send(build_event_reply(asking.call, event))
 
     async def _embed(self, asking: EmbedCall) -> None:
-        """Makes vectors and sends each event, then a DoneReply."""
         async with aclosing(require_embedding_engine(self._host.engine).embed(asking.request)) as events:
             async for event in events:
                 self._send(build_event_reply(asking.call, event))
@@ -135,7 +128,7 @@ class HostSession:
 
 
 async def answer_call(engine: TokenEngine, asking: HostCall) -> Reply:
-    """Returns the engine's reply to a call that makes no token."""
+    """The engine's reply to a call that makes no token."""
     match asking:
         case TokenizePiecesCall(call, pieces, add_bos):
             return TokensReply(call, await engine.tokenize(pieces, add_bos))
@@ -157,21 +150,21 @@ async def answer_call(engine: TokenEngine, asking: HostCall) -> Reply:
 
 
 def require_constraint_engine(engine: TokenEngine, constraint: Constraint) -> ConstraintEngine:
-    """Returns the engine if it takes constraints. Raises UnsupportedParameter otherwise."""
+    """The engine if it takes constraints. Raises UnsupportedParameter otherwise."""
     if not isinstance(engine, ConstraintEngine):
         raise UnsupportedParameter("this model's engine takes no constraints", param=constraint.field)
     return engine
 
 
 def require_adapter_engine(engine: TokenEngine) -> AdapterEngine:
-    """Returns the engine if it computes with adapters. Raises InvalidValue otherwise."""
+    """The engine if it computes with adapters. Raises InvalidValue otherwise."""
     if not isinstance(engine, AdapterEngine):
         raise InvalidValue("this engine takes no adapters", param="adapter")
     return engine
 
 
 def require_embedding_engine(engine: TokenEngine) -> EmbeddingEngine:
-    """Returns the engine if it makes vectors. Raises UnsupportedParameter otherwise."""
+    """The engine if it makes vectors. Raises UnsupportedParameter otherwise."""
     if not isinstance(engine, EmbeddingEngine):
         raise UnsupportedParameter("this model's engine makes no vectors", param="model")
     return engine
@@ -193,7 +186,7 @@ class HostServer:
         return session.channel
 
     async def drain(self, seconds: float) -> None:
-        """Waits until no call runs, at most `seconds`. Then ends every connection."""
+        """Waits until no call runs, at most `seconds`; then ends every connection."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while any(session.is_busy() for session in self.sessions):  # noqa: ASYNC110 - no one event says it
@@ -206,10 +199,9 @@ class HostServer:
 async def serve_engine(
     engine: TokenEngine, path: str, max_unsent: int = MAX_UNSENT, sock: socket.socket | None = None
 ) -> AsyncIterator[HostServer]:
-    """Serves a loaded engine on a socket that only this user may open, and removes the path afterwards.
+    """Serves a loaded engine on a socket that only this user may open; removes the path afterwards.
 
-    If `sock` is given, another function has already bound it to the path, while this process had the right to
-    do so.
+    `sock` is already bound to the path, by a process with the right to do so.
     """
     sock = sock or bind_private(path)
     async with task_group() as tasks:

@@ -1,12 +1,11 @@
-"""The queue of sequences: callers take turns, and preempted sequences come before all other sequences.
+"""The queue of sequences: fair turns of callers, and before them the preempted sequences.
 
-A sibling of a queued or running sequence is never refused. The queue gives the order in which the scheduler
-tries sequences; the scheduler decides which sequence runs.
+Siblings of a queued or running sequence are never refused. The queue gives the order in which the scheduler
+tries sequences; the scheduler decides.
 
-Turns alone are not fair: a caller that came first with long answers would occupy all places until one of its
-answers ends. So all callers with running or waiting sequences have equal shares of the places, and also of
-the cells when few cells are left. A caller without competitors may use all places and cells.
-`choose_exchange` changes nothing; the scheduler carries out its choice.
+Turns alone are not fair: a caller that came first with long answers would occupy all places until one ends.
+So all callers with running or waiting sequences have equal shares of the places, and of the cells when these
+run short. A lone caller has all of them. `choose_exchange` only reads; the scheduler carries it out.
 """
 
 from collections import Counter, deque
@@ -31,29 +30,27 @@ class SequenceQueue(FairQueue[TokenSequence]):
         """All waiting sequences, in no particular order. Any thread may call it."""
         return [*tuple(self._preempted), *super().list_waiting()]
 
-    def refusal(self, one: TokenSequence, now: float, free: int = 0) -> AntiphonError | None:
-        """The error that refuses the sequence, or None if the sequence may be queued."""
+    def find_refusal(self, one: TokenSequence, now: float, free: int = 0) -> AntiphonError | None:
+        """The error that refuses the sequence, or None if it may be queued."""
         if one.group is not None and self._groups[one.group]:
             return None
         return super().find_refusal(one, now, free)
 
     def add(self, one: TokenSequence) -> None:
-        """Queues a new sequence and counts it in its group."""
         super().add(one)
         if one.group is not None:
             self._groups[one.group] += 1
 
     def put_back(self, sequence: TokenSequence) -> None:
-        """Puts a preempted sequence before all sequences that were not preempted. Among preempted sequences,
-        the older ones come first."""
+        """Puts a preempted sequence before all others; older ones come first."""
         self._preempted.append(sequence)
         if len(self._preempted) > 1:
             self._preempted = deque(sorted(self._preempted, key=lambda one: one.arrival))
         self._count += 1
 
     def give_back(self, sequence: TokenSequence) -> None:
-        """Queues a sequence that yielded its place. It comes before its caller's other sequences of the same
-        or lower urgency. Each other caller has a turn before the next turn of this caller."""
+        """Queues a sequence that yielded its place before its caller's other sequences of the same or lower
+        urgency. All other callers have a turn before this caller's next one."""
         line = self._lines.setdefault(sequence.actor, deque())
         line.insert(sum(other.priority < sequence.priority for other in line), sequence)
         self._count += 1
@@ -68,12 +65,11 @@ class SequenceQueue(FairQueue[TokenSequence]):
             super().remove(one)
 
     def admit(self, sequence: TokenSequence) -> None:
-        """Removes an admitted sequence from the queue. Each other caller has a turn before the next turn of
-        this sequence's caller."""
-        self.leave(sequence)
+        """Removes an admitted sequence; its caller's next turn comes after all other callers'."""
+        self.take_turn(sequence)
 
     def note_departure(self, sequence: TokenSequence, now: float) -> None:
-        """Notes that a sequence has left both the queue and the running sequences."""
+        """Notes that a sequence has left the queue and the batch."""
         if sequence.started:
             self.note_end(now)
         if sequence.group is not None:
@@ -82,9 +78,9 @@ class SequenceQueue(FairQueue[TokenSequence]):
                 del self._groups[sequence.group]
 
     def list_in_turn(self, place_counts: Mapping[str, int]) -> Iterator[TokenSequence]:
-        """All sequences in the order in which the scheduler should try them. Callers with the fewest places
-        come first; callers with equally many places come by turn. `place_counts` maps each caller that has
-        places to their number. The queue may change during the iteration."""
+        """All sequences in the order in which to try them: callers with the fewest places first, equal
+        callers by turn. `held` counts the places of each caller that has any. The queue may change during the
+        iteration."""
         yield from tuple(self._preempted)
         lines = [tuple(line) for line in self._lines.values()]
         order = [(place_counts.get(line[0].actor, 0), turn, 0) for turn, line in enumerate(lines)]
@@ -102,7 +98,7 @@ class SequenceQueue(FairQueue[TokenSequence]):
         return {*self._lines, *(one.actor for one in self._preempted)}
 
     def has_waited_since(self, moment: float) -> bool:
-        """Whether the first sequence of any caller has waited since this moment or longer."""
+        """Whether any caller's first sequence has waited since this moment or longer."""
         return any(line[0].queued_at <= moment for line in self._lines.values()) or any(
             one.queued_at <= moment for one in self._preempted
         )
@@ -120,13 +116,12 @@ class SequenceQueue(FairQueue[TokenSequence]):
 
 
 YIELD_DELAY = 0.25
-"""Seconds that a caller waits before another caller must yield a place, since a place may become free without
-that."""
+"""Seconds that a caller waits before another must yield: a place may become free by itself."""
 MIN_RUN_SECONDS = 1.0
 """Seconds that a sequence runs before it may yield."""
 MIN_NEW_TOKENS = 16
-"""New tokens that a sequence makes before it may yield again, so that each sequence ends. Recomputed tokens
-do not count."""
+"""New tokens that a sequence makes before it may yield again, apart from recomputed ones, so each sequence
+ends."""
 
 
 def choose_exchange(
@@ -136,10 +131,10 @@ def choose_exchange(
     now: float,
     waits_for_prompt: Callable[[TokenSequence], bool],
 ) -> tuple[TokenSequence, TokenSequence] | None:
-    """Chooses a waiting sequence to get a place, and the running sequence that yields the place. That is the
-    newest sequence of the caller with the largest share. Shares are counted in places while all places are
-    taken, otherwise in cells. A caller yields only places or cells beyond its share. `waits_for_prompt` tells
-    whether a sequence waits for another sequence's prompt, and so needs no place yet."""
+    """Chooses a waiting sequence to get a place, and the running one to yield it: the newest of the caller
+    with the largest share. Shares are counted in places while all are taken, otherwise in cells. A caller
+    yields only what exceeds its share. `waits_for_prompt`: whether a sequence waits for
+    another's prompt and needs no place."""
     if not waiting.has_waited_since(now - YIELD_DELAY):
         return None
     callers = len({one.actor for one in running} | waiting.list_actors())
@@ -166,9 +161,8 @@ def choose_exchange(
 
 
 def _can_yield(one: TokenSequence, policy: SchedulingPolicy, now: float) -> bool:
-    """Whether a sequence ran long enough and made enough new tokens to yield its place. In exact mode, a
-    sequence with a scored prompt cannot yield: the chunks of a scored prompt may be shorter, so it cannot be
-    recomputed identically."""
+    """Whether it ran long enough and made progress. Exact mode cannot recompute a scored prompt identically,
+    because its chunks may have been shorter."""
     if policy.exact and one.request.prompt_logprobs is not None:
         return False
     return now - one.running_since >= MIN_RUN_SECONDS and one.computed - one.max_computed >= MIN_NEW_TOKENS

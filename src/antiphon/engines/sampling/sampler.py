@@ -1,9 +1,9 @@
 """Draws the tokens of a whole step in one call.
 
 Logit bias, penalties and masks come first, then temperature, then min-p, top-k, top-p, typical-p, or Mirostat
-instead of these four. The sampler processes one block of rows at a time, small enough for the cache. A row's
-TOP_COUNT largest logits decide most filters. If they do not suffice, that row is filtered as a whole.
-Everything is computed row by row or number by number, so a row's token does not depend on the other rows.
+instead of these four. It processes one block of rows at a time, small enough for the cache. A row's TOP_COUNT
+largest logits decide most filters; if they do not suffice, that row is filtered as a whole. Everything is
+computed row by row or number by number, so a row's token does not depend on the rows beside it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -44,8 +44,7 @@ TOP_COUNT, LONG_TOP_COUNT = 64, 256
 """The number of a row's largest logits that are examined first; LONG_TOP_COUNT if top-k exceeds TOP_COUNT."""
 
 SHARED_ALTERNATIVES = 64
-"""The most alternatives for which the rows of a block share one search. The search lists as many alternatives
-for each row as the largest request."""
+"""The most alternatives of a row for which all rows of a block list as many as the largest request."""
 
 NO_TOKEN = (
     "no token is left that may be drawn: "
@@ -66,8 +65,7 @@ class SampledToken(NamedTuple):
 
 
 RowResult = tuple[SampledToken, float | None] | AntiphonError | None
-"""A row's token with its surprise in bits if Mirostat is on; or the error that ends the row's sequence; or
-None if the row needs no token."""
+"""A row's token with its surprise in bits if Mirostat is on; or the error that ends its sequence."""
 
 
 @dataclass(slots=True)
@@ -76,7 +74,7 @@ class FilterSettings:
 
     states: list[SamplingState]
     uniforms: Wide
-    """The random position in the cumulative distribution, in [0, 1)."""
+    """In [0, 1): the random position in the cumulative distribution."""
     inverse_temperatures: Floats
     """One over the temperature."""
     min_p: Wide
@@ -85,7 +83,6 @@ class FilterSettings:
 
     @classmethod
     def collect(cls, drawings: list[SamplingState]) -> "FilterSettings":
-        """Collects the filter settings of these states."""
         asked = [drawing.sampling for drawing in drawings]
         steered = [drawing.mirostat is not None for drawing in drawings]
         rows = list(zip(asked, steered, strict=True))
@@ -129,7 +126,7 @@ class Sampler:
             return [note_draw(*each) for each in zip(drawings, found, strict=True)]
 
     def _draw_all(self, logits: Floats, drawings: Sequence[SamplingState | None]) -> list[RowResult]:
-        """Computes the results of `draw` without changing the states."""
+        """Computes the results of `draw`; the states are not changed yet."""
         if all(drawing is None or drawing.is_plain for drawing in drawings):
             return _take_likeliest(logits, drawings)
         starts = range(0, len(drawings), self._size)
@@ -140,9 +137,7 @@ class Sampler:
         ]
 
     def _draw(self, logits: Floats, drawings: Sequence[SamplingState | None]) -> list[RowResult]:
-        """Draws the tokens of one block of rows, with their log-probabilities. An error takes the place of a
-        token that cannot be drawn."""
-        raw = LogitBlock.of(logits)
+        raw = LogitBlock.from_rows(logits)
         sound = np.isfinite(raw.tops)
         asked = {row: one for row, one in enumerate(drawings) if one is not None and sound[row]}
         said = self._get_logprobs(raw, {row: one for row, one in asked.items() if one.logprobs is not None})
@@ -166,8 +161,7 @@ class Sampler:
     def _get_logprobs(
         self, raw: LogitBlock, asked: dict[int, SamplingState]
     ) -> dict[int, tuple[float, Pairs]]:
-        """For each row that reports log-probabilities: the log-probability of its likeliest token, and the
-        alternatives."""
+        """For each row that reports log-probabilities, that of its likeliest token and the alternatives."""
         if not asked:
             return {}
         block = raw.select(np.array([*asked], dtype=np.intp))
@@ -176,8 +170,7 @@ class Sampler:
         return dict(zip(asked, zip(best.tolist(), parts, strict=True), strict=True))
 
     def _apply_changes(self, raw: LogitBlock, asked: dict[int, SamplingState]) -> LogitBlock:
-        """Returns the block with bias, penalties and masks applied. The result is a copy if any row
-        changes."""
+        """The block with bias, penalties and masks: a copy if there are any."""
         if not asked:
             return raw
         rows = self._copied[: len(raw.rows)]
@@ -189,8 +182,7 @@ class Sampler:
     def _draw_tokens(
         self, block: LogitBlock, asked: dict[int, SamplingState]
     ) -> dict[int, tuple[int, float | None]]:
-        """Draws the token of each row that has an allowed token, with the token's surprise if Mirostat is
-        on."""
+        """Draws the token of each row that has an allowed one, with its surprise if Mirostat is on."""
         found: dict[int, tuple[int, float | None]] = {}
         groups: dict[int, list[int]] = {}
         for row, drawing in asked.items():
@@ -225,7 +217,7 @@ def list_alternatives(block: LogitBlock, best: Wide, asked: Sequence[SamplingSta
 
 
 def choose_top_count(drawing: SamplingState) -> int:
-    """The number of a row's largest logits that the filters examine first; 0 if the row has no filter."""
+    """The number of a row's largest logits to examine; 0 if nothing is filtered."""
     sampling = drawing.sampling
     if drawing.mirostat is not None:
         return ESTIMATION_TOKENS if drawing.mirostat.version == 1 else TOP_COUNT
@@ -249,7 +241,7 @@ class _FilterGroup:
         return [(token, None) for token in draw_by_columns(weights, sums, self._settings.uniforms).tolist()]
 
     def draw_from_top(self, length: int) -> list[tuple[int, float | None]]:
-        """Draws for filtered rows. Each token comes with its surprise in bits if Mirostat is on."""
+        """Draws for filtered rows, with the surprise in bits where Mirostat is on."""
         head = self._block.find_top(length)
         falls = (head.values - self._block.tops[:, None]) * self._settings.inverse_temperatures[:, None]
         weights = np.exp(falls).astype(np.float64)
@@ -318,8 +310,8 @@ class _FilterGroup:
         return bool(weights[-1] < least)
 
     def _draw_from_whole(self, rows: Rows, weights: Floats, masses: Wide) -> tuple[Rows, Floats]:
-        """Draws tokens of the rows whose largest logits do not decide the filters. It filters the rows'
-        `weights` in place. Also returns the weights of the drawn tokens."""
+        """Draws tokens of the rows whose heads do not decide the filters; also returns their weights. It
+        filters the rows' `weights` in place."""
         for row, each, mass in zip(rows.tolist(), weights, masses.tolist(), strict=True):
             drawing = self._settings.states[row]
             if drawing.mirostat is None:
@@ -345,7 +337,8 @@ class _FilterGroup:
 
 
 def draw_by_columns(weights: Floats, sums: Wide, fractions: Wide) -> NDArray[np.intp]:
-    """For each row, the id at which the running sum, column by column, exceeds this fraction of the total.
+    """For each row, the id at which the running sum, column by column, exceeds the part `wanted` of the
+    total.
 
     `sums`: running sums of the columns.
     """
@@ -372,7 +365,7 @@ def find_drawn_index(weights: Wide, fractions: Wide) -> NDArray[np.intp]:
 
 
 def _take_likeliest(logits: Floats, drawings: Sequence[SamplingState | None]) -> list[RowResult]:
-    """Takes the likeliest token of each row that needs nothing else."""
+    """Takes the greedy tokens of rows that need nothing else."""
     tokens = logits.argmax(axis=1)
     sound = np.isfinite(logits[np.arange(len(tokens)), tokens]).tolist()
     results: list[RowResult] = []
@@ -385,7 +378,7 @@ def _take_likeliest(logits: Floats, drawings: Sequence[SamplingState | None]) ->
 
 
 def note_draw(drawing: SamplingState | None, found: RowResult) -> SampledToken | AntiphonError | None:
-    """Adds the drawn token to the state. Returns the token, or the error if there is one."""
+    """Adds the token to the state. Returns the token or the error."""
     if drawing is None or not isinstance(found, tuple):
         return None if isinstance(found, tuple) else found
     drawn, surprise = found
@@ -394,5 +387,5 @@ def note_draw(drawing: SamplingState | None, found: RowResult) -> SampledToken |
 
 
 def unwrap_single(found: list[RowResult] | AntiphonError) -> RowResult:
-    """Returns the result of a single row. If the whole draw failed, returns its error."""
+    """The result of a single row."""
     return found if isinstance(found, AntiphonError) else found[0]

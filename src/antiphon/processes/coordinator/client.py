@@ -1,7 +1,7 @@
-"""An HTTP process's connection to the coordinator, which runs in another process or in this one.
+"""An HTTP process's connection to the coordinator, in another process or in this one.
 
-The client connects by itself, and connects again after the coordinator died. Then it restates this process's
-claims and revisions. If several processes may run the coordinator, the process that holds a lock runs it.
+It connects by itself, and again after the coordinator died; then it restates its own claims and revisions. If
+several processes may run the coordinator, the one that holds a lock runs it.
 """
 
 import asyncio
@@ -92,8 +92,8 @@ class CoordinatorClient:
     """The coordinator for one HTTP process. `keep_connected` must run beside it, in a task group."""
 
     def __init__(self, path: str, clock: Clock, begin: Begin | None = None) -> None:
-        """`path`: the coordinator's socket. `begin`: starts a coordinator in this process; None if the
-        coordinator has a process of its own."""
+        """`path`: the coordinator's socket. `begin`: starts a coordinator here; None where it has its own
+        process."""
         self._path = path
         self._begin = begin
         self._loop = asyncio.get_running_loop()
@@ -131,7 +131,7 @@ class CoordinatorClient:
         return self._there.is_set() and not self._is_silent
 
     async def ping(self) -> bool:
-        """Asks the coordinator for a sign of life. Returns whether it answers within a second."""
+        """Whether the coordinator answers within a second."""
         try:
             async with asyncio.timeout(PING_S):
                 await self.call(Ping)
@@ -140,12 +140,12 @@ class CoordinatorClient:
         return not self._is_silent
 
     def send(self, message: ToCoordinator) -> None:
-        """Sends a message. The message is lost if no coordinator is connected."""
+        """Sends a message; without a coordinator it is dropped."""
         if self._send is not None:
             self._send(message)
 
     async def call(self, make: Callable[[int], Question]) -> Reply:
-        """Sends a question and returns the reply. If the coordinator dies first, asks the next one."""
+        """Sends a question and returns the reply. Asks the next coordinator again if one goes away."""
         while True:
             await self._there.wait()
             number = next(self._numbers)
@@ -162,19 +162,20 @@ class CoordinatorClient:
 
     @property
     def revision(self) -> int:
-        """The revision of the adapter names that this process knows; 0 before it knows any."""
+        """The revision of the adapter names; 0 before the first."""
         return self._names.revision
 
     def follow(self, changed: Callable[[bytes], None]) -> None:
-        """Sets the function that gets the shared adapter names. Calls it now if names are known, and whenever
-        they change."""
+        """Calls `changed` with the shared names, now and whenever they change."""
         self._follow = changed
         if self._names.revision:
             changed(self._names.names)
 
     async def publish(self, revision: int, names: bytes) -> bool:
-        """Replaces the names of a revision in every process. Returns False if another process has replaced
-        them first. Raises EngineError."""
+        """Replaces the names of a revision in every process; False where another process was faster.
+
+        Raises EngineError.
+        """
         try:
             async with asyncio.timeout(PATIENCE_S):
                 reply = await self.call(lambda call: Publish(call, revision, names))
@@ -187,25 +188,21 @@ class CoordinatorClient:
     # --- revisions of the directory -------------------------------------------------------------------------
 
     def wait(self, seconds: float) -> None:
-        """Blocks the thread until another process may have changed the directory, or until `seconds` have
-        passed."""
+        """Blocks the thread until there may be a new revision. `seconds`: the longest wait."""
         if self._look.wait(seconds):
             self._look.clear()
 
     def report_revision(self, revision: int) -> None:
-        """Reports that this process has read this revision of the directory and uses it for all later
-        requests. Any thread may call it."""
+        """Reports that this process answers by a revision from now on. Call it in any thread."""
         self._loop.call_soon_threadsafe(self._report_known, Topic.DIRECTORY, revision)
 
     async def announce(self, revision: int) -> None:
-        """Tells all processes that the directory has a new revision, and waits until every reachable process
-        uses it."""
+        """Waits until every reachable process knows a revision."""
         with suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE_S):
                 await self.call(lambda call: Announce(call, revision))
 
     def _report_known(self, topic: Topic, revision: int) -> None:
-        """Keeps the revision that this process uses, and reports it."""
         self._known[topic] = revision
         self.send(KnownRevision(topic, revision))
 
@@ -216,8 +213,8 @@ class CoordinatorClient:
         self._series = series
 
     async def collect_totals(self) -> tuple[int, Totals]:
-        """Returns the number of other processes and the sum of their metrics. Returns zero and no metrics if
-        no coordinator is reachable."""
+        """Returns the number of other processes and their totals; zero and none if the coordinator stays
+        away."""
         processes, totals = 0, Totals()
         with suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE_S):
@@ -228,7 +225,6 @@ class CoordinatorClient:
         return processes, totals
 
     async def _keep_reporting(self, over: asyncio.Event) -> None:
-        """Reports the metrics regularly until the connection is over."""
         self._reported = Totals()
         while not over.is_set():
             self._report()
@@ -237,8 +233,7 @@ class CoordinatorClient:
                     await over.wait()
 
     def _report(self) -> None:
-        """Reports the metrics if they have changed since the last report."""
-        totals = Totals.of(self._series())
+        totals = Totals.from_series(self._series())
         totals.add(self._inherited)
         if totals != self._reported:
             self._reported = totals
@@ -247,7 +242,7 @@ class CoordinatorClient:
     # --- the connection -------------------------------------------------------------------------------------
 
     async def keep_connected(self) -> None:
-        """Stays connected to a coordinator, or runs the coordinator in this process, until `close`."""
+        """Stays connected to a coordinator, or runs it, until closed."""
         with _open_lock(f"{self._path}{LOCK_SUFFIX}") as lock:
             async with task_group() as group:
                 while not self._closed:
@@ -255,7 +250,7 @@ class CoordinatorClient:
                     await asyncio.sleep(PAUSE_S)
 
     def leave(self) -> None:
-        """Stops running the coordinator in this process, so that another process runs it."""
+        """Hands the coordinator over: another process takes this one's place."""
         self._leaving.set()
 
     def close(self) -> None:
@@ -267,10 +262,10 @@ class CoordinatorClient:
             self._channel.finish()
 
     async def _coordinate(self, begin: Begin, lock: int | None, released: asyncio.Event) -> None:
-        """Runs the coordinator in this process until the process leaves.
+        """Runs the coordinator until this process leaves.
 
-        The coordinator's counters are saved before another process can start one. Then `released` is set:
-        from there on this process uses the new coordinator, even if its own drain has not ended yet.
+        Its counters are saved before another process can start one. `released` is set then: this process uses
+        the new one, even while its own drain still ends.
         """
         async with begin() as coordinator:
             session = ProcessSession(coordinator)
@@ -308,8 +303,8 @@ class CoordinatorClient:
             pass
 
     async def _run_connection(self) -> None:
-        """Runs one connection from its greeting to its end. Raises OSError, TimeoutError or Incompatible if
-        there is no connection."""
+        """Runs one connection from greeting to end. Raises OSError, TimeoutError or Incompatible without
+        one."""
         over = asyncio.Event()
 
         def lose(reason: str) -> None:
@@ -346,7 +341,6 @@ class CoordinatorClient:
                 answer.set_result(None)
 
     def _receive(self, message: Frame) -> None:
-        """Handles a message of the coordinator. Raises FrameError for a second Hello."""
         match message:
             case Welcome(began):
                 for each in self.limits.restate(began):
@@ -367,7 +361,6 @@ class CoordinatorClient:
                 raise FrameError("the coordinator said Hello twice")
 
     def _learn(self, names: Names) -> None:
-        """Takes over the adapter names, and reports that this process uses them."""
         if names.revision != self._names.revision:
             self._names = names
             if names.revision:  # otherwise the coordinator has no names, and gets them with the next change
@@ -399,7 +392,7 @@ def _can_coordinate(lock: int | None) -> bool:
 async def connect_coordinator(
     path: str, clock: Clock, begin: Begin | None = None
 ) -> AsyncIterator[CoordinatorClient]:
-    """Keeps a coordinator connected until the block ends. Raises every error that `begin` raises."""
+    """Keeps a coordinator connected while the context lasts. Raises what `begin` raises."""
     client = CoordinatorClient(path, clock, begin)
     async with task_group() as group:
         connecting = group.create_task(client.keep_connected())

@@ -1,6 +1,7 @@
-"""The coordinator's side of one HTTP process: its claims, its revisions and its metrics.
+"""The coordinator's side of one HTTP process: its claims, known revisions and totals.
 
-When the session ends, its own claims end too, and no others. Requests about one claim are handled in order.
+The end of a session ends the claims that were reserved over it, and no others. Requests about one claim are
+handled in order.
 """
 
 import asyncio
@@ -89,7 +90,7 @@ class ProcessSession:
         self.link: Link
         """Set by the maker of the session before it receives anything."""
         self.known: dict[Topic, int] = {}
-        """By topic, the revision that the process has reported."""
+        """Revisions that the process answers by, of topics that it has read."""
         self.totals = Totals()
         self._claims: set[str] = set()
         self._pending: dict[str, asyncio.Task[None]] = {}
@@ -119,7 +120,6 @@ class ProcessSession:
                 self._receive_other(message)
 
     def _receive_other(self, message: KnownRevision | Report | AskTotals | Ping | Publish | Announce) -> None:
-        """Handles a message that is not about limits."""
         match message:
             case KnownRevision(topic, revision):
                 self.known[topic] = revision
@@ -134,7 +134,7 @@ class ProcessSession:
                 self._owner.tasks.create_task(self._inform_processes(message))
 
     def lose(self, reason: str) -> None:
-        """Ends the session of a process that is gone. The amounts of its open claims count as used."""
+        """Ends the session of a process that is gone. Its unsettled claims count as used."""
         self.is_over = True
         record("worker_left", logging.DEBUG, reason=reason, claims=len(self._claims))
         for claim in tuple(self._claims):
@@ -144,8 +144,7 @@ class ProcessSession:
     # --- limits ---------------------------------------------------------------------------------------------
 
     def _count(self, asking: AskingLimits) -> None:
-        """Answers a request about limits. It answers at once, unless a counter must first be read from the
-        ledger."""
+        """Answers at once, unless a counter must first be read from the ledger."""
         claim = "" if isinstance(asking, AskLimits) else asking.claim
         try:
             limiter, waits = self._owner.limiter, bool(self._restoring) or claim in self._pending
@@ -159,7 +158,6 @@ class ProcessSession:
             self._pend(claim, self._owner.tasks.create_task(self._seed(asking, self._pending.get(claim))))
 
     async def _seed(self, asking: AskingLimits, before: asyncio.Task[None] | None) -> None:
-        """Reads missing counters from the ledger, then answers."""
         await _wait_done(before)
         await self.wait_restored()
         try:
@@ -170,14 +168,12 @@ class ProcessSession:
             self._answer(asking)
 
     def _answer(self, asking: AskingLimits) -> None:
-        """Sends the status of the limits, or the refusal."""
         try:
             self._reply(LimitsReply(asking.call, self._ask(asking)))
         except AntiphonError as error:
             self._reply(make_refusal(asking.call, error))
 
     def _ask(self, asking: AskingLimits) -> tuple[LimitStatus, ...]:
-        """Passes a request on to the limiter and returns the status of its limits."""
         limiter = self._owner.limiter
         match asking:
             case AskLimits(_, limits):
@@ -193,14 +189,12 @@ class ProcessSession:
                 return standings
 
     def _restore(self, message: Restore | Ended) -> None:
-        """Starts a task that counts a restated claim."""
         task = self._owner.tasks.create_task(self._restate(message, self._pending.get(message.claim)))
         self._restoring.add(task)
         task.add_done_callback(self._restoring.discard)
         self._pend(message.claim, task)
 
     async def _restate(self, message: Restore | Ended, before: asyncio.Task[None] | None) -> None:
-        """Counts a restated claim. Tries again until the ledger can be read."""
         await _wait_done(before)
         self._owner.unclaimed.discard(message.claim)
         while not self.is_over:
@@ -213,8 +207,7 @@ class ProcessSession:
                 return
 
     def _end(self, message: Ended) -> None:
-        """Counts a recently ended claim that the process restates, unless it is already counted here or in
-        the ledger."""
+        """Makes later requests about the claim wait for the task."""
         stands = message.claim in self._owner.unclaimed
         ended_since = message.at is not None and message.at >= self._owner.began
         if stands or (ended_since and not self._owner.is_loaded):
@@ -222,7 +215,6 @@ class ProcessSession:
             self._settle(message.claim, message.used)
 
     def _settle(self, claim: str, amounts: Amounts) -> None:
-        """Settles a claim of this process, after its pending task."""
         if (pending := self._pending.get(claim)) is not None:
             pending.add_done_callback(lambda _: self._settle(claim, amounts))
         elif claim in self._claims:
@@ -230,19 +222,17 @@ class ProcessSession:
             self._owner.limiter.settle(claim, amounts)
 
     def _abandon(self, claim: str) -> None:
-        """Ends an open claim, with all reserved amounts counted as used."""
         if claim in self._claims and claim not in self._pending:
             self._claims.discard(claim)
             self._owner.limiter.abandon(claim)
 
     def _pend(self, claim: str, task: asyncio.Task[None]) -> None:
-        """Makes later requests about the claim wait until the task is done."""
+        """Has later requests about the claim wait for the task."""
         if claim:
             self._pending[claim] = task
             task.add_done_callback(lambda _: self._finish_task(claim, task))
 
     def _finish_task(self, claim: str, task: asyncio.Task[None]) -> None:
-        """Removes a pending task. Abandons its claim if the session is over."""
         if self._pending.get(claim) is task:
             del self._pending[claim]
         if self.is_over:
@@ -251,7 +241,6 @@ class ProcessSession:
     # --- state that all processes share ------------------------------------------------------------------
 
     async def _inform_processes(self, message: Publish | Announce) -> None:
-        """Makes every process know new names or a new revision, then replies."""
         try:
             if isinstance(message, Publish):
                 self._reply(
@@ -264,7 +253,6 @@ class ProcessSession:
             self._reply(make_refusal(message.call, error))
 
     def _reply(self, reply: Reply) -> None:
-        """Sends a reply, or cuts the connection of a process that reads no replies."""
         if self.link.unsent > MAX_UNSENT:
             self.link.cut("the process has stopped reading")
         else:
@@ -278,8 +266,8 @@ async def _wait_done(task: asyncio.Task[None] | None) -> None:
 
 
 def make_refusal(call: int, error: AntiphonError) -> Refused:
-    """Converts an error to a message. An error about limits keeps its limit and statuses."""
-    report = ErrorReport.of(error)
+    """Converts an error with its limits to a message."""
+    report = ErrorReport.from_error(error)
     if not isinstance(error, RateLimited | BudgetExceeded | LargerThanLimit):
         return Refused(call, report)
     standings = tuple(each for each in error.standings if isinstance(each, LimitStatus))

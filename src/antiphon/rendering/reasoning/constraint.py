@@ -21,8 +21,7 @@ ANYTHING = "start: TEXT?\nTEXT: /(.|\\n)*/"
 
 
 def find_begin(prompt: Prompt, tokens: tuple[int, ...], facts: ModelInfo) -> Begin | None:
-    """Returns where the choices of a prompt begin. Returns None for raw prompts and for models that do not
-    reason."""
+    """Returns where the choices of a prompt begin; None for raw prompts and for models that do not reason."""
     if facts.template is None or not isinstance(prompt, Conversation):
         return None
     notation = facts.template.reasoning_notation
@@ -36,7 +35,7 @@ def find_begin(prompt: Prompt, tokens: tuple[int, ...], facts: ModelInfo) -> Beg
 def constrain_prompt(
     prompt: Prompt, fits: FittedPrompt, constraint: Constraint | None, facts: ModelInfo
 ) -> FittedPrompt:
-    """Returns the prompt with the begin of its choices and their constraint. Raises UnsupportedParameter."""
+    """Adds where the prompt's choices begin and their constraint. Raises UnsupportedParameter."""
     begin = find_begin(prompt, fits.tokens, facts)
     return replace(fits, begin=begin, constraint=constrain_answer(constraint, prompt, begin, facts))
 
@@ -44,8 +43,7 @@ def constrain_prompt(
 def constrain_answer(
     constraint: Constraint | None, prompt: Prompt, begin: Begin | None, facts: ModelInfo
 ) -> Constraint | None:
-    """Returns the constraint of a choice. The constraint leaves the reasoning free and begins with the
-    answer."""
+    """Returns the constraint of a choice, applied from the beginning of its answer."""
     template = facts.template
     if template is None or template.reasoning_notation is None or not isinstance(prompt, Conversation):
         return constraint
@@ -71,8 +69,7 @@ def constrain_answer(
     return replace(bare, prelude=prelude.dump())
 
 
-def _build_frame(notation: ReasoningNotation, begin: Begin, ids: Mapping[str, int]) -> TextFrame:
-    """Returns the marks before and after the reasoning that a choice still writes."""
+def _build_text_frame(notation: ReasoningNotation, begin: Begin, ids: Mapping[str, int]) -> TextFrame:
     opening = () if begin is Begin.INSIDE else notation.open
     return TextFrame(to_marks(opening, ids), to_marks((notation.close, *notation.gap), ids))
 
@@ -80,7 +77,7 @@ def _build_frame(notation: ReasoningNotation, begin: Begin, ids: Mapping[str, in
 def _constrain_channels(
     constraint: Constraint | None, layout: CallNotation, reasoning: Reasoning, facts: ModelInfo
 ) -> Constraint | None:
-    """Builds the constraint for a model with channels. The grammar of calls describes its own channels."""
+    """Builds the constraint for a model with channels. The grammar of calls has channels of its own."""
     budget, field = reasoning.budget, reasoning.terms.budget
     thought, *others = (
         frame.with_ids(facts.controls) for frame in layout.channels if frame.close is not None

@@ -280,8 +280,7 @@ class TensorNames:
         return None
 
 
-def _number(value: object) -> float | None:
-    """Returns the value as a finite number; None if it is not one."""
+def _parse_finite(value: object) -> float | None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     return float(value) if isinstance(value, int | float) and is_number else None
 
