@@ -113,7 +113,7 @@ class FairQueue(Generic[Q]):
         self._turn(item.actor)
 
     def take_turn(self, item: Q) -> None:
-        """Removes an item after its turn, and moves its actor behind all others."""
+        """Removes the item whose turn it is, and moves its actor behind all other actors."""
         self.remove(item)
         self._turn(item.actor)
 

@@ -96,8 +96,8 @@ def find_unpriced(prices: Sequence[Price], models: Sequence[str], at: int) -> li
 
 
 def find_currency(prices: Sequence[Price]) -> str | None:
-    """Returns the currency of all costs, which is the currency of the newest price. The currency can change
-    only while no price applies. `prices`: in the order of their creation."""
+    """Returns the currency of all costs: the currency of the newest price. All prices that apply at one time
+    have the same currency. `prices`: in the order of their creation."""
     return prices[-1].currency if prices else None
 
 

@@ -151,7 +151,8 @@ def format_url(listener: socket.socket) -> str:
 
 
 def filter_host_environment(environ: Mapping[str, str], wait_policy: str) -> dict[str, str]:
-    """Returns the environment of an engine host. The user's own values for OpenMP or glibc are kept."""
+    """Returns the environment of an engine host: the allowed variables of `environ`, and defaults for OpenMP
+    and glibc unless the user has set them. All other variables are dropped."""
     passed_on = {
         name: value
         for name, value in environ.items()

@@ -205,8 +205,8 @@ def build_chat_logprobs(scores: Scores, spell: TokenSpelling = spell_by_text) ->
 def build_text_logprobs(
     scores: Scores, alternatives: bool, spell: TokenSpelling = spell_by_text
 ) -> TextLogprobs:
-    """Builds four arrays of equal length. The array of alternatives is left out unless the caller wanted
-    alternatives. Each item of this array also contains the token itself."""
+    """Builds OpenAI's arrays of equal length. `alternatives`: whether the array of alternatives is given; its
+    items also contain the token itself. Otherwise it is null."""
     columns: tuple[list[bytes], ...] = ([], [], [], [])
     for block in _split_blocks(scores):
         columns[0].append(_encode([spell(score.token, score.piece) for score in block]))

@@ -130,7 +130,7 @@ def _build_request(
 
 
 def _read_sampling(wire: ChatRequest, limit: int) -> SamplingOptions:
-    """Reads the sampling options, with the defaults of Empower's page."""
+    """Reads the sampling options, with the defaults of Empower's API documentation."""
     asked = read_sampling(wire, limit)
     return changed(
         asked,

@@ -102,6 +102,7 @@ class EmpowerStreamEncoder:
         return b""
 
     def end(self) -> bytes:
+        """Returns the last bytes of a complete stream."""
         return DONE
 
     def error(self, error: AntiphonError) -> bytes:

@@ -122,7 +122,7 @@ class UnloadAdapterRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 def decode_load_request(body: bytes) -> LoadCall:
-    """A body of POST /v1/load_lora_adapter. Raises a RequestError."""
+    """Decodes a body of POST /v1/load_lora_adapter: which LoRA adapter to load. Raises a RequestError."""
     wire = convert(filter_fields(read_object(body), FieldScope.LOAD), LoadAdapterRequest)
     if not ADAPTER_NAME.fullmatch(wire.lora_name):
         raise InvalidValue(f"lora_name must be {ADAPTER_NAME_RULE}", param="lora_name")

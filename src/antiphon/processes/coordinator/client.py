@@ -193,7 +193,7 @@ class CoordinatorClient:
             self._look.clear()
 
     def report_revision(self, revision: int) -> None:
-        """Reports that this process answers by a revision from now on. Call it in any thread."""
+        """Reports that this process has applied a revision of the directory. Any thread may call it."""
         self._loop.call_soon_threadsafe(self._report_known, Topic.DIRECTORY, revision)
 
     async def announce(self, revision: int) -> None:

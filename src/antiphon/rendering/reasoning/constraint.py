@@ -70,6 +70,7 @@ def constrain_answer(
 
 
 def _build_text_frame(notation: ReasoningNotation, begin: Begin, ids: Mapping[str, int]) -> TextFrame:
+    """Builds the marks around a model's reasoning, which precedes its answer."""
     opening = () if begin is Begin.INSIDE else notation.open
     return TextFrame(to_marks(opening, ids), to_marks((notation.close, *notation.gap), ids))
 

@@ -281,6 +281,7 @@ class TensorNames:
 
 
 def _parse_finite(value: object) -> float | None:
+    """Returns a finite JSON number as a float; None for any other value."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     return float(value) if isinstance(value, int | float) and is_number else None
 
