@@ -186,8 +186,8 @@ def _read_file(path: Path) -> _FileContent:
 
 
 def _require_number(path: Path, key: str, value: float) -> None:
-    """Raises ModelFileError for NaN. For a number that native code divides by, also if it is not finite or not
-    above 0."""
+    """Raises ModelFileError for NaN. For a number that native code divides by, also if it is not finite or
+    not above 0."""
     divides = DIVISORS.search(key)
     if math.isnan(value) or (divides and not 0 < value < math.inf):
         wanted = "a finite number above 0" if divides else "a number"

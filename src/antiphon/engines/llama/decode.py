@@ -169,8 +169,8 @@ class DecodeLoop:
         self.inbox.put_and_abort(self._stop)
 
     def measure_load(self) -> Load:
-        """Returns the current counters. A step may change some of them meanwhile, so they need not fit together.
-        Any thread may call it. Raises EngineUnavailable when the decode thread has ended."""
+        """Returns the current counters. A step may change some of them meanwhile, so they need not fit
+        together. Any thread may call it. Raises EngineUnavailable when the decode thread has ended."""
         if self.inbox.is_closed:
             raise EngineUnavailable("the engine has stopped; try again soon")
         return self._meters.build_load(self._scheduler, self._submitted - self._added)

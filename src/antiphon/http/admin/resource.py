@@ -143,9 +143,9 @@ def answer_page(
 
 
 def _find_page_start(ids: Sequence[str], after: str, removable: str | None) -> int:
-    """Returns the index of the first item after an id. An id with the prefix `removable` may belong to an object
-    that was removed: then the page starts at the millisecond of that id, and can repeat items of the page
-    before. Raises InvalidValue for any other id that is not in the list."""
+    """Returns the index of the first item after an id. An id with the prefix `removable` may belong to an
+    object that was removed: then the page starts at the millisecond of that id, and can repeat items of the
+    page before. Raises InvalidValue for any other id that is not in the list."""
     if after in ids:
         return ids.index(after) + 1
     made = GENERATED_ID.fullmatch(after)
