@@ -95,7 +95,7 @@ class HubAdapters:
             }
             yield _read_delivery(staging, await run_job(JOB, payload, self._limits(), _network_variables()))
         except JobStopped as stopped:
-            message = f"{reference.repository} cannot be fetch: {stopped}"
+            message = f"{reference.repository} cannot be fetched: {stopped}"
             if stopped.stop is Stop.WAIT:
                 raise HubUnavailable(message, cause=str(stopped)) from None
             raise InvalidValue(message, param="model_name") from None
