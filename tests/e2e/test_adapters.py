@@ -1,5 +1,6 @@
 """Adapters of the real server, with cantor: of the settings, over HTTP, by `antiphon lora`, after deaths."""
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -87,7 +88,13 @@ def lender(shared: Lender) -> Iterator[Lender]:
             client.post("/v1/unload_lora_adapter", json={"lora_name": name}).raise_for_status()
 
 
+def file_name(path: Path) -> str:
+    """The name under which the server keeps an adapter's file."""
+    return f"{hashlib.sha256(path.read_bytes()).hexdigest()}.gguf"
+
+
 def test_the_command_loads_and_unloads_adapters_that_differ(lender: Lender) -> None:
+    before = {path.name for path in (lender.home / "adapters").iterdir()}
     alone, first = lender.say("cantor"), lender.say("first")
     assert first != alone
     added = lender.lora("add", f"second={lender.shelf / 'second.gguf'}")
@@ -109,8 +116,12 @@ def test_the_command_loads_and_unloads_adapters_that_differ(lender: Lender) -> N
     assert gone.returncode == 1 and "cannot be found" in gone.stderr
     assert lender.names() == ["cantor", "first", "third"]
     assert lender.say("third") == said["third"]
-    kept = {path.suffix for path in (lender.home / "adapters").iterdir()}
-    assert kept == {".gguf"}, "files stay under their digests"
+    kept = {path.name for path in (lender.home / "adapters").iterdir()}
+    assert {file_name(lender.shelf / f"{name}.gguf") for name in ("first", "second", "third")} <= kept
+    assert file_name(lender.shelf / "cut.gguf") not in kept and not before - kept, (
+        "files stay under their digests"
+    )
+    assert len(kept - before) <= 2, "one file for each content"
 
 
 def test_what_runs_with_an_adapter_ends_although_it_is_unloaded(lender: Lender) -> None:

@@ -123,8 +123,12 @@ def test_the_address_of_a_user_and_texts_that_no_database_gets(place: Place) -> 
 
 
 @pytest.mark.slow
-def test_the_operators_key_file_follows_its_rotation(tmp_path: Path) -> None:
-    with serving_keys(tmp_path) as place:
+@pytest.mark.parametrize("store", ["sqlite", "postgresql"])
+def test_the_operators_key_file_follows_its_rotation(
+    store: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    more = {} if store == "sqlite" else {"ANTIPHON_STORE": request.getfixturevalue("postgresql")}
+    with serving_keys(tmp_path, **more) as place:
 
         def operators() -> list[str]:
             listed = json.loads(place.run("keys", "list", "--json"))["keys"]

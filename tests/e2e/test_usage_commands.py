@@ -1,5 +1,5 @@
 """From a price to a bill, against a real server: what was generated is in the ledger at its price, and the
-commands show it."""
+commands show it; in SQLite, and in PostgreSQL."""
 
 import csv
 import io
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.databases import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
 from tests.support.processes import bare_environment
 from tests.support.server import Server, serving
 from tests.support.waiting import wait_until
@@ -19,9 +20,12 @@ SOON = 20.0
 """Seconds within which a generation is in the ledger; stated: about one."""
 
 
-@pytest.fixture
-def env(tmp_path) -> dict[str, str]:
-    return {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(tmp_path / "home")}
+@pytest.fixture(params=["sqlite", "postgresql"])
+def env(request: pytest.FixtureRequest, tmp_path) -> dict[str, str]:
+    kept = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(tmp_path / "home")}
+    if request.param == "postgresql":
+        kept["ANTIPHON_STORE"] = request.getfixturevalue("postgresql")
+    return kept
 
 
 @pytest.fixture
