@@ -30,6 +30,15 @@
     │   │   └── EngineLost                 503     engine_lost                  yes, once
     │   ├── EngineDied                     503     engine_died
     │   └── DeadlineExceeded               504     deadline_exceeded
+    ├── ProviderError                      502     provider_error
+    │   ├── ProviderFailed                 502     provider_failed              yes
+    │   ├── ProviderUnavailable            503     provider_unavailable         yes
+    │   ├── ProviderTimeout                504     provider_timeout             yes
+    │   ├── ProviderRateLimited            429     provider_rate_limited        yes
+    │   ├── ProviderRefused                400     provider_refused
+    │   ├── ProviderModelMissing           404     provider_model_not_found
+    │   ├── ProviderKeyRefused             502     provider_key_refused
+    │   └── ProviderBroken                 502     provider_stream_broken
     ├── ServerBusy                         503     server_busy                  yes
     ├── StoreUnavailable                   503     store_unavailable            yes
     ├── LimitsUnavailable                  503     limits_unavailable           yes
@@ -308,6 +317,71 @@ class DeadlineExceeded(EngineError):
 
     status = 504
     code = "deadline_exceeded"
+
+
+class ProviderError(AntiphonError):
+    """A vendor did not serve the request. The message names the provider, and contains neither its address
+    nor a key."""
+
+    status = 502
+    code = "provider_error"
+
+
+class ProviderFailed(ProviderError):
+    """The vendor answered with a failure, or with an answer that cannot be read, before the first event."""
+
+    code = "provider_failed"
+    retryable = True
+
+
+class ProviderUnavailable(ProviderError):
+    """The vendor cannot be reached or says that it is overloaded, or its route rests after failures."""
+
+    status = 503
+    code = "provider_unavailable"
+    retryable = True
+
+
+class ProviderTimeout(ProviderError):
+    """The vendor did not begin to answer in time."""
+
+    status = 504
+    code = "provider_timeout"
+    retryable = True
+
+
+class ProviderRateLimited(ProviderError):
+    """The vendor's own limits have no room. `retry_after`: as the vendor says."""
+
+    status = 429
+    code = "provider_rate_limited"
+    retryable = True
+
+
+class ProviderRefused(ProviderError):
+    """The vendor refused the request as wrong. The message is the vendor's."""
+
+    status = 400
+    code = "provider_refused"
+
+
+class ProviderModelMissing(ProviderError):
+    """The vendor has no such model, or not for this server's key."""
+
+    status = 404
+    code = "provider_model_not_found"
+
+
+class ProviderKeyRefused(ProviderError):
+    """The vendor refused this server's key. Only the operator can mend that."""
+
+    code = "provider_key_refused"
+
+
+class ProviderBroken(ProviderError):
+    """The vendor's stream broke, stalled or ended without its finish, after its first event."""
+
+    code = "provider_stream_broken"
 
 
 class ServerBusy(AntiphonError):

@@ -13,7 +13,7 @@ BROAD_EXCEPT = {
     "antiphon.engines.host": "the engine adapter: one request's failure must not end the others",
     "antiphon.engines.llama": "the engine adapter: one request's failure must not end the others",
     "antiphon.engines.sampling.sampler": "the engine adapter: one row's failure must not end the others",
-    "antiphon.engines.upstream": "the engine adapter: foreign errors are mapped by one table",
+    "antiphon.engines.vendors": "the engine adapter: foreign errors are mapped by one table",
     "antiphon.ledger.drain": "the drain: its thread outlives whatever a spool or a database does to it",
     "antiphon.processes.supervisor": "it outlives everything it starts",
 }
@@ -22,7 +22,7 @@ WIRE = (
     "antiphon.settings",
     "antiphon.dialects",
     "antiphon.http",
-    "antiphon.engines.upstream",
+    "antiphon.engines.vendors",
     "antiphon.processes.ipc.frames",
     "antiphon.engines.host.frames",
     "antiphon.weights.convert",  # JSON and tensors that others wrote

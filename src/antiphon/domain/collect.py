@@ -2,7 +2,7 @@
 streams."""
 
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 
 from antiphon.domain.events import (
     Delta,
@@ -14,6 +14,7 @@ from antiphon.domain.events import (
     ReasoningDelta,
     Started,
     TextDelta,
+    ThinkingBlock,
     ToolCallStarted,
     Usage,
 )
@@ -36,6 +37,8 @@ class CollectedChoice(Value, frozen=True):
     """The reasoning before the text, where the model shows it."""
     ids: tuple[int, ...] = ()
     """Token ids, as many as `scores`, if the caller requests them."""
+    thinking_blocks: tuple[Mapping[str, object], ...] = ()
+    """The vendor's blocks of reasoning, which the vendor needs back."""
 
 
 class CollectedGeneration(Value, frozen=True):
@@ -52,7 +55,7 @@ class CollectedGeneration(Value, frozen=True):
 class _ChoiceParts:
     """The parts of one choice so far."""
 
-    __slots__ = ("arguments", "begun", "end", "ids", "reasoning", "scores", "text")
+    __slots__ = ("arguments", "begun", "blocks", "end", "ids", "reasoning", "scores", "text")
 
     def __init__(self) -> None:
         self.text: list[str] = []
@@ -60,6 +63,7 @@ class _ChoiceParts:
         self.begun: list[ToolCallStarted] = []
         self.arguments: dict[int, list[str]] = {}
         """The parts of each call's arguments, by its number."""
+        self.blocks: list[Mapping[str, object]] = []
         self.scores: list[Scores] = []
         self.ids: list[int] = []
         self.end: Finished | None = None
@@ -74,6 +78,8 @@ class _ChoiceParts:
             self.reasoning.append(event.text)
         elif isinstance(event, ToolCallStarted):
             self.begun.append(event)
+        elif isinstance(event, ThinkingBlock):
+            self.blocks.append(event.block)
         else:
             self.arguments.setdefault(event.index, []).append(event.arguments)
         if event.scores:
@@ -85,10 +91,14 @@ class _ChoiceParts:
         """Returns the complete choice, made of the parts so far."""
         scores = None if end.scores is None else join_scores(self.scores)
         calls = tuple(
-            [ToolCall(call.id, call.name, "".join(self.arguments.get(call.index, ()))) for call in self.begun]
+            [
+                ToolCall(call.id, call.name, "".join(self.arguments.get(call.index, ())), call.signature)
+                for call in self.begun
+            ]
         )
         text, reasoning = "".join(self.text), "".join(self.reasoning)
-        return CollectedChoice(index, text, end.reason, scores, calls, reasoning, tuple(self.ids))
+        ids, blocks = tuple(self.ids), tuple(self.blocks)
+        return CollectedChoice(index, text, end.reason, scores, calls, reasoning, ids, blocks)
 
 
 async def collect(events: AsyncIterator[Event]) -> CollectedGeneration:

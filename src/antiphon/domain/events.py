@@ -6,6 +6,7 @@ Started comes with the first token, so a failure before it is an ordinary error.
 (`max_tokens` 0), Started comes when the first choice is complete. Errors are raised, not yielded.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -52,6 +53,8 @@ class FinishReason(StrEnum):
     """max_tokens, or the end of the context."""
     TOOL_CALLS = "tool_calls"
     """The model's end of turn, after one or several complete calls."""
+    CONTENT_FILTER = "content_filter"
+    """A vendor withheld the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,8 @@ class Started:
     """The ids of each prompt, when token ids were asked for."""
     queued: float | None = field(default=None, compare=False)
     """Seconds until the first choice was in the engine's batch, where the engine says so."""
+    source: UsageSource = UsageSource.ENGINE
+    """Who counted the prompt. With ESTIMATED the deltas carry no tokens, and only Usage has real numbers."""
 
 
 class PromptScored(Value, frozen=True):
@@ -104,6 +109,18 @@ class ReasoningDelta(Value, frozen=True):
     ids: tuple[int, ...] = ()
 
 
+class ThinkingBlock(Value, frozen=True):
+    """A vendor's block of reasoning with its signature, which the vendor needs back unchanged in the next
+    request. Its text was already in ReasoningDelta events."""
+
+    choice: int
+    block: Mapping[str, object]
+    """The block as JSON, in the vendor's own form."""
+    tokens: int = 0
+    scores: Scores = ()
+    ids: tuple[int, ...] = ()
+
+
 class ToolCallStarted(Value, frozen=True):
     """The next call of one choice; its arguments follow in deltas."""
 
@@ -116,6 +133,8 @@ class ToolCallStarted(Value, frozen=True):
     """As in a TextDelta."""
     scores: Scores = ()
     ids: tuple[int, ...] = ()
+    signature: str | None = None
+    """As in `domain.messages.ToolCall`."""
 
 
 class ToolCallDelta(Value, frozen=True):
@@ -150,7 +169,7 @@ class DiscardedTokens(Value, frozen=True):
     tokens: int
 
 
-Delta = TextDelta | ReasoningDelta | ToolCallStarted | ToolCallDelta
+Delta = TextDelta | ReasoningDelta | ThinkingBlock | ToolCallStarted | ToolCallDelta
 """More output of a choice."""
 
 Event = Started | PromptScored | Delta | Finished | DiscardedTokens | Usage

@@ -85,6 +85,42 @@ class ToolCall:
     name: str
     arguments: str
     """JSON, or the beginning of it where the text was cut."""
+    signature: str | None = None
+    """The vendor's own mark of the call, which the vendor needs back in the next request."""
+
+
+class MediaKind(StrEnum):
+    """The kind of a part that is not text."""
+
+    IMAGE = "image"
+    AUDIO = "audio"
+
+
+@dataclass(frozen=True, slots=True)
+class TextContent:
+    """A text part of a message."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class MediaContent:
+    """An image or a recording in a message: its bytes, or an address that only the vendor opens."""
+
+    kind: MediaKind
+    media_type: str = ""
+    """The type of the bytes: `image/png`, `audio/wav`. Empty for an address."""
+    data: str = ""
+    """The bytes in base64, as the caller sent them. Empty for an address."""
+    url: str = ""
+    """An `https:` address. This server never opens it."""
+    detail: str | None = None
+    """How closely the model looks at an image: `low`, `high`, `auto`."""
+    field: str = field(default="messages", compare=False)
+    """The caller's name of the part, for errors: `messages[0].content[1].image_url`."""
+
+
+Content = TextContent | MediaContent
 
 
 class Role(StrEnum):
@@ -113,3 +149,8 @@ class Message:
     """The assistant's reasoning before its text, for templates that read it."""
     reasoning_field: str = field(default="reasoning_content", compare=False)
     """The name of the reasoning field in the caller's message."""
+    content: tuple[Content, ...] = ()
+    """The parts in their order, if one of them is not text; otherwise empty."""
+    thinking_blocks: tuple[Mapping[str, object], ...] = ()
+    """The vendor's own blocks of reasoning, which the vendor needs back unchanged. `text` and `reasoning` do
+    not contain them."""

@@ -29,6 +29,17 @@ class ConstraintKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class SchemaDeclaration:
+    """A JSON Schema as the caller declared it, for vendors, which enforce it themselves."""
+
+    source: str
+    """The schema as JSON, as the caller wrote it."""
+    name: str | None = None
+    description: str | None = None
+    strict: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Constraint:
     """The form that generated text must have. A constraint that cannot be enforced is refused."""
 
@@ -42,6 +53,8 @@ class Constraint:
     prelude: str = ""
     """The text before the constrained text, which is a model's reasoning, in the form of
     `constraints.grammar.Prelude`. The renderer makes it, never a caller. Empty means no such text."""
+    declared: SchemaDeclaration | None = None
+    """For JSON_SCHEMA: the schema before keywords were left out."""
 
 
 class Overflow(StrEnum):
@@ -174,6 +187,20 @@ class Output(Value, frozen=True):
     """Whether `max_tokens` is the dialect's default."""
 
 
+class HostedOptions(Value, frozen=True):
+    """Options of vendors' services. A local engine has none of them."""
+
+    verbosity: str | None = None
+    """How long the answer shall be: `low`, `medium`, `high`."""
+    service_tier: str | None = None
+    """The vendor's class of service: `flex`, `priority`."""
+    prompt_cache_key: str | None = None
+    """Requests with the same key have prompts that begin alike."""
+
+
+NO_HOSTED_OPTIONS = HostedOptions()
+
+
 class GenerationRequest(Value, frozen=True):
     """One call. With several prompts, choice `i` of prompt `p` has index `p * output.choices + i`."""
 
@@ -185,6 +212,9 @@ class GenerationRequest(Value, frozen=True):
     """Prompts share cached prefixes only under an equal salt, within the caller's project."""
     priority: int = 0
     """Lower is admitted earlier, among the requests of one actor."""
+    hosted: HostedOptions = NO_HOSTED_OPTIONS
+    is_buffered: bool = False
+    """Whether the caller gets the whole answer at once. An engine may then produce all events together."""
 
 
 WIDTH = 4

@@ -43,6 +43,7 @@ from antiphon.domain.events import (
     ReasoningDelta,
     Started,
     TextDelta,
+    ThinkingBlock,
     ToolCallDelta,
     ToolCallStarted,
     Usage,
@@ -269,7 +270,7 @@ class OpenAIStreamEncoder(Generic[Part]):
                 return self.encode_finish(event)
             case Usage():
                 return self.encode_usage(event)
-            case DiscardedTokens() | PromptScored():
+            case DiscardedTokens() | PromptScored() | ThinkingBlock():
                 return b""
 
     def encode_finish(self, event: Finished) -> bytes:

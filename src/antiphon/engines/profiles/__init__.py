@@ -1,0 +1,1 @@
+"""What vendors' models take and give, as data."""

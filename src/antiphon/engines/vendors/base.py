@@ -1,0 +1,123 @@
+"""The interface between the vendor engine and the upstream dialects.
+
+An upstream dialect translates between this server's requests and events and one vendor's wire format. It does
+no I/O, and keeps no state between requests.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Protocol
+
+from antiphon.domain.events import Event
+from antiphon.domain.request import EmbeddingRequest, Embeddings, GenerationRequest
+from antiphon.domain.values import Value
+from antiphon.engines.profiles.base import VendorProfile
+
+NO_TAGS: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class VendorModel:
+    """One model of a vendor, as an upstream dialect needs it."""
+
+    name: str
+    """The vendor's name of the model."""
+    provider: str
+    """The operator's name of the provider, for errors."""
+    profile: VendorProfile = field(default_factory=VendorProfile)
+    extra_parameters: frozenset[str] = frozenset()
+    """Parameters that this provider takes beyond those of its wire format: `top_k` and `min_p` of vLLM."""
+    refused_parameters: frozenset[str] = frozenset()
+    """Parameters of its wire format that this provider does not take."""
+    passes_addresses: bool = False
+    """Whether `https:` addresses of images are passed on. Otherwise they are refused."""
+
+
+class Attributes(Value, frozen=True):
+    """Who asks, for vendors that want to know."""
+
+    end_user: str | None = None
+    tags: Mapping[str, str] = NO_TAGS
+
+
+NOBODY = Attributes()
+
+
+class UpstreamCall(Value, frozen=True):
+    """One HTTP request to a vendor. The provider adds its address and its credential."""
+
+    path: str
+    """Below the provider's base URL: `/chat/completions`."""
+    body: bytes
+    is_streamed: bool
+    """Whether the answer comes as server-sent events."""
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class VendorError(Value, frozen=True):
+    """What a vendor says in the body of an error, or in an error event of a stream."""
+
+    message: str
+    kind: str = ""
+    """The vendor's code or type: `rate_limit_exceeded`, `overloaded_error`, `RESOURCE_EXHAUSTED`."""
+    status: int | None = None
+    """The HTTP status that belongs to an error event, if the vendor's code tells it."""
+    retry_after: float | None = None
+    """Seconds, if the body contains them."""
+
+
+class StreamDecoder(Protocol):
+    """Decodes one streamed answer."""
+
+    def feed(self, name: str, data: bytes) -> Sequence[Event]:
+        """Returns the events of one server-sent event. `name`: the text after `event:`, or empty.
+
+        The first returned event is Started, with source ESTIMATED. Raises StreamFailure for an error event.
+        Raises ValueError or msgspec.MsgspecError for an event that cannot be read.
+        """
+
+    def close(self) -> Sequence[Event]:
+        """Returns the last events, Usage included, once the answer's body has ended. Raises ValueError if the
+        stream ended before its finish."""
+
+
+class StreamFailure(Exception):
+    """The vendor reported an error inside a stream."""
+
+    def __init__(self, error: VendorError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+class UpstreamDialect(Protocol):
+    """One vendor's wire format."""
+
+    @property
+    def credential_header(self) -> tuple[str, str]:
+        """The name of the header with the key, and the text before the key."""
+
+    def encode(self, request: GenerationRequest, model: VendorModel, attributes: Attributes) -> UpstreamCall:
+        """Translates a request. Raises a RequestError that names the field that the vendor lacks."""
+
+    def decode_answer(self, request: GenerationRequest, model: VendorModel, body: bytes) -> Iterable[Event]:
+        """Returns all events of a whole answer: Started, deltas, Finished and Usage. Raises StreamFailure for
+        an error in the place of an answer. Raises ValueError or msgspec.MsgspecError if it cannot be read."""
+
+    def start_stream(self, request: GenerationRequest, model: VendorModel) -> StreamDecoder:
+        """Creates the decoder of a streamed answer."""
+
+    def decode_error(self, status: int, body: bytes) -> VendorError:
+        """Reads the body of an error. A body in another form gives an empty message."""
+
+    def encode_embedding(self, request: EmbeddingRequest, model: VendorModel) -> UpstreamCall:
+        """Translates a request for vectors. Raises UnsupportedParameter if the vendor makes none."""
+
+    def decode_embedding(self, request: EmbeddingRequest, body: bytes) -> Embeddings:
+        """Reads the vectors. Raises ValueError or msgspec.MsgspecError if they cannot be read."""
+
+    def encode_probe(self) -> str:
+        """The path of a GET request that lists the models and costs nothing."""
+
+    def decode_models(self, body: bytes) -> tuple[str, ...]:
+        """Reads the names of that list."""

@@ -1,0 +1,158 @@
+"""Names what a request asks for, so that a vendor that lacks it can refuse it by name."""
+
+from collections.abc import Iterator
+
+from antiphon.domain.messages import MediaContent, MediaKind, ToolChoice
+from antiphon.domain.request import (
+    ConstraintKind,
+    Conversation,
+    GenerationRequest,
+    Output,
+    Overflow,
+    Prompt,
+    RawPrompt,
+)
+from antiphon.domain.sampling import SamplingOptions
+from antiphon.engines.vendors.base import VendorModel
+from antiphon.errors import UnsupportedParameter
+
+SAMPLING_NAMES = {"mirostat": "mirostat_target"}
+"""Names of sampling options in requests, where they differ."""
+
+DEFAULTS: dict[str, object] = {
+    "top_p": 1.0,
+    "top_k": 0,
+    "min_p": 0.0,
+    "typical_p": 1.0,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "logit_bias": (),
+    "min_tokens": 0,
+    "ignore_eos": False,
+}
+"""Values that ask for nothing. They are not sent to a vendor that lacks the option."""
+
+JSON_KINDS = frozenset({ConstraintKind.JSON_OBJECT, ConstraintKind.JSON_SCHEMA})
+
+
+def iterate_sampling(sampling: SamplingOptions) -> Iterator[str]:
+    """Yields the sampling options that have an effect."""
+    for name in sampling.__struct_fields__:
+        value = getattr(sampling, name)
+        if value is not None and DEFAULTS.get(name, UNSET) != value:
+            yield SAMPLING_NAMES.get(name, name)
+
+
+UNSET = object()
+
+
+def iterate_output(output: Output) -> Iterator[str]:
+    """Yields the options of the output that have an effect."""
+    asked: dict[str, object] = {
+        "max_tokens": output.max_tokens is not None and not output.is_usual,
+        "n": output.choices > 1,
+        "stop": output.stop,
+        "stop_token_ids": output.stop_token_ids,
+        "best_of": output.best_of is not None,
+        "echo": output.echo,
+        "logprobs": output.logprobs is not None,
+        "logprob_token_ids": output.logprob_token_ids,
+        "prompt_logprobs": output.prompt_logprobs is not None,
+        "bad_words": output.bad_words,
+        "skip_special_tokens": output.show_special,
+        "return_token_ids": output.token_ids,
+        "truncate_prompt_tokens": output.truncate_prompt is not None,
+        "include_stop_str_in_output": output.include_stop,
+        "context_length_exceeded_behavior": output.overflow is not Overflow.ERROR and not output.is_usual,
+    }
+    yield from (name for name, value in asked.items() if value)
+    if output.constraint is not None:
+        yield "response_format" if output.constraint.kind in JSON_KINDS else output.constraint.field
+
+
+def iterate_prompt(prompt: Prompt) -> Iterator[str]:
+    """Yields the options of a prompt that have an effect."""
+    if isinstance(prompt, RawPrompt):
+        if prompt.tokens is not None:
+            yield "prompt (token ids)"
+        if not prompt.add_special:
+            yield "add_special_tokens"
+        return
+    yield from iterate_conversation(prompt)
+
+
+def iterate_conversation(prompt: Conversation) -> Iterator[str]:
+    """Yields the options of a conversation that have an effect."""
+    reasoning, tools = prompt.reasoning, prompt.tools
+    asked: dict[str, object] = {
+        "add_generation_prompt": not prompt.generation_prompt and not prompt.continues,
+        "continue_final_message": prompt.continues,
+        "chat_template": prompt.template is not None,
+        "chat_template_kwargs": prompt.template_values,
+        "documents": prompt.documents is not None,
+        "add_special_tokens": prompt.add_special is not None,
+        reasoning.terms.effort: reasoning.effort is not None,
+        reasoning.terms.budget: reasoning.budget is not None,
+        "tools": tools is not None,
+        "tool_choice": tools is not None
+        and (tools.choice is not ToolChoice.AUTO or tools.allowed is not None),
+        "parallel_tool_calls": tools is not None and not tools.parallel,
+    }
+    yield from (name for name, value in asked.items() if value)
+
+
+def iterate_parameters(request: GenerationRequest) -> Iterator[str]:
+    """Yields the name of everything that a request asks for beyond its messages, by OpenAI's names."""
+    yield from iterate_sampling(request.sampling)
+    yield from iterate_output(request.output)
+    for prompt in request.prompts:
+        yield from iterate_prompt(prompt)
+    for name in request.hosted.__struct_fields__:
+        if getattr(request.hosted, name) is not None:
+            yield name
+    if request.cache_salt:
+        yield "cache_salt"
+    if request.priority:
+        yield "priority"
+
+
+def require_supported(request: GenerationRequest, taken: frozenset[str], model: VendorModel) -> None:
+    """Raises UnsupportedParameter for the first thing that the vendor's model does not take. `taken`: the
+    parameters of its wire format."""
+    takes = (taken | model.extra_parameters) - model.refused_parameters - model.profile.refused
+    for name in iterate_parameters(request):
+        if name not in takes:
+            raise UnsupportedParameter(
+                f"{name} is not supported by the model {model.name} of the provider {model.provider}; leave "
+                "it out",
+                param=name,
+            )
+    for prompt in request.prompts:
+        if isinstance(prompt, Conversation):
+            require_modalities(prompt, model)
+
+
+def require_modalities(prompt: Conversation, model: VendorModel) -> None:
+    """Raises UnsupportedParameter for an image or a recording that the model does not take."""
+    for message in prompt.messages:
+        for part in message.content:
+            if isinstance(part, MediaContent):
+                require_media(part, model)
+
+
+def require_media(part: MediaContent, model: VendorModel) -> None:
+    """Raises UnsupportedParameter if the model does not take this part."""
+    if str(part.kind) not in model.profile.modalities:
+        kind = "images" if part.kind is MediaKind.IMAGE else "recordings"
+        raise UnsupportedParameter(
+            f"{part.field}: the model {model.name} of the provider {model.provider} takes no {kind}; leave "
+            "them out",
+            param=part.field,
+        )
+    if part.url and not model.passes_addresses:
+        raise UnsupportedParameter(
+            f"{part.field}: addresses are not passed on to the provider {model.provider}; send a data: URL, "
+            "or let the operator set pass_addresses",
+            param=part.field,
+        )
