@@ -17,6 +17,12 @@ from antiphon.dialects.common.fields import FIELDS, TABLES, FieldScope
 from antiphon.dialects.common.product_pages import PAGES, UNSTATED, PageRow, ProductPage
 from antiphon.errors import AntiphonError, StartupError, index_by_code
 from antiphon.settings.models import AdapterSettings, AliasSettings, ModelSettings
+from antiphon.settings.providers import (
+    ProfileSettings,
+    ProviderSettings,
+    RoutedModelSettings,
+    RouteSettings,
+)
 from antiphon.settings.schema import SECTIONS, Settings, list_settings
 from antiphon.telemetry import exposition as engines
 from antiphon.telemetry import metrics as gateway
@@ -30,6 +36,14 @@ LISTED: dict[str, type[msgspec.Struct]] = {
     "aliases": AliasSettings,
 }
 """Lists of tables in the settings file, and what one of them is."""
+
+VENDOR_TABLES: dict[str, type[msgspec.Struct]] = {
+    "[providers.NAME]": ProviderSettings,
+    "[[models]] with routes": RoutedModelSettings,
+    "[[models.routes]]": RouteSettings,
+    "[models.profile]": ProfileSettings,
+}
+"""Tables of vendors, and what one of them is."""
 
 
 def configuration() -> str:
@@ -58,10 +72,10 @@ def configuration() -> str:
             f"| `{name}` | `{env}` | {_shown(value)} | {doc}{_choices(types[name])} |"
             for name, env, doc, value in list_settings(section)
         ]
-    for name, shape in LISTED.items():
+    for name, shape in ({f"[[{name}]]": shape for name, shape in LISTED.items()} | VENDOR_TABLES).items():
         lines += [
             "",
-            f"## `[[{name}]]`",
+            f"## `{name}`",
             "",
             " ".join((shape.__doc__ or "").split()),
             "",
@@ -79,7 +93,8 @@ def _listed(shape: type[msgspec.Struct]) -> Iterator[str]:
         doc = next(
             item.description for item in get_args(described[field.name]) if isinstance(item, msgspec.Meta)
         )
-        default = "required" if field.required else _shown(field.default)
+        is_empty = field.default is msgspec.NODEFAULT or isinstance(field.default, msgspec.Struct)
+        default = "required" if field.required else _shown(None if is_empty else field.default)
         yield f"| `{field.name}` | {default} | {doc}{_choices(types[field.name])} |"
 
 

@@ -6,21 +6,32 @@ given path.
 
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from antiphon import validation_messages
 from antiphon.errors import SettingsError
 from antiphon.settings.models import ModelSettings
+from antiphon.settings.providers import (
+    PROVIDER_NAME,
+    ProviderSettings,
+    RoutedModelSettings,
+    is_routed,
+    require_provider,
+    require_routed_models,
+)
 from antiphon.settings.schema import SECTIONS, TABLE_LISTS, Settings, list_settings
 from antiphon.settings.server import ServerSettings, is_loopback
 from antiphon.settings.tenancy import require_complete_oidc
+
+T = TypeVar("T")
 
 ENVIRONMENT_PREFIX = "ANTIPHON_"
 FOREIGN_PREFIX = "ANTIPHON_TEST_"
@@ -114,6 +125,7 @@ def load_settings(
     layers = read_layers(flags, environ, file)
     for _, layer in layers:
         _merge(tree, layer)
+    providers, routed = _split_vendors(tree)
     tree |= {name: many for name, many in zip(TABLE_LISTS, (models, adapters, aliases), strict=True) if many}
     try:
         settings = msgspec.convert(tree, Settings, strict=False)
@@ -123,7 +135,50 @@ def load_settings(
     _require_safe_listener(settings.server, settings.keys.enabled)
     require_complete_oidc(settings.oidc, settings.keys.enabled)
     _require_unique_names(settings.models)
-    return settings
+    require_routed_models(routed, providers, [model.name for model in settings.models])
+    return msgspec.structs.replace(settings, providers=providers, routed_models=routed)
+
+
+def _split_vendors(
+    tree: dict[str, Any],
+) -> tuple[dict[str, ProviderSettings], tuple[RoutedModelSettings, ...]]:
+    """Takes the providers and the routed models out of the tree, and converts them. Raises SettingsError."""
+    if "routed_models" in tree:
+        raise SettingsError("there is no setting routed_models; give [[models]] a list of routes")
+    providers, models = tree.pop("providers", {}), tree.get("models")
+    if not isinstance(providers, dict):
+        raise SettingsError("providers must be a table of tables: [providers.NAME]")
+    built = {name: build_provider(name, values) for name, values in providers.items()}
+    if not isinstance(models, list):
+        return built, ()
+    tree["models"] = [table for table in models if not is_routed(table)]
+    return built, tuple(build_routed_model(table) for table in models if is_routed(table))
+
+
+def build_provider(name: str, values: object) -> ProviderSettings:
+    """Converts one `[providers.NAME]` table. Raises SettingsError."""
+    if not re.fullmatch(PROVIDER_NAME, name):
+        raise SettingsError(f"a provider is named by letters, digits and ._-, not {name!r}")
+    found = _convert_table(values, ProviderSettings, f"providers.{name}")
+    require_provider(name, found)
+    return found
+
+
+def build_routed_model(values: Mapping[str, object]) -> RoutedModelSettings:
+    """Converts one `[[models]]` table with routes. Raises SettingsError."""
+    called = values.get("name")
+    return _convert_table(values, RoutedModelSettings, f"the model {called or 'without a name'}")
+
+
+def _convert_table(values: object, cls: type[T], where: str) -> T:
+    """Converts a table of the file. `where` names it in messages. Raises SettingsError."""
+    try:
+        return msgspec.convert(values, cls)
+    except msgspec.ValidationError as problem:
+        tree = values if isinstance(values, Mapping) else {}
+        raise SettingsError(
+            explain(str(problem), tree, cls, lambda path: f"{path} of {where}" if path else where)
+        ) from None
 
 
 def read_layers(

@@ -15,6 +15,7 @@ from antiphon.settings.models import (
     ModelSettings,
     assign_models,
 )
+from antiphon.settings.providers import ProviderSettings, RoutedModelSettings
 from antiphon.settings.server import AT_LEAST_ZERO, LogSettings, ServerSettings, describe
 from antiphon.settings.tenancy import KeysSettings, LedgerSettings, LimitsSettings, OidcSettings
 
@@ -78,6 +79,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     models: tuple[ModelSettings, ...] = ()
     adapters: tuple[AdapterSettings, ...] = ()
     aliases: tuple[AliasSettings, ...] = ()
+    providers: dict[str, ProviderSettings] = {}
+    routed_models: tuple[RoutedModelSettings, ...] = ()
+    """The `[[models]]` tables that have routes. `models` has only local models."""
 
 
 SECTIONS: tuple[str, ...] = ("server", "engine", "hub", "lora", "keys", "limits", "ledger", "oidc", "log")

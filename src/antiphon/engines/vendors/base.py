@@ -30,6 +30,8 @@ class VendorModel:
     """Parameters that this provider takes beyond those of its wire format: `top_k` and `min_p` of vLLM."""
     refused_parameters: frozenset[str] = frozenset()
     """Parameters of its wire format that this provider does not take."""
+    token_limit_name: str = "max_tokens"
+    """The vendor's field for the most output tokens: some have `max_completion_tokens`."""
     passes_addresses: bool = False
     """Whether `https:` addresses of images are passed on. Otherwise they are refused."""
 
@@ -69,6 +71,11 @@ class VendorError(Value, frozen=True):
 
 class StreamDecoder(Protocol):
     """Decodes one streamed answer."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the vendor has said that nothing more comes: OpenAI's `[DONE]`, Anthropic's
+        `message_stop`. A format without such a mark returns False, and its answer ends with its body."""
 
     def feed(self, name: str, data: bytes) -> Sequence[Event]:
         """Returns the events of one server-sent event. `name`: the text after `event:`, or empty.

@@ -33,7 +33,15 @@ DEFAULTS: dict[str, object] = {
 }
 """Values that ask for nothing. They are not sent to a vendor that lacks the option."""
 
-JSON_KINDS = frozenset({ConstraintKind.JSON_OBJECT, ConstraintKind.JSON_SCHEMA})
+CONSTRAINT_NAMES = {
+    ConstraintKind.JSON_OBJECT: "response_format",
+    ConstraintKind.JSON_SCHEMA: "response_format",
+    ConstraintKind.REGEX: "guided_regex",
+    ConstraintKind.CHOICE: "guided_choice",
+    ConstraintKind.LARK: "guided_grammar",
+    ConstraintKind.GBNF: "guided_grammar",
+}
+"""The parameter of each kind of constraint."""
 
 
 def iterate_sampling(sampling: SamplingOptions) -> Iterator[str]:
@@ -68,7 +76,7 @@ def iterate_output(output: Output) -> Iterator[str]:
     }
     yield from (name for name, value in asked.items() if value)
     if output.constraint is not None:
-        yield "response_format" if output.constraint.kind in JSON_KINDS else output.constraint.field
+        yield CONSTRAINT_NAMES[output.constraint.kind]
 
 
 def iterate_prompt(prompt: Prompt) -> Iterator[str]:
@@ -92,8 +100,8 @@ def iterate_conversation(prompt: Conversation) -> Iterator[str]:
         "chat_template_kwargs": prompt.template_values,
         "documents": prompt.documents is not None,
         "add_special_tokens": prompt.add_special is not None,
-        reasoning.terms.effort: reasoning.effort is not None,
-        reasoning.terms.budget: reasoning.budget is not None,
+        "reasoning_effort": reasoning.effort is not None,
+        "thinking_token_budget": reasoning.budget is not None,
         "tools": tools is not None,
         "tool_choice": tools is not None
         and (tools.choice is not ToolChoice.AUTO or tools.allowed is not None),
@@ -123,14 +131,27 @@ def require_supported(request: GenerationRequest, taken: frozenset[str], model: 
     takes = (taken | model.extra_parameters) - model.refused_parameters - model.profile.refused
     for name in iterate_parameters(request):
         if name not in takes:
+            shown = name_field(name, request)
             raise UnsupportedParameter(
-                f"{name} is not supported by the model {model.name} of the provider {model.provider}; leave "
+                f"{shown} is not supported by the model {model.name} of the provider {model.provider}; leave "
                 "it out",
-                param=name,
+                param=shown,
             )
     for prompt in request.prompts:
         if isinstance(prompt, Conversation):
             require_modalities(prompt, model)
+
+
+def name_field(name: str, request: GenerationRequest) -> str:
+    """Returns the caller's name of a parameter."""
+    constraint = request.output.constraint
+    if constraint is not None and name == CONSTRAINT_NAMES.get(constraint.kind):
+        return constraint.field
+    for prompt in request.prompts:
+        if isinstance(prompt, Conversation):
+            terms = prompt.reasoning.terms
+            return {"reasoning_effort": terms.effort, "thinking_token_budget": terms.budget}.get(name, name)
+    return name
 
 
 def require_modalities(prompt: Conversation, model: VendorModel) -> None:

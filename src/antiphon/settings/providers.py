@@ -1,0 +1,240 @@
+"""Settings of vendors: the providers, and the models that are served by routes.
+
+In the file a `[[models]]` table with `routes` or `provider` is a routed model; any other is a local one.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Meta
+
+from antiphon.domain.models import STAR
+from antiphon.errors import SettingsError
+from antiphon.settings.server import POSITIVE
+
+PROVIDER_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+
+RESERVED_HEADERS = frozenset(
+    "authorization host content-length content-type transfer-encoding connection proxy-authorization cookie "
+    "accept-encoding".split()
+)
+"""Headers that the client sets itself, or that would carry a credential around `key`."""
+
+
+class ProviderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One vendor, or another server: `[providers.NAME]`. A preset supplies what is left out. The preset of a
+    provider is the one that `preset` names, or else the one of the provider's own name."""
+
+    preset: Annotated[
+        str | None, Meta(description="Name of a preset: openai, anthropic, vllm and others (vendors.md).")
+    ] = None
+    kind: Annotated[
+        Literal["openai", "anthropic", "gemini"] | None,
+        Meta(description="The wire format that the vendor speaks."),
+    ] = None
+    base_url: Annotated[
+        Annotated[str, Meta(pattern=r"^https?://[^\s/?#@\\]+(/[^\s?#\\]*)?$")] | None,
+        Meta(description="Address below which the vendor's API is.", examples=["https://api.example.org/v1"]),
+    ] = None
+    key: Annotated[
+        Annotated[str, Meta(pattern=r"^(env:[A-Za-z_][A-Za-z0-9_]*|file:.+)$")] | None,
+        Meta(
+            description="Where the key is: env:NAME is an environment variable, file:PATH a file. The key "
+            "itself is never a setting.",
+            examples=["env:OPENAI_API_KEY"],
+        ),
+    ] = None
+    headers: Annotated[dict[str, str], Meta(description="Further headers of each request.")] = {}
+    private: Annotated[
+        bool | None,
+        Meta(description="Whether the address may be a private or loopback one; otherwise it is refused."),
+    ] = None
+    pass_addresses: Annotated[
+        bool,
+        Meta(description="Whether https: addresses of images are passed on to the vendor, which opens them."),
+    ] = False
+    proxy: Annotated[
+        Annotated[str, Meta(pattern=r"^https?://[^\s/?#\\]+/?$")] | None,
+        Meta(description="HTTP proxy for the requests.", examples=["http://proxy.example.org:3128"]),
+    ] = None
+    ca_file: Annotated[
+        str | None, Meta(description="File with the certificates that are trusted instead of the system's.")
+    ] = None
+    connections: Annotated[
+        int,
+        Meta(description="Most connections of each HTTP process; more requests wait."),
+        Meta(ge=1, le=100_000),
+    ] = 1024
+    connect_timeout: Annotated[
+        float,
+        Meta(description="Seconds until a connection must be there, the name's look-up included."),
+        POSITIVE,
+    ] = 5.0
+    first_byte_timeout: Annotated[
+        float,
+        Meta(description="Seconds until a streamed answer must begin; a whole answer has `timeout`."),
+        POSITIVE,
+    ] = 120.0
+    chunk_timeout: Annotated[float, Meta(description="Seconds between two parts of a stream."), POSITIVE] = (
+        60.0
+    )
+    timeout: Annotated[float, Meta(description="Seconds until an answer must be complete."), POSITIVE] = 600.0
+    takes: Annotated[
+        tuple[str, ...],
+        Meta(description="Parameters that this provider takes beyond those of its kind and preset."),
+    ] = ()
+    refuses: Annotated[
+        tuple[str, ...], Meta(description="Parameters that this provider does not take; requests get a 400.")
+    ] = ()
+    context_length: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        Meta(description="Context length of models that no table knows."),
+    ] = None
+    max_output: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        Meta(description="Most output tokens of models that no table knows."),
+    ] = None
+
+
+class ProfileSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a vendor's model takes and gives, where the operator knows better than the table."""
+
+    context_length: Annotated[
+        Annotated[int, Meta(ge=1)] | None, Meta(description="Tokens of prompt and output together.")
+    ] = None
+    max_output: Annotated[Annotated[int, Meta(ge=1)] | None, Meta(description="Most output tokens.")] = None
+    modalities: Annotated[
+        tuple[Literal["text", "image", "audio"], ...] | None, Meta(description="What messages can contain.")
+    ] = None
+    reasoning: Annotated[bool | None, Meta(description="Whether it can reason before it answers.")] = None
+    refused: Annotated[tuple[str, ...] | None, Meta(description="Parameters that it does not take.")] = None
+
+
+class RouteSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One way to serve a model: a provider's model, or a local model."""
+
+    provider: Annotated[str | None, Meta(description="Name of a provider.")] = None
+    engine: Annotated[str | None, Meta(description="Name of a local model, instead of a provider.")] = None
+    model: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=256)] | None,
+        Meta(description="The vendor's name of the model; the routed model's own name, or the rest of it."),
+    ] = None
+    weight: Annotated[
+        float, Meta(description="Its share of the requests among routes of one order.", gt=0, le=1e6)
+    ] = 1.0
+    order: Annotated[int, Meta(description="Routes of a lower order are tried first.", ge=1, le=1000)] = 1
+    in_flight: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        Meta(description="Most requests of this route that run at once, in the whole server."),
+    ] = None
+
+
+class RoutedModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A model that is served by routes: `[[models]]` with `routes` or `provider`."""
+
+    name: Annotated[
+        str,
+        Meta(
+            description="Name that callers use. One `*` at its end makes a pattern: the rest of the name is "
+            "the vendor's model.",
+            min_length=1,
+            max_length=200,
+        ),
+    ]
+    provider: Annotated[str | None, Meta(description="The only provider, instead of routes.")] = None
+    model: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=256)] | None,
+        Meta(description="With `provider`: the vendor's name of the model."),
+    ] = None
+    routes: Annotated[tuple[RouteSettings, ...], Meta(description="The ways to serve it.")] = ()
+    prefer_prefix: Annotated[
+        bool,
+        Meta(description="Whether requests of one prompt_cache_key, or of one beginning, prefer one route."),
+    ] = False
+    profile: Annotated[
+        ProfileSettings, Meta(description="What the model takes and gives, over the table's values.")
+    ] = ProfileSettings()
+
+    def list_routes(self) -> tuple[RouteSettings, ...]:
+        """Returns the routes. `provider` alone is one route."""
+        return self.routes or (RouteSettings(provider=self.provider, model=self.model),)
+
+
+def is_routed(table: object) -> bool:
+    """Whether a `[[models]]` table of the file is a routed model."""
+    return isinstance(table, Mapping) and not {"routes", "provider"}.isdisjoint(table)
+
+
+def is_pattern(name: str) -> bool:
+    """Whether a model's name stands for many names."""
+    return STAR in name
+
+
+def list_providers(model: RoutedModelSettings) -> Iterator[str]:
+    """Yields the providers of a model's routes."""
+    return (route.provider for route in model.list_routes() if route.provider is not None)
+
+
+def require_routed_models(
+    models: Sequence[RoutedModelSettings],
+    providers: Mapping[str, ProviderSettings],
+    local: Collection[str],
+) -> None:
+    """Raises SettingsError for a routed model whose names or routes contradict each other. `local`: the names
+    of local models."""
+    names = set(local)
+    for model in models:
+        if model.name in names:
+            raise SettingsError(f"two models are named {model.name!r}; give one another name")
+        names.add(model.name)
+        if model.name.count(STAR) > 1 or (is_pattern(model.name) and not model.name.endswith(STAR)):
+            raise SettingsError(f"the model {model.name!r} must have one {STAR} at most, at its end")
+        if bool(model.routes) == (model.provider is not None):
+            raise SettingsError(f"the model {model.name!r} must have either routes or a provider")
+        if model.routes and model.model is not None:
+            raise SettingsError(
+                f"the model {model.name!r} has routes, so its vendor's model is said in each route"
+            )
+        for route in model.list_routes():
+            _require_route(route, model, providers, local)
+
+
+def _require_route(
+    route: RouteSettings,
+    model: RoutedModelSettings,
+    providers: Mapping[str, ProviderSettings],
+    local: Collection[str],
+) -> None:
+    """Raises SettingsError for a route that leads nowhere."""
+    if (route.provider is None) == (route.engine is None):
+        raise SettingsError(f"each route of the model {model.name!r} must have either provider or engine")
+    if route.provider is not None and route.provider not in providers:
+        known = ", ".join(providers) or "none"
+        raise SettingsError(
+            f"the model {model.name!r} leads to the provider {route.provider!r}, which has no "
+            f"[providers.{route.provider}]; there is: {known}"
+        )
+    if route.engine is not None and route.engine not in local:
+        known = ", ".join(local) or "none"
+        raise SettingsError(
+            f"the model {model.name!r} leads to the local model {route.engine!r}, which is not served; there "
+            f"is: {known}"
+        )
+    if route.engine is not None and (route.model is not None or is_pattern(model.name)):
+        raise SettingsError(
+            f"a route of the model {model.name!r} has an engine, which has one model only; leave out model, "
+            f"and {STAR} in the name"
+        )
+
+
+def require_provider(name: str, provider: ProviderSettings) -> None:
+    """Raises SettingsError for a provider whose address carries a credential, or with a reserved header."""
+    for header, value in provider.headers.items():
+        if header.lower() in RESERVED_HEADERS or not header.isascii() or not value.isprintable():
+            raise SettingsError(
+                f'providers.{name}.headers cannot set {header!r}; a key belongs into key = "env:NAME"'
+            )
+    if provider.base_url is not None and urlsplit(provider.base_url).username is not None:
+        raise SettingsError(f"providers.{name}.base_url must not hold a user or password; use key")
