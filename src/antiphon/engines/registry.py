@@ -5,10 +5,11 @@ keeps the engine that it found, so removing a name ends no request.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from antiphon.domain.models import Adapter, Aliases, DeployedAdapter
 from antiphon.engines.base import Engine
+from antiphon.engines.route_state import RouteState
 from antiphon.errors import ModelNotFound
 
 MAX_SHOWN_NAMES = 8
@@ -36,6 +37,26 @@ class ModelRoute:
     """The kind of engine: `llama`, or a vendor."""
     price: str | None = None
     """The model's name in the price list; None uses the model's own name."""
+    name: str = ""
+    """The route's name in answers, the ledger and errors: `provider/model`. Empty uses the model's name."""
+    label: str = ""
+    """The route's name in metrics, which contains no text of a caller. Empty uses `name`."""
+    weight: float = 1.0
+    """How often the route is drawn beside others of its order."""
+    order: int = 1
+    """Routes of a lower order come first."""
+    in_flight_limit: int | None = None
+    """The most requests in flight over all processes of this server; None is no limit."""
+    state: RouteState = field(default_factory=RouteState, compare=False, repr=False)
+    """What this process knows about the route. Routes with a common fate share one."""
+    header: bytes = field(default=b"", init=False, compare=False, repr=False)
+    """The value of `x-antiphon-route`."""
+
+    def __post_init__(self) -> None:
+        """Computes the header, which contains printable ASCII only."""
+        object.__setattr__(self, "label", self.label or self.name)
+        shown = "".join(each if each.isascii() and each.isprintable() else "?" for each in self.name)
+        object.__setattr__(self, "header", shown.encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +65,7 @@ class Model:
 
     name: str
     routes: tuple[ModelRoute, ...]
-    """The routes in the order in which they are tried; at least one."""
+    """At least one."""
     created: int
     """The Unix time in seconds at which this server first served the model."""
     parent: str | None = None
@@ -53,6 +74,20 @@ class Model:
     """The adapter itself; None for a base model."""
     deployed: DeployedAdapter | None = None
     """The record of an adapter that a caller deployed, with its owner; None for other models."""
+    label: str = ""
+    """The model's name in metrics: the pattern if the model came from a pattern, otherwise the name."""
+    prefers_prefix: bool = False
+    """Whether requests whose prompts begin alike prefer one route."""
+
+    def __post_init__(self) -> None:
+        """Names the model and its routes in metrics, and gives routes without a name the model's."""
+        label = self.label or self.name
+        object.__setattr__(self, "label", label)
+        routes = tuple(
+            route if route.name else replace(route, name=self.name, label=route.label or label)
+            for route in self.routes
+        )
+        object.__setattr__(self, "routes", routes)
 
     @property
     def engine(self) -> Engine:

@@ -1,0 +1,105 @@
+"""What a process knows about a route: its requests in flight, its latency, its failures and its rest.
+
+A route that fails is rested. Each further failure doubles the rest. A vendor's Retry-After prolongs it. After
+the rest one request at a time tries the route, until one of them gets its first event.
+"""
+
+from math import exp2
+
+from antiphon.errors import AntiphonError, ErrorReport
+
+FIRST_REST_S = 1.0
+"""Seconds of the rest after the first failure."""
+
+MAX_REST_S = 60.0
+"""The longest rest in seconds without a vendor's Retry-After."""
+
+MAX_VENDOR_REST_S = 3600.0
+"""The longest rest in seconds by a vendor's Retry-After. A wrong one must not end a route for days."""
+
+HALF_LIFE_S = 10.0
+"""Seconds in which a measured latency loses half of its weight."""
+
+
+class RouteState:
+    """The state of one route in this process. Times are monotonic seconds."""
+
+    __slots__ = (
+        "_latency",
+        "_measured_at",
+        "failures",
+        "in_flight",
+        "is_held_by_vendor",
+        "is_probed",
+        "last_failure",
+        "rested_at",
+        "rests_until",
+    )
+
+    def __init__(self) -> None:
+        self.in_flight = 0
+        """Requests that run on the route, streams included."""
+        self.failures = 0
+        """Failures since a request last ended well."""
+        self.rested_at = 0.0
+        """The start of the latest rest."""
+        self.rests_until = 0.0
+        """The end of the latest rest; 0 if the route does not rest."""
+        self.is_held_by_vendor = False
+        """Whether the vendor set the end of the rest."""
+        self.is_probed = False
+        """Whether a request tries the route after a rest."""
+        self.last_failure: ErrorReport | None = None
+        """The failure that caused the latest rest."""
+        self._latency = 0.0
+        self._measured_at: float | None = None
+
+    def has_latency(self) -> bool:
+        """Whether a first event was measured."""
+        return self._measured_at is not None
+
+    def estimate_latency(self, now: float) -> float:
+        """Returns the decayed mean of seconds to the first event. It decays while nothing is measured, so a
+        slow route is tried again."""
+        if self._measured_at is None:
+            return 0.0
+        return self._latency * exp2((self._measured_at - now) / HALF_LIFE_S)
+
+    def measure(self, seconds: float, now: float) -> None:
+        """Adds the time to a first event. An older mean weighs less."""
+        if self._measured_at is None:
+            self._latency = seconds
+        else:
+            self._latency = seconds + (self._latency - seconds) * exp2(
+                (self._measured_at - now) / HALF_LIFE_S
+            )
+        self._measured_at = now
+
+    def is_resting(self, now: float) -> bool:
+        """Whether the route rests, or waits for the request that tries it."""
+        return self.rests_until > 0 and (self.is_probed or now < self.rests_until)
+
+    def wake(self) -> None:
+        """Ends the rest: a request got its first event."""
+        self.rests_until = 0.0
+        self.is_held_by_vendor = False
+
+    def forgive(self) -> None:
+        """Forgets the failures: a request ended well."""
+        self.failures = 0
+
+    def rest(self, error: AntiphonError, began: float, now: float) -> bool:
+        """Rests the route after a failure of a request that began at `began`. Returns whether a new rest
+        began. Requests that began before the latest rest count as the same failure."""
+        is_new = began >= self.rested_at
+        if is_new:
+            self.failures += 1
+            self.rested_at = now
+        backoff = min(MAX_REST_S, FIRST_REST_S * exp2(min(self.failures - 1, 32))) if is_new else 0.0
+        asked = min(error.retry_after or 0.0, MAX_VENDOR_REST_S)
+        until = now + max(backoff, asked)
+        if until > self.rests_until:
+            self.rests_until = until
+            self.is_held_by_vendor = asked > 0 and asked >= backoff
+            self.last_failure = ErrorReport.from_error(error)
+        return is_new
