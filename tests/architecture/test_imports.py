@@ -99,6 +99,7 @@ BORDERS = {
         "antiphon.rendering.template.request_template",
         "antiphon.dialects",
         "antiphon.http",
+        "antiphon.engines.profiles",
         "antiphon.engines.vendors",
         "antiphon.processes.ipc",
         "antiphon.processes.coordinator.frames",

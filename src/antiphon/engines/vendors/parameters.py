@@ -7,6 +7,7 @@ from antiphon.domain.request import (
     ConstraintKind,
     Conversation,
     GenerationRequest,
+    HostedOptions,
     Output,
     Overflow,
     Prompt,
@@ -42,6 +43,20 @@ CONSTRAINT_NAMES = {
     ConstraintKind.GBNF: "guided_grammar",
 }
 """The parameter of each kind of constraint."""
+
+SCHEMA = "response_format.json_schema"
+"""In sets of refused parameters only: the provider takes other kinds of `response_format`."""
+
+OTHER_NAMES = frozenset(
+    """
+    max_tokens n stop stop_token_ids best_of echo logprobs logprob_token_ids prompt_logprobs bad_words
+    skip_special_tokens return_token_ids truncate_prompt_tokens include_stop_str_in_output
+    context_length_exceeded_behavior add_special_tokens add_generation_prompt continue_final_message
+    chat_template chat_template_kwargs documents reasoning_effort thinking_token_budget tools tool_choice
+    parallel_tool_calls cache_salt priority
+    """.split()
+) | {"prompt (token ids)", SCHEMA}
+"""Names of parameters that are neither sampling options nor options of vendors' services."""
 
 
 def iterate_sampling(sampling: SamplingOptions) -> Iterator[str]:
@@ -110,6 +125,13 @@ def iterate_conversation(prompt: Conversation) -> Iterator[str]:
     yield from (name for name, value in asked.items() if value)
 
 
+def list_names() -> frozenset[str]:
+    """Returns all names of parameters: the vocabulary of providers' settings and presets."""
+    sampling = SamplingOptions.__struct_fields__
+    names = {SAMPLING_NAMES.get(name, name) for name in sampling} | set(HostedOptions.__struct_fields__)
+    return frozenset(names | OTHER_NAMES | set(CONSTRAINT_NAMES.values()))
+
+
 def iterate_parameters(request: GenerationRequest) -> Iterator[str]:
     """Yields the name of everything that a request asks for beyond its messages, by OpenAI's names."""
     yield from iterate_sampling(request.sampling)
@@ -128,9 +150,10 @@ def iterate_parameters(request: GenerationRequest) -> Iterator[str]:
 def require_supported(request: GenerationRequest, taken: frozenset[str], model: VendorModel) -> None:
     """Raises UnsupportedParameter for the first thing that the vendor's model does not take. `taken`: the
     parameters of its wire format."""
-    takes = (taken | model.extra_parameters) - model.refused_parameters - model.profile.refused
+    refused = model.refused_parameters | model.profile.refused
+    takes = (taken | model.extra_parameters) - refused
     for name in iterate_parameters(request):
-        if name not in takes:
+        if name not in takes or (SCHEMA in refused and name == "response_format" and has_schema(request)):
             shown = name_field(name, request)
             raise UnsupportedParameter(
                 f"{shown} is not supported by the model {model.name} of the provider {model.provider}; leave "
@@ -140,6 +163,12 @@ def require_supported(request: GenerationRequest, taken: frozenset[str], model: 
     for prompt in request.prompts:
         if isinstance(prompt, Conversation):
             require_modalities(prompt, model)
+
+
+def has_schema(request: GenerationRequest) -> bool:
+    """Whether the request has a JSON Schema for its answer."""
+    constraint = request.output.constraint
+    return constraint is not None and constraint.kind is ConstraintKind.JSON_SCHEMA
 
 
 def name_field(name: str, request: GenerationRequest) -> str:

@@ -1,0 +1,105 @@
+"""What a vendor lacks is refused by the caller's own name of it."""
+
+import pytest
+
+from antiphon.domain.messages import Message, Role
+from antiphon.domain.request import (
+    Constraint,
+    ConstraintKind,
+    Conversation,
+    GenerationRequest,
+    HostedOptions,
+    Output,
+    Overflow,
+    RawPrompt,
+    Reasoning,
+    ReasoningTerms,
+)
+from antiphon.domain.sampling import Mirostat, SamplingOptions
+from antiphon.engines.vendors.base import VendorModel
+from antiphon.engines.vendors.parameters import iterate_parameters, list_names, require_supported
+from antiphon.errors import UnsupportedParameter
+
+TAKEN = frozenset({"response_format", "temperature"})
+
+
+def request_of(prompt: Conversation | RawPrompt | None = None, **changes: object) -> GenerationRequest:
+    return GenerationRequest("m", (prompt or Conversation(()),), **changes)  # type: ignore[arg-type]
+
+
+def refuse(request: GenerationRequest, model: VendorModel) -> str | None:
+    with pytest.raises(UnsupportedParameter) as caught:
+        require_supported(request, TAKEN, model)
+    return caught.value.param
+
+
+def constrain(kind: ConstraintKind, field: str) -> GenerationRequest:
+    return request_of(output=Output(constraint=Constraint(kind, "a", field=field)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "name"),
+    [
+        (ConstraintKind.REGEX, "guided_regex", "guided_regex"),
+        (ConstraintKind.CHOICE, "structured_outputs.choice", "guided_choice"),
+        (ConstraintKind.GBNF, "response_format.grammar", "guided_grammar"),
+    ],
+)
+def test_a_constraint_is_taken_under_any_dialects_name(kind: ConstraintKind, field: str, name: str):
+    require_supported(
+        constrain(kind, field), TAKEN, VendorModel("m", "p", extra_parameters=frozenset({name}))
+    )
+
+
+def test_a_constraint_is_refused_by_the_callers_name():
+    assert refuse(constrain(ConstraintKind.REGEX, "guided_regex"), VendorModel("m", "p")) == "guided_regex"
+
+
+def test_an_effort_is_refused_by_the_callers_name():
+    reasoning = Reasoning(effort="enabled", terms=ReasoningTerms("thinking"))
+    request = request_of(Conversation((), reasoning=reasoning))
+    assert refuse(request, VendorModel("m", "p")) == "thinking"
+    taken = frozenset({"reasoning_effort"})
+    require_supported(request, TAKEN, VendorModel("m", "p", extra_parameters=taken))
+
+
+def test_a_provider_can_take_objects_and_refuse_schemas():
+    model = VendorModel("m", "p", refused_parameters=frozenset({"response_format.json_schema"}))
+    require_supported(constrain(ConstraintKind.JSON_OBJECT, "response_format"), TAKEN, model)
+    assert refuse(constrain(ConstraintKind.JSON_SCHEMA, "response_format"), model) == "response_format"
+
+
+def test_a_refusal_of_the_provider_goes_before_the_wire_format():
+    request = request_of(sampling=SamplingOptions(temperature=0.5))
+    require_supported(request, TAKEN, VendorModel("m", "p"))
+    assert refuse(request, VendorModel("m", "p", refused_parameters=TAKEN)) == "temperature"
+
+
+def test_every_name_that_a_request_asks_for_is_listed():
+    output = Output(
+        max_tokens=1,
+        choices=2,
+        stop=("a",),
+        stop_token_ids=(1,),
+        best_of=3,
+        echo=True,
+        logprobs=1,
+        logprob_token_ids=(1,),
+        prompt_logprobs=1,
+        bad_words=("a",),
+        show_special=True,
+        token_ids=True,
+        truncate_prompt=1,
+        include_stop=True,
+        overflow=Overflow.SHORTEN,
+    )
+    sampling = SamplingOptions(temperature=1.0, top_k=3, mirostat=Mirostat(), allowed_token_ids=(1,))
+    raw = request_of(RawPrompt(tokens=(1,), add_special=False), output=output, sampling=sampling, priority=1)
+    chat = request_of(
+        Conversation(
+            (Message(Role.USER, "a"),), continues=True, template="a", documents=(), template_values={"a": 1}
+        ),
+        hosted=HostedOptions("low", "flex", "k"),
+        cache_salt="s",
+    )
+    assert {*iterate_parameters(raw), *iterate_parameters(chat)} <= list_names()
