@@ -52,37 +52,58 @@ def _pattern(name: str) -> re.Pattern[str]:
 ANYTHING = _pattern(STAR)
 
 
+class ProfileSource(StrEnum):
+    """Where the facts of a profile come from."""
+
+    WEIGHTS = "weights"
+    """The model's own file."""
+    TABLE = "table"
+    """The table that ships with this release."""
+    SETTINGS = "settings"
+    """The operator's settings."""
+    DEFAULTS = "provider defaults"
+    """No table knows the model, so these are the provider's defaults."""
+
+
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Facts of one model as it is served now."""
+    """Facts of one model as it is served now. None is unknown, or a fact that only local weights have."""
 
-    architecture: str
+    architecture: str | None
     """The architecture in the weights: `llama`, `qwen2`."""
-    parameters: int
+    parameters: int | None
     """Number of weights."""
-    size: int
+    size: int | None
     """Bytes of the weights."""
-    quantization: str
+    quantization: str | None
     """`Q8_0`, `F16`, ..."""
-    context_length: int
+    context_length: int | None
     """Tokens of the prompt and completion of one choice together."""
-    vocabulary: int
+    vocabulary: int | None
     """Number of token ids."""
     chat: bool
-    """Whether the model has a chat template that passed its proof."""
+    """Whether the model takes conversations. A local model's chat template has passed its proof."""
     exact: bool
     """Whether a sequence is bit-equal alone and in a batch."""
-    sequences: int
+    sequences: int | None
     """Choices that run at once; others wait."""
     engine: str
-    """Its engine, with the library's version."""
+    """Its engine, with the library's version. For a vendor's model the wire format."""
     sampling: SamplingOptions = field(default_factory=SamplingOptions)
     """Defaults for fields that a request leaves out."""
     modalities: tuple[str, ...] = ("text",)
-    reasoning: bool = False
-    """Whether the chat template marks reasoning, which then comes apart from the text."""
+    reasoning: bool | None = False
+    """Whether the model can reason before it answers. The reasoning then comes apart from the text."""
     embedding: EmbeddingFacts | None = None
     """For an embedding model; None for one that generates."""
+    max_output: int | None = None
+    """The most output tokens, reasoning included; None where only the context limits them."""
+    refused: tuple[str, ...] = ()
+    """Parameters that this vendor's model does not take, in alphabetical order."""
+    source: ProfileSource = ProfileSource.WEIGHTS
+    """Where these facts come from."""
+    provider: str | None = None
+    """The operator's name of the vendor; None for a local model."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,8 +110,8 @@ class ServerServices:
         engine = _require_tokenizer(model)
         tokens = await engine.encode(call.prompt, request.actor)
         pieces = await engine.spell(tokens) if call.texts else None
-        profile = await model.engine.profile()
-        return PromptTokens(tokens, profile.context_length, pieces)
+        info = await engine.describe_tokenizer()
+        return PromptTokens(tokens, info.context_length, pieces)
 
     async def detokenize(self, call: DetokenizeCall, request: Request) -> str:
         return await _require_tokenizer(self._resolve_model(call.model, request)).decode(call.tokens)

@@ -376,6 +376,8 @@ async def conversations_are_answered(probe: EngineProbe) -> None:
 
 async def errors_are_of_the_tree(probe: EngineProbe) -> None:
     """Requires `prepare` to refuse a prompt that is too long, by an error of `antiphon.errors`."""
+    if probe.profile.context_length is None:
+        return
     too_long = RawPrompt(tokens=(5,) * (probe.profile.context_length + 1))
     rule = "prepare refuses what cannot be done, by an error of antiphon.errors"
     await require_error(
@@ -428,7 +430,7 @@ async def _leave_at(probe: EngineProbe, wanted: type[Event]) -> float:
 async def queued_streams_can_be_left(probe: EngineProbe) -> None:
     """Opens more streams than the engine runs at once. Leaves the last stream while the other
     streams run, and then the other streams."""
-    count = min(probe.profile.sequences, 64) + 1
+    count = min(probe.profile.sequences or 64, 64) + 1
     async with run_beside(
         *(probe.collect_events(probe.build_request(max_tokens=None)) for _ in range(count - 1))
     ):
@@ -452,9 +454,13 @@ async def sizes_are_told(probe: EngineProbe) -> None:
 
 
 async def readiness_is_told(probe: EngineProbe) -> None:
-    """Requires the state READY, and a context length in the profile."""
+    """Requires the state READY, and a context length in a local model's profile."""
     require(probe.engine.state() is EngineState.READY, "an engine that answers says READY")
-    require(probe.profile.context_length > 0, "the profile tells the context length")
+    length = probe.profile.context_length
+    require(
+        length > 0 if length is not None else probe.profile.provider is not None,
+        "the profile tells the context length, unless it is a vendor's and unknown",
+    )
 
 
 RULES = (

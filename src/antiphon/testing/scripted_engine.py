@@ -189,13 +189,16 @@ class StreamRecord:
 
 ScriptedAnswers = ScriptedAnswer | Callable[[GenerationRequest], ScriptedAnswer]
 
+SCRIPTED_CONTEXT = 2048
+SCRIPTED_VOCABULARY = 256
+
 SCRIPTED_PROFILE = Profile(
     architecture="scripted",
     parameters=1000,
     size=1000,
     quantization="none",
-    context_length=2048,
-    vocabulary=256,
+    context_length=SCRIPTED_CONTEXT,
+    vocabulary=SCRIPTED_VOCABULARY,
     chat=True,
     exact=True,
     sequences=1000,
@@ -236,6 +239,7 @@ class ScriptedEngine:
         self.engine_state = state
         """The value of `state`; a test may set it."""
         self._profile = profile
+        self._context_length = profile.context_length or SCRIPTED_CONTEXT
 
     async def prepare(self, request: GenerationRequest, context: Context) -> PreparedRequest:
         self.prepared += 1
@@ -249,9 +253,9 @@ class ScriptedEngine:
         if request.output.logprob_token_ids:
             raise UnsupportedParameter("a script knows no token ids", param="logprob_token_ids")
         counts = [len(_encode_prompt(prompt)) for prompt in request.prompts]
-        if max(counts) >= self._profile.context_length:
+        if max(counts) >= self._context_length:
             raise ContextLengthExceeded(
-                f"This model's maximum context length is {self._profile.context_length} tokens. "
+                f"This model's maximum context length is {self._context_length} tokens. "
                 f"However, your prompt has {max(counts)} tokens."
             )
         candidates = len(counts) * (request.output.best_of or request.output.choices)
@@ -295,9 +299,9 @@ class ScriptedEngine:
     async def decode(self, tokens: Sequence[int]) -> str:
         self._require_ready()
         for token in tokens:
-            if not 0 <= token < self._profile.vocabulary:
+            if not 0 <= token < SCRIPTED_VOCABULARY:
                 raise InvalidValue(
-                    f"token id {token} is outside the vocabulary of {self._profile.vocabulary} tokens"
+                    f"token id {token} is outside the vocabulary of {SCRIPTED_VOCABULARY} tokens"
                 )
         return bytes(tokens).decode(errors="replace")
 
@@ -307,7 +311,7 @@ class ScriptedEngine:
 
     async def describe_tokenizer(self) -> TokenizerInfo:
         self._require_ready()
-        return TokenizerInfo(self._profile.context_length, {})
+        return TokenizerInfo(self._context_length, {})
 
     def _require_ready(self) -> None:
         """Raises EngineUnavailable unless the engine's state is READY."""
@@ -386,7 +390,7 @@ class ScriptedEngine:
     def _count_room(self, request: GenerationRequest, prompt_tokens: int) -> int:
         """The most tokens of one choice."""
         asked = request.output.max_tokens
-        return self._profile.context_length - prompt_tokens if asked is None else asked
+        return self._context_length - prompt_tokens if asked is None else asked
 
 
 class _ScriptedChoice:

@@ -103,3 +103,9 @@ def test_every_name_that_a_request_asks_for_is_listed():
         cache_salt="s",
     )
     assert {*iterate_parameters(raw), *iterate_parameters(chat)} <= list_names()
+
+
+def test_a_model_without_temperature_still_takes_its_default():
+    model = VendorModel("m", "p", refused_parameters=TAKEN)
+    require_supported(request_of(sampling=SamplingOptions(temperature=1.0)), TAKEN, model)
+    assert refuse(request_of(sampling=SamplingOptions(temperature=0.0)), model) == "temperature"

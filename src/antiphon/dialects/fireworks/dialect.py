@@ -123,7 +123,7 @@ def _build_model(model: ModelEntry) -> FireworksModelShape:
         # Every chat model can get tools. If the model's template has no place for tools, the server adds them
         # to the prompt.
         supports_tools=profile.chat,
-        context_length=profile.context_length,
+        context_length=UNSET if profile.context_length is None else profile.context_length,
     )
 
 

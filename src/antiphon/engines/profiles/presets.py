@@ -12,6 +12,7 @@ from typing import Literal
 import msgspec
 
 from antiphon.domain.values import Value
+from antiphon.engines.profiles.base import VendorProfile
 
 WireFormat = Literal["openai", "anthropic", "gemini"]
 TokenLimit = Literal["max_tokens", "max_completion_tokens"]
@@ -56,6 +57,10 @@ class ProviderPreset(Value, frozen=True, forbid_unknown_fields=True):
     """Most output tokens of models that no table knows."""
     table: str | None = None
     """The table of its models, where it is not the one of the preset's own name."""
+
+    def build_defaults(self) -> VendorProfile:
+        """Builds the profile of a model that no table knows."""
+        return VendorProfile(self.context_length, self.max_output, self.modalities)
 
 
 @cache
