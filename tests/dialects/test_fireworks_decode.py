@@ -7,7 +7,14 @@ import pytest
 from antiphon.dialects.fireworks.decode import FireworksCall
 from antiphon.dialects.fireworks.dialect import FireworksChatCompletions, FireworksCompletions
 from antiphon.domain.messages import ToolChoice
-from antiphon.domain.request import ConstraintKind, Overflow, RawPrompt, Reasoning
+from antiphon.domain.request import (
+    NO_HOSTED_OPTIONS,
+    ConstraintKind,
+    HostedOptions,
+    Overflow,
+    RawPrompt,
+    Reasoning,
+)
 from antiphon.domain.sampling import Mirostat, SamplingOptions
 from antiphon.errors import (
     InvalidValue,
@@ -357,7 +364,7 @@ def test_calls_can_be_made_one_by_one():
     [
         ("echo_last", 3, 0), ("raw_output", True, False), ("perf_metrics_in_response", True, False),
         ("prediction", "guess", None), ("speculation", [1, 2], None),
-        ("service_tier", "priority", "default"), ("stream_options", {"include_usage": False}, {}),
+        ("stream_options", {"include_usage": False}, {}),
     ],
 )  # fmt: skip
 def test_unbuilt_fields_are_refused_unless_they_change_nothing(name, refused, taken):
@@ -374,8 +381,11 @@ def test_a_chats_own_fields_too(name, value):
     assert isinstance(refusal(CHAT, **{name: value}), UnsupportedParameter)
 
 
-def test_what_does_nothing_is_told():
-    assert decode(TEXT, user="u", prompt_cache_key="k").ignored == ("prompt_cache_key",)
+def test_options_of_hosted_services_are_kept():
+    for operation in (TEXT, CHAT):
+        call = decode(operation, prompt_cache_key="k", service_tier="priority")
+        assert call.request.hosted == HostedOptions(None, "priority", "k") and call.ignored == ()
+        assert decode(operation, prompt_cache_key="").request.hosted == NO_HOSTED_OPTIONS
 
 
 def test_whom_a_request_is_ascribed_to_is_kept():

@@ -353,7 +353,9 @@ def test_the_usage_so_far_grows_to_the_last():
     chunks = CHAT.encoder(
         HEAD,
         GenerationCall(
-            GenerationRequest("m", (RawPrompt("p"),)), stream=True, include_usage=True, continuous_usage=True
+            GenerationRequest("m", (RawPrompt("p"),), output=Output(running_usage=True)),
+            stream=True,
+            include_usage=True,
         ),
     )
     events: list[Event] = [

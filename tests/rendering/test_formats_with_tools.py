@@ -283,7 +283,7 @@ def test_where_a_call_is_required_the_format_changes_nothing():
 
 
 def test_a_group_is_read_back_with_its_format():
-    form = Constraint(ConstraintKind.JSON_SCHEMA, "{}", "[ ]?", "guided_json")
+    form = Constraint(ConstraintKind.JSON_SCHEMA, "{}", "[ ]?", field="guided_json")
     source = CALL_FAMILIES["hermes"]("").build_constraint(TOOLS, IDS, form).source
     group = load_group(source)
     assert (group.format, group.heads, group.is_either) == (form, ("<t",), True)

@@ -12,7 +12,7 @@ import pytest
 
 from antiphon.domain.context import Context
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor, ActorKind
-from antiphon.domain.messages import Message, Role, Tool, ToolCall, Tools
+from antiphon.domain.messages import Message, Role, TextContent, Tool, ToolCall, Tools
 from antiphon.domain.request import Conversation, Reasoning, ReasoningTerms
 from antiphon.errors import (
     ContextLengthExceeded,
@@ -79,7 +79,9 @@ CONVERSATION = Conversation(
         Message(Role.USER, "Grüße 😀", name="Ada"),
         Message(Role.ASSISTANT, "Well", tool_calls=(ToolCall("c", "f", '{"a": 1}'),), reasoning="hm"),
         Message(Role.TOOL, "4", tool_call_id="c"),
-        Message(Role.ASSISTANT, "So it is "),
+        Message(
+            Role.ASSISTANT, "So it is ", content=(TextContent("So"),), thinking_blocks=({"a": 1},)
+        ),
     ),
     generation_prompt=False,
     continues=True,

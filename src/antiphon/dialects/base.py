@@ -182,11 +182,8 @@ class GenerationCall:
     ignored: tuple[str, ...] = ()
     """Fields that are accepted and have no effect. A response header names them."""
     relaxed: tuple[str, ...] = ()
-    """Schema keywords that are not enforced, with their places. A response header names them."""
-    continuous_usage: bool = False
-    """Whether each chunk of a stream contains the usage so far."""
-    token_names: bool = False
-    """Whether log-probabilities name tokens by id."""
+    """Schema keywords that the compiler of this server leaves out, with their places. A response header names
+    them, unless the engine got the schemas as the caller wrote them."""
     attribution: Attribution = NO_ATTRIBUTION
 
 

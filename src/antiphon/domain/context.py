@@ -79,7 +79,17 @@ class RequestProgress:
     """Facts about a request that become known while it runs. The pipeline and the engines write them, and the
     HTTP edge reads them."""
 
-    __slots__ = ("account", "attempts", "body", "embedded", "is_ended", "limit_statuses", "model", "unread")
+    __slots__ = (
+        "account",
+        "attempts",
+        "body",
+        "embedded",
+        "has_own_schemas",
+        "is_ended",
+        "limit_statuses",
+        "model",
+        "unread",
+    )
 
     def __init__(self) -> None:
         self.account: Mapping[str, object] = {}
@@ -90,6 +100,9 @@ class RequestProgress:
         """The request's body as the caller sent it."""
         self.embedded = 0
         """Number of tokens in texts whose vectors are computed, however the request ends."""
+        self.has_own_schemas = False
+        """Whether the engine gets JSON Schemas as the caller wrote them. Otherwise keywords may be left out.
+        `Engine.prepare` sets it."""
         self.is_ended = False
         """Whether the HTTP edge has ended the request with an error. The edge then answers and logs the
         error."""
@@ -98,7 +111,7 @@ class RequestProgress:
         self.limit_statuses: tuple[LimitStatus, ...] = ()
         """The latest status of the request's limits."""
         self.unread: tuple[str, ...] = ()
-        """Fields of the request's messages that the chat template does not read."""
+        """Fields that the engine ignores. `Engine.prepare` sets it."""
 
 
 class Context(Value, frozen=True, gc=True):

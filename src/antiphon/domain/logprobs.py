@@ -15,6 +15,7 @@ class TokenScore:
     temperature and cuts."""
 
     token: int
+    """The token's id; -1 if a vendor does not tell it. The same holds for alternatives."""
     piece: bytes
     """The bytes of the token, which may be a part of a character. A control token, which adds no text, has
     its name here."""

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from antiphon.domain.values import Value
+
 OPEN_KEYWORDS = frozenset(
     "additionalProperties patternProperties unevaluatedProperties allOf anyOf oneOf extends if "
     "dependencies dependentSchemas $ref $dynamicRef $recursiveRef".split()
@@ -96,15 +98,13 @@ class MediaKind(StrEnum):
     AUDIO = "audio"
 
 
-@dataclass(frozen=True, slots=True)
-class TextContent:
+class TextContent(Value, frozen=True, tag="text"):
     """A text part of a message."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class MediaContent:
+class MediaContent(Value, frozen=True, tag="media"):
     """An image or a recording in a message: its bytes, or an address that only the vendor opens."""
 
     kind: MediaKind
@@ -116,7 +116,7 @@ class MediaContent:
     """An `https:` address. This server never opens it."""
     detail: str | None = None
     """How closely the model looks at an image: `low`, `high`, `auto`."""
-    field: str = field(default="messages", compare=False)
+    field: str = "messages"
     """The caller's name of the part, for errors: `messages[0].content[1].image_url`."""
 
 

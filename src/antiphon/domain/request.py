@@ -48,13 +48,13 @@ class Constraint:
     whitespace: str | None = None
     """For JSON only: a regular expression for the optional whitespace wherever JSON allows it. None allows
     one space after each comma and colon, and no other whitespace."""
+    declared: SchemaDeclaration | None = field(default=None, compare=False)
+    """For JSON_SCHEMA: the schema before keywords were left out, for vendors. Token engines do not get it."""
     field: str = field(default="response_format", compare=False)
     """The caller's name of the field, for errors."""
     prelude: str = ""
     """The text before the constrained text, which is a model's reasoning, in the form of
     `constraints.grammar.Prelude`. The renderer makes it, never a caller. Empty means no such text."""
-    declared: SchemaDeclaration | None = None
-    """For JSON_SCHEMA: the schema before keywords were left out."""
 
 
 class Overflow(StrEnum):
@@ -175,6 +175,10 @@ class Output(Value, frozen=True):
     """Whether control tokens show their names."""
     token_ids: bool = False
     """Whether the ids of prompt and completion are given too."""
+    names_by_id: bool = False
+    """Whether log-probabilities name tokens by id. This changes only the answer's form, but needs the ids."""
+    running_usage: bool = False
+    """Whether each chunk of a stream contains the usage so far, which needs the tokens of each delta."""
     truncate_prompt: int | None = None
     """The number of prompt tokens to keep. -1 keeps as many as leave room for `max_tokens`, or for one token;
     None keeps all."""

@@ -103,7 +103,10 @@ class Engine(Protocol):
 
     async def prepare(self, request: GenerationRequest, context: Context) -> PreparedRequest:
         """Prepares the request for this engine. Raises a RequestError that names the unsupported part,
-        EngineUnavailable, or DeadlineExceeded."""
+        EngineUnavailable, or DeadlineExceeded.
+
+        Sets `context.progress.unread` and `context.progress.has_own_schemas`, which another route may have
+        set before."""
 
     async def profile(self) -> Profile:
         """The features that the model accepts and produces. Raises EngineUnavailable while it is unknown."""

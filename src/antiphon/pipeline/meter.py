@@ -2,7 +2,8 @@
 metrics, and with keys on the ledger entry and the limits. If it ends with an error, the HTTP edge writes the
 log record with these numbers.
 
-A generation that is cut short counts the tokens that were made. This module holds no limits and no prices.
+A generation that is cut short counts the tokens that were made. If the deltas carry none, as a vendor's do,
+its tokens are estimated from the text so far. This module holds no limits and no prices.
 
 `record_stream` records the text of requests and answers, for projects that turned it on.
 """
@@ -29,6 +30,7 @@ from antiphon.domain.events import (
     UsageSource,
 )
 from antiphon.domain.request import GenerationRequest
+from antiphon.domain.token_estimate import estimate_tokens, measure_text
 from antiphon.domain.values import changed
 from antiphon.errors import AntiphonError, DeadlineExceeded, InternalError
 from antiphon.ledger.base import Recorder
@@ -54,6 +56,11 @@ class GenerationTally:
     cached_tokens: int = 0
     reasoning_tokens: int = 0
     source: UsageSource = UsageSource.ENGINE
+    is_estimated: bool = False
+    """Whether the deltas carry no tokens, so that the bytes of their text are counted."""
+    text_bytes: int = 0
+    """Bytes of text and tool calls, if `is_estimated`."""
+    reasoning_bytes: int = 0
     finish_reasons: list[str] = field(default_factory=list)
     is_whole: bool = False
     """Whether the stream came to its end."""
@@ -63,26 +70,42 @@ class GenerationTally:
         deltas."""
         if isinstance(event, TextDelta):
             self.completion_tokens += event.tokens
+            if self.is_estimated:
+                self.text_bytes += measure_text(event.text)
         elif isinstance(event, Finished):
             self.completion_tokens += event.tokens
             self.finish_reasons.append(event.reason)
         elif isinstance(event, Started):
             self.first_token = clock.monotonic()
             self.prompt_tokens, self.cached_tokens = event.prompt_tokens, event.cached_tokens
-            self.queued = event.queued
+            self.queued, self.source = event.queued, event.source
+            self.is_estimated = event.source is UsageSource.ESTIMATED
         elif isinstance(event, ReasoningDelta):
             self.completion_tokens += event.tokens
             self.reasoning_tokens += event.tokens
+            if self.is_estimated:
+                self.reasoning_bytes += measure_text(event.text)
         elif isinstance(event, ToolCallStarted | ToolCallDelta | DiscardedTokens):
             self.completion_tokens += event.tokens
+            if self.is_estimated and not isinstance(event, DiscardedTokens):
+                part = event.name if isinstance(event, ToolCallStarted) else event.arguments
+                self.text_bytes += measure_text(part)
         elif isinstance(event, Usage):
             self.prompt_tokens, self.cached_tokens = event.prompt_tokens, event.cached_tokens
             self.completion_tokens = event.completion_tokens
             self.reasoning_tokens, self.source = event.reasoning_tokens, event.source
             self.is_whole = True
 
+    def estimate(self) -> None:
+        """Estimates the completion of a stream that ended without the vendor's usage, by the rule of
+        `domain.token_estimate`."""
+        self.reasoning_tokens = estimate_tokens(self.reasoning_bytes)
+        self.completion_tokens = estimate_tokens(self.text_bytes + self.reasoning_bytes)
+
     def build_outcome(self, status: str, now: float) -> RequestOutcome:
         """Returns the outcome of the generation. `now`: monotonic seconds."""
+        if self.is_estimated and not self.is_whole:
+            self.estimate()
         usage = Usage(
             self.prompt_tokens,
             self.completion_tokens,

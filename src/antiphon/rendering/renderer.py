@@ -16,6 +16,8 @@ from antiphon.domain.fair_queue import FairSemaphore, QueueLimits
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor
 from antiphon.domain.models import Load, Profile, TokenizerInfo
 from antiphon.domain.request import Constraint, Conversation, EmbeddingRequest, GenerationRequest, Prompt
+from antiphon.domain.values import changed
+from antiphon.domain.vendor_fields import list_unused, require_local, require_text
 from antiphon.engines.base import ConstraintEngine, EngineState, TokenEngine, TokenRequest
 from antiphon.errors import UnsupportedParameter
 from antiphon.rendering.context_window import FittedPrompt, fit_prompts
@@ -120,10 +122,12 @@ class Renderer:
     # --- Tokenizing ---
 
     async def encode(self, prompt: Prompt, actor: Actor = LOCAL_ANONYMOUS) -> tuple[int, ...]:
+        require_text(prompt)
         facts = with_template(await self._refresh_info(), prompt, self._rules.helper, actor)
         return await encode(self._make_tokenizer(actor, SystemClock()), facts, prompt, SystemClock())
 
     async def apply(self, conversation: Conversation, actor: Actor = LOCAL_ANONYMOUS) -> str:
+        require_text(conversation)
         facts = with_template(await self._refresh_info(), conversation, self._rules.helper, actor)
         pieces = await render_prompt(facts, conversation, SystemClock())
         return "".join(piece.text for piece in pieces)
@@ -151,6 +155,9 @@ class Renderer:
         self, request: GenerationRequest, context: Context, adapter: str | None
     ) -> RenderedRequest:
         """Prepares the request for the adapter with the digest `adapter`; None means the base model."""
+        require_local(request)
+        context.progress.unread, context.progress.has_own_schemas = list_unused(request), False
+        request = drop_declaration(request)
         generation = self._generation()
         facts = await self._run_in_time(self._refresh_info(), context)
         facts = with_template(facts, request.prompts[0], self._rules.helper, context.actor)
@@ -186,7 +193,7 @@ class Renderer:
         tokens = self._make_tokenizer(context.actor, context.clock)
         with watch_fields() as watch:
             fitted = await fit_prompts(tokens, facts, request, context.clock)
-        context.progress.unread = watch.unread(
+        context.progress.unread += watch.unread(
             [
                 each
                 for prompt in request.prompts
@@ -252,6 +259,14 @@ class Renderer:
                     )
                     self._info_generation = generation
         return self._facts
+
+
+def drop_declaration(request: GenerationRequest) -> GenerationRequest:
+    """Returns the request without the schema as the caller declared it, which is for vendors."""
+    constraint = request.output.constraint
+    if constraint is None or constraint.declared is None:
+        return request
+    return changed(request, output=changed(request.output, constraint=replace(constraint, declared=None)))
 
 
 def _detokenize(tokens: Sequence[int], facts: ModelInfo) -> str:

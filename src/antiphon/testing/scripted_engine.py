@@ -32,6 +32,7 @@ from antiphon.domain.request import (
     Prompt,
     Vectors,
 )
+from antiphon.domain.vendor_fields import list_unused, require_local
 from antiphon.engines.base import (
     EngineState,
     LoadSpec,
@@ -244,6 +245,8 @@ class ScriptedEngine:
     async def prepare(self, request: GenerationRequest, context: Context) -> PreparedRequest:
         self.prepared += 1
         self._require_ready()
+        require_local(request)
+        context.progress.unread, context.progress.has_own_schemas = list_unused(request), False
         if (constraint := request.output.constraint) is not None:
             raise UnsupportedParameter("a script follows no constraint", param=constraint.field)
         if any(isinstance(prompt, Conversation) and prompt.tools for prompt in request.prompts):

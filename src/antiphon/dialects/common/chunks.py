@@ -225,7 +225,7 @@ class OpenAIStreamEncoder(Generic[Part]):
         self._choices = len(call.request.prompts) * call.request.output.choices
         self._choices_per_prompt = call.request.output.choices
         self._sends_ids = call.request.output.token_ids
-        self._sends_running_usage = call.continuous_usage
+        self._sends_running_usage = call.request.output.running_usage
         self._is_plain = not (self._sends_ids or self._sends_running_usage)
         self._usage = Usage(0, 0)
         self._surroundings: dict[int, tuple[bytes, bytes]] = {}

@@ -10,12 +10,11 @@ from antiphon.constraints.json_schema.lowering import parse_json, relax_schema
 from antiphon.constraints.regexes import require_whitespace
 from antiphon.dialects.common.request_types import (
     CommonRequest,
-    NamedSchema,
     ResponseFormat,
     StructuredOutputs,
 )
 from antiphon.dialects.common.strict_json import sanitize_key
-from antiphon.domain.request import Constraint, ConstraintKind
+from antiphon.domain.request import Constraint, ConstraintKind, SchemaDeclaration
 from antiphon.errors import InvalidValue, MissingParameter
 
 JSON = frozenset({ConstraintKind.JSON_OBJECT, ConstraintKind.JSON_SCHEMA})
@@ -23,9 +22,6 @@ JSON = frozenset({ConstraintKind.JSON_OBJECT, ConstraintKind.JSON_SCHEMA})
 
 EMPTY = (StructuredOutputs(), StructuredOutputs(json_object=False))
 """Values of structured_outputs that constrain nothing."""
-
-UNSHOWN = ("name", "description")
-"""Parts of a named schema that are meant for the model. The server does not show them to the model."""
 
 LARGEST_SOURCE = 262_144
 """The most characters of a schema that this module reads. The checker of constraints refuses larger
@@ -93,22 +89,14 @@ def read_response_format(asked: ResponseFormat | None, strict: bool = False) -> 
         if asked.json_schema is None:
             raise MissingParameter(f"{where}.json_schema is missing", param=f"{where}.json_schema")
         named = asked.json_schema
-        yield _read_schema(named.schema, f"{where}.json_schema.schema", strict or bool(named.strict))
+        form = _read_schema(named.schema, f"{where}.json_schema.schema", strict or bool(named.strict))
+        yield _declare(form, named.name, named.description, named.strict)
     elif asked.schema is not None:
         if asked.schema.get("type", "object") != "object":
             raise InvalidValue(f"{where}.schema must be of type object", param=f"{where}.schema")
         yield _read_schema({"type": "object"} | asked.schema, f"{where}.schema", strict)
     elif asked.type == "json_object":
         yield RelaxedConstraint(Constraint(ConstraintKind.JSON_OBJECT, field=where))
-
-
-def list_unread_fields(asked: NamedSchema | str | None) -> tuple[str, ...]:
-    """Lists the fields of `response_format.json_schema` that were sent and have no effect."""
-    if not isinstance(asked, NamedSchema):
-        return ()
-    return tuple(
-        f"response_format.json_schema.{name}" for name in UNSHOWN if getattr(asked, name) is not None
-    )
 
 
 def _read_guided(wire: CommonRequest, strict: bool) -> Iterator[RelaxedConstraint]:
@@ -155,14 +143,29 @@ def build_grammar(text: str, field: str) -> Constraint:
     return Constraint(ConstraintKind.GBNF if "::=" in text else ConstraintKind.LARK, text, field=field)
 
 
+def _declare(
+    form: RelaxedConstraint, name: str | None, description: str | None, strict: bool | None
+) -> RelaxedConstraint:
+    """Adds the caller's words about a schema to its declaration."""
+    constraint = form.constraint
+    if constraint is None or constraint.declared is None:
+        return form
+    declared = replace(constraint.declared, name=name, description=description, strict=strict)
+    return replace(form, constraint=replace(constraint, declared=declared))
+
+
 def _read_schema(given: dict[str, Any] | bool | str, field: str, strict: bool) -> RelaxedConstraint:
     """Builds the constraint of a schema. With `strict`, or if it is very large, the schema stays unchanged.
     Otherwise the keywords that cannot be enforced are removed."""
     source = given if isinstance(given, str) else _dump_json(given, field)
     if strict or len(source) > LARGEST_SOURCE:
-        return RelaxedConstraint(Constraint(ConstraintKind.JSON_SCHEMA, source, field=field))
+        return RelaxedConstraint(
+            Constraint(ConstraintKind.JSON_SCHEMA, source, field=field, declared=SchemaDeclaration(source))
+        )
     kept, names = relax_schema(parse_json(given, field) if isinstance(given, str) else given, field)
-    constraint = Constraint(ConstraintKind.JSON_SCHEMA, _dump_json(kept, field), field=field)
+    constraint = Constraint(
+        ConstraintKind.JSON_SCHEMA, _dump_json(kept, field), field=field, declared=SchemaDeclaration(source)
+    )
     return RelaxedConstraint(constraint, name_keywords(field, names))
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, TypedDict
 
 from antiphon.dialects.base import GenerationCall
-from antiphon.dialects.common.constraint_fields import list_unread_fields, read_constraint, shorten_names
+from antiphon.dialects.common.constraint_fields import read_constraint, shorten_names
 from antiphon.dialects.common.messages import (
     build_conversation,
     build_messages,
@@ -22,7 +22,15 @@ from antiphon.dialects.common.sampling import read_attribution, read_sampling
 from antiphon.dialects.common.tools import (
     read_tools,
 )
-from antiphon.domain.request import GenerationRequest, Output, Prompt, RawPrompt, Truncation
+from antiphon.domain.request import (
+    NO_HOSTED_OPTIONS,
+    GenerationRequest,
+    HostedOptions,
+    Output,
+    Prompt,
+    RawPrompt,
+    Truncation,
+)
 from antiphon.errors import InvalidValue
 
 TEXT_MAX_TOKENS = 16
@@ -58,7 +66,8 @@ def build_chat_call(
     prompt = build_conversation(
         wire, build_messages(wire.messages), tools, wire.add_special_tokens, read_reasoning(wire)
     )
-    call = _build_call(wire, (prompt,), output, ignored, form.relaxed + relaxed)
+    hosted = read_hosted(wire.service_tier, wire.prompt_cache_key, wire.verbosity)
+    call = _build_call(wire, (prompt,), output, (ignored, form.relaxed + relaxed), hosted)
     if wire.safety_identifier is not None:
         said = read_attribution(wire.user, wire.metadata, wire.safety_identifier)
         call = replace(call, attribution=said)
@@ -87,7 +96,7 @@ def build_text_call(
         **_read_token_options(wire),
     )
     prompts = _build_raw_prompts(wire.prompt or "", wire.add_special_tokens is not False)
-    return _build_call(wire, prompts, output, ignored, form.relaxed)
+    return _build_call(wire, prompts, output, (ignored, form.relaxed))
 
 
 def _read_best_of(wire: CommonRequest) -> int | None:
@@ -114,6 +123,8 @@ class TokenOptions(TypedDict):
     include_stop: bool
     show_special: bool
     token_ids: bool
+    names_by_id: bool
+    running_usage: bool
     prompt_logprobs: int | None
     truncate_prompt: int | None
     truncation: Truncation
@@ -139,6 +150,8 @@ def _read_token_options(wire: CommonRequest) -> TokenOptions:
         include_stop=bool(wire.include_stop_str_in_output),
         show_special=wire.skip_special_tokens is False,
         token_ids=bool(wire.return_token_ids),
+        names_by_id=bool(wire.return_tokens_as_token_ids),
+        running_usage=_wants_running_usage(wire.stream_options),
         prompt_logprobs=wire.prompt_logprobs,
         truncate_prompt=wire.truncate_prompt_tokens,
         truncation=Truncation.RIGHT if wire.truncation_side == "right" else Truncation.LEFT,
@@ -170,11 +183,12 @@ def _build_call(
     wire: CommonRequest,
     prompts: tuple[Prompt, ...],
     output: Output,
-    ignored: tuple[str, ...],
-    relaxed: tuple[str, ...],
+    unused: tuple[tuple[str, ...], tuple[str, ...]],
+    hosted: HostedOptions = NO_HOSTED_OPTIONS,
 ) -> GenerationCall:
-    """Builds the call. Raises InvalidValue for too many prompts times choices, and for stream_options without
-    a stream."""
+    """Builds the call. `unused`: the ignored fields, and the schema keywords that are left out. Raises
+    InvalidValue for too many prompts times choices, and for stream_options without a stream."""
+    ignored, relaxed = unused
     each = output.best_of or output.choices
     if len(prompts) * each > MAX_SEQUENCES:
         many = "best_of" if output.best_of else "n"
@@ -187,6 +201,7 @@ def _build_call(
         prompts=prompts,
         sampling=read_sampling(wire, output.max_tokens),
         output=output,
+        hosted=hosted,
         cache_salt=wire.cache_salt or "",
         priority=wire.priority or 0,
     )
@@ -200,31 +215,35 @@ def _build_call(
             "return_token_ids gives ids without them",
             param="return_tokens_as_token_ids",
         )
-    include_usage, continuous = (
-        (False, False) if wire.stream_options is None else _read_stream_options(wire.stream_options)
-    )
-    names = bool(wire.return_tokens_as_token_ids)
     return GenerationCall(
         request,
         bool(wire.stream),
-        include_usage,
-        ignored + (list_unread_fields(wire.response_format.json_schema) if wire.response_format else ()),
+        wire.stream_options is not None and bool(wire.stream_options.include_usage),
+        ignored,
         relaxed=shorten_names(relaxed),
-        continuous_usage=continuous,
-        token_names=names,
         attribution=read_attribution(wire.user, wire.metadata),
     )
 
 
-def _read_stream_options(options: StreamOptions) -> tuple[bool, bool]:
-    """Returns two flags: whether a stream contains the usage at its end, and whether each chunk contains it.
-    Raises InvalidValue."""
-    if options.continuous_usage_stats and not options.include_usage:
+def read_hosted(
+    service_tier: str | None, prompt_cache_key: str | None, verbosity: str | None = None
+) -> HostedOptions:
+    """Reads the options of vendors' services. An empty key is none."""
+    if service_tier is None and not prompt_cache_key and verbosity is None:
+        return NO_HOSTED_OPTIONS
+    return HostedOptions(verbosity, service_tier, prompt_cache_key or None)
+
+
+def _wants_running_usage(options: StreamOptions | None) -> bool:
+    """Whether each chunk contains the usage. Raises InvalidValue if the stream's end does not."""
+    if options is None or not options.continuous_usage_stats:
+        return False
+    if not options.include_usage:
         raise InvalidValue(
             "continuous_usage_stats is taken only together with include_usage: true",
             param="stream_options.continuous_usage_stats",
         )
-    return bool(options.include_usage), bool(options.continuous_usage_stats)
+    return True
 
 
 def _build_raw_prompts(prompt: str | list[Any], special: bool) -> tuple[RawPrompt, ...]:

@@ -53,7 +53,12 @@ CHAT_PREFIX = "chatcmpl-"
 TEXT_PREFIX = "cmpl-"
 
 FINISHES: Mapping[FinishReason, FinishName] = MappingProxyType(
-    {FinishReason.STOP: "stop", FinishReason.LENGTH: "length", FinishReason.TOOL_CALLS: "tool_calls"}
+    {
+        FinishReason.STOP: "stop",
+        FinishReason.LENGTH: "length",
+        FinishReason.TOOL_CALLS: "tool_calls",
+        FinishReason.CONTENT_FILTER: "content_filter",
+    }
 )
 
 UNLIKELY = -9999.0
@@ -148,7 +153,7 @@ def build_message(choice: CollectedChoice) -> AssistantMessage:
 
 def choose_spelling(call: GenerationCall) -> TokenSpelling:
     """Returns the function that names tokens in the log-probabilities of this call."""
-    return spell_by_id if call.token_names else spell_by_text
+    return spell_by_id if call.request.output.names_by_id else spell_by_text
 
 
 def build_meta(prefix: str, head: ResponseMeta) -> MetaFields:

@@ -71,7 +71,7 @@ def declare_generation(dialect: str, path: str, summary: str, codec: GenerationC
         if call.stream:
             headers = partial(build_report_headers, call, request, services)
             return EventStream(services.generate(call.request, context), codec.encoder(meta, call), headers)
-        async with services.generate(call.request, context) as events:
+        async with services.generate(changed(call.request, is_buffered=True), context) as events:
             generation = await collect(events)
         if _has_many_scores(generation):
             body = await services.offload(partial(codec.answer, meta, call, generation))
@@ -165,10 +165,11 @@ def build_report_headers(
     call: GenerationCall | EmbeddingCall, request: Request, services: Services
 ) -> Headers:
     """Returns the headers that name fields without effect, and schema keywords that are not enforced."""
-    ignored = call.ignored + request.progress.unread
+    progress = request.progress
+    ignored = call.ignored + progress.unread
     if not services.keeps_records:
         ignored += call.attribution.fields
-    relaxed = call.relaxed if isinstance(call, GenerationCall) else ()
+    relaxed = call.relaxed if isinstance(call, GenerationCall) and not progress.has_own_schemas else ()
     named = ((b"x-antiphon-ignored", ignored), (b"x-antiphon-relaxed", relaxed))
     return tuple((name, ", ".join(fields).encode()) for name, fields in named if fields)
 

@@ -30,7 +30,9 @@ class Need(StrEnum):
     REASONING = "a model that reasons"
     ADAPTERS = "an engine that takes adapters"
     EMBEDDING = "an embedding model"
-    VISION = "a model that sees"
+    VISION = "a model that takes images"
+    HEARING = "a model that takes recordings"
+    VENDOR = "a vendor's model"
 
     @property
     def explained(self) -> str:
@@ -47,7 +49,11 @@ _EXPLAINED: Mapping[Need, str] = {
     Need.REASONING: "one whose chat template writes what it thinks apart from what it says.",
     Need.ADAPTERS: "one that applies LoRA adapters, each sequence its own; the embedded one does.",
     Need.EMBEDDING: "one that makes vectors and no text.",
-    Need.VISION: "one that takes images; none is served yet.",
+    Need.VISION: "a vendor's, with `image` among the modalities of its profile; models of this server take "
+    "only text.",
+    Need.HEARING: "a vendor's, with `audio` among the modalities of its profile.",
+    Need.VENDOR: "one that a provider serves, and that knows the field. Models of this server refuse it by "
+    "name, or name it in the header `x-antiphon-ignored`, as the field's row says.",
 }
 
 _NAMES: Mapping[Need, str] = {
@@ -68,7 +74,9 @@ _NAMES: Mapping[Need, str] = {
     Need.ADAPTERS: "lora_name lora_path load_inplace base_model_name model_name model_source hf_revision "
     "hf_token",
     Need.EMBEDDING: "input encoding_format dimensions",
-    Need.VISION: "images",
+    Need.VISION: "images image_url detail",
+    Need.HEARING: "input_audio data format",
+    Need.VENDOR: "verbosity service_tier prompt_cache_key thinking_blocks extra_content",
 }
 
 NEEDS: Mapping[str, Need] = {name: need for need, names in _NAMES.items() for name in names.split()}
@@ -84,6 +92,15 @@ TAGS = (
     "off there are none, and the header x-antiphon-ignored names it."
 )
 """The meaning of two fields that are the same in every dialect."""
+
+SERVICE_TIER = (
+    "The vendor's class of service: flex, priority. A model of this server has one tier, and refuses other "
+    "values than auto and default."
+)
+CACHE_KEY = (
+    "Requests with the same key have prompts that begin alike: a hint for a vendor's cache. A model of this "
+    "server finds the longest cached prefix by itself, and the header x-antiphon-ignored names the field."
+)
 
 MOST_NAMED = 32
 """The most fields that `x-antiphon-ignored` names. With names of 64 characters this is a header of 2 KB."""

@@ -7,12 +7,13 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from antiphon.dialects.common.field_table import (
+    CACHE_KEY,
     END_USER,
+    SERVICE_TIER,
     TAGS,
     FieldTable,
     RequestField,
     declare_echoed,
-    declare_ignored,
     declare_refused,
     declare_supported,
 )
@@ -184,10 +185,12 @@ GENERATING: tuple[RequestField, ...] = (
     ),
     *declare_supported(BOTH, user=END_USER, metadata=TAGS),
     *declare_supported(CHAT, safety_identifier=f"The newer name of user. {END_USER}"),
-    declare_ignored(
-        "prompt_cache_key",
+    *declare_supported(
         CHAT,
-        "a hint where a kept prefix may be; every request finds the longest one here by itself",
+        prompt_cache_key=CACHE_KEY,
+        service_tier=SERVICE_TIER,
+        verbosity="How long the answer shall be: low, medium or high. A model of this server refuses low and "
+        "high; say it in a message.",
     ),
     declare_refused("suffix", TEXT, "completion of a middle is not built yet; leave it out", ""),
     declare_refused("functions", CHAT, LEGACY, []),
@@ -195,9 +198,7 @@ GENERATING: tuple[RequestField, ...] = (
     declare_refused("modalities", CHAT, MEDIA, ["text"]),
     declare_refused("audio", CHAT, MEDIA),
     declare_refused("prediction", CHAT, "predicted outputs are not built yet; leave it out"),
-    declare_refused("verbosity", CHAT, "say in a message how long the answer shall be", "medium"),
     declare_refused("store", CHAT, STORE, False),
-    declare_refused("service_tier", CHAT, "there is one tier; leave it out", "auto", "default"),
     declare_refused("web_search_options", CHAT, HOSTED),
     declare_refused("moderation", CHAT, HOSTED),
     declare_refused("prompt_cache_options", CHAT, HOSTED, {}),

@@ -78,6 +78,9 @@ LONGEST_USER = 512
 request."""
 
 
+LONGEST_CACHE_KEY = 1024
+"""The most characters of a prompt cache key. Routes are chosen by it, and vendors accept fewer."""
+
 MOST_TAGS, LONGEST_TAG, LONGEST_TEXT = 16, 64, 512
 """The most pairs of `metadata`, and the most characters of a key and of a value. The bounds are OpenAI's."""
 
@@ -114,6 +117,7 @@ TemplateValues = Annotated[dict[str, Any], Meta(max_length=MAX_VALUES)]
 Documents = Annotated[list[dict[str, Any]], Meta(max_length=MAX_DOCUMENTS)]
 BadWords = Annotated[list[StopText], Meta(max_length=MAX_BAD_WORDS)]
 Priority = Annotated[int, Meta(ge=-(2**31), le=INT32_MAX)]
+CacheKey = Annotated[str, Meta(max_length=LONGEST_CACHE_KEY)]
 EndUser = Annotated[str, Meta(max_length=LONGEST_USER)]
 Tags = Annotated[dict[str, Annotated[str, Meta(max_length=LONGEST_TEXT)]], Meta(max_length=MOST_TAGS)]
 StopTokens = Annotated[list[TokenId], Meta(max_length=MAX_STOP_TOKENS)]
@@ -314,7 +318,9 @@ class ChatCompletionRequest(CommonRequest, frozen=True, forbid_unknown_fields=Tr
     include_reasoning: bool | None = None
     thinking_token_budget: NonNegativeInt | None = None
     safety_identifier: EndUser | None = None
-    prompt_cache_key: str | None = None
+    prompt_cache_key: CacheKey | None = None
+    service_tier: Name | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
 
 
 class CompletionRequest(CommonRequest, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -4,7 +4,7 @@ from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
-FinishName = Literal["stop", "length", "tool_calls"]
+FinishName = Literal["stop", "length", "tool_calls", "content_filter"]
 
 OWNER = "antiphon"
 """The owner of the models that this server serves itself. OpenAI's shape needs a name."""

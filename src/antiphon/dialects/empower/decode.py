@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from antiphon.dialects.base import GenerationCall
-from antiphon.dialects.common.constraint_fields import list_unread_fields, read_constraint, shorten_names
+from antiphon.dialects.common.constraint_fields import read_constraint, shorten_names
 from antiphon.dialects.common.field_table import FieldReport
 from antiphon.dialects.common.messages import build_bare_conversation, filter_messages
 from antiphon.dialects.common.request_types import MAX_SEQUENCES, ChatCompletionRequest, ChatMessage
@@ -53,11 +53,10 @@ def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> Gene
     prompts = tuple(
         replace(prompt, tools=tools, reasoning=thinking) for prompt in _build_prompts(wire.messages)
     )
-    ignored = list_unread_fields(wire.response_format.json_schema) if wire.response_format else ()
     return GenerationCall(
         _build_request(wire, prompts, form.constraint),
         bool(wire.stream),
-        ignored=found.names + ignored,
+        ignored=found.names,
         relaxed=shorten_names(form.relaxed + relaxed),
         attribution=read_attribution(wire.user),
     )

@@ -12,11 +12,10 @@ from antiphon.dialects.common import request_types as superset
 from antiphon.dialects.common.constraint_fields import (
     RelaxedConstraint,
     build_grammar,
-    list_unread_fields,
     read_response_format,
     shorten_names,
 )
-from antiphon.dialects.common.decode import build_chat_call, build_text_call
+from antiphon.dialects.common.decode import build_chat_call, build_text_call, read_hosted
 from antiphon.dialects.common.field_table import FieldReport
 from antiphon.dialects.common.messages import filter_messages
 from antiphon.dialects.common.request_types import NamedSchema
@@ -192,11 +191,10 @@ def _complete_call(
         overflow=Overflow.ERROR if wire.context_length_exceeded_behavior == "error" else Overflow.SHORTEN,
     )
     return FireworksCall(
-        changed(call.request, output=output),
+        changed(call.request, output=output, hosted=read_hosted(wire.service_tier, wire.prompt_cache_key)),
         call.stream,
         include_usage=True,
-        ignored=call.ignored
-        + (list_unread_fields(wire.response_format.json_schema) if wire.response_format else ()),
+        ignored=call.ignored,
         relaxed=shorten_names(form.relaxed + call.relaxed),
         attribution=call.attribution,
         entries=wire.logprobs is True,

@@ -6,6 +6,7 @@ Fireworks' clients accept only numbers, so the first token of an echoed prompt h
 
 from collections.abc import Mapping
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -21,7 +22,6 @@ from antiphon.dialects.common.chunks import (
     replace_fields,
 )
 from antiphon.dialects.common.encode import (
-    FINISHES,
     UNLIKELY,
     MetaFields,
     build_message,
@@ -40,6 +40,7 @@ from antiphon.dialects.fireworks.wire_types import (
     FireworksCompletion,
     FireworksErrorBody,
     FireworksErrorEnvelope,
+    FireworksFinishName,
     FireworksRankedToken,
     FireworksTextChoice,
     Logprobs,
@@ -80,6 +81,17 @@ SENTENCES: Mapping[str, str] = {
 }
 """The beginnings of Fireworks' error messages. Antiphon's message follows each of them."""
 
+FINISH_NAMES: Mapping[FinishReason, FireworksFinishName] = MappingProxyType(
+    {
+        FinishReason.STOP: "stop",
+        FinishReason.LENGTH: "length",
+        FinishReason.TOOL_CALLS: "tool_calls",
+        FinishReason.CONTENT_FILTER: "error",
+    }
+)
+"""Fireworks has no word for a choice that a filter cut. Its clients know `error` as a choice that is not
+complete."""
+
 FIRST_LOGPROB = 0.0
 """The log-probability of the first token."""
 
@@ -92,7 +104,7 @@ def encode_text(head: ResponseMeta, call: GenerationCall, generation: CollectedG
             index=choice.index,
             text=choice.text,
             logprobs=None if choice.scores is None else logprobs(choice.scores),
-            finish_reason=FINISHES[choice.reason],
+            finish_reason=FINISH_NAMES[choice.reason],
             prompt_token_ids=list(generation.prompts[choice.index // output.choices])
             if output.token_ids
             else UNSET,
@@ -113,7 +125,7 @@ def encode_chat(head: ResponseMeta, call: GenerationCall, generation: CollectedG
             index=choice.index,
             message=build_message(choice),
             logprobs=None if choice.scores is None else logprobs(choice.scores),
-            finish_reason=FINISHES[choice.reason],
+            finish_reason=FINISH_NAMES[choice.reason],
             token_ids=list(choice.ids) if call.request.output.token_ids else UNSET,
         )
         for choice in generation.choices
@@ -170,7 +182,7 @@ class FireworksChatChunkBuilder(BaseChatChunkBuilder[FireworksChatChunkChoice]):
         self, choice: int, delta: Delta, scores: Scores = (), reason: FinishReason | None = None
     ) -> FireworksChatChunkChoice:
         logprobs = self._logprobs(scores) if scores else None
-        finish = None if reason is None else FINISHES[reason]
+        finish = None if reason is None else FINISH_NAMES[reason]
         return FireworksChatChunkChoice(index=choice, delta=delta, logprobs=logprobs, finish_reason=finish)
 
     def build_failure(self, choice: int) -> FireworksChatChunkChoice:
@@ -194,7 +206,7 @@ class FireworksTextChunkBuilder(BaseTextChunkBuilder[FireworksTextChoice]):
         self, choice: int, text: str, scores: Scores = (), reason: FinishReason | None = None
     ) -> FireworksTextChoice:
         logprobs = self._logprobs(scores) if scores else None
-        finish = None if reason is None else FINISHES[reason]
+        finish = None if reason is None else FINISH_NAMES[reason]
         return FireworksTextChoice(index=choice, text=text, logprobs=logprobs, finish_reason=finish)
 
     def build_failure(self, choice: int) -> FireworksTextChoice:

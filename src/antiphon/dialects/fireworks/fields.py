@@ -7,11 +7,12 @@ A field of the page has the page's default and range.
 from enum import StrEnum
 
 from antiphon.dialects.common.field_table import (
+    CACHE_KEY,
     END_USER,
+    SERVICE_TIER,
     TAGS,
     FieldTable,
     RequestField,
-    declare_ignored,
     declare_refused,
     declare_supported,
 )
@@ -102,11 +103,7 @@ FIELDS: tuple[RequestField, ...] = (
         prompt_cache_isolation_key="What is kept of a prompt is shared only with requests of the same "
         "project and key.",
     ),
-    declare_ignored(
-        "prompt_cache_key",
-        BOTH,
-        "a hint where a kept prefix may be; every request finds the longest one here by itself",
-    ),
+    *declare_supported(BOTH, prompt_cache_key=CACHE_KEY, service_tier=SERVICE_TIER),
     declare_refused("stream_options", BOTH, "usage always comes; leave it out", {}, {"include_usage": True}),
     declare_refused("echo", CHAT, "a conversation is not repeated; leave it out", False),
     declare_refused("echo_last", BOTH, "send echo, which repeats the whole prompt of a text completion", 0),
@@ -117,7 +114,6 @@ FIELDS: tuple[RequestField, ...] = (
     declare_refused("reasoning_effort", TEXT, RAW, "none", False),
     declare_refused("thinking", TEXT, RAW, {"type": "disabled"}),
     declare_refused("reasoning_history", BOTH, "the model's template decides it; leave it out"),
-    declare_refused("service_tier", BOTH, "there is one tier; leave it out", "auto", "default"),
     declare_refused(
         "prompt_truncate_len", CHAT, "messages are never left out unasked; shorten the conversation"
     ),

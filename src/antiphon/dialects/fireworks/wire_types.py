@@ -14,6 +14,7 @@ from antiphon.dialects.common.request_types import (
     MAX_MESSAGES,
     MAX_TOOLS,
     Bias,
+    CacheKey,
     ChatMessage,
     Choices,
     EndUser,
@@ -34,7 +35,7 @@ from antiphon.dialects.common.request_types import (
     TokenId,
     ToolShape,
 )
-from antiphon.dialects.common.response_types import AssistantMessage, Delta, FinishName, UsageShape
+from antiphon.dialects.common.response_types import AssistantMessage, Delta, UsageShape
 
 MOST_ALTERNATIVES = 5
 """The most alternatives at each place. The bound is the page's."""
@@ -111,7 +112,8 @@ class FireworksCommonRequest(Struct, frozen=True, forbid_unknown_fields=True, kw
     return_token_ids: bool | None = None
     user: EndUser | None = None
     metadata: Tags | None = None
-    prompt_cache_key: str | None = None
+    prompt_cache_key: CacheKey | None = None
+    service_tier: Name | None = None
     prompt_cache_isolation_key: Salt | None = None
 
 
@@ -146,7 +148,8 @@ class FireworksChatCompletionRequest(
 
 
 FireworksFinishName = Literal["stop", "length", "tool_calls", "error"]
-"""The reason why a choice ended. `error` ends a choice of a stream that broke."""
+"""The reason why a choice ended. `error` ends a choice of a stream that broke, and one that a vendor's filter
+cut."""
 
 
 class FireworksRankedToken(Struct, frozen=True, kw_only=True):
@@ -219,7 +222,7 @@ class FireworksChatChoice(Struct, frozen=True, kw_only=True):
     index: int
     message: AssistantMessage
     logprobs: Logprobs | None = None
-    finish_reason: FinishName
+    finish_reason: FireworksFinishName
     token_ids: list[int] | UnsetType = UNSET
     """The ids of the choice's tokens, as in FireworksTextChoice."""
 

@@ -14,6 +14,7 @@ from antiphon.domain.request import (
     RawPrompt,
 )
 from antiphon.domain.sampling import SamplingOptions
+from antiphon.domain.vendor_fields import iterate_hosted
 from antiphon.engines.vendors.base import VendorModel
 from antiphon.errors import UnsupportedParameter
 
@@ -88,6 +89,8 @@ def iterate_output(output: Output) -> Iterator[str]:
         "bad_words": output.bad_words,
         "skip_special_tokens": output.show_special,
         "return_token_ids": output.token_ids,
+        "return_tokens_as_token_ids": output.names_by_id,
+        "stream_options.continuous_usage_stats": output.running_usage,
         "truncate_prompt_tokens": output.truncate_prompt is not None,
         "include_stop_str_in_output": output.include_stop,
         "context_length_exceeded_behavior": output.overflow is not Overflow.ERROR and not output.is_usual,
@@ -141,9 +144,7 @@ def iterate_parameters(request: GenerationRequest) -> Iterator[str]:
     yield from iterate_output(request.output)
     for prompt in request.prompts:
         yield from iterate_prompt(prompt)
-    for name in request.hosted.__struct_fields__:
-        if getattr(request.hosted, name) is not None:
-            yield name
+    yield from iterate_hosted(request.hosted)
     if request.cache_salt:
         yield "cache_salt"
     if request.priority:

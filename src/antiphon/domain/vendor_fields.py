@@ -1,0 +1,84 @@
+"""The fields of a request that only vendors' models use.
+
+An engine without them refuses what would change the answer, and ignores the rest. It names the field in
+either case.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from antiphon.domain.messages import MediaContent
+from antiphon.domain.request import Conversation, GenerationRequest, HostedOptions, Prompt, SchemaDeclaration
+from antiphon.errors import UnsupportedParameter
+
+ONLY_TEXT = "the models here take only text (modalities in /v1/models/{model}); leave it out"
+
+REFUSALS: Mapping[str, str] = {
+    "verbosity": "say in a message how long the answer shall be",
+    "service_tier": "there is one tier; leave it out",
+}
+"""What to do without each hosted option that changes the answer."""
+
+USUAL: Mapping[str, tuple[str, ...]] = {"verbosity": ("medium",), "service_tier": ("auto", "default")}
+"""The values that ask for nothing."""
+
+PROMPT_CACHE_KEY = "prompt_cache_key"
+SCHEMA_NAME = "response_format.json_schema.name"
+SCHEMA_DESCRIPTION = "response_format.json_schema.description"
+THINKING_BLOCKS = "messages[].thinking_blocks"
+CALL_SIGNATURE = "messages[].tool_calls[].extra_content"
+
+
+def iterate_hosted(hosted: HostedOptions) -> Iterator[str]:
+    """Yields the hosted options that change the answer."""
+    for name, usual in USUAL.items():
+        value = getattr(hosted, name)
+        if value is not None and value not in usual:
+            yield name
+
+
+def require_local(request: GenerationRequest) -> None:
+    """Raises UnsupportedParameter for the first field that a local engine cannot obey."""
+    for name in iterate_hosted(request.hosted):
+        raise UnsupportedParameter(f"{name} is not supported: {REFUSALS[name]}", param=name)
+    for prompt in request.prompts:
+        require_text(prompt)
+
+
+def require_text(prompt: Prompt) -> None:
+    """Raises UnsupportedParameter if a message contains an image or a recording."""
+    if not isinstance(prompt, Conversation):
+        return
+    for message in prompt.messages:
+        for part in message.content:
+            if isinstance(part, MediaContent):
+                raise UnsupportedParameter(f"{part.field} is not supported: {ONLY_TEXT}", param=part.field)
+
+
+def list_unused(request: GenerationRequest, used: frozenset[str] = frozenset()) -> tuple[str, ...]:
+    """Lists the fields of the request that an engine ignores without a change of the answer. `used`: those
+    that the engine uses; a local engine uses none."""
+    found = [PROMPT_CACHE_KEY] if request.hosted.prompt_cache_key is not None else []
+    constraint = request.output.constraint
+    if constraint is not None and constraint.declared is not None:
+        found += _list_declared(constraint.declared)
+    for prompt in request.prompts:
+        if isinstance(prompt, Conversation):
+            found += _list_vendor_parts(prompt)
+    return tuple(name for name in dict.fromkeys(found) if name not in used) if found else ()
+
+
+def _list_declared(declared: SchemaDeclaration) -> Iterator[str]:
+    """Yields the fields that tell the model about a schema."""
+    if declared.name is not None:
+        yield SCHEMA_NAME
+    if declared.description is not None:
+        yield SCHEMA_DESCRIPTION
+
+
+def _list_vendor_parts(conversation: Conversation) -> Iterator[str]:
+    """Yields the fields of messages that belong to a vendor's own state."""
+    for message in conversation.messages:
+        if message.thinking_blocks:
+            yield THINKING_BLOCKS
+        if message.tool_calls and any(call.signature is not None for call in message.tool_calls):
+            yield CALL_SIGNATURE

@@ -1,0 +1,80 @@
+"""An engine in a vendor's place: it takes every request, keeps it, and gives the events of a test."""
+
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from functools import partial
+
+from antiphon.domain.context import Context
+from antiphon.domain.events import Event, Finished, FinishReason, Started, TextDelta, Usage, UsageSource
+from antiphon.domain.messages import MediaContent
+from antiphon.domain.request import Conversation, GenerationRequest
+from antiphon.engines.base import RequestSize
+from antiphon.testing import ScriptedEngine
+from antiphon.testing.scripted_engine import ScriptedRequest
+
+STARTED = Started(7, source=UsageSource.ESTIMATED)
+USAGE = Usage(7, 5, source=UsageSource.REPORTED)
+
+
+class VendorDouble(ScriptedEngine):
+    """`requests` contains every request in order."""
+
+    def __init__(self, answer: Callable[[GenerationRequest], Iterable[Event]]) -> None:
+        super().__init__()
+        self.requests: list[GenerationRequest] = []
+        self._vendor_answer = answer
+
+    async def prepare(self, request: GenerationRequest, context: Context) -> ScriptedRequest:
+        context.progress.unread, context.progress.has_own_schemas = (), True
+        return ScriptedRequest(RequestSize(7, 1000), partial(self.stream, request))
+
+    @asynccontextmanager
+    async def stream(
+        self, request: GenerationRequest, context: Context
+    ) -> AsyncGenerator[AsyncIterator[Event], None]:
+        self.requests.append(request)
+        events = _iterate(self._vendor_answer(request))
+        try:
+            yield events
+        finally:
+            await events.aclose()
+
+
+async def _iterate(events: Iterable[Event]) -> AsyncGenerator[Event, None]:
+    for event in events:
+        yield event
+
+
+def say(text: str) -> list[Event]:
+    """The events of a text."""
+    return [STARTED, TextDelta(0, text), Finished(0, FinishReason.STOP), USAGE]
+
+
+def describe_request(request: GenerationRequest) -> list[Event]:
+    """The events of a text that tells, as JSON, what of a request only vendors use."""
+    hosted, declared = request.hosted, request.output.constraint and request.output.constraint.declared
+    messages = [
+        message
+        for prompt in request.prompts
+        if isinstance(prompt, Conversation)
+        for message in prompt.messages
+    ]
+    return say(
+        json.dumps(
+            {
+                "hosted": [hosted.verbosity, hosted.service_tier, hosted.prompt_cache_key],
+                "schema": declared
+                and [declared.source, declared.name, declared.description, declared.strict],
+                "parts": [
+                    [part.media_type, part.data, part.url, part.detail]
+                    if isinstance(part, MediaContent)
+                    else part.text
+                    for message in messages
+                    for part in message.content
+                ],
+                "blocks": [block for message in messages for block in message.thinking_blocks],
+                "signatures": [call.signature for message in messages for call in message.tool_calls],
+            }
+        )
+    )
