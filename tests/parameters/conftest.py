@@ -4,7 +4,7 @@ import asyncio
 import shutil
 import threading
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from tests.support.http_server import serving as serving_scripted
 from tests.support.hub_server import HubServer, Repository, running
 from tests.support.model_files import write_encoder, write_thinker
 from tests.support.server import serving
+from tests.support.vendor_engine import VendorDouble, describe_request
 
 ADAPTERS = Path(__file__).parents[2] / "src" / "antiphon" / "bundled" / "adapters"
 
@@ -113,7 +114,20 @@ class Keeping(ScriptedTokenEngine):
 def recorder() -> Iterator[Asker]:
     """The edge and the renderer over a token engine that keeps every request."""
     tokens = Keeping()
-    engine = Recorded(Renderer(tokens, prove=prove_here))
+    with serve_in_thread(Recorded(Renderer(tokens, prove=prove_here))) as client:
+        yield Asker(client, tokens.kept, model="m")
+
+
+@pytest.fixture(scope="session")
+def vendor() -> Iterator[Asker]:
+    """The edge over an engine in a vendor's place."""
+    with serve_in_thread(VendorDouble(describe_request)) as client:
+        yield Asker(client, model="m")
+
+
+@contextmanager
+def serve_in_thread(engine: ScriptedEngine) -> Iterator[httpx2.Client]:
+    """A server over an engine, in a thread with a loop of its own, and its client."""
     ready, ports = threading.Event(), list[int]()
     loop_and_end: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
 
@@ -134,7 +148,7 @@ def recorder() -> Iterator[Asker]:
     assert ready.wait(10)
     try:
         with httpx2.Client(base_url=f"http://127.0.0.1:{ports[0]}", timeout=20) as client:
-            yield Asker(client, tokens.kept, model="m")
+            yield client
     finally:
         loop, end = loop_and_end[0]
         loop.call_soon_threadsafe(end.set)

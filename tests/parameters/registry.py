@@ -159,12 +159,15 @@ class Case:
     after: Callable[[Asker], None] | None = None
     thinks: bool = False
     ledgered: bool = False
+    hosted: bool = False
 
     @property
     def server(self) -> str:
         """The fixture of whom it is asked."""
         if self.ledgered:
             return "ledgered"
+        if self.hosted:
+            return "vendor"
         return "recorder" if self.recorded else "thinker" if self.thinks else "cantor"
 
     def bodies(self, spot: Spot, asker: Asker) -> list[dict[str, Any]]:
@@ -186,6 +189,7 @@ def case(
     after: Callable[[Asker], None] | None = None,
     thinks: bool = False,
     ledgered: bool = False,
+    hosted: bool = False,
 ) -> Callable[[Check], Check]:
     """Registers a case for each of the spots where the field is supported.
 
@@ -194,12 +198,13 @@ def case(
     of the Asker is called for its value. `recorded`: asked of a scripted token engine, where a script takes
     cantor's place, and the answers' `asked` holds what reached it. `thinks`: asked of a real server of cantor
     as a model that reasons. `ledgered`: of a real server with keys, whose ledger the answers' `entry` is of.
+    `hosted`: of a vendor's double, whose text tells as JSON what reached it.
     `after` is called after each request.
     """
 
     def register(check: Check) -> Check:
         assert len(values) > 1, "two values at least"
-        CASES.append(Case(spots, field, given, values, check, recorded, after, thinks, ledgered))
+        CASES.append(Case(spots, field, given, values, check, recorded, after, thinks, ledgered, hosted))
         return check
 
     return register

@@ -75,6 +75,26 @@ def test_a_refusal_of_the_provider_goes_before_the_wire_format():
     assert refuse(request, VendorModel("m", "p", refused_parameters=TAKEN)) == "temperature"
 
 
+@pytest.mark.parametrize(
+    ("output", "param"),
+    [
+        (Output(names_by_id=True), "return_tokens_as_token_ids"),
+        (Output(running_usage=True), "stream_options.continuous_usage_stats"),
+        (Output(include_stop=True, stop=("a",)), "stop"),
+    ],
+)
+def test_what_needs_tokens_is_refused(output: Output, param: str):
+    assert refuse(request_of(output=output), VendorModel("m", "p")) == param
+
+
+def test_what_a_dialect_writes_into_every_request_is_taken():
+    fireworks = Output(include_stop=True, overflow=Overflow.SHORTEN, max_tokens=200, is_usual=True)
+    usual = SamplingOptions(temperature=1.0, top_p=1.0, presence_penalty=0.0, repetition_penalty=1.0)
+    hosted = HostedOptions("medium", "auto", "k")
+    request = request_of(output=fireworks, sampling=usual, hosted=hosted)
+    require_supported(request, frozenset(), VendorModel("m", "p"))
+
+
 def test_every_name_that_a_request_asks_for_is_listed():
     output = Output(
         max_tokens=1,
@@ -89,6 +109,8 @@ def test_every_name_that_a_request_asks_for_is_listed():
         bad_words=("a",),
         show_special=True,
         token_ids=True,
+        names_by_id=True,
+        running_usage=True,
         truncate_prompt=1,
         include_stop=True,
         overflow=Overflow.SHORTEN,

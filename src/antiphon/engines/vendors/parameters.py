@@ -9,7 +9,6 @@ from antiphon.domain.request import (
     GenerationRequest,
     HostedOptions,
     Output,
-    Overflow,
     Prompt,
     RawPrompt,
 )
@@ -22,6 +21,7 @@ SAMPLING_NAMES = {"mirostat": "mirostat_target"}
 """Names of sampling options in requests, where they differ."""
 
 DEFAULTS: dict[str, object] = {
+    "temperature": 1.0,
     "top_p": 1.0,
     "top_k": 0,
     "min_p": 0.0,
@@ -33,7 +33,8 @@ DEFAULTS: dict[str, object] = {
     "min_tokens": 0,
     "ignore_eos": False,
 }
-"""Values that ask for nothing. They are not sent to a vendor that lacks the option."""
+"""Values that ask for nothing: dialects write some into every request. They are not sent to a vendor that
+lacks the option."""
 
 CONSTRAINT_NAMES = {
     ConstraintKind.JSON_OBJECT: "response_format",
@@ -51,9 +52,10 @@ SCHEMA = "response_format.json_schema"
 OTHER_NAMES = frozenset(
     """
     max_tokens n stop stop_token_ids best_of echo logprobs logprob_token_ids prompt_logprobs bad_words
-    skip_special_tokens return_token_ids truncate_prompt_tokens include_stop_str_in_output
-    context_length_exceeded_behavior add_special_tokens add_generation_prompt continue_final_message
-    chat_template chat_template_kwargs documents reasoning_effort thinking_token_budget tools tool_choice
+    skip_special_tokens return_token_ids return_tokens_as_token_ids truncate_prompt_tokens
+    include_stop_str_in_output stream_options.continuous_usage_stats add_special_tokens
+    add_generation_prompt continue_final_message chat_template chat_template_kwargs
+    documents reasoning_effort thinking_token_budget tools tool_choice
     parallel_tool_calls cache_salt priority
     """.split()
 ) | {"prompt (token ids)", SCHEMA}
@@ -92,8 +94,7 @@ def iterate_output(output: Output) -> Iterator[str]:
         "return_tokens_as_token_ids": output.names_by_id,
         "stream_options.continuous_usage_stats": output.running_usage,
         "truncate_prompt_tokens": output.truncate_prompt is not None,
-        "include_stop_str_in_output": output.include_stop,
-        "context_length_exceeded_behavior": output.overflow is not Overflow.ERROR and not output.is_usual,
+        "include_stop_str_in_output": output.include_stop and (output.stop or output.stop_token_ids),
     }
     yield from (name for name, value in asked.items() if value)
     if output.constraint is not None:

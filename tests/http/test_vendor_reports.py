@@ -1,0 +1,46 @@
+"""What the edge says of a request that a vendor's model serves."""
+
+import pytest
+
+from antiphon.domain.events import Event, Finished, FinishReason, TextDelta
+from tests.support.http_server import CHAT, HELLO, serving
+from tests.support.vendor_engine import STARTED, USAGE, VendorDouble, say
+
+FORM = {
+    "response_format": {
+        "type": "json_schema",
+        "json_schema": {"name": "n", "description": "d", "schema": {"type": "object", "uniqueItems": True}},
+    },
+    "prompt_cache_key": "k",
+}
+FIREWORKS, EMPOWER = "/fireworks/inference/v1/chat/completions", "/empower/api/v1/chat/completions"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_vendor_is_told_and_nothing_is_named(stream):
+    engine = VendorDouble(lambda _: say("Hi"))
+    async with serving(engine) as server:
+        reply = await server.ask(CHAT, HELLO | FORM | {"stream": stream, "verbosity": "low"})
+    assert reply.status == 200 and not {"x-antiphon-ignored", "x-antiphon-relaxed"} & reply.headers.keys()
+    (request,) = engine.requests
+    assert request.is_buffered is not stream
+    assert (request.hosted.prompt_cache_key, request.hosted.verbosity) == ("k", "low")
+    constraint = request.output.constraint
+    assert constraint is not None and constraint.declared is not None
+    assert (constraint.declared.name, constraint.declared.description) == ("n", "d")
+
+
+FILTERED: list[Event] = [STARTED, TextDelta(0, "I was"), Finished(0, FinishReason.CONTENT_FILTER), USAGE]
+
+
+@pytest.mark.parametrize(
+    ("path", "name"), [(CHAT, "content_filter"), (FIREWORKS, "error"), (EMPOWER, "content_filter")]
+)
+async def test_a_filtered_choice_says_so(path, name):
+    async with serving(VendorDouble(lambda _: FILTERED)) as server:
+        whole = await server.ask(path, HELLO)
+        streamed = await server.ask(path, HELLO | {"stream": True})
+    assert whole.json()["choices"][0]["finish_reason"] == name
+    chunks = [choice for event in streamed.events()[:-1] for choice in event["choices"]]
+    assert [choice["finish_reason"] for choice in chunks if choice["finish_reason"]] == [name]
+    assert streamed.events()[-1] == "[DONE]"

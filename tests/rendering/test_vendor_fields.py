@@ -1,0 +1,131 @@
+"""What only vendors' models use is refused or named by a model of this server."""
+
+import json
+
+import pytest
+
+from antiphon.dialects.openai.dialect import decode_chat
+from antiphon.domain.context import Context
+from antiphon.domain.messages import MediaContent, MediaKind, Message, Role, TextContent, ToolCall
+from antiphon.domain.request import (
+    NO_HOSTED_OPTIONS,
+    Constraint,
+    Conversation,
+    GenerationRequest,
+    HostedOptions,
+    Output,
+    SchemaDeclaration,
+)
+from antiphon.domain.vendor_fields import CALL_SIGNATURE, PROMPT_CACHE_KEY, list_unused
+from antiphon.errors import UnsupportedParameter
+from antiphon.rendering.renderer import Renderer
+from antiphon.testing import ScriptedTokenEngine
+from tests.rendering.scripted_renderer import renderer
+from tests.support.chat_templates import prove_here
+
+FIELD = "messages[0].content[1].image_url"
+PICTURE = MediaContent(MediaKind.IMAGE, "image/png", "AAAA", field=FIELD)
+SEEN = Conversation((Message(Role.USER, "Look", content=(TextContent("Look"), PICTURE)),))
+HELLO = [{"role": "user", "content": "hi"}]
+TALK = Conversation((Message(Role.USER, "Hello"),))
+
+
+def asking(*prompts, hosted=NO_HOSTED_OPTIONS, **output):
+    return GenerationRequest("m", prompts or (TALK,), output=Output(**output), hosted=hosted)
+
+
+@pytest.mark.parametrize(
+    ("request_", "param", "message"),
+    [
+        (asking(hosted=HostedOptions(verbosity="low")), "verbosity",
+         "verbosity is not supported: say in a message how long the answer shall be"),
+        (asking(hosted=HostedOptions(service_tier="flex")), "service_tier",
+         "service_tier is not supported: there is one tier; leave it out"),
+        (asking(TALK, SEEN), FIELD, f"{FIELD} is not supported: the models here take only text "
+         "(modalities in /v1/models/{model}); leave it out"),
+    ],
+)  # fmt: skip
+async def test_what_changes_the_answer_is_refused_first(request_, param, message):
+    engine, tokens = renderer()
+    with pytest.raises(UnsupportedParameter) as caught:
+        await engine.prepare(request_, Context("r"))
+    assert (caught.value.param, caught.value.message) == (param, message)
+    assert tokens.requests == []
+
+
+@pytest.mark.parametrize("work", ["encode", "apply"])
+async def test_a_template_shows_no_images(work):
+    engine, _ = renderer()
+    with pytest.raises(UnsupportedParameter) as caught:
+        await getattr(engine, work)(SEEN)
+    assert caught.value.param == FIELD
+
+
+@pytest.mark.parametrize("tier", ["auto", "default", None])
+async def test_what_asks_for_nothing_is_taken(tier):
+    engine, _ = renderer()
+    context = Context("r")
+    await engine.prepare(asking(hosted=HostedOptions("medium", tier)), context)
+    assert context.progress.unread == ()
+
+
+async def test_hints_are_named_on_every_attempt_anew():
+    engine, _ = renderer()
+    context = Context("r")
+    context.progress.unread, context.progress.has_own_schemas = ("of another route",), True
+    called = Message(Role.ASSISTANT, "", tool_calls=(ToolCall("c", "f", "{}", "mark"),))
+    thought = Message(Role.ASSISTANT, "Hm", thinking_blocks=({"type": "thinking"},))
+    talk = Conversation((Message(Role.USER, "Hello", name="Ada"), called, thought, *TALK.messages))
+    request = asking(talk, hosted=HostedOptions(prompt_cache_key="k"))
+    for _ in range(2):
+        await engine.prepare(request, context)
+        named = [PROMPT_CACHE_KEY, CALL_SIGNATURE, "messages[].thinking_blocks"]
+        assert list(context.progress.unread)[:3] == named
+        assert not context.progress.has_own_schemas
+    assert list_unused(request, frozenset({PROMPT_CACHE_KEY, CALL_SIGNATURE})) == (
+        "messages[].thinking_blocks",
+    )
+
+
+class Checking(ScriptedTokenEngine):
+    """Takes every constraint, and keeps it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.checked: list[Constraint] = []
+
+    async def check(self, constraint: Constraint) -> None:
+        self.checked.append(constraint)
+
+
+async def test_the_engine_gets_the_relaxed_schema_alone():
+    form = {"name": "n", "description": "d", "strict": False, "schema": {"enum": ["a"], "uniqueItems": True}}
+    body = {"model": "m", "messages": HELLO, "response_format": {"type": "json_schema", "json_schema": form}}
+    call = decode_chat(json.dumps(body).encode())
+    constraint = call.request.output.constraint
+    assert constraint is not None and json.loads(constraint.source) == {"enum": ["a"]}
+    assert constraint.declared == SchemaDeclaration(json.dumps(form["schema"]), "n", "d", False)
+    tokens, context = Checking(), Context("r")
+    await Renderer(tokens, prove=prove_here).prepare(call.request, context)
+    assert [each.declared for each in tokens.checked] == [None]
+    named = ("response_format.json_schema.name", "response_format.json_schema.description")
+    assert (call.ignored, context.progress.unread) == ((), named)
+
+
+@pytest.mark.parametrize(
+    ("fields", "source"),
+    [
+        ({"guided_json": {"enum": ["a"], "uniqueItems": True}}, '{"enum": ["a"], "uniqueItems": true}'),
+        ({"guided_json": '{"uniqueItems":true}'}, '{"uniqueItems":true}'),
+        ({"structured_outputs": {"json": {"uniqueItems": True}}}, '{"uniqueItems": true}'),
+        (
+            {"response_format": {"type": "json_object", "schema": {"uniqueItems": True}}},
+            '{"type": "object", "uniqueItems": true}',
+        ),
+    ],
+)
+def test_a_schema_is_kept_as_it_was_written(fields, source):
+    call = decode_chat(json.dumps({"model": "m", "messages": HELLO} | fields).encode())
+    constraint = call.request.output.constraint
+    assert constraint is not None and constraint.declared == SchemaDeclaration(source)
+    assert "uniqueItems" not in constraint.source and call.relaxed
