@@ -55,6 +55,9 @@ class UpstreamCall(Value, frozen=True):
     is_streamed: bool
     """Whether the answer comes as server-sent events."""
     headers: tuple[tuple[str, str], ...] = ()
+    ignored: tuple[str, ...] = ()
+    """Parts of messages that the vendor has no place for, by the caller's names. The answer's header
+    x-antiphon-ignored names them. A parameter is never ignored, but refused."""
 
 
 class VendorError(Value, frozen=True):

@@ -1,0 +1,272 @@
+"""One model of a vendor as an engine: translates a request, sends it, and yields the events of the answer.
+
+A broken, stalled or unreadable stream raises an error, so it never looks finished. The engine does not retry.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from contextlib import AbstractAsyncContextManager, aclosing, suppress
+from dataclasses import dataclass
+
+import aiohttp
+import msgspec
+
+from antiphon.domain.context import Context
+from antiphon.domain.events import Event, ReasoningDelta
+from antiphon.domain.messages import MediaContent
+from antiphon.domain.models import Profile
+from antiphon.domain.request import Conversation, EmbeddingRequest, Embeddings, GenerationRequest
+from antiphon.engines.base import EngineState, RequestSize
+from antiphon.engines.vendors.base import (
+    NOBODY,
+    Attributes,
+    StreamDecoder,
+    StreamFailure,
+    UpstreamCall,
+    VendorModel,
+)
+from antiphon.engines.vendors.provider import Provider
+from antiphon.engines.vendors.sse import EventSplitter
+from antiphon.engines.vendors.stall_watch import WatchedStream
+from antiphon.errors import (
+    AntiphonError,
+    DeadlineExceeded,
+    ProviderBroken,
+    ProviderError,
+    ProviderFailed,
+    ProviderTimeout,
+)
+
+EVENT_STREAM = "text/event-stream"
+
+MAX_ANSWER = 256 << 20
+"""The most bytes of a whole answer."""
+
+MAX_OUTPUT = 16_384
+"""Output tokens that are reserved if neither the request nor a table knows the most."""
+
+IMAGE_TOKENS = 8192
+"""An upper bound of one image's tokens, at any vendor's highest resolution."""
+
+BYTES_PER_AUDIO_TOKEN = 100
+"""A lower bound of a recording's bytes in base64 for one token."""
+
+LAST_BYTES_S = 0.25
+"""Seconds that a complete stream gets to end its body, so that its connection can be used again."""
+
+ERROR_STATUS = 500
+"""The status of a vendor's error inside an answer, if the vendor names none."""
+
+
+class VendorEngine:
+    """`Engine` over one model of a provider."""
+
+    def __init__(self, provider: Provider, model: VendorModel, profile: Profile) -> None:
+        self._provider = provider
+        self._model = model
+        self._profile = profile
+
+    async def prepare(self, request: GenerationRequest, context: Context) -> "PreparedVendorRequest":
+        """Translates the request. Raises a RequestError that names what the vendor lacks."""
+        origin = context.origin
+        attributes = Attributes(origin.end_user, origin.tags) if origin.end_user or origin.tags else NOBODY
+        call = self._provider.upstream.encode(request, self._model, attributes)
+        context.progress.unread = call.ignored
+        size = bound_size(request, call, self._model)
+        return PreparedVendorRequest(self._provider, self._model, request, call, size)
+
+    async def prepare_embedding(
+        self, request: EmbeddingRequest, context: Context
+    ) -> "PreparedVendorEmbedding":
+        """Translates a request for vectors. Raises UnsupportedParameter if the vendor makes none."""
+        call = self._provider.upstream.encode_embedding(request, self._model)
+        return PreparedVendorEmbedding(self._provider, request, call)
+
+    async def profile(self) -> Profile:
+        return self._profile
+
+    def state(self) -> EngineState:
+        """Returns READY: whether the vendor is reachable is known only by asking it."""
+        return EngineState.READY
+
+    async def aclose(self) -> None:
+        """Does nothing: several models share a provider, which assembly closes."""
+
+
+def bound_size(request: GenerationRequest, call: UpstreamCall, model: VendorModel) -> RequestSize:
+    """Returns an upper bound of what a request can take. No tokenizer makes more tokens than bytes."""
+    prompt, media = len(call.body), 0
+    for each in request.prompts:
+        if isinstance(each, Conversation):
+            for message in each.messages:
+                for part in message.content:
+                    if isinstance(part, MediaContent):
+                        prompt -= len(part.data)
+                        media += max(IMAGE_TOKENS, len(part.data) // BYTES_PER_AUDIO_TOKEN)
+    output = request.output.max_tokens
+    if output is None:
+        output = model.profile.max_output or MAX_OUTPUT
+    choices = request.output.best_of or request.output.choices
+    return RequestSize(prompt + media, output * choices * len(request.prompts))
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedVendorRequest:
+    """`PreparedRequest`: a translated request."""
+
+    provider: Provider
+    model: VendorModel
+    request: GenerationRequest
+    call: UpstreamCall
+    size: RequestSize
+
+    def stream(self, context: Context) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
+        return aclosing(self._generate(context))
+
+    async def _generate(self, context: Context) -> AsyncGenerator[Event, None]:
+        """Yields the events of the answer. Closes the connection if the answer is not read to its end."""
+        loop = asyncio.get_running_loop()
+        deadline = find_deadline(self.provider, context, loop.time())
+        first_byte = min(deadline, loop.time() + self.provider.options.first_byte_timeout)
+        response = await self._send(context, first_byte if self.call.is_streamed else deadline)
+        shown = not hides_reasoning(self.request)
+        begun = False
+        try:
+            if response.content_type == EVENT_STREAM:
+                events = self._read_stream(response, deadline)
+            else:
+                events = self._read_answer(response, deadline)
+            async with aclosing(events):
+                async for event in events:
+                    if shown or not isinstance(event, ReasoningDelta):
+                        begun = True
+                        yield event
+        except (aiohttp.ClientError, OSError, ValueError, msgspec.MsgspecError, StreamFailure) as failure:
+            raise self._map_failure(failure, begun, context) from None
+        finally:
+            response.close()
+
+    async def _send(self, context: Context, deadline: float) -> aiohttp.ClientResponse:
+        """Sends the request. Raises DeadlineExceeded if the request's own deadline passes."""
+        try:
+            return await self.provider.send(self.call, deadline)
+        except ProviderTimeout:
+            if context.remaining() == 0:
+                raise DeadlineExceeded("the request's time has passed") from None
+            raise
+
+    async def _read_answer(
+        self, response: aiohttp.ClientResponse, deadline: float
+    ) -> AsyncGenerator[Event, None]:
+        """Yields the events of a whole answer."""
+        body = await read_body(response, deadline)
+        for event in self.provider.upstream.decode_answer(self.request, self.model, body):
+            yield event
+
+    async def _read_stream(
+        self, response: aiohttp.ClientResponse, deadline: float
+    ) -> AsyncGenerator[Event, None]:
+        """Yields the events of a streamed answer."""
+        loop, content, splitter = asyncio.get_running_loop(), response.content, EventSplitter()
+        decoder = self.provider.upstream.start_stream(self.request, self.model)
+        watched = WatchedStream(response, loop.time(), deadline)
+        self.provider.watch.add(watched)
+        try:
+            while not decoder.is_complete and (data := await content.readany()):
+                watched.moved_at = loop.time()
+                for name, payload in splitter.feed(data):
+                    for event in decoder.feed(name, payload):
+                        yield event
+            for event in close_decoder(decoder, splitter):
+                yield event
+        finally:
+            self.provider.watch.remove(watched)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_BYTES_S):
+                await content.readany()
+
+    def _map_failure(self, failure: Exception, begun: bool, context: Context) -> AntiphonError:
+        """Returns the error for a failure of the answer. After the first event nothing can be tried again."""
+        error = self._explain_failure(failure)
+        if context.remaining() == 0:
+            return DeadlineExceeded("the request's time has passed", cause=error.cause)
+        if not begun or not isinstance(error, ProviderError):
+            return error
+        return ProviderBroken(
+            f"the stream of the provider {self.provider.name} broke: {error.message}", cause=error.cause
+        )
+
+    def _explain_failure(self, failure: Exception) -> AntiphonError:
+        """Returns the error for a failure, as if nothing had come before it."""
+        name = self.provider.name
+        if isinstance(failure, StreamFailure):
+            status = failure.error.status or ERROR_STATUS
+            return self.provider.map_error(status, failure.error)
+        if isinstance(failure, (ValueError, msgspec.MsgspecError)):
+            return ProviderFailed(
+                f"the provider {name} gave an answer that cannot be read",
+                cause=f"{name}: {type(failure).__name__}: {failure}",
+            )
+        return self.provider.map_failure(failure)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedVendorEmbedding:
+    """`PreparedEmbedding`: a translated request for vectors."""
+
+    provider: Provider
+    request: EmbeddingRequest
+    call: UpstreamCall
+
+    @property
+    def size(self) -> RequestSize:
+        return RequestSize(len(self.call.body), 0)
+
+    async def embed(self, context: Context) -> Embeddings:
+        """Returns the vectors. Raises a ProviderError."""
+        deadline = find_deadline(self.provider, context, asyncio.get_running_loop().time())
+        response = await self.provider.send(self.call, deadline)
+        try:
+            body = await read_body(response, deadline)
+            return self.provider.upstream.decode_embedding(self.request, body)
+        except (ValueError, msgspec.MsgspecError) as failure:
+            name = self.provider.name
+            raise ProviderFailed(
+                f"the provider {name} gave an answer that cannot be read", cause=f"{name}: {failure}"
+            ) from None
+        except (aiohttp.ClientError, OSError) as failure:
+            raise self.provider.map_failure(failure) from None
+        finally:
+            response.close()
+
+
+def find_deadline(provider: Provider, context: Context, now: float) -> float:
+    """Returns the end of a request on the event loop's clock: the provider's timeout or the request's."""
+    remaining, timeout = context.remaining(), provider.options.timeout
+    return now + (timeout if remaining is None else min(timeout, remaining))
+
+
+async def read_body(response: aiohttp.ClientResponse, deadline: float) -> bytes:
+    """Returns the whole body. Raises TimeoutError, and ValueError if it is too large."""
+    parts: list[bytes] = []
+    size = 0
+    async with asyncio.timeout_at(deadline):
+        while part := await response.content.readany():
+            parts.append(part)
+            size += len(part)
+            if size > MAX_ANSWER:
+                raise ValueError("the answer is too large")
+    return b"".join(parts)
+
+
+def close_decoder(decoder: StreamDecoder, splitter: EventSplitter) -> Iterable[Event]:
+    """Yields the events of what is left after the body's end."""
+    if not decoder.is_complete:
+        for name, payload in splitter.finish():
+            yield from decoder.feed(name, payload)
+    yield from decoder.close()
+
+
+def hides_reasoning(request: GenerationRequest) -> bool:
+    """Whether the caller does not want to see the reasoning."""
+    return any(isinstance(each, Conversation) and not each.reasoning.shown for each in request.prompts)

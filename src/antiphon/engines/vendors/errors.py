@@ -1,0 +1,104 @@
+"""Turns a vendor's failure into one of our errors. The message names the provider, without addresses and
+keys."""
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from math import isnan, nan
+
+from antiphon.engines.vendors.base import VendorError
+from antiphon.errors import (
+    AntiphonError,
+    ContextLengthExceeded,
+    ProviderError,
+    ProviderFailed,
+    ProviderKeyRefused,
+    ProviderModelMissing,
+    ProviderRateLimited,
+    ProviderRefused,
+    ProviderTimeout,
+    ProviderUnavailable,
+)
+
+LONGEST_MESSAGE = 500
+"""The most characters of a vendor's message that a caller sees."""
+
+LONGEST_RETRY = 86_400.0
+"""The most seconds of a Retry-After that is believed."""
+
+ADDRESS = re.compile(r"\b[a-z][a-z0-9+.-]*://\S+", re.IGNORECASE)
+KEY = re.compile(r"\b(?:sk|pk|gsk|xai|key|api|AIza|Bearer)[-_ ]?[A-Za-z0-9_\-*.]{12,}")
+
+TOO_LONG = frozenset({"context_length_exceeded", "model_context_window_exceeded"})
+
+BY_STATUS: Mapping[int, type[ProviderError]] = {
+    401: ProviderKeyRefused,
+    403: ProviderKeyRefused,
+    404: ProviderModelMissing,
+    408: ProviderTimeout,
+    429: ProviderRateLimited,
+    503: ProviderUnavailable,
+    529: ProviderUnavailable,
+}
+"""The error of each status that has one of its own."""
+
+SAYINGS: Mapping[type[ProviderError], str] = {
+    ProviderKeyRefused: "refused this server's key; the operator must mend that",
+    ProviderModelMissing: "does not have this model",
+    ProviderRateLimited: "has no room for this request now",
+    ProviderTimeout: "did not answer in time",
+    ProviderUnavailable: "is not available now",
+    ProviderRefused: "refused the request",
+    ProviderFailed: "failed",
+}
+
+
+def build_error(
+    provider: str, status: int, said: VendorError, headers: Mapping[str, str], secret: str | None
+) -> AntiphonError:
+    """Returns the error for a vendor's answer with this status. `secret`: the key, which no message shows."""
+    found = BY_STATUS.get(status)
+    if found is None:
+        found = ProviderRefused if 400 <= status < 500 else ProviderFailed
+    retry_after = read_retry_after(headers)
+    retry_after = said.retry_after if retry_after is None else retry_after
+    told = "" if found is ProviderKeyRefused else scrub(said.message, secret)
+    message = f"the provider {provider} {SAYINGS[found]}" + (f": {told}" if told else "")
+    cause = f"{provider} answered {status} {said.kind}".rstrip()
+    if found is ProviderRefused and said.kind in TOO_LONG:
+        return ContextLengthExceeded(message, cause=cause)
+    return found(message, retry_after=retry_after, cause=cause)
+
+
+def scrub(message: str, secret: str | None) -> str:
+    """Returns a vendor's message without addresses, keys and control characters, and not too long."""
+    text = message.replace(secret, "***") if secret else message
+    text = KEY.sub("***", ADDRESS.sub("(address)", text))
+    text = "".join(character if character.isprintable() else " " for character in text)
+    return text if len(text) <= LONGEST_MESSAGE else text[:LONGEST_MESSAGE] + "..."
+
+
+def read_retry_after(headers: Mapping[str, str]) -> float | None:
+    """Returns the seconds of Retry-After, which may be a number or a date; None if there is none."""
+    given = headers.get("retry-after-ms")
+    scale = 1000.0
+    if given is None:
+        given, scale = headers.get("retry-after"), 1.0
+    if given is None:
+        return None
+    try:
+        seconds = float(given) / scale
+    except ValueError:
+        seconds = _seconds_until(given)
+    return min(max(seconds, 0.0), LONGEST_RETRY) if not isnan(seconds) else None
+
+
+def _seconds_until(date: str) -> float:
+    """Returns the seconds until an HTTP date; NaN if it is none."""
+    try:
+        moment = parsedate_to_datetime(date)
+    except (TypeError, ValueError):
+        return nan
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return (moment - datetime.now(UTC)).total_seconds()

@@ -1,0 +1,76 @@
+"""`UpstreamDialect` of OpenAI's API."""
+
+import base64
+from array import array
+from collections.abc import Iterable
+from sys import byteorder
+
+import msgspec
+
+from antiphon.domain.events import Event
+from antiphon.domain.request import EmbeddingRequest, Embeddings, GenerationRequest
+from antiphon.engines.vendors.base import (
+    Attributes,
+    StreamDecoder,
+    UpstreamCall,
+    VendorError,
+    VendorModel,
+)
+from antiphon.engines.vendors.openai.decode import AnswerReader, decode_error, read_answer
+from antiphon.engines.vendors.openai.encode import JSON, encode_request
+from antiphon.engines.vendors.openai.wire_types import ModelsWire, VectorsWire
+
+read_vectors = msgspec.json.Decoder(VectorsWire).decode
+read_models = msgspec.json.Decoder(ModelsWire).decode
+
+
+class OpenAIUpstream:
+    """OpenAI's chats, completions and embeddings."""
+
+    credential_header = ("Authorization", "Bearer ")
+
+    def encode(self, request: GenerationRequest, model: VendorModel, attributes: Attributes) -> UpstreamCall:
+        return encode_request(request, model, attributes)
+
+    def decode_answer(self, request: GenerationRequest, model: VendorModel, body: bytes) -> Iterable[Event]:
+        reader = AnswerReader(request)
+        yield from reader.read(read_answer(body))
+        yield from reader.close()
+
+    def start_stream(self, request: GenerationRequest, model: VendorModel) -> StreamDecoder:
+        return AnswerReader(request)
+
+    def decode_error(self, status: int, body: bytes) -> VendorError:
+        return decode_error(body)
+
+    def encode_embedding(self, request: EmbeddingRequest, model: VendorModel) -> UpstreamCall:
+        texts = [each.text if each.tokens is None else list(each.tokens) for each in request.inputs]
+        body: dict[str, object] = {"model": model.name, "input": texts, "encoding_format": "float"}
+        if request.dimensions is not None:
+            body["dimensions"] = request.dimensions
+        return UpstreamCall("/embeddings", JSON.encode(body), is_streamed=False)
+
+    def decode_embedding(self, request: EmbeddingRequest, body: bytes) -> Embeddings:
+        answer = read_vectors(body)
+        found = sorted(answer.data, key=lambda each: each.index)
+        vectors = [_read_vector(each.embedding) for each in found]
+        widths = {len(vector) for vector in vectors}
+        if len(vectors) != len(request.inputs) or len(widths) != 1:
+            raise ValueError("the vectors do not match the inputs")
+        (width,) = widths
+        joined = b"".join(vector.tobytes() for vector in vectors)
+        return Embeddings(joined, width, answer.usage.prompt_tokens if answer.usage else 0)
+
+    def encode_probe(self) -> str:
+        return "/models"
+
+    def decode_models(self, body: bytes) -> tuple[str, ...]:
+        return tuple(model.id for model in read_models(body).data)
+
+
+def _read_vector(given: list[float] | str) -> "array[float]":
+    """Returns a vector's numbers, little-endian in memory."""
+    vector = array("f", given) if isinstance(given, list) else array("f", base64.b64decode(given))
+    if byteorder == "big" and isinstance(given, list):
+        vector.byteswap()
+    return vector

@@ -1,0 +1,303 @@
+"""Translates a request to OpenAI's wire format."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from antiphon.domain.messages import (
+    Content,
+    MediaContent,
+    MediaKind,
+    Message,
+    TextContent,
+    Tool,
+    ToolCall,
+    ToolChoice,
+    Tools,
+)
+from antiphon.domain.request import (
+    Constraint,
+    ConstraintKind,
+    Conversation,
+    GenerationRequest,
+    Prompt,
+    RawPrompt,
+    Truncation,
+)
+from antiphon.engines.vendors.base import Attributes, UpstreamCall, VendorModel
+from antiphon.engines.vendors.parameters import iterate_sampling, require_supported
+from antiphon.errors import InvalidValue, UnsupportedParameter
+
+COMMON = frozenset(
+    "temperature top_p presence_penalty frequency_penalty logit_bias seed max_tokens n stop logprobs".split()
+)
+CHAT = COMMON | frozenset(
+    "response_format tools tool_choice parallel_tool_calls reasoning_effort verbosity service_tier "
+    "prompt_cache_key".split()
+)
+"""What chats of OpenAI's format have."""
+TEXT = COMMON | frozenset(("echo", "best_of", "prompt (token ids)"))
+"""What text completions of OpenAI's format have."""
+
+AUDIO_FORMATS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
+
+JSON = msgspec.json.Encoder()
+read_json = msgspec.json.decode
+
+Body = dict[str, Any]
+
+
+def encode_request(request: GenerationRequest, model: VendorModel, attributes: Attributes) -> UpstreamCall:
+    """Translates a request. Raises a RequestError that names the field that the vendor lacks."""
+    first = request.prompts[0]
+    is_chat = isinstance(first, Conversation)
+    require_supported(request, CHAT if is_chat else TEXT, model)
+    is_streamed = not request.is_buffered
+    ignored: list[str] = []
+    body: Body = {"model": model.name}
+    if isinstance(first, Conversation):
+        body["messages"] = [
+            _encode_message(each, f"messages[{at}]", model, ignored) for at, each in enumerate(first.messages)
+        ]
+        _add_chat_options(body, first)
+        path = "/chat/completions"
+    else:
+        body["prompt"] = _encode_prompts(request.prompts)
+        path = "/completions"
+    _add_output(body, request, model, is_chat)
+    _add_sampling(body, request)
+    _add_extras(body, request, first)
+    if attributes.end_user is not None:
+        body["user"] = attributes.end_user
+    if is_streamed:
+        body["stream"] = True
+        if "stream_options" not in model.refused_parameters:
+            body["stream_options"] = {"include_usage": True}
+    return UpstreamCall(path, JSON.encode(body), is_streamed, ignored=tuple(ignored))
+
+
+# --- messages -----------------------------------------------------------------------------------------------
+
+
+def _encode_message(message: Message, where: str, model: VendorModel, ignored: list[str]) -> Body:
+    """Translates one message, and adds the names of what the vendor has no place for to `ignored`."""
+    made: Body = {"role": str(message.role), "content": message.text}
+    if message.content:
+        made["content"] = [_encode_part(part) for part in message.content]
+    if message.name is not None:
+        made["name"] = message.name
+    if message.tool_call_id is not None:
+        made["tool_call_id"] = message.tool_call_id
+    if message.tool_calls:
+        keeps = "extra_content" in model.extra_parameters
+        made["tool_calls"] = [_encode_call(call, keeps) for call in message.tool_calls]
+        if not keeps and any(call.signature is not None for call in message.tool_calls):
+            ignored.append(f"{where}.tool_calls.extra_content")
+        made["content"] = made["content"] or None
+    past = {message.reasoning_field: message.reasoning, "thinking_blocks": list(message.thinking_blocks)}
+    for name, value in past.items():
+        if value and name in model.extra_parameters:
+            made[name] = value
+        elif value:
+            ignored.append(f"{where}.{name}")
+    return made
+
+
+def _encode_part(part: Content) -> Body:
+    """Translates one part of a message. Raises UnsupportedParameter for a kind of recording."""
+    if isinstance(part, TextContent):
+        return {"type": "text", "text": part.text}
+    return _encode_image(part) if part.kind is MediaKind.IMAGE else _encode_audio(part)
+
+
+def _encode_image(part: MediaContent) -> Body:
+    """Translates an image."""
+    url = part.url or f"data:{part.media_type};base64,{part.data}"
+    return {"type": "image_url", "image_url": {"url": url} | ({"detail": part.detail} if part.detail else {})}
+
+
+def _encode_audio(part: MediaContent) -> Body:
+    """Translates a recording. Raises UnsupportedParameter for a format that OpenAI lacks."""
+    if part.media_type not in AUDIO_FORMATS:
+        raise UnsupportedParameter(
+            f"{part.field}: a recording must be wav or mp3, not {part.media_type}", param=part.field
+        )
+    return {
+        "type": "input_audio",
+        "input_audio": {"data": part.data, "format": AUDIO_FORMATS[part.media_type]},
+    }
+
+
+def _encode_call(call: ToolCall, keeps_signature: bool) -> Body:
+    """Translates one call of the assistant."""
+    made: Body = {
+        "id": call.id,
+        "type": "function",
+        "function": {"name": call.name, "arguments": call.arguments},
+    }
+    if keeps_signature and call.signature is not None:
+        made["extra_content"] = {"google": {"thought_signature": call.signature}}
+    return made
+
+
+def _encode_prompts(prompts: Sequence[Prompt]) -> object:
+    """Translates the prompts of a text completion: one, or a list."""
+    made = [
+        list(prompt.tokens) if prompt.tokens is not None else prompt.text or ""
+        for prompt in prompts
+        if isinstance(prompt, RawPrompt)
+    ]
+    return made[0] if len(made) == 1 else made
+
+
+# --- options ------------------------------------------------------------------------------------------------
+
+
+def _add_chat_options(body: Body, prompt: Conversation) -> None:
+    """Adds the tools and the reasoning."""
+    if prompt.tools is not None:
+        body["tools"] = [_encode_tool(tool) for tool in prompt.tools.tools]
+        choice = _encode_choice(prompt.tools)
+        if choice is not None:
+            body["tool_choice"] = choice
+        if not prompt.tools.parallel and not _names_one(prompt.tools):
+            body["parallel_tool_calls"] = False
+    if prompt.reasoning.effort is not None:
+        body["reasoning_effort"] = prompt.reasoning.effort
+
+
+def _encode_tool(tool: Tool) -> Body:
+    """Translates one tool. The schema is the caller's own."""
+    function: Body = {"name": tool.name}
+    if tool.description is not None:
+        function["description"] = tool.description
+    if tool.parameters is not None:
+        function["parameters"] = tool.parameters
+    if tool.strict:
+        function["strict"] = True
+    return {"type": "function", "function": function}
+
+
+def _names_one(tools: Tools) -> bool:
+    """Whether the model must call one tool by its name."""
+    return tools.choice is ToolChoice.REQUIRED and tools.allowed is not None and len(tools.allowed) == 1
+
+
+def _encode_choice(tools: Tools) -> object:
+    """Translates the choice among the tools; None leaves it to the model."""
+    if tools.allowed is None:
+        return None if tools.choice is ToolChoice.AUTO else str(tools.choice)
+    named = [{"type": "function", "function": {"name": name}} for name in sorted(tools.allowed)]
+    if _names_one(tools):
+        return named[0]
+    mode = str(tools.choice)
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": named}}
+
+
+def _add_output(body: Body, request: GenerationRequest, model: VendorModel, is_chat: bool) -> None:
+    """Adds the options of the output."""
+    output = request.output
+    if output.max_tokens is not None:
+        body[model.token_limit_name if is_chat else "max_tokens"] = output.max_tokens
+    if output.choices > 1:
+        body["n"] = output.choices
+    if output.stop:
+        body["stop"] = list(output.stop)
+    if output.best_of is not None:
+        body["best_of"] = output.best_of
+    if output.echo:
+        body["echo"] = True
+    if output.logprobs is not None and is_chat:
+        body["logprobs"] = True
+        if output.logprobs:
+            body["top_logprobs"] = output.logprobs
+    elif output.logprobs is not None:
+        body["logprobs"] = output.logprobs
+    if output.constraint is not None:
+        body |= _encode_constraint(output.constraint)
+
+
+def _encode_constraint(constraint: Constraint) -> Body:
+    """Translates the form of the output. Raises InvalidValue for a schema that is no JSON."""
+    match constraint.kind:
+        case ConstraintKind.JSON_OBJECT:
+            return {"response_format": {"type": "json_object"}}
+        case ConstraintKind.JSON_SCHEMA:
+            return {"response_format": {"type": "json_schema", "json_schema": _encode_schema(constraint)}}
+        case ConstraintKind.REGEX:
+            return {"structured_outputs": {"regex": constraint.source}}
+        case ConstraintKind.CHOICE:
+            return {"structured_outputs": {"choice": read_json(constraint.source)}}
+        case _:
+            return {"structured_outputs": {"grammar": constraint.source}}
+
+
+def _encode_schema(constraint: Constraint) -> Body:
+    """Translates a schema as the caller declared it."""
+    declared = constraint.declared
+    source = constraint.source if declared is None else declared.source
+    try:
+        schema = read_json(source)
+    except msgspec.DecodeError:
+        raise InvalidValue(f"{constraint.field} is no JSON", param=constraint.field) from None
+    made: Body = {"name": "answer", "schema": schema}
+    if declared is not None:
+        made |= {"name": declared.name} if declared.name else {}
+        made |= {"description": declared.description} if declared.description is not None else {}
+        made |= {"strict": declared.strict} if declared.strict is not None else {}
+    return made
+
+
+def _add_sampling(body: Body, request: GenerationRequest) -> None:
+    """Adds the sampling options that have an effect. `require_supported` has refused those that the vendor
+    lacks."""
+    sampling = request.sampling
+    for name in iterate_sampling(sampling):
+        if name == "logit_bias":
+            body[name] = {str(token): value for token, value in sampling.logit_bias or ()}
+        elif sampling.mirostat is not None and name == "mirostat_target":
+            body |= {"mirostat_target": sampling.mirostat.target, "mirostat_lr": sampling.mirostat.rate}
+        else:
+            body[name] = getattr(sampling, name)
+
+
+def _add_extras(body: Body, request: GenerationRequest, prompt: Prompt) -> None:
+    """Adds what few servers have. `require_supported` has refused what this one lacks."""
+    output, hosted = request.output, request.hosted
+    asked: Body = {
+        "stop_token_ids": output.stop_token_ids,
+        "bad_words": output.bad_words,
+        "include_stop_str_in_output": output.include_stop,
+        "truncate_prompt_tokens": output.truncate_prompt,
+        "cache_salt": request.cache_salt,
+        "priority": request.priority,
+        "verbosity": hosted.verbosity,
+        "service_tier": hosted.service_tier,
+        "prompt_cache_key": hosted.prompt_cache_key,
+    }
+    body |= {name: value for name, value in asked.items() if value}
+    if output.show_special:
+        body["skip_special_tokens"] = False
+    if output.truncate_prompt is not None and output.truncation is Truncation.RIGHT:
+        body["truncation_side"] = "right"
+    body |= _read_text_extras(prompt) if isinstance(prompt, RawPrompt) else _read_chat_extras(prompt)
+
+
+def _read_text_extras(prompt: RawPrompt) -> Body:
+    """Returns the options of a raw prompt that have an effect."""
+    return {} if prompt.add_special else {"add_special_tokens": False}
+
+
+def _read_chat_extras(prompt: Conversation) -> Body:
+    """Returns the options of a conversation that have an effect."""
+    asked: Body = {
+        "chat_template": prompt.template,
+        "chat_template_kwargs": dict(prompt.template_values) or None,
+        "documents": prompt.documents,
+        "add_special_tokens": prompt.add_special,
+        "add_generation_prompt": None if prompt.generation_prompt else False,
+        "continue_final_message": prompt.continues or None,
+        "thinking_token_budget": prompt.reasoning.budget,
+    }
+    return {name: value for name, value in asked.items() if value is not None}

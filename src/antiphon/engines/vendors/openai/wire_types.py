@@ -1,0 +1,143 @@
+"""The parts of OpenAI's answers that are read. Unknown fields are skipped."""
+
+from typing import Any
+
+from msgspec import Struct, field
+
+
+class FunctionWire(Struct):
+    """The function of a call, or a part of it."""
+
+    name: str | None = None
+    arguments: str | dict[str, Any] | None = None
+
+
+class ToolCallWire(Struct):
+    """A call, or a part of it."""
+
+    index: int | None = None
+    id: str | None = None
+    function: FunctionWire = field(default_factory=FunctionWire)
+    extra_content: dict[str, Any] | None = None
+
+
+class MessageWire(Struct):
+    """A message, or a part of one."""
+
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None
+    tool_calls: list[ToolCallWire] | None = None
+    thinking_blocks: list[dict[str, Any]] | None = None
+
+
+class AlternativeWire(Struct):
+    """One of the likeliest tokens at a place."""
+
+    token: str
+    logprob: float
+    bytes: list[int] | None = None
+
+
+class TokenWire(Struct):
+    """A token with its log-probability."""
+
+    token: str
+    logprob: float
+    bytes: list[int] | None = None
+    top_logprobs: list[AlternativeWire] = field(default_factory=list)
+
+
+class LogprobsWire(Struct):
+    """Log-probabilities: `content` of a chat, the arrays of a text."""
+
+    content: list[TokenWire] | None = None
+    tokens: list[str] | None = None
+    token_logprobs: list[float | None] | None = None
+    top_logprobs: list[dict[str, float] | None] | None = None
+    text_offset: list[int] | None = None
+
+
+class ChoiceWire(Struct):
+    """A choice, or a part of one: `message` in a whole chat, `delta` in a stream, `text` of a text."""
+
+    index: int = 0
+    message: MessageWire | None = None
+    delta: MessageWire | None = None
+    text: str | None = None
+    finish_reason: str | None = None
+    logprobs: LogprobsWire | None = None
+
+
+class CachedWire(Struct):
+    """Details of the prompt's tokens."""
+
+    cached_tokens: int | None = None
+
+
+class ReasoningWire(Struct):
+    """Details of the completion's tokens."""
+
+    reasoning_tokens: int | None = None
+
+
+class UsageWire(Struct):
+    """Token counts."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int | None = 0
+    prompt_tokens_details: CachedWire | None = None
+    completion_tokens_details: ReasoningWire | None = None
+
+
+class ErrorWire(Struct):
+    """An error. Servers give a text in the place of the object too."""
+
+    message: str | None = None
+    type: str | None = None
+    code: str | int | None = None
+
+
+class AnswerWire(Struct):
+    """A whole answer, or a chunk of a stream."""
+
+    choices: list[ChoiceWire] = field(default_factory=list)
+    usage: UsageWire | None = None
+    error: ErrorWire | str | None = None
+
+
+class ErrorAnswer(Struct):
+    """The body of an error: OpenAI's, FastAPI's `detail`, or a message alone."""
+
+    error: ErrorWire | str | None = None
+    message: str | None = None
+    detail: Any = None
+    code: str | int | None = None
+    type: str | None = None
+
+
+class VectorWire(Struct):
+    """One vector: numbers, or base64 of little-endian float32."""
+
+    embedding: list[float] | str
+    index: int = 0
+
+
+class VectorsWire(Struct):
+    """Vectors of several texts."""
+
+    data: list[VectorWire]
+    usage: UsageWire | None = None
+
+
+class ModelWire(Struct):
+    """One model in the list."""
+
+    id: str
+
+
+class ModelsWire(Struct):
+    """The list of models."""
+
+    data: list[ModelWire]

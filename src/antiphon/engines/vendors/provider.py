@@ -1,0 +1,241 @@
+"""A provider: where a vendor is and as whom it is called. One HTTP client per provider and process.
+
+It sends one request and returns the open answer. It translates nothing, retries nothing and follows no
+redirect.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import aiohttp
+from multidict import CIMultiDict
+from yarl import URL
+
+from antiphon.engines.vendors.address_guard import AddressRefused, GuardedResolver, is_literal, is_public
+from antiphon.engines.vendors.base import UpstreamCall, UpstreamDialect, VendorError
+from antiphon.engines.vendors.errors import build_error, scrub
+from antiphon.engines.vendors.stall_watch import StallWatch
+from antiphon.errors import (
+    AntiphonError,
+    ProviderFailed,
+    ProviderTimeout,
+    ProviderUnavailable,
+    SettingsError,
+)
+
+KEEP_ALIVE_S = 15.0
+"""Seconds that an idle connection stays open. Servers of this kind close theirs later."""
+
+MAX_ERROR_BODY = 65_536
+"""The most bytes that are read of an error's body."""
+
+MAX_URLS = 4096
+"""Paths that are remembered as URLs. Callers choose part of some paths."""
+
+RETRY_AFTER_S = 1.0
+"""Seconds after which a caller may try a provider again that cannot be reached."""
+
+NO_BODY_ENCODING = "identity"
+
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderOptions:
+    """The operator's description of a provider."""
+
+    name: str
+    base_url: str
+    credential_header: tuple[str, str]
+    """The name of the header with the key, and the text before the key."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    allows_private: bool = False
+    proxy: str | None = None
+    ca_file: str | None = None
+    connections: int = 1024
+    connect_timeout: float = 5.0
+    first_byte_timeout: float = 120.0
+    chunk_timeout: float = 60.0
+    timeout: float = 600.0
+
+
+class Provider:
+    """The client of one vendor."""
+
+    def __init__(
+        self, options: ProviderOptions, upstream: UpstreamDialect, read_key: Callable[[], str | None]
+    ) -> None:
+        """`read_key` returns the key, or None if the vendor needs none; it is called again after the vendor
+        refused the key. Raises SettingsError for a private address that is not allowed."""
+        self.options = options
+        self.upstream = upstream
+        self.name = options.name
+        self._read_key = read_key
+        self._key = read_key()
+        self._headers = self._build_headers()
+        self._base = options.base_url.rstrip("/")
+        self._urls: dict[str, URL] = {}
+        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=options.connect_timeout)
+        self._session: aiohttp.ClientSession | None = None
+        self._threads = ThreadPoolExecutor(2, f"antiphon-dns-{options.name}")
+        self.watch = StallWatch(options.chunk_timeout)
+        self._require_public()
+
+    def _require_public(self) -> None:
+        host = URL(self._base).host or ""
+        if not self.options.allows_private and is_literal(host) and not is_public(host):
+            raise SettingsError(
+                f"the provider {self.name} has a private address; write private = true into "
+                f"[providers.{self.name}] to allow it"
+            )
+
+    async def send(self, call: UpstreamCall, deadline: float) -> aiohttp.ClientResponse:
+        """Sends a request and returns the answer, whose headers have arrived. The caller closes it.
+
+        `deadline`: seconds of the event loop's clock. Raises a ProviderError.
+        """
+        session = self._session or self._open_session()
+        headers = self._headers
+        if call.headers:
+            headers = headers.copy()
+            headers.extend(call.headers)
+        try:
+            async with asyncio.timeout_at(deadline):
+                response = await session.post(
+                    self._build_url(call.path),
+                    data=call.body,
+                    headers=headers,
+                    allow_redirects=False,
+                    timeout=self._timeout,
+                    proxy=self.options.proxy,
+                )
+        except TimeoutError as late:
+            raise self.map_failure(late) from None
+        except (aiohttp.ClientError, OSError) as failure:
+            raise self.map_failure(failure) from None
+        if response.status == 200:
+            return response
+        try:
+            raise await self._read_error(response, deadline)
+        finally:
+            response.close()
+
+    def map_failure(self, failure: Exception) -> AntiphonError:
+        """Returns the error for a failure of the connection. It shows no address."""
+        cause = scrub(f"{type(failure).__name__}: {failure}", self._key)
+        if isinstance(
+            failure, (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError, AddressRefused)
+        ):
+            return ProviderUnavailable(
+                f"the provider {self.name} cannot be reached", retry_after=RETRY_AFTER_S, cause=cause
+            )
+        if isinstance(failure, TimeoutError):
+            return ProviderTimeout(f"the provider {self.name} did not answer in time", cause=cause)
+        return ProviderFailed(f"the connection to the provider {self.name} broke", cause=cause)
+
+    def map_error(
+        self, status: int, said: VendorError, headers: Mapping[str, str] = NO_HEADERS
+    ) -> AntiphonError:
+        """Returns the error for an answer, or an error event, with this status."""
+        return build_error(self.name, status, said, headers, self._key)
+
+    async def fetch_models(self) -> tuple[str, ...]:
+        """Returns the names of the vendor's models. Raises a ProviderError."""
+        session = self._session or self._open_session()
+        deadline = asyncio.get_running_loop().time() + self.options.first_byte_timeout
+        try:
+            async with (
+                asyncio.timeout_at(deadline),
+                session.get(
+                    self._build_url(self.upstream.encode_probe()),
+                    headers=self._headers,
+                    allow_redirects=False,
+                    timeout=self._timeout,
+                    proxy=self.options.proxy,
+                ) as response,
+            ):
+                if response.status != 200:
+                    raise await self._read_error(response, deadline)
+                return self.upstream.decode_models(await response.read())
+        except TimeoutError as late:
+            raise self.map_failure(late) from None
+        except (aiohttp.ClientError, OSError) as failure:
+            raise self.map_failure(failure) from None
+        except ValueError:
+            raise ProviderFailed(f"the provider {self.name} listed its models in another form") from None
+
+    async def aclose(self) -> None:
+        """Closes every connection."""
+        self.watch.close()
+        if self._session is not None:
+            await self._session.close()
+        self._threads.shutdown(wait=False)
+
+    def _open_session(self) -> aiohttp.ClientSession:
+        """Opens the client, once, in the running event loop."""
+        options = self.options
+        connector = aiohttp.TCPConnector(
+            limit=options.connections,
+            ttl_dns_cache=30,
+            keepalive_timeout=KEEP_ALIVE_S,
+            resolver=GuardedResolver(self._threads, options.allows_private, options.connect_timeout),
+            ssl=True if options.ca_file is None else ssl.create_default_context(cafile=options.ca_file),
+        )
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
+            timeout=self._timeout,
+            trust_env=False,
+        )
+        return self._session
+
+    async def _read_error(self, response: aiohttp.ClientResponse, deadline: float) -> AntiphonError:
+        """Returns the error of an answer whose status is not 200."""
+        if 200 <= response.status < 400:
+            word = "a redirect, which is not followed" if response.status >= 300 else "no content"
+            return ProviderFailed(
+                f"the provider {self.name} answered with {word}", cause=f"status {response.status}"
+            )
+        body = b""
+        try:
+            async with asyncio.timeout_at(deadline):
+                while len(body) < MAX_ERROR_BODY and (more := await response.content.readany()):
+                    body += more
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            pass  # the status alone tells enough
+        if response.status == 401:
+            self._renew_key()
+        said = self.upstream.decode_error(response.status, body)
+        return self.map_error(response.status, said, response.headers)
+
+    def _renew_key(self) -> None:
+        """Reads the key again, since its file may hold a new one."""
+        key = self._read_key()
+        if key != self._key:
+            self._key = key
+            self._headers = self._build_headers()
+
+    def _build_headers(self) -> CIMultiDict[str]:
+        """Builds the headers that all requests share."""
+        headers = CIMultiDict(self.options.headers)
+        headers["User-Agent"] = "antiphon"
+        headers["Content-Type"] = "application/json"
+        headers["Accept-Encoding"] = NO_BODY_ENCODING
+        if self._key is not None:
+            name, prefix = self.options.credential_header
+            headers[name] = prefix + self._key
+        return headers
+
+    def _build_url(self, path: str) -> URL:
+        """Returns the URL of a path."""
+        found = self._urls.get(path)
+        if found is None:
+            if len(self._urls) >= MAX_URLS:
+                self._urls.clear()
+            found = self._urls[path] = URL(self._base + path, encoded=True)
+        return found
