@@ -25,6 +25,7 @@ from antiphon.assembly.app_state import (
     connect_engines,
 )
 from antiphon.assembly.tenancy import build_tenancy, open_accounting
+from antiphon.assembly.vendors import build_vendors
 from antiphon.domain.context import SystemClock
 from antiphon.engines.base import EngineState, LoadSpec
 from antiphon.engines.host import runtime
@@ -77,12 +78,13 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
             loop.call_soon_threadsafe(_apply_news, hosts, from_line(line, EngineNews))
 
         lifeline.watch(forward_news, lambda: _exit_orphaned(config.runtime))
-        models = build_models(hosts, clock, settings)
         path = runtime.build_coordinator_path(Path(config.runtime))
         database = open_database(settings)
         begin = partial(open_coordinator, settings, path, clock, database)
         managed = accounting = None
         try:
+            vendors = build_vendors(settings, os.environ)
+            models = build_models(hosts, clock, settings, vendors)
             coordinator = await keeping.enter_async_context(
                 connect_coordinator(path, clock, begin if settings.server.workers == 1 else None)
             )
@@ -105,6 +107,7 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
             async with learn_models(hosts, models), report_readiness(status, hosts, adapters) as accepting:
                 await serve(create_app(edge), edge, listener, accepting, coordinator.leave)
         await models.aclose()
+        await vendors.aclose()
         await keeping.aclose()
         if managed is not None:
             managed.close()

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from antiphon.assembly.tenancy import TenancyParts, build_single_sign_on
+from antiphon.assembly.vendors import RoutedModelBuilder, Vendors
 from antiphon.auth.base import TokenVerifier
 from antiphon.auth.keyring import ServiceKey
 from antiphon.dialects.base import Endpoint
@@ -41,6 +42,7 @@ from antiphon.rendering.template.chat_template import BY_TEMPLATE, NotationFamil
 from antiphon.rendering.template.request_template import TemplateHelper
 from antiphon.services.limits import LimitService
 from antiphon.settings.models import LoraSettings
+from antiphon.settings.providers import is_pattern
 from antiphon.settings.schema import Settings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.weights.adapters.hub_adapters import HubAdapters
@@ -59,8 +61,11 @@ async def connect_engines(sockets: Mapping[str, str]) -> AsyncIterator[dict[str,
         }
 
 
-def build_models(hosts: Mapping[str, HostTokenEngine], clock: Clock, settings: Settings) -> ModelRegistry:
-    """Builds the models in the order of the settings, each with a renderer over its host."""
+def build_models(
+    hosts: Mapping[str, HostTokenEngine], clock: Clock, settings: Settings, vendors: Vendors | None = None
+) -> ModelRegistry:
+    """Builds the models in the order of the settings: local ones, each with a renderer over its host, then
+    routed ones."""
     created = int(clock.wall())
     rules = RendererOptions(
         projects_share=settings.engine.prefix_sharing == "server",
@@ -71,21 +76,19 @@ def build_models(hosts: Mapping[str, HostTokenEngine], clock: Clock, settings: S
         model.name: NotationFamilies(_resolve_family(model.tool_calls), _resolve_family(model.reasoning))
         for model in settings.models
     }
+    engines = {
+        name: _build_renderer(host, replace(rules, families=families.get(name, BY_TEMPLATE)))
+        for name, host in hosts.items()
+    }
+    local = tuple(Model(name, (ModelRoute(engine, "llama"),), created) for name, engine in engines.items())
+    aliases = Aliases({alias.name: alias.model for alias in settings.aliases}, Fireworks.aliases)
+    if vendors is None:
+        return ModelRegistry(local, aliases)
+    builder = RoutedModelBuilder(vendors, engines, created)
+    routed = [each for each in settings.routed_models if not is_pattern(each.name)]
+    patterns = [each for each in settings.routed_models if is_pattern(each.name)]
     return ModelRegistry(
-        tuple(
-            Model(
-                name,
-                (
-                    ModelRoute(
-                        _build_renderer(host, replace(rules, families=families.get(name, BY_TEMPLATE))),
-                        "llama",
-                    ),
-                ),
-                created,
-            )
-            for name, host in hosts.items()
-        ),
-        Aliases({alias.name: alias.model for alias in settings.aliases}, Fireworks.aliases),
+        (*local, *map(builder.build_model, routed)), aliases, tuple(map(builder.build_pattern, patterns))
     )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from antiphon.errors import SettingsError
 from antiphon.settings.loading import build_model, load_settings
 from antiphon.settings.models import ModelSettings, require_aliases
+from antiphon.settings.providers import is_pattern
 from antiphon.settings.schema import Settings, change_model, dump_model, with_assigned_models, with_models
 from antiphon.weights.adapters.registry import default_registry
 from antiphon.weights.gguf import without_part
@@ -60,12 +61,14 @@ class ServeOptions:
         settings = load_settings(
             *self.list_sources(), named, adapters, [parse_alias(text) for text in self.list_aliases()]
         )
-        if not settings.models:
+        if not settings.models and not settings.routed_models:
             settings = with_models(settings, [build_model(DEMO_MODEL)])
         settings = with_models(settings, map(_set_bundled_path, settings.models))
         served = [model.name for model in settings.models]
         served += [adapter.name for adapter in settings.adapters]
-        may_come = settings.lora.directories or settings.lora.repositories
+        served += [model.name for model in settings.routed_models]
+        patterns = any(is_pattern(model.name) for model in settings.routed_models)
+        may_come = settings.lora.directories or settings.lora.repositories or patterns
         require_aliases(settings.aliases, served, is_fixed=not may_come)
         return with_assigned_models(
             with_models(settings, map(self._override_model, settings.models)), embedding=None

@@ -76,6 +76,8 @@ class Model:
     """The record of an adapter that a caller deployed, with its owner; None for other models."""
     label: str = ""
     """The model's name in metrics: the pattern if the model came from a pattern, otherwise the name."""
+    is_routed: bool = False
+    """Whether the settings give the model routes, so that it has no engine of its own."""
     prefers_prefix: bool = False
     """Whether requests whose prompts begin alike prefer one route."""
 
@@ -95,13 +97,45 @@ class Model:
         return self.routes[0].engine
 
 
-class ModelRegistry:
-    """All models: the base models in the order of the settings, then adapters in the order of loading."""
+MAX_EXPANDED = 4096
+"""Names of patterns that are remembered, with what is known of their routes. Callers choose the names."""
 
-    def __init__(self, models: tuple[Model, ...], aliases: Aliases | None = None) -> None:
-        """`aliases` maps other names to models. A model's own name takes precedence over an alias."""
+LONGEST_NAME = 256
+"""The most characters of a name that a pattern takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPattern:
+    """A model whose name ends with `*`: each name that begins alike is a model of its own."""
+
+    model: Model
+    """The pattern as a model, for lists."""
+    build: Callable[[str, str], Model]
+    """Builds the model of a name, from the name and from the text in the place of the `*`."""
+
+    @property
+    def prefix(self) -> str:
+        """The text before the `*`."""
+        return self.model.name[:-1]
+
+
+class ModelRegistry:
+    """All models: those of the settings in their order, then adapters in the order of loading. Names that
+    match a pattern are models too."""
+
+    def __init__(
+        self,
+        models: tuple[Model, ...],
+        aliases: Aliases | None = None,
+        patterns: tuple[ModelPattern, ...] = (),
+    ) -> None:
+        """`aliases` maps other names to models. A model's own name takes precedence over an alias, an alias
+        over a pattern, and a longer pattern over a shorter one."""
         self._models = {model.name: model for model in models}
+        self._models |= {pattern.model.name: pattern.model for pattern in patterns}
         self._aliases = aliases or Aliases()
+        self._patterns = sorted(patterns, key=lambda pattern: -len(pattern.prefix))
+        self._expanded: dict[str, Model] = {}
 
     def __iter__(self) -> Iterator[Model]:
         return iter(tuple(self._models.values()))
@@ -111,7 +145,7 @@ class ModelRegistry:
 
     def list_bases(self) -> tuple[Model, ...]:
         """The models that have an engine of their own."""
-        return tuple(model for model in self if model.parent is None)
+        return tuple(model for model in self if model.parent is None and not model.is_routed)
 
     def list_adapters(self) -> tuple[Model, ...]:
         """The models that are adapters of another."""
@@ -122,7 +156,9 @@ class ModelRegistry:
         caller may use."""
         found = self._models.get(name)
         if found is None and (target := self._aliases.target(name)) is not None:
-            found = self._models.get(target)
+            found = self._models.get(target) or self._expand(target)
+        if found is None:
+            found = self._expand(name)
         if found is None:
             known = ", ".join([name for name in self._models if may_use(name)][:MAX_SHOWN_NAMES]) or "none"
             deployment = (
@@ -132,6 +168,20 @@ class ModelRegistry:
                 f"{describe_missing_model(name)} This server has: {known}.{deployment}", param="model"
             )
         return found
+
+    def _expand(self, name: str) -> Model | None:
+        """Returns the model of a name that matches a pattern; None if none does."""
+        found = self._expanded.get(name)
+        if found is not None or not self._patterns or len(name) > LONGEST_NAME or not name.isprintable():
+            return found
+        for pattern in self._patterns:
+            rest = name.removeprefix(pattern.prefix)
+            if name.startswith(pattern.prefix) and rest:
+                if len(self._expanded) >= MAX_EXPANDED:
+                    del self._expanded[next(iter(self._expanded))]
+                self._expanded[name] = found = pattern.build(name, rest)
+                return found
+        return None
 
     def is_alias(self, name: str) -> bool:
         """Whether an alias of the operator or of a dialect maps the name to a model."""

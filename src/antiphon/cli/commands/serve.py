@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from antiphon.assembly.providers import require_providers
 from antiphon.cli.local_servers import publish_notice
 from antiphon.cli.model_files import fetch, keep_adapters
 from antiphon.cli.output import escape_unprintable
@@ -19,6 +20,7 @@ from antiphon.engines.base import EngineInfo
 from antiphon.errors import AntiphonError, SettingsError
 from antiphon.processes.supervisor import ServingInfo, supervise
 from antiphon.settings.models import MODEL_DEFAULTS, ModelSettings
+from antiphon.settings.providers import RouteSettings
 from antiphon.settings.schema import Settings, change_model, list_settings, with_models
 from antiphon.settings.server import MIB
 from antiphon.telemetry.logs import configure
@@ -60,6 +62,7 @@ def prepare_settings(serve_options: ServeOptions) -> Settings:
     """
     settings = serve_options.load_settings()
     require_keys(settings)
+    require_providers(settings, os.environ)
     models = place_weights(
         [size_model(fetch(model, settings.hub)) for model in settings.models], available_memory()
     )
@@ -160,10 +163,18 @@ def describe_room(model: ModelSettings) -> str:
     return f"{size}, {model.cells} in all" if model.cells else size
 
 
-def make_example(model: str, info: EngineInfo) -> tuple[str, dict[str, object]]:
-    """Returns the path and the body of a first request."""
+def describe_route(route: RouteSettings) -> str:
+    """Describes a route, for people."""
+    if route.provider is None:
+        return escape_unprintable(route.engine or "")
+    model = "" if route.model is None else f"/{route.model}"
+    return escape_unprintable(route.provider + model)
+
+
+def make_example(model: str, info: EngineInfo | None) -> tuple[str, dict[str, object]]:
+    """Returns the path and the body of a first request. `info`: the engine of a local model."""
     question = "What is Antiphon?"
-    if info.embedding is not None:
+    if info is not None and info.embedding is not None:
         return "/v1/embeddings", {"model": model, "input": question}
     messages = [{"role": "user", "content": question}]
     return "/v1/chat/completions", {"model": model, "messages": messages}
@@ -171,7 +182,6 @@ def make_example(model: str, info: EngineInfo) -> tuple[str, dict[str, object]]:
 
 def format_panel(settings: Settings, serving: ServingInfo) -> str:
     """Formats the start-up panel: address, models, library, and a first request to copy."""
-    first = settings.models[0].name
     lines = ["", f"  Antiphon listens on {serving.url}", ""]
     for model in settings.models:
         info = serving.engines[model.name]
@@ -182,11 +192,15 @@ def format_panel(settings: Settings, serving: ServingInfo) -> str:
         lines.append(f"  model    {escape_unprintable(model.name)}: {size}, {describe_room(model)}{mode}")
         if adapters := [adapter.name for adapter in settings.adapters if adapter.model == model.name]:
             lines.append(f"  lora     {', '.join(adapters)}")
+    for routed in settings.routed_models:
+        routes = ", ".join(describe_route(route) for route in routed.list_routes())
+        lines.append(f"  model    {escape_unprintable(routed.name)}: {routes}")
     if settings.server.workers > 1:
         lines.append(f"  workers  {settings.server.workers} HTTP processes")
-    info = serving.engines[first]
-    lines.append(f"  library  {info.library}, {info.threads} threads, {' '.join(info.cpu_features)}")
-    path, body = make_example(first, info)
+    info = serving.engines[settings.models[0].name] if settings.models else None
+    if info is not None:
+        lines.append(f"  library  {info.library}, {info.threads} threads, {' '.join(info.cpu_features)}")
+    path, body = make_example((*settings.models, *settings.routed_models)[0].name, info)
     key = (
         '  -H "Authorization: Bearer $ANTIPHON_API_KEY" \\\n'
         if settings.server.api_key or settings.keys.enabled

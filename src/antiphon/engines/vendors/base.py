@@ -32,6 +32,14 @@ class VendorModel:
     """Parameters of its wire format that this provider does not take."""
     token_limit_name: str = "max_tokens"
     """The vendor's field for the most output tokens: some have `max_completion_tokens`."""
+    asks_usage: bool = True
+    """Whether a stream's usage must be asked for, and can be."""
+    reasoning_field: str | None = None
+    """The field of messages that contains reasoning, in OpenAI's format. None where none does."""
+    renames: Mapping[str, str] = NO_TAGS
+    """The provider's own names of parameters, by their usual names."""
+    body: Mapping[str, object] = NO_TAGS
+    """Fields of the body of each generation request."""
     passes_addresses: bool = False
     """Whether `https:` addresses of images are passed on. Otherwise they are refused."""
 

@@ -4,15 +4,16 @@ A broken, stalled or unreadable stream raises an error, so it never looks finish
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from dataclasses import dataclass
+from itertools import chain, starmap
 
 import aiohttp
 import msgspec
 
 from antiphon.domain.context import Context
-from antiphon.domain.events import Event, ReasoningDelta
+from antiphon.domain.events import Event
 from antiphon.domain.messages import MediaContent
 from antiphon.domain.models import Profile
 from antiphon.domain.request import Conversation, EmbeddingRequest, Embeddings, GenerationRequest
@@ -95,19 +96,21 @@ class VendorEngine:
 
 def bound_size(request: GenerationRequest, call: UpstreamCall, model: VendorModel) -> RequestSize:
     """Returns an upper bound of what a request can take. No tokenizer makes more tokens than bytes."""
-    prompt, media = len(call.body), 0
-    for each in request.prompts:
-        if isinstance(each, Conversation):
-            for message in each.messages:
-                for part in message.content:
-                    if isinstance(part, MediaContent):
-                        prompt -= len(part.data)
-                        media += max(IMAGE_TOKENS, len(part.data) // BYTES_PER_AUDIO_TOKEN)
+    prompt = len(call.body)
+    for part in iterate_media(request):
+        prompt += max(IMAGE_TOKENS, len(part.data) // BYTES_PER_AUDIO_TOKEN) - len(part.data)
     output = request.output.max_tokens
     if output is None:
         output = model.profile.max_output or MAX_OUTPUT
     choices = request.output.best_of or request.output.choices
-    return RequestSize(prompt + media, output * choices * len(request.prompts))
+    return RequestSize(prompt, output * choices * len(request.prompts))
+
+
+def iterate_media(request: GenerationRequest) -> Iterator[MediaContent]:
+    """Yields the images and recordings of a request."""
+    conversations = (each for each in request.prompts if isinstance(each, Conversation))
+    for message in chain.from_iterable(each.messages for each in conversations):
+        yield from (part for part in message.content if isinstance(part, MediaContent))
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,18 +132,13 @@ class PreparedVendorRequest:
         deadline = find_deadline(self.provider, context, loop.time())
         first_byte = min(deadline, loop.time() + self.provider.options.first_byte_timeout)
         response = await self._send(context, first_byte if self.call.is_streamed else deadline)
-        shown = not hides_reasoning(self.request)
         begun = False
+        read = self._read_stream if response.content_type == EVENT_STREAM else self._read_answer
         try:
-            if response.content_type == EVENT_STREAM:
-                events = self._read_stream(response, deadline)
-            else:
-                events = self._read_answer(response, deadline)
-            async with aclosing(events):
+            async with aclosing(read(response, deadline)) as events:
                 async for event in events:
-                    if shown or not isinstance(event, ReasoningDelta):
-                        begun = True
-                        yield event
+                    begun = True
+                    yield event
         except (aiohttp.ClientError, OSError, ValueError, msgspec.MsgspecError, StreamFailure) as failure:
             raise self._map_failure(failure, begun, context) from None
         finally:
@@ -174,9 +172,8 @@ class PreparedVendorRequest:
         try:
             while not decoder.is_complete and (data := await content.readany()):
                 watched.moved_at = loop.time()
-                for name, payload in splitter.feed(data):
-                    for event in decoder.feed(name, payload):
-                        yield event
+                for event in chain.from_iterable(starmap(decoder.feed, splitter.feed(data))):
+                    yield event
             for event in close_decoder(decoder, splitter):
                 yield event
         finally:
@@ -265,8 +262,3 @@ def close_decoder(decoder: StreamDecoder, splitter: EventSplitter) -> Iterable[E
         for name, payload in splitter.finish():
             yield from decoder.feed(name, payload)
     yield from decoder.close()
-
-
-def hides_reasoning(request: GenerationRequest) -> bool:
-    """Whether the caller does not want to see the reasoning."""
-    return any(isinstance(each, Conversation) and not each.reasoning.shown for each in request.prompts)

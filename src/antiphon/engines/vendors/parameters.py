@@ -152,6 +152,11 @@ def iterate_parameters(request: GenerationRequest) -> Iterator[str]:
         yield "priority"
 
 
+def shows_reasoning(request: GenerationRequest) -> bool:
+    """Whether the caller wants to see the reasoning."""
+    return all(each.reasoning.shown for each in request.prompts if isinstance(each, Conversation))
+
+
 def require_supported(request: GenerationRequest, taken: frozenset[str], model: VendorModel) -> None:
     """Raises UnsupportedParameter for the first thing that the vendor's model does not take. `taken`: the
     parameters of its wire format."""

@@ -32,6 +32,7 @@ from antiphon.engines.vendors.openai.wire_types import (
     ToolCallWire,
     UsageWire,
 )
+from antiphon.engines.vendors.parameters import shows_reasoning
 
 DONE = b"[DONE]"
 
@@ -97,6 +98,7 @@ class AnswerReader:
     def __init__(self, request: GenerationRequest) -> None:
         self._request = request
         self._choices = len(request.prompts) * request.output.choices
+        self._shows_reasoning = shows_reasoning(request)
         self._finished: set[int] = set()
         self._calls: dict[tuple[int, int], bool] = {}
         """The calls that have begun, by choice and number. True where arguments have come."""
@@ -146,7 +148,8 @@ class AnswerReader:
             yield ThinkingBlock(index, block)
         if thought := message.reasoning_content or message.reasoning:
             self._size += len(thought.encode())
-            yield ReasoningDelta(index, thought)
+            if self._shows_reasoning:
+                yield ReasoningDelta(index, thought)
         text = (message.content or "") + (message.refusal or "") if choice.text is None else choice.text
         if text:
             self._size += len(text.encode())

@@ -72,8 +72,11 @@ def encode_request(request: GenerationRequest, model: VendorModel, attributes: A
         body["user"] = attributes.end_user
     if is_streamed:
         body["stream"] = True
-        if "stream_options" not in model.refused_parameters:
-            body["stream_options"] = {"include_usage": True}
+    if is_streamed and model.asks_usage:
+        body["stream_options"] = {"include_usage": True}
+    for name in body.keys() & model.renames.keys():
+        body[model.renames[name]] = body.pop(name)
+    body |= model.body
     return UpstreamCall(path, JSON.encode(body), is_streamed, ignored=tuple(ignored))
 
 
@@ -95,12 +98,14 @@ def _encode_message(message: Message, where: str, model: VendorModel, ignored: l
         if not keeps and any(call.signature is not None for call in message.tool_calls):
             ignored.append(f"{where}.tool_calls.extra_content")
         made["content"] = made["content"] or None
-    past = {message.reasoning_field: message.reasoning, "thinking_blocks": list(message.thinking_blocks)}
-    for name, value in past.items():
-        if value and name in model.extra_parameters:
-            made[name] = value
-        elif value:
-            ignored.append(f"{where}.{name}")
+    if message.reasoning and model.reasoning_field is not None:
+        made[model.reasoning_field] = message.reasoning
+    elif message.reasoning:
+        ignored.append(f"{where}.{message.reasoning_field}")
+    if message.thinking_blocks and "thinking_blocks" in model.extra_parameters:
+        made["thinking_blocks"] = list(message.thinking_blocks)
+    elif message.thinking_blocks:
+        ignored.append(f"{where}.thinking_blocks")
     return made
 
 

@@ -1,0 +1,114 @@
+"""Completes the operator's providers from presets, and finds their keys. It opens no connection."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from antiphon.engines.profiles.presets import ProviderPreset, find_preset, list_presets
+from antiphon.errors import SettingsError
+from antiphon.settings.loading import suggest_nearest
+from antiphon.settings.providers import ProviderSettings
+from antiphon.settings.schema import Settings
+
+LONGEST_KEY = 16_384
+"""The most characters of a key. Some are signed tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedProvider:
+    """A provider with everything that its settings leave to a preset."""
+
+    name: str
+    settings: ProviderSettings
+    preset: ProviderPreset
+    table: str
+    """The name under which tables know its models: a preset, or a wire format."""
+    base_url: str
+    read_key: Callable[[], str | None]
+    """Reads the key. Raises SettingsError if it cannot be read."""
+
+    @property
+    def allows_private(self) -> bool:
+        """Whether the address may be a private one."""
+        private = self.settings.private
+        return self.preset.is_private if private is None else private
+
+
+def resolve_provider(name: str, settings: ProviderSettings, environ: Mapping[str, str]) -> ResolvedProvider:
+    """Completes a provider, and reads its key once. Raises SettingsError."""
+    table, preset = _choose_preset(name, settings)
+    base_url = settings.base_url or preset.base_url
+    if base_url is None:
+        raise SettingsError(f"the provider {name} has no address: write base_url into [providers.{name}]")
+    read_key = partial(_read_key, name, settings, preset, environ)
+    read_key()
+    return ResolvedProvider(name, settings, preset, table, base_url, read_key)
+
+
+def require_providers(settings: Settings, environ: Mapping[str, str]) -> None:
+    """Raises SettingsError for a provider without an address, a preset or a key."""
+    for name, provider in settings.providers.items():
+        resolve_provider(name, provider, environ)
+
+
+def _choose_preset(name: str, settings: ProviderSettings) -> tuple[str, ProviderPreset]:
+    """Returns the preset of a provider, and the name of its table of models: the named preset, the one of the
+    provider's own name, or an empty one of its kind. Raises SettingsError."""
+    if settings.preset is not None:
+        return settings.preset, _find_named_preset(name, settings.preset, settings.kind)
+    found = find_preset(name)
+    if found is not None and settings.kind in (None, found.kind):
+        return name, found
+    if settings.kind is None:
+        raise SettingsError(
+            f"the provider {name} needs a kind (openai, anthropic or gemini) or a preset "
+            f"({', '.join(list_presets())})"
+        )
+    return settings.kind, ProviderPreset(kind=settings.kind, key_variable="", needs_key=False)
+
+
+def _find_named_preset(name: str, preset: str, kind: str | None) -> ProviderPreset:
+    """Returns the preset that a provider names. Raises SettingsError."""
+    found = find_preset(preset)
+    if found is None:
+        raise SettingsError(
+            f"the provider {name} has no known preset {preset!r}{suggest_nearest(preset, list_presets())}; "
+            f"there is: {', '.join(list_presets())}"
+        )
+    if kind not in (None, found.kind):
+        raise SettingsError(
+            f"the provider {name} has the preset {preset}, which speaks {found.kind} and not {kind}; leave "
+            "out one of them"
+        )
+    return found
+
+
+def _read_key(
+    name: str, settings: ProviderSettings, preset: ProviderPreset, environ: Mapping[str, str]
+) -> str | None:
+    """Reads the key of a provider; None if it needs none. Raises SettingsError."""
+    place = settings.key
+    if place is None and not (preset.key_variable and environ.get(preset.key_variable)):
+        if preset.needs_key:
+            raise SettingsError(
+                f'the provider {name} needs a key: set {preset.key_variable}, or write key = "env:NAME" or '
+                f'"file:PATH" into [providers.{name}]'
+            )
+        return None
+    kind, _, where = (place or f"env:{preset.key_variable}").partition(":")
+    key = environ.get(where, "") if kind == "env" else _read_file(name, where)
+    if not key:
+        raise SettingsError(f"the key of the provider {name} is missing: {where} is not set or empty")
+    if len(key) > LONGEST_KEY or not key.isascii() or not key.isprintable():
+        raise SettingsError(f"the key of the provider {name} in {where} must be printable ASCII, on one line")
+    return key
+
+
+def _read_file(name: str, path: str) -> str:
+    """Reads a key from a file. Raises SettingsError."""
+    try:
+        return Path(path).expanduser().read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as problem:
+        reason = problem.strerror if isinstance(problem, OSError) else "it is no text"
+        raise SettingsError(f"the key of the provider {name} cannot be read from {path}: {reason}") from None

@@ -1,0 +1,163 @@
+"""Builds the models that are served by routes, and the clients of their providers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from antiphon.assembly.providers import ResolvedProvider, resolve_provider
+from antiphon.engines.base import Engine
+from antiphon.engines.profiles.base import VendorProfile, build_profile, merge_profile
+from antiphon.engines.profiles.table import find_profile
+from antiphon.engines.registry import Model, ModelPattern, ModelRoute
+from antiphon.engines.vendors.base import UpstreamDialect, VendorModel
+from antiphon.engines.vendors.engine import VendorEngine
+from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
+from antiphon.engines.vendors.provider import Provider, ProviderOptions
+from antiphon.settings.providers import ProfileSettings, RoutedModelSettings, RouteSettings, is_pattern
+from antiphon.settings.schema import Settings
+
+UPSTREAMS: Mapping[str, type[UpstreamDialect]] = {"openai": OpenAIUpstream}
+"""The upstream dialect of each kind of provider."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vendors:
+    """All providers, with their clients."""
+
+    resolved: Mapping[str, ResolvedProvider]
+    clients: Mapping[str, Provider]
+
+    async def aclose(self) -> None:
+        """Closes every connection."""
+        for client in self.clients.values():
+            await client.aclose()
+
+
+def build_vendors(settings: Settings, environ: Mapping[str, str]) -> Vendors:
+    """Builds the clients of all providers. They connect when they are used. Raises SettingsError."""
+    resolved = {name: resolve_provider(name, each, environ) for name, each in settings.providers.items()}
+    return Vendors(resolved, {name: build_client(each) for name, each in resolved.items()})
+
+
+def build_client(provider: ResolvedProvider) -> Provider:
+    """Builds the client of a provider. Raises SettingsError for a private address that is not allowed."""
+    settings, preset = provider.settings, provider.preset
+    upstream = UPSTREAMS[preset.kind]()
+    usual_header, usual_prefix = upstream.credential_header
+    prefix = usual_prefix if preset.key_prefix is None else preset.key_prefix
+    options = ProviderOptions(
+        name=provider.name,
+        base_url=provider.base_url,
+        credential_header=(preset.key_header or usual_header, prefix),
+        headers=settings.headers,
+        allows_private=provider.allows_private,
+        proxy=settings.proxy,
+        ca_file=settings.ca_file,
+        connections=settings.connections,
+        connect_timeout=settings.connect_timeout,
+        first_byte_timeout=settings.first_byte_timeout,
+        chunk_timeout=settings.chunk_timeout,
+        timeout=settings.timeout,
+    )
+    return Provider(options, upstream, provider.read_key)
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedModelBuilder:
+    """Builds routed models."""
+
+    vendors: Vendors
+    engines: Mapping[str, Engine]
+    """Local models' engines by the models' names."""
+    created: int
+    """Unix time in seconds."""
+
+    def build_model(self, settings: RoutedModelSettings) -> Model:
+        """Builds a model of the settings. A pattern's model stands for it in lists."""
+        return self._build(settings, settings.name, settings.name)
+
+    def build_pattern(self, settings: RoutedModelSettings) -> ModelPattern:
+        """Builds a pattern."""
+        return ModelPattern(self.build_model(settings), partial(self._build, settings))
+
+    def _build(self, settings: RoutedModelSettings, name: str, rest: str) -> Model:
+        """Builds the model of a name. `rest`: the vendor's model of routes that name none."""
+        routes = tuple(self._build_route(route, settings, rest) for route in settings.list_routes())
+        return Model(
+            name,
+            routes,
+            self.created,
+            label=settings.name,
+            is_routed=True,
+            prefers_prefix=settings.prefer_prefix,
+        )
+
+    def _build_route(self, route: RouteSettings, settings: RoutedModelSettings, rest: str) -> ModelRoute:
+        """Builds a route to a vendor's model or to a local one."""
+        engine: Engine
+        if route.provider is None:
+            name = label = route.engine or ""
+            engine, kind = self.engines[name], "llama"
+        else:
+            model = name_vendor_model(route, settings, rest)
+            engine = self._build_engine(self.vendors.resolved[route.provider], model, settings.profile)
+            kind, name = route.provider, f"{route.provider}/{model}"
+            label = f"{route.provider}/{route.model or settings.name}"
+        return ModelRoute(
+            engine,
+            kind,
+            price=name,
+            name=name,
+            label=label,
+            weight=route.weight,
+            order=route.order,
+            in_flight_limit=route.in_flight,
+        )
+
+    def _build_engine(self, provider: ResolvedProvider, model: str, given: ProfileSettings) -> VendorEngine:
+        """Builds the engine of a vendor's model."""
+        settings, preset = provider.settings, provider.preset
+        profile = find_vendor_profile(provider, model, given)
+        described = VendorModel(
+            model,
+            provider.name,
+            profile,
+            extra_parameters=frozenset((*preset.takes, *settings.takes)),
+            refused_parameters=frozenset((*preset.refuses, *settings.refuses)),
+            token_limit_name=profile.token_limit or preset.token_limit,
+            asks_usage=preset.asks_usage,
+            reasoning_field=preset.reasoning_field,
+            renames=preset.renames,
+            body=preset.body,
+            passes_addresses=settings.pass_addresses,
+        )
+        shown = build_profile(profile, provider.name, preset.kind, described.refused_parameters)
+        return VendorEngine(self.vendors.clients[provider.name], described, shown)
+
+
+def name_vendor_model(route: RouteSettings, settings: RoutedModelSettings, rest: str) -> str:
+    """Returns the vendor's name of a route's model. A `*` in it stands for the rest of the caller's name."""
+    if route.model is None:
+        return rest
+    return route.model.replace("*", rest) if is_pattern(settings.name) else route.model
+
+
+def find_vendor_profile(provider: ResolvedProvider, model: str, given: ProfileSettings) -> VendorProfile:
+    """Returns the operator's profile of a model, over the table's, over the provider's defaults."""
+    settings, preset = provider.settings, provider.preset
+    found = find_profile(provider.table, model)
+    if found is None:
+        found = VendorProfile(
+            context_length=settings.context_length or preset.context_length,
+            max_output=settings.max_output or preset.max_output,
+            modalities=preset.modalities,
+            reasoning=preset.reasoning_field is not None,
+        )
+    return merge_profile(
+        found,
+        context_length=given.context_length,
+        max_output=given.max_output,
+        modalities=given.modalities,
+        reasoning=given.reasoning,
+        refused=given.refused,
+    )
