@@ -139,7 +139,9 @@ class ScriptedUpstream:
             case "garbage":
                 writer.write(frame(b"\x00\xff not an event\n\ndata: {]\n\n"))
             case "truncated":
-                writer.write(frame(b'data: {"choices": [{"index": 0, "delta": {"content": "cu') + b"0\r\n\r\n")
+                writer.write(
+                    frame(b'data: {"choices": [{"index": 0, "delta": {"content": "cu') + b"0\r\n\r\n"
+                )
             case "error":
                 error = {"error": {"message": "boom at http://10.1.2.3/x", "type": "server_error"}}
                 writer.write(frame(b"data: %b\n\n" % json.dumps(error).encode()))
@@ -176,7 +178,7 @@ def build_parts(body: dict[str, Any]) -> list[bytes]:
     deltas: list[dict[str, Any]] = [{"delta": {"role": "assistant", "content": ""}}] if is_chat else []
     deltas += [{"delta": {"content": word}} if is_chat else {"text": word} for word in WORDS]
     chunks = [base | {"choices": [{"index": 0, "finish_reason": None} | delta]} for delta in deltas]
-    end = {"delta": {}} if is_chat else {"text": ""}
+    end: dict[str, Any] = {"delta": {}} if is_chat else {"text": ""}
     chunks.append(base | {"choices": [{"index": 0, "finish_reason": "stop"} | end]})
     if (body.get("stream_options") or {}).get("include_usage"):
         chunks.append(base | {"choices": [], "usage": USAGE})
@@ -209,6 +211,7 @@ def serve_upstream() -> Iterator[ScriptedUpstream]:
     """A scripted vendor in a thread of its own."""
     upstream, loop, ready = ScriptedUpstream(), asyncio.new_event_loop(), threading.Event()
     tasks: set[asyncio.Task[None]] = set()
+    servers: list[asyncio.Server] = []
 
     async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -222,11 +225,12 @@ def serve_upstream() -> Iterator[ScriptedUpstream]:
             tasks.discard(task)
 
     async def listen() -> None:
-        server = await asyncio.start_server(connect, "127.0.0.1", 0)
-        upstream.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        servers.append(await asyncio.start_server(connect, "127.0.0.1", 0))
+        upstream.url = f"http://127.0.0.1:{servers[0].sockets[0].getsockname()[1]}/v1"
         ready.set()
 
     async def end() -> None:
+        servers[0].close()
         for task in tuple(tasks):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -246,5 +250,3 @@ def serve_upstream() -> Iterator[ScriptedUpstream]:
     finally:
         asyncio.run_coroutine_threadsafe(end(), loop)
         thread.join(10)
-
-

@@ -197,10 +197,13 @@ def format_panel(settings: Settings, serving: ServingInfo) -> str:
         lines.append(f"  model    {escape_unprintable(routed.name)}: {routes}")
     if settings.server.workers > 1:
         lines.append(f"  workers  {settings.server.workers} HTTP processes")
-    info = serving.engines[settings.models[0].name] if settings.models else None
-    if info is not None:
-        lines.append(f"  library  {info.library}, {info.threads} threads, {' '.join(info.cpu_features)}")
-    path, body = make_example((*settings.models, *settings.routed_models)[0].name, info)
+    first = [*(model.name for model in settings.models), *(model.name for model in settings.routed_models)][0]
+    engine = serving.engines.get(first)
+    if engine is not None:
+        lines.append(
+            f"  library  {engine.library}, {engine.threads} threads, {' '.join(engine.cpu_features)}"
+        )
+    path, body = make_example(first, engine)
     key = (
         '  -H "Authorization: Bearer $ANTIPHON_API_KEY" \\\n'
         if settings.server.api_key or settings.keys.enabled

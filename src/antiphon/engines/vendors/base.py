@@ -36,9 +36,9 @@ class VendorModel:
     """Whether a stream's usage must be asked for, and can be."""
     reasoning_field: str | None = None
     """The field of messages that contains reasoning, in OpenAI's format. None where none does."""
-    renames: Mapping[str, str] = NO_TAGS
+    renames: Mapping[str, str] = field(default_factory=dict)
     """The provider's own names of parameters, by their usual names."""
-    body: Mapping[str, object] = NO_TAGS
+    body: Mapping[str, object] = field(default_factory=dict)
     """Fields of the body of each generation request."""
     passes_addresses: bool = False
     """Whether `https:` addresses of images are passed on. Otherwise they are refused."""

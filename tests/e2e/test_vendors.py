@@ -1,0 +1,126 @@
+"""A server that has only vendors' models, as the example in the docs configures it."""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import openai
+import pytest
+
+from tests.support.server import Server, serving, start
+from tests.support.vendors.scripted_upstream import WORDS, ScriptedUpstream, serve_upstream
+from tests.support.waiting import wait_until
+
+EXAMPLE = """
+[providers.first]
+kind = "openai"                       # openai, anthropic, gemini
+base_url = "{url}"
+key = "env:FIRST_KEY"                 # or file:PATH
+private = true                        # the address may be a private one
+
+[[models]]
+name = "either"
+routes = [{{ provider = "first", model = "fake-503" }}, {{ provider = "first", model = "fake", order = 2 }}]
+
+[[models]]
+name = "first/*"                      # the rest of the name is the vendor's model
+provider = "first"
+"""
+
+KEY = "sk-of-these-tests-only-0123456789"
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[ScriptedUpstream]:
+    with serve_upstream() as upstream:
+        yield upstream
+
+
+@pytest.fixture(scope="module")
+def gateway(upstream: ScriptedUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    home = tmp_path_factory.mktemp("vendors")
+    file = home / "antiphon.toml"
+    file.write_text(EXAMPLE.format(url=upstream.url))
+    env = {"FIRST_KEY": KEY, "ANTIPHON_HOME": str(home)}
+    with serving("--config", str(file), threads=None, env=env) as server:
+        yield server
+
+
+@pytest.fixture
+def client(gateway: Server) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="unused", max_retries=0) as client:
+        yield client
+
+
+def has_said(server: Server, text: str) -> bool:
+    return any(text in line for line in server.lines)
+
+
+def ask(client: openai.OpenAI, model: str) -> str | None:
+    answer = client.chat.completions.create(model=model, messages=[{"role": "user", "content": "Count."}])
+    return answer.choices[0].message.content
+
+
+def test_the_second_route_serves_when_the_first_is_down(client: openai.OpenAI, upstream: ScriptedUpstream):
+    upstream.requests.clear()
+    assert ask(client, "either") == "".join(WORDS)
+    assert [request.body["model"] for request in upstream.requests] == ["fake-503", "fake"]
+
+
+def test_a_pattern_passes_the_rest_of_the_name_on(client: openai.OpenAI, upstream: ScriptedUpstream):
+    assert ask(client, "first/some/model:free") == "".join(WORDS)
+    request = upstream.requests[-1]
+    assert request.body["model"] == "some/model:free"
+    assert request.headers["authorization"] == f"Bearer {KEY}"
+
+
+def test_a_stream_ends_with_the_vendors_usage(client: openai.OpenAI):
+    stream = client.chat.completions.create(
+        model="first/fake",
+        messages=[{"role": "user", "content": "Count."}],
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    chunks = list(stream)
+    text = "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
+    assert text == "".join(WORDS)
+    assert chunks[-1].usage is not None and chunks[-1].usage.total_tokens == 16
+
+
+def test_the_vendors_limit_is_told_with_its_retry_after(client: openai.OpenAI):
+    with pytest.raises(openai.RateLimitError) as caught:
+        ask(client, "first/fake-429-after-7")
+    assert caught.value.response.headers["retry-after"] == "7"
+    assert caught.value.code == "provider_rate_limited"
+
+
+def test_a_vendors_error_shows_no_key_and_no_address(client: openai.OpenAI, gateway: Server):
+    with pytest.raises(openai.InternalServerError) as caught:
+        ask(client, "first/fake-error-at-after-headers")
+    assert "boom" in str(caught.value) and "10.1.2.3" not in str(caught.value)
+    with pytest.raises(openai.BadRequestError) as refused:
+        ask(client, "first/fake-400")
+    assert "sk-secret" not in str(refused.value)
+    assert not any(KEY in line for line in gateway.lines)
+
+
+def test_a_redirect_is_not_followed(client: openai.OpenAI):
+    with pytest.raises(openai.InternalServerError, match="redirect"):
+        ask(client, "first/fake-302")
+
+
+def test_a_missing_key_or_private_address_ends_the_start(tmp_path: Path):
+    file = tmp_path / "antiphon.toml"
+    for text, env, said in (
+        (EXAMPLE.format(url="http://127.0.0.1:1/v1"), {}, "FIRST_KEY is not set"),
+        (
+            EXAMPLE.format(url="http://10.0.0.1/v1").replace("private = true", ""),
+            {"FIRST_KEY": KEY},
+            "private",
+        ),
+    ):
+        file.write_text(text)
+        server = start("--config", str(file), threads=None, env={"ANTIPHON_HOME": str(tmp_path)} | env)
+        assert server.process.wait(30) == 1
+        wait_until(partial(has_said, server, said), 5, said)
+        assert KEY not in "".join(server.lines)
