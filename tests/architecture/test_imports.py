@@ -65,6 +65,9 @@ BORDERS = {
         "antiphon.retrieval.ingest",
         "antiphon.cli",
     ),
+    "aiohttp": ("antiphon.engines.vendors",),
+    "multidict": ("antiphon.engines.vendors",),
+    "yarl": ("antiphon.engines.vendors",),
     "jwt": ("antiphon.auth.signing_keys", "antiphon.auth.single_sign_on"),
     "httpx2": (
         "antiphon.auth.signing_keys",
