@@ -50,6 +50,8 @@ class ScriptedUpstream:
     requests: list[UpstreamRequest] = field(default_factory=list)
     left: int = 0
     """Requests whose client left before the answer was complete."""
+    refused_key: str | None = None
+    """A key that gets a 401."""
     pace: float = 0.0
     """Seconds between two chunks."""
 
@@ -69,7 +71,9 @@ class ScriptedUpstream:
         self, request: UpstreamRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         model = str(request.body.get("model", ""))
-        if request.path.endswith("/models"):
+        if self.refused_key and request.headers.get("authorization", "").endswith(self.refused_key):
+            send_status(writer, 401, None)
+        elif request.path.endswith("/models"):
             send_json(writer, 200, {"data": [{"id": "fake"}, {"id": "fake-503"}]})
         elif found := STATUS.fullmatch(model):
             send_status(writer, int(found[1]), found[2])

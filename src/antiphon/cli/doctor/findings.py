@@ -73,6 +73,12 @@ REMEDIES = {
     "password where it has one, or leave it out: then this server counts alone.",
     "sign-on-unusable": "Install the library of tokens in Antiphon's environment: pip install "
     "'antiphon[oidc]'",
+    "provider-invalid": "Mend it in [providers.NAME]; docs/vendors.md tells how.",
+    "provider-unreachable": "Look whether the vendor works, whether base_url is right, and whether a proxy "
+    "is needed.",
+    "provider-key-refused": "Put a valid key where `key` of the provider says.",
+    "provider-model-missing": "Compare the name with the vendor's list, or leave it: some vendors do not "
+    "list every model.",
     "no-socket-place": "Set XDG_RUNTIME_DIR to a writable directory with a short path.",
 }
 """General remedies, by the finding's id."""

@@ -21,6 +21,7 @@ from antiphon.cli.doctor.checks import (
     check_sockets,
 )
 from antiphon.cli.doctor.findings import Finding, FindingSeverity, to_finding
+from antiphon.cli.doctor.provider_checks import check_providers
 from antiphon.cli.serve_options import ServeOptions
 from antiphon.processes.supervisor import build_load_spec
 
@@ -49,6 +50,7 @@ def examine(serve_options: ServeOptions, load: bool) -> Iterator[Finding]:
     )
     yield from of_models
     yield from check_adapters(settings, models)
+    yield from check_providers(settings)
     yield check_port(settings.server)
     yield check_cache(settings)
     yield from check_sockets()
