@@ -96,6 +96,7 @@ BORDERS = {
         "antiphon.settings",
         "antiphon.domain.values",
         "antiphon.cli.client",
+        "antiphon.cli.price_data",
         "antiphon.constraints.checker",
         "antiphon.constraints.checking_process",
         "antiphon.constraints.grammar_types",

@@ -6,7 +6,8 @@ import io
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,9 @@ from tests.support.server import Server, serving
 from tests.support.waiting import wait_until
 
 CHAT = {"model": "cantor", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
+LATER = {"constraint": {"start_date": "2040-01-01"}, "prices": {"input_mtok": 0.15, "output_mtok": 0.6}}
+PUBLISHED = [{"id": "openai", "models": [{"id": "later", "match": {"equals": "later"}, "prices": [LATER]}]}]
+"""Published prices, in the format of genai-prices."""
 SOON = 20.0
 """Seconds within which a generation is in the ledger; stated: about one."""
 
@@ -43,6 +47,16 @@ def usage_of(server: Server, key: str) -> dict[str, int]:
         return said
 
 
+def import_later(ran: Callable[..., str], directory: Path) -> None:
+    """Imports a price that never holds, so that the server has no currency yet."""
+    (directory / "data.json").write_text(json.dumps(PUBLISHED))
+    words = ("prices", "import", "--provider", "openai", "--file", "data.json", "--json")
+    [imported] = json.loads(ran(*words))["prices"]
+    assert (imported["models"], imported["since"]) == ("openai/later", 2_208_988_800)
+    assert json.loads(ran(*words))["prices"] == []
+    ran("prices", "end", imported["id"])
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_from_a_price_to_a_bill(server: Server, env: dict[str, str], tmp_path) -> None:
@@ -63,6 +77,7 @@ def test_from_a_price_to_a_bill(server: Server, env: dict[str, str], tmp_path) -
 
     keys = [ran("keys", "create", "service", "--project", "default").strip() for _ in range(2)]
     free = usage_of(server, keys[0])
+    import_later(ran, tmp_path)
     price = ran(
         "prices", "add", "can*", "--input", "0.3", "--output", "1.000000001", "--currency", "EUR"
     ).strip()

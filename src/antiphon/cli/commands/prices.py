@@ -1,15 +1,20 @@
 """`antiphon prices`: the price list of a running server."""
 
-from typing import Annotated
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from antiphon.cli import options
-from antiphon.cli.admin_client import connect_admin, note_warnings
+from antiphon.cli.admin_client import Admin, connect_admin, note_warnings
 from antiphon.cli.options import now, parse_time
 from antiphon.cli.output import Card, pick, print_id, print_list
 from antiphon.cli.output import note as say
 from antiphon.errors import SettingsError
+
+if TYPE_CHECKING:
+    from antiphon.cli.price_import import ImportPlan
 
 app = options.make_group("prices", "What tokens cost: the price list of a running server.")
 
@@ -88,6 +93,95 @@ def end(
             card = server.send("PATCH", "prices", price, until=parse_time(at))
             say(f"{price} ends {pick(card, 'until')['until']}")
         note_warnings(card)
+
+
+@app.command("import")
+def import_prices(
+    provider: Annotated[
+        str | None,
+        typer.Option(help="Only models of this provider; or a preset, whose models are NAME/MODEL. [all]"),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Only models whose name at the vendor fits this pattern. [all]")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="A data.json of genai-prices. [the installed package genai-prices]")
+    ] = None,
+    base: Annotated[
+        bool,
+        typer.Option(
+            "--base",
+            help="Take the base price where the vendor's depends on the prompt's length, the hour, the kind "
+            "of input or what its cache keeps. Some costs are then too low.",
+        ),
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be added, and add nothing.")
+    ] = False,
+    config: options.Config = None,
+    url: options.ServerUrl = None,
+    as_json: options.Json = False,
+) -> None:
+    """Add vendors' published prices of the configured models; a price of yours always wins."""
+    from antiphon.cli.price_data import read_prices
+    from antiphon.cli.price_import import ImportOptions, plan_import
+    from antiphon.cli.serve_options import ServeOptions
+
+    data, settings = read_prices(file), ServeOptions(config=config).load_settings()
+    plan = plan_import(
+        data, settings.providers, settings.routed_models, ImportOptions(now(), provider, model, base)
+    )
+    with connect_admin(url) as server:
+        _require_dollars(cards := server.list("prices"))
+        plan.skip_priced(cards, now())
+        rows = _list_imported(plan, data.source)
+        added = rows if dry_run else [_add_imported(server, row) for row in rows]
+    for name, reason in plan.skipped.items():
+        say(f"{name} gets no price: {reason}")
+    print_list("prices", added, _format_import, "nothing to add", as_json)
+    if rows:
+        say(f"{'would add' if dry_run else 'added'} from {data.source}: {len(rows)}")
+
+
+def _list_imported(plan: "ImportPlan", source: str) -> list[Card]:
+    """Returns the bodies of the prices to add."""
+    from antiphon.cli.price_import import CURRENCY
+
+    return [
+        {
+            "models": name,
+            "currency": CURRENCY,
+            "input": price.input,
+            "cached": price.cached,
+            "output": price.output,
+            "since": price.since,
+            "note": source,
+        }
+        for name, prices in plan.prices.items()
+        for price in prices
+    ]
+
+
+def _add_imported(server: Admin, row: Card) -> Card:
+    """Adds one price and returns it as the server has it."""
+    card = server.send("POST", "prices", **row)
+    note_warnings(card)
+    return card
+
+
+def _require_dollars(cards: Sequence[Card]) -> None:
+    """Raises SettingsError if the server's prices have another currency than the published ones."""
+    from antiphon.cli.price_import import CURRENCY
+
+    if cards and (unit := cards[-1].get("currency")) != CURRENCY:
+        raise SettingsError(
+            f"published prices are in {CURRENCY}, and this server's are in {unit}; add yours with antiphon "
+            "prices add"
+        )
+
+
+def _format_import(card: Card) -> dict[str, str]:
+    return pick(card, "models", "currency", "input", "cached", "output", "since", "note")
 
 
 def _format_row(card: Card) -> dict[str, str]:

@@ -57,6 +57,8 @@ class ProviderPreset(Value, frozen=True, forbid_unknown_fields=True):
     """Most output tokens of models that no table knows."""
     table: str | None = None
     """The table of its models, where it is not the one of the preset's own name."""
+    price_list: str | None = None
+    """The vendor's name in the package genai-prices. None where nobody publishes prices."""
 
     def build_defaults(self) -> VendorProfile:
         """Builds the profile of a model that no table knows."""
