@@ -77,3 +77,16 @@ def test_adapters_name_the_flag_the_variable_or_the_file(antiphon: Run, tmp_path
     by_flag = json.loads(antiphon("config", "--json", "--lora", "s=s.gguf", env=environ).stdout)
     assert by_flag["adapters.s.path"] == {"value": "s.gguf", "source": "flag", "place": "--lora"}
     assert "adapters.q.path" not in by_flag
+
+
+def test_providers_and_routes_are_listed_without_secrets(antiphon: Run, tmp_path: Path):
+    (tmp_path / "antiphon.toml").write_text(
+        "[providers.one]\nkind = 'openai'\nbase_url = 'https://one.example/v1'\nkey = 'env:ONE_KEY'\n"
+        "headers = {X-Team = 'hidden'}\n"
+        "[[models]]\nname = 'any'\nroutes = [{provider = 'one', model = 'a', weight = 2}]\n"
+    )
+    shown = json.loads((done := antiphon("config", "--json")).stdout)
+    assert shown["providers.one.key"] == {"value": "env:ONE_KEY", "source": "file", "place": "antiphon.toml"}
+    assert shown["providers.one.timeout"]["value"] == 600.0
+    assert shown["models.any.routes[0].weight"]["value"] == 2.0
+    assert shown["providers.one.headers"]["value"] == {"X-Team": "***"} and "hidden" not in done.stdout

@@ -14,6 +14,7 @@ from antiphon.cli.serve_options import (
 )
 from antiphon.settings.loading import SourceKind, format_flag, read_layers
 from antiphon.settings.models import ModelSettings
+from antiphon.settings.providers import is_routed
 from antiphon.settings.schema import SECTIONS, Settings, list_settings
 
 SECRET_SETTINGS = frozenset({"api_key", "pepper", "url"})
@@ -36,6 +37,7 @@ def run(serve_options: ServeOptions, as_json: bool) -> int:
             *_list_sections(settings, serve_options),
             *_list_models(settings, serve_options),
             *_list_adapters_and_aliases(settings, serve_options),
+            *_list_vendors(settings, serve_options),
         ]
     if as_json:
         print_json({key: {"value": value, "source": kind, "place": at} for key, value, (kind, at) in rows})
@@ -77,9 +79,10 @@ def _list_sections(settings: Settings, serve_options: ServeOptions) -> Iterator[
 
 def _list_models(settings: Settings, serve_options: ServeOptions) -> Iterator[Row]:
     """Yields the settings of each model. All models have one source: the flags, the file or the demo."""
-    in_file = (
+    tables = (
         [] if serve_options.models else read_layers(*serve_options.list_sources())[0][1].get("models", [])
     )
+    in_file = [table for table in tables if not is_routed(table)]
     for index, model in enumerate(settings.models):
         sources: dict[str, Source] = {}
         if in_file:
@@ -108,3 +111,17 @@ def _list_adapters_and_aliases(settings: Settings, serve_options: ServeOptions) 
     of_aliases = source(serve_options.aliases, "--alias", serve_options.list_aliases(), ALIASES_VARIABLE)
     for alias in settings.aliases:
         yield f"aliases.{alias.name}", alias.model, of_aliases
+
+
+def _list_vendors(settings: Settings, serve_options: ServeOptions) -> Iterator[Row]:
+    """Yields providers and routed models. They come from the file alone. A header's value may be a secret."""
+    source = (SourceKind.FILE, str(serve_options.find_file()))
+    for name, provider in settings.providers.items():
+        for option in type(provider).__struct_fields__:
+            value = getattr(provider, option)
+            shown = dict.fromkeys(value, MASK) if option == "headers" else value
+            yield f"providers.{name}.{option}", shown, source if value else DEFAULT
+    for model in settings.routed_models:
+        for number, route in enumerate(model.list_routes()):
+            for option in type(route).__struct_fields__:
+                yield f"models.{model.name}.routes[{number}].{option}", getattr(route, option), source
