@@ -191,7 +191,9 @@ async def test_a_file_holds_every_entry_in_full(server, shape, monkeypatch):
         tags={"team": "x,y", "=1": "=2"},
         end_user="é",
         ttft_ms=7,
+        routes='[{"route":"x/\\u00fc","error":"provider_failed","ms":3},{"route":"y","error":null,"ms":4}]',
     )
+    tried = json.loads(odd.routes)
     kept = keep(server, odd, *[PLAIN] * 9)
     reply = await server.asked(server.admin, f"{ENTRIES}?format={shape}")
     assert reply.headers["content-disposition"].startswith('attachment; filename="entries-')
@@ -201,9 +203,11 @@ async def test_a_file_holds_every_entry_in_full(server, shape, monkeypatch):
         assert reply.headers["content-type"].startswith("text/csv")
         rows = list(csv.DictReader(io.StringIO(text, newline="")))
         assert rows[0]["user"] == "" and json.loads(rows[0]["tags"]) == odd.tags
+        assert json.loads(rows[0]["routes"]) == tried and json.loads(rows[1]["routes"]) == []
     else:
         rows = [json.loads(line) for line in text.splitlines()]
         assert rows[0]["user"] is None and rows[0]["tags"] == odd.tags
+        assert rows[0]["routes"] == tried and rows[1]["routes"] == []
     assert [row["id"] for row in rows] == [each.id for each in kept]
     assert (rows[0]["request_id"], rows[0]["end_user"]) == (odd.request_id, "é")
     assert int(rows[0]["cost_nano"]) == odd.cost and int(rows[0]["ttft_ms"]) == 7

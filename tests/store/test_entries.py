@@ -48,6 +48,7 @@ ENTRY = Entry(
     "ännchen",
     "e0",
     {"team": "größe", "": "\u2028"},
+    '[{"route":"x/y","error":null,"ms":7}]',
 )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor
-from antiphon.domain.ledger import NOTHING
+from antiphon.domain.ledger import NOTHING, RouteTry
 from antiphon.domain.limits import LimitStatus
 from antiphon.domain.values import Value, field
 
@@ -88,6 +88,8 @@ class RequestProgress:
         "is_ended",
         "limit_statuses",
         "model",
+        "route",
+        "tries",
         "unread",
     )
 
@@ -110,6 +112,10 @@ class RequestProgress:
         """The model's own name, once the model is found."""
         self.limit_statuses: tuple[LimitStatus, ...] = ()
         """The latest status of the request's limits."""
+        self.route = b""
+        """The name of the route that serves the request, as a header's value, once it is known."""
+        self.tries: tuple[RouteTry, ...] = ()
+        """The routes that were tried, in order."""
         self.unread: tuple[str, ...] = ()
         """Fields that the engine ignores. `Engine.prepare` sets it."""
 

@@ -2,9 +2,11 @@
 cancelled, failed, or cut by a crash.
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from functools import lru_cache
 from types import MappingProxyType
 
 from antiphon.domain.events import UsageSource
@@ -19,6 +21,37 @@ ABORTED = "aborted"
 """Status of a generation whose process died."""
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
+
+MAX_NAMES = 1024
+"""Names of routes whose JSON is kept."""
+
+
+class RouteTry(Value, frozen=True):
+    """One route that a request tried."""
+
+    route: str
+    error: str | None
+    """The code of the error that ended the try; None for the try that ended as the request did."""
+    ms: int
+    """Milliseconds until the route's first event, or until the error."""
+
+
+def encode_tries(tries: Sequence[RouteTry], status: str) -> str:
+    """Returns the tries as JSON. `status`: how the request ended, which is how its serving route ended."""
+    shown = ",".join([_encode_try(each, each.error or status) for each in tries])
+    return f"[{shown}]" if shown else ""
+
+
+def _encode_try(tried: RouteTry, ending: str) -> str:
+    """Returns a try as JSON. Codes need no escapes."""
+    error = "null" if ending == OK else f'"{ending}"'
+    return f'{{"route":{_encode_name(tried.route)},"error":{error},"ms":{tried.ms}}}'
+
+
+@lru_cache(MAX_NAMES)
+def _encode_name(name: str) -> str:
+    """Returns a route's name as JSON."""
+    return json.dumps(name.encode(errors="replace").decode())
 
 
 class Entry(Value, frozen=True, omit_defaults=True):
@@ -71,6 +104,8 @@ class Entry(Value, frozen=True, omit_defaults=True):
     """Id of the entry of the request that caused this one."""
     tags: Mapping[str, str] = NOTHING
     """The caller's tags: OpenAI's `metadata`."""
+    routes: str = ""
+    """The routes that were tried, in order, as JSON: `route`, `error` and `ms` of each."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,8 @@ keeps the engine that it found, so removing a name ends no request.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import groupby
+from operator import attrgetter
 
 from antiphon.domain.models import Adapter, Aliases, DeployedAdapter
 from antiphon.engines.base import Engine
@@ -28,9 +30,9 @@ def describe_missing_model(name: str) -> str:
     return f"The model `{plain}` does not exist or you do not have access to it."
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ModelRoute:
-    """One way to serve a model."""
+    """One way to serve a model. Two routes are never equal."""
 
     engine: Engine
     kind: str = ""
@@ -47,9 +49,9 @@ class ModelRoute:
     """Routes of a lower order come first."""
     in_flight_limit: int | None = None
     """The most requests in flight over all processes of this server; None is no limit."""
-    state: RouteState = field(default_factory=RouteState, compare=False, repr=False)
+    state: RouteState = field(default_factory=RouteState, repr=False)
     """What this process knows about the route. Routes with a common fate share one."""
-    header: bytes = field(default=b"", init=False, compare=False, repr=False)
+    header: bytes = field(default=b"", init=False, repr=False)
     """The value of `x-antiphon-route`."""
 
     def __post_init__(self) -> None:
@@ -80,9 +82,12 @@ class Model:
     """Whether the settings give the model routes, so that it has no engine of its own."""
     prefers_prefix: bool = False
     """Whether requests whose prompts begin alike prefer one route."""
+    orders: tuple[tuple[ModelRoute, ...], ...] = field(default=(), init=False, repr=False, compare=False)
+    """The routes, grouped by order."""
 
     def __post_init__(self) -> None:
-        """Names the model and its routes in metrics, and gives routes without a name the model's."""
+        """Names the model and its routes in metrics, gives routes without a name the model's, and groups the
+        routes by order."""
         label = self.label or self.name
         object.__setattr__(self, "label", label)
         routes = tuple(
@@ -90,6 +95,9 @@ class Model:
             for route in self.routes
         )
         object.__setattr__(self, "routes", routes)
+        by_order = attrgetter("order")
+        groups = (tuple(group) for _, group in groupby(sorted(routes, key=by_order), by_order))
+        object.__setattr__(self, "orders", tuple(groups))
 
     @property
     def engine(self) -> Engine:

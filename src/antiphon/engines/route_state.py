@@ -21,6 +21,10 @@ HALF_LIFE_S = 10.0
 """Seconds in which a measured latency loses half of its weight."""
 
 
+MIN_LATENCY_S = 0.001
+"""Seconds below which latencies count as equal."""
+
+
 class RouteState:
     """The state of one route in this process. Times are monotonic seconds."""
 
@@ -28,12 +32,12 @@ class RouteState:
         "_latency",
         "_measured_at",
         "failures",
+        "held_until",
         "in_flight",
-        "is_held_by_vendor",
         "is_probed",
-        "last_failure",
         "rested_at",
         "rests_until",
+        "vendor_failure",
     )
 
     def __init__(self) -> None:
@@ -45,15 +49,16 @@ class RouteState:
         """The start of the latest rest."""
         self.rests_until = 0.0
         """The end of the latest rest; 0 if the route does not rest."""
-        self.is_held_by_vendor = False
-        """Whether the vendor set the end of the rest."""
+        self.held_until = 0.0
+        """The time until which the vendor wants no request, by its Retry-After."""
         self.is_probed = False
         """Whether a request tries the route after a rest."""
-        self.last_failure: ErrorReport | None = None
-        """The failure that caused the latest rest."""
+        self.vendor_failure: ErrorReport | None = None
+        """The failure that came with this Retry-After."""
         self._latency = 0.0
         self._measured_at: float | None = None
 
+    @property
     def has_latency(self) -> bool:
         """Whether a first event was measured."""
         return self._measured_at is not None
@@ -62,8 +67,8 @@ class RouteState:
         """Returns the decayed mean of seconds to the first event. It decays while nothing is measured, so a
         slow route is tried again."""
         if self._measured_at is None:
-            return 0.0
-        return self._latency * exp2((self._measured_at - now) / HALF_LIFE_S)
+            return MIN_LATENCY_S
+        return max(MIN_LATENCY_S, self._latency * exp2((self._measured_at - now) / HALF_LIFE_S))
 
     def measure(self, seconds: float, now: float) -> None:
         """Adds the time to a first event. An older mean weighs less."""
@@ -81,8 +86,7 @@ class RouteState:
 
     def wake(self) -> None:
         """Ends the rest: a request got its first event."""
-        self.rests_until = 0.0
-        self.is_held_by_vendor = False
+        self.rests_until = self.held_until = 0.0
 
     def forgive(self) -> None:
         """Forgets the failures: a request ended well."""
@@ -97,9 +101,8 @@ class RouteState:
             self.rested_at = now
         backoff = min(MAX_REST_S, FIRST_REST_S * exp2(min(self.failures - 1, 32))) if is_new else 0.0
         asked = min(error.retry_after or 0.0, MAX_VENDOR_REST_S)
-        until = now + max(backoff, asked)
-        if until > self.rests_until:
-            self.rests_until = until
-            self.is_held_by_vendor = asked > 0 and asked >= backoff
-            self.last_failure = ErrorReport.from_error(error)
+        self.rests_until = max(self.rests_until, now + backoff, now + asked)
+        if asked > 0 and now + asked > self.held_until:
+            self.held_until = now + asked
+            self.vendor_failure = ErrorReport.from_error(error)
         return is_new

@@ -244,7 +244,7 @@ def _build_full_error(problem: str) -> LedgerFull:
 
 def _shorten_entry(entry: Entry, intent: Entry) -> Entry:
     """Builds a completion that fits its reserved space: the counts and the status of `entry`, with the names
-    of `intent`."""
+    of `intent`. It names no routes, since the intent does not know how they ended."""
     return changed(
         intent,
         attempts=entry.attempts,
@@ -258,4 +258,5 @@ def _shorten_entry(entry: Entry, intent: Entry) -> Entry:
         queue_ms=entry.queue_ms,
         ttft_ms=entry.ttft_ms,
         total_ms=entry.total_ms,
+        routes="",
     )

@@ -1,15 +1,18 @@
-"""Starts a request on the first route of a model that works, and retries until the first event.
+"""Starts a request on one of a model's routes, and tries the next route until the first event.
 
-A restarting engine refuses with a retryable error. The request waits for it, within its patience and its
-deadline. So the death of an engine's process costs queued requests only time. If another route is ready, no
-request waits. Nothing is retried after the first event.
+The next route is tried after a failure of an engine or a vendor, at most three attempts in all. A route that
+cannot do the request is no attempt. A refusal that every route would repeat ends the request.
+
+A restarting engine refuses with a retryable error. If no other route is ready, the request waits for it,
+within its patience and its deadline. So the death of an engine's process costs queued requests only time.
+Nothing is tried again after the first event.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from itertools import cycle
 from types import TracebackType
 from typing import TypeVar
 
@@ -17,8 +20,28 @@ from antiphon.domain.context import Context
 from antiphon.domain.events import Event
 from antiphon.domain.request import GenerationRequest
 from antiphon.engines.base import EngineState, RequestSize
-from antiphon.engines.registry import ModelRoute
-from antiphon.errors import EngineLost, EngineUnavailable
+from antiphon.engines.registry import Model, ModelRoute
+from antiphon.errors import (
+    AntiphonError,
+    ContextLengthExceeded,
+    EngineBusy,
+    EngineLost,
+    EngineUnavailable,
+    ProviderFailed,
+    ProviderRateLimited,
+    ProviderTimeout,
+    ProviderUnavailable,
+    UnsupportedParameter,
+)
+from antiphon.pipeline.route_use import RoutePolicy, RouteUse
+from antiphon.pipeline.routing import (
+    choose_resting,
+    choose_route,
+    choose_unready,
+    find_affinity,
+    is_full,
+    is_held,
+)
 
 T = TypeVar("T")
 
@@ -31,6 +54,20 @@ MAX_LOSSES = 1
 MAX_PAUSE_S = 0.5
 """Longest pause in seconds: short beside the loading of a model, long beside the cost of asking."""
 
+MAX_ATTEMPTS = 3
+"""The most attempts of one request. Waiting for a restarting engine is no attempt."""
+
+FULL_RETRY_S = 1.0
+"""Seconds that callers are told to wait when every route is full."""
+
+FAILURES = (ProviderFailed, ProviderUnavailable, ProviderTimeout, ProviderRateLimited, EngineBusy)
+"""The errors after which the next route is tried."""
+
+INABILITIES = (UnsupportedParameter, ContextLengthExceeded)
+"""The errors of a route that cannot do a request that another route may do."""
+
+LIMITED = ProviderRateLimited.code
+
 Reserve = Callable[[ModelRoute, RequestSize], Awaitable[None]]
 """Reserves a request of this size in its limits. Raises the refusal."""
 
@@ -42,15 +79,17 @@ async def pass_unlimited(route: ModelRoute, size: RequestSize) -> None:
 class StartedStream:
     """A stream whose first event has arrived, as a context that closes it."""
 
-    __slots__ = ("_stream", "events", "first")
+    __slots__ = ("_stream", "_use", "events", "first")
 
     def __init__(
         self,
         stream: AbstractAsyncContextManager[AsyncIterator[Event]],
         first: Event,
         events: AsyncIterator[Event],
+        use: RouteUse,
     ) -> None:
         self._stream = stream
+        self._use = use
         self.first = first
         self.events = events
         """Yields all events after the first one."""
@@ -61,64 +100,196 @@ class StartedStream:
     def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> Awaitable[bool | None]:
+        self._use.close(error)
         return self._stream.__aexit__(kind, error, trace)
 
 
 def attempt(
-    routes: tuple[ModelRoute, ...],
-    request: GenerationRequest,
-    context: Context,
-    patience: float,
-    reserve: Reserve,
+    model: Model, request: GenerationRequest, context: Context, policy: RoutePolicy, reserve: Reserve
 ) -> Awaitable[StartedStream]:
     """Returns the stream of the first route that works. Raises the error of the last try."""
     start = partial(_start_route, request=request, context=context, reserve=reserve)
-    return try_routes(routes, start, context, patience)
+    affinity = find_affinity(request) if model.prefers_prefix and len(model.routes) > 1 else None
+    return try_routes(model, start, context, policy, affinity)
 
 
 async def try_routes(
-    routes: tuple[ModelRoute, ...],
-    start: Callable[[ModelRoute], Awaitable[T]],
+    model: Model,
+    start: Callable[[RouteUse], Awaitable[T]],
     context: Context,
-    patience: float,
+    policy: RoutePolicy,
+    affinity: bytes | None = None,
 ) -> T:
-    """Returns the result of `start` for the first route that works, within `patience` seconds and the
-    request's deadline. Raises the error of the last try."""
-    give_up = context.clock.monotonic() + patience
-    if context.deadline is not None:
-        give_up = min(give_up, context.deadline)
-    pause, losses = FIRST_PAUSE_S, 0
-    for route in cycle(routes):
-        try:
-            return await start(route)
-        except EngineUnavailable as error:
-            losses += isinstance(error, EngineLost)
-            if route is not routes[-1]:
+    """Returns the result of `start` for the first route that works. Raises the error of the last try, or
+    ProviderUnavailable or ProviderRateLimited if no route can be tried. `start` closes its use after a
+    success."""
+    search = RouteSearch(model, context, policy.patience)
+    try:
+        while True:
+            route = search.choose(affinity)
+            if route is None:
+                await search.wait()
                 continue
-            given_up = losses > MAX_LOSSES or all(map(_has_failed, routes))
-            if given_up or context.clock.monotonic() + pause >= give_up:
+            use = RouteUse(route, model, context, policy)
+            try:
+                if route.in_flight_limit is None or await use.claim():
+                    return await start(use)
+                search.add_full(route)
+            except AntiphonError as error:
+                use.close(error)
+                use.add_try(error.code)
+                if search.is_over(use, error):
+                    raise
+            except BaseException as error:
+                use.close(error)
+                use.add_try(None)  # the end of the request tells why
                 raise
-        await asyncio.sleep(pause)
-        pause = min(pause * 2, MAX_PAUSE_S)
-    raise ValueError("a model has at least one route")
+            use.close()
+    finally:
+        search.clear()
 
 
-def _has_failed(route: ModelRoute) -> bool:
-    """Whether the route's engine was given up."""
-    return route.engine.state() is EngineState.FAILED
+class RouteSearch:
+    """The routes that one request has tried, and why each failed."""
+
+    __slots__ = (
+        "_attempts",
+        "_context",
+        "_failure",
+        "_give_up",
+        "_inabilities",
+        "_is_refused_place",
+        "_losses",
+        "_model",
+        "_pause",
+        "_skipped",
+        "_waiting",
+    )
+
+    def __init__(self, model: Model, context: Context, patience: float) -> None:
+        """`patience`: the most seconds to wait for a restarting engine."""
+        self._model = model
+        self._context = context
+        self._give_up = context.clock.monotonic() + patience
+        if context.deadline is not None:
+            self._give_up = min(self._give_up, context.deadline)
+        self._attempts = self._losses = 0
+        self._pause = FIRST_PAUSE_S
+        self._skipped: tuple[ModelRoute, ...] = ()
+        """The routes that are not tried again."""
+        self._waiting: tuple[ModelRoute, ...] = ()
+        """The routes whose engine is not available, and is tried again after a pause."""
+        self._is_refused_place = False
+        self._failure: AntiphonError | None = None
+        self._inabilities: dict[ModelRoute, AntiphonError] = {}
+
+    def choose(self, affinity: bytes | None) -> ModelRoute | None:
+        """Returns the next route to try; None if the request should wait. Raises the error of the request if
+        no route is left."""
+        model, clock = self._model, self._context.clock
+        skipped = self._skipped + self._waiting
+        route = choose_route(model, skipped, clock, affinity)
+        if route is not None:
+            return route
+        route = choose_resting(model, skipped, clock.monotonic()) or choose_unready(model, skipped)
+        if route is None and not self._waiting:
+            raise self._build_error()
+        return route
+
+    async def wait(self) -> None:
+        """Waits a moment for a restarting engine. Raises the error of the last try if it is too late."""
+        if self._context.clock.monotonic() + self._pause >= self._give_up:
+            raise self._build_error()
+        await asyncio.sleep(self._pause)
+        self._pause = min(self._pause * 2, MAX_PAUSE_S)
+        self._waiting = ()
+
+    def add_full(self, route: ModelRoute) -> None:
+        """Notes that a route has no place in its limit over all processes."""
+        self._skipped += (route,)
+        self._is_refused_place = True
+
+    def is_over(self, use: RouteUse, error: AntiphonError) -> bool:
+        """Notes why a try failed. Returns whether the error ends the request."""
+        progress = self._context.progress
+        progress.unread, progress.has_own_schemas = (), False  # they told about this route
+        if isinstance(error, EngineUnavailable):
+            return self._note_unavailable(use.route, error)
+        self._skipped += (use.route,)
+        if isinstance(error, INABILITIES):
+            self._inabilities[use.route] = error
+            return len(self._model.routes) == 1
+        self._failure = error
+        self._attempts += use.has_begun
+        is_final = not isinstance(error, FAILURES) or self._attempts >= MAX_ATTEMPTS
+        return is_final or self._context.remaining() == 0
+
+    def clear(self) -> None:
+        """Forgets the errors. Their tracebacks would keep the whole request in memory."""
+        self._failure = None
+        self._inabilities.clear()
+
+    def _note_unavailable(self, route: ModelRoute, error: EngineUnavailable) -> bool:
+        """Notes that an engine is away. Returns whether that ends the request."""
+        self._failure = error
+        self._losses += isinstance(error, EngineLost)
+        if route.engine.state() is EngineState.FAILED:
+            self._skipped += (route,)
+        else:
+            self._waiting += (route,)
+        return self._losses > MAX_LOSSES
+
+    def _build_error(self) -> AntiphonError:
+        """Returns the error of a request that has no route left."""
+        if self._failure is not None:
+            return self._failure
+        left = [route for route in self._model.routes if route not in self._skipped]
+        if self._is_refused_place or any(map(is_full, left)):
+            return ProviderUnavailable(
+                f"every route of {self._model.name} that can serve this request is full; try again",
+                retry_after=FULL_RETRY_S,
+            )
+        now = self._context.clock.monotonic()
+        held = [route for route in left if is_held(route, now)]
+        return _build_rest_error(held, now) if held else _join_inabilities(self._model, self._inabilities)
+
+
+def _build_rest_error(held: Sequence[ModelRoute], now: float) -> AntiphonError:
+    """Returns the error that rested the route whose rest ends first, with the rest that is left."""
+    first = min(held, key=lambda route: route.state.held_until)
+    left = math.ceil(first.state.held_until - now)
+    failure = first.state.vendor_failure
+    cls = ProviderRateLimited if failure is not None and failure.code == LIMITED else ProviderUnavailable
+    reason = "" if failure is None else f": {failure.message}"
+    return cls(f"the route {first.name} rests for another {left} s{reason}", retry_after=left)
+
+
+def _join_inabilities(model: Model, inabilities: Mapping[ModelRoute, AntiphonError]) -> AntiphonError:
+    """Returns one error for a request that no route can do. It names the field and each route."""
+    too_long = [each for each in inabilities.values() if isinstance(each, ContextLengthExceeded)]
+    if too_long:
+        return too_long[-1]
+    told = "; ".join(f"{route.name}: {each.message}" for route, each in inabilities.items())
+    params = {each.param for each in inabilities.values()}
+    return UnsupportedParameter(
+        f"no route of {model.name} can do this request: {told}",
+        param=next(iter(params)) if len(params) == 1 else None,
+    )
 
 
 async def _start_route(
-    route: ModelRoute, *, request: GenerationRequest, context: Context, reserve: Reserve
+    use: RouteUse, *, request: GenerationRequest, context: Context, reserve: Reserve
 ) -> StartedStream:
     """Tries one route. Closes the stream if it fails before its first event."""
-    prepared = await route.engine.prepare(request, context)
-    await reserve(route, prepared.size)
-    context.progress.attempts += 1
+    prepared = await use.route.engine.prepare(request, context)
+    await reserve(use.route, prepared.size)
+    use.begin()
     stream = prepared.stream(context)
     events = await stream.__aenter__()
     try:
-        return StartedStream(stream, await anext(events), events)
+        first = await anext(events)
     except BaseException as error:
         await stream.__aexit__(type(error), error, error.__traceback__)
         raise
+    use.serve()
+    return StartedStream(stream, first, events, use)

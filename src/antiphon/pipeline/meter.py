@@ -29,9 +29,9 @@ from antiphon.domain.events import (
     Usage,
     UsageSource,
 )
-from antiphon.domain.request import GenerationRequest
 from antiphon.domain.token_estimate import estimate_tokens, measure_text
 from antiphon.domain.values import changed
+from antiphon.engines.registry import Model
 from antiphon.errors import AntiphonError, DeadlineExceeded, InternalError
 from antiphon.ledger.base import Recorder
 from antiphon.pipeline.attempt import StartedStream
@@ -120,24 +120,24 @@ class GenerationTally:
 class Settlement:
     """A context that settles a generation when it ends, for any reason."""
 
-    __slots__ = ("_account", "_context", "_metrics", "_request", "_tally")
+    __slots__ = ("_account", "_context", "_metrics", "_model", "_tally")
 
     def __init__(
         self,
         tally: GenerationTally,
-        request: GenerationRequest,
+        model: Model,
         context: Context,
         metrics: Metrics,
         account: RequestMeter | None,
     ) -> None:
         self._tally = tally
-        self._request = request
+        self._model = model
         self._context = context
         self._metrics = metrics
         self._account = account
 
     async def __aenter__(self) -> None:
-        self._metrics.begin_generation(self._request.model)
+        self._metrics.begin_generation(self._model.label)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -151,7 +151,7 @@ class Settlement:
         if lost is not None:
             ended = changed(ended, status=lost.code)
         answered = lost is not None or is_logged_by_edge(error, context)
-        _report(ended, tally.finish_reasons, self._request, context, self._metrics, answered)
+        _report(ended, tally.finish_reasons, self._model, context, self._metrics, answered)
         try:
             if lost is not None and error is None:
                 raise lost
@@ -161,7 +161,7 @@ class Settlement:
 
 async def meter_stream(
     begin: Callable[[], Awaitable[StartedStream]],
-    request: GenerationRequest,
+    model: Model,
     context: Context,
     metrics: Metrics,
     account: RequestMeter | None = None,
@@ -173,7 +173,7 @@ async def meter_stream(
     """
     clock = context.clock
     tally = GenerationTally(clock.monotonic())
-    settlement = Settlement(tally, request, context, metrics, account)
+    settlement = Settlement(tally, model, context, metrics, account)
     async with settlement, await _start_metered(begin, account) as begun:
         event: Event | None = begun.first
         while event is not None:
@@ -207,7 +207,7 @@ def find_status(error: BaseException | None, context: Context) -> str:
 def _report(
     ended: RequestOutcome,
     reasons: Sequence[str],
-    request: GenerationRequest,
+    model: Model,
     context: Context,
     metrics: Metrics,
     answered: bool,
@@ -216,7 +216,7 @@ def _report(
     usage, first = ended.usage, ended.first_token
     metrics.end_generation(
         Generation(
-            request.model,
+            model.label,
             ended.status,
             usage.prompt_tokens,
             usage.completion_tokens,
@@ -237,7 +237,7 @@ def _report(
     if answered:
         context.progress.account = values
     else:
-        named = {"request_id": context.request_id, "model": request.model, "status": ended.status}
+        named = {"request_id": context.request_id, "model": model.name, "status": ended.status}
         record("generation", logging.INFO, **named, **values)
 
 

@@ -9,7 +9,7 @@ import logging
 from antiphon.domain.context import Context
 from antiphon.domain.events import Usage, UsageSource
 from antiphon.domain.identity import Actor
-from antiphon.domain.ledger import ABORTED, Entry
+from antiphon.domain.ledger import ABORTED, Entry, RouteTry, encode_tries
 from antiphon.domain.limits import Amounts, Measure
 from antiphon.domain.prices import Price, format_decimal
 from antiphon.domain.values import Value
@@ -66,7 +66,7 @@ class RequestMeter:
         metrics: Metrics,
     ) -> None:
         """`requested_name`: the model as the caller wrote it. `is_bounded`: whether the caller limited the
-        output. Raises PermissionDenied if a cost limit applies and the model has no price."""
+        output. Raises PermissionDenied if a cost limit applies and the only route has no price."""
         self._accounting = accounting
         self._model = model
         self._requested_name = requested_name
@@ -81,7 +81,8 @@ class RequestMeter:
         """Whether an intent was written."""
         self._route = model.routes[0]
         self._price: Price | None = None
-        self._set_price()
+        if len(model.routes) == 1:
+            self._set_price()
         self.granted = 0
         """Output tokens that are granted. Call `grow` before more are made."""
         self._reservation = Reservation(accounting, self.id, model.name, context, metrics)
@@ -93,7 +94,7 @@ class RequestMeter:
     async def reserve(self, route: ModelRoute, size: RequestSize) -> None:
         """Reserves what the request needs on a route, and writes the intent. A later route reserves only the
         missing part. Raises the refusal."""
-        if route is not self._route:
+        if route is not self._route or len(self._model.routes) > 1:
             self._route = route
             self._set_price()
         await self._reservation.take(size, self._price, self._is_bounded)
@@ -127,7 +128,7 @@ class RequestMeter:
         usage = ending.usage
         cost = self._compute_cost(usage) if usage.total_tokens else 0
         if self._price is not None:
-            self._metrics.add_cost(self._model.name, self._price.currency, cost)
+            self._metrics.add_cost(self._model.label, self._price.currency, cost)
         try:
             self._accounting.ledger.complete(self._build_entry(usage, cost, ending))
         except LedgerFull as full:
@@ -148,6 +149,9 @@ class RequestMeter:
         """Builds the ledger entry. Without an outcome it is the intent. To build both is faster than to copy
         the intent."""
         context, model, price = self._context, self._model, self._price
+        tries, status = context.progress.tries, ABORTED if ending is None else ending.status
+        if ending is None:
+            tries += (RouteTry(self._route.name, None, 0),)
         actor, origin = context.actor, context.origin
         return Entry(
             id=self.id,
@@ -171,12 +175,13 @@ class RequestMeter:
             price=None if price is None else price.id,
             cost=cost,
             currency="" if price is None else price.currency,
-            status=ABORTED if ending is None else ending.status,
+            status=status,
             queue_ms=None if ending is None else _to_milliseconds(ending.queued),
             ttft_ms=None if ending is None else _to_milliseconds(ending.first_token),
             total_ms=None if ending is None else _to_milliseconds(ending.total),
             end_user=origin.end_user,
             tags=origin.tags,
+            routes=encode_tries(tries, status),
         )
 
 

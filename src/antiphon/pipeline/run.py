@@ -8,7 +8,7 @@ import logging
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from antiphon.domain.context import Context
@@ -16,13 +16,15 @@ from antiphon.domain.events import Event, Usage
 from antiphon.domain.request import EmbeddingRequest, Embeddings, GenerationRequest
 from antiphon.domain.values import changed
 from antiphon.engines.base import TextEmbeddingEngine
-from antiphon.engines.registry import ModelRegistry, ModelRoute
+from antiphon.engines.registry import ModelRegistry
 from antiphon.errors import UnsupportedParameter
+from antiphon.limits.base import Limiter
 from antiphon.pipeline.attempt import Reserve, attempt, pass_unlimited, try_routes
 from antiphon.pipeline.meter import OK, find_status, is_logged_by_edge, meter_stream, record_stream
 from antiphon.pipeline.request_meter import RequestMeter, RequestOutcome
 from antiphon.pipeline.reserve import Accounting
 from antiphon.pipeline.resolve import resolve
+from antiphon.pipeline.route_use import RoutePolicy, RouteUse
 from antiphon.telemetry.logs import record
 from antiphon.telemetry.metrics import Metrics
 
@@ -31,8 +33,7 @@ async def embed(
     models: ModelRegistry,
     request: EmbeddingRequest,
     context: Context,
-    metrics: Metrics,
-    patience: float,
+    policy: RoutePolicy,
     accounting: Accounting | None = None,
 ) -> Embeddings:
     """Returns the vectors of a request. Retries until an engine has begun, if the error allows a retry.
@@ -45,7 +46,7 @@ async def embed(
     model = resolve(models, asked, context.actor)
     request = replace(request, model=model.name)
     context.progress.model = model.name
-    account = None
+    account, metrics = None, policy.metrics
     if accounting is not None:
         account = RequestMeter(accounting, model, asked, True, context, metrics)
     reserve = pass_unlimited if account is None else account.reserve
@@ -55,7 +56,7 @@ async def embed(
         if account is not None:
             await account.open()
         start = partial(_attempt, request=request, context=context, reserve=reserve)
-        found = await try_routes(model.routes, start, context, patience)
+        found = await try_routes(model, start, context, policy)
     except BaseException as error:
         status = find_status(error, context)
         raise
@@ -65,7 +66,7 @@ async def embed(
         lost = None if account is None else account.close(ended)
         answered = lost is not None or is_logged_by_edge(sys.exception(), context)
         ended = ended if lost is None else changed(ended, status=lost.code)
-        _report(ended, request, context, metrics, answered)
+        _report(ended, request, model.label, context, metrics, answered)
     try:
         if lost is not None:
             raise lost
@@ -75,26 +76,34 @@ async def embed(
 
 
 async def _attempt(
-    route: ModelRoute, *, request: EmbeddingRequest, context: Context, reserve: Reserve
+    use: RouteUse, *, request: EmbeddingRequest, context: Context, reserve: Reserve
 ) -> Embeddings:
     """Makes the vectors on one route, after the request is reserved."""
-    engine = route.engine
+    engine = use.route.engine
     if not isinstance(engine, TextEmbeddingEngine):
         raise UnsupportedParameter(
             f"{request.model} makes no vectors; name an embedding model", param="model"
         )
     prepared = await engine.prepare_embedding(request, context)
-    await reserve(route, prepared.size)
-    context.progress.attempts += 1
-    return await prepared.embed(context)
+    await reserve(use.route, prepared.size)
+    use.begin()
+    found = await prepared.embed(context)
+    use.serve()
+    use.close()
+    return found
 
 
 def _report(
-    ended: RequestOutcome, request: EmbeddingRequest, context: Context, metrics: Metrics, answered: bool
+    ended: RequestOutcome,
+    request: EmbeddingRequest,
+    label: str,
+    context: Context,
+    metrics: Metrics,
+    answered: bool,
 ) -> None:
     """Counts the embedding in the metrics, and writes or passes on the values of its log record."""
     tokens = ended.usage.prompt_tokens
-    metrics.count_embedding(request.model, ended.status, tokens, ended.total)
+    metrics.count_embedding(label, ended.status, tokens, ended.total)
     values = {
         "actor": context.actor.id,
         "inputs": len(request.inputs),
@@ -118,6 +127,15 @@ class Pipeline:
     """Seconds that a request waits for a restarting engine."""
     accounting: Accounting | None = None
     """Limiter and ledger; None if keys are off."""
+    route_limiter: Limiter | None = None
+    """Counts the requests in flight of routes with a limit over all HTTP processes; None if there is only
+    this process."""
+    policy: RoutePolicy = field(init=False)
+    """What all uses of routes share."""
+
+    def __post_init__(self) -> None:
+        policy = RoutePolicy(self.metrics, self.restart_patience, self.route_limiter)
+        object.__setattr__(self, "policy", policy)
 
     @property
     def keeps_records(self) -> bool:
@@ -143,8 +161,8 @@ class Pipeline:
             is_bounded = request.output.max_tokens is not None and not request.output.is_usual
             account = RequestMeter(self.accounting, model, asked, is_bounded, context, self.metrics)
         reserve = pass_unlimited if account is None else account.reserve
-        begin = partial(attempt, model.routes, request, context, self.restart_patience, reserve)
-        events = meter_stream(begin, request, context, self.metrics, account)
+        begin = partial(attempt, model, request, context, self.policy, reserve)
+        events = meter_stream(begin, model, context, self.metrics, account)
         recorder = None if self.accounting is None else self.accounting.recorder
         if account is not None and recorder is not None and recorder.wants(context.actor.project):
             events = record_stream(events, account, context, recorder)
@@ -152,6 +170,4 @@ class Pipeline:
 
     async def embed(self, request: EmbeddingRequest, context: Context) -> Embeddings:
         """Returns the vectors of texts. Cancelling ends the work. Raises ModelNotFound."""
-        return await embed(
-            self.models, request, context, self.metrics, self.restart_patience, self.accounting
-        )
+        return await embed(self.models, request, context, self.policy, self.accounting)

@@ -172,13 +172,15 @@ ledger = Table(
     Column("end_user", Text),
     Column("parent", Text),
     Column("tags", Text, nullable=False),
+    Column("routes", Text, nullable=False, server_default=""),
     Index(None, "at"),
     Index(None, "project", "at"),
     Index(None, "key", "at"),
     Index(None, "user", "at"),
     Index(None, "model", "at"),
 )
-"""Texts have any length and there are no foreign keys, so no value prevents an entry. `tags` is JSON."""
+"""Texts have any length and there are no foreign keys, so no value prevents an entry. `tags` and `routes`
+are JSON."""
 
 requests_logged = Table(
     "requests_logged",

@@ -15,6 +15,7 @@ from antiphon.domain.models import Timer
 from antiphon.telemetry.exposition import Family, MetricKind, Series, Value
 
 MODEL = ("model",)
+ROUTE = ("model", "route")
 
 REQUESTS = Family(
     "antiphon_http_requests_total",
@@ -73,6 +74,24 @@ EMBEDDINGS = Family(
 EMBEDDING_SECONDS = Family(
     "antiphon_embedding_seconds", MetricKind.HISTOGRAM, "From a request for vectors to its answer.", MODEL
 )
+ROUTE_ATTEMPTS = Family(
+    "antiphon_route_attempts_total",
+    MetricKind.COUNTER,
+    "Attempts at routes that ended: `ok`, `cancelled` by the caller, or the code of their error.",
+    ("model", "route", "outcome"),
+)
+ROUTE_RESTS = Family(
+    "antiphon_route_rests_total", MetricKind.COUNTER, "Rests of routes after a failure.", ROUTE
+)
+ROUTE_FIRST_EVENT = Family(
+    "antiphon_route_first_event_seconds",
+    MetricKind.HISTOGRAM,
+    "From an attempt at a route to its first event.",
+    ROUTE,
+)
+ROUTE_IN_FLIGHT = Family(
+    "antiphon_route_in_flight", MetricKind.GAUGE, "Requests that run on routes, streams included.", ROUTE
+)
 REFUSALS = Family(
     "antiphon_limit_refusals_total",
     MetricKind.COUNTER,
@@ -110,6 +129,10 @@ FAMILIES = (
     CACHED,
     EMBEDDINGS,
     EMBEDDING_SECONDS,
+    ROUTE_ATTEMPTS,
+    ROUTE_RESTS,
+    ROUTE_FIRST_EVENT,
+    ROUTE_IN_FLIGHT,
     REFUSALS,
     COST,
     LEDGER,
@@ -148,6 +171,15 @@ class Metrics:
     requests: Counter[tuple[str, ...]] = field(default_factory=Counter)
     """Responses, by route and status."""
     request_seconds: defaultdict[str, Timer] = field(default_factory=lambda: defaultdict(Timer))
+    route_attempts: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    """Attempts that ended, by model, route and outcome."""
+    route_rests: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    """Rests, by model and route."""
+    route_first_events: defaultdict[tuple[str, ...], Timer] = field(
+        default_factory=lambda: defaultdict(Timer)
+    )
+    routes_in_flight: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    """Requests in flight, by model and route."""
     refusals: Counter[tuple[str, ...]] = field(default_factory=Counter)
     """Requests refused by limits, by subject, measure and window."""
     cost: Counter[tuple[str, ...]] = field(default_factory=Counter)
@@ -178,9 +210,18 @@ class Metrics:
             counts.pop(model, None)
         for times in (self.seconds, self.first_tokens, self.embedding_seconds):
             times.pop(model, None)
-        for ended in (self.ended, self.embeddings, self.cost):
-            for labels in [labels for labels in ended if labels[0] == model]:
-                del ended[labels]
+        by_labels: tuple[dict[tuple[str, ...], int] | dict[tuple[str, ...], Timer], ...] = (
+            self.ended,
+            self.embeddings,
+            self.cost,
+            self.route_attempts,
+            self.route_rests,
+            self.route_first_events,
+            self.routes_in_flight,
+        )
+        for series in by_labels:
+            for labels in [labels for labels in series if labels[0] == model]:
+                del series[labels]
 
     def _count(self, generation: Generation, model: str) -> None:
         """Adds the figures of a generation to the model's counters."""
@@ -223,6 +264,13 @@ class Metrics:
         yield CACHED, {(model,): count for model, count in self.cached_tokens.items()}
         yield EMBEDDINGS, {**self.embeddings}
         yield EMBEDDING_SECONDS, _histograms(self.embedding_seconds)
+        yield ROUTE_ATTEMPTS, {**self.route_attempts}
+        yield ROUTE_RESTS, {**self.route_rests}
+        yield (
+            ROUTE_FIRST_EVENT,
+            {labels: each.histogram() for labels, each in self.route_first_events.items()},
+        )
+        yield ROUTE_IN_FLIGHT, {**self.routes_in_flight}
         yield REFUSALS, {**self.refusals}
         yield COST, {**self.cost}
 

@@ -164,14 +164,17 @@ def add_attribution(origin: Origin, attribution: Attribution) -> Origin:
 def build_report_headers(
     call: GenerationCall | EmbeddingCall, request: Request, services: Services
 ) -> Headers:
-    """Returns the headers that name fields without effect, and schema keywords that are not enforced."""
+    """Returns the headers that name the route, fields without effect, and schema keywords that are not
+    enforced."""
     progress = request.progress
     ignored = call.ignored + progress.unread
     if not services.keeps_records:
         ignored += call.attribution.fields
     relaxed = call.relaxed if isinstance(call, GenerationCall) and not progress.has_own_schemas else ()
     named = ((b"x-antiphon-ignored", ignored), (b"x-antiphon-relaxed", relaxed))
-    return tuple((name, ", ".join(fields).encode()) for name, fields in named if fields)
+    found = [(name, ", ".join(fields).encode()) for name, fields in named if fields]
+    route = progress.route
+    return ((b"x-antiphon-route", route), *found) if route else tuple(found)
 
 
 def _has_many_scores(generation: CollectedGeneration) -> bool:

@@ -160,6 +160,15 @@ class UsageReport(Struct, frozen=True, kw_only=True):
     more: bool
 
 
+class RouteTryCard(Struct, frozen=True, kw_only=True):
+    """One route that a request tried. `error` is null if the route served the request. `ms` is the time until
+    its first event, or until the error."""
+
+    route: str
+    error: str | None
+    ms: int
+
+
 class EntryCard(Struct, frozen=True, kw_only=True):
     """One generation. `at_ms` is its start in Unix milliseconds, and `time` is the same in ISO 8601. `source`
     says who counted the tokens. `price` is the id of the price that determined `cost`."""
@@ -195,6 +204,7 @@ class EntryCard(Struct, frozen=True, kw_only=True):
     ttft_ms: int | None
     total_ms: int | None
     tags: dict[str, str]
+    routes: list[RouteTryCard]
 
 
 class EntryPage(ListPage, frozen=True, kw_only=True):
@@ -202,6 +212,8 @@ class EntryPage(ListPage, frozen=True, kw_only=True):
 
     data: list[EntryCard]
 
+
+_DECODE_ROUTES = msgspec.json.Decoder(list[RouteTryCard]).decode
 
 DEFAULT_SECONDS = 30 * 24 * 3600
 """The default time span of a query in seconds."""
@@ -526,6 +538,7 @@ def build_entry_card(entry: Entry) -> EntryCard:
         ttft_ms=entry.ttft_ms,
         total_ms=entry.total_ms,
         tags=dict(entry.tags),
+        routes=_DECODE_ROUTES(entry.routes) if entry.routes else [],
     )
 
 

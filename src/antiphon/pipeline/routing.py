@@ -1,0 +1,177 @@
+"""Chooses a route of a model for one request. This module does no I/O and changes no state.
+
+Routes of the lowest order come first. Within an order two routes are drawn by their weights, and the better
+one serves: the one with fewer requests in flight and a shorter time to the first event. A route that rests or
+is full is not drawn.
+"""
+
+from collections.abc import Collection, Sequence
+from hashlib import blake2b
+from math import log
+
+from antiphon.domain.context import Clock
+from antiphon.domain.request import Conversation, GenerationRequest, Prompt
+from antiphon.engines.base import EngineState
+from antiphon.engines.registry import Model, ModelRoute
+
+TOLERANCE = 1.25
+"""How much better the second drawn route must be. Below that the weights decide."""
+
+LONG_PREFIX = 1024
+"""Characters at the beginning of a prompt that name its route. A shorter prompt has no preferred route."""
+
+LONG_PREFIX_TOKENS = 256
+"""The same for a prompt of token ids."""
+
+MAX_EXCESS = 4
+"""Requests that a preferred route may have in flight beyond twice those of the least busy route."""
+
+_MASK = (1 << 64) - 1
+_HALF = 1 << 32
+
+
+def choose_route(
+    model: Model, skipped: Collection[ModelRoute], clock: Clock, affinity: bytes | None
+) -> ModelRoute | None:
+    """Returns the best route that is ready; None if no route is ready. `affinity`: requests with equal bytes
+    prefer one route."""
+    now = clock.monotonic()
+    for group in model.orders:
+        ready = [route for route in group if route not in skipped and is_ready(route, now)]
+        if len(ready) > 1:
+            preferred = None if affinity is None else _find_preferred(ready, affinity)
+            return preferred or _choose_better(ready, clock.seed(), now)
+        if ready:
+            return ready[0]
+    return None
+
+
+def is_ready(route: ModelRoute, now: float) -> bool:
+    """Whether the route can be chosen now."""
+    state = route.state
+    if state.rests_until and state.is_resting(now):
+        return False
+    return not is_full(route) and route.engine.state() is EngineState.READY
+
+
+def is_full(route: ModelRoute) -> bool:
+    """Whether this process alone has as many requests in flight as the route's limit allows."""
+    limit = route.in_flight_limit
+    return limit is not None and route.state.in_flight >= limit
+
+
+def choose_resting(model: Model, skipped: Collection[ModelRoute], now: float) -> ModelRoute | None:
+    """Returns the route to try when no route is ready: the one that rests for the shortest time, and not by a
+    vendor's Retry-After. One error of an only route must not end its service."""
+    found = [
+        route
+        for route in model.routes
+        if route not in skipped
+        and not is_held(route, now)
+        and not is_full(route)
+        and route.engine.state() is EngineState.READY
+    ]
+    return min(found, key=lambda route: route.state.rests_until, default=None)
+
+
+def choose_unready(model: Model, skipped: Collection[ModelRoute]) -> ModelRoute | None:
+    """Returns the first route whose engine is not ready; None if there is none."""
+    for group in model.orders:
+        for route in group:
+            if route not in skipped and route.engine.state() is not EngineState.READY:
+                return route
+    return None
+
+
+def is_held(route: ModelRoute, now: float) -> bool:
+    """Whether the route rests by a vendor's Retry-After."""
+    return now < route.state.held_until
+
+
+def _choose_better(ready: Sequence[ModelRoute], seed: int, now: float) -> ModelRoute:
+    """Draws two routes by weight, and returns the better one."""
+    first_draw, second_draw = _mix(seed)
+    first = _draw(ready, first_draw)
+    second = _draw([route for route in ready if route is not first], second_draw)
+    mean = sum([route.weight for route in ready]) / len(ready)
+    loads = _estimate_load(first, mean), _estimate_load(second, mean)
+    if first.state.has_latency and second.state.has_latency:
+        loads = (
+            loads[0] * first.state.estimate_latency(now),
+            loads[1] * second.state.estimate_latency(now),
+        )
+    return second if loads[1] * TOLERANCE < loads[0] else first
+
+
+def _mix(seed: int) -> tuple[float, float]:
+    """Returns two independent numbers from 0 to 1, also for seeds that follow each other."""
+    mixed = (seed + 1) * 0x9E3779B97F4A7C15 & _MASK
+    mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 & _MASK
+    mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB & _MASK
+    mixed ^= mixed >> 31
+    return (mixed >> 32) / _HALF, (mixed & (_HALF - 1)) / _HALF
+
+
+def _draw(routes: Sequence[ModelRoute], place: float) -> ModelRoute:
+    """Returns the route at a place from 0 to 1 among the weights."""
+    left = place * sum([route.weight for route in routes])
+    for route in routes:
+        left -= route.weight
+        if left < 0:
+            return route
+    return routes[-1]
+
+
+def _estimate_load(route: ModelRoute, mean: float) -> float:
+    """Returns the requests in flight in relation to the weight, and this one. `mean`: the mean weight."""
+    return route.state.in_flight * mean / route.weight + 1
+
+
+def _find_preferred(ready: Sequence[ModelRoute], affinity: bytes) -> ModelRoute | None:
+    """Returns the route that these bytes prefer; None if it is much busier than another. When a route comes
+    or goes, other routes keep their requests."""
+    preferred = min(ready, key=lambda route: _score(route, affinity))
+    mean = sum([route.weight for route in ready]) / len(ready)
+    least = min([_estimate_load(route, mean) for route in ready])
+    return preferred if _estimate_load(preferred, mean) <= 2 * least + MAX_EXCESS else None
+
+
+def _score(route: ModelRoute, affinity: bytes) -> float:
+    """Returns a number by the hash of the bytes and the route. Its distribution follows the weight, so each
+    route is the least of its share of the bytes."""
+    digest = blake2b(b"%b\0%b" % (route.name.encode(), affinity), digest_size=8).digest()
+    return -log((int.from_bytes(digest) + 0.5) / (_MASK + 1)) / route.weight
+
+
+def find_affinity(request: GenerationRequest) -> bytes | None:
+    """Returns what requests to one route have in common: the prompt_cache_key, or the beginning of a long
+    prompt."""
+    if request.hosted.prompt_cache_key is not None:
+        return b"key:" + request.hosted.prompt_cache_key.encode("utf-8", "surrogatepass")
+    return _find_prefix(request.prompts[0])
+
+
+def _find_prefix(prompt: Prompt) -> bytes | None:
+    """Returns the beginning of a prompt; None if the prompt is short."""
+    if isinstance(prompt, Conversation):
+        return _cut_prefix(_join_messages(prompt))
+    if prompt.tokens is not None:
+        tokens = prompt.tokens[:LONG_PREFIX_TOKENS]
+        return None if len(tokens) < LONG_PREFIX_TOKENS else repr(tokens).encode()
+    return _cut_prefix(prompt.text or "")
+
+
+def _join_messages(prompt: Conversation) -> str:
+    """Returns the roles and texts of the first messages that are long enough together."""
+    found, length = [], 0
+    for message in prompt.messages:
+        found.append(f"{message.role}\n{message.text[:LONG_PREFIX]}\n")
+        length += len(found[-1])
+        if length >= LONG_PREFIX:
+            break
+    return "".join(found)
+
+
+def _cut_prefix(text: str) -> bytes | None:
+    """Returns the first characters of a long text; None for a short one."""
+    return None if len(text) < LONG_PREFIX else text[:LONG_PREFIX].encode("utf-8", "surrogatepass")

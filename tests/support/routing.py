@@ -1,0 +1,127 @@
+"""A pipeline over routes with scripted engines, for tests."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from antiphon.domain.collect import CollectedGeneration, collect
+from antiphon.domain.context import Context
+from antiphon.domain.ledger import Entry, RouteTry
+from antiphon.domain.request import GenerationRequest, Output, RawPrompt
+from antiphon.engines.base import EngineState, PreparedRequest
+from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
+from antiphon.errors import AntiphonError
+from antiphon.limits.base import Limiter
+from antiphon.pipeline.run import Pipeline
+from antiphon.telemetry.metrics import Metrics
+from antiphon.testing import FakeClock, ScriptedAnswer, ScriptedEngine
+from tests.support.accounting import Books
+
+HELLO = GenerationRequest("m", (RawPrompt("hello"),), output=Output(max_tokens=10))
+
+
+class RouteEngine(ScriptedEngine):
+    """A scripted engine whose next failures a test sets, before or after `prepare`."""
+
+    def __init__(self, name: str, state: EngineState = EngineState.READY) -> None:
+        super().__init__(self._answer, state=state)
+        self.name = name
+        self.asked = 0
+        """Requests that reached the engine."""
+        self.failures: list[AntiphonError] = []
+        """The errors of the next requests; then requests succeed."""
+        self.script = ScriptedAnswer()
+        self.refusal: AntiphonError | None = None
+        """Raised by `prepare`."""
+        self.on_ask: Callable[[], None] = lambda: None
+
+    def _answer(self, _request: GenerationRequest) -> ScriptedAnswer:
+        self.asked += 1
+        self.on_ask()
+        return ScriptedAnswer(error=self.failures.pop(0)) if self.failures else self.script
+
+    async def prepare(self, request: GenerationRequest, context: Context) -> PreparedRequest:
+        if self.refusal is not None:
+            raise self.refusal
+        return await super().prepare(request, context)
+
+
+@dataclass
+class RouteBench:
+    """One model `m` with routes over scripted engines, one clock, and what became of its requests."""
+
+    routes: Sequence[ModelRoute]
+    prefers_prefix: bool = False
+    patience: float = 1000.0
+    books: Books | None = None
+    limiter: Limiter | None = None
+    label: str = ""
+    deadline: float | None = None
+    clock: FakeClock = field(default_factory=FakeClock)
+    metrics: Metrics = field(default_factory=Metrics)
+    tries: tuple[RouteTry, ...] = ()
+    """The tries of the last request."""
+    served: str = ""
+    """The route of the last answer."""
+
+    def __post_init__(self) -> None:
+        if self.books is not None:
+            self.clock = self.books.clock
+        model = Model("m", tuple(self.routes), 1, label=self.label, prefers_prefix=self.prefers_prefix)
+        accounting = None if self.books is None else self.books.accounting
+        self.model = model
+        self.pipeline = Pipeline(
+            ModelRegistry((model,)), self.metrics, self.patience, accounting, self.limiter
+        )
+
+    async def run(self, request: GenerationRequest = HELLO) -> CollectedGeneration:
+        deadline = None if self.deadline is None else self.clock.monotonic() + self.deadline
+        context = Context("req-1", clock=self.clock, deadline=deadline)
+        try:
+            async with self.pipeline.run(request, context) as events:
+                return await collect(events)
+        finally:
+            self.tries = context.progress.tries
+            self.served = context.progress.route.decode()
+
+    async def count(self, requests: int, request: GenerationRequest = HELLO) -> dict[str, int]:
+        """Sends requests one after the other, and returns how many each route served."""
+        found: dict[str, int] = {}
+        for _ in range(requests):
+            await self.run(request)
+            found[self.served] = found.get(self.served, 0) + 1
+        return found
+
+    def list_tries(self) -> list[tuple[str, str | None]]:
+        """The route and the error of each try of the last request."""
+        return [(each.route, each.error) for each in self.tries]
+
+    @property
+    def entry(self) -> Entry:
+        """The ledger's only entry."""
+        assert self.books is not None
+        return self.books.ledger.entry
+
+
+def build_route(name: str, weight: float = 1.0, order: int = 1, most: int | None = None) -> ModelRoute:
+    """Builds a route with a scripted engine of the same name."""
+    return ModelRoute(
+        RouteEngine(name), "vendor", name=name, weight=weight, order=order, in_flight_limit=most
+    )
+
+
+def build_bench(*routes: ModelRoute | str, **options: object) -> RouteBench:
+    """Builds a bench of routes; a name is a route of the first order."""
+    made = [build_route(each) if isinstance(each, str) else each for each in routes]
+    return RouteBench(made, **options)  # type: ignore[arg-type]
+
+
+def engine_of(bench: RouteBench, name: str) -> RouteEngine:
+    """Returns the engine of a route by its name."""
+    (found,) = [route for route in bench.routes if route.name == name]
+    return engine_of_route(found)
+
+
+def engine_of_route(route: ModelRoute) -> RouteEngine:
+    """Returns the engine of a route."""
+    assert isinstance(route.engine, RouteEngine)
+    return route.engine
