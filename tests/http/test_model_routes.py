@@ -24,8 +24,9 @@ EMBEDDINGS = "/v1/embeddings"
 async def serving(*routes: ModelRoute, books: Books | None = None) -> AsyncIterator[Served]:
     vectors = ModelRoute(Renderer(ScriptedEmbeddingEngine()), name="engine/e")
     models = ModelRegistry((Model("m", routes, 7), Model("e", (vectors,), 7)))
-    pipeline = Pipeline(models, Metrics(), 0.0, None if books is None else books.accounting)
-    edge = AppState(pipeline, models, OpenAI(), ServerSettings())
+    metrics = Metrics()
+    pipeline = Pipeline(models, metrics, 0.0, None if books is None else books.accounting)
+    edge = AppState(pipeline, models, OpenAI(), ServerSettings(), metrics=metrics)
     async with serving_edge(edge) as (port, connections):
         yield Served(port, ScriptedEngine(), edge, connections)
 
@@ -86,8 +87,8 @@ async def test_a_failed_route_is_in_the_row_and_the_metrics() -> None:
     assert [(each["route"], each["error"]) for each in tried] == [("x/a", "provider_failed"), ("y/b", None)]
     text = page.body.decode()
     for line in (
-        'antiphon_route_attempts_total{model="m",route="x/a",outcome="provider_failed"} 1.0',
-        'antiphon_route_attempts_total{model="m",route="y/b",outcome="ok"} 1.0',
+        'antiphon_route_attempts_total{model="m",outcome="provider_failed",route="x/a"} 1.0',
+        'antiphon_route_attempts_total{model="m",outcome="ok",route="y/b"} 1.0',
         'antiphon_route_rests_total{model="m",route="x/a"} 1.0',
         'antiphon_route_first_event_seconds_count{model="m",route="y/b"} 1.0',
         'antiphon_route_in_flight{model="m",route="y/b"} 0.0',

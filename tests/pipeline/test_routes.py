@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -30,6 +31,7 @@ from antiphon.errors import (
     UnsupportedParameter,
 )
 from antiphon.limits.local import LocalLimiter
+from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import FakeClock, ScriptedAnswer, ScriptedEngine
 from tests.support.accounting import Books, limit
 from tests.support.routing import HELLO, RouteEngine, build_bench, build_route, engine_of
@@ -440,6 +442,23 @@ async def test_several_processes_share_a_routes_limit():
         gate.set()
     await benches[2].run()
     assert [bench.routes[0].state.in_flight for bench in benches] == [0, 0, 0]
+
+
+async def test_all_names_of_a_pattern_share_its_limit():
+    metrics, gate = Metrics(), asyncio.Event()
+    benches = [
+        build_bench(replace(build_route(f"x/{name}", most=1), label="x/*"), label="x/*", metrics=metrics)
+        for name in "ab"
+    ]
+    engine_of(benches[0], "x/a").script = ScriptedAnswer(gate=gate)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(benches[0].run())
+        while not engine_of(benches[0], "x/a").asked:
+            await asyncio.sleep(0)
+        with pytest.raises(ProviderUnavailable, match="full"):
+            await benches[1].run()
+        gate.set()
+    await benches[1].run()
 
 
 # --- one prefix, one route ----------------------------------------------------------------------------------

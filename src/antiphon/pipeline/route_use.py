@@ -85,11 +85,13 @@ class RouteUse:
             state.is_probed = True
 
     async def claim(self) -> bool:
-        """Takes a place in the route's limit over all processes. Returns whether there is one. Raises
-        LimitsUnavailable."""
+        """Takes a place in the route's limit over all processes. Returns whether there is one. All names of a
+        pattern share the places. Raises LimitsUnavailable."""
         most, limiter = self.route.in_flight_limit, self._policy.limiter
-        if most is None or limiter is None:
+        if most is None:
             return True
+        if limiter is None:
+            return self._policy.metrics.routes_in_flight[self._labels] <= most
         name = "\0".join(self._labels)
         limit = Limit(f"route:{name}", Subject.MODEL, name, Measure.CONCURRENT, most, 0)
         claim = self._context.clock.unique()
