@@ -124,29 +124,26 @@ async def try_routes(
     ProviderUnavailable or ProviderRateLimited if no route can be tried. `start` closes its use after a
     success."""
     search = RouteSearch(model, context, policy.patience)
-    try:
-        while True:
-            route = search.choose(affinity)
-            if route is None:
-                await search.wait()
-                continue
-            use = RouteUse(route, model, context, policy)
-            try:
-                if route.in_flight_limit is None or await use.claim():
-                    return await start(use)
-                search.add_full(route)
-            except AntiphonError as error:
-                use.close(error)
-                use.add_try(error.code)
-                if search.is_over(use, error):
-                    raise
-            except BaseException as error:
-                use.close(error)
-                use.add_try(None)  # the end of the request tells why
+    while True:
+        route = search.choose(affinity)
+        if route is None:
+            await search.wait()
+            continue
+        use = RouteUse(route, model, context, policy)
+        try:
+            if route.in_flight_limit is None or await use.claim():
+                return await start(use)
+            search.add_full(route)
+        except AntiphonError as error:
+            use.close(error)
+            use.add_try(error.code)
+            if search.is_over(use, error):
                 raise
-            use.close()
-    finally:
-        search.clear()
+        except BaseException as error:
+            use.close(error)
+            use.add_try(None)  # the end of the request tells why
+            raise
+        use.close()
 
 
 class RouteSearch:
@@ -210,39 +207,40 @@ class RouteSearch:
         self._is_refused_place = True
 
     def is_over(self, use: RouteUse, error: AntiphonError) -> bool:
-        """Notes why a try failed. Returns whether the error ends the request."""
+        """Returns whether an error ends the request. Otherwise notes why the try failed."""
+        self._attempts += use.has_begun and not isinstance(error, EngineUnavailable)
+        self._losses += isinstance(error, EngineLost)
+        if self._is_final(error):
+            return True
         progress = self._context.progress
         progress.unread, progress.has_own_schemas = (), False  # they told about this route
-        if isinstance(error, EngineUnavailable):
-            return self._note_unavailable(use.route, error)
-        self._skipped += (use.route,)
+        error.with_traceback(None)  # it refers to the frame that refers to this search
+        if isinstance(error, EngineUnavailable) and use.route.engine.state() is not EngineState.FAILED:
+            self._waiting += (use.route,)
+        else:
+            self._skipped += (use.route,)
         if isinstance(error, INABILITIES):
             self._inabilities[use.route] = error
-            return len(self._model.routes) == 1
-        self._failure = error
-        self._attempts += use.has_begun
-        is_final = not isinstance(error, FAILURES) or self._attempts >= MAX_ATTEMPTS
-        return is_final or self._context.remaining() == 0
-
-    def clear(self) -> None:
-        """Forgets the errors. Their tracebacks would keep the whole request in memory."""
-        self._failure = None
-        self._inabilities.clear()
-
-    def _note_unavailable(self, route: ModelRoute, error: EngineUnavailable) -> bool:
-        """Notes that an engine is away. Returns whether that ends the request."""
-        self._failure = error
-        self._losses += isinstance(error, EngineLost)
-        if route.engine.state() is EngineState.FAILED:
-            self._skipped += (route,)
         else:
-            self._waiting += (route,)
-        return self._losses > MAX_LOSSES
+            self._failure = error
+        return False
+
+    def _is_final(self, error: AntiphonError) -> bool:
+        """Whether no further route is tried after an error."""
+        if isinstance(error, INABILITIES):
+            return len(self._model.routes) == 1
+        if isinstance(error, EngineUnavailable):
+            return self._losses > MAX_LOSSES
+        is_last = self._attempts >= MAX_ATTEMPTS or self._context.remaining() == 0
+        return is_last or not isinstance(error, FAILURES)
 
     def _build_error(self) -> AntiphonError:
-        """Returns the error of a request that has no route left."""
-        if self._failure is not None:
-            return self._failure
+        """Returns the error of a request that has no route left, and forgets it: an error that is raised must
+        not be kept here."""
+        failure, self._failure = self._failure, None
+        inabilities, self._inabilities = self._inabilities, {}
+        if failure is not None:
+            return failure
         left = [route for route in self._model.routes if route not in self._skipped]
         if self._is_refused_place or any(map(is_full, left)):
             return ProviderUnavailable(
@@ -251,7 +249,7 @@ class RouteSearch:
             )
         now = self._context.clock.monotonic()
         held = [route for route in left if is_held(route, now)]
-        return _build_rest_error(held, now) if held else _join_inabilities(self._model, self._inabilities)
+        return _build_rest_error(held, now) if held else _join_inabilities(self._model, inabilities)
 
 
 def _build_rest_error(held: Sequence[ModelRoute], now: float) -> AntiphonError:
