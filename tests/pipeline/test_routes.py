@@ -361,7 +361,7 @@ async def test_a_caller_who_leaves_rests_no_route():
 # --- local engines ------------------------------------------------------------------------------------------
 
 
-async def test_a_restarting_engine_is_waited_for_when_nothing_else_is_there():
+async def test_an_engine_is_waited_for_when_nothing_else_is_there():
     engine = RouteEngine("local", EngineState.RESTARTING)
     held = build_route("vendor")
     bench = build_bench(ModelRoute(engine, name="local"), held)
@@ -531,7 +531,7 @@ async def test_a_broken_stream_is_how_its_route_ended():
     assert json.loads(bench.entry.routes) == [{"route": "a", "error": "provider_stream_broken", "ms": 0}]
 
 
-async def test_a_request_of_several_routes_is_reserved_and_written_once():
+async def test_a_request_is_reserved_and_written_once():
     books = Books(limit())
     bench = build_bench("a", build_route("b", order=2), books=books)
     engine_of(bench, "a").failures = [ProviderFailed("no")]
