@@ -9,6 +9,7 @@ from antiphon.engines.base import Engine
 from antiphon.engines.profiles.base import VendorProfile, build_profile, merge_profile
 from antiphon.engines.profiles.table import find_profile
 from antiphon.engines.registry import Model, ModelPattern, ModelRoute
+from antiphon.engines.vendors.anthropic.dialect import AnthropicUpstream
 from antiphon.engines.vendors.base import UpstreamDialect, VendorModel
 from antiphon.engines.vendors.engine import VendorEngine
 from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
@@ -16,7 +17,10 @@ from antiphon.engines.vendors.provider import Provider, ProviderOptions
 from antiphon.settings.providers import ProfileSettings, RoutedModelSettings, RouteSettings, is_pattern
 from antiphon.settings.schema import Settings
 
-UPSTREAMS: Mapping[str, type[UpstreamDialect]] = {"openai": OpenAIUpstream}
+UPSTREAMS: Mapping[str, type[UpstreamDialect]] = {
+    "anthropic": AnthropicUpstream,
+    "openai": OpenAIUpstream,
+}
 """The upstream dialect of each kind of provider."""
 
 

@@ -115,6 +115,10 @@ class UpstreamDialect(Protocol):
     def credential_header(self) -> tuple[str, str]:
         """The name of the header with the key, and the text before the key."""
 
+    @property
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        """Headers of every request, unless the operator sets others: `anthropic-version`."""
+
     def encode(self, request: GenerationRequest, model: VendorModel, attributes: Attributes) -> UpstreamCall:
         """Translates a request. Raises a RequestError that names the field that the vendor lacks."""
 

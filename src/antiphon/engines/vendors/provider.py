@@ -222,7 +222,8 @@ class Provider:
 
     def _build_headers(self) -> CIMultiDict[str]:
         """Builds the headers that all requests share."""
-        headers = CIMultiDict(self.options.headers)
+        headers = CIMultiDict(self.upstream.headers)
+        headers.update(self.options.headers)
         headers["User-Agent"] = "antiphon"
         headers["Content-Type"] = "application/json"
         headers["Accept-Encoding"] = NO_BODY_ENCODING

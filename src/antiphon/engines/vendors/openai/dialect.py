@@ -28,6 +28,7 @@ class OpenAIUpstream:
     """OpenAI's chats, completions and embeddings."""
 
     credential_header = ("Authorization", "Bearer ")
+    headers = ()
 
     def encode(self, request: GenerationRequest, model: VendorModel, attributes: Attributes) -> UpstreamCall:
         return encode_request(request, model, attributes)

@@ -1,0 +1,327 @@
+"""Reads Anthropic's answers: whole ones, streams and errors."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+
+import msgspec
+
+from antiphon.domain.events import (
+    Event,
+    Finished,
+    FinishReason,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+    ThinkingBlock,
+    ToolCallDelta,
+    ToolCallStarted,
+    Usage,
+    UsageSource,
+)
+from antiphon.engines.vendors.anthropic.wire_types import (
+    BlockDeltaWire,
+    BlockStartWire,
+    BlockStopWire,
+    BlockWire,
+    EventNameWire,
+    FailureWire,
+    InputDeltaWire,
+    MessageAnswerWire,
+    MessageDeltaWire,
+    MessageStartWire,
+    MessageUsageWire,
+    RedactedBlockWire,
+    TextBlockWire,
+    TextDeltaWire,
+    ThinkingBlockWire,
+    ThinkingDeltaWire,
+    ToolUseWire,
+)
+from antiphon.engines.vendors.base import StreamFailure, VendorError
+
+FINISHES: Mapping[str, FinishReason] = MappingProxyType(
+    {
+        "end_turn": FinishReason.STOP,
+        "stop_sequence": FinishReason.STOP,
+        "max_tokens": FinishReason.LENGTH,
+        "model_context_window_exceeded": FinishReason.LENGTH,
+        "tool_use": FinishReason.TOOL_CALLS,
+        "refusal": FinishReason.CONTENT_FILTER,
+    }
+)
+"""Every reason but `pause_turn`, which says that the vendor's own tools are not done. They are never asked
+for, and such an answer is not complete."""
+
+STATUSES: Mapping[str, int] = MappingProxyType(
+    {
+        "invalid_request_error": 400,
+        "authentication_error": 401,
+        "billing_error": 402,
+        "permission_error": 403,
+        "not_found_error": 404,
+        "conflict_error": 409,
+        "request_too_large": 413,
+        "rate_limit_error": 429,
+        "api_error": 500,
+        "overloaded_error": 503,
+        "timeout_error": 504,
+    }
+)
+"""The HTTP status that belongs to an error inside a stream."""
+
+CHOICE = 0
+"""This vendor makes one choice."""
+
+read_answer = msgspec.json.Decoder(MessageAnswerWire | FailureWire).decode
+read_failure = msgspec.json.Decoder(FailureWire).decode
+read_name = msgspec.json.Decoder(EventNameWire).decode
+read_message_start = msgspec.json.Decoder(MessageStartWire).decode
+read_block_start = msgspec.json.Decoder(BlockStartWire).decode
+read_block_delta = msgspec.json.Decoder(BlockDeltaWire).decode
+read_block_stop = msgspec.json.Decoder(BlockStopWire).decode
+read_message_delta = msgspec.json.Decoder(MessageDeltaWire).decode
+
+
+def decode_error(body: bytes) -> VendorError:
+    """Reads the body of an error. A body in another form gives an empty message."""
+    try:
+        return build_error(read_failure(body))
+    except msgspec.MsgspecError:
+        return VendorError("")
+
+
+def build_error(failure: FailureWire) -> VendorError:
+    """Converts an error in an answer."""
+    kind = failure.error.type
+    return VendorError(failure.error.message, kind, STATUSES.get(kind))
+
+
+def decode_answer(body: bytes, shows_reasoning: bool) -> Iterator[Event]:
+    """Yields the events of a whole answer. They are those of a stream whose blocks come complete."""
+    answer = read_answer(body)
+    if isinstance(answer, FailureWire):
+        raise StreamFailure(build_error(answer))
+    decoder = MessagesDecoder(shows_reasoning)
+    yield from decoder.start_message(answer)
+    for index, block in enumerate(answer.content):
+        yield from decoder.start_block(index, block)
+        yield from decoder.stop_block(index)
+    yield from decoder.stop_message()
+    yield from decoder.close()
+
+
+class OpenBlock:
+    """The block whose deltas come now."""
+
+    __slots__ = ("block", "deltas", "index", "signature")
+
+    def __init__(self, index: int, block: BlockWire) -> None:
+        self.index = index
+        self.block = block
+        self.deltas: list[str] = []
+        """The reasoning, or the arguments, so far."""
+        self.signature = ""
+
+
+class MessagesDecoder:
+    """`StreamDecoder` of one answer: `message_start`, blocks with deltas, `message_delta`, `message_stop`."""
+
+    def __init__(self, shows_reasoning: bool) -> None:
+        self._shows_reasoning = shows_reasoning
+        self._usage: MessageUsageWire | None = None
+        self._block: OpenBlock | None = None
+        self._calls = 0
+        self._stop_reason: str | None = None
+        self._has_started = False
+        self.is_complete = False
+        self._readers: Mapping[str, Callable[[bytes], Sequence[Event]]] = {
+            "content_block_delta": self._read_delta,
+            "content_block_start": self._read_block_start,
+            "content_block_stop": self._read_block_stop,
+            "message_start": self._read_start,
+            "message_delta": self._read_end,
+            "message_stop": self._read_stop,
+            "error": self._raise_failure,
+        }
+
+    def feed(self, name: str, data: bytes) -> Sequence[Event]:
+        """`StreamDecoder.feed`. Skips pings and unknown events, which carry no content."""
+        read = self._readers.get(name or read_name(data).type)
+        return () if read is None else read(data)
+
+    def close(self) -> Sequence[Event]:
+        """`StreamDecoder.close`."""
+        if not self.is_complete or self._usage is None:
+            raise ValueError("the answer ended without message_stop")
+        return (build_usage(self._usage),)
+
+    # --- the answer, in order -------------------------------------------------------------------------------
+
+    def start_message(self, answer: MessageAnswerWire) -> Sequence[Event]:
+        """Begins the answer. Its first event waits for the first block, so an error before it can be tried
+        elsewhere."""
+        if self._usage is not None:
+            raise ValueError("the answer begins twice")
+        self._usage = answer.usage
+        self._stop_reason = answer.stop_reason
+        return ()
+
+    def start_block(self, index: int, block: BlockWire) -> Sequence[Event]:
+        """Begins a block."""
+        if self._usage is None or self._block is not None or self.is_complete:
+            raise ValueError("a block begins out of order")
+        self._block = OpenBlock(index, block)
+        events = self._begin()
+        if isinstance(block, TextBlockWire):
+            return (*events, TextDelta(CHOICE, block.text)) if block.text else events
+        if isinstance(block, ThinkingBlockWire):
+            self._block.signature = block.signature
+            return (*events, *self._add_thinking(self._block, block.thinking))
+        if isinstance(block, RedactedBlockWire):
+            return events
+        self._calls += 1
+        return (*events, ToolCallStarted(CHOICE, self._calls - 1, block.id, block.name))
+
+    def stop_block(self, index: int) -> Sequence[Event]:
+        """Ends a block, and returns what only the complete block tells."""
+        opened, self._block = self._find_block(index), None
+        block = opened.block
+        if isinstance(block, TextBlockWire):
+            return ()
+        if isinstance(block, RedactedBlockWire):
+            return (ThinkingBlock(CHOICE, {"type": "redacted_thinking", "data": block.data}),)
+        if isinstance(block, ThinkingBlockWire):
+            return self._stop_thinking(opened)
+        if opened.deltas:
+            return ()
+        return (ToolCallDelta(CHOICE, self._calls - 1, read_arguments(bytes(block.input))),)
+
+    def stop_message(self) -> Sequence[Event]:
+        """Ends the answer."""
+        if self._usage is None or self._block is not None or self.is_complete:
+            raise ValueError("the answer ends out of order")
+        reason = FINISHES.get(self._stop_reason or "")
+        if reason is None:
+            raise ValueError(f"the answer ended with the stop reason {self._stop_reason}")
+        self.is_complete = True
+        return (*self._begin(), Finished(CHOICE, reason))
+
+    # --- events of a stream ---------------------------------------------------------------------------------
+
+    def _read_delta(self, data: bytes) -> Sequence[Event]:
+        """Reads the most frequent event."""
+        event = read_block_delta(data)
+        opened, delta = self._find_block(event.index), event.delta
+        if isinstance(delta, TextDeltaWire):
+            require_kind(opened, TextBlockWire)
+            return (TextDelta(CHOICE, delta.text),) if delta.text else ()
+        if isinstance(delta, InputDeltaWire):
+            return self._add_arguments(opened, delta.partial_json)
+        require_kind(opened, ThinkingBlockWire)
+        if isinstance(delta, ThinkingDeltaWire):
+            return self._add_thinking(opened, delta.thinking)
+        opened.signature += delta.signature
+        return ()
+
+    def _read_block_start(self, data: bytes) -> Sequence[Event]:
+        event = read_block_start(data)
+        return self.start_block(event.index, event.content_block)
+
+    def _read_block_stop(self, data: bytes) -> Sequence[Event]:
+        return self.stop_block(read_block_stop(data).index)
+
+    def _read_start(self, data: bytes) -> Sequence[Event]:
+        return self.start_message(read_message_start(data).message)
+
+    def _read_end(self, data: bytes) -> Sequence[Event]:
+        event = read_message_delta(data)
+        if self._usage is None:
+            raise ValueError("the answer ends before it begins")
+        self._usage = merge_usage(self._usage, event.usage)
+        self._stop_reason = event.delta.stop_reason or self._stop_reason
+        return ()
+
+    def _read_stop(self, data: bytes) -> Sequence[Event]:
+        return self.stop_message()
+
+    def _raise_failure(self, data: bytes) -> Sequence[Event]:
+        raise StreamFailure(build_error(read_failure(data)))
+
+    # --- parts ----------------------------------------------------------------------------------------------
+
+    def _begin(self) -> Sequence[Event]:
+        """Returns Started, once."""
+        if self._has_started or self._usage is None:
+            return ()
+        self._has_started = True
+        cached = self._usage.cache_read_input_tokens or 0
+        return (Started(count_prompt(self._usage), cached, source=UsageSource.ESTIMATED),)
+
+    def _find_block(self, index: int) -> OpenBlock:
+        """Returns the open block. Raises ValueError if it is another one."""
+        if self._block is None or self._block.index != index:
+            raise ValueError(f"the block {index} is not open")
+        return self._block
+
+    def _add_thinking(self, opened: OpenBlock, text: str) -> Sequence[Event]:
+        """Adds reasoning to the block."""
+        if not text:
+            return ()
+        opened.deltas.append(text)
+        return (ReasoningDelta(CHOICE, text),) if self._shows_reasoning else ()
+
+    def _add_arguments(self, opened: OpenBlock, text: str) -> Sequence[Event]:
+        """Adds arguments to the call."""
+        require_kind(opened, ToolUseWire)
+        if not text:
+            return ()
+        opened.deltas.append(text)
+        return (ToolCallDelta(CHOICE, self._calls - 1, text),)
+
+    def _stop_thinking(self, opened: OpenBlock) -> Sequence[Event]:
+        """Returns the complete block of reasoning. A block with hidden text is withheld: the vendor takes it
+        back only unchanged, and its text would show."""
+        text = "".join(opened.deltas)
+        if text and not self._shows_reasoning:
+            return ()
+        block = {"type": "thinking", "thinking": text, "signature": opened.signature}
+        return (ThinkingBlock(CHOICE, block),)
+
+
+def require_kind(opened: OpenBlock, kind: type[BlockWire]) -> None:
+    """Raises ValueError if a delta belongs to another kind of block."""
+    if type(opened.block) is not kind:
+        raise ValueError(f"a delta does not belong to the block {opened.index}")
+
+
+def read_arguments(text: bytes) -> str:
+    """Returns the arguments of a call whose block came complete. Raises ValueError if they are no object."""
+    if not text.startswith(b"{"):
+        raise ValueError("the arguments of a call are no object")
+    return text.decode()
+
+
+def merge_usage(old: MessageUsageWire, new: MessageUsageWire) -> MessageUsageWire:
+    """Returns the newest counts, which are sums since the beginning."""
+    told = {name: value for name in new.__struct_fields__ if (value := getattr(new, name)) is not None}
+    return msgspec.structs.replace(old, **told)
+
+
+def count_prompt(usage: MessageUsageWire) -> int:
+    """Returns the tokens of the whole prompt. The vendor's `input_tokens` are those outside its cache."""
+    cached, stored = usage.cache_read_input_tokens or 0, usage.cache_creation_input_tokens or 0
+    return (usage.input_tokens or 0) + cached + stored
+
+
+def build_usage(usage: MessageUsageWire) -> Usage:
+    """Converts the counts. Raises ValueError if one is missing."""
+    if usage.input_tokens is None or usage.output_tokens is None:
+        raise ValueError("the answer does not tell its usage")
+    details = usage.output_tokens_details
+    return Usage(
+        count_prompt(usage),
+        usage.output_tokens,
+        usage.cache_read_input_tokens or 0,
+        details.thinking_tokens if details is not None else 0,
+        UsageSource.REPORTED,
+    )

@@ -1,0 +1,233 @@
+"""Translates a request for Anthropic's Messages API."""
+
+from dataclasses import replace
+
+import msgspec
+
+from antiphon.domain.messages import Tool, ToolChoice, Tools
+from antiphon.domain.request import (
+    Constraint,
+    ConstraintKind,
+    Conversation,
+    GenerationRequest,
+    Output,
+    Reasoning,
+)
+from antiphon.domain.sampling import SamplingOptions
+from antiphon.domain.vendor_fields import THINKING_BLOCKS, list_unused
+from antiphon.engines.vendors.anthropic.messages import Body, encode_messages, read_object
+from antiphon.engines.vendors.base import Attributes, UpstreamCall, VendorModel
+from antiphon.engines.vendors.parameters import iterate_sampling, require_supported
+from antiphon.errors import InvalidValue, MissingParameter, RequestError, UnsupportedParameter
+
+TAKEN = frozenset(
+    """
+    max_tokens temperature top_p top_k stop response_format reasoning_effort thinking_token_budget tools
+    tool_choice parallel_tool_calls continue_final_message service_tier
+    """.split()
+)
+"""Parameters that this vendor has."""
+
+USED = frozenset({THINKING_BLOCKS})
+"""What this vendor uses of the fields that a local engine ignores."""
+
+EXTRA = frozenset(SamplingOptions.__struct_fields__) - {"logit_bias", "mirostat"}
+"""Parameters that a server with this format can take beyond the vendor's. They are sent under their names."""
+
+LONG_OUTPUT = 21_333
+"""The most output tokens of an answer that comes at once. The vendor makes 128,000 in an hour, and closes a
+connection that is silent for ten minutes. A longer answer comes as a stream, also for a caller who waits."""
+
+NO_EFFORT = "none"
+EFFORTS = frozenset({"low", "medium", "high", "xhigh", "max"})
+
+LEAST_BUDGET = 1024
+"""The smallest budget of reasoning that the vendor takes."""
+
+SERVICE_TIERS = {"auto": "auto", "default": "standard_only", "standard_only": "standard_only"}
+"""The vendor's name of each tier."""
+
+JSON = msgspec.json.Encoder()
+
+
+def encode_request(request: GenerationRequest, model: VendorModel, attributes: Attributes) -> UpstreamCall:
+    """Translates a request. Raises a RequestError that names the field that the vendor lacks."""
+    prompt = request.prompts[0]
+    if not isinstance(prompt, Conversation):
+        raise UnsupportedParameter(
+            f"prompt is not supported by the provider {model.provider}, which has only chats; send messages "
+            "to /v1/chat/completions",
+            param="prompt",
+        )
+    require_supported(request, TAKEN, limit_extras(model))
+    limit = find_limit(request.output, model)
+    ignored: list[str] = []
+    is_streamed = not request.is_buffered or limit > LONG_OUTPUT
+    body: Body = {"model": model.name, "max_tokens": limit} | encode_messages(prompt, ignored)
+    add_sampling(body, request)
+    if prompt.tools is not None and prompt.tools.tools:
+        body |= encode_tools(prompt.tools)
+    add_output_config(body, request.output.constraint, prompt.reasoning, model)
+    if attributes.end_user is not None:
+        body["metadata"] = {"user_id": attributes.end_user}
+    if request.hosted.service_tier is not None:
+        body["service_tier"] = encode_tier(request.hosted.service_tier)
+    if is_streamed:
+        body["stream"] = True
+    unused = (*list_unused(request, USED), *dict.fromkeys(ignored))
+    return UpstreamCall("/messages", JSON.encode(body | dict(model.body)), is_streamed, ignored=unused)
+
+
+def limit_extras(model: VendorModel) -> VendorModel:
+    """Returns the model without extra parameters that this format cannot carry."""
+    if model.extra_parameters <= EXTRA:
+        return model
+    return replace(model, extra_parameters=model.extra_parameters & EXTRA)
+
+
+def find_limit(output: Output, model: VendorModel) -> int:
+    """Returns the most output tokens, which the vendor must be told. Raises MissingParameter if neither the
+    request nor the model's profile tells it."""
+    most = model.profile.max_output
+    if output.max_tokens is not None:
+        return min(output.max_tokens, most) if output.is_usual and most else output.max_tokens
+    if most is None:
+        raise MissingParameter(
+            f"max_tokens is missing: the model {model.name} of the provider {model.provider} needs it",
+            param="max_tokens",
+        )
+    return most
+
+
+def add_sampling(body: Body, request: GenerationRequest) -> None:
+    """Adds the stop texts and the sampling options that have an effect."""
+    sampling = request.sampling
+    if sampling.temperature is not None and sampling.temperature > 1:
+        raise InvalidValue("temperature must be at most 1 at this vendor", param="temperature")
+    for name in iterate_sampling(sampling):
+        body[name] = getattr(sampling, name)
+    if request.output.stop:
+        body["stop_sequences"] = list(request.output.stop)
+
+
+def encode_tier(tier: str) -> str:
+    """Translates the class of service. Raises UnsupportedParameter for one that the vendor lacks."""
+    if tier not in SERVICE_TIERS:
+        raise UnsupportedParameter(
+            f"service_tier {tier[:32]} is not supported by this vendor; it has auto and default",
+            param="service_tier",
+        )
+    return SERVICE_TIERS[tier]
+
+
+# --- tools --------------------------------------------------------------------------------------------------
+
+
+def encode_tools(tools: Tools) -> Body:
+    """Translates the tools and the choice among them."""
+    choice = encode_choice(tools)
+    if not tools.parallel and choice["type"] != "none":
+        choice["disable_parallel_tool_use"] = True
+    body: Body = {"tools": [encode_tool(tool) for tool in tools.tools]}
+    return body if choice == {"type": "auto"} else body | {"tool_choice": choice}
+
+
+def encode_tool(tool: Tool) -> Body:
+    """Translates one tool. Its schema is the caller's own; this vendor needs the type object in it."""
+    made: Body = {"name": tool.name}
+    if tool.description is not None:
+        made["description"] = tool.description
+    made["input_schema"] = {"type": "object"} | dict(tool.parameters or {"properties": {}})
+    if tool.strict:
+        made["strict"] = True
+    return made
+
+
+def encode_choice(tools: Tools) -> Body:
+    """Translates the choice among the tools. Raises UnsupportedParameter for some of several tools."""
+    if tools.choice is ToolChoice.NONE:
+        return {"type": "none"}
+    kind = "any" if tools.choice is ToolChoice.REQUIRED else "auto"
+    names = [tool.name for tool in tools.callable]
+    if len(names) == len(tools.tools):
+        is_named = kind == "any" and tools.allowed is not None and len(names) == 1
+        return {"type": "tool", "name": names[0]} if is_named else {"type": kind}
+    if kind == "any" and len(names) == 1:
+        return {"type": "tool", "name": names[0]}
+    raise UnsupportedParameter(
+        "tool_choice: this vendor lets the model call all tools, one tool that it must call, or none; leave "
+        "the other tools out of tools",
+        param="tool_choice",
+    )
+
+
+# --- reasoning and the form of the answer -------------------------------------------------------------------
+
+
+def add_output_config(
+    body: Body, constraint: Constraint | None, reasoning: Reasoning, model: VendorModel
+) -> None:
+    """Adds the reasoning and the form of the answer."""
+    config: Body = {}
+    thinking = encode_thinking(reasoning, model)
+    if thinking is not None:
+        body["thinking"] = thinking
+    if thinking is not None and reasoning.effort in EFFORTS:
+        config["effort"] = reasoning.effort
+    if constraint is not None:
+        config["format"] = encode_format(constraint)
+    if config:
+        body["output_config"] = config
+
+
+def encode_thinking(reasoning: Reasoning, model: VendorModel) -> Body | None:
+    """Translates the reasoning; None leaves it to the model. Raises a RequestError for reasoning that the
+    model lacks."""
+    effort, budget, terms = reasoning.effort, reasoning.budget, reasoning.terms
+    if effort == NO_EFFORT and budget:
+        raise InvalidValue(
+            f"{terms.effort} {terms.off} and {terms.budget} exclude each other; send one of them",
+            param=terms.budget,
+        )
+    if effort not in (None, NO_EFFORT) and effort not in EFFORTS:
+        raise build_refusal(reasoning, f"this vendor has {', '.join(sorted(EFFORTS))} and none")
+    if effort == NO_EFFORT or budget == 0:
+        return {"type": "disabled"} if model.profile.reasoning else None
+    if effort is None and budget is None and not reasoning.wanted:
+        return None
+    if not model.profile.reasoning:
+        raise build_refusal(reasoning, f"the model {model.name} does not reason; leave it out")
+    display = "summarized" if reasoning.shown else "omitted"
+    if budget is None:
+        return {"type": "adaptive", "display": display}
+    if budget < LEAST_BUDGET:
+        raise InvalidValue(
+            f"{terms.budget} must be 0 or at least {LEAST_BUDGET} at this vendor", param=terms.budget
+        )
+    return {"type": "enabled", "budget_tokens": budget, "display": display}
+
+
+def build_refusal(reasoning: Reasoning, why: str) -> RequestError:
+    """Makes the error for reasoning that the model lacks."""
+    terms, has_effort = reasoning.terms, reasoning.effort is not None or reasoning.wanted
+    field = terms.effort if has_effort else terms.budget
+    shown = f"{field} {reasoning.effort[:32]}" if reasoning.effort is not None else field
+    return UnsupportedParameter(f"{shown} is not supported: {why}", param=field)
+
+
+def encode_format(constraint: Constraint) -> Body:
+    """Translates the form of the answer. Raises a RequestError if it is not a schema of an object."""
+    field = constraint.field
+    if constraint.kind is not ConstraintKind.JSON_SCHEMA:
+        raise UnsupportedParameter(
+            f"{field} is not supported by this vendor without a schema; send a JSON Schema", param=field
+        )
+    if constraint.whitespace is not None:
+        raise UnsupportedParameter(
+            f"{field}: this vendor chooses the whitespace of JSON itself; leave the pattern out", param=field
+        )
+    source = constraint.source if constraint.declared is None else constraint.declared.source
+    schema = read_object(source)
+    if schema is None:
+        raise InvalidValue(f"{field} must be a JSON Schema that is an object", param=field)
+    return {"type": "json_schema", "schema": schema}

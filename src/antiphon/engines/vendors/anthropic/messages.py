@@ -1,0 +1,175 @@
+"""Translates messages for Anthropic's Messages API."""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+
+from antiphon.domain.messages import Content, MediaContent, MediaKind, Message, Role, TextContent, ToolCall
+from antiphon.domain.request import Conversation
+from antiphon.domain.vendor_fields import THINKING_BLOCKS
+from antiphon.errors import InvalidValue, UnsupportedParameter
+
+Body = dict[str, object]
+
+IMAGE_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
+
+THINKING_TYPES = frozenset({"thinking", "redacted_thinking"})
+"""The blocks of reasoning that this vendor makes."""
+
+SYSTEM_ROLES = frozenset({Role.SYSTEM, Role.DEVELOPER})
+
+ROLES = {
+    Role.SYSTEM: "system",
+    Role.DEVELOPER: "system",
+    Role.USER: "user",
+    Role.ASSISTANT: "assistant",
+    Role.TOOL: "user",
+}
+"""The role of each message's turn. A system message is a turn only after the first other message."""
+
+read_json = msgspec.json.decode
+
+
+def encode_messages(prompt: Conversation, ignored: list[str]) -> Body:
+    """Translates the messages into `system` and `messages`. `ignored` gets the names of what the vendor has
+    no place for. Raises a RequestError."""
+    require_end(prompt)
+    messages = prompt.messages
+    first = next((at for at, each in enumerate(messages) if each.role not in SYSTEM_ROLES), len(messages))
+    called = {call.id: call.name for message in messages for call in message.tool_calls}
+    system: list[Body] = []
+    turns: list[tuple[str, list[Body]]] = []
+    for at, message in enumerate(messages):
+        where = f"messages[{at}]"
+        require_no_name(message, where, called)
+        blocks = encode_message(message, where, ignored)
+        if at < first:
+            system += blocks
+        elif turns and turns[-1][0] == ROLES[message.role]:
+            turns[-1][1].extend(blocks)
+        else:
+            turns.append((ROLES[message.role], list(blocks)))
+    body: Body = {"messages": [{"role": role, "content": content} for role, content in turns]}
+    return {"system": system} | body if system else body
+
+
+def require_end(prompt: Conversation) -> None:
+    """Raises a RequestError if the model would not answer the last message as the caller asks."""
+    last = prompt.messages[-1].role if prompt.messages else Role.SYSTEM
+    if last is Role.ASSISTANT and not prompt.continues:
+        raise UnsupportedParameter(
+            "messages: this vendor continues a last message of the role assistant; set "
+            "continue_final_message, or end with a message of another role",
+            param="messages",
+        )
+    if last is not Role.ASSISTANT and prompt.continues:
+        raise InvalidValue(
+            "continue_final_message: the last message must have the role assistant",
+            param="continue_final_message",
+        )
+    if all(message.role in SYSTEM_ROLES for message in prompt.messages):
+        raise InvalidValue(
+            "messages: this vendor needs a message of the role user or assistant", param="messages"
+        )
+
+
+def require_no_name(message: Message, where: str, called: Mapping[str, str]) -> None:
+    """Raises UnsupportedParameter for a name, unless it repeats the name of the tool that was called."""
+    if message.name is None or message.name == called.get(message.tool_call_id or ""):
+        return
+    raise UnsupportedParameter(
+        f"{where}.name is not supported: this vendor's messages have no names; leave it out",
+        param=f"{where}.name",
+    )
+
+
+def encode_message(message: Message, where: str, ignored: list[str]) -> Iterable[Body]:
+    """Returns the blocks of one message."""
+    match message.role:
+        case Role.ASSISTANT:
+            return encode_assistant(message, where, ignored)
+        case Role.TOOL:
+            return (encode_result(message),)
+        case Role.USER:
+            return encode_content(message)
+        case _:
+            require_text(message)
+            return encode_content(message)
+
+
+def encode_assistant(message: Message, where: str, ignored: list[str]) -> list[Body]:
+    """Returns the blocks of an assistant's message: reasoning, text, calls."""
+    require_text(message)
+    blocks = [dict(block) for block in message.thinking_blocks if block.get("type") in THINKING_TYPES]
+    if len(blocks) < len(message.thinking_blocks):
+        ignored.append(THINKING_BLOCKS)
+    if message.reasoning and not blocks:
+        ignored.append(f"messages[].{message.reasoning_field}")
+    blocks += encode_content(message)
+    blocks += [encode_call(call, f"{where}.tool_calls[{at}]") for at, call in enumerate(message.tool_calls)]
+    return blocks
+
+
+def encode_call(call: ToolCall, where: str) -> Body:
+    """Translates a call. Raises InvalidValue if its arguments are no JSON object."""
+    field = f"{where}.function.arguments"
+    arguments = read_object(call.arguments)
+    if arguments is None:
+        raise InvalidValue(
+            f"{field} must be a JSON object, since this vendor takes no other arguments", param=field
+        )
+    return {"type": "tool_use", "id": call.id, "name": call.name, "input": arguments}
+
+
+def read_object(text: str) -> msgspec.Raw | None:
+    """Returns a text as it is if it is a JSON object. None otherwise. Its numbers keep all their digits."""
+    try:
+        return msgspec.Raw(text.encode()) if isinstance(read_json(text), dict) else None
+    except msgspec.DecodeError:
+        return None
+
+
+def encode_result(message: Message) -> Body:
+    """Translates the result of a call."""
+    block: Body = {"type": "tool_result", "tool_use_id": message.tool_call_id}
+    content = list(encode_content(message))
+    return block | {"content": content} if content else block
+
+
+def encode_content(message: Message) -> Iterator[Body]:
+    """Yields the blocks of a message's content. This vendor takes no empty text, which says nothing."""
+    parts: tuple[Content, ...] = message.content or (TextContent(message.text),)
+    for part in parts:
+        if isinstance(part, MediaContent):
+            yield encode_image(part)
+        elif part.text:
+            yield {"type": "text", "text": part.text}
+
+
+def encode_image(part: MediaContent) -> Body:
+    """Translates an image. Raises UnsupportedParameter for a recording, a type or a detail that the vendor
+    lacks."""
+    if part.kind is not MediaKind.IMAGE:
+        raise UnsupportedParameter(f"{part.field}: this vendor takes no recordings", param=part.field)
+    if part.detail not in (None, "auto"):
+        raise UnsupportedParameter(
+            f"{part.field}.detail is not supported by this vendor; leave it out", param=f"{part.field}.detail"
+        )
+    if part.url:
+        return {"type": "image", "source": {"type": "url", "url": part.url}}
+    if part.media_type not in IMAGE_TYPES:
+        raise UnsupportedParameter(
+            f"{part.field}: this vendor takes images of the types {', '.join(sorted(IMAGE_TYPES))}",
+            param=part.field,
+        )
+    source = {"type": "base64", "media_type": part.media_type, "data": part.data}
+    return {"type": "image", "source": source}
+
+
+def require_text(message: Message) -> None:
+    """Raises UnsupportedParameter for an image or a recording in a message that can contain only text."""
+    for part in message.content:
+        if isinstance(part, MediaContent):
+            raise UnsupportedParameter(
+                f"{part.field}: this vendor takes images only from users and tools", param=part.field
+            )

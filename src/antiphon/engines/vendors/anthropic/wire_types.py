@@ -1,0 +1,165 @@
+"""The parts of Anthropic's answers that are read. Unknown fields are skipped. An unknown kind of block or
+delta cannot be read, since its content would be lost."""
+
+from msgspec import Raw, Struct, field
+
+# --- blocks of an answer ------------------------------------------------------------------------------------
+
+
+class TextBlockWire(Struct, tag_field="type", tag="text"):
+    """Text."""
+
+    text: str
+
+
+class ThinkingBlockWire(Struct, tag_field="type", tag="thinking"):
+    """Reasoning, and its signature."""
+
+    thinking: str = ""
+    signature: str = ""
+
+
+class RedactedBlockWire(Struct, tag_field="type", tag="redacted_thinking"):
+    """Reasoning that only the vendor can read."""
+
+    data: str
+
+
+class ToolUseWire(Struct, tag_field="type", tag="tool_use"):
+    """A call. In a stream `input` is empty, and deltas contain it."""
+
+    id: str
+    name: str
+    input: Raw = field(default_factory=lambda: Raw(b"{}"))
+
+
+BlockWire = TextBlockWire | ThinkingBlockWire | RedactedBlockWire | ToolUseWire
+
+# --- usage, errors, whole answers ---------------------------------------------------------------------------
+
+
+class OutputDetailsWire(Struct):
+    """What output tokens were spent on."""
+
+    thinking_tokens: int = 0
+
+
+class MessageUsageWire(Struct):
+    """Token counts; in a stream those so far. None says nothing new."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+    output_tokens_details: OutputDetailsWire | None = None
+
+
+class ErrorBodyWire(Struct):
+    """What went wrong."""
+
+    type: str = ""
+    message: str = ""
+
+
+class FailureWire(Struct, tag_field="type", tag="error"):
+    """An error: a whole body, or an event of a stream."""
+
+    error: ErrorBodyWire
+
+
+class MessageAnswerWire(Struct, tag_field="type", tag="message"):
+    """A whole answer. At the beginning of a stream `content` is empty, and `stop_reason` is absent."""
+
+    content: list[BlockWire]
+    usage: MessageUsageWire
+    stop_reason: str | None = None
+
+
+# --- events of a stream -------------------------------------------------------------------------------------
+
+
+class TextDeltaWire(Struct, tag_field="type", tag="text_delta"):
+    """More text."""
+
+    text: str
+
+
+class ThinkingDeltaWire(Struct, tag_field="type", tag="thinking_delta"):
+    """More reasoning."""
+
+    thinking: str
+
+
+class SignatureDeltaWire(Struct, tag_field="type", tag="signature_delta"):
+    """The signature of the block of reasoning."""
+
+    signature: str
+
+
+class InputDeltaWire(Struct, tag_field="type", tag="input_json_delta"):
+    """More of a call's arguments."""
+
+    partial_json: str
+
+
+DeltaWire = TextDeltaWire | ThinkingDeltaWire | SignatureDeltaWire | InputDeltaWire
+
+
+class MessageStartWire(Struct):
+    """`message_start`."""
+
+    message: MessageAnswerWire
+
+
+class BlockStartWire(Struct):
+    """`content_block_start`."""
+
+    index: int
+    content_block: BlockWire
+
+
+class BlockDeltaWire(Struct):
+    """`content_block_delta`."""
+
+    index: int
+    delta: DeltaWire
+
+
+class BlockStopWire(Struct):
+    """`content_block_stop`."""
+
+    index: int
+
+
+class MessageEndWire(Struct):
+    """Why the answer ended."""
+
+    stop_reason: str | None = None
+
+
+class MessageDeltaWire(Struct):
+    """`message_delta`."""
+
+    delta: MessageEndWire
+    usage: MessageUsageWire
+
+
+class EventNameWire(Struct):
+    """The name of an event without a line `event:`."""
+
+    type: str
+
+
+# --- models -------------------------------------------------------------------------------------------------
+
+
+class ModelInfoWire(Struct):
+    """One model in the list."""
+
+    id: str
+
+
+class ModelListWire(Struct):
+    """The list of models."""
+
+    data: list[ModelInfoWire]
