@@ -125,33 +125,30 @@ def test_base_prices_are_taken_when_the_user_wants_them(data: PriceData) -> None
 
 def test_a_price_begins_at_its_own_date(data: PriceData) -> None:
     found = plan(data, RoutedModelSettings(name="it", provider="first", model="dated-2026"))
-    assert found.prices["it"] == (DatedPrice("5", "0", None, None), DatedPrice("4", "0", None, SOON))
+    assert found.prices["first/dated-2026"] == (
+        DatedPrice("5", "0", None, None),
+        DatedPrice("4", "0", None, SOON),
+    )
 
 
-def test_a_model_with_routes_of_one_price_gets_it(data: PriceData) -> None:
-    routes = (RouteSettings("first", model="plain"), RouteSettings("first", model="plain-2025", order=2))
-    assert plan(data, RoutedModelSettings(name="either", routes=routes)).prices == {"either": (PRICE,)}
-
-
-@pytest.mark.parametrize(
-    ("second", "reason"),
-    [
-        (RouteSettings("first", model="dated"), "its routes have different prices"),
-        (RouteSettings("own", model="plain"), "there is no price list of the provider own"),
-        (RouteSettings(engine="cantor"), "one of its routes is a local model"),
-    ],
-)
-def test_routes_that_cost_differently_get_no_price(
-    data: PriceData, second: RouteSettings, reason: str
-) -> None:
-    routes = (RouteSettings("first", model="plain"), second)
+def test_prices_follow_the_models_of_routes(data: PriceData) -> None:
+    routes = (
+        RouteSettings("first", model="plain"),
+        RouteSettings("first", model="dated-2026", order=2),
+        RouteSettings("own", model="plain"),
+        RouteSettings("first", model="nobody"),
+        RouteSettings(engine="cantor"),
+    )
     found = plan(data, RoutedModelSettings(name="either", routes=routes))
-    assert (found.prices, found.skipped) == ({}, {"either": reason})
+    assert set(found.prices) == {"first/plain", "first/dated-2026"}
+    assert found.skipped == {
+        "own/plain": "there is no price list of the provider own",
+        "first/nobody": "the price list does not have it",
+    }
 
 
-def test_an_unknown_model_is_skipped_by_name(data: PriceData) -> None:
-    found = plan(data, RoutedModelSettings(name="it", provider="first", model="nobody"))
-    assert found.skipped == {"it": "the price list does not have nobody"}
+def test_a_routed_name_is_the_vendors_where_a_route_says_none(data: PriceData) -> None:
+    assert set(plan(data, RoutedModelSettings(name="plain", provider="first")).prices) == {"first/plain"}
 
 
 def test_a_pattern_that_covers_a_skipped_model_is_skipped(data: PriceData) -> None:
@@ -163,7 +160,7 @@ def test_a_pattern_that_covers_a_skipped_model_is_skipped(data: PriceData) -> No
 def test_one_model_can_be_chosen(data: PriceData) -> None:
     assert set(plan(data, provider="openai", model="pl*").prices) == {"openai/plain", "openai/plain-2025"}
     assert set(plan(data, provider="anthropic", model="claude-a-1").prices) == {"anthropic/claude-a-1"}
-    models = [RoutedModelSettings(name=f"{name}/*", provider=name) for name in PROVIDERS]
+    models = [RoutedModelSettings(name=f"{name}-*", provider=name) for name in PROVIDERS]
     assert set(plan(data, *models, provider="first", model="plain").prices) == {"first/plain"}
 
 

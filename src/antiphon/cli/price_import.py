@@ -1,5 +1,5 @@
-"""Plans an import of vendors' prices: which models of this server get which price, and which get none and
-why. It asks no server."""
+"""Plans an import of vendors' prices: which models get which price, and which get none and why. It asks
+no server."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from antiphon.cli.price_data import PACKAGE, DatedPrice, ModelPrices, PriceData,
 from antiphon.domain.identity import matches
 from antiphon.domain.models import STAR
 from antiphon.engines.profiles.presets import find_preset
-from antiphon.settings.providers import ProviderSettings, RoutedModelSettings, RouteSettings
+from antiphon.settings.providers import ProviderSettings, RoutedModelSettings
 
 CURRENCY = "USD"
 """The currency of all published prices."""
@@ -81,90 +81,68 @@ def plan_import(
     models: Iterable[RoutedModelSettings],
     options: ImportOptions,
 ) -> ImportPlan:
-    """Plans the prices of the configured models. A provider that the settings do not have is the preset of
-    that name, whose models are called NAME/MODEL."""
+    """Plans the prices of the vendors' models of all routes, by PROVIDER/MODEL. A provider that the settings
+    do not have is the preset of that name."""
     plan = ImportPlan()
-    if options.provider is not None and options.provider not in providers:
-        models = [RoutedModelSettings(name=f"{options.provider}/{STAR}", provider=options.provider)]
-    for model in models:
-        routes = model.list_routes()
-        if options.provider is None or options.provider in [route.provider for route in routes]:
-            _plan_model(
-                plan, model.name, [_find_list(route, providers, data) for route in routes], routes, options
+    wanted = dict.fromkeys(list_vendor_models(models))
+    if options.provider is not None:
+        wanted = {(name, model): None for name, model in wanted if name == options.provider}
+        wanted = wanted or {(options.provider, STAR): None}
+    for provider, model in wanted:
+        settings = providers.get(provider)
+        preset = find_preset((settings and settings.preset) or provider)
+        vendor = None if preset is None else preset.price_list
+        if vendor is None or vendor not in data.vendors:
+            plan.skipped[f"{provider}/{model}"] = f"there is no price list of the provider {provider}"
+        else:
+            _plan_models(
+                plan, f"{provider}/", vendor, select_models(data.vendors[vendor], model, options), options
             )
     plan.skip_covered()
     return plan
 
 
-def _plan_model(
+def list_vendor_models(models: Iterable[RoutedModelSettings]) -> Iterator[tuple[str, str]]:
+    """Yields the provider and the vendor's model of each route. The model is a pattern where callers choose
+    it."""
+    for model in models:
+        rest = STAR if STAR in model.name else model.name
+        for route in model.list_routes():
+            if route.provider is not None:
+                yield route.provider, rest if route.model is None else route.model
+
+
+def _plan_models(
     plan: ImportPlan,
-    name: str,
-    lists: Sequence[tuple[str, tuple[ModelPrices, ...]] | str],
-    routes: Sequence[RouteSettings],
+    prefix: str,
+    vendor: str,
+    models: Iterable[tuple[str, ModelPrices | None]],
     options: ImportOptions,
 ) -> None:
-    """Plans the prices of one configured model. `lists`: the price list of each route, or why there is
-    none."""
-    found: list[ImportPlan] = []
-    for route, prices in zip(routes, lists, strict=True):
-        if isinstance(prices, str):
-            plan.skipped[name] = prices
-            return
-        found.append(_plan_route(name, route, prices, options))
-    first, *others = found
-    if any(other.prices != first.prices for other in others):
-        plan.skipped[name] = "its routes have different prices"
-        return
-    plan.prices |= first.prices
-    plan.skipped |= first.skipped
-
-
-def _find_list(
-    route: RouteSettings, providers: Mapping[str, ProviderSettings], data: PriceData
-) -> tuple[str, tuple[ModelPrices, ...]] | str:
-    """Returns the vendor of a route and its price list, or why there is none."""
-    if route.provider is None:
-        return "one of its routes is a local model"
-    settings = providers.get(route.provider)
-    preset = find_preset((settings and settings.preset) or route.provider)
-    vendor = None if preset is None else preset.price_list
-    if vendor is None or vendor not in data.vendors:
-        return f"there is no price list of the provider {route.provider}"
-    return vendor, data.vendors[vendor]
-
-
-def _plan_route(
-    name: str, route: RouteSettings, prices: tuple[str, tuple[ModelPrices, ...]], options: ImportOptions
-) -> ImportPlan:
-    """Plans the prices of one route of a configured model, or of a pattern of models."""
-    vendor, models = prices
-    plan = ImportPlan()
-    fixed = route.model if route.model is not None or STAR in name else name
-    for theirs, model in select_models(models, fixed, options.model):
-        ours = name.replace(STAR, theirs) if fixed is None else name
+    """Plans the prices of some of a vendor's models. `prefix`: the provider's."""
+    for name, model in models:
         if model is None:
-            plan.skipped[ours] = f"the price list does not have {theirs}"
+            plan.skipped[prefix + name] = "the price list does not have it"
             continue
         try:
-            plan.prices[ours] = tuple(list_dated(vendor, model, options.now, options.is_base))
+            plan.prices[prefix + name] = tuple(list_dated(vendor, model, options.now, options.is_base))
         except PriceUnusable as unusable:
-            plan.skipped[ours] = str(unusable)
-    return plan
+            plan.skipped[prefix + name] = str(unusable)
 
 
 def select_models(
-    models: Sequence[ModelPrices], fixed: str | None, wanted: str | None
+    models: Sequence[ModelPrices], configured: str, options: ImportOptions
 ) -> Iterator[tuple[str, ModelPrices | None]]:
-    """Yields names of a vendor's models with their prices. `fixed`: the only model. `wanted`: a pattern of
-    names."""
-    if fixed is not None:
-        if wanted is None or matches([wanted], fixed):
-            yield fixed, find_model(models, fixed)
-    elif wanted is not None and STAR not in wanted:
-        yield wanted, find_model(models, wanted)
+    """Yields names of a vendor's models with their prices. `configured`: a name, or a pattern of names."""
+    if STAR not in configured:
+        if options.model is None or matches([options.model], configured):
+            yield configured, find_model(models, configured)
+    elif options.model is not None and STAR not in options.model:
+        yield options.model, find_model(models, options.model)
     else:
         for model in models:
-            if not model.deprecated and matches([wanted or STAR], model.id):
+            fits = matches([configured], model.id) and matches([options.model or STAR], model.id)
+            if fits and not model.deprecated:
                 yield from ((name, model) for name in model.list_names())
 
 

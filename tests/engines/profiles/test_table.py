@@ -4,7 +4,7 @@ import pytest
 
 from antiphon.domain.models import ProfileSource
 from antiphon.engines.profiles.base import VendorProfile, build_profile, merge_profile
-from antiphon.engines.profiles.presets import list_presets, read_presets
+from antiphon.engines.profiles.presets import list_presets
 from antiphon.engines.profiles.table import find_profile, read_table
 from antiphon.engines.vendors.parameters import list_names
 
@@ -90,13 +90,6 @@ def test_an_operators_values_go_before_the_tables():
 def test_an_operator_who_sets_nothing_changes_nothing():
     profile = find("openai", "gpt-4o")
     assert merge_profile(profile) is profile
-
-
-def test_an_unknown_model_says_that_it_has_defaults():
-    profile = read_presets()["vllm"].build_defaults()
-    assert profile.source is ProfileSource.DEFAULTS
-    assert (profile.context_length, profile.reasoning) == (None, None)
-    assert profile.modalities == ("text", "image", "audio")
 
 
 def test_a_published_profile_invents_nothing():

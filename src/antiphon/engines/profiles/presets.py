@@ -12,7 +12,6 @@ from typing import Literal
 import msgspec
 
 from antiphon.domain.values import Value
-from antiphon.engines.profiles.base import VendorProfile
 
 WireFormat = Literal["openai", "anthropic", "gemini"]
 TokenLimit = Literal["max_tokens", "max_completion_tokens"]
@@ -59,10 +58,6 @@ class ProviderPreset(Value, frozen=True, forbid_unknown_fields=True):
     """The table of its models, where it is not the one of the preset's own name."""
     price_list: str | None = None
     """The vendor's name in the package genai-prices. None where nobody publishes prices."""
-
-    def build_defaults(self) -> VendorProfile:
-        """Builds the profile of a model that no table knows."""
-        return VendorProfile(self.context_length, self.max_output, self.modalities)
 
 
 @cache

@@ -72,9 +72,6 @@ def iterate_sampling(sampling: SamplingOptions) -> Iterator[str]:
 
 UNSET = object()
 
-FIXED_TEMPERATURE = 1.0
-"""The only temperature that models without this parameter take. It is their default."""
-
 
 def iterate_output(output: Output) -> Iterator[str]:
     """Yields the options of the output that have an effect."""
@@ -163,8 +160,6 @@ def require_supported(request: GenerationRequest, taken: frozenset[str], model: 
     refused = model.refused_parameters | model.profile.refused
     takes = (taken | model.extra_parameters) - refused
     for name in iterate_parameters(request):
-        if name == "temperature" and request.sampling.temperature == FIXED_TEMPERATURE and name in taken:
-            continue
         if name not in takes or (SCHEMA in refused and name == "response_format" and has_schema(request)):
             shown = name_field(name, request)
             raise UnsupportedParameter(
