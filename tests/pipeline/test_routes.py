@@ -220,7 +220,7 @@ async def test_rests_double_and_one_success_ends_them():
         bench.clock.advance(seconds)
     await bench.run()
     assert (state.rests_until, state.failures) == (0, 0)
-    assert bench.metrics.route_rests == {("m", "a"): 8}
+    assert bench.metrics.routes["m", "a"].rests == 8
 
 
 async def test_a_resting_route_is_not_chosen_while_another_is_ready():
@@ -355,7 +355,7 @@ async def test_a_caller_who_leaves_rests_no_route():
                 break
     state = bench.routes[0].state
     assert (state.rests_until, state.in_flight, state.failures) == (0, 0, 0)
-    assert bench.metrics.route_attempts == {("m", "a", "cancelled"): 1}
+    assert bench.list_outcomes() == {("m", "a", "cancelled"): 1}
 
 
 # --- local engines ------------------------------------------------------------------------------------------
@@ -543,12 +543,12 @@ async def test_metrics_count_attempts_by_route():
     bench = build_bench("a", build_route("b", order=2))
     engine_of(bench, "a").failures = [ProviderFailed("no")]
     await bench.run()
-    metrics = bench.metrics
-    assert metrics.route_attempts == {("m", "a", "provider_failed"): 1, ("m", "b", "ok"): 1}
-    assert set(metrics.route_first_events) == {("m", "b")}
-    assert set(metrics.routes_in_flight.values()) == {0}
-    metrics.forget("m")
-    assert not metrics.route_attempts and not metrics.route_first_events and not metrics.routes_in_flight
+    assert bench.list_outcomes() == {("m", "a", "provider_failed"): 1, ("m", "b", "ok"): 1}
+    counted = bench.metrics.routes
+    assert [sum(counted["m", name].first_events.histogram().counts) for name in "ab"] == [0, 1]
+    assert [each.in_flight for each in counted.values()] == [0, 0]
+    bench.metrics.forget("m")
+    assert not counted
 
 
 async def test_labels_are_patterns_and_never_a_callers_name():
@@ -556,7 +556,7 @@ async def test_labels_are_patterns_and_never_a_callers_name():
     bench = build_bench(route, label="*", books=Books(limit()))
     await bench.run()
     metrics = bench.metrics
-    assert metrics.ended == {("*", "ok"): 1} and metrics.route_attempts == {("*", "first/*", "ok"): 1}
+    assert metrics.ended == {("*", "ok"): 1} and bench.list_outcomes() == {("*", "first/*", "ok"): 1}
     assert set(metrics.cost) == {("*", "USD")} and "secret" not in str(list(metrics.list_series()))
 
 

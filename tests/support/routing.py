@@ -95,6 +95,14 @@ class RouteBench:
         """The route and the error of each try of the last request."""
         return [(each.route, each.error) for each in self.tries]
 
+    def list_outcomes(self) -> dict[tuple[str, ...], int]:
+        """The attempts that ended, by model, route and outcome, as the metrics have them."""
+        return {
+            (*labels, outcome): count
+            for labels, each in self.metrics.routes.items()
+            for outcome, count in each.outcomes.items()
+        }
+
     @property
     def entry(self) -> Entry:
         """The ledger's only entry."""

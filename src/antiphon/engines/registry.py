@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import attrgetter
 
+from antiphon.domain.ledger import ABORTED, RouteTry, encode_tries
 from antiphon.domain.models import Adapter, Aliases, DeployedAdapter
 from antiphon.engines.base import Engine
 from antiphon.engines.route_state import RouteState
@@ -53,12 +54,15 @@ class ModelRoute:
     """What this process knows about the route. Routes with a common fate share one."""
     header: bytes = field(default=b"", init=False, repr=False)
     """The value of `x-antiphon-route`."""
+    unended_try: str = field(default="", init=False, repr=False)
+    """What the ledger says of a request that began on this route and was never ended."""
 
     def __post_init__(self) -> None:
-        """Computes the header, which contains printable ASCII only."""
+        """Computes what every request needs. The header contains printable ASCII only."""
         object.__setattr__(self, "label", self.label or self.name)
         shown = "".join(each if each.isascii() and each.isprintable() else "?" for each in self.name)
         object.__setattr__(self, "header", shown.encode())
+        object.__setattr__(self, "unended_try", encode_tries((RouteTry(self.name, None, 0),), ABORTED))
 
 
 @dataclass(frozen=True, slots=True)

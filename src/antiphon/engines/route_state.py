@@ -6,6 +6,7 @@ the rest one request at a time tries the route, until one of them gets its first
 
 from math import exp2
 
+from antiphon.domain.route_counts import RouteCounts
 from antiphon.errors import AntiphonError, ErrorReport
 
 FIRST_REST_S = 1.0
@@ -31,6 +32,7 @@ class RouteState:
     __slots__ = (
         "_latency",
         "_measured_at",
+        "counts",
         "failures",
         "held_until",
         "in_flight",
@@ -41,6 +43,8 @@ class RouteState:
     )
 
     def __init__(self) -> None:
+        self.counts: RouteCounts | None = None
+        """The route's counts in the metrics, once a request uses the route."""
         self.in_flight = 0
         """Requests that run on the route, streams included."""
         self.failures = 0
@@ -87,10 +91,6 @@ class RouteState:
     def wake(self) -> None:
         """Ends the rest: a request got its first event."""
         self.rests_until = self.held_until = 0.0
-
-    def forgive(self) -> None:
-        """Forgets the failures: a request ended well."""
-        self.failures = 0
 
     def rest(self, error: AntiphonError, began: float, now: float) -> bool:
         """Rests the route after a failure of a request that began at `began`. Returns whether a new rest

@@ -131,7 +131,7 @@ async def try_routes(
             continue
         use = RouteUse(route, model, context, policy)
         try:
-            if route.in_flight_limit is None or await use.claim():
+            if route.in_flight_limit is None or await use.claim(model):
                 return await start(use)
             search.add_full(route)
         except AntiphonError as error:

@@ -9,7 +9,7 @@ import logging
 from antiphon.domain.context import Context
 from antiphon.domain.events import Usage, UsageSource
 from antiphon.domain.identity import Actor
-from antiphon.domain.ledger import ABORTED, Entry, RouteTry, encode_tries
+from antiphon.domain.ledger import ABORTED, Entry, encode_tries
 from antiphon.domain.limits import Amounts, Measure
 from antiphon.domain.prices import Price, format_decimal
 from antiphon.domain.values import Value
@@ -149,9 +149,11 @@ class RequestMeter:
         """Builds the ledger entry. Without an outcome it is the intent. To build both is faster than to copy
         the intent."""
         context, model, price = self._context, self._model, self._price
-        tries, status = context.progress.tries, ABORTED if ending is None else ending.status
-        if ending is None:
-            tries += (RouteTry(self._route.name, None, 0),)
+        status = ABORTED if ending is None else ending.status
+        if ending is None and not context.progress.tries:
+            routes = self._route.unended_try
+        else:
+            routes = encode_tries(context.progress.tries, status)
         actor, origin = context.actor, context.origin
         return Entry(
             id=self.id,
@@ -181,7 +183,7 @@ class RequestMeter:
             total_ms=None if ending is None else _to_milliseconds(ending.total),
             end_user=origin.end_user,
             tags=origin.tags,
-            routes=encode_tries(tries, status),
+            routes=routes,
         )
 
 

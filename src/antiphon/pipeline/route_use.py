@@ -55,10 +55,10 @@ class RouteUse:
         "_began",
         "_claim",
         "_context",
+        "_counts",
         "_is_open",
         "_is_probe",
-        "_labels",
-        "_policy",
+        "_limiter",
         "has_begun",
         "has_served",
         "route",
@@ -66,33 +66,33 @@ class RouteUse:
 
     def __init__(self, route: ModelRoute, model: Model, context: Context, policy: RoutePolicy) -> None:
         """Counts the request as in flight."""
+        state = route.state
+        counts = state.counts
+        if counts is None:
+            counts = state.counts = policy.metrics.find_route(model.label, route.label)
+        state.in_flight += 1
+        counts.in_flight += 1
         self.route = route
-        self.has_begun = False
-        """Whether the engine was asked."""
-        self.has_served = False
-        """Whether the first event came."""
+        self.has_begun = self.has_served = False
         self._context = context
-        self._policy = policy
+        self._counts = counts
+        self._limiter = policy.limiter
         self._claim: str | None = None
         self._is_open = True
-        self._labels = labels = (model.label, route.label)
         self._began = context.clock.monotonic()
-        state = route.state
-        state.in_flight += 1
-        policy.metrics.routes_in_flight[labels] += 1
         self._is_probe = state.rests_until > 0
         if self._is_probe:
             state.is_probed = True
 
-    async def claim(self) -> bool:
+    async def claim(self, model: Model) -> bool:
         """Takes a place in the route's limit over all processes. Returns whether there is one. All names of a
         pattern share the places. Raises LimitsUnavailable."""
-        most, limiter = self.route.in_flight_limit, self._policy.limiter
+        most, limiter = self.route.in_flight_limit, self._limiter
         if most is None:
             return True
         if limiter is None:
-            return self._policy.metrics.routes_in_flight[self._labels] <= most
-        name = "\0".join(self._labels)
+            return self._counts.in_flight <= most
+        name = f"{model.label}\0{self.route.label}"
         limit = Limit(f"route:{name}", Subject.MODEL, name, Measure.CONCURRENT, most, 0)
         claim = self._context.clock.unique()
         try:
@@ -110,39 +110,34 @@ class RouteUse:
 
     def serve(self) -> None:
         """Notes the first event: the route works."""
-        now, progress = self._context.clock.monotonic(), self._context.progress
+        route, progress, now = self.route, self._context.progress, self._context.clock.monotonic()
         seconds = now - self._began
         self.has_served = True
-        self.route.state.measure(seconds, now)
+        route.state.measure(seconds, now)
         if self._is_probe:
-            self.route.state.wake()
-        progress.route = self.route.header
-        progress.tries += (RouteTry(self.route.name, None, round(seconds * MILLISECONDS)),)
-        self._policy.metrics.route_first_events[self._labels].add(seconds)
+            route.state.wake()
+        progress.route = route.header
+        progress.tries += (RouteTry(route.name, None, round(seconds * MILLISECONDS)),)
+        self._counts.first_events.add(seconds)
 
     def close(self, error: BaseException | None = None) -> None:
         """Ends the use, once. `error`: what ended it; None if the stream is complete."""
         if not self._is_open:
             return
         self._is_open = False
-        state, metrics = self.route.state, self._policy.metrics
+        state, counts = self.route.state, self._counts
         state.in_flight -= 1
-        metrics.routes_in_flight[self._labels] -= 1
+        counts.in_flight -= 1
         if self._is_probe:
             state.is_probed = False
-        if self._claim is not None and self._policy.limiter is not None:
-            self._policy.limiter.settle(self._claim, NOTHING)
+        if self._claim is not None and self._limiter is not None:
+            self._limiter.settle(self._claim, NOTHING)
         if self.has_begun:
-            metrics.route_attempts[*self._labels, _name_outcome(error)] += 1
-        if isinstance(error, RESTING):
-            self._rest(error)
-        elif error is None and self.has_served:
-            state.forgive()
-
-    def _rest(self, error: AntiphonError) -> None:
-        """Rests the route after a failure."""
-        if self.route.state.rest(error, self._began, self._context.clock.monotonic()):
-            self._policy.metrics.route_rests[self._labels] += 1
+            counts.outcomes[OK if error is None else _name_outcome(error)] += 1
+        if error is None:
+            state.failures = 0 if self.has_served else state.failures
+        elif isinstance(error, RESTING):
+            counts.rests += state.rest(error, self._began, self._context.clock.monotonic())
 
     def add_try(self, code: str | None) -> None:
         """Adds a try that did not serve to the request's list. `code`: of its error; None takes the code with
@@ -155,10 +150,8 @@ class RouteUse:
         progress.tries = (*earlier, RouteTry(name, code, ms))
 
 
-def _name_outcome(error: BaseException | None) -> str:
-    """Returns how an attempt ended: `ok`, `cancelled` by the caller, or the code of its error."""
-    if error is None:
-        return OK
+def _name_outcome(error: BaseException) -> str:
+    """Returns how a failed attempt ended: `cancelled` by the caller, or the code of its error."""
     if isinstance(error, AntiphonError):
         return error.code
     left = isinstance(error, GeneratorExit | asyncio.CancelledError)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from antiphon.domain import values
 from antiphon.domain.models import Timer
+from antiphon.domain.route_counts import RouteCounts
 from antiphon.telemetry.exposition import Family, MetricKind, Series, Value
 
 MODEL = ("model",)
@@ -171,15 +172,8 @@ class Metrics:
     requests: Counter[tuple[str, ...]] = field(default_factory=Counter)
     """Responses, by route and status."""
     request_seconds: defaultdict[str, Timer] = field(default_factory=lambda: defaultdict(Timer))
-    route_attempts: Counter[tuple[str, ...]] = field(default_factory=Counter)
-    """Attempts that ended, by model, route and outcome."""
-    route_rests: Counter[tuple[str, ...]] = field(default_factory=Counter)
-    """Rests, by model and route."""
-    route_first_events: defaultdict[tuple[str, ...], Timer] = field(
-        default_factory=lambda: defaultdict(Timer)
-    )
-    routes_in_flight: Counter[tuple[str, ...]] = field(default_factory=Counter)
-    """Requests in flight, by model and route."""
+    routes: dict[tuple[str, str], RouteCounts] = field(default_factory=dict)
+    """The counts of routes, by model and route."""
     refusals: Counter[tuple[str, ...]] = field(default_factory=Counter)
     """Requests refused by limits, by subject, measure and window."""
     cost: Counter[tuple[str, ...]] = field(default_factory=Counter)
@@ -210,18 +204,15 @@ class Metrics:
             counts.pop(model, None)
         for times in (self.seconds, self.first_tokens, self.embedding_seconds):
             times.pop(model, None)
-        by_labels: tuple[dict[tuple[str, ...], int] | dict[tuple[str, ...], Timer], ...] = (
-            self.ended,
-            self.embeddings,
-            self.cost,
-            self.route_attempts,
-            self.route_rests,
-            self.route_first_events,
-            self.routes_in_flight,
-        )
-        for series in by_labels:
-            for labels in [labels for labels in series if labels[0] == model]:
-                del series[labels]
+        for ended in (self.ended, self.embeddings, self.cost):
+            for labels in [labels for labels in ended if labels[0] == model]:
+                del ended[labels]
+        for route in [route for route in self.routes if route[0] == model]:
+            del self.routes[route]
+
+    def find_route(self, model: str, route: str) -> RouteCounts:
+        """Returns the counts of a model's route."""
+        return self.routes.setdefault((model, route), RouteCounts())
 
     def _count(self, generation: Generation, model: str) -> None:
         """Adds the figures of a generation to the model's counters."""
@@ -264,15 +255,24 @@ class Metrics:
         yield CACHED, {(model,): count for model, count in self.cached_tokens.items()}
         yield EMBEDDINGS, {**self.embeddings}
         yield EMBEDDING_SECONDS, _histograms(self.embedding_seconds)
-        yield ROUTE_ATTEMPTS, {**self.route_attempts}
-        yield ROUTE_RESTS, {**self.route_rests}
-        yield (
-            ROUTE_FIRST_EVENT,
-            {labels: each.histogram() for labels, each in self.route_first_events.items()},
-        )
-        yield ROUTE_IN_FLIGHT, {**self.routes_in_flight}
+        yield from self._list_route_series()
         yield REFUSALS, {**self.refusals}
         yield COST, {**self.cost}
+
+    def _list_route_series(self) -> Iterator[Series]:
+        """Yields the series of routes."""
+        routes = {**self.routes}
+        yield (
+            ROUTE_ATTEMPTS,
+            {
+                (*labels, outcome): count
+                for labels, each in routes.items()
+                for outcome, count in each.outcomes.items()
+            },
+        )
+        yield ROUTE_RESTS, {labels: each.rests for labels, each in routes.items() if each.rests}
+        yield ROUTE_FIRST_EVENT, {labels: each.first_events.histogram() for labels, each in routes.items()}
+        yield ROUTE_IN_FLIGHT, {labels: each.in_flight for labels, each in routes.items()}
 
 
 def _by_type(**counted: Counter[str]) -> dict[tuple[str, ...], Value]:
