@@ -175,7 +175,13 @@ def build_app_state(
     report = settings.server.unknown_fields == "report"
     strict = settings.server.schema_keywords == "strict"
     return AppState(
-        pipeline=Pipeline(models, metrics, settings.engine.restart_patience, accounting),
+        pipeline=Pipeline(
+            models,
+            metrics,
+            settings.engine.restart_patience,
+            accounting,
+            coordinator.limits if coordinator is not None and settings.server.workers > 1 else None,
+        ),
         models=models,
         dialect=OpenAI(report, strict),
         others=(Fireworks(report, strict), Empower(report, strict)),

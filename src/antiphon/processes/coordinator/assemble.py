@@ -32,12 +32,13 @@ async def open_coordinator(
 ) -> AsyncIterator[Coordinator]:
     """Runs a coordinator that listens at the path until the block ends.
 
-    With keys it has a database, and drains the spool into it. It also counts limits, unless Redis counts
-    them. Raises StartupError if the spool cannot be used.
+    It counts the requests in flight of routes. With keys it has a database, and drains the spool into it. It
+    also counts the limits of keys, unless Redis counts them. Raises StartupError if the spool cannot be used.
     """
     async with AsyncExitStack() as stack:
         runtime, began = Path(path).parent, int(clock.wall() * SECOND)
-        drain = limiter = kept = None
+        drain = kept = None
+        limiter = LocalLimiter(clock)
         if database is not None:
             from antiphon.store.ledger import SqlEntries
             from antiphon.store.tenancy import SqlTenancy
@@ -53,7 +54,7 @@ async def open_coordinator(
         def make(tasks: asyncio.TaskGroup) -> Coordinator:
             """Makes the coordinator, with the counters of the coordinator before."""
             coordinator = Coordinator(tasks, runtime, began, limiter, drain, kept)
-            if kept is not None and limiter is not None:
+            if kept is not None:
                 snapshot = pop_snapshot(kept, limiter.now())
                 if snapshot is not None:
                     coordinator.load(snapshot)
