@@ -247,3 +247,14 @@ def test_prices_of_another_currency_are_refused(antiphon: Run, server: Scripted,
     server.answers = [page(card("m", currency="EUR"))]
     ended = antiphon("prices", "import", "--provider", "openai", "--file", str(file), "--url", server.url)
     assert ended.returncode == 1 and "this server's are in EUR" in ended.stderr
+
+
+def test_the_settings_say_which_models_are_priced(
+    antiphon: Run, server: Scripted, file: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "antiphon.toml").write_text(
+        '[providers.first]\npreset = "openai"\n[[models]]\nname = "it"\nprovider = "first"\nmodel = "plain"\n'
+    )
+    server.answers = [page()]
+    ended = antiphon("prices", "import", "--file", str(file), "--dry-run", "--json", "--url", server.url)
+    assert [row["models"] for row in json.loads(ended.stdout)["prices"]] == ["first/plain"]

@@ -2,7 +2,7 @@
 integers, so sums are exact."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from antiphon.domain.identity import matches
@@ -89,10 +89,11 @@ class Price:
         return self.request + (2 * millionths + MILLION) // (2 * MILLION)
 
 
-def find_unpriced(prices: Sequence[Price], models: Sequence[str], at: int) -> list[str]:
-    """Returns the models without a price at that time (Unix seconds)."""
+def find_unpriced(prices: Sequence[Price], models: Mapping[str, Iterable[str]], at: int) -> list[str]:
+    """Returns the models without a price at that time (Unix seconds). `models`: the names in the price list
+    of each model's routes. A model with one route without a price has none."""
     holding = [price.models for price in prices if price.holds(at)]
-    return [model for model in models if not matches(holding, model)]
+    return [model for model, names in models.items() if not all(matches(holding, name) for name in names)]
 
 
 def find_currency(prices: Sequence[Price]) -> str | None:

@@ -4,7 +4,7 @@ A price in force is never rewritten: it ends, and another price is added. So the
 ledger can be computed again from the price that the entry names.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 
 from antiphon.domain.identity import Actor
@@ -51,12 +51,12 @@ class PriceService:
         """Returns a price. Raises NotFound."""
         return find_by_id(self.list_prices(actor), id_, "price")
 
-    def find_unpriced(self, models: Sequence[str]) -> list[str]:
-        """Lists the models without a current price. If a limit counts their cost, their requests are
-        refused."""
+    def find_unpriced(self, models: Mapping[str, Iterable[str]]) -> list[str]:
+        """Lists the models without a current price. If a limit counts their cost, their requests are refused.
+        `models`: the names in the price list of each model's routes."""
         return find_unpriced(self._changes.directory.prices, models, self._changes.now())
 
-    def find_refused(self, models: Sequence[str]) -> list[str]:
+    def find_refused(self, models: Mapping[str, Iterable[str]]) -> list[str]:
         """Lists the models without a current price whose cost a limit counts. Their requests are refused."""
         limits = self._changes.directory.limits
         counted = [limit for limit in limits if limit.measure is Measure.COST]

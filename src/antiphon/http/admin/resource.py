@@ -13,6 +13,7 @@ from antiphon.dialects.base import JSON, Answer, Endpoint, Request, RequestBody,
 from antiphon.dialects.common.strict_json import read_object, sanitize_key
 from antiphon.domain.identity import Actor, Right, matches
 from antiphon.domain.limits import Limit, Measure, Subject, Window
+from antiphon.domain.models import STAR
 from antiphon.domain.prices import Price
 from antiphon.domain.tenancy import (
     EMAIL_PATTERN,
@@ -275,8 +276,10 @@ class ModelWarnings:
         }
         warnings = list(self.warn_of_patterns(actor, patterns.values()))
         counted = [pattern for limit, pattern in patterns.items() if limit.measure is Measure.COST]
-        names = dict.fromkeys(name for pattern in counted for name in self.list_served(actor, pattern))
-        if self._pricing is not None and (unpriced := self._pricing.find_unpriced(list(names))):
+        names = self._list_price_names(
+            name for pattern in counted for name in self.list_served(actor, pattern)
+        )
+        if self._pricing is not None and (unpriced := self._pricing.find_unpriced(names)):
             warnings.append(_explain_unpriced(unpriced))
         return warnings
 
@@ -290,12 +293,32 @@ class ModelWarnings:
 
     def warn_of_price(self, actor: Actor, price: Price) -> list[str]:
         """Returns warnings about a price, also about an ended one."""
-        warnings = list(self.warn_of_patterns(actor, [price.models]))
-        if self._pricing is not None and (
-            names := self._pricing.find_refused(self.list_served(actor, price.models))
-        ):
-            warnings.append(_explain_unpriced(names))
+        served = self._list_price_names(self.list_served(actor))
+        priced = {
+            model: names
+            for model, names in served.items()
+            if any(matches((price.models,), name) for name in names)
+        }
+        is_used = priced or self._is_of_vendor(price.models)
+        warnings = [] if is_used else list(self.warn_of_patterns(actor, [price.models]))
+        if self._pricing is not None and (refused := self._pricing.find_refused(priced)):
+            warnings.append(_explain_unpriced(refused))
         return warnings
+
+    def _list_price_names(self, served: Iterable[str]) -> dict[str, set[str]]:
+        """Returns the names in the price list of models' routes. A pattern of models has none, since callers
+        choose them."""
+        names = set(served)
+        return {
+            model.name: {route.price or model.name for route in model.routes}
+            for model in self._models
+            if model.name in names and STAR not in model.name
+        }
+
+    def _is_of_vendor(self, pattern: str) -> bool:
+        """Whether a pattern of prices is about models that callers choose of a provider."""
+        chosen = [model for model in self._models if STAR in model.name]
+        return any(pattern.startswith(f"{route.kind}/") for model in chosen for route in model.routes)
 
     def _explain_unserved(self, actor: Actor, pattern: str) -> str:
         """Returns a warning about a pattern that matches no served model. It names the model itself if the
