@@ -1,0 +1,1 @@
+"""What benchmarks/gateway.py starts: an upstream, the gateways beside each other, and the load."""

@@ -1,0 +1,127 @@
+"""A vendor that costs nothing: a bare protocol that writes canned bytes in OpenAI's shape.
+
+    python -m benchmarks.gateway_sides.upstream PORT
+
+A buffered answer is one write. So is a stream: 20 chunks, the finish, the usage and `[DONE]`, each in an
+HTTP chunk of its own. The model `paced` streams instead one chunk every 20 ms, and each has in it the
+nanosecond of the monotonic clock at which it was written.
+"""
+
+import asyncio
+import re
+import sys
+import time
+
+import uvloop
+
+CHUNKS = 20
+"""Of a stream that comes at once."""
+PACED_CHUNKS = 50
+"""Of a stream that comes by and by."""
+PACE = 0.02
+"""Seconds between two of them."""
+TEXT = " antiphon"
+
+LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
+STREAMED = re.compile(rb'"stream": ?true')
+PACED = re.compile(rb'"model": ?"paced"')
+
+USAGE = b'"usage":{"prompt_tokens":60,"completion_tokens":20,"total_tokens":80}'
+NAMES = b'"id":"chatcmpl-1","created":1790000000,"model":"fake"'
+STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncache-control: no-cache\r\n"
+    b"transfer-encoding: chunked\r\n\r\n"
+)
+END = b"0\r\n\r\n"
+
+
+def build_chunk(choices: bytes, more: bytes = b"") -> bytes:
+    """One event in one HTTP chunk."""
+    event = b'data: {%b,"object":"chat.completion.chunk","choices":[%b]%b}\n\n' % (NAMES, choices, more)
+    return frame(event)
+
+
+def frame(event: bytes) -> bytes:
+    """One HTTP chunk."""
+    return b"%x\r\n%b\r\n" % (len(event), event)
+
+
+def build_text(text: str) -> bytes:
+    """A chunk of text."""
+    return build_chunk(b'{"index":0,"delta":{"content":"%b"},"finish_reason":null}' % text.encode())
+
+
+def build_json(body: bytes) -> bytes:
+    """A whole answer."""
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    return head % len(body) + body
+
+
+OPENING = build_chunk(b'{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}')
+CLOSING = (
+    build_chunk(b'{"index":0,"delta":{},"finish_reason":"stop"}')
+    + build_chunk(b"", b"," + USAGE)
+    + frame(b"data: [DONE]\n\n")
+    + END
+)
+BUFFERED = build_json(
+    b'{%b,"object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"%b"},'
+    b'"finish_reason":"stop"}],%b}' % (NAMES, (TEXT * CHUNKS).encode(), USAGE)
+)
+AT_ONCE = STREAM_HEAD + OPENING + build_text(TEXT) * CHUNKS + CLOSING
+OTHERS = build_json(b'{"object":"list","data":[{"id":"fake","object":"model"}]}')
+"""The answer to requests without a body: health, models."""
+
+
+class Upstream(asyncio.Protocol):
+    """One connection."""
+
+    def __init__(self) -> None:
+        self._got = b""
+        self._left = 0
+        self._loop = asyncio.get_running_loop()
+        self._due = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport: asyncio.Transport = transport  # type: ignore[assignment]
+
+    def data_received(self, data: bytes) -> None:
+        got = self._got + data if self._got else data
+        head, end, body = got.partition(b"\r\n\r\n")
+        length = LENGTH.search(head) if end else None
+        if not end or (length and len(body) < int(length[1])):
+            self._got = got
+            return
+        self._got = b""
+        if length is None:
+            self._transport.write(OTHERS)
+        elif not STREAMED.search(body):
+            self._transport.write(BUFFERED)
+        elif PACED.search(body):
+            self._transport.write(STREAM_HEAD + OPENING)
+            self._left = PACED_CHUNKS
+            self._due = self._loop.time() + PACE
+            self._loop.call_at(self._due, self._tick)
+        else:
+            self._transport.write(AT_ONCE)
+
+    def _tick(self) -> None:
+        """Writes the next chunk of a paced stream."""
+        if self._transport.is_closing():
+            return
+        if self._left == 0:
+            self._transport.write(CLOSING)
+            return
+        self._left -= 1
+        self._transport.write(build_text(f"t{time.monotonic_ns()}e"))
+        self._due += PACE
+        self._loop.call_at(self._due, self._tick)
+
+
+async def serve(port: int) -> None:
+    server = await asyncio.get_running_loop().create_server(Upstream, "127.0.0.1", port)
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    uvloop.run(serve(int(sys.argv[1])))
