@@ -12,6 +12,7 @@ from antiphon.engines.registry import Model, ModelPattern, ModelRoute
 from antiphon.engines.vendors.anthropic.dialect import AnthropicUpstream
 from antiphon.engines.vendors.base import UpstreamDialect, VendorModel
 from antiphon.engines.vendors.engine import VendorEngine
+from antiphon.engines.vendors.gemini.dialect import GeminiUpstream
 from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
 from antiphon.engines.vendors.provider import Provider, ProviderOptions
 from antiphon.settings.providers import ProfileSettings, RoutedModelSettings, RouteSettings, is_pattern
@@ -19,6 +20,7 @@ from antiphon.settings.schema import Settings
 
 UPSTREAMS: Mapping[str, type[UpstreamDialect]] = {
     "anthropic": AnthropicUpstream,
+    "gemini": GeminiUpstream,
     "openai": OpenAIUpstream,
 }
 """The upstream dialect of each kind of provider."""

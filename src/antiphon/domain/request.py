@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from antiphon.domain.events import UsageSource
 from antiphon.domain.messages import Message, Tools
 from antiphon.domain.sampling import SamplingOptions
 from antiphon.domain.values import Value
@@ -264,6 +265,8 @@ class Embeddings:
     dimensions: int
     prompt_tokens: int
     """Tokens of all inputs, with the tokenizer's own before and after a text."""
+    source: UsageSource = UsageSource.ENGINE
+    """Who counted them."""
 
     def __len__(self) -> int:
         """Number of vectors."""

@@ -61,8 +61,11 @@ async def embed(
         status = find_status(error, context)
         raise
     finally:
-        tokens = context.progress.embedded if found is None else found.prompt_tokens
-        ended = RequestOutcome(status, Usage(tokens, 0), context.clock.monotonic() - began)
+        if found is None:
+            usage = Usage(context.progress.embedded, 0)
+        else:
+            usage = Usage(found.prompt_tokens, 0, source=found.source)
+        ended = RequestOutcome(status, usage, context.clock.monotonic() - began)
         lost = None if account is None else account.close(ended)
         answered = lost is not None or is_logged_by_edge(sys.exception(), context)
         ended = ended if lost is None else changed(ended, status=lost.code)

@@ -43,6 +43,9 @@ BY_STATUS: Mapping[int, type[ProviderError]] = {
 }
 """The error of each status that has one of its own."""
 
+KEY_REFUSED = frozenset({"API_KEY_INVALID"})
+"""Kinds of errors that mean 401, whatever the status. Gemini sends 400 for a wrong key."""
+
 SAYINGS: Mapping[type[ProviderError], str] = {
     ProviderKeyRefused: "refused this server's key; the operator must mend that",
     ProviderModelMissing: "does not have this model",
@@ -58,7 +61,7 @@ def build_error(
     provider: str, status: int, said: VendorError, headers: Mapping[str, str], secret: str | None
 ) -> AntiphonError:
     """Returns the error for a vendor's answer with this status. `secret`: the key, which no message shows."""
-    found = BY_STATUS.get(status)
+    found = ProviderKeyRefused if said.kind in KEY_REFUSED else BY_STATUS.get(status)
     if found is None:
         found = ProviderRefused if 400 <= status < 500 else ProviderFailed
     retry_after = read_retry_after(headers)

@@ -56,7 +56,7 @@ OTHER_NAMES = frozenset(
     include_stop_str_in_output stream_options.continuous_usage_stats add_special_tokens
     add_generation_prompt continue_final_message chat_template chat_template_kwargs
     documents reasoning_effort thinking_token_budget tools tool_choice
-    parallel_tool_calls cache_salt priority
+    parallel_tool_calls guided_whitespace_pattern cache_salt priority
     """.split()
 ) | {"prompt (token ids)", SCHEMA}
 """Names of parameters that are neither sampling options nor options of vendors' services."""
@@ -96,6 +96,8 @@ def iterate_output(output: Output) -> Iterator[str]:
     yield from (name for name, value in asked.items() if value)
     if output.constraint is not None:
         yield CONSTRAINT_NAMES[output.constraint.kind]
+        if output.constraint.whitespace is not None:
+            yield "guided_whitespace_pattern"
 
 
 def iterate_prompt(prompt: Prompt) -> Iterator[str]:

@@ -7,7 +7,7 @@ from sys import byteorder
 
 import msgspec
 
-from antiphon.domain.events import Event
+from antiphon.domain.events import Event, UsageSource
 from antiphon.domain.request import EmbeddingRequest, Embeddings, GenerationRequest
 from antiphon.engines.vendors.base import (
     Attributes,
@@ -16,6 +16,7 @@ from antiphon.engines.vendors.base import (
     VendorError,
     VendorModel,
 )
+from antiphon.engines.vendors.estimate import estimate_inputs
 from antiphon.engines.vendors.openai.decode import AnswerReader, decode_error, read_answer
 from antiphon.engines.vendors.openai.encode import JSON, encode_request
 from antiphon.engines.vendors.openai.wire_types import ModelsWire, VectorsWire
@@ -60,7 +61,9 @@ class OpenAIUpstream:
             raise ValueError("the vectors do not match the inputs")
         (width,) = widths
         joined = b"".join(vector.tobytes() for vector in vectors)
-        return Embeddings(joined, width, answer.usage.prompt_tokens if answer.usage else 0)
+        if answer.usage is None:
+            return Embeddings(joined, width, estimate_inputs(request), UsageSource.ESTIMATED)
+        return Embeddings(joined, width, answer.usage.prompt_tokens, UsageSource.REPORTED)
 
     def encode_probe(self) -> str:
         return "/models"

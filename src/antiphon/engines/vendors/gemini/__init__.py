@@ -1,0 +1,1 @@
+"""The upstream dialect of Google's Gemini API: generateContent and batchEmbedContents."""

@@ -1,0 +1,220 @@
+"""Translates the messages of a conversation to Gemini's contents."""
+
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from antiphon.domain.messages import (
+    Content,
+    MediaContent,
+    Message,
+    Role,
+    TextContent,
+    ToolCall,
+)
+from antiphon.domain.vendor_fields import THINKING_BLOCKS
+from antiphon.engines.vendors.gemini.signatures import encode_part, read_blocks, split_text
+from antiphon.errors import InvalidValue, UnsupportedParameter
+
+Body = dict[str, Any]
+
+INSTRUCTIONS = frozenset((Role.SYSTEM, Role.DEVELOPER))
+
+RESOLUTIONS = {
+    "low": "MEDIA_RESOLUTION_LOW",
+    "medium": "MEDIA_RESOLUTION_MEDIUM",
+    "high": "MEDIA_RESOLUTION_HIGH",
+}
+"""How closely the model looks at one image, by OpenAI's names."""
+
+MEDIA_TYPES = {
+    ".jpg": "image/jpeg",
+    ".jpeg": "image/jpeg",
+    ".png": "image/png",
+    ".webp": "image/webp",
+    ".gif": "image/gif",
+    ".heic": "image/heic",
+    ".heif": "image/heif",
+}
+"""The media type of an address, by the end of its path. Gemini finds out others itself."""
+
+read_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+"""Checks that a text is a JSON object."""
+
+
+def encode_messages(messages: Sequence[Message], ignored: list[str]) -> Body:
+    """Returns `systemInstruction` and `contents`. Adds the names of what Gemini has no place for to
+    `ignored`. Raises a RequestError that names the part of a message that cannot be translated."""
+    first = next((at for at, each in enumerate(messages) if each.role not in INSTRUCTIONS), len(messages))
+    if first == len(messages):
+        raise InvalidValue(
+            "messages needs one that is not an instruction: Gemini requires it", param="messages"
+        )
+    encoder = _ContentsEncoder(ignored)
+    for at, message in enumerate(messages[first:], first):
+        encoder.add(message, f"messages[{at}]")
+    body: Body = {"contents": encoder.contents}
+    if first:
+        parts = [
+            part
+            for at, each in enumerate(messages[:first])
+            for part in _encode_instruction(each, f"messages[{at}]")
+        ]
+        body["systemInstruction"] = {"parts": parts}
+    return body
+
+
+def _encode_instruction(message: Message, where: str) -> list[Body]:
+    """Translates one system or developer message. Raises UnsupportedParameter if it has more than text."""
+    _refuse_name(message, where)
+    for part in message.content:
+        if isinstance(part, MediaContent):
+            raise UnsupportedParameter(
+                f"{part.field}: Gemini takes only text in instructions; send it as the user", param=part.field
+            )
+    return [{"text": message.text}]
+
+
+def _refuse_name(message: Message, where: str) -> None:
+    """Raises UnsupportedParameter for the name of an author, which Gemini has no place for."""
+    if message.name is not None:
+        param = f"{where}.name"
+        raise UnsupportedParameter(f"{param} is not supported by Gemini; leave it out", param=param)
+
+
+class _ContentsEncoder:
+    """Translates messages in their order. Neighbours of one role become one content."""
+
+    def __init__(self, ignored: list[str]) -> None:
+        self.contents: list[Body] = []
+        self._ignored = ignored
+        self._names: dict[str, str] = {}
+        """The function of each call so far, by the call's id."""
+        self._last: Role | None = None
+
+    def add(self, message: Message, where: str) -> None:
+        """Adds one message."""
+        match message.role:
+            case Role.USER:
+                _refuse_name(message, where)
+                self._append(message.role, "user", _encode_content(message))
+            case Role.ASSISTANT:
+                _refuse_name(message, where)
+                self._append(message.role, "model", self._encode_answer(message, where))
+            case Role.TOOL:
+                self._append(message.role, "user", [self._encode_result(message, where)])
+            case _:
+                raise UnsupportedParameter(
+                    f"{where}.role: Gemini takes instructions only before all other messages; move it to the "
+                    "beginning",
+                    param=f"{where}.role",
+                )
+
+    def _append(self, role: Role, name: str, parts: list[Body]) -> None:
+        """Adds parts to the last content if it is of the same role, or else a content."""
+        if role is self._last:
+            self.contents[-1]["parts"] += parts
+        else:
+            self.contents.append({"role": name, "parts": parts})
+        self._last = role
+
+    def _encode_answer(self, message: Message, where: str) -> list[Body]:
+        """Translates the assistant's message: signed thoughts, the text, and the calls."""
+        blocks = list(read_blocks(message.thinking_blocks))
+        parts = [encode_part(each.part) for each in blocks if each is not None and each.part.thought]
+        signed = [each for each in blocks if each is not None and not each.part.thought]
+        text = split_text(message.text, signed) if not message.content else None
+        if None in blocks or (text is None and signed):
+            self._ignored.append(THINKING_BLOCKS)
+        if message.reasoning and not parts:
+            self._ignored.append(f"messages[].{message.reasoning_field}")
+        if text is None:
+            text = _encode_content(message)
+        parts += text
+        for at, call in enumerate(message.tool_calls):
+            self._names[call.id] = call.name
+            parts.append(_encode_call(call, f"{where}.tool_calls[{at}]"))
+        return parts or [{"text": ""}]
+
+    def _encode_result(self, message: Message, where: str) -> Body:
+        """Translates the result of a call. Raises InvalidValue if there is no such call before it."""
+        name = self._names.get(message.tool_call_id or "")
+        if name is None:
+            raise InvalidValue(
+                f"{where}.tool_call_id: no call before this message has this id",
+                param=f"{where}.tool_call_id",
+            )
+        if message.name != name:
+            _refuse_name(message, where)
+        result: Body = {"id": message.tool_call_id, "name": name}
+        media = [part for part in message.content if isinstance(part, MediaContent)]
+        result["response"] = {} if media and not message.text else _encode_output(message.text)
+        if media:
+            result["parts"] = [_encode_result_media(part) for part in media]
+        return {"functionResponse": result}
+
+
+def _encode_content(message: Message) -> list[Body]:
+    """Translates the text and the media of a message."""
+    return [_encode_part(part) for part in message.content or (TextContent(message.text),)]
+
+
+def _encode_part(part: Content) -> Body:
+    """Translates one part of a message."""
+    if isinstance(part, TextContent):
+        return {"text": part.text}
+    made = _encode_media(part)
+    if part.detail not in (None, "auto"):
+        resolution = RESOLUTIONS.get(part.detail)
+        if resolution is None:
+            raise _refuse_detail(part, f"send {', '.join(RESOLUTIONS)} or auto")
+        made["mediaResolution"] = {"level": resolution}
+    return made
+
+
+def _encode_media(part: MediaContent) -> Body:
+    """Translates an image or a recording: its bytes, or its address."""
+    if not part.url:
+        return {"inlineData": {"mimeType": part.media_type, "data": part.data}}
+    media_type = MEDIA_TYPES.get(PurePosixPath(urlsplit(part.url).path).suffix.lower())
+    return {"fileData": {"fileUri": part.url} | ({"mimeType": media_type} if media_type else {})}
+
+
+def _encode_result_media(part: MediaContent) -> Body:
+    """Translates an image or a recording in the result of a call, which has no resolution of its own."""
+    if part.detail not in (None, "auto"):
+        raise _refuse_detail(part, "Gemini has none in results of tools; leave it out")
+    return _encode_media(part)
+
+
+def _refuse_detail(part: MediaContent, remedy: str) -> UnsupportedParameter:
+    """Makes the error for a resolution that Gemini lacks."""
+    param = f"{part.field}.detail"
+    return UnsupportedParameter(f"{param} {part.detail} is not supported: {remedy}", param=param)
+
+
+def _encode_call(call: ToolCall, where: str) -> Body:
+    """Translates one call. Raises InvalidValue if its arguments are not a JSON object."""
+    arguments = call.arguments.strip() or "{}"
+    try:
+        read_object(arguments)
+    except (msgspec.MsgspecError, UnicodeError):
+        param = f"{where}.function.arguments"
+        raise InvalidValue(
+            f"{param} must be a JSON object: Gemini takes no other text", param=param
+        ) from None
+    part: Body = {"functionCall": {"id": call.id, "name": call.name, "args": msgspec.Raw(arguments.encode())}}
+    return part | ({"thoughtSignature": call.signature} if call.signature is not None else {})
+
+
+def _encode_output(text: str) -> object:
+    """Returns a result as the object that Gemini requires: itself if it is one, otherwise its text as the
+    output."""
+    try:
+        read_object(text)
+    except (msgspec.MsgspecError, UnicodeError):
+        return {"output": text}
+    return msgspec.Raw(text.encode())

@@ -1,0 +1,304 @@
+"""Reads Gemini's answers: whole ones, streams, log-probabilities and errors."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+
+import msgspec
+
+from antiphon.domain.events import (
+    Event,
+    Finished,
+    FinishReason,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+    ThinkingBlock,
+    ToolCallDelta,
+    ToolCallStarted,
+    Usage,
+    UsageSource,
+)
+from antiphon.domain.logprobs import Scores, TokenScore
+from antiphon.domain.request import GenerationRequest
+from antiphon.engines.vendors.base import StreamFailure, VendorError
+from antiphon.engines.vendors.estimate import estimate_usage
+from antiphon.engines.vendors.gemini.signatures import build_block
+from antiphon.engines.vendors.gemini.wire_types import (
+    OTHER_KINDS,
+    GeminiAnswer,
+    GeminiCandidate,
+    GeminiFeedback,
+    GeminiFunctionCall,
+    GeminiLogprobs,
+    GeminiPart,
+    GeminiStatus,
+    GeminiToken,
+    GeminiUsage,
+)
+from antiphon.engines.vendors.parameters import shows_reasoning
+
+NO_ID = -1
+"""The id of a token whose id Gemini does not tell."""
+
+FINISHES: Mapping[str, FinishReason] = MappingProxyType(
+    {"STOP": FinishReason.STOP, "MAX_TOKENS": FinishReason.LENGTH, "CONTINUATION": FinishReason.LENGTH}
+    | dict.fromkeys(
+        (
+            "SAFETY",
+            "RECITATION",
+            "BLOCKLIST",
+            "PROHIBITED_CONTENT",
+            "SPII",
+            "IMAGE_SAFETY",
+            "IMAGE_PROHIBITED_CONTENT",
+            "IMAGE_RECITATION",
+            "MODEL_ARMOR",
+            "ESCALATION",
+        ),
+        FinishReason.CONTENT_FILTER,
+    )
+)
+"""Reasons that end an answer. Any other is a failure."""
+
+FAULTS_OF_REQUESTS: Mapping[str, int] = MappingProxyType({"MISSING_THOUGHT_SIGNATURE": 400})
+"""The HTTP status of the failures that the caller can correct."""
+
+KEY_INVALID = "API_KEY_INVALID"
+"""Gemini's reason for a wrong key, for which its status is 400."""
+
+read_answers = msgspec.json.Decoder(GeminiAnswer | list[GeminiAnswer]).decode
+"""Reads an answer, a chunk or an error. A stream of Gemini's other form is a list of them."""
+
+
+def decode_error(body: bytes) -> VendorError:
+    """Reads the body of an error. A body in another form gives an empty message."""
+    try:
+        answers = read_answers(body)
+    except msgspec.MsgspecError:
+        return VendorError("")
+    found = answers if isinstance(answers, list) else [answers]
+    said = next((each.error for each in found if each.error is not None), None)
+    return VendorError("") if said is None else build_error(said)
+
+
+def build_error(said: GeminiStatus) -> VendorError:
+    """Converts an error."""
+    details = [each for each in said.details or () if isinstance(each, dict)]
+    if any(each.get("reason") == KEY_INVALID for each in details):
+        return VendorError(said.message, KEY_INVALID, 401)
+    delays = (_read_seconds(each.get("retryDelay")) for each in details)
+    retry_after = next((seconds for seconds in delays if seconds is not None), None)
+    status = said.code if said.code is not None and 400 <= said.code < 600 else None
+    return VendorError(said.message, said.status, status, retry_after)
+
+
+def _read_seconds(duration: object) -> float | None:
+    """Returns the seconds of a duration, which is written as `17.5s`; None if it is something else."""
+    if not isinstance(duration, str) or not duration.endswith("s"):
+        return None
+    try:
+        seconds = float(duration[:-1])
+    except ValueError:
+        return None
+    return seconds if 0 <= seconds < float("inf") else None
+
+
+class GeminiDecoder:
+    """Reads one answer, whole or in chunks, and returns its events."""
+
+    is_complete = False
+    """Gemini has no mark of the end: an answer ends with its body."""
+
+    def __init__(self, request: GenerationRequest) -> None:
+        self._request = request
+        self._candidates = [CandidateDecoder(request, index) for index in range(request.output.choices)]
+        self._usage: GeminiUsage | None = None
+        self._has_started = False
+
+    def feed(self, name: str, data: bytes) -> Sequence[Event]:
+        """`StreamDecoder.feed`."""
+        answers = read_answers(data)
+        if isinstance(answers, GeminiAnswer):
+            return list(self.read(answers))
+        return [event for answer in answers for event in self.read(answer)]
+
+    def read(self, answer: GeminiAnswer) -> Iterator[Event]:
+        """Yields the events of a whole answer or of a chunk. Raises StreamFailure and ValueError."""
+        if answer.error is not None:
+            raise StreamFailure(build_error(answer.error))
+        if answer.prompt_feedback is not None and not answer.candidates:
+            _require_unblocked(answer.prompt_feedback)
+        if not self._has_started:
+            self._has_started = True
+            yield Started(0, source=UsageSource.ESTIMATED)
+        if answer.usage_metadata is not None:
+            self._usage = answer.usage_metadata
+        for candidate in answer.candidates:
+            if not 0 <= candidate.index < len(self._candidates):
+                raise ValueError("the answer has a candidate that was not asked for")
+            yield from self._candidates[candidate.index].read(candidate, answer.response_id)
+
+    def close(self) -> Sequence[Event]:
+        """`StreamDecoder.close`."""
+        if not all(candidate.is_finished for candidate in self._candidates):
+            raise ValueError("the answer ended before its finish")
+        return (self._build_usage(),)
+
+    def _build_usage(self) -> Usage:
+        """Returns Gemini's usage, or an estimate if it told none."""
+        said = self._usage
+        size = sum(candidate.size for candidate in self._candidates)
+        if said is None or said.prompt_token_count is None:
+            return estimate_usage(self._request, size)
+        if said.candidates_token_count is None and said.thoughts_token_count is None and size:
+            return estimate_usage(self._request, size)
+        thoughts = said.thoughts_token_count or 0
+        return Usage(
+            said.prompt_token_count + (said.tool_use_prompt_token_count or 0),
+            (said.candidates_token_count or 0) + thoughts,
+            said.cached_content_token_count or 0,
+            thoughts,
+            UsageSource.REPORTED,
+        )
+
+
+def _require_unblocked(feedback: GeminiFeedback) -> None:
+    """Raises StreamFailure if the prompt was refused."""
+    reason = feedback.block_reason
+    if reason is None:
+        return
+    why = f": {feedback.block_reason_message}" if feedback.block_reason_message else ""
+    raise StreamFailure(VendorError(f"the prompt was blocked ({reason}){why}", reason, 400))
+
+
+class CandidateDecoder:
+    """Reads one candidate, which is one choice of the answer."""
+
+    def __init__(self, request: GenerationRequest, index: int) -> None:
+        self._request = request
+        self._index = index
+        self._shows_reasoning = shows_reasoning(request)
+        self._asks_scores = request.output.logprobs is not None
+        self._scores: Scores = ()
+        """Scores that no event has had yet."""
+        self._scored = 0
+        """Characters of the scored tokens."""
+        self._text = 0
+        """Characters of text."""
+        self._thought = 0
+        """Characters of reasoning."""
+        self._calls = 0
+        self.size = 0
+        """Bytes of all output."""
+        self.is_finished = False
+
+    def read(self, candidate: GeminiCandidate, response_id: str | None) -> Iterator[Event]:
+        """Yields the events of the candidate, or of a part of it. Raises StreamFailure for a reason that is a
+        failure, and ValueError for what cannot be read."""
+        if self._asks_scores and candidate.logprobs_result is not None:
+            self._scores = (*self._scores, *self._read_scores(candidate.logprobs_result))
+        if candidate.content is not None:
+            for part in candidate.content.parts:
+                yield from self._read_part(part, response_id)
+        if candidate.finish_reason is not None and not self.is_finished:
+            self.is_finished = True
+            yield self._finish(candidate.finish_reason, candidate.finish_message)
+
+    def _read_part(self, part: GeminiPart, response_id: str | None) -> Iterator[Event]:
+        """Yields the events of one part."""
+        if part.function_call is not None:
+            yield from self._read_call(part.function_call, part.thought_signature, response_id)
+        elif part.text is None and any(getattr(part, kind) is not None for kind in OTHER_KINDS):
+            raise ValueError("the answer has a part that is neither text nor a call")
+        elif part.text or part.thought_signature:
+            yield from self._read_text(part.text or "", part)
+
+    def _read_text(self, text: str, part: GeminiPart) -> Iterator[Event]:
+        """Yields the events of a text or of a thought, and of its signature."""
+        self._require_unfinished()
+        index, at = self._index, self._thought if part.thought else self._text
+        self.size += len(text.encode())
+        if part.thought:
+            self._thought += len(text)
+            if text and self._shows_reasoning:
+                yield ReasoningDelta(index, text, scores=self._take_scores())
+        elif text:
+            self._text += len(text)
+            yield TextDelta(index, text, scores=self._take_scores())
+        if part.thought_signature:
+            yield ThinkingBlock(index, build_block(at, text, part.thought, part.thought_signature))
+
+    def _read_call(
+        self, call: GeminiFunctionCall, signature: str | None, response_id: str | None
+    ) -> Iterator[Event]:
+        """Yields the events of a call. Raises ValueError for a call in pieces, which is never asked for."""
+        self._require_unfinished()
+        if not call.name or call.partial_args is not None or call.will_continue:
+            raise ValueError("a call has no name, or comes in pieces")
+        arguments = msgspec.json.format(call.args, indent=-1).decode() if bytes(call.args) else "{}"
+        if not arguments.startswith("{"):
+            raise ValueError("the arguments of a call are not an object")
+        number = self._calls
+        self._calls += 1
+        self.size += len(arguments)
+        index = self._index
+        made = call.id or self._make_id(number, response_id)
+        yield ToolCallStarted(index, number, made, call.name, scores=self._take_scores(), signature=signature)
+        yield ToolCallDelta(index, number, arguments)
+
+    def _make_id(self, number: int, response_id: str | None) -> str:
+        """Returns an id for a call without one. It is unique as the answer's id is. Without that, it counts
+        the calls of the conversation."""
+        base = response_id or str(_count_calls(self._request))
+        return f"call_{base}_{self._index}_{number}"
+
+    def _require_unfinished(self) -> None:
+        """Raises ValueError for content after the finish."""
+        if self.is_finished:
+            raise ValueError("the answer has content after its finish")
+
+    def _finish(self, reason: str, message: str | None) -> Finished:
+        """Returns the end of the candidate. Raises StreamFailure for a reason that is a failure."""
+        found = FINISHES.get(reason)
+        if found is None:
+            told = f": {message}" if message else ""
+            status = FAULTS_OF_REQUESTS.get(reason)
+            raise StreamFailure(
+                VendorError(f"the answer ended with finishReason {reason}{told}", reason, status)
+            )
+        if found is FinishReason.STOP and self._calls:
+            found = FinishReason.TOOL_CALLS
+        return Finished(self._index, found, scores=self._take_scores() if self._asks_scores else None)
+
+    def _take_scores(self) -> Scores:
+        """Returns the scores that no event has had yet."""
+        scores, self._scores = self._scores, ()
+        return scores
+
+    def _read_scores(self, said: GeminiLogprobs) -> Iterator[TokenScore]:
+        """Yields the log-probabilities of new tokens."""
+        for at, token in enumerate(said.chosen_candidates):
+            top = said.top_candidates[at].candidates if at < len(said.top_candidates) else ()
+            yield TokenScore(
+                *_read_token(token),
+                tuple(
+                    (number, piece, value)
+                    for number, piece, value in map(_read_token, top)
+                    if value is not None
+                ),
+                self._scored,
+            )
+            self._scored += len(token.token)
+
+
+def _read_token(token: GeminiToken) -> tuple[int, bytes, float | None]:
+    """Returns a token's id, bytes and log-probability."""
+    number = NO_ID if token.token_id is None else token.token_id
+    return number, token.token.encode(), token.log_probability
+
+
+def _count_calls(request: GenerationRequest) -> int:
+    """Returns the number of calls in the messages of a request."""
+    return sum(
+        len(message.tool_calls) for prompt in request.prompts for message in getattr(prompt, "messages", ())
+    )

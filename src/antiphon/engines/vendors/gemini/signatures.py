@@ -1,0 +1,50 @@
+"""Keeps Gemini's signed texts as thinking blocks, and puts them back where they were.
+
+A signature on a call is the call's own: `ToolCall.signature`.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from antiphon.engines.vendors.gemini.wire_types import GeminiBlock, SignedPart
+
+
+def build_block(at: int, text: str, thought: bool, signature: str) -> Mapping[str, object]:
+    """Returns the block of a signed text. `at`: the characters before it."""
+    block: dict[str, object] = msgspec.to_builtins(GeminiBlock(at, SignedPart(signature, text, thought)))
+    return block
+
+
+def read_blocks(blocks: Iterable[Mapping[str, object]]) -> Iterator[GeminiBlock | None]:
+    """Yields each block. Yields None for a block of another vendor."""
+    for block in blocks:
+        try:
+            yield msgspec.convert(block, GeminiBlock)
+        except msgspec.ValidationError:
+            yield None
+
+
+def split_text(text: str, blocks: Iterable[GeminiBlock]) -> list[dict[str, Any]] | None:
+    """Returns the text as parts, with the signed ones as they were. Returns None if the text is not the one
+    that was signed."""
+    parts: list[dict[str, Any]] = []
+    end = 0
+    for block in sorted(blocks, key=lambda each: each.at):
+        signed = block.part.text
+        if block.at < end or text[block.at : block.at + len(signed)] != signed or block.at > len(text):
+            return None
+        if block.at > end:
+            parts.append({"text": text[end : block.at]})
+        parts.append(encode_part(block.part))
+        end = block.at + len(signed)
+    if end < len(text):
+        parts.append({"text": text[end:]})
+    return parts
+
+
+def encode_part(part: SignedPart) -> dict[str, Any]:
+    """Returns a signed part as Gemini sent it. Its text is there even if it is empty."""
+    made: dict[str, Any] = {"text": part.text, "thoughtSignature": part.thought_signature}
+    return made | ({"thought": True} if part.thought else {})
