@@ -2,12 +2,12 @@
 
     python benchmarks/request_cpu.py [--rounds 9] [--against TREE]
 
-Servers run beside each other and are asked in turns, each the same number of requests: Antiphon with one key
-in the settings (`plain`); with keys, a price, four limits and the ledger in SQLite (`managed`); and a bare
-Starlette application that decodes the same body and answers as many bytes (`bare`). `--against` adds the
-first two of another checkout, by its directory. All have uvicorn, uvloop and httptools, and write their log
-to /dev/null. CPU time is the process's own, user and system, of all its threads; for `managed` until its
-drain has brought everything into the database.
+Servers run beside each other and are asked in turns, each the same number of requests: Antiphon with one
+key in the settings (`plain`); with keys, a price, four limits and the ledger in SQLite (`managed`); and a
+bare Starlette application that decodes the same body and answers as many bytes (`bare`). `--against` adds
+the first two of another checkout, by its directory, if its modules have these names. All have uvicorn,
+uvloop and httptools, and write their log to /dev/null. CPU time is the process's own, user and system, of
+all its threads; for `managed` until its drain has brought everything into the database.
 
 The client is this process. It has 8 connections and asks for one thing at a time on each. A buffered answer
 has 16 tokens that are there at once; a stream has 200 chunks, each in a turn of the event loop of its own, so
@@ -30,8 +30,6 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -132,6 +130,7 @@ async def run_managed(listener: socket.socket, home: Path) -> None:
     import msgspec
 
     from antiphon.assembly.app_state import build_app_state
+    from antiphon.cli.bootstrap import bootstrap_store
     from antiphon.domain.context import SystemClock
     from antiphon.http.application import create_app
     from antiphon.http.serve import serve
@@ -140,8 +139,7 @@ async def run_managed(listener: socket.socket, home: Path) -> None:
 
     keys = KeysSettings(enabled=True, store=f"sqlite:///{home / 'antiphon.db'}")
     said = msgspec.structs.replace(Settings(), keys=keys)
-    bootstrap = find("antiphon.cli.bootstrap:bootstrap_store", "antiphon.cli.keyed:opened")
-    settings, clock = bootstrap(said, {"ANTIPHON_HOME": str(home)}, home), SystemClock()
+    settings, clock = bootstrap_store(said, {"ANTIPHON_HOME": str(home)}, home), SystemClock()
     async with AsyncExitStack() as stack:
         managed, accounting = await enter_managed(stack, settings, clock, home)
         begun = home / "begun"
@@ -152,38 +150,23 @@ async def run_managed(listener: socket.socket, home: Path) -> None:
     managed.close()
 
 
-def find(*places: str) -> Callable[..., Any]:
-    """What the first of these places has that there is: other checkouts have it under another name."""
-    for place in places:
-        module, _, name = place.partition(":")
-        if find_spec(module) is not None:
-            found: Callable[..., Any] = getattr(import_module(module), name)
-            return found
-    raise ImportError(", ".join(places))
-
-
 async def enter_managed(
     stack: AsyncExitStack, settings: "Settings", clock: "Clock", home: Path
 ) -> tuple[Any, Any]:
-    """Keys, and what counts and writes down, in either way that they have been put together."""
+    """Keys, and what counts and writes down."""
+    from antiphon.assembly.tenancy import build_tenancy, open_accounting
+    from antiphon.processes.coordinator.assemble import open_coordinator, open_database
+    from antiphon.processes.coordinator.client import connect_coordinator
 
-    keeping = find("antiphon.assembly.tenancy:open_accounting", "antiphon.assembly.accounts:keeping_account")
-    managing = find("antiphon.assembly.tenancy:build_tenancy", "antiphon.assembly.keys:managing")
-    try:
-        from antiphon.processes.coordinator.assemble import open_coordinator, open_database
-        from antiphon.processes.coordinator.client import connect_coordinator
-    except ImportError:  # before there was a coordinator
-        managed = managing(settings, clock, home)
-        await managed.tenants.load()
-        return managed, (await stack.enter_async_context(keeping(settings, managed, clock, None))).accounting
     database = open_database(settings)
+    assert database is not None
     path = str(home / "coordinator.sock")
     coordinator = await stack.enter_async_context(
         connect_coordinator(path, clock, partial(open_coordinator, settings, path, clock, database))
     )
-    managed = managing(settings, clock, coordinator, database)
+    managed = build_tenancy(settings, clock, coordinator, database)
     await managed.tenants.load()
-    return managed, await stack.enter_async_context(keeping(settings, managed, clock, coordinator))
+    return managed, await stack.enter_async_context(open_accounting(settings, managed, clock, coordinator))
 
 
 async def add_limited_key(managed: "TenancyParts", limiter: "Limiter") -> str:
@@ -191,6 +174,7 @@ async def add_limited_key(managed: "TenancyParts", limiter: "Limiter") -> str:
     from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind
     from antiphon.domain.limits import Measure, Subject, Window
     from antiphon.domain.tenancy import DEFAULT_PROJECT, KeyKind
+    from antiphon.services.limit_validation import LimitRequest
     from antiphon.services.limits import LimitService
     from antiphon.services.policy import KeyRequest
     from antiphon.services.prices import PriceRequest
@@ -198,7 +182,6 @@ async def add_limited_key(managed: "TenancyParts", limiter: "Limiter") -> str:
 
     operator = Actor(ActorKind.ADMIN, "benchmark", rights=EVERY_RIGHT)
     made = await managed.tenants.add_key(operator, KeyRequest(KeyKind.SERVICE, DEFAULT_PROJECT))
-    limit_request = find("antiphon.services.limits:LimitRequest", "antiphon.auth.wanted:WantedLimit")
     limiting = LimitService(managed.changes, SqlRules(managed.database), limiter)
     for subject, target, measure, window in (
         (Subject.KEY, made.key.id, Measure.REQUESTS, Window.MINUTE),
@@ -206,7 +189,7 @@ async def add_limited_key(managed: "TenancyParts", limiter: "Limiter") -> str:
         (Subject.KEY, made.key.id, Measure.COST, Window.MONTH),
         (Subject.PROJECT, DEFAULT_PROJECT, Measure.COST, Window.DAY),
     ):
-        await limiting.add(operator, limit_request(subject, target, measure, PLENTY, window))
+        await limiting.add(operator, LimitRequest(subject, target, measure, PLENTY, window))
     await managed.pricing.add(operator, PriceRequest("*", "USD", input=150_000_000, output=600_000_000))
     return str(made.secret)
 
