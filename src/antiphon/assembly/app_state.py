@@ -180,7 +180,7 @@ def build_app_state(
             metrics,
             settings.engine.restart_patience,
             accounting,
-            coordinator.limits if coordinator is not None and settings.server.workers > 1 else None,
+            None if coordinator is None else coordinator.limits,
         ),
         models=models,
         dialect=OpenAI(report, strict),
