@@ -98,7 +98,15 @@ def _last_words(request: GenerationRequest) -> str:
 @contextmanager
 def scripted_server(key: str | None = None, accounting: Accounting | None = None) -> Iterator[Scripted]:
     """The edge over a scripted engine, in a thread with a loop of its own."""
-    engine = ScriptedEngine(Script())
+    with serve_engine(ScriptedEngine(Script()), key, accounting) as target:
+        yield target
+
+
+@contextmanager
+def serve_engine(
+    engine: ScriptedEngine, key: str | None = None, accounting: Accounting | None = None
+) -> Iterator[Scripted]:
+    """The edge over this engine."""
     models = ModelRegistry(
         (
             Model("scripted", (ModelRoute(engine),), 1_700_000_000),

@@ -167,7 +167,7 @@ ECHOES: dict[str, Any] = {
     "refusal": None,
     "annotations": [],
     "provider_specific_fields": {"refusal": None},
-    "thinking_blocks": [],
+    "thinking_blocks": [{"type": "thinking", "thinking": "Hm."}],
     "parsed": None,
     "id": "m-1",
 }
@@ -184,10 +184,10 @@ def test_an_answer_is_taken_back_wherever_it_was_cut(model: openai.OpenAI, most:
     results = [{"role": "tool", "tool_call_id": call["id"], "content": "sunny"} for call in calls]
     turns: Any = [*ASKED, said | ECHOES | {"tool_calls": calls}, *results, *HELLO]
     raw = model.chat.completions.with_raw_response.create(messages=turns, max_tokens=8, **asked)
-    named = ["annotations", "provider_specific_fields", "thinking_blocks", "id"]
+    named = ["annotations", "provider_specific_fields", "id"]
     inner = ["tool_calls[].provider_specific_fields"] if calls else []
     ignored = raw.headers["x-antiphon-ignored"].split(", ")
-    assert ignored == [f"messages[].{name}" for name in (*named, *inner)]
+    assert ignored == [f"messages[].{name}" for name in (*named, *inner, "thinking_blocks")]
     with model.chat.completions.create(messages=turns, max_tokens=8, stream=True, **asked) as stream:
         text = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
         assert stream.response.headers["x-antiphon-ignored"].split(", ") == ignored

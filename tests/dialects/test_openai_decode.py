@@ -220,8 +220,8 @@ IN_MESSAGES = [
                 "content": [{"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}],
             }
         ],
-        "unsupported_parameter",
-        "messages[0].content[0].input_audio",
+        "invalid_value",
+        "messages[0].content[0].input_audio.data",
     ),
     ([{"role": "function", "content": "a", "name": "f"}], "unsupported_parameter", "messages[0].role"),
     ([{"role": "king", "content": "a"}], "invalid_value", "messages[0].role"),

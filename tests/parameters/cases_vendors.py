@@ -4,7 +4,19 @@ import json
 from typing import Any
 
 from tests.parameters.registry import OUT, Answer, case
-from tests.parameters.spots import CHAT, CHATS, GENERATING
+from tests.parameters.spots import (
+    AUDIO,
+    CALL,
+    CALL_TALK,
+    CHAT,
+    CHATS,
+    GENERATING,
+    IMAGE,
+    IMAGE_URL,
+    INPUT_AUDIO,
+    MESSAGES,
+    USER,
+)
 
 
 def told(answer: Answer) -> Any:
@@ -30,3 +42,63 @@ def a_model_of_this_server_refuses_it(usual: Answer, other: Answer) -> None:
 def a_model_of_this_server_names_it(without: Answer, named: Answer) -> None:
     assert named.headers.get("x-antiphon-ignored") == "prompt_cache_key"
     assert "x-antiphon-ignored" not in without.headers
+
+
+# --- images and recordings ---
+
+OTHER = {"url": "https://example.org/a.png"}
+
+
+@case(IMAGE_URL, "url", {}, "data:image/gif;base64,AAAA", OTHER["url"], hosted=True)
+@case(IMAGE, "image_url", {}, {"url": "data:image/gif;base64,AAAA"}, OTHER, hosted=True)
+def the_image_reaches_the_vendor(whole: Answer, address: Answer) -> None:
+    assert told(whole)["parts"] == [["image/gif", "AAAA", "", None]]
+    assert told(address)["parts"] == [["", "", OTHER["url"], None]]
+
+
+@case(IMAGE_URL, "detail", {}, OUT, "low", hosted=True)
+def the_vendor_looks_less_closely(without: Answer, low: Answer) -> None:
+    assert [each[3] for answer in (without, low) for each in told(answer)["parts"]] == [None, "low"]
+
+
+@case(INPUT_AUDIO, "data", {}, "AAAA", "AAAABBBB", hosted=True)
+@case(AUDIO, "input_audio", {}, {"data": "AAAA", "format": "wav"}, {"data": "AAAABBBB", "format": "wav"},
+      hosted=True)  # fmt: skip
+def the_recording_reaches_the_vendor(short: Answer, long: Answer) -> None:
+    assert [told(each)["parts"][0][1] for each in (short, long)] == ["AAAA", "AAAABBBB"]
+
+
+@case(INPUT_AUDIO, "format", {}, "wav", "mp3", hosted=True)
+def a_recording_has_its_media_type(wave: Answer, layer: Answer) -> None:
+    assert [told(each)["parts"][0][0] for each in (wave, layer)] == ["audio/wav", "audio/mpeg"]
+
+
+@case(IMAGE, "type", {}, "image_url", "text", hosted=True)
+@case(AUDIO, "type", {}, "input_audio", "text", hosted=True)
+def a_part_has_the_fields_of_its_type(right: Answer, wrong: Answer) -> None:
+    assert right.status == 200 and wrong.status == 400 and "content[0]" in wrong.refusal
+
+
+# --- what a vendor needs back ---
+
+BLOCK = {"type": "thinking", "thinking": "Hm.", "signature": "c2ln"}
+SIGNED = {"google": {"thought_signature": "c2ln"}}
+ANSWERED = {"messages": [USER, {"role": "assistant", "content": "Hm."}]}
+
+
+@case(MESSAGES, "thinking_blocks", ANSWERED, OUT, [BLOCK], hosted=True)
+def the_blocks_return_unchanged(without: Answer, sent: Answer) -> None:
+    assert (told(without)["blocks"], told(sent)["blocks"]) == ([], [BLOCK])
+
+
+@case(CALL, "extra_content", {"messages": CALL_TALK}, OUT, SIGNED, hosted=True)
+def the_signature_returns(without: Answer, sent: Answer) -> None:
+    assert (told(without)["signatures"], told(sent)["signatures"]) == ([None], ["c2ln"])
+
+
+@case(MESSAGES, "thinking_blocks", ANSWERED, OUT, [BLOCK], recorded=True)
+@case(CALL, "extra_content", {"messages": CALL_TALK, "tools": []}, OUT, SIGNED)
+def a_model_of_this_server_names_what_it_has_no_use_for(without: Answer, sent: Answer) -> None:
+    assert "x-antiphon-ignored" not in without.headers
+    named = sent.headers["x-antiphon-ignored"]
+    assert named in ("messages[].thinking_blocks", "messages[].tool_calls[].extra_content")

@@ -91,6 +91,15 @@ REFUSAL = openai(
     | {"messages": [USER, {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}, USER]},
     ("messages", 1, "content", 0),
 )
+PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+RECORDING = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}
+SHOWN = TALK | {"messages": [{"role": "user", "content": [PICTURE]}]}
+HEARD = TALK | {"messages": [{"role": "user", "content": [RECORDING]}]}
+PART_PATH = ("messages", -1, "content", 0)
+IMAGE = openai(FieldScope.IMAGE, "/v1/chat/completions", SHOWN, PART_PATH)
+IMAGE_URL = openai(FieldScope.IMAGE_URL, "/v1/chat/completions", SHOWN, (*PART_PATH, "image_url"))
+AUDIO = openai(FieldScope.AUDIO, "/v1/chat/completions", HEARD, PART_PATH)
+INPUT_AUDIO = openai(FieldScope.INPUT_AUDIO, "/v1/chat/completions", HEARD, (*PART_PATH, "input_audio"))
 TOOL = openai(FieldScope.TOOL, "/v1/chat/completions", TOOLED, ("tools", 0))
 FUNCTION = openai(FieldScope.FUNCTION, "/v1/chat/completions", TOOLED, ("tools", 0, "function"))
 CALL = openai(
@@ -145,6 +154,7 @@ TEXTS = (*TEXT, *FIREWORKS_TEXT)
 GENERATING = (*CHATS, *TEXTS)
 MESSAGES = MESSAGE
 SPOTS = (
-    *GENERATING, *MESSAGES, *PART, *REFUSAL, *TOOL, *FUNCTION, *CALL, *CALLED_FUNCTION, *STREAM, *EMBEDDINGS,
+    *GENERATING, *MESSAGES, *PART, *REFUSAL, *IMAGE, *IMAGE_URL, *AUDIO, *INPUT_AUDIO,
+    *TOOL, *FUNCTION, *CALL, *CALLED_FUNCTION, *STREAM, *EMBEDDINGS,
     *TOKENIZE, *APPLY, *DETOKENIZE, *LOAD, *UNLOAD, *DEPLOY,
 )  # fmt: skip

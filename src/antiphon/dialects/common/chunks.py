@@ -4,6 +4,7 @@ Most events are text, so the bytes around a text are encoded once for each choic
 the encoding of the wire type.
 """
 
+from collections.abc import Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
@@ -17,6 +18,7 @@ from antiphon.dialects.common.encode import (
     MetaFields,
     TokenSpelling,
     build_chat_logprobs,
+    build_extras,
     build_meta,
     build_text_logprobs,
     build_usage,
@@ -84,6 +86,9 @@ class ChunkBuilder(Protocol[Part]):
     def build_call(self, event: ToolCallStarted | ToolCallDelta) -> Part:
         """Builds the part that begins a call, or that adds to the call's arguments."""
 
+    def build_thinking(self, choice: int, blocks: list[Mapping[str, Any]]) -> Part | None:
+        """Builds the part with a vendor's blocks of reasoning; None if the format has no place for them."""
+
     def build_closing(self, choice: int, reason: FinishReason, scores: Scores = ()) -> Part:
         """Builds the last part of a choice."""
 
@@ -116,10 +121,19 @@ class BaseChatChunkBuilder(Generic[Part]):
     def build_call(self, event: ToolCallStarted | ToolCallDelta) -> Part:
         if isinstance(event, ToolCallStarted):
             function = FunctionPart(name=event.name, arguments="")
-            call = ToolCallPart(index=event.index, id=event.id, type="function", function=function)
+            call = ToolCallPart(
+                index=event.index,
+                id=event.id,
+                type="function",
+                function=function,
+                extra_content=build_extras(event.signature),
+            )
         else:
             call = ToolCallPart(index=event.index, function=FunctionPart(arguments=event.arguments))
         return self.build_part(event.choice, Delta(tool_calls=[call]), event.scores)
+
+    def build_thinking(self, choice: int, blocks: list[Mapping[str, Any]]) -> Part | None:
+        return self.build_part(choice, Delta(thinking_blocks=blocks))
 
     def build_closing(self, choice: int, reason: FinishReason, scores: Scores = ()) -> Part:
         """Builds the part with the finish reason."""
@@ -175,6 +189,10 @@ class BaseTextChunkBuilder(Generic[Part]):
         """Builds an empty part. A text completion has no tools, so the model calls none."""
         return self.build_part(event.choice, "")
 
+    def build_thinking(self, choice: int, blocks: list[Mapping[str, Any]]) -> Part | None:
+        """Returns None, because nobody sends a text completion back."""
+        return None
+
     def build_closing(self, choice: int, reason: FinishReason, scores: Scores = ()) -> Part:
         """Builds the part with the finish reason."""
         return self.build_part(choice, "", scores, reason)
@@ -216,6 +234,9 @@ class OpenAIStreamEncoder(Generic[Part]):
     If a model can call tools, the encoder delays the opening of a choice until the choice's first event. The
     reason is that a choice of calls alone has no content. If each chunk also contains token ids or the usage,
     no bytes are encoded ahead.
+
+    A choice's blocks of reasoning come in one chunk before its end. The reason is that clients join text and
+    calls, but keep only the last value of other fields, or fail at the second one.
     """
 
     def __init__(self, form: ChunkBuilder[Part], head: ResponseMeta, call: GenerationCall) -> None:
@@ -228,6 +249,8 @@ class OpenAIStreamEncoder(Generic[Part]):
         self._sends_running_usage = call.request.output.running_usage
         self._is_plain = not (self._sends_ids or self._sends_running_usage)
         self._usage = Usage(0, 0)
+        self._blocks: dict[int, list[Mapping[str, Any]]] = {}
+        """The blocks of reasoning of each choice so far."""
         self._surroundings: dict[int, tuple[bytes, bytes]] = {}
         self._may_call = any(allows_calls(prompt) for prompt in call.request.prompts)
         self._prompts: tuple[tuple[int, ...], ...] = ()
@@ -267,11 +290,23 @@ class OpenAIStreamEncoder(Generic[Part]):
                     return b""
                 return b"".join(map(self._encode_opening, range(self._choices)))
             case Finished():
-                return self.encode_finish(event)
+                return self._encode_blocks(event.choice) + self.encode_finish(event)
             case Usage():
                 return self.encode_usage(event)
-            case DiscardedTokens() | PromptScored() | ThinkingBlock():
-                return b""
+            case ThinkingBlock() | DiscardedTokens() | PromptScored():
+                return self._keep_block(event)
+
+    def _keep_block(self, event: ThinkingBlock | DiscardedTokens | PromptScored) -> bytes:
+        """Keeps a block of reasoning until its choice ends. Returns nothing, as other events show nothing."""
+        if isinstance(event, ThinkingBlock):
+            self._blocks.setdefault(event.choice, []).append(event.block)
+        return b""
+
+    def _encode_blocks(self, choice: int) -> bytes:
+        """Encodes the blocks of reasoning of one choice; empty if there are none."""
+        blocks = self._blocks.pop(choice, None)
+        part = self._builder.build_thinking(choice, blocks) if blocks else None
+        return b"" if part is None else self._encode_chunk([part])
 
     def encode_finish(self, event: Finished) -> bytes:
         """Encodes the end of one choice."""
@@ -299,6 +334,8 @@ class OpenAIStreamEncoder(Generic[Part]):
         """Encodes the parts that must precede an event if tools can be called. These are the opening of the
         choice, and empty content at the end of a choice without text and calls."""
         choice, opened = event.choice, b""
+        if isinstance(event, ThinkingBlock):
+            return opened
         if choice in self._unopened:
             self._unopened.discard(choice)
             if isinstance(event, ReasoningDelta | ToolCallStarted):

@@ -12,12 +12,13 @@ from types import MappingProxyType
 from typing import Any, TypedDict, TypeVar
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from antiphon.dialects.base import GenerationCall, ResponseMeta
 from antiphon.dialects.common.response_types import (
     AssistantMessage,
     CachedTokens,
+    CallExtras,
     ChatChoice,
     ChatCompletion,
     ChatLogprobs,
@@ -30,6 +31,7 @@ from antiphon.dialects.common.response_types import (
     ReasoningTokens,
     TextChoice,
     TextLogprobs,
+    ThoughtSignature,
     TokenLogprob,
     ToolCallShape,
     TopLogprob,
@@ -141,14 +143,33 @@ def _encode_prompt_scores(generation: CollectedGeneration) -> list[dict[str, Any
 
 def build_message(choice: CollectedChoice) -> AssistantMessage:
     """Builds the assistant's message of a choice."""
-    calls = [
-        ToolCallShape(id=call.id, function=FunctionCall(call.name, call.arguments)) for call in choice.calls
-    ]
+    calls = build_calls(choice)
     content = None if calls and not choice.text else choice.text
     thought = choice.reasoning or UNSET
     return AssistantMessage(
-        content=content, reasoning_content=thought, reasoning=thought, tool_calls=calls or UNSET
+        content=content,
+        reasoning_content=thought,
+        reasoning=thought,
+        tool_calls=calls or UNSET,
+        thinking_blocks=list(choice.thinking_blocks) or UNSET,
     )
+
+
+def build_calls(choice: CollectedChoice) -> list[ToolCallShape]:
+    """Builds the tool calls of a choice."""
+    return [
+        ToolCallShape(
+            id=call.id,
+            function=FunctionCall(call.name, call.arguments),
+            extra_content=build_extras(call.signature),
+        )
+        for call in choice.calls
+    ]
+
+
+def build_extras(signature: str | None) -> CallExtras | UnsetType:
+    """Builds a vendor's data about a call; UNSET if there is none."""
+    return UNSET if signature is None else CallExtras(ThoughtSignature(signature))
 
 
 def choose_spelling(call: GenerationCall) -> TokenSpelling:

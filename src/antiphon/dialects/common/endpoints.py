@@ -172,7 +172,7 @@ def build_report_headers(
         ignored += call.attribution.fields
     relaxed = call.relaxed if isinstance(call, GenerationCall) and not progress.has_own_schemas else ()
     named = ((b"x-antiphon-ignored", ignored), (b"x-antiphon-relaxed", relaxed))
-    found = [(name, ", ".join(fields).encode()) for name, fields in named if fields]
+    found = [(name, ", ".join(dict.fromkeys(fields)).encode()) for name, fields in named if fields]
     route = progress.route
     return ((b"x-antiphon-route", route), *found) if route else tuple(found)
 

@@ -43,8 +43,9 @@ class Need(StrEnum):
 _EXPLAINED: Mapping[Need, str] = {
     Need.NOTHING: "whatever turns a request into text.",
     Need.TOKENS: "one behind the seam `TokenEngine`, whose tokens are drawn and seen here; the embedded "
-    "engine is one, and every model that is served today has it.",
-    Need.CONSTRAINTS: "a token engine that compiles a constraint to masks; the embedded one does.",
+    "engine is one. A vendor's model takes those of them that its vendor has.",
+    Need.CONSTRAINTS: "a token engine that compiles a constraint to masks; the embedded one does. A "
+    "vendor's model takes those that its vendor enforces.",
     Need.TEMPLATE: "the model's own, or where `chat_template` is taken the request's.",
     Need.REASONING: "one whose chat template writes what it thinks apart from what it says.",
     Need.ADAPTERS: "one that applies LoRA adapters, each sequence its own; the embedded one does.",

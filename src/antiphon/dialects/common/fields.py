@@ -27,6 +27,10 @@ class FieldScope(StrEnum):
     MESSAGE = "message"
     PART = "content part"
     REFUSAL = "refusal part"
+    IMAGE = "image part"
+    IMAGE_URL = "image part's image_url"
+    AUDIO = "audio part"
+    INPUT_AUDIO = "audio part's input_audio"
     TOOL = "tool"
     FUNCTION = "tool's function"
     CALL = "tool call"
@@ -46,6 +50,10 @@ BOTH = CHAT | TEXT
 MESSAGE = frozenset({FieldScope.MESSAGE})
 PART = frozenset({FieldScope.PART})
 REFUSAL = frozenset({FieldScope.REFUSAL})
+IMAGE = frozenset({FieldScope.IMAGE})
+IMAGE_URL = frozenset({FieldScope.IMAGE_URL})
+AUDIO = frozenset({FieldScope.AUDIO})
+INPUT_AUDIO = frozenset({FieldScope.INPUT_AUDIO})
 TOOL = frozenset({FieldScope.TOOL})
 FUNCTION = frozenset({FieldScope.FUNCTION})
 CALL = frozenset({FieldScope.CALL})
@@ -76,7 +84,7 @@ RENDERED: Mapping[str, str] = MappingProxyType(
 
 
 LEGACY = "OpenAI took its place by tools; send tools"
-MEDIA = "only text is taken in and given out"
+MEDIA = "only text is given out"
 WIDTH = "at most 20 unless the operator set ANTIPHON_MAX_LOGPROBS; -1 asks for the whole vocabulary"
 STORE = "nothing is stored here; leave it out"
 HOSTED = "it belongs to OpenAI's hosted service; leave it out"
@@ -167,7 +175,8 @@ GENERATING: tuple[RequestField, ...] = (
     *declare_supported(
         BOTH,
         response_format="text; json_object, any object or one of `schema`; json_schema, JSON of a schema. "
-        "The model is shown none of it: x-antiphon-ignored names the schema's name and description.",
+        "A model of this server is shown none of it, and x-antiphon-ignored names the schema's name and "
+        "description. A vendor's gets it as it is.",
         guided_json="A JSON Schema, as an object or a text, that each choice satisfies.",
         guided_regex="A regular expression that matches the whole of each choice.",
         guided_choice="Texts, one of which each choice is.",
@@ -216,7 +225,10 @@ GENERATING: tuple[RequestField, ...] = (
 )
 
 
-ONLY_TEXT = "the models here take only text (modalities in /v1/models/{model}); leave it out"
+UNKNOWN_MEDIA = (
+    "messages contain text, images (image_url) and recordings (input_audio) for models that take them "
+    "(modalities in /v1/models/{model}); leave it out"
+)
 ECHO = "a part of some server's answer, which clients send back"
 THOUGHT = "reasoning as some server's answer had it; reasoning and reasoning_content act"
 
@@ -224,7 +236,8 @@ MESSAGES: tuple[RequestField, ...] = (
     *declare_supported(
         MESSAGE,
         role="system, developer, user, assistant or tool.",
-        content="A text, or a list of parts, which are joined; may be left out in an assistant's message.",
+        content="A text, or a list of parts; may be left out in an assistant's message. Texts are joined for "
+        "models of this server. A user's message can contain images and recordings, a tool's images.",
         refusal="The assistant's text where content is missing or empty. Beside content it has no effect, "
         "and the header x-antiphon-ignored names it.",
         name="Who of that role speaks; given to the model's template. Where that does not read it, the "
@@ -254,7 +267,37 @@ MESSAGES: tuple[RequestField, ...] = (
         arguments="Its arguments as the model wrote them: the text of a JSON object, also of one that was "
         "cut, or any other text. Empty or missing is no arguments. An object is taken as its text.",
     ),
+    *declare_supported(
+        MESSAGE,
+        thinking_blocks="The vendor's own blocks of reasoning, unchanged from its answer; only in an "
+        "assistant's message. A model that does not use them ignores them, and the header x-antiphon-ignored "
+        "names them.",
+    ),
+    *declare_supported(
+        CALL,
+        extra_content="The vendor's data about the call, unchanged from its answer: "
+        "`google.thought_signature`. A model that does not use it ignores it, and the header "
+        "x-antiphon-ignored names it.",
+    ),
     *declare_supported(PART, type="text.", text="The text."),
+    *declare_supported(
+        IMAGE,
+        type="image_url; only in messages of a user or a tool.",
+        image_url="The image. A model that takes only text refuses it by name.",
+    ),
+    *declare_supported(
+        IMAGE_URL,
+        url="A data: URL with base64, of the type png, jpeg, gif or webp; or an https: address, which only a "
+        "vendor opens and only where the operator allows it (`pass_addresses`).",
+        detail="How closely the model looks: auto, low, high or original.",
+    ),
+    *declare_supported(
+        AUDIO,
+        type="input_audio; only in messages of a user.",
+        input_audio="The recording. A model that takes no recordings refuses it by name.",
+    ),
+    *declare_supported(INPUT_AUDIO, data="The recording in base64.", format="wav or mp3."),
+    declare_refused("prompt_cache_breakpoint", IMAGE | AUDIO, HOSTED),
     *declare_supported(
         REFUSAL, type="refusal; only in an assistant's message.", refusal="The text, as of a text part."
     ),
@@ -277,19 +320,18 @@ MESSAGES: tuple[RequestField, ...] = (
         "stop_reason",
         "token_ids",
     ),
-    *declare_echoed(MESSAGE, THOUGHT, "reasoning_details", "reasoning_items", "thinking_blocks"),
+    *declare_echoed(MESSAGE, THOUGHT, "reasoning_details", "reasoning_items"),
     *declare_echoed(
-        MESSAGE, f"{ECHO}; only in an assistant's message, as no model here takes images", "images"
+        MESSAGE, f"{ECHO}; only in an assistant's message, as images to look at are parts", "images"
     ),
-    *declare_echoed(CALL, ECHO, "extra_content"),
     *declare_echoed(CALL | CALLED, ECHO, "provider_specific_fields"),
     *declare_echoed(CALLED, ECHO, "parsed_arguments"),
     declare_refused("function_call", MESSAGE, "OpenAI took its place by tool_calls; send tool_calls"),
-    declare_refused("audio", MESSAGE, ONLY_TEXT),
-    declare_refused("image_url", PART, ONLY_TEXT),
-    declare_refused("input_audio", PART, ONLY_TEXT),
-    declare_refused("file", PART, ONLY_TEXT),
-    declare_refused("video_url", PART, ONLY_TEXT),
+    declare_refused("audio", MESSAGE, "earlier recordings of the assistant are not kept; leave it out"),
+    declare_refused("image_url", PART, "it belongs to a part of the type image_url"),
+    declare_refused("input_audio", PART, "it belongs to a part of the type input_audio"),
+    declare_refused("file", PART, UNKNOWN_MEDIA),
+    declare_refused("video_url", PART, UNKNOWN_MEDIA),
     declare_refused("prompt_cache_breakpoint", PART, HOSTED),
     declare_refused("custom", TOOL, "only functions are called; send type function"),
     declare_refused("custom", CALL, "only functions are called; send type function"),

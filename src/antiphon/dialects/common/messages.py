@@ -10,15 +10,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from antiphon.dialects.common.field_table import FieldReport
-from antiphon.dialects.common.fields import ONLY_TEXT, FieldScope, filter_fields
+from antiphon.dialects.common.fields import UNKNOWN_MEDIA, FieldScope, filter_fields
+from antiphon.dialects.common.media import read_audio, read_image
 from antiphon.dialects.common.request_types import (
     ChatMessage,
+    ContentPart,
+    ImageUrlPart,
+    InputAudioPart,
     RefusalPart,
     TextPart,
 )
 from antiphon.dialects.common.strict_json import describe_value, sanitize_key
 from antiphon.dialects.common.tools import require_function, require_name, require_shallow
-from antiphon.domain.messages import Message, Role, ToolCall, Tools
+from antiphon.dialects.common.vendor_state import is_signature_alone, read_signature, read_thinking_blocks
+from antiphon.domain.messages import Content, Message, Role, TextContent, ToolCall, Tools
 from antiphon.domain.request import (
     Conversation,
     Reasoning,
@@ -27,8 +32,14 @@ from antiphon.errors import InvalidValue, MissingParameter, UnsupportedParameter
 
 PLAIN_MESSAGE = frozenset({"role", "content", "name"})
 
-MEDIA_PARTS = ("image_url", "input_audio", "file", "video_url", "image", "audio", "video")
+MEDIA_PARTS = ("file", "video_url", "image", "audio", "video")
 """Types of content parts that are known, but that this server does not accept."""
+
+MEDIA_SCOPES = {
+    "image_url": (FieldScope.IMAGE, FieldScope.IMAGE_URL),
+    "input_audio": (FieldScope.AUDIO, FieldScope.INPUT_AUDIO),
+}
+"""For each type of part with media: the part, and the object in it that has the same name."""
 
 ROLES = {role.value: role for role in Role}
 
@@ -237,22 +248,38 @@ def _filter_message(message: object, where: str, report: FieldReport | None) -> 
 def _require_no_images(message: Mapping[str, Any], where: str) -> None:
     """Raises UnsupportedParameter for images in a message, because the model would not see them."""
     if message.get("images") and message.get("role") != "assistant":
-        raise UnsupportedParameter(f"{where}.images is not supported: {ONLY_TEXT}", param=f"{where}.images")
+        raise UnsupportedParameter(
+            f"{where}.images is not supported: {UNKNOWN_MEDIA}", param=f"{where}.images"
+        )
 
 
 def _filter_part(part: object, where: str, report: FieldReport | None) -> object:
     """Returns the content part with its fields filtered. A value that is not an object stays unchanged."""
     if not isinstance(part, dict):
         return part
+    kind = part.get("type")
+    if isinstance(kind, str) and kind in MEDIA_SCOPES:
+        return _filter_media(part, kind, where, report)
     place = FieldScope.REFUSAL if "refusal" in part else FieldScope.PART
     kept = filter_fields(part, place, f"{where}.", report)
     if kept.get("type") in MEDIA_PARTS:
         raise UnsupportedParameter(
-            f"{where}.type {kept['type']} is not supported: {ONLY_TEXT}", param=f"{where}.type"
+            f"{where}.type {kept['type']} is not supported: {UNKNOWN_MEDIA}", param=f"{where}.type"
         )
     if kept.get("type", "text") not in ("text", "refusal"):
         said = describe_value(kept["type"])
-        raise InvalidValue(f"{where}.type must be text or refusal; got {said}", param=f"{where}.type")
+        raise InvalidValue(
+            f"{where}.type must be text, image_url, input_audio or refusal; got {said}", param=f"{where}.type"
+        )
+    return kept
+
+
+def _filter_media(part: dict[str, Any], kind: str, where: str, report: FieldReport | None) -> dict[str, Any]:
+    """Returns the image or recording with its fields filtered."""
+    outer, inner = MEDIA_SCOPES[kind]
+    kept = filter_fields(part, outer, f"{where}.", report)
+    if isinstance(media := kept.get(kind), dict):
+        kept[kind] = filter_fields(media, inner, f"{where}.{kind}.", report)
     return kept
 
 
@@ -272,14 +299,42 @@ def _build_message(message: ChatMessage, where: str) -> Message:
     text = join_text(message.content or message.refusal or "")
     calls = build_calls(message, where) if message.tool_calls else ()
     said, field = read_past_reasoning(message, where), name_reasoning_field(message)
-    return Message(ROLES[message.role], text, message.name, calls, message.tool_call_id, said, field)
+    parts = read_parts(message.content, f"{where}.content") if isinstance(message.content, list) else ()
+    blocks = read_thinking_blocks(message, where) if message.thinking_blocks else ()
+    return Message(
+        ROLES[message.role], text, message.name, calls, message.tool_call_id, said, field, parts, blocks
+    )
 
 
-def join_text(content: str | Sequence[TextPart | RefusalPart]) -> str:
+def join_text(content: str | Sequence[ContentPart]) -> str:
     """Joins the texts of a message's content."""
     if isinstance(content, str):
         return content
-    return "".join(part.text if isinstance(part, TextPart) else part.refusal for part in content)
+    return "".join(filter(None, map(_get_text, content)))
+
+
+def _get_text(part: ContentPart) -> str | None:
+    """Returns the text of a part; None for media."""
+    if isinstance(part, TextPart):
+        return part.text
+    return part.refusal if isinstance(part, RefusalPart) else None
+
+
+def read_parts(parts: Sequence[ContentPart], where: str) -> tuple[Content, ...]:
+    """Returns the parts of a content, or nothing if all are text. Raises a RequestError for an image or a
+    recording in a wrong form."""
+    if not any(isinstance(part, ImageUrlPart | InputAudioPart) for part in parts):
+        return ()
+    return tuple(_read_part(part, f"{where}[{at}]") for at, part in enumerate(parts))
+
+
+def _read_part(part: ContentPart, where: str) -> Content:
+    """Returns one part of a content."""
+    if isinstance(part, ImageUrlPart):
+        return read_image(part.image_url, f"{where}.image_url")
+    if isinstance(part, InputAudioPart):
+        return read_audio(part.input_audio, f"{where}.input_audio")
+    return TextContent(_get_text(part) or "")
 
 
 def filter_calls(message: dict[str, Any], where: str, report: FieldReport | None) -> None:
@@ -299,6 +354,9 @@ def _filter_call(call: object, where: str, report: FieldReport | None) -> object
     kept = filter_fields(call, FieldScope.CALL, f"{where}.", report)
     if isinstance(function := kept.get("function"), dict):
         kept["function"] = filter_fields(function, FieldScope.CALLED, f"{where}.function.", report)
+    extra = kept.get("extra_content")
+    if extra is not None and not is_signature_alone(extra) and report is not None:
+        report.paths.append(f"{where}.extra_content")
     return kept
 
 
@@ -328,17 +386,21 @@ def require_consistent_messages(messages: list[ChatMessage]) -> None:
             )
 
 
-def _require_parts(message: ChatMessage, parts: Sequence[TextPart | RefusalPart], where: str) -> None:
-    """Raises InvalidValue if a message that is not the assistant's has a refusal part."""
+def _require_parts(message: ChatMessage, parts: Sequence[ContentPart], where: str) -> None:
+    """Raises InvalidValue for a part that does not belong into messages of this role."""
     for at, part in enumerate(parts):
         if isinstance(part, RefusalPart):
             _require_role(message, "assistant", f"{where}[{at}].refusal")
+        elif isinstance(part, InputAudioPart):
+            _require_role(message, "user", f"{where}[{at}].input_audio")
+        elif isinstance(part, ImageUrlPart) and message.role != "tool":
+            _require_role(message, "user", f"{where}[{at}].image_url", " or tool")
 
 
-def _require_role(message: ChatMessage, role: str, where: str) -> None:
-    """Raises InvalidValue if the message has another role."""
+def _require_role(message: ChatMessage, role: str, where: str, others: str = "") -> None:
+    """Raises InvalidValue if the message has another role. `others`: further roles for the error."""
     if message.role != role:
-        raise InvalidValue(f"{where} is taken only in messages of the role {role}", param=where)
+        raise InvalidValue(f"{where} is taken only in messages of the role {role}{others}", param=where)
 
 
 def _require_calls(message: ChatMessage, where: str, known: set[str]) -> None:
@@ -358,6 +420,7 @@ def build_calls(message: ChatMessage, where: str) -> tuple[ToolCall, ...]:
             call.id,
             call.function.name,
             _dump_arguments(call.function.arguments, f"{where}.tool_calls[{at}].function.arguments"),
+            read_signature(call.extra_content, f"{where}.tool_calls[{at}].extra_content"),
         )
         for at, call in enumerate(message.tool_calls or ())
     )

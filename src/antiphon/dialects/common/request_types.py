@@ -63,6 +63,9 @@ FUNCTION_NAME = "^[a-zA-Z0-9_-]{1,64}$"
 MAX_CALLS = 128
 """The most calls of one message."""
 
+MAX_BLOCKS = 1024
+"""The most blocks of reasoning of one message."""
+
 MAX_TEMPLATE = 100_000
 """The most characters of a request's chat template. The longest template of the known models has 30,000."""
 
@@ -135,6 +138,35 @@ class RefusalPart(Struct, frozen=True, forbid_unknown_fields=True, tag_field="ty
     refusal: str
 
 
+class ImageUrlShape(Struct, frozen=True, forbid_unknown_fields=True):
+    """An image as a data: URL, or as an address that only a vendor opens."""
+
+    url: str
+    detail: Literal["auto", "low", "high", "original"] | None = None
+
+
+class ImageUrlPart(Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="image_url"):
+    """A part of a content that is an image."""
+
+    image_url: ImageUrlShape
+
+
+class InputAudioShape(Struct, frozen=True, forbid_unknown_fields=True):
+    """A recording in base64."""
+
+    data: str
+    format: Literal["wav", "mp3"]
+
+
+class InputAudioPart(Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="input_audio"):
+    """A part of a content that is a recording."""
+
+    input_audio: InputAudioShape
+
+
+ContentPart = TextPart | RefusalPart | ImageUrlPart | InputAudioPart
+
+
 class CalledFunction(Struct, frozen=True, forbid_unknown_fields=True):
     """The function that an assistant called, with the arguments as the model wrote them."""
 
@@ -149,13 +181,15 @@ class MessageToolCall(Struct, frozen=True, forbid_unknown_fields=True):
     function: CalledFunction
     type: Literal["function"] = "function"
     index: int | None = None
+    extra_content: dict[str, Any] | None = None
+    """Google's own data about the call: its thought signature."""
 
 
 class ChatMessage(Struct, frozen=True, forbid_unknown_fields=True):
     """One turn of the conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | Annotated[list[TextPart | RefusalPart], Meta(min_length=1)] | None = None
+    content: str | Annotated[list[ContentPart], Meta(min_length=1)] | None = None
     """The text of the turn. It can be missing in an assistant's turn."""
     refusal: str | None = None
     """The assistant's refusal, which is its text if the content is empty."""
@@ -166,6 +200,8 @@ class ChatMessage(Struct, frozen=True, forbid_unknown_fields=True):
     """The reasoning of the assistant before its content."""
     reasoning: str | None = None
     """The same as `reasoning_content`, under its newer name."""
+    thinking_blocks: Annotated[list[dict[str, Any]], Meta(max_length=MAX_BLOCKS)] | None = None
+    """The vendor's own blocks of reasoning, as the answer had them."""
 
 
 class Function(Struct, frozen=True, forbid_unknown_fields=True):

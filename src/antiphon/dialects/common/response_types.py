@@ -1,6 +1,7 @@
 """The JSON shapes of OpenAI's answers, buffered and streamed."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -77,12 +78,26 @@ class FunctionCall(Struct, frozen=True):
     arguments: str
 
 
+class ThoughtSignature(Struct, frozen=True):
+    """Google's mark of a call, which Google needs back."""
+
+    thought_signature: str
+
+
+class CallExtras(Struct, frozen=True):
+    """What a vendor says about a call. The form is that of Google's OpenAI-compatible API."""
+
+    google: ThoughtSignature
+
+
 class ToolCallShape(Struct, frozen=True, kw_only=True):
     """One call."""
 
     id: str
     type: Literal["function"] = "function"
     function: FunctionCall
+    extra_content: CallExtras | UnsetType = UNSET
+    """Present only if a vendor gave the call a signature. Send it back with the call."""
 
 
 class AssistantMessage(Struct, frozen=True, kw_only=True):
@@ -97,6 +112,9 @@ class AssistantMessage(Struct, frozen=True, kw_only=True):
     reasoning: str | UnsetType = UNSET
     """The same as `reasoning_content`, under its newer name."""
     tool_calls: list[ToolCallShape] | UnsetType = UNSET
+    thinking_blocks: list[Mapping[str, Any]] | UnsetType = UNSET
+    """The vendor's blocks of reasoning with their signatures, if it sent some. Send them back in the message:
+    the vendor may refuse the next turn without them."""
 
 
 class RankedToken(Struct, frozen=True, kw_only=True):
@@ -154,6 +172,8 @@ class ToolCallPart(Struct, frozen=True, kw_only=True):
     id: str | UnsetType = UNSET
     type: Literal["function"] | UnsetType = UNSET
     function: FunctionPart
+    extra_content: CallExtras | UnsetType = UNSET
+    """As in ToolCallShape, in the first part of a call."""
 
 
 class Delta(Struct, frozen=True, kw_only=True):
@@ -168,6 +188,8 @@ class Delta(Struct, frozen=True, kw_only=True):
     """The same as `reasoning_content`, under its newer name."""
     refusal: UnsetType | None = UNSET
     tool_calls: list[ToolCallPart] | UnsetType = UNSET
+    thinking_blocks: list[Mapping[str, Any]] | UnsetType = UNSET
+    """All blocks of the choice, as in AssistantMessage. They come once, before the choice ends."""
 
 
 class ChatChunkChoice(Struct, frozen=True, kw_only=True):

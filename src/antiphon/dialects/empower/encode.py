@@ -1,11 +1,14 @@
 """Encodes answers and errors in Empower's form. A chunk belongs to one choice."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import msgspec
 
 from antiphon.dialects.base import GenerationCall, ResponseMeta
 from antiphon.dialects.common.chunks import DONE
-from antiphon.dialects.common.encode import FINISHES, build_meta, error_type
-from antiphon.dialects.common.response_types import FunctionCall, FunctionPart, ToolCallPart, ToolCallShape
+from antiphon.dialects.common.encode import FINISHES, build_calls, build_extras, build_meta, error_type
+from antiphon.dialects.common.response_types import FunctionPart, ToolCallPart
 from antiphon.dialects.empower.wire_types import (
     AnswerMessage,
     ChatAnswer,
@@ -24,6 +27,7 @@ from antiphon.domain.events import (
     ReasoningDelta,
     Started,
     TextDelta,
+    ThinkingBlock,
     ToolCallDelta,
     ToolCallStarted,
     Usage,
@@ -53,13 +57,13 @@ def encode_chat(head: ResponseMeta, generation: CollectedGeneration) -> bytes:
 
 def _build_message(choice: CollectedChoice) -> AnswerMessage:
     """Builds the message of a choice. The reasoning precedes the text, between two markers."""
-    calls = [
-        ToolCallShape(id=call.id, function=FunctionCall(call.name, call.arguments)) for call in choice.calls
-    ]
+    calls = build_calls(choice)
     thought = f"{THINKING}{choice.reasoning}{THOUGHT}" if choice.reasoning else ""
     content = thought + choice.text
     return AnswerMessage(
-        content=None if calls and not content else content, tool_calls=calls or msgspec.UNSET
+        content=None if calls and not content else content,
+        tool_calls=calls or msgspec.UNSET,
+        thinking_blocks=list(choice.thinking_blocks) or msgspec.UNSET,
     )
 
 
@@ -76,6 +80,7 @@ class EmpowerStreamEncoder:
         self._tokens: dict[int, int] = {}
         self._reasoning_choices: set[int] = set()
         """The choices whose reasoning is not closed yet."""
+        self._blocks: dict[int, list[Mapping[str, Any]]] = {}
         self._open = self._choices
         self._last: Finished | None = None
         """The end of the last choice, until the encoder gets the usage."""
@@ -95,8 +100,14 @@ class EmpowerStreamEncoder:
                 return self._close_reasoning(event.choice) + self._encode_delta(
                     event.choice, _build_call_delta(event)
                 )
+            case ThinkingBlock():
+                self._blocks.setdefault(event.choice, []).append(event.block)
             case Finished():
-                return self._close_reasoning(event.choice) + self._encode_finish(event)
+                return (
+                    self._close_reasoning(event.choice)
+                    + self._encode_blocks(event.choice)
+                    + self._encode_finish(event)
+                )
             case Usage():
                 return self._encode_last_chunk(self._last, _build_usage(event)) if self._last else b""
         return b""
@@ -128,6 +139,11 @@ class EmpowerStreamEncoder:
             return b""
         self._reasoning_choices.remove(choice)
         return self._encode_delta(choice, EmpowerDelta(content=THOUGHT))
+
+    def _encode_blocks(self, choice: int) -> bytes:
+        """Returns a chunk with the choice's blocks of reasoning; empty if there are none."""
+        blocks = self._blocks.pop(choice, None)
+        return self._encode_delta(choice, EmpowerDelta(thinking_blocks=blocks)) if blocks else b""
 
     def _encode_finish(self, event: Finished) -> bytes:
         """Encodes the end of a choice. With several prompts, the end of the last choice waits for the
@@ -163,7 +179,15 @@ def _build_call_delta(event: ToolCallStarted | ToolCallDelta) -> EmpowerDelta:
     if isinstance(event, ToolCallStarted):
         function = FunctionPart(name=event.name, arguments="")
         return EmpowerDelta(
-            tool_calls=[ToolCallPart(index=event.index, id=event.id, type="function", function=function)]
+            tool_calls=[
+                ToolCallPart(
+                    index=event.index,
+                    id=event.id,
+                    type="function",
+                    function=function,
+                    extra_content=build_extras(event.signature),
+                )
+            ]
         )
     return EmpowerDelta(
         tool_calls=[ToolCallPart(index=event.index, function=FunctionPart(arguments=event.arguments))]

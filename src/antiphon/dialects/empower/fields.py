@@ -49,7 +49,8 @@ FIELDS: tuple[RequestField, ...] = (
         "<thinking>...</thinking>; refused where it does not reason.",
         parallel_tool_calls="Whether one turn may make several calls; true by default.",
         response_format="text; json_object, any object or one of `schema`; json_schema, JSON of a schema. "
-        "The model is shown none of it: x-antiphon-ignored names the schema's name and description.",
+        "A model of this server is shown none of it, and x-antiphon-ignored names the schema's name and "
+        "description. A vendor's gets it as it is.",
         stop="Texts that end a choice, at most four; cut from its text.",
         stop_token_ids="Token ids that end a choice, besides the model's own.",
         seed="The same seed gives the same draws.",

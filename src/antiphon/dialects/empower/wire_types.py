@@ -4,7 +4,8 @@ type is used.
 The chat request has all fields of OpenAI's request. `fields` tells which of them are supported.
 """
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
@@ -63,6 +64,9 @@ class AnswerMessage(Struct, frozen=True, kw_only=True):
     content: str | None
     """The text; null if the model only called tools."""
     tool_calls: list[ToolCallShape] | UnsetType = UNSET
+    thinking_blocks: list[Mapping[str, Any]] | UnsetType = UNSET
+    """The vendor's blocks of reasoning with their signatures, if it sent some. Send them back in the
+    message."""
 
 
 class EmpowerChatChoice(Struct, frozen=True, kw_only=True):
@@ -90,6 +94,8 @@ class EmpowerDelta(Struct, frozen=True, kw_only=True):
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType = UNSET
     tool_calls: list[ToolCallPart] | UnsetType = UNSET
+    thinking_blocks: list[Mapping[str, Any]] | UnsetType = UNSET
+    """All blocks of the choice, once, before the choice ends."""
 
 
 class ChunkChoice(Struct, frozen=True, kw_only=True):

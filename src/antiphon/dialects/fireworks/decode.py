@@ -247,7 +247,9 @@ def require_images(wire: FireworksCompletionRequest) -> None:
             )
     if any(images for _, _, images in pairs):
         raise UnsupportedParameter(
-            f"images is not supported: {wire.model} takes text only; leave it out", param="images"
+            f"images is not supported: {wire.model} takes text only in a prompt; send messages with "
+            "image_url parts",
+            param="images",
         )
 
 

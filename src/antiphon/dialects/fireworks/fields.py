@@ -42,8 +42,8 @@ FIELDS: tuple[RequestField, ...] = (
         "choices, in order. May hold control tokens.",
         echo="Whether the text begins with the prompt; with logprobs its tokens are scored too. False by "
         "default.",
-        images="Images for the places of <image> in the prompt, as many as there are; refused, as no model "
-        "here sees. An empty list is taken.",
+        images="Images for the places of <image> in the prompt, as many as there are; refused, as "
+        "prompts contain only text: send messages with image_url parts. An empty list is taken.",
     ),
     *declare_supported(
         CHAT,
@@ -79,8 +79,9 @@ FIELDS: tuple[RequestField, ...] = (
         repetition_penalty="Divides positive and multiplies negative logits of tokens in prompt or output; "
         "0 to 2, 1 by default, which does nothing; 0 is taken as a millionth.",
         response_format="text; json_object, any object or one of `schema`; json_schema, JSON of a schema; "
-        "grammar, a text of `grammar` in llama.cpp's notation (GBNF) or Lark's. The model is shown none of "
-        "it: x-antiphon-ignored names the schema's name and description.",
+        "grammar, a text of `grammar` in llama.cpp's notation (GBNF) or Lark's. A model of this server is "
+        "shown none of it, and x-antiphon-ignored names the schema's name and description. A vendor's gets "
+        "it as it is.",
         stop="Texts that end a choice, at most four; the text holds the one that did.",
         stream="Whether the answer comes as server-sent events, the usage with each choice's last; false by "
         "default.",

@@ -1,0 +1,122 @@
+"""Reads images and recordings in messages. It checks their form and never opens an address."""
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from urllib.parse import urlsplit
+
+from antiphon.dialects.common.request_types import ImageUrlShape, InputAudioShape
+from antiphon.dialects.common.strict_json import sanitize_key
+from antiphon.domain.messages import MediaContent, MediaKind
+from antiphon.errors import InvalidValue, UnsupportedParameter
+
+IMAGE_TYPES: Mapping[str, str] = MappingProxyType(
+    {
+        "image/png": "image/png",
+        "image/jpeg": "image/jpeg",
+        "image/jpg": "image/jpeg",
+        "image/gif": "image/gif",
+        "image/webp": "image/webp",
+    }
+)
+"""The media types of images that vendors take, also by a wrong name that is common."""
+
+AUDIO_TYPES: Mapping[str, str] = MappingProxyType({"wav": "audio/wav", "mp3": "audio/mpeg"})
+"""The media type of each format of a recording."""
+
+SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,31}):")
+DATA_HEADER = re.compile(r"data:([a-z0-9.+-]+/[a-z0-9.+-]+);base64")
+
+LONGEST_HEADER = 128
+"""The most characters of a data: URL before its comma."""
+
+LONGEST_ADDRESS = 8192
+"""The most characters of an https: address. Servers refuse longer ones."""
+
+ADDRESS = re.compile(r"[!-~]+")
+"""An address has only ASCII, without spaces and control characters, so all vendors read it alike."""
+
+ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+
+PIECE = 1 << 18
+"""Characters of base64 that are checked at once. Other threads can run between two pieces."""
+
+
+def read_image(image: ImageUrlShape, field: str) -> MediaContent:
+    """Reads an image. `field`: the caller's name of it. Raises a RequestError."""
+    scheme = SCHEME.match(image.url)
+    if scheme is None:
+        raise InvalidValue(
+            f"{field}.url must be a data: URL with base64, or an https: address", param=f"{field}.url"
+        )
+    name = scheme[1].lower()
+    if name == "data":
+        media_type, data = _split_data_url(image.url, field)
+        return MediaContent(MediaKind.IMAGE, media_type, data, detail=image.detail, field=field)
+    if name != "https":
+        raise UnsupportedParameter(
+            f"{field}.url with the scheme {sanitize_key(name)} is not supported; send a data: URL with "
+            "base64, or an https: address",
+            param=field,
+        )
+    _require_address(image.url, f"{field}.url")
+    return MediaContent(MediaKind.IMAGE, url=image.url, detail=image.detail, field=field)
+
+
+def read_audio(audio: InputAudioShape, field: str) -> MediaContent:
+    """Reads a recording. `field`: the caller's name of it. Raises InvalidValue."""
+    _require_base64(audio.data, f"{field}.data")
+    return MediaContent(MediaKind.AUDIO, AUDIO_TYPES[audio.format], audio.data, field=field)
+
+
+def _split_data_url(url: str, field: str) -> tuple[str, str]:
+    """Returns the media type and the base64 of a data: URL. Raises InvalidValue."""
+    where = f"{field}.url"
+    comma = url.find(",", 0, LONGEST_HEADER)
+    header = DATA_HEADER.fullmatch(url[: max(comma, 0)].lower())
+    if header is None:
+        raise InvalidValue(f"{where} must have the form data:image/TYPE;base64,DATA", param=where)
+    media_type = IMAGE_TYPES.get(header[1])
+    if media_type is None:
+        raise InvalidValue(
+            f"{where} must be an image of the type png, jpeg, gif or webp; got {sanitize_key(header[1])}",
+            param=where,
+        )
+    data = url[comma + 1 :]
+    _require_base64(data, where)
+    return media_type, data
+
+
+def _require_base64(data: str, where: str) -> None:
+    """Raises InvalidValue unless the text is base64 with its padding. Nothing is decoded."""
+    if not _is_base64(data):
+        raise InvalidValue(
+            f"{where} must contain base64: letters, digits, + and /, with = at its end so that the length is "
+            "a multiple of four",
+            param=where,
+        )
+
+
+def _is_base64(data: str) -> bool:
+    """Whether the text is base64 with its padding, and not empty."""
+    if not data or len(data) % 4 or not data.isascii():
+        return False
+    end = len(data) - (2 if data.endswith("==") else data.endswith("="))
+    return not any(
+        data[at : min(at + PIECE, end)].encode("ascii").translate(None, ALPHABET)
+        for at in range(0, end, PIECE)
+    )
+
+
+def _require_address(url: str, where: str) -> None:
+    """Raises InvalidValue unless the text is a whole https: address."""
+    try:
+        is_whole = bool(urlsplit(url).hostname) and ADDRESS.fullmatch(url) is not None
+    except ValueError:
+        is_whole = False
+    if not is_whole or len(url) > LONGEST_ADDRESS:
+        raise InvalidValue(
+            f"{where} must be a whole https: address of at most {LONGEST_ADDRESS} ASCII characters without "
+            "spaces",
+            param=where,
+        )

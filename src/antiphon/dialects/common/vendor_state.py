@@ -1,0 +1,63 @@
+"""Reads what a vendor put into an earlier answer and needs back: blocks of reasoning, signatures of calls.
+
+Clients send both back inside the assistant's messages. Their content stays as it is.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from antiphon.dialects.common.request_types import ChatMessage
+from antiphon.dialects.common.tools import require_shallow
+from antiphon.errors import InvalidValue
+
+LARGEST_BLOCKS = 1 << 22
+"""The most characters of JSON in one message's blocks. The longest reasoning of current models has 128,000
+tokens, which are about a megabyte with the signature."""
+
+LONGEST_SIGNATURE = 1 << 20
+"""The most characters of a call's signature. Vendors send some thousands."""
+
+NOTHING: tuple[Mapping[str, object], ...] = ()
+
+
+def read_thinking_blocks(message: ChatMessage, where: str) -> tuple[Mapping[str, object], ...]:
+    """Returns the blocks of reasoning of a message. Raises InvalidValue if they are too large or too deep, or
+    not the assistant's."""
+    blocks: Sequence[Mapping[str, Any]] | None = message.thinking_blocks
+    if not blocks:
+        return NOTHING
+    field = f"{where}.thinking_blocks"
+    if message.role != "assistant":
+        raise InvalidValue(f"{field} is taken only in messages of the role assistant", param=field)
+    require_shallow(blocks, field)
+    try:
+        size = len(json.dumps(blocks, allow_nan=False, ensure_ascii=False))
+    except ValueError:
+        raise InvalidValue(f"{field} must hold finite numbers", param=field) from None
+    if size > LARGEST_BLOCKS:
+        raise InvalidValue(
+            f"{field} has {size:,} characters as JSON, and {LARGEST_BLOCKS:,} are the most", param=field
+        )
+    return tuple(blocks)
+
+
+def read_signature(extra: Mapping[str, Any] | None, field: str) -> str | None:
+    """Returns the signature of a call, in Google's form. `field`: the caller's name of `extra`. Raises
+    InvalidValue for a signature that is no text or too long."""
+    google = extra.get("google") if extra else None
+    signature = google.get("thought_signature") if isinstance(google, Mapping) else None
+    if signature is None:
+        return None
+    where = f"{field}.google.thought_signature"
+    if not isinstance(signature, str) or not 0 < len(signature) <= LONGEST_SIGNATURE:
+        raise InvalidValue(f"{where} must be a text of 1 to {LONGEST_SIGNATURE:,} characters", param=where)
+    return signature
+
+
+def is_signature_alone(extra: object) -> bool:
+    """Whether the object contains a signature and nothing else."""
+    if not isinstance(extra, dict) or extra.keys() != {"google"}:
+        return False
+    google = extra["google"]
+    return isinstance(google, dict) and google.keys() == {"thought_signature"}

@@ -1,0 +1,94 @@
+"""The openai client takes three tool turns with a vendor's model. It sends each message back as it came, and
+the vendor gets its blocks of reasoning and its signatures back unchanged, buffered and streamed."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+
+from antiphon.domain.events import (
+    Event,
+    Finished,
+    FinishReason,
+    ReasoningDelta,
+    TextDelta,
+    ThinkingBlock,
+    ToolCallDelta,
+    ToolCallStarted,
+)
+from antiphon.domain.messages import Role
+from antiphon.domain.request import Conversation, GenerationRequest
+from tests.contract.conftest import serve_engine
+from tests.support.vendor_engine import STARTED, USAGE, VendorDouble
+
+WEATHER: Any = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}
+TURNS = 3
+
+
+def answer(request: GenerationRequest) -> list[Event]:
+    """Two blocks around two calls in each of three turns, and then a text."""
+    (prompt,) = request.prompts
+    assert isinstance(prompt, Conversation)
+    turn = sum(message.role is Role.ASSISTANT for message in prompt.messages)
+    if turn == TURNS:
+        return [STARTED, TextDelta(0, "Rain."), Finished(0, FinishReason.STOP), USAGE]
+    return [
+        STARTED,
+        ReasoningDelta(0, f"Turn {turn}."),
+        ThinkingBlock(0, {"type": "thinking", "thinking": f"Turn {turn}.", "signature": f"sig+/{turn}=="}),
+        ToolCallStarted(0, 0, f"call-{turn}-0", "get_weather", signature=f"call+/{turn}=="),
+        ToolCallDelta(0, 0, "{}"),
+        ThinkingBlock(0, {"type": "redacted_thinking", "data": f"redacted {turn}", "nested": [{"a": None}]}),
+        ToolCallStarted(0, 1, f"call-{turn}-1", "get_weather"),
+        ToolCallDelta(0, 1, "{}"),
+        Finished(0, FinishReason.TOOL_CALLS),
+        USAGE,
+    ]
+
+
+@pytest.fixture
+def vendor() -> Iterator[tuple[openai.OpenAI, VendorDouble]]:
+    engine = VendorDouble(answer)
+    with (
+        serve_engine(engine) as target,
+        openai.OpenAI(base_url=target.base_url, api_key="none", max_retries=0, timeout=20) as client,
+    ):
+        yield client, engine
+
+
+def ask_whole(client: openai.OpenAI, messages: list[Any]) -> Any:
+    made = client.chat.completions.create(model="scripted", messages=messages, tools=[WEATHER])
+    return made.choices[0].message
+
+
+def ask_streamed(client: openai.OpenAI, messages: list[Any]) -> Any:
+    """The message that the client's own accumulator makes of a stream."""
+    with client.chat.completions.stream(model="scripted", messages=messages, tools=[WEATHER]) as stream:
+        return stream.get_final_completion().choices[0].message
+
+
+@pytest.mark.parametrize("ask", [ask_whole, ask_streamed])
+def test_three_turns_return_what_the_vendor_sent(
+    vendor: tuple[openai.OpenAI, VendorDouble], ask: Any
+) -> None:
+    client, engine = vendor
+    messages: list[Any] = [{"role": "user", "content": "What is the weather?"}]
+    for _ in range(TURNS):
+        message = ask(client, messages)
+        messages.append(message)
+        messages += [
+            {"role": "tool", "tool_call_id": call.id, "content": "rain"} for call in message.tool_calls
+        ]
+    assert ask(client, messages).content == "Rain."
+    (prompt,) = engine.requests[-1].prompts
+    assert isinstance(prompt, Conversation)
+    turns = [each for each in prompt.messages if each.role is Role.ASSISTANT]
+    for at, turn in enumerate(turns):
+        sent = answer(engine.requests[at])
+        assert list(turn.thinking_blocks) == [each.block for each in sent if isinstance(each, ThinkingBlock)]
+        assert [call.signature for call in turn.tool_calls] == [f"call+/{at}==", None]
+        assert turn.reasoning == f"Turn {at}."
+    assert len(turns) == TURNS and [request.is_buffered for request in engine.requests] == [
+        ask is ask_whole
+    ] * (TURNS + 1)
