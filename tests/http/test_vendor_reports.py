@@ -44,3 +44,15 @@ async def test_a_filtered_choice_says_so(path, name):
     chunks = [choice for event in streamed.events()[:-1] for choice in event["choices"]]
     assert [choice["finish_reason"] for choice in chunks if choice["finish_reason"]] == [name]
     assert streamed.events()[-1] == "[DONE]"
+
+
+async def test_a_field_of_many_messages_is_named_once():
+    class Ignoring(VendorDouble):
+        async def prepare(self, request, context):
+            prepared = await super().prepare(request, context)
+            context.progress.unread = tuple(f"messages[{at}].thinking_blocks" for at in range(100))
+            return prepared
+
+    async with serving(Ignoring(lambda _: say("Hi"))) as server:
+        reply = await server.ask(CHAT, HELLO)
+    assert reply.headers["x-antiphon-ignored"] == "messages[].thinking_blocks"

@@ -27,6 +27,7 @@ from antiphon.dialects.base import (
     Services,
     StreamEncoder,
 )
+from antiphon.dialects.common.field_table import INDEX
 from antiphon.domain.collect import CollectedGeneration, collect
 from antiphon.domain.context import Origin
 from antiphon.domain.identity import Right
@@ -167,7 +168,7 @@ def build_report_headers(
     """Returns the headers that name the route, fields without effect, and schema keywords that are not
     enforced."""
     progress = request.progress
-    ignored = call.ignored + progress.unread
+    ignored = (*call.ignored, *[INDEX.sub("[]", path) for path in progress.unread])
     if not services.keeps_records:
         ignored += call.attribution.fields
     relaxed = call.relaxed if isinstance(call, GenerationCall) and not progress.has_own_schemas else ()

@@ -72,7 +72,7 @@ class VendorEngine:
         origin = context.origin
         attributes = Attributes(origin.end_user, origin.tags) if origin.end_user or origin.tags else NOBODY
         call = self._provider.upstream.encode(request, self._model, attributes)
-        context.progress.unread = call.ignored
+        context.progress.unread, context.progress.has_own_schemas = call.ignored, True
         size = bound_size(request, call, self._model)
         return PreparedVendorRequest(self._provider, self._model, request, call, size)
 
