@@ -157,7 +157,7 @@ def find_vendor_profile(provider: ResolvedProvider, model: str, given: ProfileSe
             context_length=settings.context_length or preset.context_length,
             max_output=settings.max_output or preset.max_output,
             modalities=preset.modalities,
-            reasoning=preset.reasoning_field is not None,
+            reasoning=True if preset.reasoning_field is not None else None,
         )
     return merge_profile(
         found,

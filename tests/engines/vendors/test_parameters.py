@@ -1,5 +1,6 @@
 """What a vendor lacks is refused by the caller's own name of it."""
 
+import msgspec
 import pytest
 
 from antiphon.domain.messages import Message, Role
@@ -16,8 +17,14 @@ from antiphon.domain.request import (
     ReasoningTerms,
 )
 from antiphon.domain.sampling import Mirostat, SamplingOptions
-from antiphon.engines.vendors.base import VendorModel
-from antiphon.engines.vendors.parameters import iterate_parameters, list_names, require_supported
+from antiphon.engines.vendors.base import NOBODY, VendorModel
+from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
+from antiphon.engines.vendors.parameters import (
+    iterate_parameters,
+    iterate_sampling,
+    list_names,
+    require_supported,
+)
 from antiphon.errors import UnsupportedParameter
 
 TAKEN = frozenset({"response_format", "temperature"})
@@ -131,3 +138,21 @@ def test_a_model_without_temperature_still_takes_its_default():
     model = VendorModel("m", "p", refused_parameters=TAKEN)
     require_supported(request_of(sampling=SamplingOptions(temperature=1.0)), TAKEN, model)
     assert refuse(request_of(sampling=SamplingOptions(temperature=0.0)), model) == "temperature"
+
+
+def test_what_only_says_our_default_is_sent_where_it_is_taken():
+    sampling = SamplingOptions(temperature=1.0, top_p=1.0, top_k=0, seed=7)
+    assert list(iterate_sampling(sampling)) == ["seed"]
+    assert set(iterate_sampling(sampling, frozenset({"temperature", "top_p"}))) == {
+        "temperature",
+        "top_p",
+        "seed",
+    }
+    call = OpenAIUpstream().encode(
+        request_of(Conversation((Message(Role.USER, "a"),)), sampling=sampling),
+        VendorModel("m", "one", refused_parameters=frozenset({"top_p"})),
+        NOBODY,
+    )
+    body = msgspec.json.decode(call.body)
+    assert body["temperature"] == 1.0 and body["seed"] == 7
+    assert "top_p" not in body and "top_k" not in body

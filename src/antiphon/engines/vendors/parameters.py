@@ -62,11 +62,12 @@ OTHER_NAMES = frozenset(
 """Names of parameters that are neither sampling options nor options of vendors' services."""
 
 
-def iterate_sampling(sampling: SamplingOptions) -> Iterator[str]:
-    """Yields the sampling options that have an effect."""
+def iterate_sampling(sampling: SamplingOptions, takes: frozenset[str] = frozenset()) -> Iterator[str]:
+    """Yields the sampling options that have an effect. With `takes` also those that only say our default, if
+    they are among these: the vendor's own default may differ."""
     for name in sampling.__struct_fields__:
         value = getattr(sampling, name)
-        if value is not None and DEFAULTS.get(name, UNSET) != value:
+        if value is not None and (name in takes or DEFAULTS.get(name, UNSET) != value):
             yield SAMPLING_NAMES.get(name, name)
 
 
@@ -156,9 +157,11 @@ def shows_reasoning(request: GenerationRequest) -> bool:
     return all(each.reasoning.shown for each in request.prompts if isinstance(each, Conversation))
 
 
-def require_supported(request: GenerationRequest, taken: frozenset[str], model: VendorModel) -> None:
-    """Raises UnsupportedParameter for the first thing that the vendor's model does not take. `taken`: the
-    parameters of its wire format."""
+def require_supported(
+    request: GenerationRequest, taken: frozenset[str], model: VendorModel
+) -> frozenset[str]:
+    """Returns all parameters that the vendor's model takes. Raises UnsupportedParameter for the first thing
+    that it does not take. `taken`: the parameters of its wire format."""
     refused = model.refused_parameters | model.profile.refused
     takes = (taken | model.extra_parameters) - refused
     for name in iterate_parameters(request):
@@ -172,6 +175,7 @@ def require_supported(request: GenerationRequest, taken: frozenset[str], model: 
     for prompt in request.prompts:
         if isinstance(prompt, Conversation):
             require_modalities(prompt, model)
+    return takes
 
 
 def has_schema(request: GenerationRequest) -> bool:

@@ -195,7 +195,7 @@ def encode_thinking(reasoning: Reasoning, model: VendorModel) -> Body | None:
         return {"type": "disabled"} if model.profile.reasoning else None
     if effort is None and budget is None and not reasoning.wanted:
         return None
-    if not model.profile.reasoning:
+    if model.profile.reasoning is False:
         raise build_refusal(reasoning, f"the model {model.name} does not reason; leave it out")
     display = "summarized" if reasoning.shown else "omitted"
     if budget is None:

@@ -78,11 +78,12 @@ def encode_request(request: GenerationRequest, model: VendorModel) -> UpstreamCa
             param="prompt",
         )
     # Another parameter has no place in this format, whatever the operator's settings say.
-    require_supported(request, TAKEN, replace(model, extra_parameters=frozenset()))
+    takes = require_supported(request, TAKEN, replace(model, extra_parameters=frozenset()))
     ignored = [] if request.hosted.prompt_cache_key is None else [PROMPT_CACHE_KEY]
     body = encode_messages(prompt.messages, ignored)
     body |= _encode_tools(prompt.tools) if prompt.tools is not None else {}
     config = _encode_config(request, prompt, model, ignored)
+    config |= _encode_sampling(request.sampling, takes)
     if config:
         body["generationConfig"] = config
     if (tier := _encode_tier(request.hosted.service_tier)) is not None:
@@ -107,7 +108,6 @@ def _encode_config(
         "thinkingConfig": _encode_reasoning(prompt.reasoning, model) or None,
     }
     config = {name: value for name, value in asked.items() if value is not None}
-    config |= _encode_sampling(request.sampling)
     if output.logprobs is not None:
         config |= _encode_logprobs(output.logprobs)
     if output.constraint is not None:
@@ -115,11 +115,12 @@ def _encode_config(
     return config
 
 
-def _encode_sampling(sampling: SamplingOptions) -> Body:
-    """Returns the sampling options that have an effect. Raises InvalidValue for a seed that is too large."""
+def _encode_sampling(sampling: SamplingOptions, takes: frozenset[str]) -> Body:
+    """Returns the sampling options of the caller. Raises InvalidValue for a seed that is too large."""
     if sampling.seed is not None and sampling.seed not in SEEDS:
         raise InvalidValue(f"seed must be from {SEEDS[0]} to {SEEDS[-1]} for Gemini", param="seed")
-    return {SAMPLING[name]: getattr(sampling, name) for name in iterate_sampling(sampling)}
+    sent = iterate_sampling(sampling, takes if sampling.top_k else takes - {"top_k"})
+    return {SAMPLING[name]: getattr(sampling, name) for name in sent}
 
 
 def _encode_logprobs(alternatives: int) -> Body:

@@ -52,7 +52,7 @@ def encode_request(request: GenerationRequest, model: VendorModel, attributes: A
     """Translates a request. Raises a RequestError that names the field that the vendor lacks."""
     first = request.prompts[0]
     is_chat = isinstance(first, Conversation)
-    require_supported(request, CHAT if is_chat else TEXT, model)
+    takes = require_supported(request, CHAT if is_chat else TEXT, model)
     is_streamed = not request.is_buffered
     ignored: list[str] = []
     body: Body = {"model": model.name}
@@ -66,7 +66,7 @@ def encode_request(request: GenerationRequest, model: VendorModel, attributes: A
         body["prompt"] = _encode_prompts(request.prompts)
         path = "/completions"
     _add_output(body, request, model, is_chat)
-    _add_sampling(body, request)
+    _add_sampling(body, request, takes)
     _add_extras(body, request, first)
     if attributes.end_user is not None:
         body["user"] = attributes.end_user
@@ -254,11 +254,11 @@ def _encode_schema(constraint: Constraint) -> Body:
     return made
 
 
-def _add_sampling(body: Body, request: GenerationRequest) -> None:
-    """Adds the sampling options that have an effect. `require_supported` has refused those that the vendor
+def _add_sampling(body: Body, request: GenerationRequest, takes: frozenset[str]) -> None:
+    """Adds the sampling options of the caller. `require_supported` has refused those that the vendor
     lacks."""
     sampling = request.sampling
-    for name in iterate_sampling(sampling):
+    for name in iterate_sampling(sampling, takes):
         if name == "logit_bias":
             body[name] = {str(token): value for token, value in sampling.logit_bias or ()}
         elif sampling.mirostat is not None and name == "mirostat_target":
