@@ -25,6 +25,7 @@ from antiphon.domain.request import (
     RawPrompt,
     Truncation,
 )
+from antiphon.domain.vendor_fields import PROMPT_CACHE_KEY
 from antiphon.engines.vendors.base import Attributes, UpstreamCall, VendorModel
 from antiphon.engines.vendors.parameters import iterate_sampling, require_supported
 from antiphon.errors import InvalidValue, UnsupportedParameter
@@ -67,7 +68,10 @@ def encode_request(request: GenerationRequest, model: VendorModel, attributes: A
         path = "/completions"
     _add_output(body, request, model, is_chat)
     _add_sampling(body, request, takes)
-    _add_extras(body, request, first)
+    _add_extras(body, request, takes)
+    body |= _read_chat_extras(first) if isinstance(first, Conversation) else _read_text_extras(first)
+    if request.hosted.prompt_cache_key is not None and PROMPT_CACHE_KEY not in takes:
+        ignored.append(PROMPT_CACHE_KEY)
     if attributes.end_user is not None:
         body["user"] = attributes.end_user
     if is_streamed:
@@ -267,8 +271,9 @@ def _add_sampling(body: Body, request: GenerationRequest, takes: frozenset[str])
             body[name] = getattr(sampling, name)
 
 
-def _add_extras(body: Body, request: GenerationRequest, prompt: Prompt) -> None:
-    """Adds what few servers have. `require_supported` has refused what this one lacks."""
+def _add_extras(body: Body, request: GenerationRequest, takes: frozenset[str]) -> None:
+    """Adds what few servers have. `require_supported` has refused what this one lacks, unless the value asks
+    for nothing."""
     output, hosted = request.output, request.hosted
     asked: Body = {
         "stop_token_ids": output.stop_token_ids,
@@ -281,12 +286,11 @@ def _add_extras(body: Body, request: GenerationRequest, prompt: Prompt) -> None:
         "service_tier": hosted.service_tier,
         "prompt_cache_key": hosted.prompt_cache_key,
     }
-    body |= {name: value for name, value in asked.items() if value}
+    body |= {name: value for name, value in asked.items() if value and name in takes}
     if output.show_special:
         body["skip_special_tokens"] = False
     if output.truncate_prompt is not None and output.truncation is Truncation.RIGHT:
         body["truncation_side"] = "right"
-    body |= _read_text_extras(prompt) if isinstance(prompt, RawPrompt) else _read_chat_extras(prompt)
 
 
 def _read_text_extras(prompt: RawPrompt) -> Body:
