@@ -70,8 +70,9 @@ def encode_request(request: GenerationRequest, model: VendorModel, attributes: A
     add_output_config(body, request.output.constraint, prompt.reasoning, model)
     if attributes.end_user is not None:
         body["metadata"] = {"user_id": attributes.end_user}
-    if request.hosted.service_tier is not None:
-        body["service_tier"] = encode_tier(request.hosted.service_tier)
+    tier = request.hosted.service_tier
+    if tier is not None and "service_tier" not in model.refused_parameters:
+        body["service_tier"] = encode_tier(tier)
     if is_streamed:
         body["stream"] = True
     unused = (*list_unused(request, USED), *dict.fromkeys(ignored))
