@@ -40,6 +40,12 @@ STOPS = {
     FinishReason.CONTENT_FILTER: "refusal",
 }
 
+VERSION = "2023-06-01"
+NEWER_VERSION = "2026-10-21"
+"""The version that the vendor's own client asks for. It has no sampling options."""
+
+REMOVED = frozenset({"temperature", "top_p", "top_k"})
+
 KNOWN = frozenset(
     """
     model messages max_tokens system stream temperature top_p top_k stop_sequences tools tool_choice thinking
@@ -71,16 +77,15 @@ class VendorRefusal(Exception):
 def answer_call(call: VendorCall) -> VendorReply:
     """The vendor's answer to a request."""
     try:
-        if call.headers.get("x-api-key") != KEY:
-            raise VendorRefusal("invalid x-api-key", "authentication_error")
-        require(
-            call.headers.get("anthropic-version") == "2023-06-01", "anthropic-version: header is required"
-        )
+        keys = (call.headers.get("x-api-key"), call.headers.get("authorization"))
+        require(keys in ((KEY, None), (None, f"Bearer {KEY}")), "invalid x-api-key", "authentication_error")
+        version = call.headers.get("anthropic-version")
+        require(version in (VERSION, NEWER_VERSION), "anthropic-version: header is required")
         if call.path.partition("?")[0] == "/v1/models":
             return VendorReply((json.dumps(list_models()).encode(),))
         require(call.path == "/v1/messages", "no such path", "not_found_error")
         body = json.loads(call.body)
-        require_body(body)
+        require_body(body, KNOWN if version == VERSION else KNOWN - REMOVED)
         kind = body["model"].removeprefix("error-")
         if kind in STATUSES:
             raise VendorRefusal(f"said {kind}", kind)
@@ -120,10 +125,10 @@ def list_models() -> Json:
 # --- what the API refuses -----------------------------------------------------------------------------------
 
 
-def require_body(body: Json) -> None:
+def require_body(body: Json, known: frozenset[str]) -> None:
     """Raises VendorRefusal for a body that the API refuses."""
     for name in body:
-        require(name in KNOWN, f"{name}: Extra inputs are not permitted")
+        require(name in known, f"{name}: Extra inputs are not permitted")
     require(isinstance(body.get("max_tokens"), int) and body["max_tokens"] > 0, "max_tokens: Field required")
     require(bool(body.get("messages")), "messages: at least one message is required")
     require(0 <= body.get("temperature", 1) <= 1, "temperature: range: 0..1")
