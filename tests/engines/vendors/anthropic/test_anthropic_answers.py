@@ -115,6 +115,28 @@ def test_the_events_of_a_stream_come_in_order():
     ]
 
 
+def test_reasoning_between_texts_and_calls_has_its_place():
+    def think(index: int) -> tuple[dict[str, Any], ...]:
+        block = open_block(index, type="thinking", thinking="", signature="")
+        return block, change(index, "signature_delta", signature=f"s{index}"), close_block(index)
+
+    stream = (
+        *think(0),
+        TEXT | {"index": 1},
+        change(1, "text_delta", text="One."),
+        close_block(1),
+        *think(2),
+        open_block(3, **CALL),
+        close_block(3),
+        *think(4),
+        END,
+    )
+    blocks = [event.block for event in feed(START, *stream, STOP) if isinstance(event, ThinkingBlock)]
+    assert [block["signature"] for block in blocks] == ["s0", "s2", "s4"]
+    places = [None, {"text": 4, "calls": 0}, {"text": 4, "calls": 1}]
+    assert [block.get("after") for block in blocks] == places
+
+
 @pytest.mark.parametrize(
     ("said", "reason"),
     [

@@ -151,6 +151,7 @@ ROWS = {
     "guided_regex": Row(constrain(ConstraintKind.REGEX, "a", field="guided_regex")),
     "guided_choice": Row(constrain(ConstraintKind.CHOICE, '["a"]', field="guided_choice")),
     "guided_grammar": Row(constrain(ConstraintKind.GBNF, "root ::= a", field="guided_grammar")),
+    "guided_whitespace_pattern": Row(constrain(ConstraintKind.JSON_SCHEMA, PERSON, whitespace="[ ]")),
     "add_special_tokens": Row(chat(add_special=True)),
     "add_generation_prompt": Row(chat(generation_prompt=False)),
     "chat_template": Row(chat(template="{{ messages }}")),
@@ -204,11 +205,6 @@ REFUSALS = {
     "a high temperature": (sample(temperature=1.5), "temperature", InvalidValue),
     "any JSON": (
         constrain(ConstraintKind.JSON_OBJECT, field="response_format"),
-        "response_format",
-        UnsupportedParameter,
-    ),
-    "whitespace": (
-        constrain(ConstraintKind.JSON_SCHEMA, PERSON, whitespace="[ ]"),
         "response_format",
         UnsupportedParameter,
     ),
@@ -342,6 +338,32 @@ def test_equal_roles_are_one_turn_and_reasoning_goes_first():
         },
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c"}, TEXT]},
     ]
+
+
+def test_reasoning_returns_to_its_place():
+    first = {"type": "thinking", "thinking": "a", "signature": "s"}
+    second = {"type": "redacted_thinking", "data": "d"}
+    calls = tuple(ToolCall(name, "clock", "{}") for name in ("c", "d"))
+    said = Message(
+        Role.ASSISTANT,
+        "One. Two.",
+        tool_calls=calls,
+        thinking_blocks=(first, second | {"after": {"text": 4, "calls": 1}}),
+    )
+    results = tuple(Message(Role.TOOL, "12:00", tool_call_id=name) for name in ("c", "d"))
+    blocks = read_body(ask(Conversation((*HI, said, *results))))["messages"][1]["content"]
+    uses = [{"type": "tool_use", "id": name, "name": "clock", "input": dict[str, int]()} for name in "cd"]
+    texts = [{"type": "text", "text": text} for text in ("One.", " Two.")]
+    assert blocks == [first, texts[0], uses[0], second, texts[1], uses[1]]
+
+
+@pytest.mark.parametrize("after", [3, {"text": -1}, {"text": "a"}, {"new": 1}])
+def test_reasoning_with_an_unreadable_place_is_reported(after: object):
+    block = {"type": "thinking", "thinking": "a", "signature": "s", "after": after}
+    said = Message(Role.ASSISTANT, "Look.", thinking_blocks=(block,))
+    request = ask(Conversation((*HI, said, *HI)))
+    assert encode(request).ignored == ("messages[].thinking_blocks",)
+    assert read_body(request)["messages"][1]["content"] == [{"type": "text", "text": "Look."}]
 
 
 def test_what_messages_lose_is_reported():

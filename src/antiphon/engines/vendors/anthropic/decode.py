@@ -19,6 +19,7 @@ from antiphon.domain.events import (
     UsageSource,
 )
 from antiphon.engines.vendors.anthropic.wire_types import (
+    AFTER,
     BlockDeltaWire,
     BlockStartWire,
     BlockStopWire,
@@ -130,6 +131,8 @@ class MessagesDecoder:
         self._shows_reasoning = shows_reasoning
         self._usage: MessageUsageWire | None = None
         self._block: OpenBlock | None = None
+        self._text = 0
+        """Characters of text so far."""
         self._calls = 0
         self._stop_reason: str | None = None
         self._has_started = False
@@ -173,7 +176,7 @@ class MessagesDecoder:
         self._block = OpenBlock(index, block)
         events = self._begin()
         if isinstance(block, TextBlockWire):
-            return (*events, TextDelta(CHOICE, block.text)) if block.text else events
+            return (*events, *self._add_text(block.text))
         if isinstance(block, ThinkingBlockWire):
             self._block.signature = block.signature
             return (*events, *self._add_thinking(self._block, block.thinking))
@@ -189,7 +192,7 @@ class MessagesDecoder:
         if isinstance(block, TextBlockWire):
             return ()
         if isinstance(block, RedactedBlockWire):
-            return (ThinkingBlock(CHOICE, {"type": "redacted_thinking", "data": block.data}),)
+            return self._give_back({"type": "redacted_thinking", "data": block.data})
         if isinstance(block, ThinkingBlockWire):
             return self._stop_thinking(opened)
         if opened.deltas:
@@ -214,7 +217,7 @@ class MessagesDecoder:
         opened, delta = self._find_block(event.index), event.delta
         if isinstance(delta, TextDeltaWire):
             require_kind(opened, TextBlockWire)
-            return (TextDelta(CHOICE, delta.text),) if delta.text else ()
+            return self._add_text(delta.text)
         if isinstance(delta, InputDeltaWire):
             return self._add_arguments(opened, delta.partial_json)
         require_kind(opened, ThinkingBlockWire)
@@ -263,6 +266,11 @@ class MessagesDecoder:
             raise ValueError(f"the block {index} is not open")
         return self._block
 
+    def _add_text(self, text: str) -> Sequence[Event]:
+        """Adds text to the answer."""
+        self._text += len(text)
+        return (TextDelta(CHOICE, text),) if text else ()
+
     def _add_thinking(self, opened: OpenBlock, text: str) -> Sequence[Event]:
         """Adds reasoning to the block."""
         if not text:
@@ -284,7 +292,12 @@ class MessagesDecoder:
         text = "".join(opened.deltas)
         if text and not self._shows_reasoning:
             return ()
-        block = {"type": "thinking", "thinking": text, "signature": opened.signature}
+        return self._give_back({"type": "thinking", "thinking": text, "signature": opened.signature})
+
+    def _give_back(self, block: dict[str, object]) -> Sequence[Event]:
+        """Returns a block of reasoning with its place, if text or calls came before it."""
+        if self._text or self._calls:
+            block[AFTER] = {"text": self._text, "calls": self._calls}
         return (ThinkingBlock(CHOICE, block),)
 
 

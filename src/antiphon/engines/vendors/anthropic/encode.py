@@ -223,10 +223,6 @@ def encode_format(constraint: Constraint) -> Body:
         raise UnsupportedParameter(
             f"{field} is not supported by this vendor without a schema; send a JSON Schema", param=field
         )
-    if constraint.whitespace is not None:
-        raise UnsupportedParameter(
-            f"{field}: this vendor chooses the whitespace of JSON itself; leave the pattern out", param=field
-        )
     source = constraint.source if constraint.declared is None else constraint.declared.source
     schema = read_object(source)
     if schema is None:

@@ -7,14 +7,12 @@ import msgspec
 from antiphon.domain.messages import Content, MediaContent, MediaKind, Message, Role, TextContent, ToolCall
 from antiphon.domain.request import Conversation
 from antiphon.domain.vendor_fields import THINKING_BLOCKS
+from antiphon.engines.vendors.anthropic.wire_types import AFTER, BlockPlaceWire, PlacedBlockWire
 from antiphon.errors import InvalidValue, UnsupportedParameter
 
 Body = dict[str, object]
 
 IMAGE_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
-
-THINKING_TYPES = frozenset({"thinking", "redacted_thinking"})
-"""The blocks of reasoning that this vendor makes."""
 
 SYSTEM_ROLES = frozenset({Role.SYSTEM, Role.DEVELOPER})
 
@@ -98,16 +96,37 @@ def encode_message(message: Message, where: str, ignored: list[str]) -> Iterable
 
 
 def encode_assistant(message: Message, where: str, ignored: list[str]) -> list[Body]:
-    """Returns the blocks of an assistant's message: reasoning, text, calls."""
+    """Returns the blocks of an assistant's message: reasoning, text, calls. A block of reasoning that came
+    after text or calls returns to its place, since the vendor takes it nowhere else."""
     require_text(message)
-    blocks = [dict(block) for block in message.thinking_blocks if block.get("type") in THINKING_TYPES]
-    if len(blocks) < len(message.thinking_blocks):
+    thoughts = list(read_thoughts(message.thinking_blocks))
+    if len(thoughts) < len(message.thinking_blocks):
         ignored.append(THINKING_BLOCKS)
-    if message.reasoning and not blocks:
+    if message.reasoning and not thoughts:
         ignored.append(f"messages[].{message.reasoning_field}")
-    blocks += encode_content(message)
-    blocks += [encode_call(call, f"{where}.tool_calls[{at}]") for at, call in enumerate(message.tool_calls)]
-    return blocks
+    calls = [encode_call(call, f"{where}.tool_calls[{at}]") for at, call in enumerate(message.tool_calls)]
+    blocks: list[Body] = []
+    text_at = calls_at = 0
+    for place, thought in thoughts:
+        blocks += [*encode_text(message.text[text_at : place.text]), *calls[calls_at : place.calls], thought]
+        text_at, calls_at = max(text_at, place.text), max(calls_at, place.calls)
+    return [*blocks, *encode_text(message.text[text_at:]), *calls[calls_at:]]
+
+
+def read_thoughts(blocks: Iterable[Mapping[str, object]]) -> Iterator[tuple[BlockPlaceWire, Body]]:
+    """Yields each block of reasoning that this vendor has made, with its place."""
+    for block in blocks:
+        try:
+            place = msgspec.convert(block, PlacedBlockWire).after
+        except msgspec.ValidationError:
+            continue
+        yield place, {name: value for name, value in block.items() if name != AFTER}
+
+
+def encode_text(text: str) -> Iterator[Body]:
+    """Yields the block of a text. This vendor takes no empty text, which says nothing."""
+    if text:
+        yield {"type": "text", "text": text}
 
 
 def encode_call(call: ToolCall, where: str) -> Body:
@@ -137,13 +156,13 @@ def encode_result(message: Message) -> Body:
 
 
 def encode_content(message: Message) -> Iterator[Body]:
-    """Yields the blocks of a message's content. This vendor takes no empty text, which says nothing."""
+    """Yields the blocks of a message's content."""
     parts: tuple[Content, ...] = message.content or (TextContent(message.text),)
     for part in parts:
         if isinstance(part, MediaContent):
             yield encode_image(part)
-        elif part.text:
-            yield {"type": "text", "text": part.text}
+        else:
+            yield from encode_text(part.text)
 
 
 def encode_image(part: MediaContent) -> Body:

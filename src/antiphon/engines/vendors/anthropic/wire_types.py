@@ -1,7 +1,9 @@
 """The parts of Anthropic's answers that are read. Unknown fields are skipped. An unknown kind of block or
 delta cannot be read, since its content would be lost."""
 
-from msgspec import Raw, Struct, field
+from typing import Annotated, Literal
+
+from msgspec import Meta, Raw, Struct, field
 
 # --- blocks of an answer ------------------------------------------------------------------------------------
 
@@ -148,6 +150,27 @@ class EventNameWire(Struct):
     """The name of an event without a line `event:`."""
 
     type: str
+
+
+# --- blocks of reasoning in the caller's history -----------------------------------------------------------
+
+AFTER = "after"
+"""The field of such a block that is not the vendor's: its place. Without it, the block is the first."""
+
+
+class BlockPlaceWire(Struct, forbid_unknown_fields=True):
+    """How much of the message precedes the block."""
+
+    text: Annotated[int, Meta(ge=0)] = 0
+    """Characters."""
+    calls: Annotated[int, Meta(ge=0)] = 0
+
+
+class PlacedBlockWire(Struct):
+    """What is read of such a block. The rest goes back unread."""
+
+    type: Literal["thinking", "redacted_thinking"]
+    after: BlockPlaceWire = field(default_factory=BlockPlaceWire)
 
 
 # --- models -------------------------------------------------------------------------------------------------
