@@ -95,6 +95,7 @@ def test_an_operator_who_sets_nothing_changes_nothing():
 def test_a_published_profile_invents_nothing():
     profile = build_profile(find("anthropic", "claude-opus-5"), "first", "anthropic", frozenset({"seed"}))
     assert (profile.provider, profile.engine, profile.source) == ("first", "anthropic", "table")
-    assert profile.refused == ("seed", "temperature", "top_k", "top_p")
+    taken = ("continue_final_message", "seed", "temperature", "thinking_token_budget", "top_k", "top_p")
+    assert profile.refused == taken
     assert (profile.parameters, profile.size, profile.vocabulary, profile.sequences) == (None,) * 4
     assert not profile.exact and profile.max_output == 128_000

@@ -465,6 +465,13 @@ def test_a_model_without_reasoning_refuses_it():
     assert read_body(chat(reasoning=Reasoning("none")), model) == {}
 
 
+@pytest.mark.parametrize("effort", ["high", "none"])
+def test_a_model_that_no_table_knows_may_reason(effort: str):
+    request = chat(reasoning=Reasoning(effort))
+    unknown = replace(MODEL, profile=VendorProfile(max_output=8000))
+    assert read_body(request, unknown) == read_body(request)
+
+
 def test_a_tier_that_asks_for_nothing_is_always_taken():
     usual = ask(hosted=HostedOptions(service_tier="default"))
     assert read_body(usual) == {"service_tier": "standard_only"}

@@ -193,7 +193,7 @@ def encode_thinking(reasoning: Reasoning, model: VendorModel) -> Body | None:
     if effort not in (None, NO_EFFORT) and effort not in EFFORTS:
         raise build_refusal(reasoning, f"this vendor has {', '.join(sorted(EFFORTS))} and none")
     if effort == NO_EFFORT or budget == 0:
-        return {"type": "disabled"} if model.profile.reasoning else None
+        return None if model.profile.reasoning is False else {"type": "disabled"}
     if effort is None and budget is None and not reasoning.wanted:
         return None
     if model.profile.reasoning is False:
