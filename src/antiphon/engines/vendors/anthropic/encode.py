@@ -59,7 +59,7 @@ def encode_request(request: GenerationRequest, model: VendorModel, attributes: A
             "to /v1/chat/completions",
             param="prompt",
         )
-    require_supported(request, TAKEN, limit_extras(model))
+    takes = require_supported(request, TAKEN, limit_extras(model))
     limit = find_limit(request.output, model)
     ignored: list[str] = []
     is_streamed = not request.is_buffered or limit > LONG_OUTPUT
@@ -71,7 +71,7 @@ def encode_request(request: GenerationRequest, model: VendorModel, attributes: A
     if attributes.end_user is not None:
         body["metadata"] = {"user_id": attributes.end_user}
     tier = request.hosted.service_tier
-    if tier is not None and "service_tier" not in model.refused_parameters:
+    if tier is not None and "service_tier" in takes:
         body["service_tier"] = encode_tier(tier)
     if is_streamed:
         body["stream"] = True
@@ -101,7 +101,8 @@ def find_limit(output: Output, model: VendorModel) -> int:
 
 
 def add_sampling(body: Body, request: GenerationRequest) -> None:
-    """Adds the stop texts and the sampling options that have an effect."""
+    """Adds the stop texts and the sampling options that have an effect. Our defaults are the vendor's too,
+    and some of its models refuse a temperature together with any top_p."""
     sampling = request.sampling
     if sampling.temperature is not None and sampling.temperature > 1:
         raise InvalidValue("temperature must be at most 1 at this vendor", param="temperature")
