@@ -22,6 +22,7 @@ from antiphon.engines.vendors.stall_watch import StallWatch
 from antiphon.errors import (
     AntiphonError,
     ProviderFailed,
+    ProviderKeyRefused,
     ProviderTimeout,
     ProviderUnavailable,
     SettingsError,
@@ -208,10 +209,11 @@ class Provider:
                     body += more
         except (aiohttp.ClientError, OSError, TimeoutError):
             pass  # the status alone tells enough
-        if response.status == 401:
-            self._renew_key()
         said = self.upstream.decode_error(response.status, body)
-        return self.map_error(response.status, said, response.headers)
+        error = self.map_error(response.status, said, response.headers)
+        if isinstance(error, ProviderKeyRefused):
+            self._renew_key()
+        return error
 
     def _renew_key(self) -> None:
         """Reads the key again, since its file may hold a new one."""
