@@ -96,7 +96,11 @@ def test_the_vendors_limit_is_told_with_its_retry_after(client: openai.OpenAI):
 
 def test_a_vendors_error_shows_no_key_and_no_address(client: openai.OpenAI, gateway: Server):
     with pytest.raises(openai.InternalServerError) as caught:
-        ask(client, "first/fake-error-at-after-headers")
+        client.chat.completions.create(
+            model="first/fake-error-at-after-headers",
+            messages=[{"role": "user", "content": "Count."}],
+            stream=True,
+        )
     assert "boom" in str(caught.value) and "10.1.2.3" not in str(caught.value)
     with pytest.raises(openai.BadRequestError) as refused:
         ask(client, "first/fake-400")

@@ -18,14 +18,18 @@ from antiphon.domain.events import (
     Usage,
     UsageSource,
 )
-from antiphon.domain.request import GenerationRequest, RawPrompt
+from antiphon.domain.identity import Actor, ActorKind
+from antiphon.domain.limits import Measure
+from antiphon.domain.request import GenerationRequest, Output, RawPrompt
 from antiphon.domain.token_estimate import estimate_tokens, measure_text
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import ProviderBroken
 from antiphon.pipeline.run import Pipeline
 from antiphon.telemetry.metrics import Metrics
-from tests.support.accounting import Books
-from tests.support.vendor_engine import STARTED, VendorDouble
+from tests.support.accounting import Books, limit
+from tests.support.vendor_engine import STARTED, USAGE, VendorDouble
+
+ACTOR = Actor(ActorKind.USER, "key-1", "project-1", "user-1")
 
 SAID: list[Event] = [
     STARTED,
@@ -93,3 +97,30 @@ def test_bytes_are_those_of_utf_8():
     for text in ("", "plain", "aé😀"):
         assert measure_text(text) == len(text.encode())
     assert [estimate_tokens(size) for size in (0, 1, 4, 5, 8)] == [0, 1, 1, 2, 2]
+
+
+async def reserve_output(output: Output, usage: Usage) -> tuple[Books, int]:
+    """The output tokens that are reserved of a minute's limit while the stream runs."""
+    books = Books(limit(Measure.OUTPUT_TOKENS, 5000, key="key-1"))
+    events: list[Event] = [STARTED, TextDelta(0, "a"), Finished(0, FinishReason.STOP), usage]
+    model = Model("m", (ModelRoute(VendorDouble(lambda _: events), "first"),), 1)
+    pipeline = Pipeline(ModelRegistry((model,)), Metrics(), 5.0, books.accounting)
+    request = GenerationRequest("m", (RawPrompt("hello"),), output=output)
+    async with pipeline.run(request, Context("r", actor=ACTOR, clock=books.clock)) as stream:
+        await anext(stream)
+        (held,) = await books.used()
+        async for _ in stream:
+            pass
+    return books, held
+
+
+async def test_all_output_is_reserved_where_deltas_carry_no_tokens():
+    for output in (Output(), Output(max_tokens=1000)):
+        _, held = await reserve_output(output, USAGE)
+        assert held == 1000
+
+
+async def test_usage_beyond_what_was_reserved_ends_nothing():
+    books, _ = await reserve_output(Output(max_tokens=1000), Usage(7, 4_999, source=UsageSource.REPORTED))
+    assert books.ledger.entry.output_tokens == 4_999 and books.ledger.entry.status == "ok"
+    assert await books.used() == [4_999]

@@ -27,7 +27,7 @@ class VendorDouble(ScriptedEngine):
 
     async def prepare(self, request: GenerationRequest, context: Context) -> ScriptedRequest:
         context.progress.unread, context.progress.has_own_schemas = (), True
-        return ScriptedRequest(RequestSize(7, 1000), partial(self.stream, request))
+        return ScriptedRequest(RequestSize(7, 1000, is_counted=False), partial(self.stream, request))
 
     @asynccontextmanager
     async def stream(

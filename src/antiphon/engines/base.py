@@ -72,6 +72,9 @@ class RequestSize:
     """The tokens of all prompts, each prompt counted once."""
     output_tokens: int
     """The most tokens that all choices together can make."""
+    is_counted: bool = True
+    """Whether deltas carry their tokens. Otherwise all output is reserved before the request starts, since
+    its tokens are known only at the end."""
 
 
 class PreparedRequest(Protocol):

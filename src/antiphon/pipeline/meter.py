@@ -178,7 +178,11 @@ async def meter_stream(
         event: Event | None = begun.first
         while event is not None:
             tally.add(event, clock)
-            if account is not None and tally.completion_tokens > account.granted:
+            if (
+                account is not None
+                and tally.completion_tokens > account.granted
+                and not tally.is_whole  # the vendor's own count comes last, and refuses nothing any more
+            ):
                 await account.grow(tally.completion_tokens)
             yield event
             event = await anext(begun.events, None)

@@ -97,7 +97,7 @@ class RequestMeter:
         if route is not self._route or len(self._model.routes) > 1:
             self._route = route
             self._set_price()
-        await self._reservation.take(size, self._price, self._is_bounded)
+        await self._reservation.take(size, self._price, self._is_bounded or not size.is_counted)
         if not self.is_admitted:
             told = Usage(size.prompt_tokens, 0, source=UsageSource.ESTIMATED)
             self._accounting.ledger.begin(self._build_entry(told, self._compute_cost(told)))

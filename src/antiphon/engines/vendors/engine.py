@@ -13,7 +13,7 @@ import aiohttp
 import msgspec
 
 from antiphon.domain.context import Context
-from antiphon.domain.events import Event
+from antiphon.domain.events import Event, Started, UsageSource
 from antiphon.domain.messages import MediaContent
 from antiphon.domain.models import Profile
 from antiphon.domain.request import Conversation, EmbeddingRequest, Embeddings, GenerationRequest
@@ -26,6 +26,7 @@ from antiphon.engines.vendors.base import (
     UpstreamCall,
     VendorModel,
 )
+from antiphon.engines.vendors.estimate import estimate_prompt
 from antiphon.engines.vendors.provider import Provider
 from antiphon.engines.vendors.sse import EventSplitter
 from antiphon.engines.vendors.stall_watch import WatchedStream
@@ -103,7 +104,7 @@ def bound_size(request: GenerationRequest, call: UpstreamCall, model: VendorMode
     if output is None:
         output = model.profile.max_output or MAX_OUTPUT
     choices = request.output.best_of or request.output.choices
-    return RequestSize(prompt, output * choices * len(request.prompts))
+    return RequestSize(prompt, output * choices * len(request.prompts), is_counted=False)
 
 
 def iterate_media(request: GenerationRequest) -> Iterator[MediaContent]:
@@ -134,14 +135,19 @@ class PreparedVendorRequest:
         response = await self._send(context, first_byte if self.call.is_streamed else deadline)
         begun = False
         read = self._read_stream if response.content_type == EVENT_STREAM else self._read_answer
+        events = read(response, deadline)
         try:
-            async with aclosing(read(response, deadline)) as events:
-                async for event in events:
+            async for event in events:
+                if begun:
+                    yield event
+                elif not isinstance(event, Started):  # until then another route may be tried
                     begun = True
+                    yield Started(estimate_prompt(self.request), source=UsageSource.ESTIMATED)
                     yield event
         except (aiohttp.ClientError, OSError, ValueError, msgspec.MsgspecError, StreamFailure) as failure:
             raise self._map_failure(failure, begun, context) from None
         finally:
+            await events.aclose()
             response.close()
 
     async def _send(self, context: Context, deadline: float) -> aiohttp.ClientResponse:
@@ -158,7 +164,7 @@ class PreparedVendorRequest:
     ) -> AsyncGenerator[Event, None]:
         """Yields the events of a whole answer."""
         body = await read_body(response, deadline)
-        for event in self.provider.upstream.decode_answer(self.request, self.model, body):
+        for event in list(self.provider.upstream.decode_answer(self.request, self.model, body)):
             yield event
 
     async def _read_stream(

@@ -2,20 +2,18 @@
 
 from antiphon.domain.events import Usage, UsageSource
 from antiphon.domain.request import Conversation, EmbeddingRequest, GenerationRequest, Prompt
-
-BYTES_PER_TOKEN = 4
-"""Bytes of UTF-8 in one token of English text, about."""
-
-
-def estimate_tokens(size: int) -> int:
-    """Returns the tokens in this many bytes of text; at least 1 if there are any."""
-    return -(-size // BYTES_PER_TOKEN)
+from antiphon.domain.token_estimate import BYTES_PER_TOKEN, estimate_tokens, measure_text
 
 
 def estimate_usage(request: GenerationRequest, output_size: int) -> Usage:
     """Returns an estimate from the texts of the request and the bytes of the answer."""
-    size = sum(map(_measure, request.prompts))
-    return Usage(estimate_tokens(size), estimate_tokens(output_size), source=UsageSource.ESTIMATED)
+    prompt, completion = estimate_prompt(request), estimate_tokens(output_size)
+    return Usage(prompt, completion, source=UsageSource.ESTIMATED)
+
+
+def estimate_prompt(request: GenerationRequest) -> int:
+    """Returns an estimate of the prompts' tokens, without images and recordings."""
+    return estimate_tokens(sum(map(_measure, request.prompts)))
 
 
 def estimate_inputs(request: EmbeddingRequest) -> int:
@@ -26,7 +24,7 @@ def estimate_inputs(request: EmbeddingRequest) -> int:
 def _measure(prompt: Prompt) -> int:
     """Returns the bytes of a prompt's text; for token ids, the bytes of as many usual tokens."""
     if isinstance(prompt, Conversation):
-        return sum(len(message.text.encode()) for message in prompt.messages)
+        return sum(measure_text(message.text) for message in prompt.messages)
     if prompt.tokens is not None:
         return len(prompt.tokens) * BYTES_PER_TOKEN
-    return len((prompt.text or "").encode())
+    return measure_text(prompt.text or "")
