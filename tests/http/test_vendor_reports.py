@@ -3,6 +3,7 @@
 import pytest
 
 from antiphon.domain.events import Event, Finished, FinishReason, TextDelta
+from antiphon.domain.logprobs import NO_ID, TokenScore
 from tests.support.http_server import CHAT, HELLO, serving
 from tests.support.vendor_engine import STARTED, USAGE, VendorDouble, say
 
@@ -56,3 +57,16 @@ async def test_a_field_of_many_messages_is_named_once():
     async with serving(Ignoring(lambda _: say("Hi"))) as server:
         reply = await server.ask(CHAT, HELLO)
     assert reply.headers["x-antiphon-ignored"] == "messages[].thinking_blocks"
+
+
+@pytest.mark.parametrize("wanted", [1, True])
+async def test_fireworks_tells_no_ids_that_nobody_knows(wanted):
+    scores = (TokenScore(NO_ID, b"Hi", -0.5, ((NO_ID, b"Hi", -0.5),)),)
+    end = Finished(0, FinishReason.STOP, scores=())
+    events: list[Event] = [STARTED, TextDelta(0, "Hi", scores=scores), end]
+    async with serving(VendorDouble(lambda _: [*events, USAGE])) as server:
+        reply = await server.ask(FIREWORKS, HELLO | {"logprobs": wanted})
+    logprobs = reply.json()["choices"][0]["logprobs"]
+    assert "token_id" not in str(logprobs) and "-1" not in str(logprobs)
+    tokens = [each["token"] for each in logprobs["content"]] if wanted is True else logprobs["tokens"]
+    assert tokens == ["Hi"]

@@ -8,6 +8,9 @@ from itertools import chain
 from math import isnan
 from typing import overload
 
+NO_ID = -1
+"""The id of a token whose id is unknown."""
+
 
 @dataclass(frozen=True, slots=True)
 class TokenScore:
@@ -15,7 +18,7 @@ class TokenScore:
     temperature and cuts."""
 
     token: int
-    """The token's id; -1 if a vendor does not tell it. The same holds for alternatives."""
+    """The token's id; `NO_ID` if a vendor does not tell it. The same holds for alternatives."""
     piece: bytes
     """The bytes of the token, which may be a part of a character. A control token, which adds no text, has
     its name here."""

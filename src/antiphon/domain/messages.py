@@ -28,7 +28,7 @@ class Tool:
     parameters: Mapping[str, object] | None = None
     """The JSON Schema of the tool's arguments, as the model sees it; None if the tool has no arguments."""
     strict: bool = False
-    """Whether every keyword of the schema must be enforced. Otherwise unsupported keywords are left out."""
+    """Whether the caller demands that every keyword of the schema is enforced."""
     kept: Mapping[str, object] | None = field(default=None, compare=False)
     """The schema without the unsupported keywords; None if it is the same as `parameters`."""
     field: str = field(default="tools", compare=False)

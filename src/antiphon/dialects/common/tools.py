@@ -4,8 +4,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from msgspec.structs import replace
-
 from antiphon.constraints.json_schema.lowering import relax_schema
 from antiphon.dialects.common.constraint_fields import name_keywords
 from antiphon.dialects.common.field_table import FieldReport
@@ -86,8 +84,9 @@ def build_tools(given: Sequence[ToolShape], strict: bool = False) -> tuple[tuple
     """Builds the tools, and returns them with the schema keywords that are not enforced. `strict`: every
     keyword must be enforced. Raises a RequestError."""
     left_out: list[str] = []
-    functions = [replace(tool.function, strict=True) if strict else tool.function for tool in given]
-    tools = tuple(_build_tool(each, f"tools[{at}].function", left_out) for at, each in enumerate(functions))
+    tools = tuple(
+        _build_tool(each.function, f"tools[{at}].function", left_out, strict) for at, each in enumerate(given)
+    )
     names: set[str] = set()
     for at, tool in enumerate(tools):
         if tool.name in names:
@@ -97,8 +96,9 @@ def build_tools(given: Sequence[ToolShape], strict: bool = False) -> tuple[tuple
     return tools, tuple(left_out)
 
 
-def _build_tool(function: Function, where: str, left_out: list[str]) -> Tool:
-    """Builds one tool, and adds the schema keywords that are not enforced to `left_out`."""
+def _build_tool(function: Function, where: str, left_out: list[str], strict: bool) -> Tool:
+    """Builds one tool, and adds the schema keywords that are not enforced to `left_out`. `strict`: the
+    operator demands every keyword; a vendor is told only what the caller demands."""
     require_name(function.name, f"{where}.name")
     field, parameters = f"{where}.parameters", function.parameters
     if parameters is None:
@@ -107,7 +107,7 @@ def _build_tool(function: Function, where: str, left_out: list[str]) -> Tool:
     if parameters.get("type", "object") != "object":
         raise InvalidValue(f"{field}.type must be object", param=f"{field}.type")
     kept: Mapping[str, object] = parameters
-    if not function.strict:
+    if not (strict or function.strict):
         made, names = relax_schema(parameters, field, without_references=True)
         kept = made if isinstance(made, dict) else {}
         left_out += name_keywords(field, names)

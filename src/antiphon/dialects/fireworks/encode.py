@@ -5,12 +5,12 @@ Fireworks' clients accept only numbers, so the first token of an echoed prompt h
 """
 
 from collections.abc import Mapping
-from itertools import pairwise
+from itertools import islice, pairwise
 from types import MappingProxyType
 from typing import Protocol, TypeVar
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from antiphon.dialects.base import GenerationCall, ResponseMeta
 from antiphon.dialects.common.chunks import (
@@ -48,7 +48,7 @@ from antiphon.dialects.fireworks.wire_types import (
 )
 from antiphon.domain.collect import CollectedGeneration
 from antiphon.domain.events import Finished, FinishReason, Usage
-from antiphon.domain.logprobs import Scores, TokenScore
+from antiphon.domain.logprobs import NO_ID, Scores, TokenScore
 from antiphon.errors import AntiphonError, BudgetExceeded
 
 _encode = msgspec.json.Encoder().encode
@@ -257,12 +257,13 @@ class FireworksStreamEncoder(OpenAIStreamEncoder[Part]):
 
 def build_array_logprobs(scores: Scores, alternatives: bool) -> Logprobs:
     """Builds arrays of equal length. `alternatives`: whether the array of alternatives is included."""
+    has_ids = all(score.token != NO_ID for score in islice(scores, 1))
     return Logprobs(
         tokens=encode_list(scores, lambda score: spell_token(score.piece)),
         token_logprobs=encode_list(scores, _clamp_logprob),
         top_logprobs=encode_list(scores, _build_top_logprobs) if alternatives else None,
         text_offset=encode_list(scores, lambda score: score.offset),
-        token_ids=encode_list(scores, lambda score: score.token),
+        token_ids=encode_list(scores, lambda score: score.token) if has_ids else UNSET,
     )
 
 
@@ -275,18 +276,26 @@ def _build_entry(score: TokenScore) -> TokenEntry:
     """Builds the entry of one token, with its alternatives."""
     best = [
         FireworksRankedToken(
-            token=spell_token(piece), logprob=max(value, UNLIKELY), token_id=token, bytes=list(piece)
+            token=spell_token(piece),
+            logprob=max(value, UNLIKELY),
+            token_id=_show_id(token),
+            bytes=list(piece),
         )
         for token, piece, value in score.alternatives
     ]
     return TokenEntry(
         token=spell_token(score.piece),
         logprob=_clamp_logprob(score),
-        token_id=score.token,
+        token_id=_show_id(score.token),
         bytes=list(score.piece),
         text_offset=score.offset,
         top_logprobs=best,
     )
+
+
+def _show_id(token: int) -> int | UnsetType:
+    """Returns the id of a token, or UNSET for a vendor's token, whose id is unknown."""
+    return UNSET if token == NO_ID else token
 
 
 def _build_top_logprobs(score: TokenScore) -> dict[str, float]:

@@ -159,7 +159,8 @@ class FireworksRankedToken(Struct, frozen=True, kw_only=True):
     r"""The token's text. It is `bytes:\xe2\x98` for part of a character, and the name for a control token."""
     logprob: float
     """The value -9999 means that the token is practically impossible."""
-    token_id: int
+    token_id: int | UnsetType = UNSET
+    """Missing if a vendor's model made the token, since vendors tell no ids."""
     bytes: list[int]
 
 
@@ -185,6 +186,7 @@ class Logprobs(Struct, frozen=True, kw_only=True):
     """The likeliest tokens and the token itself at each place; null if the caller asked for none."""
     text_offset: list[int] | UnsetType = UNSET
     token_ids: list[int] | UnsetType = UNSET
+    """The ids, except for tokens of a vendor's model."""
     content: list[TokenEntry] | UnsetType = UNSET
 
 

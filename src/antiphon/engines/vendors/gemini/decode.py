@@ -18,7 +18,7 @@ from antiphon.domain.events import (
     Usage,
     UsageSource,
 )
-from antiphon.domain.logprobs import Scores, TokenScore
+from antiphon.domain.logprobs import NO_ID, Scores, TokenScore
 from antiphon.domain.request import GenerationRequest
 from antiphon.engines.vendors.base import StreamFailure, VendorError
 from antiphon.engines.vendors.estimate import estimate_usage
@@ -36,9 +36,6 @@ from antiphon.engines.vendors.gemini.wire_types import (
     GeminiUsage,
 )
 from antiphon.engines.vendors.parameters import shows_reasoning
-
-NO_ID = -1
-"""The id of a token whose id Gemini does not tell."""
 
 FINISHES: Mapping[str, FinishReason] = MappingProxyType(
     {"STOP": FinishReason.STOP, "MAX_TOKENS": FinishReason.LENGTH, "CONTINUATION": FinishReason.LENGTH}
