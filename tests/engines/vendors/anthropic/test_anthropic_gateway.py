@@ -1,0 +1,152 @@
+"""The openai client at this server, whose model is Anthropic's: the whole way there and back."""
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import openai
+import pytest
+from openai.types.chat import ChatCompletionChunk
+
+from antiphon.dialects.openai.dialect import OpenAI
+from antiphon.engines.profiles.base import VendorProfile, build_profile
+from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
+from antiphon.engines.vendors.anthropic.dialect import AnthropicUpstream
+from antiphon.engines.vendors.base import VendorModel
+from antiphon.engines.vendors.engine import VendorEngine
+from antiphon.engines.vendors.provider import Provider, ProviderOptions
+from antiphon.http.state import AppState
+from antiphon.pipeline.run import Pipeline
+from antiphon.settings.server import ServerSettings
+from antiphon.telemetry.metrics import Metrics
+from tests.support.http_server import serving_edge
+from tests.support.vendors.anthropic_server import KEY, answer_call, sign
+from tests.support.vendors.conversations import BY_NAME, PIXEL
+from tests.support.vendors.vendor_http import VendorServer, serve_vendor
+
+PROFILE = VendorProfile(max_output=8000, modalities=("text", "image"), reasoning=True)
+MODELS = ("claude-m", "error-overloaded_error", "error-rate_limit_error", "break-overloaded_error", "cut")
+
+TOOLS: list[Any] = [
+    {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}}
+    for name in ("weather", "clock", "camera")
+]
+
+
+@pytest.fixture(scope="module")
+def vendor() -> Iterator[VendorServer]:
+    with serve_vendor(answer_call) as server:
+        yield server
+
+
+@asynccontextmanager
+async def connect(vendor: VendorServer) -> AsyncIterator[openai.AsyncOpenAI]:
+    """A client of a server whose models are the vendor's."""
+    upstream = AnthropicUpstream()
+    options = ProviderOptions(
+        "anthropic", f"{vendor.url}/v1", upstream.credential_header, allows_private=True
+    )
+    provider = Provider(options, upstream, lambda: KEY)
+    profile = build_profile(PROFILE, "anthropic", "anthropic", frozenset())
+    models = ModelRegistry(
+        tuple(
+            Model(
+                name,
+                (ModelRoute(VendorEngine(provider, VendorModel(name, "anthropic", PROFILE), profile)),),
+                1,
+            )
+            for name in MODELS
+        )
+    )
+    pipeline = Pipeline(models, Metrics(), restart_patience=0.0)
+    edge = AppState(pipeline, models, OpenAI(), ServerSettings())
+    try:
+        async with (
+            serving_edge(edge) as (port, _),
+            openai.AsyncOpenAI(
+                base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0
+            ) as client,
+        ):
+            yield client
+    finally:
+        await provider.aclose()
+
+
+async def ask(client: openai.AsyncOpenAI, stream: bool, model: str = "claude-m", **fields: Any) -> Any:
+    """The message of one call; of a stream, as the client puts it together."""
+    if not stream:
+        answer = await client.chat.completions.create(model=model, **fields)
+        return answer.choices[0].message
+    async with client.chat.completions.stream(model=model, **fields) as events:
+        final = await events.get_final_completion()
+        return final.choices[0].message
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["buffered", "streamed"])
+async def test_signed_reasoning_survives_tool_turns(vendor: VendorServer, stream: bool):
+    conversation = BY_NAME["reasoning between calls"]
+    image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}}
+    results: list[Any] = ["9:00", "sun", "snow", [{"type": "text", "text": "Here."}, image]]
+    messages: list[Any] = [{"role": "user", "content": f"[{conversation.name}] Plan my day."}]
+    texts = []
+    async with connect(vendor) as client:
+        for _ in conversation.turns:
+            message = await ask(client, stream, messages=messages, tools=TOOLS, reasoning_effort="high")
+            texts.append((message.content or "", message.model_extra["reasoning_content"]))
+            messages.append(message.model_dump(exclude_none=True, exclude={"parsed"}))
+            messages += [
+                {"role": "tool", "tool_call_id": call.id, "content": results.pop(0)}
+                for call in message.tool_calls or ()
+            ]
+    assert texts == [(turn.reply.text, turn.reply.reasoning) for turn in conversation.turns]
+    last = vendor.calls[-1]
+    blocks = [block for message in json.loads(last.body)["messages"] for block in message["content"]]
+    signatures = [block["signature"] for block in blocks if block["type"] == "thinking"]
+    assert signatures == [sign(turn.reply.reasoning) for turn in conversation.turns[:-1]]
+    assert last.headers["anthropic-version"] == "2023-06-01"
+    assert last.headers["x-api-key"] == KEY
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["buffered", "streamed"])
+@pytest.mark.parametrize(
+    ("model", "status", "retry_after"),
+    [("error-overloaded_error", 503, "1"), ("error-rate_limit_error", 429, "7")],
+)
+async def test_an_error_keeps_its_status(
+    vendor: VendorServer, model: str, status: int, retry_after: str, stream: bool
+):
+    async with connect(vendor) as client:
+        with pytest.raises(openai.APIStatusError) as refused:
+            await ask(client, stream, model, messages=[{"role": "user", "content": "[a chat] Hi."}])
+    assert refused.value.status_code == status
+    assert refused.value.response.headers["retry-after"] == retry_after
+
+
+async def read_texts(stream: openai.AsyncStream[ChatCompletionChunk], texts: list[str]) -> None:
+    """Adds the texts of a stream, which must not finish."""
+    async for chunk in stream:
+        for choice in chunk.choices:
+            assert choice.finish_reason is None
+            texts.append(choice.delta.content or "")
+
+
+@pytest.mark.parametrize("model", ["break-overloaded_error", "cut"])
+async def test_a_broken_stream_never_looks_finished(vendor: VendorServer, model: str):
+    texts: list[str] = []
+    async with connect(vendor) as client:
+        stream = await client.chat.completions.create(
+            model=model, messages=[{"role": "user", "content": "[a chat] Hi."}], stream=True
+        )
+        with pytest.raises(openai.APIError):
+            await read_texts(stream, texts)
+    assert "".join(texts) == "Hello there."
+
+
+async def test_a_field_that_the_vendor_lacks_is_refused(vendor: VendorServer):
+    before = len(vendor.calls)
+    async with connect(vendor) as client:
+        with pytest.raises(openai.BadRequestError) as refused:
+            await ask(client, False, messages=[{"role": "user", "content": "[a chat] Hi."}], seed=3)
+    assert refused.value.param == "seed"
+    assert len(vendor.calls) == before
