@@ -83,7 +83,7 @@ BORDERS = {
         "antiphon.retrieval.ingest",
         "antiphon.cli",
     ),
-    "prometheus_client": ("antiphon.telemetry.exposition", "antiphon.cli.commands.top"),
+    "prometheus_client": ("antiphon.telemetry.exposition", "antiphon.cli.metrics_reading"),
     "psutil": ("antiphon.cli.local_servers",),
     "psycopg": ("antiphon.store",),
     "redis": ("antiphon.limits.redis",),

@@ -10,17 +10,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console, Group
 
-from antiphon.cli.commands.top import (
-    Latency,
-    ModelRates,
-    build_tables,
-    compute_rates,
-    estimate_quantile,
-    parse_page,
-)
+from antiphon.cli.commands.top import ModelRates, build_tables, compute_rates
+from antiphon.cli.commands.top_routes import build_route_table, compute_routes
+from antiphon.cli.metrics_reading import Latency, estimate_quantile, parse_page
 from antiphon.domain.models import LATENCY_BOUNDS, AdapterLoad, Histogram, Load, Timer
 from antiphon.telemetry.exposition import Series, list_series, render_page
-from antiphon.telemetry.metrics import BUILD
+from antiphon.telemetry.metrics import BUILD, Metrics
 from tests.cli.conftest import Run
 from tests.cli.standin import Standin, standin
 from tests.support.pty_screen import CTRL_C, screen
@@ -208,3 +203,22 @@ def test_a_server_that_goes_away_is_waited_for(tmp_path: Path):
             drawn.expect(f"{' ' * 80}\r\nmodel")  # the line that said so is empty again
             drawn.type(CTRL_C)
             assert drawn.end() == 0
+
+
+def routes_page(*failures: str) -> str:
+    metrics = Metrics()
+    for code in ("ok", *failures):
+        counts = metrics.find_route("any", "one/a")
+        counts.outcomes[code] += 1
+    metrics.find_route("plain", "plain").outcomes["ok"] += 1
+    metrics.find_route("any", "one/a").first_events.add(0.004)
+    return render_page([(BUILD, {("9.9",): 1}), *metrics.list_series()])
+
+
+def test_routes_show_what_failed_since_the_first_reading():
+    before, after = routes_page(), routes_page("provider_failed", "provider_timeout")
+    (route,) = compute_routes(parse_page(before, 10.0), parse_page(after, 12.0))
+    assert (route.model, route.route, route.failed, route.answered) == ("any", "one/a", 1.0, 0.0)
+    drawn = io.StringIO()
+    Console(file=drawn, width=80).print(Group(*build_route_table((route,))))
+    assert "one/a" in drawn.getvalue() and build_route_table(()) == []

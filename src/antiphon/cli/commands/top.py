@@ -7,20 +7,27 @@ is asked for nothing else.
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 
-from prometheus_client.parser import text_string_to_metric_families
 from rich.bar import Bar
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from antiphon.cli.admin_client import find_server
 from antiphon.cli.client import Client
+from antiphon.cli.commands.top_routes import build_route_table, compute_routes
+from antiphon.cli.metrics_reading import (
+    Latency,
+    Reading,
+    build_table,
+    estimate_latency,
+    format_latency,
+    format_rate,
+    parse_page,
+)
 from antiphon.cli.output import (
     FORBIDDEN,
     PIPE,
@@ -45,52 +52,10 @@ FOR_GOOD = frozenset({UNAUTHORIZED, FORBIDDEN, NOT_FOUND})
 DIGEST = 16
 """Characters of an adapter's digest that are shown."""
 
-NAME = 14
-"""Columns of a model's name, so that a table fits into 80 columns."""
-
 BAR = 20
 """Columns of the bar that shows used cells."""
 
-LONG = 10.0
-"""Latencies from this one on are shown in seconds instead of milliseconds."""
-
 ENGINE = "antiphon_engine_"
-
-Labels = frozenset[tuple[str, str]]
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """The figures of one page."""
-
-    when: float
-    """The time of the reading, in monotonic seconds."""
-    samples: Mapping[tuple[str, Labels], float]
-
-    def value(self, name: str, **labels: str) -> float | None:
-        """Returns a value; None if the page lacks it."""
-        return self.samples.get((name, frozenset(labels.items())))
-
-    def labels(self, name: str, label: str, **given: str) -> list[str]:
-        """Returns the values of one label of a family, in the page's order. `given`: required values of other
-        labels."""
-        wanted = frozenset(given.items())
-        found = (dict(labels) for each, labels in self.samples if each == name and wanted <= labels)
-        return list(dict.fromkeys(labels[label] for labels in found if label in labels))
-
-    def buckets(self, name: str, model: str) -> dict[float, float]:
-        """Returns a histogram's cumulative counts, by upper bound."""
-        bounds = self.labels(f"{name}_bucket", "le", model=model)
-        counts = {bound: self.value(f"{name}_bucket", model=model, le=bound) for bound in bounds}
-        return {float(bound): count for bound, count in counts.items() if count is not None}
-
-
-@dataclass(frozen=True, slots=True)
-class Latency:
-    """Percentiles in seconds between two readings, as exact as the histogram's buckets."""
-
-    p50: float
-    p95: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,12 +178,14 @@ class MetricsMonitor:
             if self._problem
             else ""
         )
-        return Group(head, Text(away), *build_tables(self.models()))
+        routes = compute_routes(self._readings[0], self._readings[-1])
+        return Group(head, Text(away), *build_tables(self.models()), *build_route_table(routes))
 
     def as_object(self) -> dict[str, object]:
         """Returns the figures for JSON: times in seconds, rates per second."""
         models = [asdict(model) for model in self.models()]
-        return {"url": self._client.url, "release": self._release(), "models": models}
+        routes = [asdict(route) for route in compute_routes(self._readings[0], self._readings[-1])]
+        return {"url": self._client.url, "release": self._release(), "models": models, "routes": routes}
 
     def _release(self) -> str:
         return self._readings[-1].labels("antiphon_build_info", "version")[0]
@@ -226,20 +193,20 @@ class MetricsMonitor:
 
 def build_tables(models: Iterable[ModelRates]) -> list[RenderableType]:
     """Builds the tables of loads, latencies, cells and adapters."""
-    loads = _build_table("model", "wait", "run", "prompt\ntok/s", "cached\ntok/s", "made\ntok/s")
+    loads = build_table("model", "wait", "run", "prompt\ntok/s", "cached\ntok/s", "made\ntok/s")
     for heading in ("first token\np50/p95 ms", "per token\np50/p95 ms"):
         loads.add_column(heading, justify="right", no_wrap=True)
-    cells = _build_table("model", "cells", "used", "kept", "prefix hits", "preempted", "refused")
+    cells = build_table("model", "cells", "used", "kept", "prefix hits", "preempted", "refused")
     cells.add_column("")
-    adapters = _build_table("model", "wait", "run", "made\ntok/s")
+    adapters = build_table("model", "wait", "run", "made\ntok/s")
     adapters.add_column("adapter")
     for model in models:
         name = Text(escape_unprintable(model.model))
         if not model.up:
             loads.add_row(name, Text("down"))
             continue
-        figures = (_format_rate(rate) for rate in (model.computed, model.cached, model.made))
-        times = (_format_latency(latency) for latency in (model.first_token, model.inter_token))
+        figures = (format_rate(rate) for rate in (model.computed, model.cached, model.made))
+        times = (format_latency(latency) for latency in (model.first_token, model.inter_token))
         loads.add_row(name, str(model.queued), str(model.running), *figures, *times)
         if model.cells:
             shares = (f"{part / model.cells:.0%}" for part in (model.cells_used, model.cells_cached))
@@ -248,41 +215,9 @@ def build_tables(models: Iterable[ModelRates]) -> list[RenderableType]:
             bar = Bar(model.cells, 0, model.cells_used, width=BAR)
             cells.add_row(name, f"{model.cells:,}", *shares, hits, *counts, bar)
         for each in model.adapters:
-            figure = (str(each.queued), str(each.running), _format_rate(each.made))
+            figure = (str(each.queued), str(each.running), format_rate(each.made))
             adapters.add_row(name, *figure, Text(escape_unprintable(each.adapter[:DIGEST])))
     return [loads, *(each for table in (cells, adapters) if table.rows for each in (Text(), table))]
-
-
-def _build_table(first: str, *figures: str) -> Table:
-    """Builds an empty table with names on the left and figures on the right."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column(first, no_wrap=True, max_width=NAME)
-    for heading in figures:
-        table.add_column(heading, justify="right", no_wrap=True)
-    return table
-
-
-def _format_rate(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
-
-
-def _format_latency(value: Latency | None) -> str:
-    return "-" if value is None else f"{_format_milliseconds(value.p50)}/{_format_milliseconds(value.p95)}"
-
-
-def _format_milliseconds(seconds: float) -> str:
-    if seconds >= LONG:
-        return f"{seconds:.0f}s"
-    return f"{seconds * 1000:.0f}" if seconds >= 0.01 else f"{seconds * 1000:.1f}"
-
-
-def parse_page(page: str, when: float) -> Reading:
-    """Parses a page. Raises ValueError for any other text."""
-    families = text_string_to_metric_families(page)
-    samples = (sample for family in families for sample in family.samples)
-    return Reading(when, {(each.name, frozenset(each.labels.items())): each.value for each in samples})
 
 
 def compute_rates(earlier: Reading, later: Reading) -> tuple[ModelRates, ...]:
@@ -350,25 +285,4 @@ class _Pair:
 
     def _latency(self, name: str) -> Latency | None:
         """Returns the latencies between the two readings; None if nothing was measured."""
-        before = self.earlier.buckets(ENGINE + name, self.model)
-        now = self.later.buckets(ENGINE + name, self.model)
-        grown = {bound: count - before.get(bound, 0.0) for bound, count in now.items()}
-        if not grown or min(grown.values()) < 0 or max(grown.values()) == 0:
-            return None
-        return Latency(estimate_quantile(grown, 0.5), estimate_quantile(grown, 0.95))
-
-
-def estimate_quantile(at_most: Mapping[float, float], share: float) -> float:
-    """Estimates the value below which a share of all values is, spread evenly within a bucket.
-
-    Values above the last bound count as that bound. `at_most` is cumulative and has at least one value.
-    """
-    wanted = share * max(at_most.values())
-    low = 0.0
-    for (below, lower), (above, upper) in pairwise([(0.0, 0.0), *sorted(at_most.items())]):
-        low = below
-        if above == float("inf"):
-            break
-        if upper >= wanted:
-            return below + (above - below) * (wanted - lower) / (upper - lower)
-    return low
+        return estimate_latency(self.earlier, self.later, ENGINE + name, model=self.model)
