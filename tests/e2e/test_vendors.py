@@ -67,6 +67,12 @@ def test_the_second_route_serves_when_the_first_is_down(client: openai.OpenAI, u
     assert [request.body["model"] for request in upstream.requests] == ["fake-503", "fake"]
 
 
+def test_the_log_names_the_route_that_served(client: openai.OpenAI, gateway: Server):
+    ask(client, "either")
+    wait_until(lambda: gateway.records("generation"), 5, "the request is logged")
+    assert gateway.records("generation")[-1]["route"] == "first/fake"
+
+
 def test_a_pattern_passes_the_rest_of_the_name_on(client: openai.OpenAI, upstream: ScriptedUpstream):
     assert ask(client, "first/some/model:free") == "".join(WORDS)
     request = upstream.requests[-1]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from antiphon.assembly.providers import ResolvedProvider, resolve_provider
+from antiphon.domain.models import STAR
 from antiphon.engines.base import Engine
 from antiphon.engines.profiles.base import VendorProfile, build_profile, merge_profile
 from antiphon.engines.profiles.table import find_profile
@@ -108,7 +109,7 @@ class RoutedModelBuilder:
             model = name_vendor_model(route, settings, rest)
             engine = self._build_engine(self.vendors.resolved[route.provider], model, settings.profile)
             kind, name = route.provider, f"{route.provider}/{model}"
-            label = f"{route.provider}/{route.model or settings.name}"
+            label = name if not is_pattern(settings.name) else f"{route.provider}/{route.model or STAR}"
         return ModelRoute(
             engine,
             kind,

@@ -229,7 +229,7 @@ def _report(
             first,
         )
     )
-    values = {
+    values: dict[str, object] = {
         "actor": context.actor.id,
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
@@ -238,6 +238,8 @@ def _report(
         "ttft_ms": None if first is None else round(first * 1000, 1),
         "total_ms": round(ended.total * 1000, 1),
     }
+    if model.is_routed:
+        values["route"] = context.progress.route.decode()
     if answered:
         context.progress.account = values
     else:
