@@ -32,6 +32,8 @@ FAULT = re.compile(rf"fake-({'|'.join(FAULTS)})-at-({'|'.join(POINTS)})")
 
 HUGE = 17 << 20
 
+ERROR = json.dumps({"error": {"message": "boom at http://10.1.2.3/x", "type": "server_error"}}).encode()
+
 
 @dataclass
 class UpstreamRequest:
@@ -111,13 +113,13 @@ class ScriptedUpstream:
             if at == stop:
                 if point == "mid-chunk":
                     writer.write(part[: len(part) // 2])
-                await self._fail(fault, reader, writer)
+                await self._fail(fault, is_stream, connection)
                 return
             writer.write(part)
             await writer.drain()
             await self._wait(reader)
         if stop == len(parts):
-            await self._fail(fault, reader, writer)
+            await self._fail(fault, is_stream, connection)
             return
         writer.write(b"0\r\n\r\n")
 
@@ -129,12 +131,15 @@ class ScriptedUpstream:
                     if not await reader.read(1):
                         raise ConnectionResetError("the client left")
 
-    async def _fail(self, fault: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _fail(
+        self, fault: str, is_stream: bool, connection: tuple[asyncio.StreamReader, asyncio.StreamWriter]
+    ) -> None:
         """Fails as scripted, and then waits until the client leaves."""
+        reader, writer = connection
         match fault:
             case "reset":
-                connection = writer.get_extra_info("socket")
-                connection.setsockopt(1, 13, struct.pack("ii", 1, 0))  # SO_LINGER: close sends RST
+                plug = writer.get_extra_info("socket")
+                plug.setsockopt(1, 13, struct.pack("ii", 1, 0))  # SO_LINGER: close sends RST
                 writer.transport.abort()
                 raise ConnectionResetError
             case "close":
@@ -146,9 +151,10 @@ class ScriptedUpstream:
                 writer.write(
                     frame(b'data: {"choices": [{"index": 0, "delta": {"content": "cu') + b"0\r\n\r\n"
                 )
+            case "error" if is_stream:
+                writer.write(frame(b"data: %b\n\n" % ERROR))
             case "error":
-                error = {"error": {"message": "boom at http://10.1.2.3/x", "type": "server_error"}}
-                writer.write(frame(b"data: %b\n\n" % json.dumps(error).encode()))
+                writer.write(frame(ERROR) + b"0\r\n\r\n")
             case "huge":
                 writer.write(frame(b"data: " + b"x" * HUGE))
         await writer.drain()

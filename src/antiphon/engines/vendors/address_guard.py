@@ -5,12 +5,21 @@ The address is checked after the name is resolved, and the connection goes to th
 
 import asyncio
 import ipaddress
+import re
 import socket
 from concurrent.futures import Executor
 
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
+"""All IPv6 addresses that are given to hosts of the internet."""
+
+TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")
+"""IPv6 addresses that a NAT64 turns into the IPv4 address in their last four bytes."""
+
+NUMBERS = re.compile(r"(0[xX][0-9a-fA-F]*|\d+)(\.(0[xX][0-9a-fA-F]*|\d+)){0,3}\.?")
 
 
 class AddressRefused(OSError):
@@ -20,9 +29,19 @@ class AddressRefused(OSError):
 def is_public(host: str) -> bool:
     """Whether the text is a public IP address."""
     address: IPAddress = ipaddress.ip_address(host.partition("%")[0].strip("[]"))
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
-    return address.is_global and not address.is_multicast
+    if isinstance(address, ipaddress.IPv4Address):
+        return address.is_global and not address.is_multicast
+    inner = _find_inner(address)
+    if inner is not None:
+        return inner.is_global and not inner.is_multicast
+    return address.is_global and address in GLOBAL_UNICAST
+
+
+def _find_inner(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
+    """Returns the IPv4 address to which an IPv6 address leads; None if it leads to none."""
+    if address in TRANSLATED:
+        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    return address.ipv4_mapped or address.sixtofour
 
 
 def is_literal(host: str) -> bool:
@@ -34,14 +53,24 @@ def is_literal(host: str) -> bool:
     return True
 
 
+def is_unusual_number(host: str) -> bool:
+    """Whether a host is an IPv4 address in a form that only some programs read: `127.1`, `2130706433`,
+    `0x7f.1`."""
+    return NUMBERS.fullmatch(host) is not None and not is_literal(host)
+
+
 class GuardedResolver(AbstractResolver):
     """Resolves names in a thread, and refuses a name with an address that is not public."""
 
-    def __init__(self, threads: Executor, allows_private: bool, timeout: float) -> None:
-        """`timeout`: seconds of one look-up."""
+    def __init__(
+        self, threads: Executor, allows_private: bool, timeout: float, proxy: str | None = None
+    ) -> None:
+        """`timeout`: seconds of one look-up. `proxy`: the host of the operator's proxy, which may be
+        private."""
         self._threads = threads
         self._allows_private = allows_private
         self._timeout = timeout
+        self._proxy = proxy
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
@@ -53,9 +82,10 @@ class GuardedResolver(AbstractResolver):
                 found = await loop.run_in_executor(self._threads, _look_up, host, port, family)
         except TimeoutError:
             raise OSError(f"the name {host} was not resolved in time") from None
-        for each in found:
-            if not self._allows_private and not is_public(each["host"]):
-                raise AddressRefused(f"the name {host} leads to a private address")
+        if not self._allows_private and host != self._proxy:
+            for each in found:
+                if not is_public(each["host"]):
+                    raise AddressRefused(f"the name {host} leads to a private address")
         return found
 
     async def close(self) -> None:

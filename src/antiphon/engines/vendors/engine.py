@@ -5,9 +5,10 @@ A broken, stalled or unreadable stream raises an error, so it never looks finish
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
-from contextlib import AbstractAsyncContextManager, aclosing, suppress
+from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
 from itertools import chain, starmap
+from math import inf
 
 import aiohttp
 import msgspec
@@ -53,8 +54,8 @@ IMAGE_TOKENS = 8192
 BYTES_PER_AUDIO_TOKEN = 100
 """A lower bound of a recording's bytes in base64 for one token."""
 
-LAST_BYTES_S = 0.25
-"""Seconds that a complete stream gets to end its body, so that its connection can be used again."""
+BROKEN = (aiohttp.ClientError, OSError, ValueError, msgspec.MsgspecError, StreamFailure)
+"""What a broken or unreadable answer raises. A TimeoutError is an OSError."""
 
 ERROR_STATUS = 500
 """The status of a vendor's error inside an answer, if the vendor names none."""
@@ -129,13 +130,15 @@ class PreparedVendorRequest:
 
     async def _generate(self, context: Context) -> AsyncGenerator[Event, None]:
         """Yields the events of the answer. Closes the connection if the answer is not read to its end."""
-        loop = asyncio.get_running_loop()
+        loop, options = asyncio.get_running_loop(), self.provider.options
         deadline = find_deadline(self.provider, context, loop.time())
-        first_byte = min(deadline, loop.time() + self.provider.options.first_byte_timeout)
+        first_byte = min(deadline, loop.time() + options.first_byte_timeout)
         response = await self._send(context, first_byte if self.call.is_streamed else deadline)
         begun = False
-        read = self._read_stream if response.content_type == EVENT_STREAM else self._read_answer
-        events = read(response, deadline)
+        if response.content_type == EVENT_STREAM:
+            events = self._read_stream(response, first_byte, deadline)
+        else:
+            events = self._read_answer(response, deadline)
         try:
             async for event in events:
                 if begun:
@@ -144,11 +147,14 @@ class PreparedVendorRequest:
                     begun = True
                     yield Started(estimate_prompt(self.request), source=UsageSource.ESTIMATED)
                     yield event
-        except (aiohttp.ClientError, OSError, ValueError, msgspec.MsgspecError, StreamFailure) as failure:
+        except BROKEN as failure:
+            response.close()
             raise self._map_failure(failure, begun, context) from None
+        except BaseException:
+            response.close()
+            raise
         finally:
             await events.aclose()
-            response.close()
 
     async def _send(self, context: Context, deadline: float) -> aiohttp.ClientResponse:
         """Sends the request. Raises DeadlineExceeded if the request's own deadline passes."""
@@ -164,29 +170,35 @@ class PreparedVendorRequest:
     ) -> AsyncGenerator[Event, None]:
         """Yields the events of a whole answer."""
         body = await read_body(response, deadline)
-        for event in list(self.provider.upstream.decode_answer(self.request, self.model, body)):
+        # an answer with a fault in any part shows none of it, so another route can be tried
+        for event in tuple(self.provider.upstream.decode_answer(self.request, self.model, body)):
             yield event
 
     async def _read_stream(
-        self, response: aiohttp.ClientResponse, deadline: float
+        self, response: aiohttp.ClientResponse, first_byte: float, deadline: float
     ) -> AsyncGenerator[Event, None]:
-        """Yields the events of a streamed answer."""
-        loop, content, splitter = asyncio.get_running_loop(), response.content, EventSplitter()
+        """Yields the events of a streamed answer. `first_byte`: the time until which the first event may
+        come."""
+        now, content, splitter = asyncio.get_running_loop().time, response.content, EventSplitter()
         decoder = self.provider.upstream.start_stream(self.request, self.model)
-        watched = WatchedStream(response, loop.time(), deadline)
-        self.provider.watch.add(watched)
+        watch, patience = self.provider.watch, self.provider.options.chunk_timeout
+        watched = WatchedStream(response, deadline)
+        watch.add(watched)
         try:
+            watched.due = first_byte
             while not decoder.is_complete and (data := await content.readany()):
-                watched.moved_at = loop.time()
+                watched.due = inf
                 for event in chain.from_iterable(starmap(decoder.feed, splitter.feed(data))):
+                    first_byte = 0.0
                     yield event
+                watched.due = max(first_byte, now() + patience)
+            watched.due = inf
             for event in close_decoder(decoder, splitter):
                 yield event
-        finally:
-            self.provider.watch.remove(watched)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(LAST_BYTES_S):
-                await content.readany()
+        except BaseException:
+            watch.remove(watched)
+            raise
+        watch.finish(watched)
 
     def _map_failure(self, failure: Exception, begun: bool, context: Context) -> AntiphonError:
         """Returns the error for a failure of the answer. After the first event nothing can be tried again."""

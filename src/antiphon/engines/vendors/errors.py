@@ -2,7 +2,7 @@
 keys."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from math import isnan, nan
@@ -28,9 +28,19 @@ LONGEST_RETRY = 86_400.0
 """The most seconds of a Retry-After that is believed."""
 
 ADDRESS = re.compile(r"\b[a-z][a-z0-9+.-]*://\S+", re.IGNORECASE)
-KEY = re.compile(r"\b(?:sk|pk|gsk|xai|key|api|AIza|Bearer)[-_ ]?[A-Za-z0-9_\-*.]{12,}")
+IP_ADDRESS = re.compile(
+    r"(?<![\w.])(?:\d{1,3}(?:\.\d{1,3}){3}|\[[0-9a-fA-F.]*:[0-9a-fA-F:.]*\])(?::\d+)?(?!\.?\w)"
+)
+
+KEY = re.compile(
+    r"\b(?:(?:sk|pk|gsk|xai|key|api)[-_](?=[\w\-.]*[\d*])|AIza|Bearer\s+)[A-Za-z0-9_\-*.]{12,}", re.IGNORECASE
+)
+"""Keys of the usual forms. A field's name, such as api_parameters, has no digit."""
 
 TOO_LONG = frozenset({"context_length_exceeded", "model_context_window_exceeded"})
+
+OUT_OF_CREDIT = frozenset({"insufficient_quota", "insufficient_balance", "billing_hard_limit_reached"})
+"""Codes of an account that cannot pay. OpenAI sends them with 429, but waiting does not help."""
 
 BY_STATUS: Mapping[int, type[ProviderError]] = {
     401: ProviderKeyRefused,
@@ -58,26 +68,35 @@ SAYINGS: Mapping[type[ProviderError], str] = {
 
 
 def build_error(
-    provider: str, status: int, said: VendorError, headers: Mapping[str, str], secret: str | None
+    provider: str, status: int, said: VendorError, headers: Mapping[str, str], secrets: Iterable[str]
 ) -> AntiphonError:
-    """Returns the error for a vendor's answer with this status. `secret`: the key, which no message shows."""
+    """Returns the error for a vendor's answer with this status. `secrets`: what no message shows."""
     found = ProviderKeyRefused if said.kind in KEY_REFUSED else BY_STATUS.get(status)
     if found is None:
         found = ProviderRefused if 400 <= status < 500 else ProviderFailed
     retry_after = read_retry_after(headers)
     retry_after = said.retry_after if retry_after is None else retry_after
-    told = "" if found is ProviderKeyRefused else scrub(said.message, secret)
-    message = f"the provider {provider} {SAYINGS[found]}" + (f": {told}" if told else "")
     cause = f"{provider} answered {status} {said.kind}".rstrip()
+    if status == 402 or said.kind in OUT_OF_CREDIT:
+        return ProviderUnavailable(
+            f"the provider {provider} has no credit left for this server's key; the operator must mend that",
+            retry_after=retry_after,
+            cause=cause,
+        )
+    told = "" if found is ProviderKeyRefused else scrub(said.message, secrets)
+    message = f"the provider {provider} {SAYINGS[found]}" + (f": {told}" if told else "")
     if found is ProviderRefused and said.kind in TOO_LONG:
         return ContextLengthExceeded(message, cause=cause)
     return found(message, retry_after=retry_after, cause=cause)
 
 
-def scrub(message: str, secret: str | None) -> str:
-    """Returns a vendor's message without addresses, keys and control characters, and not too long."""
-    text = message.replace(secret, "***") if secret else message
-    text = KEY.sub("***", ADDRESS.sub("(address)", text))
+def scrub(message: str, secrets: Iterable[str]) -> str:
+    """Returns a vendor's message without the secrets, addresses, keys and control characters, and not too
+    long."""
+    text = ADDRESS.sub("(address)", message)
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    text = KEY.sub("***", IP_ADDRESS.sub("(address)", text))
     text = "".join(character if character.isprintable() else " " for character in text)
     return text if len(text) <= LONGEST_MESSAGE else text[:LONGEST_MESSAGE] + "..."
 

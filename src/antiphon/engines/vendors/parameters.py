@@ -158,11 +158,15 @@ def shows_reasoning(request: GenerationRequest) -> bool:
 
 
 def require_supported(
-    request: GenerationRequest, taken: frozenset[str], model: VendorModel
+    request: GenerationRequest,
+    taken: frozenset[str],
+    model: VendorModel,
+    unsendable: frozenset[str] = frozenset(),
 ) -> frozenset[str]:
     """Returns all parameters that the vendor's model takes. Raises UnsupportedParameter for the first thing
-    that it does not take. `taken`: the parameters of its wire format."""
-    refused = model.refused_parameters | model.profile.refused
+    that it does not take. `taken`: the parameters of its wire format. `unsendable`: what is refused even if
+    the provider takes it, since this server cannot write it, or cannot read what it brings."""
+    refused = model.refused_parameters | model.profile.refused | unsendable
     takes = (taken | model.extra_parameters) - refused
     for name in iterate_parameters(request):
         if name not in takes or (SCHEMA in refused and name == "response_format" and has_schema(request)):

@@ -1,13 +1,14 @@
 """A provider: where a vendor is and as whom it is called. One HTTP client per provider and process.
 
-It sends one request and returns the open answer. It translates nothing, retries nothing and follows no
-redirect.
+It sends one request and returns the open answer. It translates nothing and follows no redirect. It sends a
+request again only if it met a connection that the vendor had closed meanwhile.
 """
 
 import asyncio
 import ssl
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -15,9 +16,16 @@ import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
 
-from antiphon.engines.vendors.address_guard import AddressRefused, GuardedResolver, is_literal, is_public
+from antiphon.engines.vendors.address_guard import (
+    AddressRefused,
+    GuardedResolver,
+    is_literal,
+    is_public,
+    is_unusual_number,
+)
 from antiphon.engines.vendors.base import UpstreamCall, UpstreamDialect, VendorError
-from antiphon.engines.vendors.errors import build_error, scrub
+from antiphon.engines.vendors.errors import build_error
+from antiphon.engines.vendors.pool import STALE_S, ConnectionPool, has_opened, is_unanswered, start_request
 from antiphon.engines.vendors.stall_watch import StallWatch
 from antiphon.errors import (
     AntiphonError,
@@ -33,6 +41,12 @@ KEEP_ALIVE_S = 15.0
 
 MAX_ERROR_BODY = 65_536
 """The most bytes that are read of an error's body."""
+
+MAX_STALE = 4
+"""Connections in a row that a request may find closed."""
+
+ERROR_BODY_S = 5.0
+"""Seconds that an error's body may take. Its status came before."""
 
 MAX_URLS = 4096
 """Paths that are remembered as URLs. Callers choose part of some paths."""
@@ -88,6 +102,11 @@ class Provider:
 
     def _require_public(self) -> None:
         host = URL(self._base).host or ""
+        if is_unusual_number(host):
+            raise SettingsError(
+                f"the address of the provider {self.name} is a number in an unusual form; write it as "
+                "127.0.0.1"
+            )
         if not self.options.allows_private and is_literal(host) and not is_public(host):
             raise SettingsError(
                 f"the provider {self.name} has a private address; write private = true into "
@@ -99,21 +118,9 @@ class Provider:
 
         `deadline`: seconds of the event loop's clock. Raises a ProviderError.
         """
-        session = self._session or self._open_session()
-        headers = self._headers
-        if call.headers:
-            headers = headers.copy()
-            headers.extend(call.headers)
         try:
             async with asyncio.timeout_at(deadline):
-                response = await session.post(
-                    self._build_url(call.path),
-                    data=call.body,
-                    headers=headers,
-                    allow_redirects=False,
-                    timeout=self._timeout,
-                    proxy=self.options.proxy,
-                )
+                response = await self._post(call)
         except TimeoutError as late:
             raise self.map_failure(late) from None
         except (aiohttp.ClientError, OSError) as failure:
@@ -125,9 +132,29 @@ class Provider:
         finally:
             response.close()
 
+    async def _post(self, call: UpstreamCall) -> aiohttp.ClientResponse:
+        """Sends a request. Sends it again if it met a connection that the vendor had closed meanwhile."""
+        session = self._session or self._open_session()
+        headers = self._headers
+        if call.headers:
+            headers = headers.copy()
+            headers.extend(call.headers)
+        url, now = self._build_url(call.path), asyncio.get_running_loop().time
+        for _ in range(MAX_STALE):
+            began = now()
+            start_request()
+            try:
+                return await session.post(
+                    url, data=call.body, headers=headers, allow_redirects=False, proxy=self.options.proxy
+                )
+            except aiohttp.ClientConnectionError as failure:
+                if has_opened() or not is_unanswered(failure) or now() - began > STALE_S:
+                    raise
+        raise aiohttp.ServerDisconnectedError
+
     def map_failure(self, failure: Exception) -> AntiphonError:
         """Returns the error for a failure of the connection. It shows no address."""
-        cause = scrub(f"{type(failure).__name__}: {failure}", self._key)
+        cause = f"{type(failure).__name__}: {failure}"  # for the operator's log; our requests hold no key
         if isinstance(
             failure, (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError, AddressRefused)
         ):
@@ -142,7 +169,7 @@ class Provider:
         self, status: int, said: VendorError, headers: Mapping[str, str] = NO_HEADERS
     ) -> AntiphonError:
         """Returns the error for an answer, or an error event, with this status."""
-        return build_error(self.name, status, said, headers, self._key)
+        return build_error(self.name, status, said, headers, self._secrets)
 
     async def fetch_models(self) -> tuple[str, ...]:
         """Returns the names of the vendor's models. Raises a ProviderError."""
@@ -155,7 +182,6 @@ class Provider:
                     self._build_url(self.upstream.encode_probe()),
                     headers=self._headers,
                     allow_redirects=False,
-                    timeout=self._timeout,
                     proxy=self.options.proxy,
                 ) as response,
             ):
@@ -179,11 +205,12 @@ class Provider:
     def _open_session(self) -> aiohttp.ClientSession:
         """Opens the client, once, in the running event loop."""
         options = self.options
-        connector = aiohttp.TCPConnector(
+        proxy = None if options.proxy is None else URL(options.proxy).host
+        connector = ConnectionPool(
             limit=options.connections,
             ttl_dns_cache=30,
             keepalive_timeout=KEEP_ALIVE_S,
-            resolver=GuardedResolver(self._threads, options.allows_private, options.connect_timeout),
+            resolver=GuardedResolver(self._threads, options.allows_private, options.connect_timeout, proxy),
             ssl=True if options.ca_file is None else ssl.create_default_context(cafile=options.ca_file),
         )
         self._session = aiohttp.ClientSession(
@@ -203,6 +230,7 @@ class Provider:
                 f"the provider {self.name} answered with {word}", cause=f"status {response.status}"
             )
         body = b""
+        deadline = min(deadline, asyncio.get_running_loop().time() + ERROR_BODY_S)
         try:
             async with asyncio.timeout_at(deadline):
                 while len(body) < MAX_ERROR_BODY and (more := await response.content.readany()):
@@ -216,11 +244,18 @@ class Provider:
         return error
 
     def _renew_key(self) -> None:
-        """Reads the key again, since its file may hold a new one."""
-        key = self._read_key()
-        if key != self._key:
-            self._key = key
-            self._headers = self._build_headers()
+        """Reads the key again, since its file may hold a new one. Keeps the old key if it cannot be read."""
+        with suppress(SettingsError):
+            key = self._read_key()
+            if key != self._key:
+                self._key = key
+                self._headers = self._build_headers()
+
+    @property
+    def _secrets(self) -> tuple[str, ...]:
+        """What no message shows: the key and the vendor's host."""
+        host = URL(self._base).host or ""
+        return tuple(each for each in (self._key, host) if each)
 
     def _build_headers(self) -> CIMultiDict[str]:
         """Builds the headers that all requests share."""

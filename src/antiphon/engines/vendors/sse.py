@@ -4,6 +4,10 @@ MAX_EVENT = 16 << 20
 """The most bytes of one event. A larger one is no token's."""
 
 
+MARK = b"\xef\xbb\xbf"
+"""The byte order mark that may begin a stream."""
+
+
 class EventSplitter:
     """Collects bytes, and returns each server-sent event as (name, data) when it is complete."""
 
@@ -37,7 +41,7 @@ def _parse_event(block: bytes) -> tuple[str, bytes] | None:
         return "", block[6:] if block[5:6] == b" " else block[5:]
     name, lines = "", []
     for line in block.split(b"\n"):
-        field, _, value = line.partition(b":")
+        field, _, value = line.removeprefix(MARK).partition(b":")
         value = value.removeprefix(b" ")
         if field == b"data":
             lines.append(value)

@@ -2,6 +2,7 @@
 provider."""
 
 import asyncio
+from math import inf
 
 import aiohttp
 
@@ -12,17 +13,32 @@ SHORTEST_TICK = 0.02
 LONGEST_TICK = 1.0
 """Bounds of the seconds between two looks."""
 
+LAST_BYTES_S = 0.25
+"""Seconds that a complete stream gets to end its body, so that its connection can be used again."""
+
 
 class WatchedStream:
-    """The last sign of life of one stream."""
+    """Until when one stream must show a sign of life. Times are seconds of the event loop's clock."""
 
-    __slots__ = ("deadline", "moved_at", "response")
+    __slots__ = ("deadline", "due", "is_complete", "response")
 
-    def __init__(self, response: aiohttp.ClientResponse, now: float, deadline: float) -> None:
+    def __init__(self, response: aiohttp.ClientResponse, deadline: float) -> None:
         self.response = response
-        self.moved_at = now
-        """Seconds of the event loop's clock. The reader updates it."""
+        self.due = inf
+        """The reader sets it before it waits for bytes. While it does not wait, the vendor is not late."""
         self.deadline = deadline
+        self.is_complete = False
+        """Whether only the end of the body is missing."""
+
+    def look(self, now: float) -> bool:
+        """Ends the stream if it is late. Returns whether it must be watched further."""
+        if now <= self.due and now <= self.deadline:
+            return not (self.is_complete and self.response.closed)
+        if self.is_complete:
+            self.response.close()
+        else:
+            self.response.content.set_exception(TimeoutError("the stream stalled"))
+        return False
 
 
 class StallWatch:
@@ -30,7 +46,6 @@ class StallWatch:
 
     def __init__(self, chunk_timeout: float) -> None:
         """`chunk_timeout`: seconds between two parts of a stream."""
-        self._chunk_timeout = chunk_timeout
         self._tick = min(max(chunk_timeout / TICKS, SHORTEST_TICK), LONGEST_TICK)
         self._streams: set[WatchedStream] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -45,6 +60,12 @@ class StallWatch:
         """Stops watching a stream."""
         self._streams.discard(stream)
 
+    def finish(self, stream: WatchedStream) -> None:
+        """Gives a complete stream a moment to end its body, and then closes its connection. Nobody waits for
+        it."""
+        stream.is_complete = True
+        stream.due = asyncio.get_running_loop().time() + LAST_BYTES_S
+
     def close(self) -> None:
         """Stops the timer."""
         if self._timer is not None:
@@ -55,7 +76,5 @@ class StallWatch:
         """Ends each stream that is late. The reader of an ended stream gets a TimeoutError."""
         loop = asyncio.get_running_loop()
         now = loop.time()
-        for stream in self._streams:
-            if now > stream.deadline or now - stream.moved_at > self._chunk_timeout:
-                stream.response.content.set_exception(TimeoutError("the stream stalled"))
+        self._streams = {stream for stream in self._streams if stream.look(now)}
         self._timer = loop.call_later(self._tick, self._look) if self._streams else None

@@ -1,6 +1,7 @@
-"""Reads OpenAI's answers: whole ones, streams, log-probabilities and errors."""
+"""Reads OpenAI's answers, whole ones and streams."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from secrets import token_hex
 from types import MappingProxyType
 
 import msgspec
@@ -18,17 +19,18 @@ from antiphon.domain.events import (
     Usage,
     UsageSource,
 )
-from antiphon.domain.logprobs import NO_ID, Scores, TokenScore
+from antiphon.domain.logprobs import Scores
 from antiphon.domain.request import GenerationRequest
+from antiphon.domain.token_estimate import measure_text
 from antiphon.engines.vendors.base import StreamFailure, VendorError
 from antiphon.engines.vendors.estimate import estimate_usage
+from antiphon.engines.vendors.openai.errors import build_error, decode_error, require_no_error
+from antiphon.engines.vendors.openai.scores import read_scores
 from antiphon.engines.vendors.openai.wire_types import (
     AnswerWire,
     ChoiceWire,
-    ErrorAnswer,
-    ErrorWire,
-    LogprobsWire,
     MessageWire,
+    PartWire,
     ToolCallWire,
     UsageWire,
 )
@@ -50,43 +52,75 @@ FINISHES: Mapping[str, FinishReason] = MappingProxyType(
 
 EMPTY = MessageWire()
 
+STARTED = Started(0, source=UsageSource.ESTIMATED)
+
 read_answer = msgspec.json.Decoder(AnswerWire).decode
-read_error = msgspec.json.Decoder(ErrorAnswer).decode
-
-STATUSES: Mapping[str, int] = MappingProxyType(
-    {
-        "rate_limit_exceeded": 429,
-        "rate_limit_error": 429,
-        "insufficient_quota": 429,
-        "invalid_request_error": 400,
-        "overloaded_error": 503,
-        "server_overloaded": 503,
-        "engine_unavailable": 503,
-    }
-)
-"""The HTTP status that belongs to a code or type of an error inside a stream."""
+read_json, encode_json = msgspec.json.decode, msgspec.json.encode
 
 
-def decode_error(body: bytes) -> VendorError:
-    """Reads the body of an error. A body in another form gives an empty message."""
-    try:
-        said = read_error(body.strip().removeprefix(b"[").removesuffix(b"]"))
-    except msgspec.MsgspecError:
-        return VendorError("")
-    if said.error is not None:
-        return build_error(said.error)
-    message = said.message or (said.detail if isinstance(said.detail, str) else "")
-    return VendorError(message, str(said.code or said.type or ""))
+class CallReader:
+    """One call of a choice."""
+
+    __slots__ = ("arguments", "id", "number")
+
+    def __init__(self, number: int, call_id: str) -> None:
+        self.number = number
+        """The number of the call in its choice, from 0."""
+        self.id = call_id
+        """The vendor's id, or empty."""
+        self.arguments: list[str] = []
+
+    def is_whole(self) -> bool:
+        """Whether the arguments are complete."""
+        try:
+            return isinstance(read_json("".join(self.arguments)), dict)
+        except msgspec.DecodeError:
+            return False
 
 
-def build_error(said: ErrorWire | str) -> VendorError:
-    """Converts an error in an answer."""
-    if isinstance(said, str):
-        return VendorError(said)
-    code = said.code
-    kind = str(code or said.type or "")
-    status = code if isinstance(code, int) else STATUSES.get(kind, STATUSES.get(said.type or ""))
-    return VendorError(said.message or "", kind, status if status is None or 400 <= status < 600 else None)
+class ChoiceReader:
+    """What has come of one choice."""
+
+    __slots__ = ("by_index", "calls", "is_finished", "length", "scores")
+
+    def __init__(self) -> None:
+        self.is_finished = False
+        self.length = 0
+        """Characters of its text, for the offsets of tokens."""
+        self.scores: Scores = ()
+        """Scores that wait for the next delta."""
+        self.calls: list[CallReader] = []
+        self.by_index: dict[int, CallReader] = {}
+        """The calls by the vendor's own numbers."""
+
+    def find_call(self, call: ToolCallWire, is_part: bool) -> CallReader | None:
+        """Returns the call that a wire call goes on with; None if it begins a new one.
+
+        Some servers give no number, and some give several calls the same one. A new call has a name and an
+        id of its own.
+        """
+        is_named = bool(call.function.name)
+        if call.index is None:
+            if not is_part or not self.calls:
+                return None
+            last = self.calls[-1]
+            return None if is_named and (not call.id or call.id != last.id) else last
+        known = self.by_index.get(call.index)
+        is_other = known is not None and is_named and bool(call.id) and call.id != known.id
+        return None if known is None or (is_other and known.is_whole()) else known
+
+    def add_call(self, call: ToolCallWire) -> CallReader:
+        """Begins a new call."""
+        added = CallReader(len(self.calls), call.id or "")
+        self.calls.append(added)
+        if call.index is not None:
+            self.by_index[call.index] = added
+        return added
+
+    def take_scores(self) -> Scores:
+        """Returns the waiting scores."""
+        scores, self.scores = self.scores, ()
+        return scores
 
 
 class AnswerReader:
@@ -94,13 +128,11 @@ class AnswerReader:
 
     def __init__(self, request: GenerationRequest) -> None:
         self._request = request
-        self._choices = len(request.prompts) * request.output.choices
+        self._most = len(request.prompts) * request.output.choices
         self._shows_reasoning = shows_reasoning(request)
-        self._finished: set[int] = set()
-        self._calls: dict[tuple[int, int], bool] = {}
-        """The calls that have begun, by choice and number. True where arguments have come."""
-        self._lengths: dict[int, int] = {}
-        """Characters of each choice so far, for the offsets of tokens."""
+        self._wants_scores = request.output.logprobs is not None
+        self._choices: dict[int, ChoiceReader] = {}
+        self._unfinished = self._most
         self._size = 0
         """Bytes of all output so far."""
         self._usage: UsageWire | None = None
@@ -109,121 +141,155 @@ class AnswerReader:
 
     def feed(self, name: str, data: bytes) -> Sequence[Event]:
         """`StreamDecoder.feed`."""
-        if data == DONE:
+        if self.is_complete:
+            return ()
+        if data.startswith(DONE):
             self.is_complete = True
             return ()
-        return list(self.read(read_answer(data)))
+        if name == "error":
+            raise StreamFailure(decode_error(data))
+        return self.read(data)
 
-    def read(self, answer: AnswerWire) -> Iterator[Event]:
-        """Yields the events of a whole answer or of a chunk. Raises StreamFailure and ValueError."""
+    def read(self, data: bytes) -> Sequence[Event]:
+        """Returns the events of a whole answer or of a chunk. Raises StreamFailure and ValueError."""
+        answer = read_answer(data)
         if answer.error is not None:
             raise StreamFailure(build_error(answer.error))
-        if not self._has_started:
-            self._has_started = True
-            yield Started(0, source=UsageSource.ESTIMATED)
         if answer.usage is not None:
             self._usage = answer.usage
-        for choice in answer.choices:
-            yield from self._read_choice(choice)
+        elif not answer.choices:
+            require_no_error(data)
+        events: list[Event] = []
+        for choice in answer.choices or ():
+            events += self._read_choice(choice)
+        if events and not self._has_started:
+            self._has_started = True
+            events.insert(0, STARTED)
+        return events
 
     def close(self) -> Sequence[Event]:
         """`StreamDecoder.close`."""
-        if len(self._finished) < self._choices:
+        if self._unfinished:
             raise ValueError("the answer ended before its finish")
         return (self._build_usage(),)
 
+    def _find_choice(self, choice: ChoiceWire, message: MessageWire) -> ChoiceReader | None:
+        """Returns the reader of a choice; None if it says nothing more. Raises ValueError for a choice that
+        was not asked for, or that goes on after its end."""
+        found = self._choices.get(choice.index)
+        if found is not None and not found.is_finished:
+            return found
+        if found is None and 0 <= choice.index < self._most:
+            found = self._choices[choice.index] = ChoiceReader()
+            return found
+        if choice.text or any(getattr(message, name) for name in message.__struct_fields__):
+            raise ValueError("the answer has a choice that was not asked for, or that goes on after its end")
+        return None
+
     def _read_choice(self, choice: ChoiceWire) -> Iterator[Event]:
         """Yields the events of one choice, or of a part of it."""
-        index = choice.index
-        if not 0 <= index < self._choices or index in self._finished:
-            if choice.finish_reason is None and choice.delta in (None, EMPTY):
-                return
-            raise ValueError("the answer has a choice that was not asked for, or one twice")
-        scores = self._read_scores(choice.logprobs, index) if choice.logprobs is not None else ()
-        message = choice.message or choice.delta or EMPTY
+        index, message = choice.index, choice.delta or choice.message or EMPTY
+        reader = self._find_choice(choice, message)
+        if reader is None:
+            return
+        if choice.logprobs is not None and self._wants_scores:
+            reader.scores = (*reader.scores, *read_scores(choice.logprobs, reader.length))
         for block in message.thinking_blocks or ():
             yield ThinkingBlock(index, block)
-        if thought := message.reasoning_content or message.reasoning:
-            self._size += len(thought.encode())
-            if self._shows_reasoning:
-                yield ReasoningDelta(index, thought)
-        text = (message.content or "") + (message.refusal or "") if choice.text is None else choice.text
+        thought, text = _read_texts(choice, message)
+        if thought:
+            yield from self._read_thought(thought, index, reader)
         if text:
-            self._size += len(text.encode())
-            self._lengths[index] = self._lengths.get(index, 0) + len(text)
-            yield TextDelta(index, text, scores=scores)
-            scores = ()
-        for at, call in enumerate(message.tool_calls or ()):
-            yield from self._read_call(call, index, at)
-        if choice.finish_reason is not None:
-            self._finished.add(index)
-            yield from self._complete_calls(index)
-            yield self._finish(index, choice.finish_reason, scores)
+            self._size += measure_text(text)
+            reader.length += len(text)
+            yield TextDelta(index, text, scores=reader.take_scores() if reader.scores else ())
+        for call in message.tool_calls or ():
+            yield from self._read_call(call, index, reader, choice.delta is not None)
+        if choice.finish_reason:
+            yield from self._finish(choice.finish_reason, index, reader)
 
-    def _finish(self, index: int, reason: str, scores: Scores) -> Finished:
-        """Returns the end of a choice. Raises StreamFailure for a reason that is a failure."""
-        found = FINISHES.get(reason)
-        if found is None:
-            raise StreamFailure(VendorError(f"the answer ended with finish_reason {reason}", reason))
-        asked = self._request.output.logprobs is not None
-        return Finished(index, found, scores=scores if asked else None)
+    def _read_thought(self, thought: str, index: int, reader: ChoiceReader) -> Iterator[Event]:
+        """Yields the event of reasoning. Hidden reasoning takes its scores along."""
+        self._size += measure_text(thought)
+        scores = reader.take_scores()
+        if self._shows_reasoning:
+            yield ReasoningDelta(index, thought, scores=scores)
 
-    def _complete_calls(self, choice: int) -> Iterator[Event]:
-        """Yields empty arguments for the calls that have none."""
-        for (owner, number), has_arguments in self._calls.items():
-            if owner == choice and not has_arguments:
-                yield ToolCallDelta(choice, number, "{}")
-
-    def _read_call(self, call: ToolCallWire, choice: int, at: int) -> Iterator[Event]:
+    def _read_call(
+        self, call: ToolCallWire, index: int, reader: ChoiceReader, is_part: bool
+    ) -> Iterator[Event]:
         """Yields the events of a call, or of a part of it."""
-        number = call.index if call.index is not None else at
-        key, function = (choice, number), call.function
-        if key not in self._calls:
+        known, function = reader.find_call(call, is_part), call.function
+        if known is None:
             if not function.name:
                 raise ValueError("a call of a tool has no name")
-            self._calls[key] = False
+            known = reader.add_call(call)
+            call_id = call.id or f"call_{token_hex(12)}"
+            signature = _read_signature(call)
+            scores = reader.take_scores()
             yield ToolCallStarted(
-                choice,
-                number,
-                call.id or f"call_{choice}_{number}",
-                function.name,
-                signature=_read_signature(call),
+                index, known.number, call_id, function.name, scores=scores, signature=signature
             )
         arguments = function.arguments
         if isinstance(arguments, dict):
-            arguments = msgspec.json.encode(arguments).decode()
+            arguments = encode_json(arguments).decode()
         if arguments:
-            self._size += len(arguments)
-            self._calls[key] = True
-            yield ToolCallDelta(choice, number, arguments)
+            self._size += measure_text(arguments)
+            known.arguments.append(arguments)
+            yield ToolCallDelta(index, known.number, arguments, scores=reader.take_scores())
 
-    def _read_scores(self, said: LogprobsWire, index: int) -> Scores:
-        """Returns the log-probabilities of a choice's new tokens."""
-        if said.content is not None:
-            return tuple(
-                TokenScore(
-                    NO_ID,
-                    _get_piece(token.token, token.bytes),
-                    token.logprob,
-                    tuple(
-                        (NO_ID, _get_piece(each.token, each.bytes), each.logprob)
-                        for each in token.top_logprobs
-                    ),
-                )
-                for token in said.content
-            )
-        return tuple(_read_arrays(said, self._lengths.get(index, 0)))
+    def _finish(self, reason: str, index: int, reader: ChoiceReader) -> Iterator[Event]:
+        """Yields the end of a choice. Raises StreamFailure for a reason that is a failure."""
+        found = FINISHES.get(reason)
+        if found is None:
+            raise StreamFailure(VendorError(f"the answer ended with finish_reason {reason}", reason))
+        if reader.calls and found is FinishReason.STOP:
+            found = FinishReason.TOOL_CALLS  # a call by a forced name ends with "stop"
+        if found is FinishReason.TOOL_CALLS:
+            for call in reader.calls:
+                if not call.arguments:
+                    yield ToolCallDelta(index, call.number, "{}")
+        reader.is_finished = True
+        self._unfinished -= 1
+        yield Finished(index, found, scores=reader.take_scores() if self._wants_scores else None)
 
     def _build_usage(self) -> Usage:
         """Returns the vendor's usage, or an estimate if it told none."""
         said = self._usage
-        if said is None or said.completion_tokens is None:
+        if said is None or said.prompt_tokens is None or said.completion_tokens is None:
             return estimate_usage(self._request, self._size)
+        prompt, completion = said.prompt_tokens, said.completion_tokens
+        if said.total_tokens is not None:
+            # xAI and Gemini leave hidden reasoning out of completion_tokens, and bill it
+            completion = max(completion, said.total_tokens - prompt)
+        if prompt < 0 or completion < 0:
+            raise ValueError("the answer's usage is negative")
         cached = said.prompt_tokens_details and said.prompt_tokens_details.cached_tokens
         thought = said.completion_tokens_details and said.completion_tokens_details.reasoning_tokens
         return Usage(
-            said.prompt_tokens, said.completion_tokens, cached or 0, thought or 0, UsageSource.REPORTED
+            prompt,
+            completion,
+            cached or said.prompt_cache_hit_tokens or 0,
+            thought or 0,
+            UsageSource.REPORTED,
         )
+
+
+def _read_texts(choice: ChoiceWire, message: MessageWire) -> tuple[str, str]:
+    """Returns the reasoning and the text of a choice."""
+    if choice.text is not None:
+        return "", choice.text
+    thought, content = message.reasoning_content or message.reasoning or "", message.content or ""
+    if isinstance(content, list):
+        thought += "".join(map(_join_thinking, content))
+        content = "".join([part.text or "" for part in content])
+    return thought, content + message.refusal if message.refusal else content
+
+
+def _join_thinking(part: PartWire) -> str:
+    """Returns the reasoning in a part of a content."""
+    thinking = part.thinking or ""
+    return thinking if isinstance(thinking, str) else "".join([each.text or "" for each in thinking])
 
 
 def _read_signature(call: ToolCallWire) -> str | None:
@@ -231,19 +297,3 @@ def _read_signature(call: ToolCallWire) -> str | None:
     google = (call.extra_content or {}).get("google")
     found = google.get("thought_signature") if isinstance(google, dict) else None
     return found if isinstance(found, str) else None
-
-
-def _get_piece(token: str, piece: list[int] | None) -> bytes:
-    """Returns the bytes of a token."""
-    return token.encode() if piece is None else bytes(piece)
-
-
-def _read_arrays(said: LogprobsWire, offset: int) -> Iterator[TokenScore]:
-    """Yields the tokens of a text's arrays."""
-    tokens, values = said.tokens or [], said.token_logprobs or []
-    best = said.top_logprobs or [None] * len(tokens)
-    for token, value, others in zip(tokens, values, best, strict=False):
-        ranked = sorted((others or {}).items(), key=lambda each: -each[1])
-        alternatives = tuple((NO_ID, text.encode(), number) for text, number in ranked)
-        yield TokenScore(NO_ID, token.encode(), value, alternatives, offset)
-        offset += len(token)

@@ -17,8 +17,9 @@ from antiphon.engines.vendors.base import (
     VendorModel,
 )
 from antiphon.engines.vendors.estimate import estimate_inputs
-from antiphon.engines.vendors.openai.decode import AnswerReader, decode_error, read_answer
+from antiphon.engines.vendors.openai.decode import AnswerReader
 from antiphon.engines.vendors.openai.encode import JSON, encode_request
+from antiphon.engines.vendors.openai.errors import decode_error
 from antiphon.engines.vendors.openai.wire_types import ModelsWire, VectorsWire
 
 read_vectors = msgspec.json.Decoder(VectorsWire).decode
@@ -36,7 +37,7 @@ class OpenAIUpstream:
 
     def decode_answer(self, request: GenerationRequest, model: VendorModel, body: bytes) -> Iterable[Event]:
         reader = AnswerReader(request)
-        yield from reader.read(read_answer(body))
+        yield from reader.read(body)
         yield from reader.close()
 
     def start_stream(self, request: GenerationRequest, model: VendorModel) -> StreamDecoder:
@@ -61,9 +62,10 @@ class OpenAIUpstream:
             raise ValueError("the vectors do not match the inputs")
         (width,) = widths
         joined = b"".join(vector.tobytes() for vector in vectors)
-        if answer.usage is None:
+        prompt_tokens = None if answer.usage is None else answer.usage.prompt_tokens
+        if prompt_tokens is None:
             return Embeddings(joined, width, estimate_inputs(request), UsageSource.ESTIMATED)
-        return Embeddings(joined, width, answer.usage.prompt_tokens, UsageSource.REPORTED)
+        return Embeddings(joined, width, prompt_tokens, UsageSource.REPORTED)
 
     def encode_probe(self) -> str:
         return "/models"

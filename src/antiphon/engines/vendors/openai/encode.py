@@ -27,7 +27,7 @@ from antiphon.domain.request import (
 )
 from antiphon.domain.vendor_fields import PROMPT_CACHE_KEY
 from antiphon.engines.vendors.base import Attributes, UpstreamCall, VendorModel
-from antiphon.engines.vendors.parameters import iterate_sampling, require_supported
+from antiphon.engines.vendors.parameters import CONSTRAINT_NAMES, iterate_sampling, require_supported
 from antiphon.errors import InvalidValue, UnsupportedParameter
 
 COMMON = frozenset(
@@ -41,6 +41,12 @@ CHAT = COMMON | frozenset(
 TEXT = COMMON | frozenset(("echo", "best_of", "prompt (token ids)"))
 """What text completions of OpenAI's format have."""
 
+UNSENDABLE = frozenset(
+    "guided_whitespace_pattern logprob_token_ids prompt_logprobs return_token_ids return_tokens_as_token_ids "
+    "stream_options.continuous_usage_stats".split()
+)
+"""Parameters of vLLM and its like whose answers are not read. Providers that take them are not asked."""
+
 AUDIO_FORMATS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
 
 JSON = msgspec.json.Encoder()
@@ -53,7 +59,7 @@ def encode_request(request: GenerationRequest, model: VendorModel, attributes: A
     """Translates a request. Raises a RequestError that names the field that the vendor lacks."""
     first = request.prompts[0]
     is_chat = isinstance(first, Conversation)
-    takes = require_supported(request, CHAT if is_chat else TEXT, model)
+    takes = require_supported(request, CHAT if is_chat else TEXT, model, UNSENDABLE)
     is_streamed = not request.is_buffered
     ignored: list[str] = []
     body: Body = {"model": model.name}
@@ -224,11 +230,14 @@ def _add_output(body: Body, request: GenerationRequest, model: VendorModel, is_c
     elif output.logprobs is not None:
         body["logprobs"] = output.logprobs
     if output.constraint is not None:
-        body |= _encode_constraint(output.constraint)
+        body |= _encode_constraint(output.constraint, model)
 
 
-def _encode_constraint(constraint: Constraint) -> Body:
+def _encode_constraint(constraint: Constraint, model: VendorModel) -> Body:
     """Translates the form of the output. Raises InvalidValue for a schema that is no JSON."""
+    name = CONSTRAINT_NAMES[constraint.kind]
+    if name in model.renames:
+        return {name: constraint.source}
     match constraint.kind:
         case ConstraintKind.JSON_OBJECT:
             return {"response_format": {"type": "json_object"}}

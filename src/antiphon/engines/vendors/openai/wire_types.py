@@ -21,10 +21,18 @@ class ToolCallWire(Struct):
     extra_content: dict[str, Any] | None = None
 
 
+class PartWire(Struct):
+    """A part of a message's content, as Mistral's reasoning models give it."""
+
+    type: str = ""
+    text: str | None = None
+    thinking: "list[PartWire] | str | None" = None
+
+
 class MessageWire(Struct):
     """A message, or a part of one."""
 
-    content: str | None = None
+    content: str | list[PartWire] | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
     refusal: str | None = None
@@ -46,7 +54,7 @@ class TokenWire(Struct):
     token: str
     logprob: float
     bytes: list[int] | None = None
-    top_logprobs: list[AlternativeWire] = field(default_factory=list)
+    top_logprobs: list[AlternativeWire] | None = None
 
 
 class LogprobsWire(Struct):
@@ -85,24 +93,27 @@ class ReasoningWire(Struct):
 class UsageWire(Struct):
     """Token counts."""
 
-    prompt_tokens: int = 0
-    completion_tokens: int | None = 0
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    total_tokens: int | None = None
     prompt_tokens_details: CachedWire | None = None
+    prompt_cache_hit_tokens: int | None = None
+    """DeepSeek's name of the cached tokens."""
     completion_tokens_details: ReasoningWire | None = None
 
 
 class ErrorWire(Struct):
     """An error. Servers give a text in the place of the object too."""
 
-    message: str | None = None
-    type: str | None = None
-    code: str | int | None = None
+    message: Any = None
+    type: Any = None
+    code: Any = None
 
 
 class AnswerWire(Struct):
     """A whole answer, or a chunk of a stream."""
 
-    choices: list[ChoiceWire] = field(default_factory=list)
+    choices: list[ChoiceWire] | None = None
     usage: UsageWire | None = None
     error: ErrorWire | str | None = None
 
@@ -111,10 +122,10 @@ class ErrorAnswer(Struct):
     """The body of an error: OpenAI's, FastAPI's `detail`, or a message alone."""
 
     error: ErrorWire | str | None = None
-    message: str | None = None
+    message: Any = None
     detail: Any = None
-    code: str | int | None = None
-    type: str | None = None
+    code: Any = None
+    type: Any = None
 
 
 class VectorWire(Struct):
