@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from antiphon.assembly.app_state import build_adapters, build_app_state, build_models
+from antiphon.assembly.app_state import build_adapters, build_app_state
+from antiphon.assembly.models import build_models
 from antiphon.domain.context import Context
 from antiphon.domain.request import GenerationRequest, Output, RawPrompt
 from antiphon.engines.base import EngineState

@@ -23,14 +23,8 @@ import pytest
 from antiphon.engines.base import EngineState, SequenceStarted
 from antiphon.engines.host.client import open_host_engine
 from antiphon.errors import AddressUnavailable, AntiphonError, EngineDied, EngineLost
-from antiphon.processes.supervisor import (
-    Programs,
-    bind,
-    build_load_spec,
-    filter_host_environment,
-    filter_http_environment,
-    format_url,
-)
+from antiphon.processes.engine_hosts import build_load_spec, filter_host_environment
+from antiphon.processes.supervisor import Programs, bind, filter_http_environment, format_url
 from antiphon.settings.loading import build_model
 from antiphon.settings.models import LoraSettings, ModelSettings
 from antiphon.settings.schema import EngineSettings, Settings

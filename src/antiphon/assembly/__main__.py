@@ -9,7 +9,6 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -17,20 +16,19 @@ from typing import NoReturn
 import uvloop
 
 from antiphon.assembly.app_state import (
-    allows_loading,
     build_adapters,
     build_app_state,
-    build_deployments,
-    build_models,
-    connect_engines,
+    complete_app_state,
 )
+from antiphon.assembly.models import ModelSources, build_models, connect_engines
+from antiphon.assembly.reload import NewsInbox, ReloadClient, ServedParts, SettingsReloader
 from antiphon.assembly.tenancy import build_tenancy, open_accounting
 from antiphon.assembly.vendors import build_vendors
 from antiphon.domain.context import SystemClock
-from antiphon.engines.base import EngineState, LoadSpec
+from antiphon.engines.base import LoadSpec
 from antiphon.engines.host import runtime
 from antiphon.engines.host.client import HostTokenEngine
-from antiphon.engines.host.control import EngineNews, HttpConfig, Lifeline, StatusPipe
+from antiphon.engines.host.control import HttpConfig, Lifeline, ReloadOrder, StatusPipe
 from antiphon.engines.registry import Model, ModelRegistry
 from antiphon.errors import (
     AntiphonError,
@@ -72,19 +70,15 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
     loop.set_default_executor(ThreadPoolExecutor(THREADS, "antiphon-large"))
     status = StatusPipe(config.status_fd)
     async with connect_engines(config.sockets) as hosts, AsyncExitStack() as keeping:
-
-        def forward_news(line: bytes) -> None:
-            """Applies a line of news from the supervisor in the event loop."""
-            loop.call_soon_threadsafe(_apply_news, hosts, from_line(line, EngineNews))
-
-        lifeline.watch(forward_news, lambda: _exit_orphaned(config.runtime))
+        inbox = NewsInbox(hosts, reloads := ReloadClient(status))
+        lifeline.watch(inbox.receive, lambda: _exit_orphaned(config.runtime))
         path = runtime.build_coordinator_path(Path(config.runtime))
         database = open_database(settings)
         begin = partial(open_coordinator, settings, path, clock, database)
         managed = accounting = None
         try:
             vendors = build_vendors(settings, os.environ)
-            models = build_models(hosts, clock, settings, vendors)
+            models = build_models(hosts.engines, clock, settings, vendors)
             coordinator = await keeping.enter_async_context(
                 connect_coordinator(path, clock, begin if settings.server.workers == 1 else None)
             )
@@ -96,18 +90,22 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
                 )
             edge = build_app_state(settings, models, clock, managed, accounting, coordinator)
             coordinator.set_series(partial(list_own_series, edge))
-            adapters = build_adapters(hosts, edge, settings, coordinator)
+            adapters = build_adapters(hosts.engines, edge, settings, coordinator)
         except (StartupError, StoreUnavailable) as refused:
             _exit_with(status, refused)
-        if allows_loading(settings.lora):
-            deployments = build_deployments(adapters, edge, settings)
-            edge = replace(edge, adapters=adapters, deployments=deployments)
+        edge = complete_app_state(edge, settings, adapters, reloads.reload)
 
         with socket.socket(fileno=config.listen_fd) as listener:
-            async with learn_models(hosts, models), report_readiness(status, hosts, adapters) as accepting:
+            sources = ModelSources(settings, hosts.engines, vendors)
+            parts = ServedParts(edge, hosts, adapters, sources, os.environ)
+            async with (
+                learn_models(hosts.engines, models),
+                follow_reloads(parts, status, inbox.orders),
+                report_readiness(status, hosts.engines, adapters) as accepting,
+            ):
                 await serve(create_app(edge), edge, listener, accepting, coordinator.leave)
         await models.aclose()
-        await vendors.aclose()
+        await parts.sources.vendors.aclose()
         await keeping.aclose()
         if managed is not None:
             managed.close()
@@ -140,6 +138,19 @@ async def learn_models(hosts: Mapping[str, HostTokenEngine], models: ModelRegist
         finally:
             for task in tasks:
                 task.cancel()
+
+
+@asynccontextmanager
+async def follow_reloads(
+    parts: ServedParts, status: StatusPipe, orders: asyncio.Queue[ReloadOrder]
+) -> AsyncIterator[None]:
+    """Carries out the supervisor's reloads while the context lasts."""
+    async with asyncio.TaskGroup() as group:
+        following = group.create_task(SettingsReloader(parts, status).follow(orders))
+        try:
+            yield
+        finally:
+            following.cancel()
 
 
 @asynccontextmanager
@@ -206,12 +217,6 @@ async def _learn_model(host: HostTokenEngine, model: Model) -> None:
     with suppress(AntiphonError):  # the first request gets the same error and reports it
         await host.load(LoadSpec(model.name))  # only waits: the supervisor told the host what to load
         await model.engine.profile()
-
-
-def _apply_news(hosts: Mapping[str, HostTokenEngine], news: EngineNews) -> None:
-    """Stops waiting for the engine that the supervisor has given up."""
-    if news.state is EngineState.FAILED:
-        hosts[news.engine].give_up(news.detail)
 
 
 def _exit_orphaned(directory: str) -> None:

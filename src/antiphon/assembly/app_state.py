@@ -1,14 +1,12 @@
-"""Builds the models of the settings, and everything that the HTTP edge uses."""
+"""Builds the adapters, and everything else that the HTTP edge uses."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from antiphon.assembly.tenancy import TenancyParts, build_single_sign_on
-from antiphon.assembly.vendors import RoutedModelBuilder, Vendors
 from antiphon.auth.base import TokenVerifier
 from antiphon.auth.keyring import ServiceKey
 from antiphon.dialects.base import Endpoint
@@ -16,14 +14,15 @@ from antiphon.dialects.empower.dialect import Empower
 from antiphon.dialects.fireworks.dialect import Fireworks
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.domain.context import Clock
-from antiphon.domain.models import Aliases
-from antiphon.engines.host.client import HostTokenEngine, open_host_engine
-from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
+from antiphon.engines.base import Engine
+from antiphon.engines.host.client import HostTokenEngine
+from antiphon.engines.registry import ModelRegistry
 from antiphon.errors import ModelFileError
 from antiphon.http.admin.keys import KeyResource
 from antiphon.http.admin.limits import LimitResource
 from antiphon.http.admin.prices import PriceResource
 from antiphon.http.admin.recording import RecordingResource
+from antiphon.http.admin.reload import ReloadResource
 from antiphon.http.admin.resource import ModelWarnings
 from antiphon.http.admin.tenants import TenantResource
 from antiphon.http.admin.usage import UsageResource
@@ -37,12 +36,10 @@ from antiphon.pipeline.reserve import Accounting
 from antiphon.pipeline.run import Pipeline
 from antiphon.processes.coordinator.client import CoordinatorClient
 from antiphon.rendering.adapter_renderer import AdapterRenderer
-from antiphon.rendering.renderer import Renderer, RendererOptions
-from antiphon.rendering.template.chat_template import BY_TEMPLATE, NotationFamilies
-from antiphon.rendering.template.request_template import TemplateHelper
+from antiphon.rendering.renderer import Renderer
 from antiphon.services.limits import LimitService
+from antiphon.settings.changes import ReloadReport
 from antiphon.settings.models import LoraSettings
-from antiphon.settings.providers import is_pattern
 from antiphon.settings.schema import Settings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.weights.adapters.hub_adapters import HubAdapters
@@ -51,55 +48,24 @@ from antiphon.weights.adapters.registry import AdapterStore
 from antiphon.weights.gguf import read_header
 
 
-@asynccontextmanager
-async def connect_engines(sockets: Mapping[str, str]) -> AsyncIterator[dict[str, HostTokenEngine]]:
-    """Connects to each engine host while the context lasts."""
-    async with AsyncExitStack() as stack:
-        yield {
-            name: await stack.enter_async_context(open_host_engine(path, name))
-            for name, path in sockets.items()
-        }
-
-
-def build_models(
-    hosts: Mapping[str, HostTokenEngine], clock: Clock, settings: Settings, vendors: Vendors | None = None
-) -> ModelRegistry:
-    """Builds the models in the order of the settings: local ones, each with a renderer over its host, then
-    routed ones."""
-    created = int(clock.wall())
-    rules = RendererOptions(
-        projects_share=settings.engine.prefix_sharing == "server",
-        helper=TemplateHelper() if settings.server.request_templates else None,
-        most_logprobs=settings.server.max_logprobs,
-    )
-    families = {
-        model.name: NotationFamilies(_resolve_family(model.tool_calls), _resolve_family(model.reasoning))
-        for model in settings.models
-    }
-    engines = {
-        name: _build_renderer(host, replace(rules, families=families.get(name, BY_TEMPLATE)))
-        for name, host in hosts.items()
-    }
-    local = tuple(Model(name, (ModelRoute(engine, "llama"),), created) for name, engine in engines.items())
-    aliases = Aliases({alias.name: alias.model for alias in settings.aliases}, Fireworks.aliases)
-    if vendors is None:
-        return ModelRegistry(local, aliases)
-    builder = RoutedModelBuilder(vendors, engines, created)
-    routed = [each for each in settings.routed_models if not is_pattern(each.name)]
-    patterns = [each for each in settings.routed_models if is_pattern(each.name)]
-    return ModelRegistry(
-        (*local, *map(builder.build_model, routed)), aliases, tuple(map(builder.build_pattern, patterns))
-    )
-
-
-def _build_renderer(host: HostTokenEngine, rules: RendererOptions) -> Renderer:
-    """Builds the renderer of one host, which follows the host's state and generation."""
-    return Renderer(host, state=host.state, generation=lambda: host.generation, rules=rules)
-
-
-def _resolve_family(family: str) -> str | None:
-    """Returns the notation that a setting names. Returns None if the template decides."""
-    return None if family == "auto" else family
+def build_adapter_targets(
+    settings: Settings, engines: Mapping[str, Engine], hosts: Mapping[str, HostTokenEngine]
+) -> dict[str, AdapterTarget]:
+    """Builds the local models that take adapters. `engines`: the engine of each local model."""
+    lora, targets = settings.lora, {}
+    places = [Path(place) for place in lora.directories]
+    keeper = AdapterStore(Path(lora.registry or ""), places, lora.max_bytes, settings.engine.user is not None)
+    for model in settings.models if allows_loading(lora) or settings.adapters else ():
+        base, host = engines[model.name], hosts[model.name]
+        if isinstance(base, Renderer) and _takes_adapters(model.path):
+            targets[model.name] = AdapterTarget(
+                host,
+                partial(keeper.keep, base=model.path),
+                partial(AdapterRenderer, base, lacks=host.is_pending_reload),
+                host.note_adapters,
+                host.note_refused,
+            )
+    return targets
 
 
 def build_adapters(
@@ -112,21 +78,9 @@ def build_adapters(
 
     `names` shares later changes with the other processes of this server.
     """
-    lora = settings.lora
-    places = [Path(place) for place in lora.directories]
-    keeper = AdapterStore(Path(lora.registry or ""), places, lora.max_bytes, settings.engine.user is not None)
-    homes = {}
-    for model in settings.models if allows_loading(lora) or settings.adapters else ():
-        base = edge.models.get(model.name).engine
-        if isinstance(base, Renderer) and _takes_adapters(model.path):
-            homes[model.name] = AdapterTarget(
-                hosts[model.name],
-                partial(keeper.keep, base=model.path),
-                partial(AdapterRenderer, base, lacks=hosts[model.name].is_pending_reload),
-                hosts[model.name].note_adapters,
-                hosts[model.name].note_refused,
-            )
-    adapters = AdapterRegistry(edge.models, homes, edge.clock, edge.metrics, names)
+    engines = {name: edge.models.get(name).engine for name in hosts}
+    targets = build_adapter_targets(settings, engines, hosts)
+    adapters = AdapterRegistry(edge.models, targets, edge.clock, edge.metrics, names)
     for adapter in settings.adapters:
         adapters.declare(adapter.name, adapter.model or "", read_kept(Path(adapter.path)))
     if names is not None:
@@ -137,6 +91,19 @@ def build_adapters(
 def allows_loading(lora: LoraSettings) -> bool:
     """Whether callers can load and unload adapters."""
     return bool(lora.directories or lora.repositories)
+
+
+def complete_app_state(
+    edge: AppState,
+    settings: Settings,
+    adapters: AdapterRegistry,
+    reload: Callable[[], Awaitable[ReloadReport]],
+) -> AppState:
+    """Adds what needs the rest of the state: adapters, where callers can load them, and reloads, where keys
+    are on."""
+    if allows_loading(settings.lora):
+        edge = replace(edge, adapters=adapters, deployments=build_deployments(adapters, edge, settings))
+    return replace(edge, admin=(*edge.admin, *ReloadResource(reload).endpoints())) if edge.keys_on else edge
 
 
 def build_deployments(adapters: AdapterRegistry, edge: AppState, settings: Settings) -> Deployments:

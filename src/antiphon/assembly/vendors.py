@@ -1,7 +1,7 @@
 """Builds the models that are served by routes, and the clients of their providers."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from antiphon.assembly.providers import ResolvedProvider, resolve_provider
@@ -10,6 +10,7 @@ from antiphon.engines.base import Engine
 from antiphon.engines.profiles.base import VendorProfile, build_profile, merge_profile
 from antiphon.engines.profiles.table import find_profile
 from antiphon.engines.registry import Model, ModelPattern, ModelRoute
+from antiphon.engines.route_state import RouteState
 from antiphon.engines.vendors.anthropic.dialect import AnthropicUpstream
 from antiphon.engines.vendors.base import UpstreamDialect, VendorModel
 from antiphon.engines.vendors.engine import VendorEngine
@@ -40,10 +41,20 @@ class Vendors:
             await client.aclose()
 
 
-def build_vendors(settings: Settings, environ: Mapping[str, str]) -> Vendors:
-    """Builds the clients of all providers. They connect when they are used. Raises SettingsError."""
+def build_vendors(settings: Settings, environ: Mapping[str, str], before: Vendors | None = None) -> Vendors:
+    """Builds the clients of all providers. They connect when they are used. A provider whose settings are as
+    before keeps its client. Raises SettingsError."""
     resolved = {name: resolve_provider(name, each, environ) for name, each in settings.providers.items()}
-    return Vendors(resolved, {name: build_client(each) for name, each in resolved.items()})
+    kept = (
+        {}
+        if before is None
+        else {
+            name: before.clients[name]
+            for name, each in resolved.items()
+            if name in before.resolved and before.resolved[name].settings == each.settings
+        }
+    )
+    return Vendors(resolved, {name: kept.get(name) or build_client(each) for name, each in resolved.items()})
 
 
 def build_client(provider: ResolvedProvider) -> Provider:
@@ -78,6 +89,8 @@ class RoutedModelBuilder:
     """Local models' engines by the models' names."""
     created: int
     """Unix time in seconds."""
+    states: Mapping[tuple[str, str], RouteState] = field(default_factory=dict)
+    """The states of routes before a reload, by the names of the model and the route."""
 
     def build_model(self, settings: RoutedModelSettings) -> Model:
         """Builds a model of the settings. A pattern's model stands for it in lists."""
@@ -89,7 +102,7 @@ class RoutedModelBuilder:
 
     def _build(self, settings: RoutedModelSettings, name: str, rest: str) -> Model:
         """Builds the model of a name. `rest`: the vendor's model of routes that name none."""
-        routes = tuple(self._build_route(route, settings, rest) for route in settings.list_routes())
+        routes = tuple(self._build_route(route, settings, (name, rest)) for route in settings.list_routes())
         return Model(
             name,
             routes,
@@ -99,9 +112,13 @@ class RoutedModelBuilder:
             prefers_prefix=settings.prefer_prefix,
         )
 
-    def _build_route(self, route: RouteSettings, settings: RoutedModelSettings, rest: str) -> ModelRoute:
-        """Builds a route to a vendor's model or to a local one."""
+    def _build_route(
+        self, route: RouteSettings, settings: RoutedModelSettings, names: tuple[str, str]
+    ) -> ModelRoute:
+        """Builds a route to a vendor's model or to a local one. `names`: the model's name, and the vendor's
+        if the route names none."""
         engine: Engine
+        served, rest = names
         if route.provider is None:
             name = label = route.engine or ""
             engine, kind = self.engines[name], "llama"
@@ -119,6 +136,7 @@ class RoutedModelBuilder:
             weight=route.weight,
             order=route.order,
             in_flight_limit=route.in_flight,
+            state=self.states.get((served, name)) or RouteState(),
         )
 
     def _build_engine(self, provider: ResolvedProvider, model: str, given: ProfileSettings) -> VendorEngine:

@@ -16,30 +16,37 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from antiphon.cli.output import CallFailed, note, report_errors
+from antiphon.cli.output import CallFailed, escape_unprintable, note, report_errors
 from antiphon.cli.serve_options import find_home
+from antiphon.settings.changes import ReloadReport
 
 if TYPE_CHECKING:
     import psutil
 
 PREFIX, SUFFIX = "server-", ".json"
 
-SIZE = 2_048
+SIZE = 16_384
 """Bytes of the file, which is always written whole in one call."""
 
 LONGEST = 500
-"""Most characters of a reason."""
+"""Most characters of a reason. Each takes 6 bytes at most."""
 
-SIGNAL = signal.SIGUSR2
+LONGEST_REPORT = 1_500
+"""Most characters of a reload's report."""
+
+RESTART_SIGNAL, RELOAD_SIGNAL = signal.SIGUSR2, signal.SIGUSR1
 
 PATIENCE_S = 90.0
 """Seconds for each process: the server gives a new one 60 to be ready."""
+
+RELOAD_PATIENCE_S = 900.0
+"""Seconds for a reload, which may load a large model."""
 
 PAUSE_S = 0.1
 
@@ -62,6 +69,12 @@ class Running:
     """Rolling restarts that ended since its start."""
     problem: str | None = None
     """Why the last one failed; None where it did not."""
+    reloads: int = 0
+    """Reloads that ended since its start."""
+    changes: str = ""
+    """What the last reload changed."""
+    refusal: str | None = None
+    """Why the last reload was refused; None where it was not."""
 
 
 class Notice:
@@ -80,6 +93,14 @@ class Notice:
         if self._said is not None:
             shortened = problem and problem[:LONGEST]
             self._say(replace(self._said, rounds=self._said.rounds + 1, problem=shortened))
+
+    def record_reload(self, report: ReloadReport | None, refusal: str | None) -> None:
+        """Records the end of a reload: its report, or why it was refused."""
+        if self._said is not None:
+            changes = "" if report is None else report.describe()[:LONGEST_REPORT]
+            refusal = refusal and refusal[:LONGEST]
+            said = replace(self._said, reloads=self._said.reloads + 1, changes=changes, refusal=refusal)
+            self._say(said)
 
     def _say(self, running: Running) -> None:
         """Keeps the server's data, and writes it to the file if that is possible."""
@@ -119,7 +140,7 @@ def read_running(path: Path) -> Running | None:
         return None
     try:
         content = json.loads(path.read_bytes())
-        return Running(content["url"], content["workers"], content["rounds"], content["problem"])
+        return Running(**content)
     except (OSError, ValueError, TypeError, LookupError):
         return None
 
@@ -153,14 +174,28 @@ def restart(pid: int | None) -> None:
     home = find_home(os.environ, Path.home())
     with report_errors():
         file, server = _choose(list_running(home), home, pid)
-        _send_signal(file)
+        _send_signal(file, RESTART_SIGNAL)
         processes = "the HTTP process" if server.workers == 1 else f"{server.workers} HTTP processes"
         note(f"replacing {processes} of {server.url}")
-        _wait(file, server)
+        now = _wait(file, PATIENCE_S * server.workers, lambda now: now.rounds > server.rounds)
+        if now.problem:
+            raise CallFailed(f"what served goes on serving: {now.problem}")
+
+
+def reload(pid: int | None) -> None:
+    """Has the server load its settings again, and prints what changed. `pid`: which of several servers."""
+    home = find_home(os.environ, Path.home())
+    with report_errors():
+        file, server = _choose(list_running(home), home, pid)
+        _send_signal(file, RELOAD_SIGNAL)
+        now = _wait(file, RELOAD_PATIENCE_S, lambda now: now.reloads > server.reloads)
+        if now.refusal:
+            raise CallFailed(f"nothing was changed: {now.refusal}")
+        print(escape_unprintable(now.changes))
 
 
 def _choose(found: Mapping[Path, Running], home: Path, pid: int | None) -> tuple[Path, Running]:
-    """Chooses the server to restart, and returns it with its file. Raises CallFailed."""
+    """Chooses the server to tell, and returns it with its file. Raises CallFailed."""
     if not found:
         raise CallFailed(
             f"no server of {home} is running here as this user: ANTIPHON_HOME names another home, and a "
@@ -190,7 +225,7 @@ def _find_holder(file: Path) -> "psutil.Process | None":
     return process if file.resolve() in opened else None
 
 
-def _send_signal(file: Path) -> None:
+def _send_signal(file: Path, number: signal.Signals) -> None:
     """Sends the signal to the server of a file, and to no other process. Raises CallFailed."""
     import psutil
 
@@ -198,26 +233,23 @@ def _send_signal(file: Path) -> None:
     if process is None:
         raise CallFailed(f"the server {parse_pid(file)} ended meanwhile; its log says why")
     try:
-        process.send_signal(SIGNAL)
+        process.send_signal(number)
     except psutil.Error as problem:
         raise CallFailed(f"the server {process.pid} cannot be told: {problem}") from None
 
 
-def _wait(file: Path, server: Running) -> None:
-    """Waits until the server has replaced its processes. Raises CallFailed if it did not replace all of
-    them."""
+def _wait(file: Path, seconds: float, is_done: Callable[[Running], bool]) -> Running:
+    """Waits until the server has done what it was told, and returns what it says then. Raises CallFailed."""
     pid = parse_pid(file)
-    end = time.monotonic() + PATIENCE_S * server.workers
+    end = time.monotonic() + seconds
     while time.monotonic() < end:
         now = read_running(file)
         if now is None:
             raise CallFailed(f"the server {pid} ended meanwhile; its log says why")
-        if now.rounds > server.rounds:
-            if now.problem:
-                raise CallFailed(f"what served goes on serving: {now.problem}")
-            return
+        if is_done(now):
+            return now
         time.sleep(PAUSE_S)
-    raise CallFailed(f"the server {pid} says nothing of a restart; its log may")
+    raise CallFailed(f"the server {pid} has not said within {seconds:g} s that it is done; its log may")
 
 
 @contextmanager

@@ -72,6 +72,21 @@ def rolling_restart(
     restart(pid)
 
 
+@app.command()
+def reload(
+    pid: Annotated[
+        int | None, typer.Option(help="Which server, where several share a home. [the only one]")
+    ] = None,
+) -> None:
+    """Have a running server load its settings file again: providers, models and aliases.
+
+    Finds it by its home (ANTIPHON_HOME), on this machine. Ends no stream. Prints what changed; a file that is
+    wrong changes nothing, and ends this command with the reason and status 1."""
+    from antiphon.cli.local_servers import reload as command
+
+    command(pid)
+
+
 @app.command("config")
 @options.with_serving_options
 def show_config(asked: "ServeOptions", json: options.Json = False) -> None:

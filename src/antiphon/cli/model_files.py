@@ -46,6 +46,20 @@ def fetch(model: ModelSettings, settings: HubSettings) -> ModelSettings:
         return change_model(model, path=str(open_hub(settings).local(reference, tell).path))
 
 
+def find_local(model: ModelSettings, settings: HubSettings) -> ModelSettings:
+    """Returns the model with a local path, and fetches nothing. Raises SettingsError for a file of the hub
+    that was not fetched before."""
+    if not is_reference(model.path):
+        return model
+    found = find_cache(settings).find(parse(model.path))
+    if found is None:
+        raise SettingsError(
+            f"the model {model.name} was not fetched yet: run `antiphon models pull {model.path}`, then "
+            "reload"
+        )
+    return change_model(model, path=str(found.path))
+
+
 def fetch_named(text: str) -> None:
     """Fetches the model of `--model TEXT` from the hub if it is missing, with progress, before a server
     starts.

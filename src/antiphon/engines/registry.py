@@ -1,7 +1,7 @@
 """The models that a caller may name, and the engine of each model. `pipeline.resolve` chooses among routes.
 
-Base models do not change while the server runs. Adapters are added and removed while requests run: a request
-keeps the engine that it found, so removing a name ends no request.
+Adapters are added and removed while requests run, and a reload replaces the other models. A request keeps the
+engine that it found, so removing a name ends no request.
 """
 
 from collections.abc import Callable, Iterator
@@ -116,9 +116,10 @@ LONGEST_NAME = 256
 """The most characters of a name that a pattern takes."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ModelPattern:
-    """A model whose name ends with `*`: each name that begins alike is a model of its own."""
+    """A model whose name ends with `*`: each name that begins alike is a model of its own. Two patterns are
+    never equal."""
 
     model: Model
     """The pattern as a model, for lists."""
@@ -149,6 +150,24 @@ class ModelRegistry:
         self._patterns = sorted(patterns, key=lambda pattern: -len(pattern.prefix))
         self._expanded: dict[str, Model] = {}
 
+    def replace(
+        self, models: tuple[Model, ...], aliases: Aliases, patterns: tuple[ModelPattern, ...]
+    ) -> None:
+        """Replaces all models but adapters, aliases and patterns. Names of a pattern that stays the same keep
+        what is known of their routes."""
+        kept, adapters = self._expanded, self.list_adapters()
+        same = {pattern.model.name for pattern in self._patterns if pattern in patterns}
+        self._models = {model.name: model for model in models}
+        self._models |= {pattern.model.name: pattern.model for pattern in patterns}
+        self._models |= {model.name: model for model in adapters}
+        self._aliases = aliases
+        self._patterns = sorted(patterns, key=lambda pattern: -len(pattern.prefix))
+        self._expanded = {
+            name: model
+            for name, model in kept.items()
+            if model.label in same and (found := self._find_pattern(name)) and found.model.name == model.label
+        }
+
     def __iter__(self) -> Iterator[Model]:
         return iter(tuple(self._models.values()))
 
@@ -158,6 +177,15 @@ class ModelRegistry:
     def list_bases(self) -> tuple[Model, ...]:
         """The models that have an engine of their own."""
         return tuple(model for model in self if model.parent is None and not model.is_routed)
+
+    def list_routed(self) -> tuple[Model, ...]:
+        """The models that have routes, with the names of patterns that were used."""
+        routed = [model for model in self if model.is_routed]
+        return (*routed, *self._expanded.values())
+
+    def list_patterns(self) -> tuple[ModelPattern, ...]:
+        """The patterns."""
+        return tuple(self._patterns)
 
     def list_adapters(self) -> tuple[Model, ...]:
         """The models that are adapters of another."""
@@ -186,13 +214,18 @@ class ModelRegistry:
         found = self._expanded.get(name)
         if found is not None or not self._patterns or len(name) > LONGEST_NAME or not name.isprintable():
             return found
+        pattern = self._find_pattern(name)
+        if pattern is not None:
+            if len(self._expanded) >= MAX_EXPANDED:
+                del self._expanded[next(iter(self._expanded))]
+            self._expanded[name] = found = pattern.build(name, name.removeprefix(pattern.prefix))
+        return found
+
+    def _find_pattern(self, name: str) -> ModelPattern | None:
+        """Returns the longest pattern that the name matches."""
         for pattern in self._patterns:
-            rest = name.removeprefix(pattern.prefix)
-            if name.startswith(pattern.prefix) and rest:
-                if len(self._expanded) >= MAX_EXPANDED:
-                    del self._expanded[next(iter(self._expanded))]
-                self._expanded[name] = found = pattern.build(name, rest)
-                return found
+            if name.startswith(pattern.prefix) and name != pattern.prefix:
+                return pattern
         return None
 
     def is_alias(self, name: str) -> bool:

@@ -9,7 +9,7 @@ before it is answered. Names end with the server. The next server has those of i
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,6 +138,28 @@ class AdapterRegistry:
             raise LoadError(f"the adapter {name} cannot be served: the model {base} takes no adapters")
         self._add_model(name, base, adapter)
 
+    async def prepare_target(self, base: str, target: AdapterTarget) -> None:
+        """Gives the adapters of a base model to another engine. Raises InvalidValue or an EngineError."""
+        for model in tuple(self._adapters_of(base)):
+            if model.adapter is not None:
+                await target.engine.add_adapter(model.adapter.digest, model.adapter.path)
+
+    def replace_targets(self, targets: Mapping[str, AdapterTarget], same: Collection[str]) -> None:
+        """Replaces the base models. Adapters of one that is gone lose their names in this process. `same`:
+        base models whose engine is as before."""
+        kept = {name: self._targets[name] for name in same if name in self._targets}
+        self._targets = {**targets, **kept}
+        for model in self._models.list_adapters():
+            base = model.parent or ""
+            if base in kept or model.adapter is None:
+                continue
+            self._remove_model(model)
+            if base in self._targets:
+                self._add_model(model.name, base, model.adapter, model.deployed, model.created)
+            else:
+                self._metrics.forget(model.name)
+        self._note_adapters()
+
     async def restore(self, base: str) -> None:
         """Gives all named adapters to the engine of a base model. Raises EngineUnavailable. If the engine
         refuses an adapter while the server starts, raises InvalidValue. Later a refused adapter makes only
@@ -232,14 +254,22 @@ class AdapterRegistry:
         for model in self._models.list_adapters():
             named = there.get(model.name)
             if named is None or not self._is_served(named):
-                self._models.remove(model)
-                if isinstance(model.engine, Closable):
-                    model.engine.close()
+                self._remove_model(model)
             if named is None:
                 self._metrics.forget(model.name)
         for named in there.values():
-            if not self._is_served(named):
+            if named.base in self._targets and not self._is_served(named):
                 self._add_model(named.name, named.base, named.adapter, named.deployed, named.created)
+        self._note_adapters()
+
+    def _remove_model(self, model: Model) -> None:
+        """Removes an adapter's name in this process."""
+        self._models.remove(model)
+        if isinstance(model.engine, Closable):
+            model.engine.close()
+
+    def _note_adapters(self) -> None:
+        """Tells each base model's engine its adapters."""
         for base, home in self._targets.items():
             home.note_adapters(
                 {

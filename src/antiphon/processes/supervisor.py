@@ -7,8 +7,8 @@
 Each child holds the end of a pipe whose other end only this process has, so a supervisor that is killed takes
 its children with it. An engine host that dies is started again at once; three deaths in a minute stop that,
 and the HTTP processes are told so. A host that cannot load at the first start ends the server with its
-reason. SIGUSR2 replaces the HTTP processes, one after the other, while the server serves. No framework is
-imported here, and nothing of what the children do.
+reason. SIGUSR2 replaces the HTTP processes, one after the other, while the server serves. SIGUSR1 loads the
+settings again (`reload`). No framework is imported here, and nothing of what the children do.
 """
 
 import asyncio
@@ -23,43 +23,27 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from antiphon.engines.base import EngineInfo, EngineState, KVLayout, LoadSpec
-from antiphon.engines.host.child import DEATHS, WINDOW, Child, ChildWatch, start_child
+from antiphon.engines.base import EngineInfo
+from antiphon.engines.host.child import Child, ChildWatch, start_child
 from antiphon.engines.host.confine import find_other_user
-from antiphon.engines.host.control import CoordinatorConfig, EngineNews, HostConfig, HttpConfig
-from antiphon.engines.host.runtime import build_coordinator_path, build_socket_path, create_runtime_directory
+from antiphon.engines.host.control import CoordinatorConfig, HttpConfig
+from antiphon.engines.host.runtime import build_coordinator_path, create_runtime_directory
 from antiphon.errors import AddressUnavailable, AntiphonError
+from antiphon.processes.engine_hosts import EngineHost, EngineHosts
 from antiphon.processes.ipc import to_line
-from antiphon.processes.sandbox import INTERPRETER_VARIABLES
+from antiphon.processes.reload import HOST_DEADLINE, Reloadable, ReloadHooks, Reloads
 from antiphon.processes.workers import MARGIN, RETIRE_SIGNAL, Workers
-from antiphon.settings.models import ModelSettings
-from antiphon.settings.schema import Settings, choose_interpreter, encode_settings
+from antiphon.settings.schema import Settings, encode_settings
 from antiphon.telemetry.logs import record
 
 BACKLOG = 2048
 """Connections that may wait to be accepted, also while an HTTP process restarts."""
 
-HOST_DEADLINE = 5.0
-"""Seconds that an engine host or the coordinator gets to end by itself."""
+RELOAD_SIGNAL = signal.SIGUSR1
+"""Loads the settings again. SIGHUP ends the server, since terminals use it to end a program. SIGUSR1 exists
+on every platform, unlike real-time signals."""
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-
-MALLOC = "GLIBC_TUNABLES"
-LARGE_PAGES = "glibc.malloc.hugetlb=1"
-"""Makes glibc ask Linux for large pages, where the system leaves this to programs. Each token reads all
-weights, and address lookups in 4 KB pages take 5 % of a step. glibc reads it at a process's start."""
-
-HOST_VARIABLES = INTERPRETER_VARIABLES | {
-    "USER",
-    "TZ",
-    "XDG_RUNTIME_DIR",
-    "XDG_CACHE_HOME",
-    "PYTHONWARNINGS",
-    MALLOC,
-}
-HOST_PREFIXES = ("LC_", "DYLD_", "OMP_", "GOMP_", "KMP_", "GGML_", "CUDA_", "HIP_", "ROCR_")
-"""Prefixes of variables that an engine host gets. It gets what an interpreter, a library and its threads
-need, and no credential."""
 
 SECRET_VARIABLES = frozenset({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"})
 OWN_VARIABLES = "ANTIPHON_"
@@ -94,18 +78,22 @@ def supervise(
     on_serving: Callable[[ServingInfo], None],
     programs: Programs = Programs(),
     on_replaced: Callable[[str | None], None] = lambda _: None,
+    reload: ReloadHooks | None = None,
 ) -> int:
     """Serves until SIGTERM, SIGINT or SIGHUP. `on_serving` is called once, when every process is ready.
     `on_replaced` is called at the end of each rolling restart, with the reason if the restart failed.
+    Without `reload` the settings cannot be loaded again.
 
     Returns the exit status. Raises a StartupError when the server cannot start or cannot continue.
     """
     _disable_core_dumps()
-    signal.signal(RETIRE_SIGNAL, signal.SIG_IGN)  # replaced once there are HTTP processes
+    for number in (RETIRE_SIGNAL, RELOAD_SIGNAL):
+        signal.signal(number, signal.SIG_IGN)  # replaced once there are HTTP processes
     if settings.engine.user is not None:
         find_other_user(settings.engine.user)  # raises an error before any process is started
     with bind(settings.server.host, settings.server.port) as listener, create_runtime_directory() as runtime:
-        return asyncio.run(_Supervisor(settings, listener, runtime, programs, on_replaced).run(on_serving))
+        supervisor = _Supervisor(settings, listener, runtime, programs, on_replaced)
+        return asyncio.run(supervisor.run(on_serving, reload))
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -150,17 +138,6 @@ def format_url(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def filter_host_environment(environ: Mapping[str, str], wait_policy: str) -> dict[str, str]:
-    """Returns the environment of an engine host: the allowed variables of `environ`, and defaults for OpenMP
-    and glibc unless the user has set them. All other variables are dropped."""
-    passed_on = {
-        name: value
-        for name, value in environ.items()
-        if name in HOST_VARIABLES or name.startswith(HOST_PREFIXES)
-    }
-    return {"OMP_WAIT_POLICY": wait_policy, MALLOC: LARGE_PAGES} | passed_on
-
-
 def filter_http_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Returns the environment of an HTTP process and of the coordinator."""
     return {
@@ -191,10 +168,6 @@ class _Supervisor:
         self._listener = listener
         self._runtime = runtime
         self._programs = programs
-        self._sockets = {
-            model.name: build_socket_path(runtime, index) for index, model in enumerate(settings.models)
-        }
-        self._hosts = [self._make_host_watch(model) for model in settings.models]
         self._workers = Workers(
             settings.server.workers,
             settings.server.retire_timeout,
@@ -203,53 +176,73 @@ class _Supervisor:
             self._fail,
             replaced,
         )
+        self._hosts = EngineHosts(settings, runtime, programs.engine, self._workers.tell, self._note_progress)
         self._coordinator = ChildWatch(
             "the coordinator", self._start_coordinator, lambda *_: None, paced=True
         )
         self._has_coordinator = settings.server.workers > 1
-        self._news: dict[str, EngineNews] = {}
-        self._infos: dict[str, EngineInfo] = {}
         self._up = asyncio.Event()
         self._stop = asyncio.Event()
         self._failure: AntiphonError | None = None
 
-    async def run(self, serving: Callable[[ServingInfo], None]) -> int:
+    async def run(self, serving: Callable[[ServingInfo], None], reload: ReloadHooks | None) -> int:
         """Runs the server from its start to its end, and returns the exit status. Raises the error that ended
         the server."""
-        for number in STOP_SIGNALS:
-            if (
-                signal.getsignal(number) is not signal.SIG_IGN
-            ):  # nohup makes the process ignore SIGHUP; that stays
-                asyncio.get_running_loop().add_signal_handler(number, self._request_stop)
-        asyncio.get_running_loop().add_signal_handler(RETIRE_SIGNAL, self._workers.replace)
+        self._watch_signals()
         async with asyncio.TaskGroup() as group:
-            announcing = group.create_task(self._announce(serving))
-            for watch in self._list_watches():
-                group.create_task(self._guard(watch))
+            reloads = Reloads(self._list_reloadable(), reload, group)
+            self._workers.on_question = reloads.request_for
+            for_now = [
+                group.create_task(self._announce(serving, reloads)),
+                group.create_task(reloads.keep()),
+            ]
+            for host in self._hosts.list_serving():
+                group.create_task(self._keep_host(host))
+            if self._has_coordinator:
+                group.create_task(self._coordinator.keep_running())
             group.create_task(self._workers.keep())
             await self._stop.wait()
-            announcing.cancel()
+            for task in for_now:
+                task.cancel()
             await self._end_all()
         if self._failure is not None:
             raise self._failure
         return 0
 
-    async def _announce(self, serving: Callable[[ServingInfo], None]) -> None:
-        """Waits until every process is ready, then reports the server's address and engines."""
+    def _watch_signals(self) -> None:
+        """Handles the signals that end the server or replace its HTTP processes."""
+        loop = asyncio.get_running_loop()
+        for number in STOP_SIGNALS:
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup has SIGHUP ignored; that stays
+                loop.add_signal_handler(number, self._request_stop)
+        loop.add_signal_handler(RETIRE_SIGNAL, self._workers.replace)
+
+    async def _announce(self, serving: Callable[[ServingInfo], None], reloads: Reloads) -> None:
+        """Waits until every process is ready, then reports the server's address and engines. From then on the
+        settings can be loaded again."""
         await self._up.wait()
         with suppress(OSError):  # the panel may have no reader
-            serving(ServingInfo(format_url(self._listener), self._infos))
+            serving(ServingInfo(format_url(self._listener), self._hosts.infos))
+        asyncio.get_running_loop().add_signal_handler(RELOAD_SIGNAL, reloads.request)
 
     def _list_watches(self) -> list[ChildWatch]:
         """Returns the watches of all children except the HTTP processes."""
-        return [*self._hosts, self._coordinator] if self._has_coordinator else self._hosts
+        watches = self._hosts.list_watches()
+        return [*watches, self._coordinator] if self._has_coordinator else watches
 
-    async def _guard(self, watch: ChildWatch) -> None:
-        """Keeps a child running. If the child was never ready, ends the server with the child's reason."""
-        try:
-            await watch.keep_running()
-        except AntiphonError as error:
-            self._fail(error)
+    def _list_reloadable(self) -> Reloadable:
+        """Returns what a reload changes."""
+
+        def set_settings(settings: Settings) -> None:
+            self._settings = settings
+
+        return Reloadable(self._hosts, self._workers, lambda: self._settings, set_settings)
+
+    async def _keep_host(self, host: EngineHost) -> None:
+        """Keeps a host of the start running. If it never becomes ready, ends the server with its reason."""
+        await self._hosts.keep(host)
+        if host.error is not None:
+            self._fail(host.error)
 
     def _fail(self, error: AntiphonError) -> None:
         """Ends the server. The first error becomes the server's error."""
@@ -274,56 +267,14 @@ class _Supervisor:
             for watch in self._list_watches():
                 group.create_task(watch.stop(HOST_DEADLINE))
 
-    # --- engine hosts ---------------------------------------------------------------------------------------
-
-    def _make_host_watch(self, model: ModelSettings) -> ChildWatch:
-        """Makes the watch of a model's engine host."""
-        return ChildWatch(
-            f"the engine of {model.name}",
-            lambda: self._start_host(model),
-            lambda state, info: self._update_host(model.name, state, info),
-        )
-
-    async def _start_host(self, model: ModelSettings) -> Child:
-        settings = self._settings
-
-        def configuration(status_fd: int) -> bytes:
-            return to_line(
-                HostConfig(
-                    name=model.name,
-                    factory=self._programs.engine,
-                    load=build_load_spec(model, settings),
-                    socket=self._sockets[model.name],
-                    status_fd=status_fd,
-                    log_level=settings.log.level,
-                    log_format=settings.log.format,
-                    user=settings.engine.user,
-                )
-            )
-
-        command = [choose_interpreter(settings), "-P", "-m", "antiphon.engines.host"]
-        return await start_child(
-            command, configuration, filter_host_environment(os.environ, settings.engine.wait_policy)
-        )
-
-    def _update_host(self, name: str, state: EngineState, info: EngineInfo | None) -> None:
-        """Keeps the state of a model's engine, and sends it to all HTTP processes."""
-        failed = f"the engine of {name} died {DEATHS} times within {WINDOW:g} s and was given up"
-        news = EngineNews(name, state, failed if state is EngineState.FAILED else "")
-        self._news[name] = news
-        self._workers.tell(to_line(news))
-        if info is not None:
-            self._infos[name] = info
-        self._note_progress()
-
     # --- the HTTP processes and the coordinator ------------------------------------------------------------
 
     async def _start_http(self) -> Child:
         listen_fd = self._listener.fileno()
 
         def configuration(status_fd: int) -> bytes:
-            wiring = HttpConfig(listen_fd, status_fd, str(self._runtime), self._sockets)
-            news = b"".join(to_line(news) for news in self._news.values())
+            wiring = HttpConfig(listen_fd, status_fd, str(self._runtime), self._hosts.sockets)
+            news = b"".join(self._hosts.list_news())
             return encode_settings(self._settings) + b"\n" + to_line(wiring) + news
 
         command = [sys.executable, "-P", "-m", self._programs.http]
@@ -339,26 +290,5 @@ class _Supervisor:
 
     def _note_progress(self) -> None:
         """Notes that the server is ready once all HTTP processes and engines are."""
-        if self._workers.are_ready and len(self._infos) == len(self._settings.models):
+        if self._workers.are_ready and self._hosts.are_loaded:
             self._up.set()
-
-
-def build_load_spec(model: ModelSettings, settings: Settings) -> LoadSpec:
-    """Builds the description of what a model's engine host loads."""
-    return LoadSpec(
-        model=model.path,
-        context_length=model.context_length,
-        sequences=model.sequences,
-        threads=model.threads,
-        exact=model.exact,
-        kv_type=model.kv_type,
-        library=settings.engine.library,
-        layout=KVLayout(model.layout),
-        cells=model.cells,
-        step_latency=model.step_latency,
-        queue=model.queue,
-        queue_per_actor=model.queue_per_actor,
-        keep_prefixes=model.keep_prefixes,
-        weights_in_memory=model.weights == "memory",
-        adapter_memory=settings.lora.memory_bytes,
-    )

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from antiphon.engines.base import EngineInfo, EngineState
 from antiphon.engines.host.child import DEATHS, WINDOW, Child, ChildWatch
-from antiphon.errors import AntiphonError, StartupError
+from antiphon.engines.host.control import ChildState, Status
+from antiphon.errors import AntiphonError, ErrorReport, StartupError
 from antiphon.telemetry.logs import record
 
 RETIRE_SIGNAL = signal.SIGUSR2
@@ -33,6 +34,12 @@ class Worker:
     is_ready: bool = False
     settled: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once the process is ready, or once it is certain that it never will be."""
+    question: int = -1
+    """The number of the latest question."""
+    answered: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once the process has answered the question, or cannot answer it any more."""
+    refusal: ErrorReport | None = None
+    """The error with which the process answered."""
 
 
 class Workers:
@@ -51,6 +58,9 @@ class Workers:
         process becomes ready or stops being ready. `on_failure`: called with the error that ends the server.
         `on_replaced`: called after a replacement of all processes, with the problem if the replacement
         failed."""
+        self.on_question: Callable[[int, Callable[[bytes], None]], None] = lambda *_: None
+        """Called with the number of a process's question, and with a function that sends the process a
+        line."""
         self._count = count
         self._patience = patience + MARGIN
         self._start = start
@@ -71,6 +81,22 @@ class Workers:
         """Sends a line to every process."""
         for worker in self._list_all():
             worker.watch.send(line)
+
+    async def ask(self, line: bytes, number: int, within: float) -> tuple[list[ErrorReport], tuple[str, ...]]:
+        """Sends a line to every process, and waits for the answers of those that serve. Returns the refusals,
+        and the names of processes that have not answered within the seconds. Processes that start meanwhile
+        read the line before they serve."""
+        asked = [worker for worker in self._serving if worker.is_ready]
+        for worker in asked:
+            worker.question, worker.refusal = number, None
+            worker.answered.clear()
+        self.tell(line)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                for worker in asked:
+                    await worker.answered.wait()
+        refusals = [worker.refusal for worker in asked if worker.refusal is not None]
+        return refusals, tuple(worker.watch.name for worker in asked if not worker.answered.is_set())
 
     def kill(self) -> None:
         """Kills all processes."""
@@ -114,7 +140,11 @@ class Workers:
         alone = self._count == 1
         name = "the HTTP process" if alone else f"the HTTP process {number + 1}"
         watch = ChildWatch(
-            name, self._start, lambda *state: self._update_state(worker, *state), paced=not alone
+            name,
+            self._start,
+            lambda *state: self._update_state(worker, *state),
+            paced=not alone,
+            on_report=lambda status: self._receive(worker, status),
         )
         worker = Worker(watch)
         return worker
@@ -124,6 +154,8 @@ class Workers:
         worker.is_ready = state is EngineState.READY
         if worker.is_ready:
             worker.settled.set()
+        else:
+            worker.answered.set()
         if state is EngineState.FAILED:
             self._on_failure(
                 StartupError(
@@ -131,6 +163,14 @@ class Workers:
                 )
             )
         self._on_change()
+
+    def _receive(self, worker: Worker, status: Status) -> None:
+        """Keeps the answer of a worker, or passes its question on."""
+        if status.state is ChildState.ASKS_RELOAD:
+            self.on_question(status.number, worker.watch.send)
+        elif status.number == worker.question:
+            worker.refusal = status.error
+            worker.answered.set()
 
     async def _guard(self, worker: Worker, on_failure: Callable[[AntiphonError], None]) -> None:
         """Keeps a worker running. If the worker was never ready, calls `on_failure` with the error."""
@@ -140,6 +180,7 @@ class Workers:
             on_failure(error)
         finally:
             worker.settled.set()
+            worker.answered.set()
             self._leaving.discard(worker)
 
     # --- replacement ----------------------------------------------------------------------------------------

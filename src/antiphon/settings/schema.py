@@ -101,6 +101,20 @@ def with_models(settings: Settings, models: Iterable[ModelSettings]) -> Settings
     return msgspec.structs.replace(settings, models=tuple(models))
 
 
+def with_reloaded(settings: Settings, loaded: Settings) -> Settings:
+    """Returns the same settings with the providers, models and aliases of others. Adapters of models that are
+    gone are left out."""
+    served = {model.name for model in loaded.models}
+    return msgspec.structs.replace(
+        settings,
+        models=loaded.models,
+        adapters=tuple(adapter for adapter in settings.adapters if adapter.model in served),
+        aliases=loaded.aliases,
+        providers=loaded.providers,
+        routed_models=loaded.routed_models,
+    )
+
+
 def with_lora(
     settings: Settings, registry: str, directories: Iterable[str], paths: Mapping[str, str]
 ) -> Settings:

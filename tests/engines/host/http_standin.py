@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from antiphon.engines.host.control import EngineNews, HttpConfig, Lifeline, StatusPipe
+from antiphon.engines.host.control import EngineNews, HttpConfig, Lifeline, News, StatusPipe
 from antiphon.engines.host.runtime import leave_directory
 from antiphon.processes.ipc import from_line
 from antiphon.settings.schema import decode_settings
@@ -30,9 +30,12 @@ def main() -> None:
     settings = decode_settings(lifeline.read_line())
     config = from_line(lifeline.read_line(), HttpConfig)
     news: list[EngineNews] = []
-    lifeline.watch(
-        on_line=lambda line: news.append(from_line(line, EngineNews)), on_end=lambda: _abandon(config.runtime)
-    )
+
+    def learn(line: bytes) -> None:
+        if (engine := from_line(line, News).engine) is not None:
+            news.append(engine)
+
+    lifeline.watch(on_line=learn, on_end=lambda: _abandon(config.runtime))
     listener = socket.socket(fileno=config.listen_fd)
     if NONSENSE in os.environ:
         os.write(config.status_fd, b"hello\n")

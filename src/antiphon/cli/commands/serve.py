@@ -13,15 +13,17 @@ from pathlib import Path
 
 from antiphon.assembly.providers import require_providers
 from antiphon.cli.local_servers import publish_notice
-from antiphon.cli.model_files import fetch, keep_adapters
+from antiphon.cli.model_files import fetch, find_local, keep_adapters
 from antiphon.cli.output import escape_unprintable
 from antiphon.cli.serve_options import ServeOptions, find_home
 from antiphon.engines.base import EngineInfo
 from antiphon.errors import AntiphonError, SettingsError
+from antiphon.processes.reload import ReloadHooks
 from antiphon.processes.supervisor import ServingInfo, supervise
+from antiphon.settings.changes import list_restart_settings
 from antiphon.settings.models import MODEL_DEFAULTS, ModelSettings
 from antiphon.settings.providers import RouteSettings
-from antiphon.settings.schema import Settings, change_model, list_settings, with_models
+from antiphon.settings.schema import Settings, change_model, list_settings, with_models, with_reloaded
 from antiphon.settings.server import MIB
 from antiphon.telemetry.logs import configure
 from antiphon.weights.gguf import read_header
@@ -40,8 +42,9 @@ rest."""
 
 def run(serve_options: ServeOptions) -> int:
     """Serves until a signal; returns the exit status."""
+    source = SettingsSource(serve_options)
     try:
-        settings = prepare_settings(serve_options)
+        settings = source.load()
         configure(settings.log.level, settings.log.format)
         with publish_notice(find_home(os.environ, Path.home())) as notice:
 
@@ -49,7 +52,8 @@ def run(serve_options: ServeOptions) -> int:
                 notice.serves(info.url, settings.server.workers)
                 print(format_panel(settings, info), flush=True)
 
-            return supervise(settings, serving, on_replaced=notice.record_restart)
+            reload = ReloadHooks(source.load_again, notice.record_reload)
+            return supervise(settings, serving, on_replaced=notice.record_restart, reload=reload)
     except AntiphonError as error:
         print(f"antiphon: {escape_unprintable(error.message)}", file=sys.stderr)
         return 1
@@ -60,14 +64,59 @@ def prepare_settings(serve_options: ServeOptions) -> Settings:
 
     Raises a StartupError.
     """
-    settings = serve_options.load_settings()
-    require_keys(settings)
-    require_providers(settings, os.environ)
-    models = place_weights(
-        [size_model(fetch(model, settings.hub)) for model in settings.models], available_memory()
-    )
-    settled = keep_adapters(with_models(settings, models))
-    return prepare_keys(settled) if settings.keys.enabled else settled
+    return SettingsSource(serve_options).load()
+
+
+class SettingsSource:
+    """The settings of one server: its flags, environment and file, read at its start and at each reload."""
+
+    def __init__(self, options: ServeOptions) -> None:
+        self._options = options
+        self._at_start = Settings()
+        """The settings as they were read at the start."""
+        self._models: dict[ModelSettings, ModelSettings] = {}
+        """Each local model so far as it is served, by the model as it was read."""
+
+    def load(self) -> Settings:
+        """Loads the settings for the start. Raises a StartupError."""
+        settings = self._at_start = self._read()
+        models = self._size_models([fetch(model, settings.hub) for model in settings.models], settings)
+        settled = keep_adapters(with_models(settings, models))
+        return prepare_keys(settled) if settings.keys.enabled else settled
+
+    def load_again(self, current: Settings) -> tuple[Settings, tuple[str, ...]]:
+        """Loads what a reload applies, over the current settings. Also returns the names of settings that
+        only a restart applies. A model that is the same keeps its size. Raises a StartupError."""
+        settings = self._read()
+        models = [find_local(model, settings.hub) for model in settings.models]
+        changed = with_models(settings, self._size_models(models, settings))
+        loaded = with_reloaded(current, changed)
+        return loaded, list_unreloaded(self._at_start, settings, loaded)
+
+    def _read(self) -> Settings:
+        """Reads and checks the settings. Raises SettingsError."""
+        settings = self._options.load_settings()
+        require_keys(settings)
+        require_providers(settings, os.environ)
+        return settings
+
+    def _size_models(self, models: list[ModelSettings], settings: Settings) -> list[ModelSettings]:
+        """Returns the models with their sizes, and remembers them. `models` have local paths."""
+        known = self._models
+        new = [found for read, found in zip(settings.models, models, strict=True) if read not in known]
+        sized = iter(place_weights([size_model(model) for model in new], available_memory()))
+        now = {read: known[read] if read in known else next(sized) for read in settings.models}
+        known.update(now)
+        return list(now.values())
+
+
+def list_unreloaded(at_start: Settings, read: Settings, loaded: Settings) -> tuple[str, ...]:
+    """Returns the settings that were read and differ from those that act, since only a restart applies
+    them."""
+    kept = {adapter.name for adapter in loaded.adapters}
+    before = {adapter.name: adapter.path for adapter in at_start.adapters if adapter.name in kept}
+    now = {adapter.name: adapter.path for adapter in read.adapters}
+    return (*list_restart_settings(at_start, read), *(() if before == now else ("adapters",)))
 
 
 def prepare_keys(settings: Settings) -> Settings:

@@ -38,7 +38,8 @@ from antiphon.errors import (
     StoreRefused,
     StoreUnavailable,
 )
-from antiphon.processes.supervisor import bind, filter_host_environment
+from antiphon.processes.engine_hosts import filter_host_environment
+from antiphon.processes.supervisor import bind
 from antiphon.settings.loading import build_model
 from antiphon.settings.models import AdapterSettings, ModelSettings
 from antiphon.settings.schema import Settings, change_model, choose_interpreter, with_models

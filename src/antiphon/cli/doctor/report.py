@@ -23,7 +23,7 @@ from antiphon.cli.doctor.checks import (
 from antiphon.cli.doctor.findings import Finding, FindingSeverity, to_finding
 from antiphon.cli.doctor.provider_checks import check_providers
 from antiphon.cli.serve_options import ServeOptions
-from antiphon.processes.supervisor import build_load_spec
+from antiphon.processes.engine_hosts import build_load_spec
 
 MARKS = {FindingSeverity.OK: "ok", FindingSeverity.ADVICE: "advice", FindingSeverity.BROKEN: "BROKEN"}
 INDENT = 8

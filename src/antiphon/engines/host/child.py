@@ -157,9 +157,12 @@ class ChildWatch:
         changed: Callable[[EngineState, EngineInfo | None], None],
         *,
         paced: bool = False,
+        on_report: Callable[[Status], None] = lambda _: None,
     ) -> None:
+        """`on_report`: called with each report that is not about the child's own state."""
         self.name = name
         """The child's name in logs and messages: `the engine of cantor`."""
+        self._on_report = on_report
         self._start = start
         self._changed = changed
         self._paced = paced
@@ -211,6 +214,8 @@ class ChildWatch:
             async for status in child.read_reports():
                 if status.state is ChildState.READY:
                     self._note_ready(child, status.info)
+                elif status.state in (ChildState.ANSWERED, ChildState.ASKS_RELOAD):
+                    self._on_report(status)
                 elif status.error is not None:
                     error = status.error.to_exception()
         except FrameError as problem:

@@ -7,7 +7,7 @@ supervisor is gone, for any reason. A second pipe, whose number is in the config
 status back. Every line is one JSON object.
 
   engine host    in: HostConfig                                   out: Status
-  HTTP process   in: settings.encode(), HttpConfig, EngineNews*   out: Status
+  HTTP process   in: settings.encode(), HttpConfig, News*         out: Status
   coordinator    in: settings.encode(), CoordinatorConfig         out: Status
 """
 
@@ -24,6 +24,7 @@ from typing import Literal
 from antiphon.engines.base import EngineInfo, EngineState, LoadSpec
 from antiphon.errors import AntiphonError, ErrorReport
 from antiphon.processes.ipc import to_line
+from antiphon.settings.changes import ReloadReport
 
 STDIN = 0
 
@@ -85,6 +86,50 @@ class EngineNews:
     """For FAILED, the message that callers get."""
 
 
+class ReloadStep(StrEnum):
+    """The steps of a reload. Every process prepares before any process applies, so a refusal changes
+    nothing."""
+
+    PREPARE = "prepare"
+    """Build everything that the settings name, and keep it apart."""
+    APPLY = "apply"
+    """Serve by the settings from now on."""
+    DROP = "drop"
+    """Forget what was prepared."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadOrder:
+    """One step of a reload. An HTTP process answers it with a report of the same number."""
+
+    number: int
+    step: ReloadStep
+    settings: str
+    """All settings, encoded."""
+    sockets: dict[str, str]
+    """The path of each engine host's socket, by the model's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadReply:
+    """The end of a reload that an HTTP process asked for."""
+
+    number: int
+    """The number of the question."""
+    report: ReloadReport | None = None
+    error: ErrorReport | None = None
+    """The refusal; the settings are as before."""
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """One line from the supervisor to an HTTP process. One of its fields is set."""
+
+    engine: EngineNews | None = None
+    order: ReloadOrder | None = None
+    reply: ReloadReply | None = None
+
+
 class ChildState(StrEnum):
     """The state of a child, as the child reports it."""
 
@@ -95,6 +140,10 @@ class ChildState(StrEnum):
     repeats it every PULSE seconds."""
     FAILED = "failed"
     """The child cannot do its work, and ends."""
+    ANSWERED = "answered"
+    """An HTTP process has done a step of a reload, or refuses it with an error."""
+    ASKS_RELOAD = "asks for a reload"
+    """A caller of an HTTP process asks for a reload."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +154,9 @@ class Status:
     info: EngineInfo | None = None
     """The facts of a READY engine host, without the chat template."""
     error: ErrorReport | None = None
-    """The error of a FAILED child."""
+    """The error of a FAILED child, or of a step that is refused."""
+    number: int = 0
+    """The number of the step or the question."""
 
 
 class StatusPipe:
@@ -142,6 +193,15 @@ class StatusPipe:
 
     def report_failure(self, error: AntiphonError) -> None:
         self._write(Status(ChildState.FAILED, error=ErrorReport.from_error(error)))
+
+    def answer_step(self, number: int, error: AntiphonError | None = None) -> None:
+        """Reports that a step of a reload is done, or refused with an error."""
+        report = None if error is None else ErrorReport.from_error(error)
+        self._write(Status(ChildState.ANSWERED, error=report, number=number))
+
+    def ask_reload(self, number: int) -> None:
+        """Asks the supervisor for a reload. The supervisor replies with the same number."""
+        self._write(Status(ChildState.ASKS_RELOAD, number=number))
 
     def _write(self, status: Status) -> None:
         """Writes one report completely. Does nothing more if the supervisor is gone."""

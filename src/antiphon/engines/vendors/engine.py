@@ -154,7 +154,10 @@ class PreparedVendorRequest:
             response.close()
             raise
         finally:
-            await events.aclose()
+            try:
+                await events.aclose()
+            finally:
+                await self.provider.remove_user()
 
     async def _send(self, context: Context, deadline: float) -> aiohttp.ClientResponse:
         """Sends the request. Raises DeadlineExceeded if the request's own deadline passes."""
@@ -253,6 +256,7 @@ class PreparedVendorEmbedding:
             raise self.provider.map_failure(failure) from None
         finally:
             response.close()
+            await self.provider.remove_user()
 
 
 def find_deadline(provider: Provider, context: Context, now: float) -> float:

@@ -96,7 +96,10 @@ class Provider:
         self._urls: dict[str, URL] = {}
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=options.connect_timeout)
         self._session: aiohttp.ClientSession | None = None
-        self._threads = ThreadPoolExecutor(2, f"antiphon-dns-{options.name}")
+        self._threads: ThreadPoolExecutor | None = None
+        self._users = 0
+        """Requests that use this client."""
+        self._is_retired = False
         self.watch = StallWatch(options.chunk_timeout)
         self._require_public()
 
@@ -114,10 +117,19 @@ class Provider:
             )
 
     async def send(self, call: UpstreamCall, deadline: float) -> aiohttp.ClientResponse:
-        """Sends a request and returns the answer, whose headers have arrived. The caller closes it.
+        """Sends a request and returns the answer, whose headers have arrived. The caller ends the answer, and
+        then calls `remove_user`.
 
         `deadline`: seconds of the event loop's clock. Raises a ProviderError.
         """
+        self._users += 1
+        try:
+            return await self._send(call, deadline)
+        except BaseException:
+            await self.remove_user()
+            raise
+
+    async def _send(self, call: UpstreamCall, deadline: float) -> aiohttp.ClientResponse:
         try:
             async with asyncio.timeout_at(deadline):
                 response = await self._post(call)
@@ -195,17 +207,33 @@ class Provider:
         except ValueError:
             raise ProviderFailed(f"the provider {self.name} listed its models in another form") from None
 
+    async def remove_user(self) -> None:
+        """Ends the use by one request. The last one of a retired client closes it."""
+        self._users -= 1
+        if self._is_retired and not self._users:
+            await self.aclose()
+
+    async def retire(self) -> None:
+        """Closes the client once no request uses it. A request that found it before can still use it."""
+        self._is_retired = True
+        if not self._users:
+            await self.aclose()
+
     async def aclose(self) -> None:
         """Closes every connection."""
+        session, threads = self._session, self._threads
+        self._session = self._threads = None
         self.watch.close()
-        if self._session is not None:
-            await self._session.close()
-        self._threads.shutdown(wait=False)
+        if session is not None:
+            await session.close()
+        if threads is not None:
+            threads.shutdown(wait=False)
 
     def _open_session(self) -> aiohttp.ClientSession:
         """Opens the client, once, in the running event loop."""
         options = self.options
         proxy = None if options.proxy is None else URL(options.proxy).host
+        self._threads = ThreadPoolExecutor(2, f"antiphon-dns-{options.name}")
         connector = ConnectionPool(
             limit=options.connections,
             ttl_dns_cache=30,
@@ -240,10 +268,10 @@ class Provider:
         said = self.upstream.decode_error(response.status, body)
         error = self.map_error(response.status, said, response.headers)
         if isinstance(error, ProviderKeyRefused):
-            self._renew_key()
+            self.renew_key()
         return error
 
-    def _renew_key(self) -> None:
+    def renew_key(self) -> None:
         """Reads the key again, since its file may hold a new one. Keeps the old key if it cannot be read."""
         with suppress(SettingsError):
             key = self._read_key()

@@ -1,0 +1,184 @@
+"""Builds the models of the settings. After a reload, what did not change stays the same object."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+from antiphon.assembly.vendors import RoutedModelBuilder, Vendors
+from antiphon.dialects.fireworks.dialect import Fireworks
+from antiphon.domain.context import Clock
+from antiphon.domain.models import Aliases
+from antiphon.engines.host.client import HostTokenEngine
+from antiphon.engines.registry import Model, ModelPattern, ModelRegistry, ModelRoute
+from antiphon.engines.route_state import RouteState
+from antiphon.rendering.renderer import Renderer, RendererOptions
+from antiphon.rendering.template.chat_template import NotationFamilies
+from antiphon.rendering.template.request_template import TemplateHelper
+from antiphon.settings.models import ModelSettings
+from antiphon.settings.providers import RoutedModelSettings, RouteSettings, is_pattern
+from antiphon.settings.schema import Settings
+from antiphon.task_group import task_group
+
+NO_VENDORS = Vendors({}, {})
+
+
+class HostConnections:
+    """The connections of this process to the engine hosts. Each is kept in a task of the group."""
+
+    def __init__(self, group: asyncio.TaskGroup) -> None:
+        self._group = group
+        self._open: dict[HostTokenEngine, asyncio.Task[None]] = {}
+        self.engines: dict[str, HostTokenEngine] = {}
+        """The engine of each local model, by the model's name."""
+        self.paths: dict[str, str] = {}
+        """The path of each local model's socket."""
+
+    def connect(self, name: str, path: str) -> HostTokenEngine:
+        """Returns an engine that connects to a host, and again after the host died."""
+        engine = HostTokenEngine(path, name)
+        self._open[engine] = self._group.create_task(engine.keep_connected())
+        return engine
+
+    def serve(self, engines: Mapping[str, HostTokenEngine], paths: Mapping[str, str]) -> None:
+        """Makes the engines those of the local models."""
+        self.engines, self.paths = dict(engines), dict(paths)
+
+    async def close(self, engine: HostTokenEngine) -> None:
+        """Ends the connection of an engine, and with it every sequence."""
+        await engine.aclose()
+        if (task := self._open.pop(engine, None)) is not None:
+            task.cancel()
+
+    async def aclose(self) -> None:
+        """Ends all connections."""
+        for engine in tuple(self._open):
+            await self.close(engine)
+
+
+@asynccontextmanager
+async def connect_engines(sockets: Mapping[str, str]) -> AsyncIterator[HostConnections]:
+    """Connects to each engine host while the context lasts."""
+    async with task_group() as group:
+        hosts = HostConnections(group)
+        hosts.serve({name: hosts.connect(name, path) for name, path in sockets.items()}, sockets)
+        try:
+            yield hosts
+        finally:
+            await hosts.aclose()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSources:
+    """What models are built of."""
+
+    settings: Settings
+    hosts: Mapping[str, HostTokenEngine]
+    """The engine of each local model."""
+    vendors: Vendors = NO_VENDORS
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSet:
+    """All models of the settings, in their order: local ones, routed ones, and patterns."""
+
+    models: tuple[Model, ...]
+    aliases: Aliases
+    patterns: tuple[ModelPattern, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UnchangedModels:
+    """The models that a reload leaves as they are, and the states of routes whose source is the same."""
+
+    models: Mapping[str, Model] = field(default_factory=dict)
+    patterns: Mapping[str, ModelPattern] = field(default_factory=dict)
+    states: Mapping[tuple[str, str], RouteState] = field(default_factory=dict)
+    """By the names of the model and of the route."""
+
+
+def build_models(
+    hosts: Mapping[str, HostTokenEngine], clock: Clock, settings: Settings, vendors: Vendors = NO_VENDORS
+) -> ModelRegistry:
+    """Builds the registry of the models of the settings."""
+    served = build_served_models(ModelSources(settings, hosts, vendors), clock, UnchangedModels())
+    return ModelRegistry(served.models, served.aliases, served.patterns)
+
+
+def build_served_models(sources: ModelSources, clock: Clock, unchanged: UnchangedModels) -> ModelSet:
+    """Builds the models that changed, and takes the others from `unchanged`."""
+    settings, created = sources.settings, int(clock.wall())
+    families = {model.name: find_families(model) for model in settings.models}
+    local = {
+        name: unchanged.models.get(name) or _build_local(name, host, settings, families.get(name), created)
+        for name, host in sources.hosts.items()
+    }
+    engines = {name: model.engine for name, model in local.items()}
+    builder = RoutedModelBuilder(sources.vendors, engines, created, unchanged.states)
+    routed = [each for each in settings.routed_models if not is_pattern(each.name)]
+    patterns = [each for each in settings.routed_models if is_pattern(each.name)]
+    return ModelSet(
+        (
+            *local.values(),
+            *(unchanged.models.get(each.name) or builder.build_model(each) for each in routed),
+        ),
+        Aliases({alias.name: alias.model for alias in settings.aliases}, Fireworks.aliases),
+        tuple(unchanged.patterns.get(each.name) or builder.build_pattern(each) for each in patterns),
+    )
+
+
+def find_unchanged(before: ModelSources, after: ModelSources, registry: ModelRegistry) -> UnchangedModels:
+    """Returns what a reload leaves as it is: models whose settings, providers and hosts are the same."""
+    was = {model.name: model for model in before.settings.routed_models}
+
+    def is_same_source(route: RouteSettings) -> bool:
+        if route.provider is None:
+            name = route.engine or ""
+            return before.hosts.get(name) is after.hosts.get(name)
+        return before.vendors.clients.get(route.provider) is after.vendors.clients.get(route.provider)
+
+    def is_same(model: RoutedModelSettings) -> bool:
+        return model == was.get(model.name) and all(map(is_same_source, model.list_routes()))
+
+    same = {model.name for model in after.settings.routed_models if is_same(model)}
+    same |= {name for name, host in after.hosts.items() if before.hosts.get(name) is host}
+    sources = {
+        name for name, each in after.vendors.clients.items() if before.vendors.clients.get(name) is each
+    }
+    states = {
+        (model.name, route.name): route.state
+        for model in registry.list_routed()
+        for route in model.routes
+        if route.kind in sources or route.name in same
+    }
+    models = {model.name: model for model in registry if model.name in same and model.parent is None}
+    patterns = {each.model.name: each for each in registry.list_patterns() if each.model.name in same}
+    return UnchangedModels(models, patterns, states)
+
+
+def _build_local(
+    name: str, host: HostTokenEngine, settings: Settings, families: NotationFamilies | None, created: int
+) -> Model:
+    """Builds the model of one host."""
+    rules = RendererOptions(
+        projects_share=settings.engine.prefix_sharing == "server",
+        helper=TemplateHelper() if settings.server.request_templates else None,
+        most_logprobs=settings.server.max_logprobs,
+    )
+    rules = rules if families is None else replace(rules, families=families)
+    return Model(name, (ModelRoute(_build_renderer(host, rules), "llama"),), created)
+
+
+def _build_renderer(host: HostTokenEngine, rules: RendererOptions) -> Renderer:
+    """Builds the renderer of one host, which follows the host's state and generation."""
+    return Renderer(host, state=host.state, generation=lambda: host.generation, rules=rules)
+
+
+def find_families(model: ModelSettings) -> NotationFamilies:
+    """Returns the families of notations that a model's settings name."""
+    return NotationFamilies(_resolve_family(model.tool_calls), _resolve_family(model.reasoning))
+
+
+def _resolve_family(family: str) -> str | None:
+    """Returns the notation that a setting names. Returns None if the template decides."""
+    return None if family == "auto" else family

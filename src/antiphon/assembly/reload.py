@@ -1,0 +1,210 @@
+"""Reloads in an HTTP process: builds what new settings name, and serves by it between two requests.
+
+A request keeps the models, routes and clients that it found, so no stream ends by a reload. Providers, models
+and hosts that did not change stay as they are.
+"""
+
+import asyncio
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from antiphon.assembly.app_state import build_adapter_targets
+from antiphon.assembly.models import (
+    HostConnections,
+    ModelSet,
+    ModelSources,
+    build_served_models,
+    find_unchanged,
+)
+from antiphon.assembly.vendors import build_vendors
+from antiphon.engines.base import EngineState, LoadSpec
+from antiphon.engines.host.client import HostTokenEngine
+from antiphon.engines.host.control import News, ReloadOrder, ReloadReply, ReloadStep, StatusPipe
+from antiphon.engines.registry import Model
+from antiphon.errors import AntiphonError, InternalError
+from antiphon.http.state import AppState
+from antiphon.pipeline.adapters import AdapterRegistry, AdapterTarget
+from antiphon.processes.ipc import from_line
+from antiphon.settings.changes import ReloadReport
+from antiphon.settings.schema import Settings, decode_settings
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedReload:
+    """Everything that new settings name, before it serves."""
+
+    sources: ModelSources
+    served: ModelSet
+    targets: Mapping[str, AdapterTarget]
+    sockets: Mapping[str, str]
+    opened: Mapping[str, HostTokenEngine]
+    """Connections to new hosts."""
+
+
+@dataclass(slots=True)
+class ServedParts:
+    """The parts of this process that a reload changes."""
+
+    edge: AppState
+    hosts: HostConnections
+    adapters: AdapterRegistry
+    sources: ModelSources
+    """What the models that serve were built of."""
+    environ: Mapping[str, str]
+
+
+class SettingsReloader:
+    """Carries out the supervisor's orders, one after the other."""
+
+    def __init__(self, parts: ServedParts, status: StatusPipe) -> None:
+        self._parts = parts
+        self._status = status
+        self._prepared: PreparedReload | None = None
+
+    async def follow(self, orders: asyncio.Queue[ReloadOrder]) -> None:
+        """Carries out each order and answers it."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                order = await orders.get()
+                try:
+                    await self._carry_out(order, group)
+                    self._status.answer_step(order.number)
+                except AntiphonError as refused:
+                    await self._drop()
+                    self._status.answer_step(order.number, refused)
+
+    async def _carry_out(self, order: ReloadOrder, group: asyncio.TaskGroup) -> None:
+        """Does one step. A process that has just started may get an order to apply what it did not
+        prepare."""
+        if order.step is ReloadStep.DROP:
+            await self._drop()
+            return
+        if order.step is ReloadStep.PREPARE or self._prepared is None:
+            await self._drop()
+            await self._prepare(decode_settings(order.settings.encode()), order.sockets)
+        if order.step is ReloadStep.APPLY and (prepared := self._prepared) is not None:
+            before = self._parts.sources
+            self._prepared = None
+            self._apply(prepared)
+            for engine in await self._retire(before):
+                group.create_task(self._close_after(engine, before.settings.server.drain_timeout))
+
+    async def _prepare(self, settings: Settings, sockets: Mapping[str, str]) -> None:
+        """Builds everything, and waits until new local models can serve. Raises the refusal."""
+        parts, before = self._parts, self._parts.sources
+        vendors = build_vendors(settings, parts.environ, before.vendors)
+        hosts, opened = parts.hosts, {}
+        for name, path in sockets.items():
+            if hosts.paths.get(name) != path:
+                opened[name] = hosts.connect(name, path)
+        engines = {name: opened.get(name) or hosts.engines[name] for name in sockets}
+        sources = ModelSources(settings, engines, vendors)
+        unchanged = find_unchanged(before, sources, parts.edge.models)
+        served = build_served_models(sources, parts.edge.clock, unchanged)
+        local = {model.name: model for model in served.models if model.name in engines}
+        targets = build_adapter_targets(
+            settings, {name: model.engine for name, model in local.items()}, engines
+        )
+        self._prepared = PreparedReload(sources, served, targets, sockets, opened)
+        for name, engine in opened.items():
+            await _learn(engine, local[name])
+            if name in targets:
+                await parts.adapters.prepare_target(name, targets[name])
+
+    def _apply(self, prepared: PreparedReload) -> None:
+        """Serves by what was prepared. Nothing else runs meanwhile."""
+        parts = self._parts
+        edge, served = parts.edge, prepared.served
+        labels = {model.label for model in edge.models if model.parent is None}
+        edge.models.replace(served.models, served.aliases, served.patterns)
+        parts.adapters.replace_targets(prepared.targets, prepared.targets.keys() - prepared.opened.keys())
+        parts.hosts.serve(prepared.sources.hosts, prepared.sockets)
+        parts.sources = prepared.sources
+        for label in labels - {model.label for model in edge.models}:
+            edge.metrics.forget(label)
+
+    async def _retire(self, before: ModelSources) -> list[HostTokenEngine]:
+        """Retires clients that no model has any more, and has the other ones read their keys again. Returns
+        the engines that no model has any more."""
+        after = self._parts.sources
+        for name, client in before.vendors.clients.items():
+            if after.vendors.clients.get(name) is client:
+                client.renew_key()
+            else:
+                await client.retire()
+        return [engine for name, engine in before.hosts.items() if after.hosts.get(name) is not engine]
+
+    async def _close_after(self, engine: HostTokenEngine, seconds: float) -> None:
+        """Closes an engine after the time that its last requests have."""
+        await asyncio.sleep(seconds)
+        await self._parts.hosts.close(engine)
+
+    async def _drop(self) -> None:
+        """Forgets what was prepared."""
+        prepared, self._prepared = self._prepared, None
+        if prepared is not None:
+            for engine in prepared.opened.values():
+                await self._parts.hosts.close(engine)
+
+
+async def _learn(engine: HostTokenEngine, model: Model) -> None:
+    """Waits until a new local model can serve, and proves its template."""
+    await engine.load(LoadSpec(model.name))
+    await model.engine.profile()
+
+
+class NewsInbox:
+    """The supervisor's news in this process."""
+
+    def __init__(self, hosts: HostConnections, reloads: "ReloadClient") -> None:
+        self._hosts = hosts
+        self._reloads = reloads
+        self._loop = asyncio.get_running_loop()
+        self.orders: asyncio.Queue[ReloadOrder] = asyncio.Queue()
+        """Steps of reloads that are not done yet."""
+
+    def receive(self, line: bytes) -> None:
+        """Passes a line on in the event loop. Any thread may call it."""
+        self._loop.call_soon_threadsafe(self._pass_on, from_line(line, News))
+
+    def _pass_on(self, news: News) -> None:
+        """Tells the engine that the supervisor gave up, keeps an order, or answers a question."""
+        engine = news.engine
+        if engine is not None and engine.state is EngineState.FAILED and engine.engine in self._hosts.engines:
+            self._hosts.engines[engine.engine].give_up(engine.detail)
+        if news.order is not None:
+            self.orders.put_nowait(news.order)
+        if news.reply is not None:
+            self._reloads.receive(news.reply)
+
+
+@dataclass(slots=True)
+class ReloadClient:
+    """Asks the supervisor for reloads, for callers of the admin API."""
+
+    status: StatusPipe
+    _questions: dict[int, asyncio.Future[ReloadReply]] = field(default_factory=dict)
+    _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
+
+    async def reload(self) -> ReloadReport:
+        """Reloads the settings in all processes. Raises the refusal."""
+        number = next(self._numbers)
+        answer: asyncio.Future[ReloadReply] = asyncio.get_running_loop().create_future()
+        self._questions[number] = answer
+        try:
+            self.status.ask_reload(number)
+            reply = await answer
+        finally:
+            del self._questions[number]
+        if reply.error is not None:
+            raise reply.error.to_exception()
+        if reply.report is None:
+            raise InternalError("the supervisor replied without a report")
+        return reply.report
+
+    def receive(self, reply: ReloadReply) -> None:
+        """Passes a reply to its question."""
+        answer = self._questions.get(reply.number)
+        if answer is not None and not answer.done():
+            answer.set_result(reply)

@@ -1,0 +1,80 @@
+"""The reload of the settings: wire types, handler and endpoint."""
+
+from collections.abc import Awaitable, Callable
+from typing import Literal
+
+from msgspec import Struct
+
+from antiphon.dialects.base import Endpoint, Request, Response
+from antiphon.errors import Conflict, StartupError
+from antiphon.http.admin.resource import answer_json, declare_endpoint
+from antiphon.services.policy import require_admin
+from antiphon.settings.changes import NameChanges, ReloadReport
+
+
+class ChangedNames(Struct, frozen=True, kw_only=True):
+    """Names that a reload added, changed and removed."""
+
+    added: list[str]
+    changed: list[str]
+    removed: list[str]
+
+
+class ReloadCard(Struct, frozen=True, kw_only=True):
+    """What a reload changed. `restart` names settings of the file that act only after a restart of the
+    server. `late` names processes that have not confirmed the change yet."""
+
+    object: Literal["reload"] = "reload"
+    providers: ChangedNames
+    models: ChangedNames
+    aliases: ChangedNames
+    restart: list[str]
+    late: list[str]
+
+
+class ReloadResource:
+    """The handler of reloads."""
+
+    def __init__(self, reload: Callable[[], Awaitable[ReloadReport]]) -> None:
+        """`reload`: reloads the settings in all processes, and raises the refusal."""
+        self._reload = reload
+
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """Returns the endpoint of reloads."""
+        return (
+            declare_endpoint(
+                "POST",
+                "/reload",
+                self.reload,
+                "Load the settings file again: providers, models and aliases",
+                gives=ReloadCard,
+            ),
+        )
+
+    async def reload(self, request: Request) -> Response:
+        """Reloads the settings. Answers once all processes serve by them. Raises Conflict with the reason if
+        the settings cannot be served."""
+        require_admin(request.actor)
+        try:
+            report = await self._reload()
+        except StartupError as refused:
+            raise Conflict(f"nothing was changed: {refused.message}") from None
+        return answer_json(build_reload_card(report))
+
+
+def build_reload_card(report: ReloadReport) -> ReloadCard:
+    """Builds the card of a reload."""
+    return ReloadCard(
+        providers=_build_names(report.providers),
+        models=_build_names(report.models),
+        aliases=_build_names(report.aliases),
+        restart=list(report.restart),
+        late=list(report.late),
+    )
+
+
+def _build_names(changes: NameChanges) -> ChangedNames:
+    """Builds the part of a card."""
+    return ChangedNames(
+        added=list(changes.added), changed=list(changes.changed), removed=list(changes.removed)
+    )

@@ -1,0 +1,93 @@
+"""What a reload of the settings changes, and which settings change only with a restart. Reads no file."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from antiphon.settings.schema import SECTIONS, Settings, list_settings
+
+MAX_LISTED = 10
+"""The most names of one kind in a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class NameChanges:
+    """The names of one kind that a reload added, changed and removed."""
+
+    added: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+
+    def describe(self, noun: str) -> list[str]:
+        """Returns a sentence for each kind of change."""
+        verbs = {"added": self.added, "changed": self.changed, "removed": self.removed}
+        return [f"{verb} {noun} {list_names(names)}" for verb, names in verbs.items() if names]
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadReport:
+    """What one reload did."""
+
+    providers: NameChanges = NameChanges()
+    models: NameChanges = NameChanges()
+    aliases: NameChanges = NameChanges()
+    restart: tuple[str, ...] = ()
+    """Settings that differ from those that act, and change only with a restart."""
+    late: tuple[str, ...] = ()
+    """Processes that have not confirmed the change yet. They apply it before anything else they do."""
+
+    def describe(self) -> str:
+        """Returns the report in one line."""
+        parts = [
+            *self.providers.describe("provider"),
+            *self.models.describe("model"),
+            *self.aliases.describe("alias"),
+        ]
+        parts = parts or ["nothing changed"]
+        if self.restart:
+            parts.append(f"only a restart applies {list_names(self.restart)}")
+        if self.late:
+            parts.append(f"not confirmed yet by {list_names(self.late)}")
+        return "; ".join(parts)
+
+
+def list_names(names: tuple[str, ...]) -> str:
+    """Returns names for a sentence, at most MAX_LISTED of them."""
+    more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
+    return ", ".join(names[:MAX_LISTED]) + more
+
+
+def compare_settings(before: Settings, after: Settings, restart: tuple[str, ...] = ()) -> ReloadReport:
+    """Compares everything that a reload applies."""
+    return ReloadReport(
+        providers=compare_tables(before.providers, after.providers),
+        models=compare_tables(_index_models(before), _index_models(after)),
+        aliases=compare_tables(
+            {alias.name: alias for alias in before.aliases}, {alias.name: alias for alias in after.aliases}
+        ),
+        restart=restart,
+    )
+
+
+def compare_tables(before: Mapping[str, object], after: Mapping[str, object]) -> NameChanges:
+    """Compares two tables by their names."""
+    return NameChanges(
+        added=tuple(name for name in after if name not in before),
+        changed=tuple(name for name in after if name in before and after[name] != before[name]),
+        removed=tuple(name for name in before if name not in after),
+    )
+
+
+def _index_models(settings: Settings) -> dict[str, object]:
+    """Returns local and routed models by their names."""
+    found: dict[str, object] = {model.name: model for model in settings.models}
+    return found | {model.name: model for model in settings.routed_models}
+
+
+def list_restart_settings(before: Settings, after: Settings) -> tuple[str, ...]:
+    """Returns the settings of all sections that differ. A reload applies none of them."""
+    return tuple(
+        f"{section}.{name}"
+        for section in SECTIONS
+        for name, *_ in list_settings(section)
+        if getattr(getattr(before, section), name) != getattr(getattr(after, section), name)
+    )

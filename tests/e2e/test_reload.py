@@ -1,0 +1,221 @@
+"""The settings of a running server are loaded again, in all of its processes, and no stream ends by it."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.workers import CHAT, PATIENCE, Line, lines
+from tests.support.processes import bare_environment
+from tests.support.server import Server, serving
+from tests.support.vendors.scripted_upstream import WORDS, ScriptedUpstream, serve_upstream
+from tests.support.waiting import wait_until
+
+KEY = "sk-of-these-tests-only-0123456789"
+BASE = """
+[server]
+workers = 2
+drain_timeout = 0.5
+
+[[models]]
+name = "cantor"
+path = "cantor"
+
+[providers.first]
+kind = "openai"
+base_url = "{url}"
+key = "file:{key}"
+private = true
+
+[[models]]
+name = "one"
+routes = [{{ provider = "first", model = "fake" }}]
+"""
+SECOND = """
+[providers.second]
+kind = "openai"
+base_url = "{url}"
+private = true
+
+[[models]]
+name = "second/*"
+provider = "second"
+"""
+LOCAL = """
+[[models]]
+name = "other"
+path = "cantor"
+sequences = 2
+"""
+
+
+class Gateway:
+    """A server of two processes whose settings file the tests write."""
+
+    def __init__(self, server: Server, home: Path, url: str) -> None:
+        self.server = server
+        self.home = home
+        self.url = url
+        self.file = home / "antiphon.toml"
+        self.admin = (home / "admin.key").read_text().strip()
+
+    def write(self, *parts: str) -> None:
+        self.file.write_text("".join(parts).format(url=self.url, key=self.home / "vendor.key"))
+
+    def reload(self) -> "subprocess.CompletedProcess[str]":
+        """Runs the command."""
+        return subprocess.run(
+            [sys.executable, "-m", "antiphon", "reload"],
+            env=bare_environment() | {"ANTIPHON_HOME": str(self.home)},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+
+    def ask(self, line: Line, model: str) -> int:
+        """The status of a short chat in the process of a line."""
+        body = {"model": model, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
+        return line.ask("POST", CHAT, body, key=self.admin)[0]
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[ScriptedUpstream]:
+    with serve_upstream() as upstream:
+        yield upstream
+
+
+@pytest.fixture(scope="module")
+def running(upstream: ScriptedUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    home = tmp_path_factory.mktemp("reload")
+    (home / "vendor.key").write_text(KEY)
+    (home / "antiphon.toml").write_text(BASE.format(url=upstream.url, key=home / "vendor.key"))
+    env = {"ANTIPHON_HOME": str(home), "ANTIPHON_KEYS": "true"}
+    with serving("--config", str(home / "antiphon.toml"), env=env) as server:
+        yield Gateway(server, home, upstream.url)
+
+
+@pytest.fixture
+def gateway(running: Gateway) -> Iterator[Gateway]:
+    """The server, which has the settings of the start again when the test ends."""
+    yield running
+    running.write(BASE)
+    assert running.reload().returncode == 0
+
+
+@pytest.fixture
+def both(gateway: Gateway) -> Iterator[list[Line]]:
+    """A connection to each process."""
+    with lines(gateway.server) as both:
+        yield both
+
+
+def test_new_and_removed_models_serve_in_all_processes(gateway: Gateway, both: list[Line]) -> None:
+    gateway.write(BASE, SECOND, "[[aliases]]\nname = 'uno'\nmodel = 'one'\n")
+    done = gateway.reload()
+    assert done.stdout == "added provider second; added model second/*; added alias uno\n", done.stderr
+    for line in both:
+        assert [gateway.ask(line, name) for name in ("second/fake", "one", "uno")] == [200] * 3
+    gateway.write(BASE)
+    assert gateway.reload().stdout == "removed provider second; removed model second/*; removed alias uno\n"
+    for line in both:
+        assert [gateway.ask(line, name) for name in ("second/fake", "one", "uno")] == [404, 200, 404]
+
+
+def test_a_stream_outlives_its_route(gateway: Gateway, both: list[Line], upstream: ScriptedUpstream) -> None:
+    gateway.write(BASE, SECOND)
+    gateway.reload()
+    upstream.pace = 0.3
+    try:
+        line = both[0]
+        body = {
+            "model": "second/fake",
+            "messages": [{"role": "user", "content": "Count."}],
+            "stream": True,
+        }
+        headers = {"authorization": f"Bearer {gateway.admin}", "content-type": "application/json"}
+        line.connection.request("POST", CHAT, json.dumps(body), headers)
+        stream = line.connection.getresponse()
+        first = stream.readline()
+        gateway.write(BASE)
+        assert "removed provider second" in gateway.reload().stdout
+        assert gateway.ask(both[1], "second/fake") == 404
+        rest = (first + stream.read()).decode()
+    finally:
+        upstream.pace = 0.0
+    assert all(json.dumps(word) in rest for word in WORDS) and rest.rstrip().endswith("data: [DONE]")
+    assert gateway.ask(line, "second/fake") == 404
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("[providers.third]\nkind = 'openai'\nbase_ulr = 'http://x'\n", "did you mean base_url?"),
+        ("[providers.third]\nkind = 'openai'\nbase_url = 'http://10.0.0.1/v1'\n", "private"),
+        (
+            "[providers.third]\nkind = 'openai'\nbase_url = 'http://x/v1'\nkey = 'env:GONE'\n",
+            "GONE is not set",
+        ),
+        ("[[models]]\nname = 'no'\npath = '/no/such.gguf'\n", "/no/such.gguf"),
+        ("[[models]]\nname = 'two'\nroutes = [{{ provider = 'nobody' }}]\n", "nobody"),
+    ],
+)
+def test_a_wrong_file_changes_nothing(gateway: Gateway, both: list[Line], wrong: str, said: str) -> None:
+    gateway.write(BASE, SECOND, wrong)
+    done = gateway.reload()
+    assert done.returncode == 1 and done.stdout == ""
+    assert "nothing was changed" in done.stderr and said in done.stderr
+    for line in both:
+        assert [gateway.ask(line, name) for name in ("second/fake", "one")] == [404, 200]
+
+
+def test_a_local_model_starts_and_stops(gateway: Gateway, both: list[Line]) -> None:
+    gateway.write(BASE, LOCAL)
+    assert gateway.reload().stdout == "added model other\n"
+    assert len(gateway.server.children("engines.host")) == 2
+    for line in both:
+        assert [gateway.ask(line, name) for name in ("other", "cantor")] == [200, 200]
+    gateway.write(BASE, LOCAL.replace("sequences = 2", "sequences = 3"))
+    assert gateway.reload().stdout == "changed model other\n"
+    for line in both:
+        assert gateway.ask(line, "other") == 200
+    gateway.write(BASE)
+    assert gateway.reload().stdout == "removed model other\n"
+    for line in both:
+        assert [gateway.ask(line, name) for name in ("other", "cantor")] == [404, 200]
+        assert line.ask("GET", "/health/ready")[0] == 200
+    wait_until(lambda: len(gateway.server.children("engines.host")) == 1, PATIENCE, "its host has ended")
+    assert not gateway.server.records("process_ended")
+
+
+def test_the_operator_reloads_by_the_admin_api(gateway: Gateway, both: list[Line]) -> None:
+    gateway.write(
+        "[limits]\nreserve_tokens = 77\n", BASE.replace("drain_timeout = 0.5", "drain_timeout = 1.5"), SECOND
+    )
+    status, card = both[0].ask("POST", "/admin/v1/reload", key=gateway.admin)
+    assert status == 200
+    assert card["providers"] == {"added": ["second"], "changed": [], "removed": []}
+    assert card["restart"] == ["server.drain_timeout", "limits.reserve_tokens"]
+    assert [gateway.ask(line, "second/fake") for line in both] == [200, 200]
+    service = both[1].ask("POST", "/admin/v1/keys", {"kind": "service", "project": "default"}, gateway.admin)
+    assert both[1].ask("POST", "/admin/v1/reload", key=service[1]["secret"])[0] == 403
+    gateway.file.write_text("[providers")
+    status, refusal = both[1].ask("POST", "/admin/v1/reload", key=gateway.admin)
+    assert status == 409 and "not valid TOML" in refusal["error"]["message"]
+    assert [gateway.ask(line, "second/fake") for line in both] == [200, 200]
+
+
+def test_a_signal_reloads_and_a_new_key_is_used(
+    gateway: Gateway, both: list[Line], upstream: ScriptedUpstream
+) -> None:
+    (gateway.home / "vendor.key").write_text(KEY + "-new")
+    before = len(gateway.server.records("reloaded"))
+    gateway.server.process.send_signal(signal.SIGUSR1)
+    wait_until(lambda: len(gateway.server.records("reloaded")) > before, PATIENCE, "it is done")
+    for line in both:
+        assert gateway.ask(line, "one") == 200
+        assert upstream.requests[-1].headers["authorization"] == f"Bearer {KEY}-new"
