@@ -7,7 +7,6 @@ and hosts that did not change stay as they are.
 import asyncio
 import itertools
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from antiphon.assembly.app_state import build_adapter_targets
@@ -23,7 +22,7 @@ from antiphon.engines.base import EngineState, LoadSpec
 from antiphon.engines.host.client import HostTokenEngine
 from antiphon.engines.host.control import News, ReloadOrder, ReloadReply, ReloadStep, StatusPipe
 from antiphon.engines.registry import Model
-from antiphon.errors import AntiphonError, InternalError, SettingsError
+from antiphon.errors import AntiphonError, InternalError
 from antiphon.http.state import AppState
 from antiphon.pipeline.adapters import AdapterRegistry, AdapterTarget
 from antiphon.processes.ipc import from_line
@@ -131,8 +130,7 @@ class SettingsReloader:
         after = self._parts.sources
         for name, client in before.vendors.clients.items():
             if after.vendors.clients.get(name) is client:
-                with suppress(SettingsError):  # the file vanished meanwhile: the old key stays
-                    client.renew_key()
+                client.renew_key()
             else:
                 await client.retire()
         return [engine for name, engine in before.hosts.items() if after.hosts.get(name) is not engine]
