@@ -18,9 +18,18 @@ base_url = "{url}"
 key = "env:FIRST_KEY"                 # or file:PATH
 private = true                        # the address may be a private one
 
+[providers.away]
+kind = "openai"
+base_url = "http://127.0.0.1:9/v1"
+private = true
+
 [[models]]
 name = "either"
 routes = [{{ provider = "first", model = "fake-503" }}, {{ provider = "first", model = "fake", order = 2 }}]
+
+[[models]]
+name = "down"
+routes = [{{ provider = "away" }}]
 
 [[models]]
 name = "first/*"                      # the rest of the name is the vendor's model
@@ -95,6 +104,13 @@ def test_a_stream_ends_with_the_vendors_usage(client: openai.OpenAI):
     text = "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
     assert text == "".join(WORDS)
     assert chunks[-1].usage is not None and chunks[-1].usage.total_tokens == 16
+
+
+def test_a_provider_that_is_away_is_tried_at_each_request(client: openai.OpenAI, gateway: Server):
+    for _ in range(3):
+        with pytest.raises(openai.InternalServerError, match="the provider away cannot be reached") as caught:
+            ask(client, "down")
+        assert caught.value.status_code == 503 and caught.value.response.headers["retry-after"]
 
 
 def test_the_vendors_limit_is_told_with_its_retry_after(client: openai.OpenAI):

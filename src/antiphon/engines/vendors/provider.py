@@ -51,9 +51,6 @@ ERROR_BODY_S = 5.0
 MAX_URLS = 4096
 """Paths that are remembered as URLs. Callers choose part of some paths."""
 
-RETRY_AFTER_S = 1.0
-"""Seconds after which a caller may try a provider again that cannot be reached."""
-
 NO_BODY_ENCODING = "identity"
 
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
@@ -170,9 +167,7 @@ class Provider:
         if isinstance(
             failure, (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError, AddressRefused)
         ):
-            return ProviderUnavailable(
-                f"the provider {self.name} cannot be reached", retry_after=RETRY_AFTER_S, cause=cause
-            )
+            return ProviderUnavailable(f"the provider {self.name} cannot be reached", cause=cause)
         if isinstance(failure, TimeoutError):
             return ProviderTimeout(f"the provider {self.name} did not answer in time", cause=cause)
         return ProviderFailed(f"the connection to the provider {self.name} broke", cause=cause)
