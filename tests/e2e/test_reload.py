@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.workers import CHAT, PATIENCE, Line, lines
+from tests.support.model_files import CANTOR
 from tests.support.processes import bare_environment
 from tests.support.server import Server, serving
 from tests.support.vendors.scripted_upstream import WORDS, ScriptedUpstream, serve_upstream
@@ -190,6 +191,17 @@ def test_a_local_model_starts_and_stops(gateway: Gateway, both: list[Line]) -> N
         assert line.ask("GET", "/health/ready")[0] == 200
     wait_until(lambda: len(gateway.server.children("engines.host")) == 1, PATIENCE, "its host has ended")
     assert not gateway.server.records("process_ended")
+
+
+def test_a_model_that_cannot_load_refuses_the_reload(gateway: Gateway, both: list[Line]) -> None:
+    broken = gateway.home / "broken.gguf"
+    broken.write_bytes(CANTOR.read_bytes().replace(b"blk.0.attn_q.weight", b"blk.0.attn_x.weight"))
+    gateway.write(BASE, SECOND, LOCAL.replace('"cantor"', f'"{broken}"'))
+    done = gateway.reload()
+    assert done.returncode == 1 and "the model other cannot be loaded" in done.stderr
+    for line in both:
+        assert [gateway.ask(line, name) for name in ("other", "second/fake", "one")] == [404, 404, 200]
+    wait_until(lambda: len(gateway.server.children("engines.host")) == 1, PATIENCE, "its host has ended")
 
 
 def test_the_operator_reloads_by_the_admin_api(gateway: Gateway, both: list[Line]) -> None:
