@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.workers import CHAT, PATIENCE, Line, lines
-from tests.support.model_files import CANTOR
+from tests.support.model_files import BUNDLED, CANTOR
 from tests.support.processes import bare_environment
 from tests.support.server import Server, serving
 from tests.support.vendors.scripted_upstream import WORDS, ScriptedUpstream, serve_upstream
 from tests.support.waiting import wait_until
 
 KEY = "sk-of-these-tests-only-0123456789"
+ADAPTER = next((BUNDLED / "adapters").glob("*.gguf"))
 BASE = """
 [server]
 workers = 2
@@ -25,6 +26,11 @@ drain_timeout = 0.5
 [[models]]
 name = "cantor"
 path = "cantor"
+
+[[adapters]]
+name = "adapted"
+path = "{adapter}"
+model = "cantor"
 
 [providers.first]
 kind = "openai"
@@ -54,6 +60,11 @@ sequences = 2
 """
 
 
+def fill(text: str, url: str, home: Path) -> str:
+    """The settings with the addresses and files of this run."""
+    return text.format(url=url, key=home / "vendor.key", adapter=ADAPTER)
+
+
 class Gateway:
     """A server of two processes whose settings file the tests write."""
 
@@ -65,7 +76,7 @@ class Gateway:
         self.admin = (home / "admin.key").read_text().strip()
 
     def write(self, *parts: str) -> None:
-        self.file.write_text("".join(parts).format(url=self.url, key=self.home / "vendor.key"))
+        self.file.write_text(fill("".join(parts), self.url, self.home))
 
     def reload(self) -> "subprocess.CompletedProcess[str]":
         """Runs the command."""
@@ -94,7 +105,7 @@ def upstream() -> Iterator[ScriptedUpstream]:
 def running(upstream: ScriptedUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     home = tmp_path_factory.mktemp("reload")
     (home / "vendor.key").write_text(KEY)
-    (home / "antiphon.toml").write_text(BASE.format(url=upstream.url, key=home / "vendor.key"))
+    (home / "antiphon.toml").write_text(fill(BASE, upstream.url, home))
     env = {"ANTIPHON_HOME": str(home), "ANTIPHON_KEYS": "true"}
     with serving("--config", str(home / "antiphon.toml"), env=env) as server:
         yield Gateway(server, home, upstream.url)
@@ -191,6 +202,16 @@ def test_a_local_model_starts_and_stops(gateway: Gateway, both: list[Line]) -> N
         assert line.ask("GET", "/health/ready")[0] == 200
     wait_until(lambda: len(gateway.server.children("engines.host")) == 1, PATIENCE, "its host has ended")
     assert not gateway.server.records("process_ended")
+
+
+def test_adapters_follow_their_changed_model(gateway: Gateway, both: list[Line]) -> None:
+    gateway.write(BASE.replace('path = "cantor"', 'path = "cantor"\nsequences = 3'))
+    assert gateway.reload().stdout == "changed model cantor\n"
+    for line in both:
+        assert [gateway.ask(line, name) for name in ("adapted", "cantor")] == [200, 200]
+    wait_until(lambda: len(gateway.server.children("engines.host")) == 1, PATIENCE, "the old host has ended")
+    for line in both:
+        assert [gateway.ask(line, name) for name in ("adapted", "cantor")] == [200, 200]
 
 
 def test_a_model_that_cannot_load_refuses_the_reload(gateway: Gateway, both: list[Line]) -> None:
