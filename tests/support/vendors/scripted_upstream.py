@@ -1,7 +1,11 @@
 """A vendor on loopback that answers in OpenAI's shapes, and fails as the name of the model says.
 
-`fake` answers. `fake-503` answers with that status, `fake-429-after-7` also with Retry-After.
-`fake-FAULT-at-POINT` fails at one point of the exchange: see FAULTS and POINTS.
+- `fake` answers. `fake-no-usage` tells no usage.
+- `fake-503` answers with that status, `fake-429-after-7` also with Retry-After.
+- `fake-says-CODE` answers with 400 and an error of this code, `fake-html` with a page of HTML and 502.
+- `fake-missing-finish` ends its answer without a finish reason.
+- `fake-FAULT-at-POINT` fails at one point of the exchange: see FAULTS and POINTS.
+- `fake-closing` closes its connection in the moment in which the next request arrives.
 """
 
 import asyncio
@@ -20,19 +24,38 @@ WORDS = ("One", " two", " three", " four", " five")
 
 USAGE = {"prompt_tokens": 11, "completion_tokens": 5, "total_tokens": 16}
 
-POINTS = ("before-headers", "after-headers", "mid-chunk", "between-chunks", "after-finish")
-"""Where an exchange can fail, in its order."""
+POINTS = (
+    "before-headers",
+    "after-headers",
+    "mid-chunk",
+    "between-chunks",
+    "after-finish",
+    "after-done",
+)
+"""Where an exchange can fail, in its order. A whole answer has one chunk. `after-finish` is before the usage
+and `[DONE]`, `after-done` before the end of the body."""
 
-FAULTS = ("reset", "close", "stall", "garbage", "truncated", "error", "huge")
+FAULTS = ("reset", "close", "stall", "garbage", "truncated", "error", "huge", "trickle")
 """What happens there: the connection is reset or closed in order, nothing more comes, bytes come that are no
-event, an event is cut, an error event comes, or an event that is too large."""
+event, an event is cut, an error event comes, an event that is too large, or one byte after the other."""
 
-STATUS = re.compile(r"fake-(\d{3})(?:-after-(\d+))?")
+STATUS = re.compile(r"fake-(\d{3})(?:-after-([\w,: ]+))?")
+CODE = re.compile(r"fake-says-(\w+)")
 FAULT = re.compile(rf"fake-({'|'.join(FAULTS)})-at-({'|'.join(POINTS)})")
 
 HUGE = 17 << 20
 
+PAUSE_S = 0.06
+"""Seconds before a fault, so that what came before it is on its way to the caller."""
+
+TRICKLE_S = 0.05
+"""Seconds between two bytes of a trickle."""
+
 ERROR = json.dumps({"error": {"message": "boom at http://10.1.2.3/x", "type": "server_error"}}).encode()
+
+END = b"0\r\n\r\n"
+
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 @dataclass
@@ -57,17 +80,29 @@ class ScriptedUpstream:
     pace: float = 0.0
     """Seconds between two chunks."""
 
+    connections: int = 0
+    """Connections so far."""
+    open: int = 0
+    """Connections that are open."""
+
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serves one connection."""
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-            while request := await read_request(reader):
-                self.requests.append(request)
-                try:
-                    await self._answer(request, reader, writer)
-                except (ConnectionError, asyncio.CancelledError):
-                    self.left += 1
-                    raise
-        writer.close()
+        self.connections += 1
+        self.open += 1
+        closes = False
+        try:
+            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+                while not (closes and await reader.read(1)) and (request := await read_request(reader)):
+                    self.requests.append(request)
+                    try:
+                        await self._answer(request, reader, writer)
+                    except (ConnectionError, asyncio.CancelledError):
+                        self.left += 1
+                        raise
+                    closes = request.body.get("model") == "fake-closing"
+        finally:
+            self.open -= 1
+            writer.close()
 
     async def _answer(
         self, request: UpstreamRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -79,49 +114,35 @@ class ScriptedUpstream:
             send_json(writer, 200, {"data": [{"id": "fake"}, {"id": "fake-503"}]})
         elif found := STATUS.fullmatch(model):
             send_status(writer, int(found[1]), found[2])
+        elif found := CODE.fullmatch(model):
+            status = 429 if found[1] == "insufficient_quota" else 400
+            send_json(writer, status, {"error": {"message": "too long by 7 tokens", "code": found[1]}})
+        elif model == "fake-html":
+            writer.write(b"HTTP/1.1 502 Bad\r\ncontent-type: text/html\r\ncontent-length: 9\r\n\r\n<p>no</p>")
         elif request.path.endswith("/embeddings"):
             vectors = [{"index": at, "embedding": [1.0, at]} for at, _ in enumerate(request.body["input"])]
             send_json(writer, 200, {"data": vectors, "usage": {"prompt_tokens": 3}})
         else:
-            fault = FAULT.fullmatch(model)
-            parts = build_parts(request.body)
-            kind, point = (fault[1], fault[2]) if fault else ("", "")
-            await self._send(parts, kind, point, (reader, writer))
+            await self._send(build_parts(request.body), FAULT.fullmatch(model), (reader, writer))
         await writer.drain()
 
-    async def _send(
-        self,
-        parts: list[bytes],
-        fault: str,
-        point: str,
-        connection: tuple[asyncio.StreamReader, asyncio.StreamWriter],
-    ) -> None:
+    async def _send(self, parts: list[bytes], fault: "re.Match[str] | None", connection: Connection) -> None:
         """Sends an answer in chunks, and fails at the point."""
         reader, writer = connection
         is_stream = parts[0].startswith(b"data:")
         kind = "text/event-stream" if is_stream else "application/json"
         head = f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ntransfer-encoding: chunked\r\n\r\n".encode()
-        places = {
-            "before-headers": 0,
-            "after-headers": 1,
-            "mid-chunk": 3,
-            "between-chunks": 4,
-            "after-finish": len(parts),
-        }
-        stop = min(places.get(point, -1), len(parts))
-        for at, part in enumerate([head, *map(frame, parts)]):
-            if at == stop:
-                if point == "mid-chunk":
-                    writer.write(part[: len(part) // 2])
-                await self._fail(fault, is_stream, connection)
-                return
+        frames = [head, *map(frame, parts), END]
+        stop = find_place(fault[2], is_stream, len(frames)) if fault else len(frames)
+        for part in frames[:stop]:
+            if b"missing-finish" in parts[0] and b"[DONE]" in part:
+                await asyncio.sleep(PAUSE_S)  # the words are on their way to the caller
             writer.write(part)
             await writer.drain()
             await self._wait(reader)
-        if stop == len(parts):
-            await self._fail(fault, is_stream, connection)
-            return
-        writer.write(b"0\r\n\r\n")
+        if fault:
+            await asyncio.sleep(PAUSE_S)
+            await self._fail(fault, frames[stop:], is_stream, connection)
 
     async def _wait(self, reader: asyncio.StreamReader) -> None:
         """Waits between two chunks. Raises ConnectionError if the client leaves meanwhile."""
@@ -132,12 +153,16 @@ class ScriptedUpstream:
                         raise ConnectionResetError("the client left")
 
     async def _fail(
-        self, fault: str, is_stream: bool, connection: tuple[asyncio.StreamReader, asyncio.StreamWriter]
+        self, fault: "re.Match[str]", rest: list[bytes], is_stream: bool, connection: Connection
     ) -> None:
-        """Fails as scripted, and then waits until the client leaves."""
+        """Fails as scripted, and then waits until the client leaves. `rest`: what an answer would have."""
         reader, writer = connection
-        match fault:
+        kind, point = fault[1], fault[2]
+        if point == "mid-chunk" and kind not in ("error", "huge", "truncated"):
+            writer.write(rest[0][: len(rest[0]) // 2])
+        match kind:
             case "reset":
+                await asyncio.sleep(PAUSE_S)
                 plug = writer.get_extra_info("socket")
                 plug.setsockopt(1, 13, struct.pack("ii", 1, 0))  # SO_LINGER: close sends RST
                 writer.transport.abort()
@@ -145,21 +170,63 @@ class ScriptedUpstream:
             case "close":
                 writer.close()
                 raise ConnectionResetError
-            case "garbage":
-                writer.write(frame(b"\x00\xff not an event\n\ndata: {]\n\n"))
-            case "truncated":
-                writer.write(
-                    frame(b'data: {"choices": [{"index": 0, "delta": {"content": "cu') + b"0\r\n\r\n"
-                )
-            case "error" if is_stream:
-                writer.write(frame(b"data: %b\n\n" % ERROR))
-            case "error":
-                writer.write(frame(ERROR) + b"0\r\n\r\n")
-            case "huge":
-                writer.write(frame(b"data: " + b"x" * HUGE))
+            case "trickle":
+                await self._trickle(b"".join(rest), connection)
+            case "stall":
+                pass
+            case _ if point == "before-headers":
+                writer.write(BEFORE_HEADERS[kind])
+                if kind == "truncated":
+                    writer.close()
+                    raise ConnectionResetError
+            case _:
+                shown = CONTENTS[kind] if is_stream else CONTENTS[kind].removeprefix(b"data: ").rstrip()
+                ends = kind == "truncated" or not is_stream
+                writer.write(frame(shown) + (END if ends else b""))
         await writer.drain()
         if not await reader.read(1):
             raise ConnectionResetError("the client left")
+
+    async def _trickle(self, rest: bytes, connection: Connection) -> None:
+        """Sends byte by byte until the client leaves."""
+        reader, writer = connection
+        for at in range(len(rest)):
+            writer.write(rest[at : at + 1])
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TRICKLE_S):
+                    if not await reader.read(1):
+                        raise ConnectionResetError("the client left")
+
+
+def frame(part: bytes) -> bytes:
+    """A part as a chunk of HTTP."""
+    return b"%x\r\n%b\r\n" % (len(part), part)
+
+
+CONTENTS = {
+    "garbage": b"\x00\xff not an event\n\ndata: {]\n\n",
+    "truncated": b'data: {"choices": [{"index": 0, "delta": {"content": "cu',
+    "error": b"data: %b\n\n" % ERROR,
+    "huge": b"data: " + b"x" * HUGE,
+}
+"""What comes in the place of a part."""
+
+BEFORE_HEADERS = {
+    "garbage": b"\x00\xff no answer\r\n\r\n",
+    "truncated": b"HTTP/1.1 200 OK\r\ncontent-ty",
+    "error": b"HTTP/1.1 500 Oh\r\ncontent-length: %d\r\n\r\n%b" % (len(ERROR), ERROR),
+    "huge": b"HTTP/1.1 200 OK\r\nx-huge: " + b"x" * HUGE,
+}
+"""What comes in the place of the headers."""
+
+
+def find_place(point: str, is_stream: bool, parts: int) -> int:
+    """The number of parts that come before the fault. A stream has the role and a word before the chunk that
+    breaks; its last parts are usage, `[DONE]` and the end of the body."""
+    if not is_stream:
+        return {"before-headers": 0, "after-headers": 1, "mid-chunk": 1, "after-done": 2}[point]
+    early = {"before-headers": 0, "after-headers": 1, "mid-chunk": 3, "between-chunks": 4}
+    return {**early, "after-finish": parts - 3, "after-done": parts - 1}[point]
 
 
 async def read_request(reader: asyncio.StreamReader) -> UpstreamRequest | None:
@@ -179,25 +246,22 @@ def build_parts(body: dict[str, Any]) -> list[bytes]:
     is_chat = "messages" in body
     name = "chat.completion" if is_chat else "text_completion"
     base = {"id": "chatcmpl-1", "object": name, "created": 1, "model": body.get("model")}
-    text = "".join(WORDS)
+    text, model = "".join(WORDS), body.get("model")
+    usage = {} if model == "fake-no-usage" else {"usage": USAGE}
+    finish = None if model == "fake-missing-finish" else "stop"
     if not body.get("stream"):
-        choice: dict[str, Any] = {"index": 0, "finish_reason": "stop"}
+        choice: dict[str, Any] = {"index": 0, "finish_reason": finish}
         choice |= {"message": {"role": "assistant", "content": text}} if is_chat else {"text": text}
-        return [json.dumps(base | {"choices": [choice], "usage": USAGE}).encode()]
+        return [json.dumps(base | {"choices": [choice]} | usage).encode()]
     base["object"] = name + ".chunk" if is_chat else name
     deltas: list[dict[str, Any]] = [{"delta": {"role": "assistant", "content": ""}}] if is_chat else []
     deltas += [{"delta": {"content": word}} if is_chat else {"text": word} for word in WORDS]
     chunks = [base | {"choices": [{"index": 0, "finish_reason": None} | delta]} for delta in deltas]
     end: dict[str, Any] = {"delta": {}} if is_chat else {"text": ""}
-    chunks.append(base | {"choices": [{"index": 0, "finish_reason": "stop"} | end]})
-    if (body.get("stream_options") or {}).get("include_usage"):
-        chunks.append(base | {"choices": [], "usage": USAGE})
+    chunks.append(base | {"choices": [{"index": 0, "finish_reason": finish} | end]})
+    if usage and (body.get("stream_options") or {}).get("include_usage"):
+        chunks.append(base | {"choices": []} | usage)
     return [b"data: %b\n\n" % json.dumps(chunk).encode() for chunk in chunks] + [b"data: [DONE]\n\n"]
-
-
-def frame(part: bytes) -> bytes:
-    """A part as a chunk of HTTP."""
-    return b"%x\r\n%b\r\n" % (len(part), part)
 
 
 def send_json(writer: asyncio.StreamWriter, status: int, body: object, headers: str = "") -> None:

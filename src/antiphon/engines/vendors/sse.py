@@ -4,6 +4,9 @@ MAX_EVENT = 16 << 20
 """The most bytes of one event. A larger one is no token's."""
 
 
+LARGE = 65_536
+"""Bytes of an incomplete event above which its parts are kept apart. Usual events are far smaller."""
+
 MARK = b"\xef\xbb\xbf"
 """The byte order mark that may begin a stream."""
 
@@ -11,13 +14,21 @@ MARK = b"\xef\xbb\xbf"
 class EventSplitter:
     """Collects bytes, and returns each server-sent event as (name, data) when it is complete."""
 
-    __slots__ = ("_rest",)
+    __slots__ = ("_held", "_rest", "_size")
 
     def __init__(self) -> None:
         self._rest = b""
+        self._held: list[bytes] = []
+        """The next parts of a large event, which are joined once."""
+        self._size = 0
 
     def feed(self, data: bytes) -> list[tuple[str, bytes]]:
         """Returns the events that these bytes complete. Raises ValueError for an event that is too large."""
+        if len(self._rest) > LARGE and b"\n" not in data and b"\r" not in data:
+            return self._hold(data)
+        if self._held:
+            data = b"".join((*self._held, data))
+            self._held.clear()
         text = self._rest + data if self._rest else data
         if b"\r" in text:
             held = text.endswith(b"\r")  # its line feed may follow
@@ -28,9 +39,17 @@ class EventSplitter:
             raise ValueError("an event of the stream is too large")
         return [event for block in blocks if (event := _parse_event(block))]
 
+    def _hold(self, data: bytes) -> list[tuple[str, bytes]]:
+        """Keeps more of a large event, which no byte of it ends. Raises ValueError if it is too large."""
+        self._size = len(data) + (self._size if self._held else len(self._rest))
+        self._held.append(data)
+        if self._size > MAX_EVENT:
+            raise ValueError("an event of the stream is too large")
+        return []
+
     def finish(self) -> list[tuple[str, bytes]]:
         """Returns the last event if the stream ended with it, without an empty line."""
-        event = _parse_event(self._rest.rstrip(b"\r\n"))
+        event = _parse_event(b"".join((self._rest, *self._held)).rstrip(b"\r\n"))
         self._rest = b""
         return [event] if event else []
 
