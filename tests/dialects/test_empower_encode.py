@@ -18,6 +18,7 @@ from antiphon.domain.events import (
     ToolCallDelta,
     ToolCallStarted,
     Usage,
+    UsageSource,
 )
 from antiphon.domain.messages import ToolCall
 from antiphon.domain.request import Conversation, GenerationRequest, Output
@@ -90,6 +91,16 @@ def test_of_several_prompts_the_last_frame_says_what_all_took():
     found = frames(events, prompts=2)
     assert [frame.get("usage", {}).get("total_tokens") for frame in found] == [None, None, None, 14]
     assert found[-1]["choices"] == [{"index": 0, "delta": {}, "finish_reason": "length"}]
+
+
+@pytest.mark.parametrize("choices", [1, 2])
+def test_a_vendors_usage_comes_with_the_last_frame(choices: int):
+    ends = [Finished(at, FinishReason.STOP) for at in range(choices)]
+    events = [Started(9, source=UsageSource.ESTIMATED), TextDelta(0, "a"), *ends, Usage(3, 5)]
+    *others, last = frames(events, choices=choices)
+    assert not any("usage" in frame for frame in others)
+    assert last["usage"] == {"prompt_tokens": 3, "completion_tokens": 5, "total_tokens": 8}
+    assert last["choices"][0]["finish_reason"] == "stop"
 
 
 def test_a_call_starts_with_its_whole_name_and_has_an_index():

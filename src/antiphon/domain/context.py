@@ -88,6 +88,7 @@ class RequestProgress:
         "is_ended",
         "limit_statuses",
         "model",
+        "relaxed",
         "route",
         "tries",
         "unread",
@@ -112,6 +113,8 @@ class RequestProgress:
         """The model's own name, once the model is found."""
         self.limit_statuses: tuple[LimitStatus, ...] = ()
         """The latest status of the request's limits."""
+        self.relaxed: tuple[str, ...] = ()
+        """Keywords of schemas that the vendor says it does not enforce."""
         self.route = b""
         """The name of the route that serves the request, as a header's value, once it is known."""
         self.tries: tuple[RouteTry, ...] = ()

@@ -213,7 +213,7 @@ class RouteSearch:
         if self._is_final(error):
             return True
         progress = self._context.progress
-        progress.unread, progress.has_own_schemas = (), False  # they told about this route
+        progress.unread, progress.relaxed, progress.has_own_schemas = (), (), False  # told of this route
         error.with_traceback(None)  # it refers to the frame that refers to this search
         if isinstance(error, EngineUnavailable) and use.route.engine.state() is not EngineState.FAILED:
             self._waiting += (use.route,)

@@ -17,7 +17,10 @@ from antiphon.domain.request import (
     ReasoningTerms,
 )
 from antiphon.domain.sampling import Mirostat, SamplingOptions
-from antiphon.engines.vendors.base import NOBODY, VendorModel
+from antiphon.engines.profiles.base import VendorProfile
+from antiphon.engines.vendors.anthropic.dialect import AnthropicUpstream
+from antiphon.engines.vendors.base import NOBODY, UpstreamDialect, VendorModel
+from antiphon.engines.vendors.gemini.dialect import GeminiUpstream
 from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
 from antiphon.engines.vendors.parameters import (
     iterate_parameters,
@@ -156,3 +159,38 @@ def test_what_only_says_our_default_is_sent_where_it_is_taken():
     body = msgspec.json.decode(call.body)
     assert body["temperature"] == 1.0 and body["seed"] == 7
     assert "top_p" not in body and "top_k" not in body
+
+
+@pytest.mark.parametrize("upstream", [OpenAIUpstream(), AnthropicUpstream(), GeminiUpstream()])
+def test_several_conversations_are_refused(upstream: UpstreamDialect):
+    chat = Conversation((Message(Role.USER, "a"),))
+    request = GenerationRequest("m", (chat, chat), output=Output(max_tokens=9))
+    with pytest.raises(UnsupportedParameter, match="one conversation at a time") as caught:
+        upstream.encode(request, VendorModel("m", "p"), NOBODY)
+    assert caught.value.param == "messages"
+
+
+@pytest.mark.parametrize("upstream", [OpenAIUpstream(), AnthropicUpstream(), GeminiUpstream()])
+def test_reasoning_that_nobody_shows_is_refused(upstream: UpstreamDialect):
+    reasoning = Reasoning(wanted=True, terms=ReasoningTerms("include_thinking"))
+    chat = Conversation((Message(Role.USER, "a"),), reasoning=reasoning)
+    request = GenerationRequest("m", (chat,), output=Output(max_tokens=9))
+    silent = VendorModel("m", "p", VendorProfile(reasoning=False), reasoning_field="reasoning")
+    with pytest.raises(UnsupportedParameter) as caught:
+        upstream.encode(request, silent, NOBODY)
+    assert caught.value.param == "include_thinking"
+
+
+def test_reasoning_of_a_vendor_that_keeps_it_is_refused():
+    reasoning = Reasoning(wanted=True, terms=ReasoningTerms("include_thinking"))
+    request = request_of(Conversation((Message(Role.USER, "a"),), reasoning=reasoning))
+    OpenAIUpstream().encode(request, VendorModel("m", "p", reasoning_field="reasoning"), NOBODY)
+    with pytest.raises(UnsupportedParameter, match="shows no reasoning") as caught:
+        OpenAIUpstream().encode(request, VendorModel("m", "p"), NOBODY)
+    assert caught.value.param == "include_thinking"
+
+
+def test_gemini_shows_reasoning_that_is_wanted():
+    request = request_of(Conversation((Message(Role.USER, "a"),), reasoning=Reasoning(wanted=True)))
+    body = msgspec.json.decode(GeminiUpstream().encode(request, VendorModel("m", "p"), NOBODY).body)
+    assert body["generationConfig"]["thinkingConfig"] == {"includeThoughts": True}

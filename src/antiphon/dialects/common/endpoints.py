@@ -171,7 +171,9 @@ def build_report_headers(
     ignored = (*call.ignored, *[INDEX.sub("[]", path) for path in progress.unread])
     if not services.keeps_records:
         ignored += call.attribution.fields
-    relaxed = call.relaxed if isinstance(call, GenerationCall) and not progress.has_own_schemas else ()
+    relaxed = progress.relaxed
+    if isinstance(call, GenerationCall) and not progress.has_own_schemas:
+        relaxed = call.relaxed
     named = ((b"x-antiphon-ignored", ignored), (b"x-antiphon-relaxed", relaxed))
     found = [(name, ", ".join(dict.fromkeys(fields)).encode()) for name, fields in named if fields]
     route = progress.route

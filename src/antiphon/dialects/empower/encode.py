@@ -31,6 +31,7 @@ from antiphon.domain.events import (
     ToolCallDelta,
     ToolCallStarted,
     Usage,
+    UsageSource,
 )
 from antiphon.errors import AntiphonError
 
@@ -69,13 +70,15 @@ def _build_message(choice: CollectedChoice) -> AnswerMessage:
 
 class EmpowerStreamEncoder:
     """Encodes one stream. With one prompt, each choice's last chunk contains the choice's usage. With several
-    prompts, only the last chunk of the stream contains the usage, for all prompts together."""
+    prompts, and with a vendor, which counts only at the end, only the last chunk of the stream contains the
+    usage, for all choices together."""
 
     def __init__(self, head: ResponseMeta, call: GenerationCall) -> None:
         self._meta = build_meta(PREFIX, head)
         prompts = len(call.request.prompts)
         self._choices = prompts * call.request.output.choices
-        self._is_one = prompts == 1
+        self._counts_choices = prompts == 1
+        """Whether the tokens of each choice are known."""
         self._prompt_tokens = 0
         self._tokens: dict[int, int] = {}
         self._reasoning_choices: set[int] = set()
@@ -89,6 +92,7 @@ class EmpowerStreamEncoder:
         match event:
             case Started():
                 self._prompt_tokens = event.prompt_tokens
+                self._counts_choices &= event.source is not UsageSource.ESTIMATED
                 return b"".join(
                     self._encode_delta(at, EmpowerDelta(role="assistant")) for at in range(self._choices)
                 )
@@ -146,11 +150,11 @@ class EmpowerStreamEncoder:
         return self._encode_delta(choice, EmpowerDelta(thinking_blocks=blocks)) if blocks else b""
 
     def _encode_finish(self, event: Finished) -> bytes:
-        """Encodes the end of a choice. With several prompts, the end of the last choice waits for the
-        usage."""
+        """Encodes the end of a choice. If the tokens of each choice are unknown, the end of the last choice
+        waits for the usage."""
         self._count(event.choice, event.tokens)
         self._open -= 1
-        if self._is_one:
+        if self._counts_choices:
             made = self._tokens[event.choice]
             return self._encode_last_chunk(
                 event, EmpowerUsageShape(self._prompt_tokens, made, self._prompt_tokens + made)

@@ -78,6 +78,8 @@ class VendorError(Value, frozen=True):
     """The HTTP status that belongs to an error event, if the vendor's code tells it."""
     retry_after: float | None = None
     """Seconds, if the body contains them."""
+    param: str | None = None
+    """The field at fault, in the vendor's notation."""
 
 
 class StreamDecoder(Protocol):

@@ -4,7 +4,7 @@ A broken, stalled or unreadable stream raises an error, so it never looks finish
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
 from itertools import chain, starmap
@@ -13,11 +13,12 @@ from math import inf
 import aiohttp
 import msgspec
 
-from antiphon.domain.context import Context
+from antiphon.domain.context import Context, RequestProgress
 from antiphon.domain.events import Event, Started, UsageSource
 from antiphon.domain.messages import MediaContent
 from antiphon.domain.models import Profile
 from antiphon.domain.request import Conversation, EmbeddingRequest, Embeddings, GenerationRequest
+from antiphon.domain.vendor_fields import SCHEMA_NAME
 from antiphon.engines.base import EngineState, RequestSize
 from antiphon.engines.vendors.base import (
     NOBODY,
@@ -61,6 +62,13 @@ ERROR_STATUS = 500
 """The status of a vendor's error inside an answer, if the vendor names none."""
 
 
+IGNORED, RELAXED = "x-antiphon-ignored", "x-antiphon-relaxed"
+"""Headers of another Antiphon: fields that it ignores, and keywords of schemas that it does not enforce."""
+
+KEPT_HERE = frozenset(("user", "metadata", "safety_identifier"))
+"""Fields that act in this server's own records, whatever a vendor makes of them."""
+
+
 class VendorEngine:
     """`Engine` over one model of a provider."""
 
@@ -75,6 +83,7 @@ class VendorEngine:
         attributes = Attributes(origin.end_user, origin.tags) if origin.end_user or origin.tags else NOBODY
         call = self._provider.upstream.encode(request, self._model, attributes)
         context.progress.unread, context.progress.has_own_schemas = call.ignored, True
+        context.progress.relaxed = ()
         size = bound_size(request, call, self._model)
         return PreparedVendorRequest(self._provider, self._model, request, call, size)
 
@@ -108,6 +117,22 @@ def bound_size(request: GenerationRequest, call: UpstreamCall, model: VendorMode
     return RequestSize(prompt, output * choices * len(request.prompts), is_counted=False)
 
 
+def add_reports(progress: RequestProgress, request: GenerationRequest, headers: Mapping[str, str]) -> None:
+    """Adds what another Antiphon says it ignores, and which keywords of schemas it does not enforce."""
+    constraint = request.output.constraint
+    declared = constraint.declared if constraint is not None else None
+    ours = KEPT_HERE if declared is not None and declared.name is not None else KEPT_HERE | {SCHEMA_NAME}
+    ignored = [name for name in read_names(headers.get(IGNORED, "")) if name not in ours]
+    progress.unread = (*progress.unread, *ignored)
+    progress.relaxed = read_names(headers.get(RELAXED, ""))
+
+
+def read_names(header: str) -> tuple[str, ...]:
+    """Returns the names in a header."""
+    is_text = header.isascii() and header.isprintable()
+    return tuple(filter(None, header.split(", "))) if is_text else ()
+
+
 def iterate_media(request: GenerationRequest) -> Iterator[MediaContent]:
     """Yields the images and recordings of a request."""
     conversations = (each for each in request.prompts if isinstance(each, Conversation))
@@ -134,6 +159,8 @@ class PreparedVendorRequest:
         deadline = find_deadline(self.provider, context, loop.time())
         first_byte = min(deadline, loop.time() + options.first_byte_timeout)
         response = await self._send(context, first_byte if self.call.is_streamed else deadline)
+        if IGNORED in response.headers or RELAXED in response.headers:
+            add_reports(context.progress, self.request, response.headers)
         begun = False
         if response.content_type == EVENT_STREAM:
             events = self._read_stream(response, first_byte, deadline)

@@ -37,6 +37,9 @@ KEY = re.compile(
 )
 """Keys of the usual forms. A field's name, such as api_parameters, has no digit."""
 
+FIELD = re.compile(r"[\w.\[\]-]{1,100}", re.ASCII)
+"""The name of a field in a request."""
+
 TOO_LONG = frozenset({"context_length_exceeded", "model_context_window_exceeded"})
 
 OUT_OF_CREDIT = frozenset({"insufficient_quota", "insufficient_balance", "billing_hard_limit_reached"})
@@ -83,11 +86,17 @@ def build_error(
             retry_after=retry_after,
             cause=cause,
         )
+    param = read_param(said) if found in (ProviderRefused, ProviderModelMissing) else None
     told = "" if found is ProviderKeyRefused else scrub(said.message, secrets)
     message = f"the provider {provider} {SAYINGS[found]}" + (f": {told}" if told else "")
     if found is ProviderRefused and said.kind in TOO_LONG:
-        return ContextLengthExceeded(message, cause=cause)
-    return found(message, retry_after=retry_after, cause=cause)
+        return ContextLengthExceeded(message, param=param, cause=cause)
+    return found(message, param=param, retry_after=retry_after, cause=cause)
+
+
+def read_param(said: VendorError) -> str | None:
+    """Returns the field at fault; None if the vendor names none."""
+    return said.param if said.param is not None and FIELD.fullmatch(said.param) else None
 
 
 def scrub(message: str, secrets: Iterable[str]) -> str:

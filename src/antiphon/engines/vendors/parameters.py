@@ -46,6 +46,12 @@ CONSTRAINT_NAMES = {
 }
 """The parameter of each kind of constraint."""
 
+REMEDIES = {
+    "include_stop_str_in_output": "its answers end before the text of stop: leave it out, or leave out stop "
+    "where answers always contain that text"
+}
+"""What to do without a parameter, where it can be a rule of the dialect."""
+
 SCHEMA = "response_format.json_schema"
 """In sets of refused parameters only: the provider takes other kinds of `response_format`."""
 
@@ -170,16 +176,39 @@ def require_supported(
     takes = (taken | model.extra_parameters) - refused
     for name in iterate_parameters(request):
         if name not in takes or (SCHEMA in refused and name == "response_format" and has_schema(request)):
-            shown = name_field(name, request)
+            shown, remedy = name_field(name, request), REMEDIES.get(name, "leave it out")
             raise UnsupportedParameter(
-                f"{shown} is not supported by the model {model.name} of the provider {model.provider}; leave "
-                "it out",
+                f"{shown} is not supported by the model {model.name} of the provider {model.provider}; "
+                f"{remedy}",
                 param=shown,
             )
     for prompt in request.prompts:
         if isinstance(prompt, Conversation):
+            require_one(request, model)
+            require_reasoning(prompt, model)
             require_modalities(prompt, model)
     return takes
+
+
+def require_one(request: GenerationRequest, model: VendorModel) -> None:
+    """Raises UnsupportedParameter for several conversations, since no vendor takes them at once."""
+    if len(request.prompts) > 1:
+        raise UnsupportedParameter(
+            f"messages: the provider {model.provider} takes one conversation at a time; send each in a "
+            "request of its own",
+            param="messages",
+        )
+
+
+def require_reasoning(prompt: Conversation, model: VendorModel) -> None:
+    """Raises UnsupportedParameter if the caller wants to see reasoning of a model that has none."""
+    if prompt.reasoning.wanted and model.profile.reasoning is False:
+        param = prompt.reasoning.terms.effort
+        raise UnsupportedParameter(
+            f"{param} is not supported: the model {model.name} of the provider {model.provider} does not "
+            "reason; leave it out",
+            param=param,
+        )
 
 
 def has_schema(request: GenerationRequest) -> bool:

@@ -26,6 +26,7 @@ from antiphon.domain.events import (
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation, GenerationRequest, Output, RawPrompt, Reasoning
 from antiphon.engines.vendors.base import StreamDecoder, StreamFailure, VendorModel
+from antiphon.engines.vendors.errors import build_error
 from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
 from antiphon.engines.vendors.sse import EventSplitter
 
@@ -309,6 +310,14 @@ def test_scores_of_texts_have_offsets():
     assert scores is not None and [each.offset for each in scores] == [0, 2]
 
 
+def test_a_servers_own_offsets_go_before_lengths():
+    arrays = {"tokens": ["<s>", "On", "ce"], "token_logprobs": [None, -1.0, -0.5]}
+    for told, found in (([0, 0, 2], [0, 0, 2]), ([-1, -1, -1], [0, 3, 5]), ([0], [0, 3, 5])):
+        end = {"text": "Once", "finish_reason": "stop", "logprobs": arrays | {"text_offset": told}}
+        scores = join(read_whole(text(logprobs=0, echo=True), end)).choices[0].scores
+        assert scores is not None and [each.offset for each in scores] == found
+
+
 def test_scores_of_unequal_length_break_the_answer():
     arrays = {"tokens": ["On", "ce"], "token_logprobs": [-0.5]}
     with pytest.raises(ValueError, match="shorter"):
@@ -472,6 +481,14 @@ def test_an_event_named_error_is_one():
 def test_bodies_of_errors_are_read(body: bytes, message: str, kind: str):
     said = OpenAIUpstream().decode_error(400, body)
     assert (said.message, said.kind) == (message, kind)
+
+
+def test_the_field_at_fault_is_kept_if_it_is_a_name():
+    for param, kept in (("messages[0].content", "messages[0].content"), ("a b <script>", None), (7, None)):
+        body = json.dumps({"error": {"message": "no", "param": param}}).encode()
+        said = OpenAIUpstream().decode_error(400, body)
+        assert build_error("first", 400, said, {}, ()).param == kept
+        assert build_error("first", 500, said, {}, ()).param is None
 
 
 # --- bytes --------------------------------------------------------------------------------------------------

@@ -173,7 +173,7 @@ def _encode_reasoning(reasoning: Reasoning, model: VendorModel) -> Body:
         asked["thinkingLevel"] = LEVELS[effort]
     if budget is not None:
         asked["thinkingBudget"] = budget
-    if reasoning.shown and budget != 0 and (asked or model.profile.reasoning):
+    if reasoning.shown and budget != 0 and (asked or model.profile.reasoning or reasoning.wanted):
         asked["includeThoughts"] = True
     return asked
 

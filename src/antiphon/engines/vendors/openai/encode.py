@@ -64,6 +64,7 @@ def encode_request(request: GenerationRequest, model: VendorModel, attributes: A
     ignored: list[str] = []
     body: Body = {"model": model.name}
     if isinstance(first, Conversation):
+        _require_shown(first, model)
         body["messages"] = [
             _encode_message(each, f"messages[{at}]", model, ignored) for at, each in enumerate(first.messages)
         ]
@@ -88,6 +89,16 @@ def encode_request(request: GenerationRequest, model: VendorModel, attributes: A
         body[model.renames[name]] = body.pop(name)
     body |= model.body
     return UpstreamCall(path, JSON.encode(body), is_streamed, ignored=tuple(ignored))
+
+
+def _require_shown(prompt: Conversation, model: VendorModel) -> None:
+    """Raises UnsupportedParameter if the caller wants to see reasoning that the vendor keeps for itself."""
+    if prompt.reasoning.wanted and model.reasoning_field is None:
+        param = prompt.reasoning.terms.effort
+        raise UnsupportedParameter(
+            f"{param} is not supported: the provider {model.provider} shows no reasoning; leave it out",
+            param=param,
+        )
 
 
 # --- messages -----------------------------------------------------------------------------------------------

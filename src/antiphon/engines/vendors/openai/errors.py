@@ -48,7 +48,10 @@ def build_error(said: ErrorWire | str) -> VendorError:
     kind = code if isinstance(code, str) else name
     status = code if isinstance(code, int) else STATUSES.get(kind, STATUSES.get(name))
     return VendorError(
-        _find_text(said.message), kind, status if status is None or 400 <= status < 600 else None
+        _find_text(said.message),
+        kind,
+        status if status is None or 400 <= status < 600 else None,
+        param=said.param if isinstance(said.param, str) else None,
     )
 
 

@@ -1,6 +1,7 @@
 """Reads the log-probabilities of OpenAI's answers."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 
 from antiphon.domain.logprobs import NO_ID, TokenScore
 from antiphon.engines.vendors.openai.wire_types import LogprobsWire
@@ -28,8 +29,16 @@ def _read_arrays(said: LogprobsWire, offset: int) -> Iterator[TokenScore]:
     """Yields the tokens of a text's arrays."""
     tokens, values = said.tokens or [], said.token_logprobs or []
     best = said.top_logprobs or [None] * len(tokens)
-    for token, value, others in zip(tokens, values, best, strict=True):
+    offsets = _find_offsets(tokens, said.text_offset, offset)
+    for token, value, others, at in zip(tokens, values, best, offsets, strict=True):
         ranked = sorted((others or {}).items(), key=lambda each: -each[1])
         alternatives = tuple((NO_ID, text.encode(), number) for text, number in ranked)
-        yield TokenScore(NO_ID, token.encode(), value, alternatives, offset)
-        offset += len(token)
+        yield TokenScore(NO_ID, token.encode(), value, alternatives, at)
+
+
+def _find_offsets(tokens: Sequence[str], told: Sequence[int] | None, offset: int) -> Iterable[int]:
+    """Returns the place of each token in the text: as the server tells, or by the tokens' lengths. Names of
+    control tokens have a length, and are not in the text. Some servers tell -1, which is no place."""
+    if told is not None and len(told) == len(tokens) and min(told, default=0) >= 0:
+        return told
+    return accumulate(map(len, tokens[:-1]), initial=offset) if tokens else ()

@@ -108,6 +108,7 @@ class ErrorWire(Struct):
     message: Any = None
     type: Any = None
     code: Any = None
+    param: Any = None
 
 
 class AnswerWire(Struct):
