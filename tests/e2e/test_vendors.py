@@ -134,6 +134,22 @@ def test_a_vendors_error_shows_no_key_and_no_address(client: openai.OpenAI, gate
     assert not any(KEY in line for line in gateway.lines)
 
 
+@pytest.mark.parametrize(
+    ("model", "status", "code"),
+    [
+        ("fake-deep", 502, "provider_failed"),
+        ("fake-deep-error", 400, "provider_refused"),
+        ("fake-no-text-error", 400, "provider_refused"),
+    ],
+)
+def test_bytes_that_no_decoder_reads_are_the_vendors(
+    client: openai.OpenAI, model: str, status: int, code: str
+):
+    with pytest.raises(openai.APIStatusError) as caught:
+        ask(client, f"first/{model}")
+    assert (caught.value.status_code, caught.value.code) == (status, code)
+
+
 def test_a_redirect_is_not_followed(client: openai.OpenAI):
     with pytest.raises(openai.InternalServerError, match="redirect"):
         ask(client, "first/fake-302")

@@ -3,6 +3,8 @@
 - `fake` answers. `fake-no-usage` tells no usage.
 - `fake-503` answers with that status, `fake-429-after-7` also with Retry-After.
 - `fake-says-CODE` answers with 400 and an error of this code, `fake-html` with a page of HTML and 502.
+- `fake-deep` answers with JSON that is too deep to be read, `fake-deep-error` with 400 and such an error.
+- `fake-no-text-error` answers with 400 and an error whose text is no UTF-8.
 - `fake-missing-finish` ends its answer without a finish reason.
 - `fake-FAULT-at-POINT` fails at one point of the exchange: see FAULTS and POINTS.
 - `fake-closing` closes its connection in the moment in which the next request arrives.
@@ -44,6 +46,15 @@ CODE = re.compile(r"fake-says-(\w+)")
 FAULT = re.compile(rf"fake-({'|'.join(FAULTS)})-at-({'|'.join(POINTS)})")
 
 HUGE = 17 << 20
+
+DEEP = b"[" * 100_000 + b"]" * 100_000
+
+UNREADABLE = {
+    "fake-deep": (200, b'{"choices": [], "more": %b}' % DEEP),
+    "fake-deep-error": (400, b'{"error": {"message": %b}}' % DEEP[70_000:-70_000]),
+    "fake-no-text-error": (400, b'{"error": {"message": "\xff"}}'),
+}
+"""The status and the body of answers that no decoder reads."""
 
 PAUSE_S = 0.06
 """Seconds before a fault, so that what came before it is on its way to the caller."""
@@ -119,6 +130,8 @@ class ScriptedUpstream:
             send_json(writer, status, {"error": {"message": "too long by 7 tokens", "code": found[1]}})
         elif model == "fake-html":
             writer.write(b"HTTP/1.1 502 Bad\r\ncontent-type: text/html\r\ncontent-length: 9\r\n\r\n<p>no</p>")
+        elif model in UNREADABLE:
+            send_body(writer, *UNREADABLE[model])
         elif request.path.endswith("/embeddings"):
             vectors = [{"index": at, "embedding": [1.0, at]} for at, _ in enumerate(request.body["input"])]
             send_json(writer, 200, {"data": vectors, "usage": {"prompt_tokens": 3}})
@@ -266,7 +279,11 @@ def build_parts(body: dict[str, Any]) -> list[bytes]:
 
 def send_json(writer: asyncio.StreamWriter, status: int, body: object, headers: str = "") -> None:
     """Sends a whole answer."""
-    data = json.dumps(body).encode()
+    send_body(writer, status, json.dumps(body).encode(), headers)
+
+
+def send_body(writer: asyncio.StreamWriter, status: int, data: bytes, headers: str = "") -> None:
+    """Sends a whole answer in these bytes."""
     head = f"HTTP/1.1 {status} Said\r\ncontent-type: application/json\r\ncontent-length: {len(data)}\r\n"
     writer.write(f"{head}{headers}\r\n".encode() + data)
 

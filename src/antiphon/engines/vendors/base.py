@@ -14,6 +14,9 @@ from antiphon.domain.request import EmbeddingRequest, Embeddings, GenerationRequ
 from antiphon.domain.values import Value
 from antiphon.engines.profiles.base import VendorProfile
 
+UNREADABLE = (ValueError, RecursionError)
+"""What the reading of a vendor's bytes raises. JSON that is too deep raises a RecursionError."""
+
 NO_TAGS: Mapping[str, str] = MappingProxyType({})
 
 

@@ -11,7 +11,6 @@ from itertools import chain, starmap
 from math import inf
 
 import aiohttp
-import msgspec
 
 from antiphon.domain.context import Context, RequestProgress
 from antiphon.domain.events import Event, Started, UsageSource
@@ -22,6 +21,7 @@ from antiphon.domain.vendor_fields import SCHEMA_NAME
 from antiphon.engines.base import EngineState, RequestSize
 from antiphon.engines.vendors.base import (
     NOBODY,
+    UNREADABLE,
     Attributes,
     StreamDecoder,
     StreamFailure,
@@ -55,7 +55,7 @@ IMAGE_TOKENS = 8192
 BYTES_PER_AUDIO_TOKEN = 100
 """A lower bound of a recording's bytes in base64 for one token."""
 
-BROKEN = (aiohttp.ClientError, OSError, ValueError, msgspec.MsgspecError, StreamFailure)
+BROKEN = (aiohttp.ClientError, OSError, StreamFailure, *UNREADABLE)
 """What a broken or unreadable answer raises. A TimeoutError is an OSError."""
 
 ERROR_STATUS = 500
@@ -247,7 +247,7 @@ class PreparedVendorRequest:
         if isinstance(failure, StreamFailure):
             status = failure.error.status or ERROR_STATUS
             return self.provider.map_error(status, failure.error)
-        if isinstance(failure, (ValueError, msgspec.MsgspecError)):
+        if isinstance(failure, UNREADABLE):
             return ProviderFailed(
                 f"the provider {name} gave an answer that cannot be read",
                 cause=f"{name}: {type(failure).__name__}: {failure}",
@@ -274,7 +274,7 @@ class PreparedVendorEmbedding:
         try:
             body = await read_body(response, deadline)
             return self.provider.upstream.decode_embedding(self.request, body)
-        except (ValueError, msgspec.MsgspecError) as failure:
+        except UNREADABLE as failure:
             name = self.provider.name
             raise ProviderFailed(
                 f"the provider {name} gave an answer that cannot be read", cause=f"{name}: {failure}"

@@ -1,8 +1,19 @@
-"""Estimates the tokens of a request for which the vendor tells no usage."""
+"""Estimates the tokens of a request for which the vendor tells no usage, or one that cannot be true."""
 
 from antiphon.domain.events import Usage, UsageSource
 from antiphon.domain.request import Conversation, EmbeddingRequest, GenerationRequest, Prompt
 from antiphon.domain.token_estimate import BYTES_PER_TOKEN, estimate_tokens, measure_text
+
+MOST_TOKENS = 1 << 31
+"""More tokens than any request has."""
+
+
+def is_possible(usage: Usage) -> bool:
+    """Whether a vendor's counts can be true. Others would bill a negative amount, or any amount."""
+    return (
+        0 <= usage.cached_tokens <= usage.prompt_tokens <= MOST_TOKENS
+        and 0 <= usage.reasoning_tokens <= usage.completion_tokens <= MOST_TOKENS
+    )
 
 
 def estimate_usage(request: GenerationRequest, output_size: int) -> Usage:

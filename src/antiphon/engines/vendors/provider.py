@@ -23,7 +23,7 @@ from antiphon.engines.vendors.address_guard import (
     is_public,
     is_unusual_number,
 )
-from antiphon.engines.vendors.base import UpstreamCall, UpstreamDialect, VendorError
+from antiphon.engines.vendors.base import UNREADABLE, UpstreamCall, UpstreamDialect, VendorError
 from antiphon.engines.vendors.errors import build_error
 from antiphon.engines.vendors.pool import STALE_S, ConnectionPool, has_opened, is_unanswered, start_request
 from antiphon.engines.vendors.stall_watch import StallWatch
@@ -199,7 +199,7 @@ class Provider:
             raise self.map_failure(late) from None
         except (aiohttp.ClientError, OSError) as failure:
             raise self.map_failure(failure) from None
-        except ValueError:
+        except UNREADABLE:
             raise ProviderFailed(f"the provider {self.name} listed its models in another form") from None
 
     async def remove_user(self) -> None:
@@ -260,7 +260,10 @@ class Provider:
                     body += more
         except (aiohttp.ClientError, OSError, TimeoutError):
             pass  # the status alone tells enough
-        said = self.upstream.decode_error(response.status, body)
+        try:
+            said = self.upstream.decode_error(response.status, body)
+        except UNREADABLE:
+            said = VendorError("")
         error = self.map_error(response.status, said, response.headers)
         if isinstance(error, ProviderKeyRefused):
             self.renew_key()

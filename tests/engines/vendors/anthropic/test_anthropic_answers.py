@@ -242,6 +242,14 @@ def test_counts_of_a_stream_are_the_last_ones():
     assert list(feed(start, END, END | {"usage": last}, STOP))[-1] == Usage(15, 7, 3, 5, UsageSource.REPORTED)
 
 
+@pytest.mark.parametrize("lie", [{"output_tokens": -1}, {"cache_read_input_tokens": -3}])
+def test_an_answer_whose_usage_cannot_be_true_is_refused(lie: dict[str, int]):
+    start = {"type": "message_start", "message": {"type": "message", "content": [], "usage": {}}}
+    usage = {"input_tokens": 9, "output_tokens": 7} | lie
+    with pytest.raises(ValueError, match="cannot be true"):
+        list(feed(start, END | {"usage": usage}, STOP))
+
+
 # --- errors -------------------------------------------------------------------------------------------------
 
 

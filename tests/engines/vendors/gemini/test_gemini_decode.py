@@ -289,6 +289,13 @@ def test_usage_that_is_not_told_is_an_estimate(told: dict[str, Any]):
     assert events[-1] == Usage(4, 10, source=UsageSource.ESTIMATED)
 
 
+@pytest.mark.parametrize("lie", [{"cachedContentTokenCount": 10}, {"candidatesTokenCount": -1}])
+def test_usage_that_cannot_be_true_is_an_estimate(lie: dict[str, int]):
+    told = {"promptTokenCount": 9, "candidatesTokenCount": 1} | lie
+    last = {"candidates": [{"finishReason": "STOP"}], "usageMetadata": told}
+    assert stream(say({"text": "x" * 40}), last)[-1] == Usage(4, 10, source=UsageSource.ESTIMATED)
+
+
 # --- errors -------------------------------------------------------------------------------------------------
 
 BUSY = {

@@ -373,9 +373,23 @@ def test_usage_that_is_missing_is_estimated(usage: object):
     assert stream(chat(), part("stop", content="Hello you"), told(usage))[-1] == expected
 
 
-def test_negative_usage_is_no_answer():
-    with pytest.raises(ValueError, match="negative"):
-        stream(chat(), part("stop", content="a"), told({"prompt_tokens": -1, "completion_tokens": 1}))
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"prompt_tokens": -1},
+        {"completion_tokens": -1, "total_tokens": None},
+        {"prompt_tokens": 10**30},
+        {"prompt_tokens_details": {"cached_tokens": 12}},
+        {"prompt_tokens_details": {"cached_tokens": -1}},
+        {"completion_tokens_details": {"reasoning_tokens": 6}},
+    ],
+)
+def test_usage_that_cannot_be_true_is_estimated(lie: dict[str, object]):
+    usage = {"prompt_tokens": 11, "completion_tokens": 5} | lie
+    end = {"message": {"content": "Hello you"}, "finish_reason": "stop"}
+    expected = Usage(3, 3, source=UsageSource.ESTIMATED)
+    assert read_whole(chat(), end, usage=usage)[-1] == expected
+    assert stream(chat(), part("stop", content="Hello you"), told(usage))[-1] == expected
 
 
 # --- ends ---------------------------------------------------------------------------------------------------

@@ -39,6 +39,7 @@ from antiphon.engines.vendors.anthropic.wire_types import (
     ToolUseWire,
 )
 from antiphon.engines.vendors.base import StreamFailure, VendorError
+from antiphon.engines.vendors.estimate import is_possible
 
 FINISHES: Mapping[str, FinishReason] = MappingProxyType(
     {
@@ -327,14 +328,17 @@ def count_prompt(usage: MessageUsageWire) -> int:
 
 
 def build_usage(usage: MessageUsageWire) -> Usage:
-    """Converts the counts. Raises ValueError if one is missing."""
+    """Converts the counts. Raises ValueError if one is missing, or cannot be true."""
     if usage.input_tokens is None or usage.output_tokens is None:
         raise ValueError("the answer does not tell its usage")
     details = usage.output_tokens_details
-    return Usage(
+    told = Usage(
         count_prompt(usage),
         usage.output_tokens,
         usage.cache_read_input_tokens or 0,
         details.thinking_tokens if details is not None else 0,
         UsageSource.REPORTED,
     )
+    if not is_possible(told):
+        raise ValueError("the answer's usage cannot be true")
+    return told

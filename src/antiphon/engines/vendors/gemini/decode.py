@@ -21,7 +21,7 @@ from antiphon.domain.events import (
 from antiphon.domain.logprobs import NO_ID, Scores, TokenScore
 from antiphon.domain.request import GenerationRequest
 from antiphon.engines.vendors.base import StreamFailure, VendorError
-from antiphon.engines.vendors.estimate import estimate_usage
+from antiphon.engines.vendors.estimate import estimate_usage, is_possible
 from antiphon.engines.vendors.gemini.signatures import build_block
 from antiphon.engines.vendors.gemini.wire_types import (
     OTHER_KINDS,
@@ -142,7 +142,7 @@ class GeminiDecoder:
         return (self._build_usage(),)
 
     def _build_usage(self) -> Usage:
-        """Returns Gemini's usage, or an estimate if it told none."""
+        """Returns Gemini's usage, or an estimate if it told none, or one that cannot be true."""
         said = self._usage
         size = sum(candidate.size for candidate in self._candidates)
         if said is None or said.prompt_token_count is None:
@@ -150,13 +150,14 @@ class GeminiDecoder:
         if said.candidates_token_count is None and said.thoughts_token_count is None and size:
             return estimate_usage(self._request, size)
         thoughts = said.thoughts_token_count or 0
-        return Usage(
+        told = Usage(
             said.prompt_token_count + (said.tool_use_prompt_token_count or 0),
             (said.candidates_token_count or 0) + thoughts,
             said.cached_content_token_count or 0,
             thoughts,
             UsageSource.REPORTED,
         )
+        return told if is_possible(told) else estimate_usage(self._request, size)
 
 
 def _require_unblocked(feedback: GeminiFeedback) -> None:

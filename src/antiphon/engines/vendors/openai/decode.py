@@ -23,7 +23,7 @@ from antiphon.domain.logprobs import Scores
 from antiphon.domain.request import GenerationRequest
 from antiphon.domain.token_estimate import measure_text
 from antiphon.engines.vendors.base import StreamFailure, VendorError
-from antiphon.engines.vendors.estimate import estimate_usage
+from antiphon.engines.vendors.estimate import estimate_usage, is_possible
 from antiphon.engines.vendors.openai.errors import build_error, decode_error, require_no_error
 from antiphon.engines.vendors.openai.scores import read_scores
 from antiphon.engines.vendors.openai.wire_types import (
@@ -254,7 +254,7 @@ class AnswerReader:
         yield Finished(index, found, scores=reader.take_scores() if self._wants_scores else None)
 
     def _build_usage(self) -> Usage:
-        """Returns the vendor's usage, or an estimate if it told none."""
+        """Returns the vendor's usage, or an estimate if it told none, or one that cannot be true."""
         said = self._usage
         if said is None or said.prompt_tokens is None or said.completion_tokens is None:
             return estimate_usage(self._request, self._size)
@@ -262,17 +262,11 @@ class AnswerReader:
         if said.total_tokens is not None:
             # xAI and Gemini leave hidden reasoning out of completion_tokens, and bill it
             completion = max(completion, said.total_tokens - prompt)
-        if prompt < 0 or completion < 0:
-            raise ValueError("the answer's usage is negative")
         cached = said.prompt_tokens_details and said.prompt_tokens_details.cached_tokens
         thought = said.completion_tokens_details and said.completion_tokens_details.reasoning_tokens
-        return Usage(
-            prompt,
-            completion,
-            cached or said.prompt_cache_hit_tokens or 0,
-            thought or 0,
-            UsageSource.REPORTED,
-        )
+        cached = cached or said.prompt_cache_hit_tokens or 0
+        told = Usage(prompt, completion, cached, thought or 0, UsageSource.REPORTED)
+        return told if is_possible(told) else estimate_usage(self._request, self._size)
 
 
 def _read_texts(choice: ChoiceWire, message: MessageWire) -> tuple[str, str]:
