@@ -93,6 +93,11 @@ def test_a_pattern_passes_the_rest_of_the_name_on(client: openai.OpenAI, upstrea
     assert request.headers["authorization"] == f"Bearer {KEY}"
 
 
+def test_a_patterns_own_name_is_one_of_its_names(client: openai.OpenAI, upstream: ScriptedUpstream):
+    assert ask(client, "first/*") == "".join(WORDS)
+    assert upstream.requests[-1].body["model"] == "*"
+
+
 def test_a_stream_ends_with_the_vendors_usage(client: openai.OpenAI):
     stream = client.chat.completions.create(
         model="first/fake",

@@ -93,12 +93,12 @@ class RoutedModelBuilder:
     """The states of routes before a reload, by the names of the model and the route."""
 
     def build_model(self, settings: RoutedModelSettings) -> Model:
-        """Builds a model of the settings. A pattern's model stands for it in lists."""
+        """Builds a model of the settings."""
         return self._build(settings, settings.name, settings.name)
 
     def build_pattern(self, settings: RoutedModelSettings) -> ModelPattern:
-        """Builds a pattern."""
-        return ModelPattern(self.build_model(settings), partial(self._build, settings))
+        """Builds a pattern. Its own model stands for it in lists."""
+        return ModelPattern(self._build(settings, settings.name, STAR), partial(self._build, settings))
 
     def _build(self, settings: RoutedModelSettings, name: str, rest: str) -> Model:
         """Builds the model of a name. `rest`: the vendor's model of routes that name none."""

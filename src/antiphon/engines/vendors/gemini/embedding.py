@@ -1,17 +1,15 @@
 """Translates requests for vectors to Gemini's batchEmbedContents, and reads its answers."""
 
 from array import array
-from sys import byteorder
 from typing import Any
 
 import msgspec
 
-from antiphon.domain.events import UsageSource
 from antiphon.domain.request import EmbeddingRequest, Embeddings
 from antiphon.engines.vendors.base import UpstreamCall, VendorModel
-from antiphon.engines.vendors.estimate import estimate_inputs
 from antiphon.engines.vendors.gemini.encode import JSON, RESOURCES, build_path
 from antiphon.engines.vendors.gemini.wire_types import GeminiVectors
+from antiphon.engines.vendors.vectors import join_vectors
 from antiphon.errors import UnsupportedParameter
 
 read_vectors = msgspec.json.Decoder(GeminiVectors).decode
@@ -40,15 +38,5 @@ def decode_embedding(request: EmbeddingRequest, body: bytes) -> Embeddings:
     """Reads the vectors. Raises ValueError if they do not match the inputs."""
     answer = read_vectors(body)
     vectors = [array("f", each.values) for each in answer.embeddings]
-    widths = {len(vector) for vector in vectors}
-    if len(vectors) != len(request.inputs) or len(widths) != 1 or 0 in widths:
-        raise ValueError("the vectors do not match the inputs")
-    if byteorder == "big":
-        for vector in vectors:
-            vector.byteswap()
-    (width,) = widths
-    joined = b"".join(vector.tobytes() for vector in vectors)
     told = None if answer.usage_metadata is None else answer.usage_metadata.prompt_token_count
-    if told is None:
-        return Embeddings(joined, width, estimate_inputs(request), UsageSource.ESTIMATED)
-    return Embeddings(joined, width, told, UsageSource.REPORTED)
+    return join_vectors(vectors, request, told)

@@ -2,12 +2,12 @@
 
 import base64
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from sys import byteorder
 
 import msgspec
 
-from antiphon.domain.events import Event, UsageSource
+from antiphon.domain.events import Event
 from antiphon.domain.request import EmbeddingRequest, Embeddings, GenerationRequest
 from antiphon.engines.vendors.base import (
     Attributes,
@@ -16,11 +16,11 @@ from antiphon.engines.vendors.base import (
     VendorError,
     VendorModel,
 )
-from antiphon.engines.vendors.estimate import estimate_inputs
 from antiphon.engines.vendors.openai.decode import AnswerReader
 from antiphon.engines.vendors.openai.encode import JSON, encode_request
 from antiphon.engines.vendors.openai.errors import decode_error
-from antiphon.engines.vendors.openai.wire_types import ModelsWire, VectorsWire
+from antiphon.engines.vendors.openai.wire_types import ModelsWire, VectorsWire, VectorWire
+from antiphon.engines.vendors.vectors import join_vectors
 
 read_vectors = msgspec.json.Decoder(VectorsWire).decode
 read_models = msgspec.json.Decoder(ModelsWire).decode
@@ -55,17 +55,8 @@ class OpenAIUpstream:
 
     def decode_embedding(self, request: EmbeddingRequest, body: bytes) -> Embeddings:
         answer = read_vectors(body)
-        found = sorted(answer.data, key=lambda each: each.index)
-        vectors = [_read_vector(each.embedding) for each in found]
-        widths = {len(vector) for vector in vectors}
-        if len(vectors) != len(request.inputs) or len(widths) != 1:
-            raise ValueError("the vectors do not match the inputs")
-        (width,) = widths
-        joined = b"".join(vector.tobytes() for vector in vectors)
-        prompt_tokens = None if answer.usage is None else answer.usage.prompt_tokens
-        if prompt_tokens is None:
-            return Embeddings(joined, width, estimate_inputs(request), UsageSource.ESTIMATED)
-        return Embeddings(joined, width, prompt_tokens, UsageSource.REPORTED)
+        vectors = [_read_vector(each.embedding) for each in _sort_vectors(answer.data)]
+        return join_vectors(vectors, request, None if answer.usage is None else answer.usage.prompt_tokens)
 
     def encode_probe(self) -> str:
         return "/models"
@@ -74,9 +65,21 @@ class OpenAIUpstream:
         return tuple(model.id for model in read_models(body).data)
 
 
+def _sort_vectors(vectors: Sequence[VectorWire]) -> Sequence[VectorWire]:
+    """Returns the vectors in the order of the inputs. Raises ValueError if their numbers do not tell it."""
+    if all(each.index is None for each in vectors):
+        return vectors
+    found = {each.index: each for each in vectors}
+    if found.keys() != set(range(len(vectors))):
+        raise ValueError("the numbers of the vectors do not match the inputs")
+    return [found[number] for number in range(len(vectors))]
+
+
 def _read_vector(given: list[float] | str) -> "array[float]":
-    """Returns a vector's numbers, little-endian in memory."""
-    vector = array("f", given) if isinstance(given, list) else array("f", base64.b64decode(given))
-    if byteorder == "big" and isinstance(given, list):
+    """Returns a vector's numbers, float32 in the machine's order."""
+    if isinstance(given, list):
+        return array("f", given)
+    vector = array("f", base64.b64decode(given, validate=True))
+    if byteorder == "big":
         vector.byteswap()
     return vector

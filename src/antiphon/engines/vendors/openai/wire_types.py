@@ -133,7 +133,7 @@ class VectorWire(Struct):
     """One vector: numbers, or base64 of little-endian float32."""
 
     embedding: list[float] | str
-    index: int = 0
+    index: int | None = None
 
 
 class VectorsWire(Struct):
