@@ -20,8 +20,10 @@ def decode(*vectors: dict[str, object], usage: object = None) -> Embeddings:
 
 @pytest.mark.parametrize("numbers", [(1, 0), (None, None)])
 def test_vectors_come_in_the_order_of_their_numbers(numbers: tuple[int | None, ...]):
-    first, second = {"embedding": [1.0, 2.0]}, {"embedding": [3.0, 4.0]}
-    made = decode(first | {"index": numbers[0]}, second | {"index": numbers[1]}, usage={"prompt_tokens": 6})
+    vectors: list[dict[str, object]] = [{"embedding": [1.0, 2.0]}, {"embedding": [3.0, 4.0]}]
+    for vector, number in zip(vectors, numbers, strict=True):
+        vector["index"] = number
+    made = decode(*vectors, usage={"prompt_tokens": 6})
     expected = [3, 4, 1, 2] if numbers[0] else [1, 2, 3, 4]
     assert made.vectors == array("f", expected).tobytes()
     assert (made.dimensions, made.prompt_tokens, made.source) == (2, 6, UsageSource.REPORTED)
@@ -41,8 +43,9 @@ def test_usage_that_cannot_be_true_is_an_estimate(told: object):
 
 @pytest.mark.parametrize("numbers", [(0, 0), (1, 2), (-1, 0), (0, None)])
 def test_numbers_that_tell_no_order_are_an_error(numbers: tuple[int | None, ...]):
+    vectors: list[dict[str, object]] = [{"embedding": [1.0], "index": number} for number in numbers]
     with pytest.raises(ValueError, match="numbers"):
-        decode(*({"embedding": [1.0], "index": number} for number in numbers))
+        decode(*vectors)
 
 
 @pytest.mark.parametrize("embedding", [[], "", "!!!", "AAAA", [1e300], "AADAfw==", "AACAfw=="])
