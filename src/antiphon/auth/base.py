@@ -46,7 +46,7 @@ class DirectoryIndex:
     @staticmethod
     def from_directory(directory: Directory) -> "DirectoryIndex":
         return DirectoryIndex(
-            {kept.digest: kept for kept in directory.keys},
+            {stored_key.digest: stored_key for stored_key in directory.keys},
             {project.id: project for project in directory.projects},
             {user.id: user for user in directory.users},
             {(each.project, each.user): each.role for each in directory.memberships},

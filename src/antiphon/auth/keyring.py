@@ -33,7 +33,9 @@ class Keyring:
 
     def learn(self, directory: Directory) -> None:
         """Replaces the directory."""
-        self._ended = frozenset(kept.key.id for kept in directory.keys if self._is_ended(kept))
+        self._ended = frozenset(
+            stored_key.key.id for stored_key in directory.keys if self._is_ended(stored_key)
+        )
         self._known = DirectoryIndex.from_directory(directory)
 
     def accepts(self, actor: Actor) -> bool:
@@ -55,11 +57,11 @@ class Keyring:
         if not token.startswith(MARK):
             return None
         digest = self._pepper.digest(token)
-        kept = self._known.keys.get(digest, UNKNOWN_KEY)
-        equal, valid = hmac.compare_digest(digest, kept.digest), self._is_valid(kept.key)
+        stored_key = self._known.keys.get(digest, UNKNOWN_KEY)
+        equal, valid = hmac.compare_digest(digest, stored_key.digest), self._is_valid(stored_key.key)
         if not equal or not valid or KEY.fullmatch(token) is None:
             raise AuthenticationFailed(REFUSAL)
-        return self._build_actor(kept.key, scope)
+        return self._build_actor(stored_key.key, scope)
 
     def build_user_actor(self, user: str, scope: RequestedScope, until: int) -> Actor:
         """Returns the actor for a user whom another verifier has established. The actor is valid until
@@ -69,9 +71,9 @@ class Keyring:
             raise AuthenticationFailed(REFUSAL)
         return self._build_user(key, scope)
 
-    def _is_ended(self, kept: KeptKey) -> bool:
+    def _is_ended(self, stored_key: KeptKey) -> bool:
         """Whether the key was revoked, or a rotation moved the key's end into the past."""
-        key, before = kept.key, self._known.keys.get(kept.digest, kept).key
+        key, before = stored_key.key, self._known.keys.get(stored_key.digest, stored_key).key
         if key.revoked is not None or key.expires is None:
             return key.revoked is not None
         is_moved = key.expires != before.expires or key.id in self._ended

@@ -47,7 +47,9 @@ def bootstrap_store(settings: Settings, environ: Mapping[str, str], user_home: P
     url = find_store_url(settings.keys.store, home)
     with make_home(home), closing(SqlTenancy(open_database(url))) as tenancy:
         pepper = find_pepper(settings, home, tenancy)
-        keys = [kept.key for kept in tenancy.directory().keys if kept.key.kind is KeyKind.ADMIN]
+        keys = [
+            stored_key.key for stored_key in tenancy.directory().keys if stored_key.key.kind is KeyKind.ADMIN
+        ]
         path = home / ADMIN_FILE
         _settle_pending_key(path, tenancy, pepper)
         if not any(is_valid(key, time.time()) for key in keys):
@@ -130,7 +132,7 @@ def _settle_pending_key(path: Path, tenancy: TenancyStore, pepper: Pepper) -> No
     if not begun.exists():
         return
     digest = pepper.digest(begun.read_text(encoding="ascii").strip())
-    if any(kept.digest == digest for kept in tenancy.directory().keys):
+    if any(stored_key.digest == digest for stored_key in tenancy.directory().keys):
         begun.replace(path)
     else:
         begun.unlink()

@@ -99,8 +99,8 @@ class Notice:
         if self._said is not None:
             changes = "" if report is None else report.describe()[:LONGEST_REPORT]
             refusal = refusal and refusal[:LONGEST]
-            said = replace(self._said, reloads=self._said.reloads + 1, changes=changes, refusal=refusal)
-            self._say(said)
+            notice = replace(self._said, reloads=self._said.reloads + 1, changes=changes, refusal=refusal)
+            self._say(notice)
 
     def _say(self, running: Running) -> None:
         """Keeps the server's data, and writes it to the file if that is possible."""

@@ -35,10 +35,10 @@ class Reading:
         found = (dict(labels) for each, labels in self.samples if each == name and wanted <= labels)
         return list(dict.fromkeys(labels[label] for labels in found if label in labels))
 
-    def buckets(self, name: str, **given: str) -> dict[float, float]:
-        """Returns a histogram's cumulative counts, by upper bound. `given`: all its labels but the bound."""
-        bounds = self.labels(f"{name}_bucket", "le", **given)
-        counts = {bound: self.value(f"{name}_bucket", le=bound, **given) for bound in bounds}
+    def buckets(self, name: str, **labels: str) -> dict[float, float]:
+        """Returns a histogram's cumulative counts, by upper bound. `labels`: all its labels but the bound."""
+        bounds = self.labels(f"{name}_bucket", "le", **labels)
+        counts = {bound: self.value(f"{name}_bucket", le=bound, **labels) for bound in bounds}
         return {float(bound): count for bound, count in counts.items() if count is not None}
 
 

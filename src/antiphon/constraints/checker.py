@@ -167,7 +167,7 @@ class Checker:
         for _ in range(TRIALS):
             process = await self._ensure_process()
             try:
-                said = await self._exchange(process, job, self._limits.patience)
+                reply = await self._exchange(process, job, self._limits.patience)
             except TimeoutError:  # a process that works reaches its CPU limit long before
                 await self._end()
                 raise self._build_busy_error(f"it had no answer within {self._limits.patience:g} s") from None
@@ -181,7 +181,7 @@ class Checker:
                 await self._end()
                 raise
             else:
-                return _read_result(said)
+                return _read_result(reply)
         raise self._build_busy_error("it was killed from outside")
 
     async def _ensure_process(self) -> Process:
@@ -253,8 +253,8 @@ class Checker:
             size = int.from_bytes(await process.stdout.readexactly(HEADER), "big")
             if size > self._limits.grammar:
                 raise ValueError("the answer is too large")
-            said: dict[str, object] = json.loads(await process.stdout.readexactly(size))
-        return said
+            reply: dict[str, object] = json.loads(await process.stdout.readexactly(size))
+        return reply
 
     async def _await_exit(self, process: Process) -> int | None:
         """Waits for the process to end, and kills it if it takes too long. Returns its exit status."""

@@ -286,10 +286,10 @@ def _is_narrow(value: JsonText) -> bool:
     return value.mode is JsonMode.KEY and any(key.startswith(begun) for key in keys)
 
 
-def _are_alike(one: FoundValues, other: FoundValues) -> bool:
+def _are_alike(left: FoundValues, right: FoundValues) -> bool:
     """Whether the same objects are open, with the same keys."""
-    pairs = zip(one.values, other.values, strict=False)
-    return len(one.values) == len(other.values) and all(a.levels is b.levels for a, b in pairs)
+    pairs = zip(left.values, right.values, strict=False)
+    return len(left.values) == len(right.values) and all(a.levels is b.levels for a, b in pairs)
 
 
 def remove_tokens(mask: bytes, tokens: Iterable[int], bits: Iterable[Bit] = ()) -> bytes:

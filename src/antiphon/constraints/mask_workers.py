@@ -54,9 +54,9 @@ class MatcherCache:
         """A matcher for a checked grammar. Raises EngineError if it does not compile."""
         key = sha256(repr(grammar).encode()).digest()
         with self._lock:
-            kept = self._kept.get(key)
-            if kept is not None:
-                return kept.copy()
+            matcher = self._kept.get(key)
+            if matcher is not None:
+                return matcher.copy()
         began = self._clock()
         made = Matcher(grammar, vocabulary)
         size = max(PER_SECOND * (self._clock() - began), PER_CHARACTER * len(grammar.text), LEAST)

@@ -42,20 +42,20 @@ class SegmentedLRU(Generic[Key, Value]):
 
     def get(self, key: Key) -> Value | None:
         """The value of the key, if it is still there."""
-        kept = self._known.get(key)
-        if kept is not None:
+        entry = self._known.get(key)
+        if entry is not None:
             self._known.move_to_end(key)
-            return kept.value
-        kept = self._fresh.pop(key, None)
-        if kept is None:
+            return entry.value
+        entry = self._fresh.pop(key, None)
+        if entry is None:
             return None
-        self._known[key] = kept
-        self._held_known += kept.size
+        self._known[key] = entry
+        self._held_known += entry.size
         while self._held_known > KNOWN * self._most or len(self._known) > KNOWN * self._entries:
             oldest, former = self._known.popitem(last=False)
             self._held_known -= former.size
             self._fresh[oldest] = former
-        return kept.value
+        return entry.value
 
     def put(self, key: Key, value: Value, size: int) -> None:
         """Stores a value, unless the key already has a value. Removes the least recently used values as

@@ -65,7 +65,7 @@ class FairQueue(Generic[Q]):
     def list_waiting(self) -> list[Q]:
         """Returns all waiting items in no order. Any thread may call it."""
         lines = [tuple(line) for line in tuple(self._lines.values())]
-        return [one for line in lines for one in line]
+        return [item for line in lines for item in line]
 
     def find_refusal(self, item: Q, now: float, free: int = 0) -> AntiphonError | None:
         """Returns the error if it may not be queued. `free`: free places; an item that takes one at once does
@@ -186,21 +186,21 @@ class FairSemaphore:
         if self.has_room(actor):
             self._running[actor] += 1
             return
-        one = _Waiter(actor, priority)
-        refusal = self._queue.find_refusal(one, clock.monotonic())
+        waiter = _Waiter(actor, priority)
+        refusal = self._queue.find_refusal(waiter, clock.monotonic())
         try:
             if refusal is not None:
                 raise refusal
         finally:
             del refusal  # otherwise its own traceback refers to it, and keeps the request
-        self._queue.add(one)
+        self._queue.add(waiter)
         try:
-            await one.come.wait()
+            await waiter.come.wait()
         except asyncio.CancelledError:
-            if one.come.is_set():
+            if waiter.come.is_set():
                 self.release(actor, clock)
             else:
-                self._queue.remove(one)
+                self._queue.remove(waiter)
             raise
 
     def release(self, actor: str, clock: Clock) -> None:
@@ -212,11 +212,11 @@ class FairSemaphore:
             self._queue.note_rest()
             return
         self._queue.note_end(clock.monotonic())
-        one = next((one for one in self._queue.turns() if self.has_room(one.actor)), None)
-        if one is not None:
-            self._queue.take_turn(one)
-            self._running[one.actor] += 1
-            one.come.set()
+        waiter = next((waiter for waiter in self._queue.turns() if self.has_room(waiter.actor)), None)
+        if waiter is not None:
+            self._queue.take_turn(waiter)
+            self._running[waiter.actor] += 1
+            waiter.come.set()
 
     def has_room(self, actor: str) -> bool:
         """Whether the actor would get a place without waiting."""

@@ -79,9 +79,9 @@ class SamplingOptions(Value, frozen=True):
 
     def settle(self, defaults: "SamplingOptions", seed: int) -> Sampling:
         """Returns the caller's values, or the profile's, or the defaults; `seed` where neither sets one."""
-        given = {
+        requested = {
             name: mine if (mine := getattr(self, name)) is not None else getattr(defaults, name)
             for name in self.__struct_fields__
         }
-        known = {name: value for name, value in given.items() if value is not None}
-        return Sampling(**({"seed": seed} | known))
+        presets = {name: value for name, value in requested.items() if value is not None}
+        return Sampling(**({"seed": seed} | presets))

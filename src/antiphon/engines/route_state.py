@@ -100,9 +100,9 @@ class RouteState:
             self.failures += 1
             self.rested_at = now
         backoff = min(MAX_REST_S, FIRST_REST_S * exp2(min(self.failures - 1, 32))) if is_new else 0.0
-        asked = min(error.retry_after or 0.0, MAX_VENDOR_REST_S)
-        self.rests_until = max(self.rests_until, now + backoff, now + asked)
-        if asked > 0 and now + asked > self.held_until:
-            self.held_until = now + asked
+        retry_after = min(error.retry_after or 0.0, MAX_VENDOR_REST_S)
+        self.rests_until = max(self.rests_until, now + backoff, now + retry_after)
+        if retry_after > 0 and now + retry_after > self.held_until:
+            self.held_until = now + retry_after
             self.vendor_failure = ErrorReport.from_error(error)
         return is_new

@@ -64,10 +64,10 @@ class OriginCheck:
     Sec-Fetch-Site reveal a page of another site.
     """
 
-    def __init__(self, edge: AppState) -> None:
-        self._local = not edge.verifiers
-        self._hosts = frozenset(host.lower() for host in edge.settings.allowed_hosts)
-        self._origins = frozenset(edge.settings.cors_origins)
+    def __init__(self, app_state: AppState) -> None:
+        self._local = not app_state.verifiers
+        self._hosts = frozenset(host.lower() for host in app_state.settings.allowed_hosts)
+        self._origins = frozenset(app_state.settings.cors_origins)
 
     def require(self, scope: Scope, headers: Headers) -> None:
         """Raises PermissionDenied or RequestError if the request is refused."""
@@ -133,9 +133,9 @@ class Authenticator:
     """Finds the caller of a request: it asks each verifier in order. If there are no verifiers, every caller
     is the local anonymous actor."""
 
-    def __init__(self, edge: AppState) -> None:
-        self._verifiers = edge.verifiers
-        self._managed = edge.keys_on
+    def __init__(self, app_state: AppState) -> None:
+        self._verifiers = app_state.verifiers
+        self._managed = app_state.keys_on
         """Whether keys can have different rights. If not, no right is checked."""
 
     async def authenticate(self, request: Request, right: Right | None) -> Actor:

@@ -34,12 +34,12 @@ class BodyLimit(NamedTuple):
 class BodyReader:
     """Reads the bodies of one server's requests."""
 
-    def __init__(self, edge: AppState) -> None:
-        self._limit = BodyLimit(edge.settings.max_body_bytes, " (ANTIPHON_MAX_BODY_BYTES)")
-        self._bodies = edge.bodies
-        self._total = max(edge.settings.max_bodies_bytes, self._limit.size)
-        self._seconds = edge.settings.receive_timeout
-        self._per_actor = edge.keys_on
+    def __init__(self, app_state: AppState) -> None:
+        self._limit = BodyLimit(app_state.settings.max_body_bytes, " (ANTIPHON_MAX_BODY_BYTES)")
+        self._bodies = app_state.bodies
+        self._total = max(app_state.settings.max_bodies_bytes, self._limit.size)
+        self._seconds = app_state.settings.receive_timeout
+        self._per_actor = app_state.keys_on
 
     async def read(
         self, body: RequestBody, request: Request, receive: Receive, connection: Connection

@@ -109,7 +109,7 @@ def to_api_error(problem: Exception, request_id: str) -> AntiphonError:
 
 
 def record_refusal(
-    error: AntiphonError, status: int, request: Request, raw_path: bytes, edge: AppState
+    error: AntiphonError, status: int, request: Request, raw_path: bytes, app_state: AppState
 ) -> None:
     """Logs an error that is sent as a response. A defect is not logged again."""
     if isinstance(error, InternalError):
@@ -117,14 +117,14 @@ def record_refusal(
     more: dict[str, object] = {"status": status, "method": request.method}
     if isinstance(error, RouteNotFound):
         more |= {"path": sanitize_path(raw_path), "client": request.client}
-    record_failure("refused", error, request, edge, more)
+    record_failure("refused", error, request, app_state, more)
 
 
 def record_failure(
     event: str,
     error: AntiphonError,
     request: Request,
-    edge: AppState,
+    app_state: AppState,
     more: dict[str, object] | None = None,
 ) -> None:
     """Logs an error with the tokens and times of its request."""
@@ -134,7 +134,7 @@ def record_failure(
         request_id=request.id,
         code=error.code,
         cause=describe_cause(error),
-        param=cut_unknown_path(error.param, _list_known_fields(edge.dialects, edge.admin)),
+        param=cut_unknown_path(error.param, _list_known_fields(app_state.dialects, app_state.admin)),
         model=request.progress.model or None,
         **(more or {}),
         **request.progress.account,

@@ -261,20 +261,22 @@ def _list_error_headers(status: int) -> Iterator[str]:
 def _build_event_schema(chunk: Mapping[str, Any], error: Mapping[str, str]) -> dict[str, Any]:
     """Builds the schema of a stream's events. The stream ends with `[DONE]` or with an error. Comments
     between the events keep the connection open."""
-    told = {
+    schema = {
         "type": "string",
         "contentMediaType": "application/json",
         "contentSchema": {"anyOf": [chunk, error]},
     }
-    data = {"anyOf": [told, {"const": "[DONE]"}]}
+    data = {"anyOf": [schema, {"const": "[DONE]"}]}
     return {"itemSchema": {"type": "object", "properties": {"data": data}, "required": ["data"]}}
 
 
-def declare_document(edge: AppState, own: Sequence[Endpoint]) -> Endpoint:
+def declare_document(app_state: AppState, own: Sequence[Endpoint]) -> Endpoint:
     """Declares the endpoint of the OpenAPI document. `own`: the endpoints of no dialect."""
 
     async def show(_request: Request, _services: Services) -> Response:
-        return Response(build_document(edge.dialects, own, edge.admin, needs_key=bool(edge.verifiers)))
+        return Response(
+            build_document(app_state.dialects, own, app_state.admin, needs_key=bool(app_state.verifiers))
+        )
 
     return Endpoint(method="GET", path="/openapi.json", handler=show, right=Right.READ)
 

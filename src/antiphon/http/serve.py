@@ -54,17 +54,17 @@ class Server(uvicorn.Server):
     def __init__(
         self,
         config: uvicorn.Config,
-        edge: AppState,
+        app_state: AppState,
         departure: Departure,
         started: Callable[[], None],
         leaving: Callable[[], object],
     ) -> None:
         super().__init__(config)
-        self._edge = edge
+        self._edge = app_state
         self._departure = departure
         self._tell = started
         self._leaving = leaving
-        self._patience = edge.settings.drain_timeout
+        self._patience = app_state.settings.drain_timeout
         self._ending: asyncio.TimerHandle | None = None
         self._end = math.inf
         """The event loop's time at which draining ends."""
@@ -125,15 +125,17 @@ class Server(uvicorn.Server):
 
 def create_server(
     app: ASGIApp,
-    edge: AppState,
+    app_state: AppState,
     started: Callable[[], None] = lambda: None,
     leaving: Callable[[], object] = lambda: None,
 ) -> Server:
     """Creates a configured server, and does not start it. The server calls `started` when it accepts
     connections, and `leaving` when another process replaces it."""
     departure = Departure()
-    settings, watch = edge.settings, SlowClientWatch(edge.settings.send_timeout)
-    policy = ProtocolOptions(edge.get_dialect, settings.receive_timeout, edge.clock.unique, departure, watch)
+    settings, watch = app_state.settings, SlowClientWatch(app_state.settings.send_timeout)
+    policy = ProtocolOptions(
+        app_state.get_dialect, settings.receive_timeout, app_state.clock.unique, departure, watch
+    )
     config = uvicorn.Config(
         app,
         http=functools.partial(Protocol, policy=policy),  # type: ignore[arg-type]
@@ -148,19 +150,19 @@ def create_server(
         backlog=BACKLOG,
         timeout_keep_alive=IDLE_SECONDS,
     )
-    return Server(config, edge, departure, started, leaving)
+    return Server(config, app_state, departure, started, leaving)
 
 
 async def serve(
     app: ASGIApp,
-    edge: AppState,
+    app_state: AppState,
     listener: socket.socket,
     started: Callable[[], None] = lambda: None,
     leaving: Callable[[], object] = lambda: None,
 ) -> None:
     """Serves until SIGTERM or SIGINT arrives, and retires on SIGUSR2. Returns when all requests have ended.
     `create_server` describes `started` and `leaving`."""
-    server = create_server(app, edge, started, leaving)
+    server = create_server(app, app_state, started, leaving)
     loop = asyncio.get_running_loop()
     answers = {signal.SIGTERM: server.stop, signal.SIGINT: server.stop, signal.SIGUSR2: server.retire}
     for number, answer in answers.items():

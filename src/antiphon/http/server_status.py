@@ -59,13 +59,13 @@ class EngineReport:
     load: Load | None = None
 
 
-def declare_metrics(edge: AppState) -> Endpoint:
+def declare_metrics(app_state: AppState) -> Endpoint:
     """Declares the endpoint of all metrics, as text."""
 
     async def show(_request: Request, _services: Services) -> Response:
-        reports = await observe_engines(edge.models)
-        others = await _collect_other_totals(edge)
-        page = await asyncio.to_thread(render_page, list(_list_series(edge, reports, *others)))
+        reports = await observe_engines(app_state.models)
+        others = await _collect_other_totals(app_state)
+        page = await asyncio.to_thread(render_page, list(_list_series(app_state, reports, *others)))
         return Response(page.encode(), media_type=CONTENT_TYPE)
 
     return Endpoint(
@@ -79,47 +79,47 @@ def declare_metrics(edge: AppState) -> Endpoint:
     )
 
 
-async def _collect_other_totals(edge: AppState) -> tuple[int, Totals]:
+async def _collect_other_totals(app_state: AppState) -> tuple[int, Totals]:
     """Returns the number of other HTTP processes, and the sums of their counters."""
-    return (0, Totals()) if edge.coordinator is None else await edge.coordinator.collect_totals()
+    return (0, Totals()) if app_state.coordinator is None else await app_state.coordinator.collect_totals()
 
 
 def _list_series(
-    edge: AppState, reports: dict[str, EngineReport], processes: int, others: Totals
+    app_state: AppState, reports: dict[str, EngineReport], processes: int, others: Totals
 ) -> Iterator[Series]:
     """Yields all metrics: those of the server, of all its processes, and of the engines."""
     yield BUILD, {(__version__,): 1}
     yield PROCESSES, {(): 1 + processes}
-    yield from sum_series(list_own_series(edge), others, edge.models.__contains__)
+    yield from sum_series(list_own_series(app_state), others, app_state.models.__contains__)
     loads = {model: each.load for model, each in reports.items()}
     yield from exposition.list_series(loads, {model: each.up for model, each in reports.items()})
 
 
-async def count_running_generations(edge: AppState) -> int:
+async def count_running_generations(app_state: AppState) -> int:
     """Returns the number of running and waiting generations in all HTTP processes."""
-    _, others = await _collect_other_totals(edge)
-    counted = sum_series(edge.metrics.list_series(), others, edge.models.__contains__)
+    _, others = await _collect_other_totals(app_state)
+    counted = sum_series(app_state.metrics.list_series(), others, app_state.models.__contains__)
     running = (values.values() for family, values in counted if family is RUNNING)
     return sum(int(value) for values in running for value in values if isinstance(value, int | float))
 
 
-def list_own_series(edge: AppState) -> Iterator[Series]:
+def list_own_series(app_state: AppState) -> Iterator[Series]:
     """Yields the metrics of this process."""
-    yield BODY_BYTES, {(): edge.bodies.held}
-    if edge.ledger is not None:
-        state = edge.ledger.state
+    yield BODY_BYTES, {(): app_state.bodies.held}
+    if app_state.ledger is not None:
+        state = app_state.ledger.state
         yield LEDGER, {(str(each),): int(each is state) for each in LedgerState}
-    yield from edge.metrics.list_series()
+    yield from app_state.metrics.list_series()
 
 
 async def observe_engines(models: ModelRegistry, patience: float = PATIENCE) -> dict[str, EngineReport]:
     """Asks every engine at the same time for its load, and returns the reports by model. It does not ask
     adapters, because an adapter has the engine of its base model."""
     async with asyncio.TaskGroup() as group:
-        asked = {
+        readings = {
             model.name: group.create_task(_observe_engine(model, patience)) for model in models.list_bases()
         }
-    return {name: task.result() for name, task in asked.items()}
+    return {name: task.result() for name, task in readings.items()}
 
 
 async def _observe_engine(model: Model, patience: float) -> EngineReport:
@@ -136,7 +136,7 @@ async def _observe_engine(model: Model, patience: float) -> EngineReport:
         return EngineReport(False)
 
 
-def declare_health(edge: AppState) -> tuple[Endpoint, Endpoint]:
+def declare_health(app_state: AppState) -> tuple[Endpoint, Endpoint]:
     """Declares /health (whether the process lives) and /health/ready (whether it can serve)."""
 
     async def health(_request: Request, _services: Services) -> Response:
@@ -146,16 +146,16 @@ def declare_health(edge: AppState) -> tuple[Endpoint, Endpoint]:
     async def ready(_request: Request, _services: Services) -> Response:
         """Answers 200 if every engine is ready, limits are counted and the ledger has room. With keys on, the
         coordinator must answer too. Otherwise answers 503 with the state of each part that is not ready."""
-        states = {model.name: model.engine.state() for model in edge.models.list_bases()}
+        states = {model.name: model.engine.state() for model in app_state.models.list_bases()}
         missing = {name: str(state) for name, state in states.items() if state is not EngineState.READY}
-        silent = edge.coordinator is not None and not await edge.coordinator.ping()
-        away = edge.limiter is not None and not edge.limiter.available
-        ledger = LedgerState.WELL if edge.ledger is None else edge.ledger.state
+        silent = app_state.coordinator is not None and not await app_state.coordinator.ping()
+        away = app_state.limiter is not None and not app_state.limiter.available
+        ledger = LedgerState.WELL if app_state.ledger is None else app_state.ledger.state
         problems: dict[str, object] = {} if ledger is LedgerState.WELL else {"ledger": str(ledger)}
         problems |= {"limits": UNAVAILABLE} if away else {}
         problems |= {"coordinator": UNAVAILABLE} if silent else {}
-        uncounted = away and not edge.limits_open
-        blocked = silent and edge.keys_on  # without keys no request needs the coordinator
+        uncounted = away and not app_state.limits_open
+        blocked = silent and app_state.keys_on  # without keys no request needs the coordinator
         if not (missing or blocked or uncounted or ledger is LedgerState.FULL):
             return _answer_json(200, {"status": "ok"} | problems)
         content: dict[str, object] = {"status": "unavailable"}
@@ -190,7 +190,7 @@ def _answer_json(status: int, content: dict[str, object], headers: Headers = ())
     return Response(json.dumps(content).encode(), status, headers=headers)
 
 
-def declare_info(edge: AppState) -> tuple[Endpoint, Endpoint]:
+def declare_info(app_state: AppState) -> tuple[Endpoint, Endpoint]:
     """Declares /version and /load."""
 
     async def version(_request: Request, _services: Services) -> Response:
@@ -198,7 +198,7 @@ def declare_info(edge: AppState) -> tuple[Endpoint, Endpoint]:
 
     async def load(_request: Request, _services: Services) -> Response:
         """Answers with the number of running and waiting generations in all HTTP processes."""
-        return _answer_json(200, {"server_load": await count_running_generations(edge)})
+        return _answer_json(200, {"server_load": await count_running_generations(app_state)})
 
     count = {"type": "integer", "minimum": 0}
     return (

@@ -54,13 +54,13 @@ LOADING_IS_OFF = (
 class ServerServices:
     """The implementation of `Services` for one server."""
 
-    def __init__(self, edge: AppState) -> None:
-        self._edge = edge
-        self._pipeline = edge.pipeline
-        self._clock = edge.clock
-        self._seconds = edge.settings.request_timeout
-        self.keeps_records = edge.pipeline.keeps_records
-        self.deployments: DeploymentService = edge.deployments or Deployments(edge.models)
+    def __init__(self, app_state: AppState) -> None:
+        self._edge = app_state
+        self._pipeline = app_state.pipeline
+        self._clock = app_state.clock
+        self._seconds = app_state.settings.request_timeout
+        self.keeps_records = app_state.pipeline.keeps_records
+        self.deployments: DeploymentService = app_state.deployments or Deployments(app_state.models)
 
     # --- generation ---
 

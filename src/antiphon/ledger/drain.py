@@ -234,8 +234,8 @@ class Drain:
         """Logs a file or directory that cannot be read, once. The next round tries again."""
         if path not in self._unreadable:
             self._unreadable.add(path)
-            said = os.strerror(problem.errno or 0)
-            record("spool_unreadable", logging.ERROR, segment=path.name, problem=said)
+            reason = os.strerror(problem.errno or 0)
+            record("spool_unreadable", logging.ERROR, segment=path.name, problem=reason)
 
     def _note_failure(self, problem: str) -> None:
         """Logs that the database is unavailable, tells the other processes, and makes the pause longer."""

@@ -63,15 +63,15 @@ class StoreRecorder:
         if recording is None:
             return
         expires = at // 1000 + recording.days * DAY_S
-        kept = RecordedRequest(id_, project, at, expires, request, answer)
+        recorded = RecordedRequest(id_, project, at, expires, request, answer)
         with self._lock:
-            if self._queued_length + text_length(kept) > MAX_QUEUED:
+            if self._queued_length + text_length(recorded) > MAX_QUEUED:
                 self.dropped += 1
                 if self.dropped.bit_count() == 1:  # logs the 1st, 2nd, 4th, 8th, ...: the log stays short
                     log("record_dropped", logging.WARNING, dropped=self.dropped)
                 return
-            self._queued_length += text_length(kept)
-            self._queue.append((kept, recording))
+            self._queued_length += text_length(recorded)
+            self._queue.append((recorded, recording))
 
     def start(self) -> None:
         """Starts the thread."""

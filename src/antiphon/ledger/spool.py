@@ -223,8 +223,8 @@ def _sync_segment(segment: SegmentWriter) -> None:
     try:
         segment.sync()
     except OSError as problem:
-        said = os.strerror(problem.errno or 0)
-        record("spool_sync_failed", logging.ERROR, segment=segment.path.name, problem=said)
+        reason = os.strerror(problem.errno or 0)
+        record("spool_sync_failed", logging.ERROR, segment=segment.path.name, problem=reason)
 
 
 def prepare_directory(directory: Path) -> None:
@@ -233,8 +233,8 @@ def prepare_directory(directory: Path) -> None:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         directory.chmod(0o700)
     except OSError as problem:
-        said = os.strerror(problem.errno or 0)
-        raise StartupError(f"the ledger's spool {directory} cannot be written: {said}") from None
+        reason = os.strerror(problem.errno or 0)
+        raise StartupError(f"the ledger's spool {directory} cannot be written: {reason}") from None
 
 
 def _build_full_error(problem: str) -> LedgerFull:

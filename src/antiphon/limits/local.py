@@ -99,12 +99,12 @@ class LocalLimiter:
         if claim in self._claims:
             raise ValueError(f"claim {claim} stands already")
         now = self.now()
-        asked = [claim_amount(limit, amounts) for limit in limits]
-        held = [ClaimPart(self._find_counter(limit, now)) for limit in limits]
-        self._require_room(limits, held, asked, now)
-        self._add_claim(claim, held, asked, now)
+        needed = [claim_amount(limit, amounts) for limit in limits]
+        parts = [ClaimPart(self._find_counter(limit, now)) for limit in limits]
+        self._require_room(limits, parts, needed, now)
+        self._add_claim(claim, parts, needed, now)
         self._drop_one_unused(now)
-        return _build_statuses(limits, held, now)
+        return _build_statuses(limits, parts, now)
 
     async def extend(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[LimitStatus, ...]:
         return self.extend_seeded(claim, limits, amounts)
@@ -113,29 +113,29 @@ class LocalLimiter:
         """Like `extend`, without waiting."""
         by_id = {each.limit_counter.limit.id: each for each in self._claims.get(claim, ())}
         limits = [limit for limit in limits if limit.id in by_id]
-        held = [by_id[limit.id] for limit in limits]
+        parts = [by_id[limit.id] for limit in limits]
         now = self.now()
-        asked = [amounts.amount_of(limit.measure) for limit in limits]
-        self._require_room(limits, held, asked, now)
-        for each, amount in zip(held, asked, strict=True):
+        needed = [amounts.amount_of(limit.measure) for limit in limits]
+        self._require_room(limits, parts, needed, now)
+        for each, amount in zip(parts, needed, strict=True):
             each.take(now, amount)
             each.is_sized = True
-        return _build_statuses(limits, held, now)
+        return _build_statuses(limits, parts, now)
 
     def settle(self, claim: str, amounts: Amounts, at: int | None = None) -> None:
         now = self.now()
-        for held in self._claims.pop(claim, ()):
-            counted = held.limit_counter
+        for part in self._claims.pop(claim, ()):
+            counted = part.limit_counter
             counted.claims -= 1
-            held.settle(now, amounts.amount_of(counted.limit.measure))
+            part.settle(now, amounts.amount_of(counted.limit.measure))
 
     def abandon(self, claim: str) -> None:
         """Ends a claim whose holder is gone. Everything that it reserved counts as used."""
         now = self.now()
-        for held in self._claims.pop(claim, []):
-            at_once = held.limit_counter.limit.measure is Measure.CONCURRENT
-            held.settle(now, 0 if at_once else held.amount)
-            held.limit_counter.claims -= 1
+        for part in self._claims.pop(claim, []):
+            at_once = part.limit_counter.limit.measure is Measure.CONCURRENT
+            part.settle(now, 0 if at_once else part.amount)
+            part.limit_counter.claims -= 1
 
     async def restore(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> None:
         """Counts a claim again that its owner reports to a new limiter. Refuses nothing. Raises
@@ -143,8 +143,8 @@ class LocalLimiter:
         await self.seed(limits)
         if claim not in self._claims:
             now = self.now()
-            held = [ClaimPart(self._find_counter(limit, now)) for limit in limits]
-            self._add_claim(claim, held, [claim_amount(limit, amounts) for limit in limits], now)
+            parts = [ClaimPart(self._find_counter(limit, now)) for limit in limits]
+            self._add_claim(claim, parts, [claim_amount(limit, amounts) for limit in limits], now)
 
     async def read_status(self, limits: Sequence[Limit]) -> tuple[LimitStatus, ...]:
         await self.seed(limits)
@@ -167,10 +167,10 @@ class LocalLimiter:
             ClaimState(
                 claim,
                 tuple(
-                    PartState(each.limit_counter.limit.id, tuple(each.parts), each.is_sized) for each in held
+                    PartState(each.limit_counter.limit.id, tuple(each.parts), each.is_sized) for each in parts
                 ),
             )
-            for claim, held in self._claims.items()
+            for claim, parts in self._claims.items()
         )
         return Snapshot(self.now(), tuple(counters), tuple(claims))
 
@@ -180,11 +180,11 @@ class LocalLimiter:
         for state in snapshot.counters:
             self._find_counter(state.limit, now).counter.import_amounts(state.places)
         for claim in snapshot.claims:
-            held = [
+            parts = [
                 ClaimPart(self._counters[part.limit], list(part.parts), part.is_sized) for part in claim.held
             ]
-            self._claims[claim.id] = held
-            for each in held:
+            self._claims[claim.id] = parts
+            for each in parts:
                 each.limit_counter.claims += 1
 
     def has_claim(self, claim: str) -> bool:
@@ -198,25 +198,27 @@ class LocalLimiter:
     # --- how it is done ---
 
     def _require_room(
-        self, limits: Sequence[Limit], held: Sequence[ClaimPart], asked: Sequence[int], now: ClockReading
+        self, limits: Sequence[Limit], parts: Sequence[ClaimPart], needed: Sequence[int], now: ClockReading
     ) -> None:
         """Raises the refusal that lasts longest, if any limit has no room."""
         short: list[tuple[int, int]] = []
-        for number, amount in enumerate(asked):
-            excess = held[number].limit_counter.counter.total(now) + amount - limits[number].amount
+        for number, amount in enumerate(needed):
+            excess = parts[number].limit_counter.counter.total(now) + amount - limits[number].amount
             if excess > 0 and amount:
                 short.append((number, excess))
         if short:
             refusals = (
-                (_build_limit_refusal(limits[place], held[place], asked[place], excess, now), place)
+                (_build_limit_refusal(limits[place], parts[place], needed[place], excess, now), place)
                 for place, excess in short
             )
-            raise pick_worst(refusals, _build_statuses(limits, held, now))
+            raise pick_worst(refusals, _build_statuses(limits, parts, now))
 
-    def _add_claim(self, claim: str, held: list[ClaimPart], asked: Sequence[int], now: ClockReading) -> None:
+    def _add_claim(
+        self, claim: str, parts: list[ClaimPart], needed: Sequence[int], now: ClockReading
+    ) -> None:
         """Keeps a claim, and counts its amounts."""
-        self._claims[claim] = held
-        for each, amount in zip(held, asked, strict=True):
+        self._claims[claim] = parts
+        for each, amount in zip(parts, needed, strict=True):
             counted = each.limit_counter
             counted.claims += 1
             if amount:
@@ -267,24 +269,24 @@ class LocalLimiter:
 
 
 def _build_limit_refusal(
-    limit: Limit, held: ClaimPart, asked: int, excess: int, now: ClockReading
+    limit: Limit, part: ClaimPart, needed: int, excess: int, now: ClockReading
 ) -> Refusal:
     """Builds the error of one limit that has no room. `excess`: the amount that does not fit."""
     return build_refusal(
         limit,
-        asked,
-        held.initial_amount(now),
-        held.limit_counter.counter.seconds_until_room(now, excess),
+        needed,
+        part.initial_amount(now),
+        part.limit_counter.counter.seconds_until_room(now, excess),
         now.wall,
     )
 
 
 def _build_statuses(
-    limits: Sequence[Limit], held: Sequence[ClaimPart], now: ClockReading
+    limits: Sequence[Limit], parts: Sequence[ClaimPart], now: ClockReading
 ) -> tuple[LimitStatus, ...]:
     """Returns the current status of each limit."""
     found = []
-    for limit, each in zip(limits, held, strict=True):
+    for limit, each in zip(limits, parts, strict=True):
         counter = each.limit_counter.counter
         left = limit.amount - counter.total(now)
         found.append(LimitStatus(limit, max(0, left), counter.seconds_until_reset(now)))

@@ -38,35 +38,35 @@ def _describe_amount(limit: Limit) -> str:
 
 def format_amount(measure: Measure, amount: int) -> str:
     """Returns an amount in words, for example `600 requests`."""
-    one, several = NOUNS[measure]
+    singular, plural = NOUNS[measure]
     if measure is Measure.COST:
-        return f"{format_decimal(amount)} {one}"
-    return f"{amount:,} {one if amount == 1 else several}"
+        return f"{format_decimal(amount)} {singular}"
+    return f"{amount:,} {singular if amount == 1 else plural}"
 
 
-def build_refusal(limit: Limit, asked: int, own: int, wait: float, wall: float) -> Refusal:
-    """Builds the error for a limit that has no room for `asked` more. `own`: the amount that this request
+def build_refusal(limit: Limit, needed: int, own: int, wait: float, wall: float) -> Refusal:
+    """Builds the error for a limit that has no room for `needed` more. `own`: the amount that this request
     took before its size was known. `wait`: seconds until there is room. `wall`: Unix seconds.
 
     RateLimited and BudgetExceeded begin with OpenAI's words, because clients search for them. LargerThanLimit
     must not contain these words: clients would send the request again.
     """
     name = describe_limit(limit)
-    if own + asked > limit.amount:
+    if own + needed > limit.amount:
         return LargerThanLimit(
-            f"this request alone takes {format_amount(limit.measure, own + asked)}, which is larger than the "
-            f"limit of {name}: ask for less"
+            f"this request alone takes {format_amount(limit.measure, own + needed)}, which is larger than "
+            f"the limit of {name}: ask for less"
         )
     if limit.is_budget:
         ends = datetime.fromtimestamp(math.ceil(wall + wait), UTC)
         return BudgetExceeded(
             f"You exceeded your current quota: the budget of {name} has no room for "
-            f"{format_amount(limit.measure, asked)} more. It resets at {ends:%Y-%m-%d %H:%M:%S} UTC.",
+            f"{format_amount(limit.measure, needed)} more. It resets at {ends:%Y-%m-%d %H:%M:%S} UTC.",
             retry_after=wait,
         )
     return RateLimited(
         f"Rate limit reached for the {limit.subject} {limit.target}: the limit of {_describe_amount(limit)} "
-        f"has no room for {format_amount(limit.measure, asked)} more. "
+        f"has no room for {format_amount(limit.measure, needed)} more. "
         f"Please try again in {math.ceil(wait)}s.",
         retry_after=wait,
     )

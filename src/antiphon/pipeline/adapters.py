@@ -147,11 +147,11 @@ class AdapterRegistry:
     def replace_targets(self, targets: Mapping[str, AdapterTarget], same: Collection[str]) -> None:
         """Replaces the base models. Adapters of one that is gone lose their names in this process. `same`:
         base models whose engine is as before."""
-        kept = {name: self._targets[name] for name in same if name in self._targets}
-        self._targets = {**targets, **kept}
+        same_targets = {name: self._targets[name] for name in same if name in self._targets}
+        self._targets = {**targets, **same_targets}
         for model in self._models.list_adapters():
             base = model.parent or ""
-            if base in kept or model.adapter is None:
+            if base in same_targets or model.adapter is None:
                 continue
             self._remove_model(model)
             if base in self._targets:

@@ -165,14 +165,14 @@ class Deployments:
         finally:
             self._turns.release()
 
-    def _guess_base(self, adapters: AdapterRegistry, found: FetchedAdapter) -> str | None:
+    def _guess_base(self, adapters: AdapterRegistry, adapter: FetchedAdapter) -> str | None:
         """Returns the base model that the adapter's configuration names. Returns None if there is only one
         base model, or if not exactly one matches."""
-        if len(adapters.bases) == 1 or found.base is None:
+        if len(adapters.bases) == 1 or adapter.base is None:
             return None
-        said = {found.base.casefold(), found.base.rpartition("/")[2].casefold()}
-        named = [base for base in adapters.bases if base.casefold() in said]
-        return named[0] if len(named) == 1 else None
+        names = {adapter.base.casefold(), adapter.base.rpartition("/")[2].casefold()}
+        bases = [base for base in adapters.bases if base.casefold() in names]
+        return bases[0] if len(bases) == 1 else None
 
     def _prepare_record(
         self, wanted: DeploymentRequest, commit: str | None, actor: Actor

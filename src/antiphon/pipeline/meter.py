@@ -260,16 +260,16 @@ async def record_stream(
 ) -> AsyncGenerator[Event, None]:
     """Yields the same events, and records the answer at the end, for any reason. Records nothing if the
     request was refused before it ran."""
-    heard = RecordedAnswer()
+    answer = RecordedAnswer()
     try:
         async with aclosing(events):
             async for event in events:
-                heard.add(event)
+                answer.add(event)
                 yield event
     finally:
         if account.is_admitted:
-            said = context.progress.body.decode("utf-8", "replace")
-            recorder.keep(account.id, context.actor.project, account.at, said, heard.to_json())
+            body = context.progress.body.decode("utf-8", "replace")
+            recorder.keep(account.id, context.actor.project, account.at, body, answer.to_json())
 
 
 @dataclass(slots=True)

@@ -99,8 +99,8 @@ class RequestMeter:
             self._set_price()
         await self._reservation.take(size, self._price, self._is_bounded or not size.is_counted)
         if not self.is_admitted:
-            told = Usage(size.prompt_tokens, 0, source=UsageSource.ESTIMATED)
-            self._accounting.ledger.begin(self._build_entry(told, self._compute_cost(told)))
+            estimate = Usage(size.prompt_tokens, 0, source=UsageSource.ESTIMATED)
+            self._accounting.ledger.begin(self._build_entry(estimate, self._compute_cost(estimate)))
             self.is_admitted = True
         self.granted = self._reservation.granted
 

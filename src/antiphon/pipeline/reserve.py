@@ -52,14 +52,14 @@ class RuleSet:
         """Returns every limit that applies to requests of this actor to this model."""
         if not self._by_target:
             return ()
-        asked = (actor.id, actor.user, actor.project, model)
-        found = self._limits_by_request.get(asked)
-        if found is None:
-            found = tuple(self._match_limits(actor, model))
+        selector = (actor.id, actor.user, actor.project, model)
+        limits = self._limits_by_request.get(selector)
+        if limits is None:
+            limits = tuple(self._match_limits(actor, model))
             if len(self._limits_by_request) >= MAX_CACHED:
                 self._limits_by_request.clear()
-            self._limits_by_request[asked] = found
-        return found
+            self._limits_by_request[selector] = limits
+        return limits
 
     def _match_limits(self, actor: Actor, model: str) -> Iterable[Limit]:
         """Yields the limits of the actor's key, project and user and of the model."""
@@ -267,25 +267,25 @@ class Reservation:
         await self._take(Amounts(1, max(self._prompt, taken.input_tokens), output, max(cost, taken.cost)))
         self.granted = output
 
-    async def _take(self, wanted: Amounts) -> None:
+    async def _take(self, amounts: Amounts) -> None:
         """Reserves the part of these amounts that is not reserved yet."""
         taken = self._taken
         if taken is NOTHING:
             self._is_open = True  # from now on there is something to settle, even if no answer comes
             self._progress.limit_statuses = await self._limiter.reserve(
-                self._claim, self._refresh_limits(), wanted
+                self._claim, self._refresh_limits(), amounts
             )
-        elif wanted != taken:
+        elif amounts != taken:
             more = Amounts(
                 0,
-                wanted.input_tokens - taken.input_tokens,
-                wanted.output_tokens - taken.output_tokens,
-                wanted.cost - taken.cost,
+                amounts.input_tokens - taken.input_tokens,
+                amounts.output_tokens - taken.output_tokens,
+                amounts.cost - taken.cost,
             )
             self._progress.limit_statuses = await self._limiter.extend(
                 self._claim, self._refresh_limits(), more
             )
-        self._taken = wanted
+        self._taken = amounts
 
     def _refresh_limits(self) -> tuple[Limit, ...]:
         """Returns the request's limits in their current form, without removed ones. A limit that was added
@@ -304,5 +304,5 @@ class Reservation:
                 self._metrics.count_refusal(limit.subject, limit.measure, limit.window)
                 if not isinstance(refusal, LargerThanLimit):
                     self._exhausted.add(limit, self._clock.monotonic())
-        told = tuple(each for each in refusal.standings if isinstance(each, LimitStatus))
-        self._progress.limit_statuses = told or self._progress.limit_statuses
+        statuses = tuple(each for each in refusal.standings if isinstance(each, LimitStatus))
+        self._progress.limit_statuses = statuses or self._progress.limit_statuses

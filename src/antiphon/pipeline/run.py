@@ -42,29 +42,29 @@ async def embed(
     Raises ModelNotFound, PermissionDenied if the caller's key does not allow the model, UnsupportedParameter
     for a model that makes no vectors, and LedgerFull if the request cannot be written down.
     """
-    asked = request.model
-    model = resolve(models, asked, context.actor)
+    requested_model = request.model
+    model = resolve(models, requested_model, context.actor)
     request = replace(request, model=model.name)
     context.progress.model = model.name
     account, metrics = None, policy.metrics
     if accounting is not None:
-        account = RequestMeter(accounting, model, asked, True, context, metrics)
+        account = RequestMeter(accounting, model, requested_model, True, context, metrics)
     reserve = pass_unlimited if account is None else account.reserve
-    began, found, lost = context.clock.monotonic(), None, None
+    began, answer, lost = context.clock.monotonic(), None, None
     status = OK
     try:
         if account is not None:
             await account.open()
         start = partial(_attempt, request=request, context=context, reserve=reserve)
-        found = await try_routes(model, start, context, policy)
+        answer = await try_routes(model, start, context, policy)
     except BaseException as error:
         status = find_status(error, context)
         raise
     finally:
-        if found is None:
+        if answer is None:
             usage = Usage(context.progress.embedded, 0)
         else:
-            usage = Usage(found.prompt_tokens, 0, source=found.source)
+            usage = Usage(answer.prompt_tokens, 0, source=answer.source)
         ended = RequestOutcome(status, usage, context.clock.monotonic() - began)
         lost = None if account is None else account.close(ended)
         answered = lost is not None or is_logged_by_edge(sys.exception(), context)
@@ -75,7 +75,7 @@ async def embed(
             raise lost
     finally:
         del lost  # the error's own traceback would keep the whole request in memory
-    return found
+    return answer
 
 
 async def _attempt(
@@ -90,10 +90,10 @@ async def _attempt(
     prepared = await engine.prepare_embedding(request, context)
     await reserve(use.route, prepared.size)
     use.begin()
-    found = await prepared.embed(context)
+    answer = await prepared.embed(context)
     use.serve()
     use.close()
-    return found
+    return answer
 
 
 def _report(
@@ -154,15 +154,15 @@ class Pipeline:
         Raises ModelNotFound. Raises PermissionDenied if the caller's key does not allow the model, or if a
         cost limit applies and the model has no price.
         """
-        asked = request.model
-        model = resolve(self.models, asked, context.actor)
+        requested_model = request.model
+        model = resolve(self.models, requested_model, context.actor)
         context.progress.model = model.name
-        if asked != model.name:
+        if requested_model != model.name:
             request = changed(request, model=model.name)
         account = None
         if self.accounting is not None:
             is_bounded = request.output.max_tokens is not None and not request.output.is_usual
-            account = RequestMeter(self.accounting, model, asked, is_bounded, context, self.metrics)
+            account = RequestMeter(self.accounting, model, requested_model, is_bounded, context, self.metrics)
         reserve = pass_unlimited if account is None else account.reserve
         begin = partial(attempt, model, request, context, self.policy, reserve)
         events = meter_stream(begin, model, context, self.metrics, account)

@@ -54,37 +54,39 @@ class FittedPrompt:
 
 
 async def fit_prompts(
-    tokens: TextTokenizer, facts: ModelInfo, request: GenerationRequest, clock: Clock
+    tokens: TextTokenizer, model_info: ModelInfo, request: GenerationRequest, clock: Clock
 ) -> list[FittedPrompt]:
     """Fits every prompt of a request before any prompt makes a token. Raises a RequestError."""
-    require_generating(facts, request.model)
-    _require_tokens(request, facts)
+    require_generating(model_info, request.model)
+    _require_tokens(request, model_info)
     found: list[FittedPrompt] = []
     for prompt in request.prompts:
-        _require_continuable(prompt, facts)
+        _require_continuable(prompt, model_info)
         is_cut = request.output.truncate_prompt is not None
-        ids = truncate_tokens(await encode(tokens, facts, prompt, clock, is_cut), request.output, facts)
-        fits = fit(prompt, ids, request.output, facts)
-        fits = _add_logprobs(len(found), prompt, fits, request.output, facts)
-        found.append(await _add_echo(prompt, fits, request, facts))
+        ids = truncate_tokens(
+            await encode(tokens, model_info, prompt, clock, is_cut), request.output, model_info
+        )
+        fits = fit(prompt, ids, request.output, model_info)
+        fits = _add_logprobs(len(found), prompt, fits, request.output, model_info)
+        found.append(await _add_echo(prompt, fits, request, model_info))
     _require_writable(request, found)
     least, room = request.sampling.min_tokens or 0, min(fits.max_tokens for fits in found)
     if least > room:
         part = describe_prompt(request.prompts[0])
         raise ContextLengthExceeded(
-            f"{context_sentence(facts)} However, min_tokens is {least}, and only {room} tokens may follow "
-            f"this prompt. Please reduce the length of the {part}, or min_tokens.",
+            f"{context_sentence(model_info)} However, min_tokens is {least}, and only {room} tokens may "
+            f"follow this prompt. Please reduce the length of the {part}, or min_tokens.",
             param="min_tokens",
         )
     return found
 
 
-def _require_continuable(prompt: Prompt, facts: ModelInfo) -> None:
+def _require_continuable(prompt: Prompt, model_info: ModelInfo) -> None:
     """Raises UnsupportedParameter where a conversation continues its last message, has tools, and the model
     writes in channels: calls have a channel of their own."""
     if not isinstance(prompt, Conversation) or not prompt.continues or prompt.tools is None:
         return
-    if facts.template is not None and facts.template.call_notation.channels:
+    if model_info.template is not None and model_info.template.call_notation.channels:
         raise UnsupportedParameter(
             "continue_final_message is not supported with tools on this model: it calls in a channel of its "
             "own, and the message that is left open is in another; leave one of them out",
@@ -92,9 +94,9 @@ def _require_continuable(prompt: Prompt, facts: ModelInfo) -> None:
         )
 
 
-def require_generating(facts: ModelInfo, model: str) -> None:
+def require_generating(model_info: ModelInfo, model: str) -> None:
     """Raises UnsupportedParameter for an embedding model."""
-    if facts.info.embedding is not None:
+    if model_info.info.embedding is not None:
         raise UnsupportedParameter(
             f"{model} is an embedding model: it makes vectors of texts and generates none; ask for "
             "embeddings, or name a model that generates",
@@ -123,17 +125,17 @@ def _require_writable(request: GenerationRequest, found: Sequence[FittedPrompt])
         )
 
 
-def _require_tokens(request: GenerationRequest, facts: ModelInfo) -> None:
+def _require_tokens(request: GenerationRequest, model_info: ModelInfo) -> None:
     """Raises InvalidValue where a field names a token that the model does not have."""
     options: SamplingOptions = request.sampling
-    require_known(request.output.stop_token_ids, facts, "stop_token_ids")
-    require_known(request.output.logprob_token_ids, facts, "logprob_token_ids")
-    require_known(options.allowed_token_ids or (), facts, "allowed_token_ids")
-    require_known([token for token, _ in options.logit_bias or ()], facts, "logit_bias")
+    require_known(request.output.stop_token_ids, model_info, "stop_token_ids")
+    require_known(request.output.logprob_token_ids, model_info, "logprob_token_ids")
+    require_known(options.allowed_token_ids or (), model_info, "allowed_token_ids")
+    require_known([token for token, _ in options.logit_bias or ()], model_info, "logit_bias")
 
 
 def _add_logprobs(
-    index: int, prompt: Prompt, fits: FittedPrompt, output: Output, facts: ModelInfo
+    index: int, prompt: Prompt, fits: FittedPrompt, output: Output, model_info: ModelInfo
 ) -> FittedPrompt:
     """Returns the prompt with room for the log-probabilities of its tokens, if any are requested. The room
     has as many alternatives as the widest of the two requested lists."""
@@ -142,12 +144,12 @@ def _add_logprobs(
     widths = [width for width in wanted if width is not None]
     if not widths:
         return fits
-    sheet = PromptLogprobs(index, fits.tokens, facts.spelt.bytes, max(widths), output.prompt_logprobs)
+    sheet = PromptLogprobs(index, fits.tokens, model_info.spelt.bytes, max(widths), output.prompt_logprobs)
     return replace(fits, logprobs=sheet)
 
 
 async def _add_echo(
-    prompt: Prompt, fits: FittedPrompt, request: GenerationRequest, facts: ModelInfo
+    prompt: Prompt, fits: FittedPrompt, request: GenerationRequest, model_info: ModelInfo
 ) -> FittedPrompt:
     """Returns the prompt with the text that its choices repeat, if the request sets `echo`."""
     if not request.output.echo:
@@ -156,7 +158,7 @@ async def _add_echo(
         return replace(fits, repeated=_last_message_text(prompt))
     if request.output.truncate_prompt is not None:
         prompt = RawPrompt(tokens=fits.tokens)
-    layout = await lay_out(prompt, fits.tokens, facts)
+    layout = await lay_out(prompt, fits.tokens, model_info)
     logprobs = request.output.logprobs
     return replace(fits, echo=PromptEcho(layout, None if logprobs is None else fits.logprobs, logprobs or 0))
 
@@ -174,7 +176,7 @@ def _last_message_text(prompt: Conversation) -> str:
     return last.text
 
 
-def truncate_tokens(tokens: tuple[int, ...], output: Output, facts: ModelInfo) -> tuple[int, ...]:
+def truncate_tokens(tokens: tuple[int, ...], output: Output, model_info: ModelInfo) -> tuple[int, ...]:
     """Returns the tokens that are left of a prompt after truncation. Without truncation these are all
     tokens."""
     count = output.truncate_prompt
@@ -182,14 +184,14 @@ def truncate_tokens(tokens: tuple[int, ...], output: Output, facts: ModelInfo) -
         return tokens
     if count < 0:
         wanted = 1 if output.max_tokens is None else output.max_tokens
-        count = max(facts.info.context_length - wanted, 1)
+        count = max(model_info.info.context_length - wanted, 1)
     return tokens[-count:] if output.truncation is Truncation.LEFT else tokens[:count]
 
 
-def fit(prompt: Prompt, tokens: tuple[int, ...], output: Output, facts: ModelInfo) -> FittedPrompt:
+def fit(prompt: Prompt, tokens: tuple[int, ...], output: Output, model_info: ModelInfo) -> FittedPrompt:
     """Checks the prompt's length and sets the limit of the completion. Raises ContextLengthExceeded with both
     lengths in its message."""
-    context, count, wanted = facts.info.context_length, len(tokens), output.max_tokens
+    context, count, wanted = model_info.info.context_length, len(tokens), output.max_tokens
     left, part = context - count, describe_prompt(prompt)
     if not count:
         raise InvalidValue(_explain_no_token(prompt), param=blame_field(prompt, ()))
@@ -198,18 +200,18 @@ def fit(prompt: Prompt, tokens: tuple[int, ...], output: Output, facts: ModelInf
     if left < (0 if wanted == 0 else 1):
         most = f"{context}." if wanted == 0 else f"{context - 1}, so that one can be generated."
         raise ContextLengthExceeded(
-            f"{context_sentence(facts)} However, your {part} resulted in {count} tokens. "
+            f"{context_sentence(model_info)} However, your {part} resulted in {count} tokens. "
             f"Please reduce the length of the {part} to at most {most}",
-            param=blame_field(prompt, _lengths(tokens, facts)),
+            param=blame_field(prompt, _lengths(tokens, model_info)),
         )
     if wanted is not None and wanted > left and output.overflow is Overflow.SHORTEN:
         wanted = left
     if wanted is not None and wanted > left:
         raise ContextLengthExceeded(
-            f"{context_sentence(facts)} However, you requested {count + wanted} tokens ({count} in the "
+            f"{context_sentence(model_info)} However, you requested {count + wanted} tokens ({count} in the "
             f"{part}, {wanted} in the completion). Please reduce the length of the {part} or completion. "
             f"The completion may have at most {left} tokens.",
-            param=blame_field(prompt, _lengths(tokens, facts)),
+            param=blame_field(prompt, _lengths(tokens, model_info)),
         )
     return FittedPrompt(tokens, left if wanted is None else wanted)
 
@@ -224,6 +226,6 @@ def _explain_no_token(prompt: Prompt) -> str:
     return "the prompt holds no token; send at least one"
 
 
-def _lengths(tokens: Sequence[int], facts: ModelInfo) -> Iterator[int]:
+def _lengths(tokens: Sequence[int], model_info: ModelInfo) -> Iterator[int]:
     """Yields the length of each token in bytes."""
-    return (len(facts.vocabulary.pieces[token]) for token in tokens)
+    return (len(model_info.vocabulary.pieces[token]) for token in tokens)

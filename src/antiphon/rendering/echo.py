@@ -43,22 +43,22 @@ class PromptLayout:
     character."""
 
 
-async def lay_out(prompt: RawPrompt, tokens: tuple[int, ...], facts: ModelInfo) -> PromptLayout:
+async def lay_out(prompt: RawPrompt, tokens: tuple[int, ...], model_info: ModelInfo) -> PromptLayout:
     """Returns the text at the beginning of a choice, with the positions of its tokens. The text is the
     caller's text, or the text of the caller's token ids."""
     if len(tokens) > MANY:
-        return await asyncio.to_thread(_lay_out_now, prompt, tokens, facts)
-    return _lay_out_now(prompt, tokens, facts)
+        return await asyncio.to_thread(_lay_out_now, prompt, tokens, model_info)
+    return _lay_out_now(prompt, tokens, model_info)
 
 
-def _lay_out_now(prompt: RawPrompt, tokens: tuple[int, ...], facts: ModelInfo) -> PromptLayout:
+def _lay_out_now(prompt: RawPrompt, tokens: tuple[int, ...], model_info: ModelInfo) -> PromptLayout:
     """Computes the positions of a prompt's tokens in the prompt's text, in the calling thread."""
     if not prompt.text:
-        return _detokenize(tokens, facts.pieces)
-    text, table = prompt.text, facts.vocabulary
+        return _detokenize(tokens, model_info.pieces)
+    text, table = prompt.text, model_info.vocabulary
     name = table.names.get(-1 if table.bos_id is None else table.bos_id)
     added = int(tokens[:1] == (table.bos_id,) and not (name and text.startswith(name)))
-    read = _detokenize(tokens[added:], facts.spelt)
+    read = _detokenize(tokens[added:], model_info.spelt)
     # The tokenizer may have added a space at the start. If it normalises texts, offsets follow the decoded
     # tokens.
     spaces = int(read.text != text and read.text.startswith(f" {text[0]}"))
@@ -88,11 +88,11 @@ class PromptEcho:
         self._width = width
 
     def decode(
-        self, voice: ChoiceDecoder, sequence: AsyncGenerator[TokenEvent, None]
+        self, decoder: ChoiceDecoder, sequence: AsyncGenerator[TokenEvent, None]
     ) -> AsyncGenerator[Event, None]:
         """Yields the events of a choice, with the prompt before the choice's own text."""
-        voice.resume(self.layout.held)
-        return self._insert_prompt(voice.choice, voice.decode(sequence))
+        decoder.resume(self.layout.held)
+        return self._insert_prompt(decoder.choice, decoder.decode(sequence))
 
     async def _insert_prompt(
         self, choice: int, events: AsyncGenerator[Event, None]

@@ -62,10 +62,10 @@ class TokenizedTexts:
 
 
 async def prepare_embedding(
-    engine: TokenEngine, tokens: TextTokenizer, facts: ModelInfo, request: EmbeddingRequest
+    engine: TokenEngine, tokens: TextTokenizer, model_info: ModelInfo, request: EmbeddingRequest
 ) -> TokenizedTexts:
     """Turns the inputs into token ids. Raises a RequestError that names the wrong input."""
-    makes = _require_embedding_model(facts, request)
+    makes = _require_embedding_model(model_info, request)
     if not isinstance(engine, EmbeddingEngine):
         raise UnsupportedParameter("this model's engine makes no vectors", param="model")
     if request.dimensions not in (None, makes.dimensions):
@@ -74,42 +74,44 @@ async def prepare_embedding(
             f"with {request.dimensions}; leave dimensions out",
             param="dimensions",
         )
-    texts = await _tokenize_inputs(tokens, facts, request.inputs)
-    _require_fitting(texts, facts)
+    texts = await _tokenize_inputs(tokens, model_info, request.inputs)
+    _require_fitting(texts, model_info)
     return TokenizedTexts(engine, texts, makes.dimensions)
 
 
-def _require_embedding_model(facts: ModelInfo, request: EmbeddingRequest) -> EmbeddingFacts:
+def _require_embedding_model(model_info: ModelInfo, request: EmbeddingRequest) -> EmbeddingFacts:
     """Returns the model's facts about embedding. Raises UnsupportedParameter for a model without them."""
-    if facts.info.embedding is None:
+    if model_info.info.embedding is None:
         raise UnsupportedParameter(
             f"{request.model} generates text and makes no vectors; name an embedding model", param="model"
         )
-    return facts.info.embedding
+    return model_info.info.embedding
 
 
 async def _tokenize_inputs(
-    tokens: TextTokenizer, facts: ModelInfo, inputs: Sequence[RawPrompt]
+    tokens: TextTokenizer, model_info: ModelInfo, inputs: Sequence[RawPrompt]
 ) -> list[tuple[int, ...]]:
     """Returns the token ids of each input: texts get their special tokens, token ids stay as they are."""
 
-    async def ids(given: RawPrompt) -> tuple[int, ...]:
+    async def ids(prompt: RawPrompt) -> tuple[int, ...]:
         """Returns the token ids of one input."""
         return (
-            given.tokens if given.tokens is not None else await tokenize_text(tokens, facts, given.text or "")
+            prompt.tokens
+            if prompt.tokens is not None
+            else await tokenize_text(tokens, model_info, prompt.text or "")
         )
 
-    found: list[tuple[int, ...]] = []
+    token_lists: list[tuple[int, ...]] = []
     for start in range(0, len(inputs), AT_ONCE):
         async with task_group() as group:
-            jobs = [group.create_task(ids(given)) for given in inputs[start : start + AT_ONCE]]
-        found += [job.result() for job in jobs]
-    return found
+            jobs = [group.create_task(ids(prompt)) for prompt in inputs[start : start + AT_ONCE]]
+        token_lists += [job.result() for job in jobs]
+    return token_lists
 
 
-def _require_fitting(texts: Sequence[tuple[int, ...]], facts: ModelInfo) -> None:
+def _require_fitting(texts: Sequence[tuple[int, ...]], model_info: ModelInfo) -> None:
     """Raises a RequestError for a text that is empty, too long, or has an unknown token id."""
-    most = facts.info.context_length
+    most = model_info.info.context_length
     for place, text in enumerate(texts):
         field = f"input[{place}]" if len(texts) > 1 else "input"
         if not text:
@@ -120,4 +122,4 @@ def _require_fitting(texts: Sequence[tuple[int, ...]], facts: ModelInfo) -> None
                 f"{len(text)} tokens. Please reduce the length of the input, or split it.",
                 param=field,
             )
-        require_known(text, facts, field)
+        require_known(text, model_info, field)

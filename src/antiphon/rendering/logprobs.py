@@ -165,12 +165,12 @@ class ScoredDecoder(ChoiceDecoder):
         self,
         choice: int,
         options: DecodeOptions,
-        facts: ModelInfo,
+        model_info: ModelInfo,
         scoring: ScoreOptions = ScoreOptions(True),
     ) -> None:
         super().__init__(choice, options)
         self._scoring = scoring
-        self._pieces, self._spelt = options.pieces.bytes, facts.spelt.bytes
+        self._pieces, self._spelt = options.pieces.bytes, model_info.spelt.bytes
         self._total = 0.0
         self._said = scoring.offset
         """Number of characters that the tokens so far have made certain. The stop filter may hold some of
@@ -248,10 +248,10 @@ ALL = -1
 """The value that requests and the setting use for the whole vocabulary."""
 
 
-def settle_widths(request: GenerationRequest, facts: ModelInfo, most: int) -> GenerationRequest:
+def settle_widths(request: GenerationRequest, model_info: ModelInfo, most: int) -> GenerationRequest:
     """Replaces -1 by the size of the vocabulary. Raises InvalidValue where the request asks for more
     alternatives than `most`."""
-    output, size = request.output, facts.info.vocabulary
+    output, size = request.output, model_info.info.vocabulary
     if output.logprobs is None and output.prompt_logprobs is None:
         return request
     bound = size if most == ALL else most

@@ -141,43 +141,47 @@ async def load_info(
     )
 
 
-def with_template(facts: ModelInfo, prompt: Prompt, helper: TemplateHelper | None, actor: Actor) -> ModelInfo:
+def with_template(
+    model_info: ModelInfo, prompt: Prompt, helper: TemplateHelper | None, actor: Actor
+) -> ModelInfo:
     """Returns the facts with the request's own template, if the request brings one. Raises
     UnsupportedParameter where there is no `helper` to render it, and TemplateRefused for an embedding
     model."""
     if not isinstance(prompt, Conversation) or prompt.template is None:
-        return facts
+        return model_info
     if helper is None:
         raise UnsupportedParameter(NOT_TAKEN, param=TEMPLATE_FIELD)
-    if facts.info.embedding is not None:
+    if model_info.info.embedding is not None:
         raise TemplateRefused(NO_CONVERSATIONS, param=TEMPLATE_FIELD)
-    source, known = prompt.template, facts.template
-    layout = detect_calls(source, facts.families.calls)
-    silent = facts.families.calls is None and not any(sign in source for sign, _ in CALL_SIGNS)
+    source, known = prompt.template, model_info.template
+    layout = detect_calls(source, model_info.families.calls)
+    silent = model_info.families.calls is None and not any(sign in source for sign, _ in CALL_SIGNS)
     if silent and known is not None:
         layout = known.call_notation  # the weights know no other notation
-    notation = detect_reasoning(source, facts.families.reasoning)
+    notation = detect_reasoning(source, model_info.families.reasoning)
     if notation is None and known is not None:
         notation = known.reasoning_notation
-    own = RequestTemplate(source, facts.special, facts.families, layout, notation, helper, actor.caller)
-    return replace(facts, template=own)
+    own = RequestTemplate(
+        source, model_info.special, model_info.families, layout, notation, helper, actor.caller
+    )
+    return replace(model_info, template=own)
 
 
-def build_tokenizer_info(facts: ModelInfo) -> TokenizerInfo:
+def build_tokenizer_info(model_info: ModelInfo) -> TokenizerInfo:
     """Returns the facts about the tokenizer that the API reports."""
-    table = facts.vocabulary
+    table = model_info.vocabulary
     return TokenizerInfo(
-        context_length=facts.info.context_length,
+        context_length=model_info.info.context_length,
         controls=table.names,
-        bos=_spell_token(facts, table.bos_id),
-        eos=_spell_token(facts, table.eos_id),
+        bos=_spell_token(model_info, table.bos_id),
+        eos=_spell_token(model_info, table.eos_id),
         add_bos=table.add_bos,
-        chat_template=facts.info.chat_template,
+        chat_template=model_info.info.chat_template,
     )
 
 
-def _spell_token(facts: ModelInfo, token: int | None) -> str | None:
-    return None if token is None else facts.spelt.text((token,))
+def _spell_token(model_info: ModelInfo, token: int | None) -> str | None:
+    return None if token is None else model_info.spelt.text((token,))
 
 
 def _find_special_tokens(vocabulary: Vocabulary) -> SpecialTokens:

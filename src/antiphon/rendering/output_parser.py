@@ -37,16 +37,16 @@ from antiphon.rendering.tools.json_call import CallName
 ID_PREFIX = "call_"
 
 
-def constrain_calls(request: GenerationRequest, facts: ModelInfo) -> GenerationRequest:
+def constrain_calls(request: GenerationRequest, model_info: ModelInfo) -> GenerationRequest:
     """Returns the request with the constraint that its tools add. Raises UnsupportedParameter."""
     tools, constraint = _get_tools(request), request.output.constraint
-    if facts.template is not None:
-        require_reasoning(_get_reasoning(request), facts.template.reasoning_notation)
-    if tools is None or facts.template is None:
+    if model_info.template is not None:
+        require_reasoning(_get_reasoning(request), model_info.template.reasoning_notation)
+    if tools is None or model_info.template is None:
         return request
     if constraint is not None and tools.choice is ToolChoice.NONE:
         return request
-    constraint = facts.template.call_notation.build_constraint(tools, facts.controls, constraint)
+    constraint = model_info.template.call_notation.build_constraint(tools, model_info.controls, constraint)
     return changed(request, output=changed(request.output, constraint=constraint))
 
 
@@ -61,15 +61,15 @@ class OutputParser:
     """Parses the choices of one request."""
 
     def __init__(
-        self, original: GenerationRequest, request: GenerationRequest, facts: ModelInfo, clock: Clock
+        self, original: GenerationRequest, request: GenerationRequest, model_info: ModelInfo, clock: Clock
     ) -> None:
         """`original`: the request before `constrain_calls`."""
         self._either = is_calls_or_format(original)
         self._request = request
-        self._facts = facts
+        self._facts = model_info
         self._tools = _get_tools(request)
         self._clock = clock
-        self._calls = _reads_calls(request, facts)
+        self._calls = _reads_calls(request, model_info)
 
     @property
     def facts(self) -> ModelInfo:
@@ -83,7 +83,7 @@ class OutputParser:
         return replace(self._facts, pieces=self._facts.pieces_showing(marks))
 
     def parse(
-        self, voice: ChoiceDecoder, begin: Begin | None, events: AsyncGenerator[Event, None]
+        self, decoder: ChoiceDecoder, begin: Begin | None, events: AsyncGenerator[Event, None]
     ) -> AsyncGenerator[Event, None]:
         """Yields the events of one choice, with calls and reasoning apart from text. `begin`: where the
         choice begins; with None no reasoning is read."""
@@ -91,11 +91,11 @@ class OutputParser:
         if reader is None or self._facts.template is None:
             return events
         if begin is not None:
-            voice.reasoning_counter = ReasoningCounter(reader.spans)
+            decoder.reasoning_counter = ReasoningCounter(reader.spans)
         required = self._tools is not None and self._tools.choice is ToolChoice.REQUIRED
         ids = _make_id_source(self._clock, self._facts.template.call_notation.short_ids)
         shown = _get_reasoning(self._request).shown
-        return ChoiceParser(voice.choice, reader, ids, required, shown).parse(events)
+        return ChoiceParser(decoder.choice, reader, ids, required, shown).parse(events)
 
     def _build_reader(self, begin: Begin | None) -> OutputReader | None:
         """Makes the reader of one choice; None if the choice is plain text."""
@@ -124,15 +124,15 @@ class OutputParser:
         return template.reasoning_notation.channels
 
 
-def _reads_calls(request: GenerationRequest, facts: ModelInfo) -> bool:
+def _reads_calls(request: GenerationRequest, model_info: ModelInfo) -> bool:
     """Whether the text is read for calls. The text of a model with channels is read even if the request
     forbids calls."""
     tools, constraint = _get_tools(request), request.output.constraint
-    if tools is None or facts.template is None:
+    if tools is None or model_info.template is None:
         return False
     if constraint is None or constraint.kind is not ConstraintKind.CALLS:
         return False
-    return tools.choice is not ToolChoice.NONE or bool(facts.template.call_notation.channels)
+    return tools.choice is not ToolChoice.NONE or bool(model_info.template.call_notation.channels)
 
 
 def _is_chat(request: GenerationRequest) -> bool:

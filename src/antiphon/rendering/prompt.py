@@ -26,41 +26,43 @@ Each message counts 200 characters more."""
 
 
 async def encode(
-    tokens: TextTokenizer, facts: ModelInfo, prompt: Prompt, clock: Clock, is_cut: bool = False
+    tokens: TextTokenizer, model_info: ModelInfo, prompt: Prompt, clock: Clock, is_cut: bool = False
 ) -> tuple[int, ...]:
     """Returns the token ids of a prompt. `is_cut`: whether the prompt is truncated later; such a prompt may
     be longer than the context."""
     if isinstance(prompt, RawPrompt) and prompt.tokens is not None:
-        looked_at = prompt.tokens if is_cut else prompt.tokens[: facts.info.context_length]
-        require_known(looked_at, facts, "prompt")  # a prompt with more tokens does not fit anyway
+        looked_at = prompt.tokens if is_cut else prompt.tokens[: model_info.info.context_length]
+        require_known(looked_at, model_info, "prompt")  # a prompt with more tokens does not fit anyway
         return prompt.tokens
-    if facts.info.embedding is not None and isinstance(prompt, RawPrompt):
-        return await tokenize_text(tokens, facts, prompt.text or "", prompt.add_special)
+    if model_info.info.embedding is not None and isinstance(prompt, RawPrompt):
+        return await tokenize_text(tokens, model_info, prompt.text or "", prompt.add_special)
     if isinstance(prompt, RawPrompt) and not prompt.text:
-        return start_of_text(facts) if prompt.add_special else ()
-    wanted = _adds_bos(prompt, facts)
-    pieces = await render_prompt(facts, prompt, clock)
-    _require_possible(pieces, facts, prompt, MOST_CUT if is_cut else 0)
-    bos = facts.vocabulary.names.get(-1 if facts.vocabulary.bos_id is None else facts.vocabulary.bos_id)
+        return start_of_text(model_info) if prompt.add_special else ()
+    wanted = _adds_bos(prompt, model_info)
+    pieces = await render_prompt(model_info, prompt, clock)
+    _require_possible(pieces, model_info, prompt, MOST_CUT if is_cut else 0)
+    bos = model_info.vocabulary.names.get(
+        -1 if model_info.vocabulary.bos_id is None else model_info.vocabulary.bos_id
+    )
     stands = bool(bos and pieces and pieces[0].control and pieces[0].text.startswith(bos))
     return await tokens.tokenize(pieces, wanted and not stands)
 
 
-def start_of_text(facts: ModelInfo) -> tuple[int, ...]:
+def start_of_text(model_info: ModelInfo) -> tuple[int, ...]:
     """Returns the token that begins a new text: the begin token; without one, the end token, as OpenAI does
     with `<|endoftext|>`; without both, none."""
-    table = facts.vocabulary
+    table = model_info.vocabulary
     start = table.eos_id if table.bos_id is None else table.bos_id
     return () if start is None else (start,)
 
 
-def _adds_bos(prompt: Prompt, facts: ModelInfo) -> bool:
+def _adds_bos(prompt: Prompt, model_info: ModelInfo) -> bool:
     """Whether the tokenizer adds the begin token. A text gets the token by the model's rule unless the caller
     refuses it. A conversation gets the token only if the caller asks for it. Raises UnsupportedParameter for
     a model without the token."""
     if prompt.add_special is None or isinstance(prompt, RawPrompt):
-        return facts.vocabulary.add_bos and prompt.add_special is not False
-    if prompt.add_special and facts.vocabulary.bos_id is None:
+        return model_info.vocabulary.add_bos and prompt.add_special is not False
+    if prompt.add_special and model_info.vocabulary.bos_id is None:
         raise UnsupportedParameter(
             "add_special_tokens is not supported: this model has no begin token; leave it out",
             param="add_special_tokens",
@@ -69,28 +71,28 @@ def _adds_bos(prompt: Prompt, facts: ModelInfo) -> bool:
 
 
 async def tokenize_text(
-    tokens: TextTokenizer, facts: ModelInfo, text: str, special: bool = True
+    tokens: TextTokenizer, model_info: ModelInfo, text: str, special: bool = True
 ) -> tuple[int, ...]:
     """Tokenizes a text for embedding. The text cannot contain a control token. `special`: whether to add the
     tokens that the model needs before and after the text."""
-    before, after = facts.vocabulary.embedding_frame if special else ((), ())
+    before, after = model_info.vocabulary.embedding_frame if special else ((), ())
     return (*before, *await tokens.tokenize([TextPiece(text)], False), *after)
 
 
-async def render_prompt(facts: ModelInfo, prompt: Prompt, clock: Clock) -> tuple[TextPiece, ...]:
+async def render_prompt(model_info: ModelInfo, prompt: Prompt, clock: Clock) -> tuple[TextPiece, ...]:
     """Renders a prompt to pieces of text, in which control tokens are marked. Raises a RequestError."""
     if isinstance(prompt, RawPrompt):
         _require_characters([prompt.text or ""], prompt)
         return (TextPiece(prompt.text, control=True),) if prompt.text else ()
     texts, size = measure(prompt)
     _require_characters(texts, prompt)
-    if facts.template is None:
-        raise TemplateRefused(facts.refusal, param="messages")
-    if isinstance(facts.template, RequestTemplate):
-        return await facts.template.render(prompt, clock)
+    if model_info.template is None:
+        raise TemplateRefused(model_info.refusal, param="messages")
+    if isinstance(model_info.template, RequestTemplate):
+        return await model_info.template.render(prompt, clock)
     if size > LARGE_CONVERSATION or not _is_plain(prompt):
-        return await asyncio.to_thread(facts.template.render, prompt, clock)
-    return facts.template.render(prompt, clock)
+        return await asyncio.to_thread(model_info.template.render, prompt, clock)
+    return model_info.template.render(prompt, clock)
 
 
 def _is_plain(prompt: Conversation) -> bool:
@@ -100,9 +102,9 @@ def _is_plain(prompt: Conversation) -> bool:
     return prompt.documents is None and all(isinstance(value, bool | str) for value in values)
 
 
-def require_known(tokens: Sequence[int], facts: ModelInfo, field: str) -> None:
+def require_known(tokens: Sequence[int], model_info: ModelInfo, field: str) -> None:
     """Raises InvalidValue for an id outside the vocabulary."""
-    size = facts.info.vocabulary
+    size = model_info.info.vocabulary
     if tokens and not (min(tokens) >= 0 and max(tokens) < size):
         wrong = next(token for token in tokens if not 0 <= token < size)
         raise InvalidValue(
@@ -110,15 +112,15 @@ def require_known(tokens: Sequence[int], facts: ModelInfo, field: str) -> None:
         )
 
 
-def _require_possible(pieces: Sequence[TextPiece], facts: ModelInfo, prompt: Prompt, cut: int) -> None:
+def _require_possible(pieces: Sequence[TextPiece], model_info: ModelInfo, prompt: Prompt, cut: int) -> None:
     """Raises ContextLengthExceeded for a text that no tokenizer can make short enough. `cut`: the characters
     that truncation allows anyway."""
     size = sum(len(piece.text) for piece in pieces)
-    least = size // facts.longest_piece
-    if size > cut and least > facts.info.context_length:
+    least = size // model_info.longest_piece
+    if size > cut and least > model_info.info.context_length:
         part = describe_prompt(prompt)
         raise ContextLengthExceeded(
-            f"{context_sentence(facts)} However, your {part} resulted in at least {least} tokens. "
+            f"{context_sentence(model_info)} However, your {part} resulted in at least {least} tokens. "
             f"Please reduce the length of the {part}.",
             param=blame_field(prompt, (size,)),
         )
@@ -133,9 +135,9 @@ def _require_characters(texts: Sequence[str], prompt: Prompt) -> None:
         )
 
 
-def context_sentence(facts: ModelInfo) -> str:
+def context_sentence(model_info: ModelInfo) -> str:
     """Returns the first sentence of a context error, in OpenAI's words: clients search for them."""
-    return f"This model's maximum context length is {facts.info.context_length} tokens."
+    return f"This model's maximum context length is {model_info.info.context_length} tokens."
 
 
 def describe_prompt(prompt: Prompt) -> str:

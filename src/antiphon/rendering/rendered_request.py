@@ -61,12 +61,12 @@ class RenderedRequest:
                 "the engine restarted before this request began; try again", retry_after=RETRY_AFTER
             )
         request, fitted = self._ready.request, self._ready.fitted
-        listener = OutputParser(self._ready.original, request, self._ready.facts, context.clock)
-        choice_set = build_choices(request, listener.facts, fitted)
+        parser = OutputParser(self._ready.original, request, self._ready.facts, context.clock)
+        choice_set = build_choices(request, parser.facts, fitted)
         token_requests = build_token_requests(request, self._ready.shared, fitted, context.clock)
         spoken = [
             add_repeated_message(
-                listener.parse(decoder, each[0].begin, self._decode_choice(decoder, *each)),
+                parser.parse(decoder, each[0].begin, self._decode_choice(decoder, *each)),
                 decoder.choice,
                 each[0],
             )
@@ -103,7 +103,7 @@ class RenderedRequest:
 
 
 def build_token_requests(
-    request: GenerationRequest, one: TokenRequest, fitted: Sequence[FittedPrompt], clock: Clock
+    request: GenerationRequest, token_request: TokenRequest, fitted: Sequence[FittedPrompt], clock: Clock
 ) -> Iterator[tuple[FittedPrompt, TokenRequest]]:
     """Yields one token request for each choice; the choices of one prompt are siblings of a group."""
     candidates = request.output.best_of or request.output.choices
@@ -116,7 +116,7 @@ def build_token_requests(
             yield (
                 prompt,
                 replace(
-                    one,
+                    token_request,
                     segments=segments,
                     max_tokens=prompt.max_tokens,
                     constraint=prompt.constraint,
@@ -141,7 +141,7 @@ async def map_engine_death(decoders: Sequence[ChoiceDecoder]) -> AsyncIterator[N
     try:
         yield
     except EngineUnavailable as error:
-        if any(voice.cached is not None for voice in decoders):
+        if any(decoder.cached is not None for decoder in decoders):
             raise EngineDied(error.message, retry_after=error.retry_after, cause=error.cause) from None
         raise
 
@@ -164,10 +164,12 @@ class ChoiceSet:
     """Maps the events of all candidates to the events of the choices."""
 
 
-def build_choices(request: GenerationRequest, facts: ModelInfo, fitted: Sequence[FittedPrompt]) -> ChoiceSet:
+def build_choices(
+    request: GenerationRequest, model_info: ModelInfo, fitted: Sequence[FittedPrompt]
+) -> ChoiceSet:
     """Makes a decoder for each candidate. The decoders are plain if the caller requests no token ids and no
     log-probabilities."""
-    output, manner = request.output, decode_options(request, facts)
+    output, manner = request.output, decode_options(request, model_info)
     if output.logprobs is None and output.best_of is None and not output.token_ids:
         plain = [ChoiceDecoder(index, manner) for index in range(len(fitted) * output.choices)]
         return ChoiceSet(plain, lambda events: events)
@@ -177,7 +179,9 @@ def build_choices(request: GenerationRequest, facts: ModelInfo, fitted: Sequence
         offset = len(prompt.echo.layout.text) if prompt.echo is not None else 0
         has_logprobs, wanted = output.logprobs is not None, output.logprob_token_ids
         scoring = ScoreOptions(has_logprobs, offset, output.token_ids, wanted)
-        scored += [ScoredDecoder(len(scored) + index, manner, facts, scoring) for index in range(candidates)]
+        scored += [
+            ScoredDecoder(len(scored) + index, manner, model_info, scoring) for index in range(candidates)
+        ]
     if output.best_of is None:
         return ChoiceSet(scored, lambda events: events)
     return ChoiceSet(scored, lambda events: choose_best(events, scored, len(fitted), output.choices))
@@ -196,14 +200,16 @@ class RequestTally:
 
     def build_started(self) -> Started:
         """Builds the first event of the request, when its first choice starts."""
-        waits = [voice.queued for voice in self.decoders if voice.queued is not None]
+        waits = [decoder.queued for decoder in self.decoders if decoder.queued is not None]
         return Started(sum(self.prompts), self._count_cached(), self.ids, min(waits, default=None))
 
     def build_usage(self) -> Usage:
         """Builds the last event of the request, with the token counts of all choices."""
-        made = sum(voice.completion_tokens for voice in self.decoders)
+        made = sum(decoder.completion_tokens for decoder in self.decoders)
         thought = sum(
-            voice.reasoning_counter.tokens for voice in self.decoders if voice.reasoning_counter is not None
+            decoder.reasoning_counter.tokens
+            for decoder in self.decoders
+            if decoder.reasoning_counter is not None
         )
         return Usage(sum(self.prompts), made, self._count_cached(), thought)
 
@@ -212,4 +218,4 @@ class RequestTally:
         computed it."""
         each = len(self.decoders) // len(self.prompts)
         groups = (self.decoders[begin : begin + each] for begin in range(0, len(self.decoders), each))
-        return sum(min(voice.cached or 0 for voice in group) for group in groups)
+        return sum(min(decoder.cached or 0 for decoder in group) for group in groups)

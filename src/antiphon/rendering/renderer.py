@@ -102,8 +102,8 @@ class Renderer:
 
     async def prepare_embedding(self, request: EmbeddingRequest, context: Context) -> TokenizedTexts:
         tokens = self._make_tokenizer(context.actor, context.clock)
-        facts = await self._run_in_time(self._refresh_info(), context)
-        return await self._run_in_time(prepare_embedding(self._engine, tokens, facts, request), context)
+        model_info = await self._run_in_time(self._refresh_info(), context)
+        return await self._run_in_time(prepare_embedding(self._engine, tokens, model_info, request), context)
 
     async def profile(self) -> Profile:
         return (await self._refresh_info()).profile
@@ -123,28 +123,28 @@ class Renderer:
 
     async def encode(self, prompt: Prompt, actor: Actor = LOCAL_ANONYMOUS) -> tuple[int, ...]:
         require_text(prompt)
-        facts = with_template(await self._refresh_info(), prompt, self._rules.helper, actor)
-        return await encode(self._make_tokenizer(actor, SystemClock()), facts, prompt, SystemClock())
+        model_info = with_template(await self._refresh_info(), prompt, self._rules.helper, actor)
+        return await encode(self._make_tokenizer(actor, SystemClock()), model_info, prompt, SystemClock())
 
     async def apply(self, conversation: Conversation, actor: Actor = LOCAL_ANONYMOUS) -> str:
         require_text(conversation)
-        facts = with_template(await self._refresh_info(), conversation, self._rules.helper, actor)
-        pieces = await render_prompt(facts, conversation, SystemClock())
+        model_info = with_template(await self._refresh_info(), conversation, self._rules.helper, actor)
+        pieces = await render_prompt(model_info, conversation, SystemClock())
         return "".join(piece.text for piece in pieces)
 
     async def decode(self, tokens: Sequence[int]) -> str:
-        facts = await self._refresh_info()
+        model_info = await self._refresh_info()
         text = (
-            await asyncio.to_thread(_detokenize, tokens, facts)
+            await asyncio.to_thread(_detokenize, tokens, model_info)
             if len(tokens) > MANY
-            else _detokenize(tokens, facts)
+            else _detokenize(tokens, model_info)
         )
-        return text.removeprefix(" ") if facts.vocabulary.space_prefix else text
+        return text.removeprefix(" ") if model_info.vocabulary.space_prefix else text
 
     async def spell(self, tokens: Sequence[int]) -> tuple[bytes, ...]:
-        facts = await self._refresh_info()
-        require_known(tokens, facts, "tokens")
-        return tuple(facts.spelt.bytes[token] for token in tokens)
+        model_info = await self._refresh_info()
+        require_known(tokens, model_info, "tokens")
+        return tuple(model_info.spelt.bytes[token] for token in tokens)
 
     async def describe_tokenizer(self) -> TokenizerInfo:
         return build_tokenizer_info(await self._refresh_info())
@@ -159,17 +159,21 @@ class Renderer:
         context.progress.unread, context.progress.has_own_schemas = list_unused(request), False
         request = drop_declaration(request)
         generation = self._generation()
-        facts = await self._run_in_time(self._refresh_info(), context)
-        facts = with_template(facts, request.prompts[0], self._rules.helper, context.actor)
-        original = settle_widths(request, facts, self._rules.most_logprobs)
-        request = constrain_calls(original, facts)
-        fitted = await self._run_in_time(self._fit_prompts(request, facts, context), context)
-        one = self._build_shared_request(request, context, facts, adapter)
+        model_info = await self._run_in_time(self._refresh_info(), context)
+        model_info = with_template(model_info, request.prompts[0], self._rules.helper, context.actor)
+        original = settle_widths(request, model_info, self._rules.most_logprobs)
+        request = constrain_calls(original, model_info)
+        fitted = await self._run_in_time(self._fit_prompts(request, model_info, context), context)
+        shared_request = self._build_shared_request(request, context, model_info, adapter)
         if words := request.output.bad_words:
-            found = await self._run_in_time(tokenize_banned_words(self._engine, facts, words), context)
-            one = replace(one, sampling=replace(one.sampling, banned=found))
+            banned_sequences = await self._run_in_time(
+                tokenize_banned_words(self._engine, model_info, words), context
+            )
+            shared_request = replace(
+                shared_request, sampling=replace(shared_request.sampling, banned=banned_sequences)
+            )
         is_current = partial(self._is_current, generation)
-        ready = ReadyRequest(original, request, facts, fitted, one)
+        ready = ReadyRequest(original, request, model_info, fitted, shared_request)
         return RenderedRequest(self._engine, ready, is_current)
 
     def _is_current(self, generation: int) -> bool:
@@ -186,13 +190,13 @@ class Renderer:
             raise deadline_error() from None
 
     async def _fit_prompts(
-        self, request: GenerationRequest, facts: ModelInfo, context: Context
+        self, request: GenerationRequest, model_info: ModelInfo, context: Context
     ) -> list[FittedPrompt]:
         """Turns every prompt into token ids that fit, with the constraint of its choices, before any prompt
         makes a token."""
         tokens = self._make_tokenizer(context.actor, context.clock)
         with watch_fields() as watch:
-            fitted = await fit_prompts(tokens, facts, request, context.clock)
+            fitted = await fit_prompts(tokens, model_info, request, context.clock)
         context.progress.unread += watch.unread(
             [
                 each
@@ -202,7 +206,9 @@ class Renderer:
             ]
         )
         pairs = zip(request.prompts, fitted, strict=True)
-        fitted = [constrain_prompt(prompt, fits, request.output.constraint, facts) for prompt, fits in pairs]
+        fitted = [
+            constrain_prompt(prompt, fits, request.output.constraint, model_info) for prompt, fits in pairs
+        ]
         for constraint in {fits.constraint for fits in fitted if fits.constraint is not None}:
             async with self._checks.hold(context.actor.caller, context.clock):
                 await self._require_constrainable(constraint)
@@ -223,14 +229,14 @@ class Renderer:
         await self._engine.check(constraint)
 
     def _build_shared_request(
-        self, request: GenerationRequest, context: Context, facts: ModelInfo, adapter: str | None
+        self, request: GenerationRequest, context: Context, model_info: ModelInfo, adapter: str | None
     ) -> TokenRequest:
         """Builds the part that the sequences of all prompts and choices share."""
         output = request.output
         return TokenRequest(
             segments=(),
             max_tokens=0,
-            sampling=request.sampling.settle(facts.profile.sampling, context.clock.seed()),
+            sampling=request.sampling.settle(model_info.profile.sampling, context.clock.seed()),
             stop_token_ids=output.stop_token_ids,
             logprobs=0 if output.logprobs is None and output.best_of else output.logprobs,
             cache_salt=self._build_salt(request, context),
@@ -269,7 +275,7 @@ def drop_declaration(request: GenerationRequest) -> GenerationRequest:
     return changed(request, output=changed(request.output, constraint=replace(constraint, declared=None)))
 
 
-def _detokenize(tokens: Sequence[int], facts: ModelInfo) -> str:
+def _detokenize(tokens: Sequence[int], model_info: ModelInfo) -> str:
     """Returns the text of the tokens. Raises InvalidValue for an id outside the vocabulary."""
-    require_known(tokens, facts, "tokens")
-    return facts.pieces.text(tokens)
+    require_known(tokens, model_info, "tokens")
+    return model_info.pieces.text(tokens)

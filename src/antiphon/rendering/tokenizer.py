@@ -59,7 +59,7 @@ first lead that shares no token with the word is removed again."""
 
 
 async def tokenize_banned_words(
-    engine: TokenEngine, facts: ModelInfo, words: Sequence[str]
+    engine: TokenEngine, model_info: ModelInfo, words: Sequence[str]
 ) -> tuple[tuple[int, ...], ...]:
     """Returns the token sequences of all words, each sequence once: for the word at the start of a text and
     for the word after a space. Other tokens with the same letters are not found. Raises InvalidValue for a
@@ -71,7 +71,7 @@ async def tokenize_banned_words(
             raise InvalidValue(f"{field} has nothing but spaces; give a word", param=field)
     if not bare:
         return ()
-    prefixed = facts.vocabulary.space_prefix
+    prefixed = model_info.vocabulary.space_prefix
     spaced = await _tokenize_each(engine, [word if prefixed else f" {word}" for word in bare])
     begun = await (_after_leads(engine, bare) if prefixed else _tokenize_each(engine, bare))
     return tuple(tokens for tokens in dict.fromkeys((*spaced, *begun)) if tokens)

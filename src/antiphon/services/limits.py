@@ -112,10 +112,10 @@ class LimitService:
         """Returns a key that the actor can see, or can limit as an owner of its project. Returns None for any
         other key."""
         policy = self._changes.policy
-        for kept in self._changes.directory.keys:
-            if kept.key.id == id_:
-                owned = kept.key.project is not None and policy.is_owner(actor, kept.key.project)
-                return kept.key if owned or policy.can_see(actor, kept.key) else None
+        for stored_key in self._changes.directory.keys:
+            if stored_key.key.id == id_:
+                owned = stored_key.key.project is not None and policy.is_owner(actor, stored_key.key.project)
+                return stored_key.key if owned or policy.can_see(actor, stored_key.key) else None
         return None
 
     def _require_target(self, actor: Actor, request: LimitRequest | Limit) -> None:

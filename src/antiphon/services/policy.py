@@ -55,11 +55,11 @@ class AccessPolicy:
 
     def list_keys(self, actor: Actor) -> list[Key]:
         """Lists the keys that the actor can see."""
-        return [kept.key for kept in self._directory.keys if self.can_see(actor, kept.key)]
+        return [stored_key.key for stored_key in self._directory.keys if self.can_see(actor, stored_key.key)]
 
     def get_key(self, actor: Actor, id_: str) -> Key:
         """Returns a key. Raises NotFound, also for a key that the actor cannot see."""
-        keys = (kept.key for kept in self._directory.keys if kept.key.id == id_)
+        keys = (stored_key.key for stored_key in self._directory.keys if stored_key.key.id == id_)
         return find_by_id((key for key in keys if self.can_see(actor, key)), id_, "key")
 
     def require_owner(self, actor: Actor, project: str) -> None:
@@ -139,7 +139,7 @@ class AccessPolicy:
     def require_other_operator(self, key: Key, changed: Key | None = None) -> None:
         """Raises InvalidValue if no unrestricted key of the operator would remain after the key is changed to
         `changed`, or removed if `changed` is None."""
-        left = [kept.key for kept in self._directory.keys if kept.key.id != key.id]
+        left = [stored_key.key for stored_key in self._directory.keys if stored_key.key.id != key.id]
         left += [] if changed is None else [changed]
         standing = (
             each.kind is KeyKind.ADMIN
@@ -194,10 +194,10 @@ class AccessPolicy:
         if actor.admin:
             return
         alike = (
-            kept.key
-            for kept in self._directory.keys
-            if (kept.key.kind, kept.key.user) == (request.kind, request.user)
-            and (request.kind is KeyKind.ACCESS_TOKEN or kept.key.project == request.project)
+            stored_key.key
+            for stored_key in self._directory.keys
+            if (stored_key.key.kind, stored_key.key.user) == (request.kind, request.user)
+            and (request.kind is KeyKind.ACCESS_TOKEN or stored_key.key.project == request.project)
         )
         living = (each for each in alike if each.revoked is None and (each.expires or LAST) > self._now)
         if sum(1 for _ in living) >= MOST_KEYS:
@@ -240,7 +240,7 @@ def _list_successors(directory: Directory, key: Key) -> list[Key]:
     If there is one, the key was rotated, and the key's end is the end of the overlap.
     """
     family = sorted(
-        (kept.key for kept in directory.keys if kept.key.first == key.first),
+        (stored_key.key for stored_key in directory.keys if stored_key.key.first == key.first),
         key=lambda each: (each.family is not None, each.created, each.id),
     )
     return family[family.index(key) + 1 :]

@@ -253,9 +253,9 @@ class TenancyService:
             self._changes.policy.require_within_rights(actor, key)
             last = self._changes.now() + overlap
             ending = replace(old, expires=last if old.expires is None else min(last, old.expires))
-            kept, limits = KeptKey(key, self._pepper.digest(secret)), self._move_limits(key)
-            revision = self._tenancy.rotate_key(ending, kept, limits, self._changes.attribute_to(actor))
-            self._learn_key(revision, ending, made=(kept,), limits=limits)
+            stored_key, limits = KeptKey(key, self._pepper.digest(secret)), self._move_limits(key)
+            revision = self._tenancy.rotate_key(ending, stored_key, limits, self._changes.attribute_to(actor))
+            self._learn_key(revision, ending, made=(stored_key,), limits=limits)
             return IssuedKey(key, secret, limits)
 
         return await self._changes.apply(rotate)
@@ -288,9 +288,9 @@ class TenancyService:
             limit.to_limit(self._changes.make_id("limit"), key.id, self._changes.now())
             for limit in request.limits
         )
-        kept = KeptKey(key, self._pepper.digest(secret))
-        revision = self._tenancy.add_key(kept, self._changes.attribute_to(actor), limits)
-        self._learn_key(revision, made=(kept,), limits=limits)
+        stored_key = KeptKey(key, self._pepper.digest(secret))
+        revision = self._tenancy.add_key(stored_key, self._changes.attribute_to(actor), limits)
+        self._learn_key(revision, made=(stored_key,), limits=limits)
         return IssuedKey(key, secret, limits)
 
     def _move_limits(self, successor: Key) -> tuple[Limit, ...]:
@@ -310,14 +310,14 @@ class TenancyService:
         """Updates the directory with changed keys, with keys that are new (`made`), and with limits that are
         changed or new."""
         changed = {key.id: key for key in keys}
-        kept = (
+        new_keys = (
             replace(each, key=changed[each.key.id]) if each.key.id in changed else each
             for each in self._changes.directory.keys
         )
         known = self._changes.directory.limits
         for limit in limits:
             known = replace_by_id(known, limit)
-        self._changes.learn(revision, keys=(*kept, *made), limits=known)
+        self._changes.learn(revision, keys=(*new_keys, *made), limits=known)
 
     def _list_memberships_without(self, project: str, user: str) -> tuple[Membership, ...]:
         """Returns all memberships except the one of this user in this project."""

@@ -59,11 +59,11 @@ class UsageService:
         self._threads.shutdown(cancel_futures=True)
 
     async def build_report(
-        self, actor: Actor, selection: EntrySelection, by: Sequence[Dimension], most: int
+        self, actor: Actor, selection: EntrySelection, dimensions: Sequence[Dimension], most: int
     ) -> LedgerReport:
         """Returns the sums over the visible entries of a selection. Raises NotFound and PermissionDenied."""
-        seen = self._restrict(actor, selection, by)
-        return await self.run_in_thread(lambda: self._usage.report(seen, by, most))
+        seen = self._restrict(actor, selection, dimensions)
+        return await self.run_in_thread(lambda: self._usage.report(seen, dimensions, most))
 
     def open_entries(
         self, actor: Actor, selection: EntrySelection
@@ -83,13 +83,13 @@ class UsageService:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def _restrict(
-        self, actor: Actor, selection: EntrySelection, by: Iterable[Dimension] = ()
+        self, actor: Actor, selection: EntrySelection, dimensions: Iterable[Dimension] = ()
     ) -> EntrySelection:
         """Returns the selection, restricted to the entries that the actor can see."""
         role = self._get_role(actor)
         self._require_project(actor, selection.conditions)
         if role is ProjectRole.VIEWER:
-            _require_impersonal((*by, *(each.of for each in selection.conditions)))
+            _require_impersonal((*dimensions, *(each.of for each in selection.conditions)))
         return replace(selection, conditions=(*selection.conditions, *_build_conditions(actor, role)))
 
     def _get_role(self, actor: Actor) -> ProjectRole | None:

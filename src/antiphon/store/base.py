@@ -35,7 +35,11 @@ class Directory:
 
     def families(self) -> dict[str, str]:
         """Returns the id of the first key for each key that succeeds another."""
-        return {kept.key.id: kept.key.family for kept in self.keys if kept.key.family is not None}
+        return {
+            stored_key.key.id: stored_key.key.family
+            for stored_key in self.keys
+            if stored_key.key.family is not None
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,31 +73,31 @@ class TenancyStore(Protocol):
     def revision(self) -> int:
         """Reads the number of the directory's last change."""
 
-    def add_project(self, project: Project, by: ChangeAuthor) -> int:
+    def add_project(self, project: Project, author: ChangeAuthor) -> int:
         """Raises Conflict where its name is taken."""
 
-    def change_project(self, project: Project, by: ChangeAuthor) -> int:
+    def change_project(self, project: Project, author: ChangeAuthor) -> int:
         """Replaces the project with that id."""
 
-    def add_user(self, user: User, by: ChangeAuthor) -> int:
+    def add_user(self, user: User, author: ChangeAuthor) -> int:
         """Raises Conflict where the email address is taken."""
 
-    def change_user(self, user: User, by: ChangeAuthor) -> int:
+    def change_user(self, user: User, author: ChangeAuthor) -> int:
         """Replaces the user with that id."""
 
-    def put_membership(self, membership: Membership, by: ChangeAuthor) -> int:
+    def put_membership(self, membership: Membership, author: ChangeAuthor) -> int:
         """Adds a membership, or changes its role."""
 
-    def remove_membership(self, project: str, user: str, by: ChangeAuthor) -> int:
+    def remove_membership(self, project: str, user: str, author: ChangeAuthor) -> int:
         """Ends a membership."""
 
-    def add_key(self, kept: KeptKey, by: ChangeAuthor, limits: Sequence[Limit] = ()) -> int:
+    def add_key(self, stored_key: KeptKey, author: ChangeAuthor, limits: Sequence[Limit] = ()) -> int:
         """Adds a key with its limits in one transaction."""
 
-    def change_key(self, key: Key, by: ChangeAuthor) -> int:
+    def change_key(self, key: Key, author: ChangeAuthor) -> int:
         """Replaces the key with that id; its digest stays."""
 
-    def rotate_key(self, old: Key, new: KeptKey, limits: Sequence[Limit], by: ChangeAuthor) -> int:
+    def rotate_key(self, old: Key, new: KeptKey, limits: Sequence[Limit], author: ChangeAuthor) -> int:
         """Adds a new key, changes the old one, and replaces these limits, in one transaction."""
 
     def families(self) -> Mapping[str, str]:
@@ -116,19 +120,19 @@ class TenancyStore(Protocol):
 class RuleStore(Protocol):
     """Limits and prices. Changes work as in `TenancyStore`."""
 
-    def add_limit(self, limit: Limit, by: ChangeAuthor) -> int:
+    def add_limit(self, limit: Limit, author: ChangeAuthor) -> int:
         """Keeps a new limit."""
 
-    def change_limit(self, limit: Limit, by: ChangeAuthor) -> int:
+    def change_limit(self, limit: Limit, author: ChangeAuthor) -> int:
         """Replaces the limit with that id."""
 
-    def remove_limit(self, id_: str, by: ChangeAuthor) -> int:
+    def remove_limit(self, id_: str, author: ChangeAuthor) -> int:
         """Ends a limit."""
 
-    def add_price(self, price: Price, by: ChangeAuthor) -> int:
+    def add_price(self, price: Price, author: ChangeAuthor) -> int:
         """Keeps a new price."""
 
-    def change_price(self, price: Price, by: ChangeAuthor) -> int:
+    def change_price(self, price: Price, author: ChangeAuthor) -> int:
         """Replaces the price with that id; `until` ends it. No price is removed, since the ledger's entries
         name it."""
 
@@ -166,7 +170,7 @@ class RecordStore(Protocol):
     def expire(self, now: int) -> int:
         """Removes the records that have expired by now (Unix seconds). Returns their number."""
 
-    def erase(self, project: str, until: int, by: ChangeAuthor) -> tuple[int, int]:
+    def erase(self, project: str, until: int, author: ChangeAuthor) -> tuple[int, int]:
         """Removes all records of a project, and refuses later ones that began before `until` (Unix
         milliseconds). It is a change as in `TenancyStore`. Returns the number of removed records and the
         directory's revision. Raises NotFound."""
@@ -188,7 +192,7 @@ class UsageStore(Protocol):
     """Reports over the ledger. Every method blocks, so call it in a thread, and each reads one moment. Raises
     StoreUnavailable, and DeadlineExceeded for a report that takes too long."""
 
-    def report(self, chosen: EntrySelection, by: Sequence[Dimension], most: int) -> LedgerReport:
+    def report(self, chosen: EntrySelection, author: Sequence[Dimension], most: int) -> LedgerReport:
         """Returns the totals of a selection, and at most `most` of its groups where dimensions are named: the
         earliest bucket first, then the groups with the most requests."""
 

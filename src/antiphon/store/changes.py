@@ -64,12 +64,12 @@ class Change:
 
 
 @contextmanager
-def change_directory(database: Database, by: ChangeAuthor, taken: str) -> Iterator[Change]:
+def change_directory(database: Database, author: ChangeAuthor, taken: str) -> Iterator[Change]:
     """Opens a change, which is committed when the block ends. `taken`: the error message for a duplicate row
     or a missing reference. Raises StaleDirectory, Conflict and StoreUnavailable."""
     try:
         with database.writing() as connection:
-            change = Change(connection, by, _count_up(connection, by.known))
+            change = Change(connection, author, _count_up(connection, author.known))
             yield change
             if connection.dialect.name == "postgresql":
                 connection.execute(sa.select(sa.func.pg_notify(CHANNEL, str(change.revision))))
@@ -193,7 +193,7 @@ def _wait_for_notices(connection: Connection, over: threading.Event) -> Iterator
         raise StoreUnavailable("PostgreSQL's driver gives no connection that listens")
     due = 0.0
     while not over.is_set():
-        heard = list(driver.notifies(timeout=LOOK_S, stop_after=1)) if time.monotonic() < due else []
-        if heard or time.monotonic() >= due:
+        notices = list(driver.notifies(timeout=LOOK_S, stop_after=1)) if time.monotonic() < due else []
+        if notices or time.monotonic() >= due:
             yield
             due = time.monotonic() + READ_S

@@ -103,8 +103,8 @@ def _merge(
     if not ids:
         return tuple(known)
     new = {id_(each): each for each in found}
-    kept = [new.pop(id_(each), None) if id_(each) in ids else each for each in known]
-    return (*(each for each in kept if each is not None), *new.values())
+    merged = [new.pop(id_(each), None) if id_(each) in ids else each for each in known]
+    return (*(each for each in merged if each is not None), *new.values())
 
 
 def _load_all(

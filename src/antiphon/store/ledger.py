@@ -119,8 +119,8 @@ def _build_insert(mark: str, rows: int) -> str:
     """Builds the SQL that inserts `rows` rows and skips existing ids. `mark`: the placeholder of a value. It
     is plain SQL, since SQLAlchemy takes more time for each row than the database."""
     names = ", ".join(f'"{name}"' for name in (*COLUMNS, "tags"))
-    one = f"({', '.join([mark] * len(NAMES))})"
-    values = ", ".join([one] * rows)
+    row_marks = f"({', '.join([mark] * len(NAMES))})"
+    values = ", ".join([row_marks] * rows)
     return f"INSERT INTO ledger ({names}) VALUES {values} ON CONFLICT (id) DO NOTHING"  # noqa: S608 - constants
 
 
@@ -147,11 +147,11 @@ class SqlUsage:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def report(self, chosen: EntrySelection, by: Sequence[Dimension], most: int) -> LedgerReport:
+    def report(self, chosen: EntrySelection, dimensions: Sequence[Dimension], most: int) -> LedgerReport:
         with self._database.reading(WITHIN_S) as connection:
-            if not by:
+            if not dimensions:
                 return LedgerReport(_load_total(connection, chosen))
-            groups = tuple(_load_groups(connection, chosen, by, most + 1))
+            groups = tuple(_load_groups(connection, chosen, dimensions, most + 1))
             if len(groups) > most:
                 return LedgerReport(_load_total(connection, chosen), groups[:most], more=True)
             return LedgerReport(sum((group.totals for group in groups), UsageTotals()), groups)
@@ -174,15 +174,15 @@ def _load_total(connection: Connection, chosen: EntrySelection) -> UsageTotals:
 
 
 def _load_groups(
-    connection: Connection, chosen: EntrySelection, by: Sequence[Dimension], most: int
+    connection: Connection, chosen: EntrySelection, dimensions: Sequence[Dimension], most: int
 ) -> Iterator[ReportGroup]:
     """Yields at most `most` groups with their totals, in the order of a report."""
     backend = connection.dialect.name
-    keys = [_build_expression(each, backend).label(f"by_{number}") for number, each in enumerate(by)]
+    keys = [_build_expression(each, backend).label(f"by_{number}") for number, each in enumerate(dimensions)]
     # By their names: a database does not recognise an expression that it gets twice with
     # separate values.
     names: list[sa.ColumnElement[str]] = [sa.literal_column(key.name) for key in keys]
-    buckets = [name for name, each in zip(names, by, strict=True) if isinstance(each, Bucket)]
+    buckets = [name for name, each in zip(names, dimensions, strict=True) if isinstance(each, Bucket)]
     found = (
         sa.select(*keys, *_build_sums())
         .where(*_build_conditions(chosen, backend))
@@ -194,7 +194,8 @@ def _load_groups(
     )
     for row in connection.execute(found).mappings():
         yield ReportGroup(
-            tuple(_to_value(row[key.name], each) for key, each in zip(keys, by, strict=True)), _to_totals(row)
+            tuple(_to_value(row[key.name], each) for key, each in zip(keys, dimensions, strict=True)),
+            _to_totals(row),
         )
 
 

@@ -60,8 +60,8 @@ class SqlRecords:
         with self._database.writing() as connection:
             return connection.execute(TABLE.delete().where(TABLE.c.expires <= now)).rowcount
 
-    def erase(self, project: str, until: int, by: ChangeAuthor) -> tuple[int, int]:
-        with change_directory(self._database, by, "the requests cannot be removed") as change:
+    def erase(self, project: str, until: int, author: ChangeAuthor) -> tuple[int, int]:
+        with change_directory(self._database, author, "the requests cannot be removed") as change:
             there = sa.select(schema.projects.c.id).where(schema.projects.c.id == project)
             change.connection.execute(there.with_for_update())  # waits for those who add to it
             change.require(schema.projects, project, "project")

@@ -39,33 +39,39 @@ class SqlTenancy:
         with self._database.reading() as connection:
             return read_revision(connection)
 
-    def add_project(self, project: Project, by: ChangeAuthor) -> int:
-        with change_directory(self._database, by, f"a project is named {project.name!r} already") as change:
+    def add_project(self, project: Project, author: ChangeAuthor) -> int:
+        with change_directory(
+            self._database, author, f"a project is named {project.name!r} already"
+        ) as change:
             change.insert(schema.projects, _build_project_row(project))
             change.note("project.create", project.id, {"name": project.name})
         return change.revision
 
-    def change_project(self, project: Project, by: ChangeAuthor) -> int:
-        with change_directory(self._database, by, f"a project is named {project.name!r} already") as change:
+    def change_project(self, project: Project, author: ChangeAuthor) -> int:
+        with change_directory(
+            self._database, author, f"a project is named {project.name!r} already"
+        ) as change:
             changes = change.put(schema.projects, _build_project_row(project), "project")
             change.note("project.change", project.id, changes)
         return change.revision
 
-    def add_user(self, user: User, by: ChangeAuthor) -> int:
-        with change_directory(self._database, by, "a user has that email address already") as change:
+    def add_user(self, user: User, author: ChangeAuthor) -> int:
+        with change_directory(self._database, author, "a user has that email address already") as change:
             change.insert(schema.users, asdict(user))
             change.note("user.create", user.id, {"name": user.name, "email": user.email})
         return change.revision
 
-    def change_user(self, user: User, by: ChangeAuthor) -> int:
-        with change_directory(self._database, by, "a user has that email address already") as change:
+    def change_user(self, user: User, author: ChangeAuthor) -> int:
+        with change_directory(self._database, author, "a user has that email address already") as change:
             changes = change.put(schema.users, asdict(user), "user")
             change.note("user.change", user.id, changes)
         return change.revision
 
-    def put_membership(self, membership: Membership, by: ChangeAuthor) -> int:
+    def put_membership(self, membership: Membership, author: ChangeAuthor) -> int:
         project, user = membership.project, membership.user
-        with change_directory(self._database, by, f"{user} cannot become a member of {project}") as change:
+        with change_directory(
+            self._database, author, f"{user} cannot become a member of {project}"
+        ) as change:
             change.require(schema.projects, project, "project")
             change.require(schema.users, user, "user")
             there = _is_membership(schema.memberships, project, user)
@@ -79,8 +85,8 @@ class SqlTenancy:
             change.note("membership.put", project, detail)
         return change.revision
 
-    def remove_membership(self, project: str, user: str, by: ChangeAuthor) -> int:
-        with change_directory(self._database, by, f"{user} cannot leave {project}") as change:
+    def remove_membership(self, project: str, user: str, author: ChangeAuthor) -> int:
+        with change_directory(self._database, author, f"{user} cannot leave {project}") as change:
             gone = change.connection.execute(
                 schema.memberships.delete().where(_is_membership(schema.memberships, project, user))
             )
@@ -89,11 +95,11 @@ class SqlTenancy:
             change.note("membership.remove", project, {"user": user})
         return change.revision
 
-    def add_key(self, kept: KeptKey, by: ChangeAuthor, limits: Sequence[Limit] = ()) -> int:
+    def add_key(self, stored_key: KeptKey, author: ChangeAuthor, limits: Sequence[Limit] = ()) -> int:
         with change_directory(
-            self._database, by, "the key belongs to a project or user that is not there"
+            self._database, author, "the key belongs to a project or user that is not there"
         ) as change:
-            change.insert(schema.keys, _build_new_key_row(kept))
+            change.insert(schema.keys, _build_new_key_row(stored_key))
             for limit in limits:
                 change.insert(schema.limits, asdict(limit))
             limit_details = (
@@ -101,17 +107,19 @@ class SqlTenancy:
                 if limits
                 else {}
             )
-            change.note("key.create", kept.key.id, describe_row(_build_key_row(kept.key)) | limit_details)
+            change.note(
+                "key.create", stored_key.key.id, describe_row(_build_key_row(stored_key.key)) | limit_details
+            )
         return change.revision
 
-    def change_key(self, key: Key, by: ChangeAuthor) -> int:
-        with change_directory(self._database, by, "the key cannot be changed so") as change:
+    def change_key(self, key: Key, author: ChangeAuthor) -> int:
+        with change_directory(self._database, author, "the key cannot be changed so") as change:
             changes = change.put(schema.keys, _build_key_row(key), "key")
             change.note("key.change", key.id, changes)
         return change.revision
 
-    def rotate_key(self, old: Key, new: KeptKey, limits: Sequence[Limit], by: ChangeAuthor) -> int:
-        with change_directory(self._database, by, "the key cannot be changed so") as change:
+    def rotate_key(self, old: Key, new: KeptKey, limits: Sequence[Limit], author: ChangeAuthor) -> int:
+        with change_directory(self._database, author, "the key cannot be changed so") as change:
             changes = change.put(schema.keys, _build_key_row(old), "key")
             change.insert(schema.keys, _build_new_key_row(new))
             for limit in limits:
@@ -160,15 +168,15 @@ def _is_membership(table: sa.Table, project: str, user: str) -> sa.ColumnElement
     return sa.and_(table.c.project == project, table.c.user == user)
 
 
-def _build_new_key_row(kept: KeptKey) -> dict[str, object]:
+def _build_new_key_row(stored_key: KeptKey) -> dict[str, object]:
     """Builds the row of a new key, with the digest."""
-    return {**_build_key_row(kept.key), "digest": kept.digest}
+    return {**_build_key_row(stored_key.key), "digest": stored_key.digest}
 
 
 def _build_project_row(project: Project) -> dict[str, object]:
     values = asdict(project)
-    kept = values.pop("recording")
-    return values | {"logging": kept and json.dumps(kept)}
+    policy = values.pop("recording")
+    return values | {"logging": policy and json.dumps(policy)}
 
 
 def _build_key_row(key: Key) -> dict[str, object]:
@@ -188,32 +196,32 @@ class SqlRules:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def add_limit(self, limit: Limit, by: ChangeAuthor) -> int:
-        with change_directory(self._database, by, "the limit is there already") as change:
+    def add_limit(self, limit: Limit, author: ChangeAuthor) -> int:
+        with change_directory(self._database, author, "the limit is there already") as change:
             change.insert(schema.limits, asdict(limit))
             change.note("limit.create", limit.id, describe_row(asdict(limit)))
         return change.revision
 
-    def change_limit(self, limit: Limit, by: ChangeAuthor) -> int:
-        with change_directory(self._database, by, "the limit cannot be changed so") as change:
+    def change_limit(self, limit: Limit, author: ChangeAuthor) -> int:
+        with change_directory(self._database, author, "the limit cannot be changed so") as change:
             change.note("limit.change", limit.id, change.put(schema.limits, asdict(limit), "limit"))
         return change.revision
 
-    def remove_limit(self, id_: str, by: ChangeAuthor) -> int:
-        with change_directory(self._database, by, "the limit cannot be removed") as change:
+    def remove_limit(self, id_: str, author: ChangeAuthor) -> int:
+        with change_directory(self._database, author, "the limit cannot be removed") as change:
             gone = describe_row(dict(change.require(schema.limits, id_, "limit")))
             change.connection.execute(schema.limits.delete().where(schema.limits.c.id == id_))
             change.note("limit.remove", id_, gone)
         return change.revision
 
-    def add_price(self, price: Price, by: ChangeAuthor) -> int:
-        with change_directory(self._database, by, "the price is there already") as change:
+    def add_price(self, price: Price, author: ChangeAuthor) -> int:
+        with change_directory(self._database, author, "the price is there already") as change:
             change.insert(schema.prices, asdict(price))
             change.note("price.create", price.id, describe_row(asdict(price)))
         return change.revision
 
-    def change_price(self, price: Price, by: ChangeAuthor) -> int:
-        with change_directory(self._database, by, "the price cannot be changed so") as change:
+    def change_price(self, price: Price, author: ChangeAuthor) -> int:
+        with change_directory(self._database, author, "the price cannot be changed so") as change:
             change.note("price.change", price.id, change.put(schema.prices, asdict(price), "price"))
         return change.revision
 

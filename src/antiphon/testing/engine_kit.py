@@ -66,8 +66,8 @@ def _collect_output(events: list[Event], choice: int = 0) -> tuple[str, list[Tok
             continue
         said = event.text if isinstance(event, TextDelta) else ""
         for score in event.scores or ():
-            shown = len(text) <= score.offset < len(text) + len(said)
-            require(shown or not said, "a delta's scores are those of the tokens that begin in its text")
+            is_inside = len(text) <= score.offset < len(text) + len(said)
+            require(is_inside or not said, "a delta's scores are those of the tokens that begin in its text")
         text += said
         scores += event.scores or ()
     return text, scores
@@ -136,17 +136,19 @@ async def a_prompt_can_be_scored_alone(engine: Engine) -> None:
 
 async def candidates_are_counted(engine: Engine) -> None:
     """Checks that Usage counts the prompt once and the tokens of all candidates."""
-    one = await _collect_events(engine, Output(max_tokens=8))
+    single = await _collect_events(engine, Output(max_tokens=8))
     events = await _collect_events(engine, Output(max_tokens=8, choices=2, best_of=4))
     if not events:
         return
-    usage, alone = events[-1], one[-1]
+    usage, alone = events[-1], single[-1]
     if not isinstance(usage, Usage) or not isinstance(alone, Usage):
         raise AssertionError("Usage comes last")  # noqa: TRY004 - a rule of the kit
     require(usage.prompt_tokens == alone.prompt_tokens, "candidates count their prompt once")
-    told = sum(event.tokens for event in events if isinstance(event, TextDelta | Finished | DiscardedTokens))
+    token_count = sum(
+        event.tokens for event in events if isinstance(event, TextDelta | Finished | DiscardedTokens)
+    )
     require(
-        told == usage.completion_tokens,
+        token_count == usage.completion_tokens,
         "DiscardedTokens, deltas and Finished tell the tokens that Usage sums up",
     )
     require(usage.completion_tokens >= alone.completion_tokens, "every candidate's tokens are counted")
@@ -157,9 +159,9 @@ async def candidates_are_counted(engine: Engine) -> None:
 async def ids_are_told_with_the_tokens_that_are_counted(engine: Engine) -> None:
     """Requires token ids only if the request asks for them, as many as each event counts."""
     silent = await _collect_events(engine, Output(max_tokens=8))
-    told = [event for event in silent if isinstance(event, Started)]
+    starts = [event for event in silent if isinstance(event, Started)]
     rule = "token ids come only when they are asked for"
-    require(not any(event.prompts for event in told) and not any(map(_get_ids, silent)), rule)
+    require(not any(event.prompts for event in starts) and not any(map(_get_ids, silent)), rule)
     for choices in (1, 2):
         events = await _collect_events(engine, Output(max_tokens=8, choices=choices, token_ids=True))
         for event in events:
@@ -185,12 +187,12 @@ async def prompts_are_scored_as_asked(engine: Engine) -> None:
         events = await _collect_events(engine, Output(max_tokens=4, choices=2, prompt_logprobs=width))
         if not events:
             continue
-        told = [event for event in events if isinstance(event, PromptScored)]
-        require(len(told) == 1 and told[0].prompt == 0, "one PromptScored comes for each prompt")
+        scored = [event for event in events if isinstance(event, PromptScored)]
+        require(len(scored) == 1 and scored[0].prompt == 0, "one PromptScored comes for each prompt")
         usage = events[-1]
-        whole = isinstance(usage, Usage) and len(told[0].scores) == usage.prompt_tokens
+        whole = isinstance(usage, Usage) and len(scored[0].scores) == usage.prompt_tokens
         require(whole, "a scored prompt has a score for each of its tokens")
-        first, *rest = told[0].scores
+        first, *rest = scored[0].scores
         require(first.logprob is None and first.rank is None, "a prompt's first token has no score")
         for score in rest:
             require(len(score.alternatives) == width, "each has as many alternatives as were asked for")
@@ -318,18 +320,21 @@ def _require_order(events: list[Event], choices: int) -> None:
 
 
 async def usage_is_counted(probe: EngineProbe) -> None:
-    one = await probe.generate(probe.build_request())
+    answer = await probe.generate(probe.build_request())
     three = await probe.generate(probe.build_request(choices=3))
     both = await probe.generate(probe.build_request(STORY, OTHER))
     other = await probe.generate(probe.build_request(OTHER))
-    require(one.usage.prompt_tokens > 0, "prompt tokens are counted")
-    require(0 < one.usage.completion_tokens <= 8, "a choice makes at least one token and at most max_tokens")
-    require(three.usage.prompt_tokens == one.usage.prompt_tokens, "n choices count their prompt once")
+    require(answer.usage.prompt_tokens > 0, "prompt tokens are counted")
     require(
-        one.usage.completion_tokens <= three.usage.completion_tokens <= 24, "each choice's tokens are counted"
+        0 < answer.usage.completion_tokens <= 8, "a choice makes at least one token and at most max_tokens"
+    )
+    require(three.usage.prompt_tokens == answer.usage.prompt_tokens, "n choices count their prompt once")
+    require(
+        answer.usage.completion_tokens <= three.usage.completion_tokens <= 24,
+        "each choice's tokens are counted",
     )
     require(
-        both.usage.prompt_tokens == one.usage.prompt_tokens + other.usage.prompt_tokens,
+        both.usage.prompt_tokens == answer.usage.prompt_tokens + other.usage.prompt_tokens,
         "each prompt is counted once",
     )
     events = await probe.collect_events(probe.build_request(STORY, OTHER))

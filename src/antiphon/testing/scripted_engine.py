@@ -83,11 +83,11 @@ class ScriptedEmbeddingEngine(ScriptedTokenEngine):
         """Only the queue's limits of `spec` are used."""
         table = build_vocabulary()
         ends = (() if table.bos_id is None else (table.bos_id,), (table.eos_id or 0,))
-        facts = replace(
+        info = replace(
             scripted_info(context_length, sequences, None),
             embedding=EmbeddingFacts(DIMENSIONS, Pooling.MEAN),
         )
-        super().__init__(info=facts, vocabulary=replace(table, embedding_frame=ends), spec=spec)
+        super().__init__(info=info, vocabulary=replace(table, embedding_frame=ends), spec=spec)
         self.behaviour = script
         self.asked: list[EmbedRequest] = []
 
@@ -369,15 +369,15 @@ class ScriptedEngine:
         ]
         candidates = len(request.prompts) * (output.best_of or output.choices)
         room = self._count_room(request, prompt_tokens)
-        said = cycle(answer.texts) if answer.endless else iter(answer.texts)
+        texts = cycle(answer.texts) if answer.endless else iter(answer.texts)
         cut = answer.endless or len(answer.texts) > room
-        made = 0
+        sent_tokens = 0
         yield Started(
             prompt_tokens, prompts=tuple(map(_tokenize_prompt, request.prompts)) if output.token_ids else ()
         )
         yield from (teller.echo(choice) for choice, teller in enumerate(tellers) if output.echo)
-        for made, text in enumerate(islice(said, room), start=1):
-            if answer.error is not None and answer.error_after == made - 1:
+        for sent_tokens, text in enumerate(islice(texts, room), start=1):
+            if answer.error is not None and answer.error_after == sent_tokens - 1:
                 raise answer.error
             if output.best_of is not None:
                 yield DiscardedTokens(candidates)
@@ -388,12 +388,12 @@ class ScriptedEngine:
         scores = None if output.logprobs is None else ()
         reason = FinishReason.LENGTH if cut else answer.reason
         yield from (Finished(choice, reason, scores=scores) for choice in range(len(tellers)))
-        yield Usage(prompt_tokens, made * candidates)
+        yield Usage(prompt_tokens, sent_tokens * candidates)
 
     def _count_room(self, request: GenerationRequest, prompt_tokens: int) -> int:
         """The most tokens of one choice."""
-        asked = request.output.max_tokens
-        return self._context_length - prompt_tokens if asked is None else asked
+        max_tokens = request.output.max_tokens
+        return self._context_length - prompt_tokens if max_tokens is None else max_tokens
 
 
 class _ScriptedChoice:

@@ -345,10 +345,10 @@ class ScriptedTokenEngine:
     def _iterate_tokens(self, sequence: _Sequence) -> Iterator[int]:
         """Yields the tokens of this sequence. The sequence's `past` must contain the earlier tokens."""
         script, request = sequence.script, sequence.request
-        said = script.tokens if script.text is None else self.tokenizer.encode_plain(script.text)
-        if said is not None:
+        tokens = script.tokens if script.text is None else self.tokenizer.encode_plain(script.text)
+        if tokens is not None:
             eos = self.table.eos_id if self.table.eos_id is not None else 0
-            return cycle(said) if script.endless else chain(said, repeat(eos))
+            return cycle(tokens) if script.endless else chain(tokens, repeat(eos))
         ends = frozenset((*self._list_ends(request), *request.stop_token_ids))
         sampler = ToySampler(request.sampling, request.choice, sequence.prompt, ends)
         toy = self.adapters.get_model(request.adapter)

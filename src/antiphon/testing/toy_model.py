@@ -144,9 +144,9 @@ class ToySampler:
     def _draw_mirostat(self, shares: Weighted, number: float, mirostat: Mirostat) -> int:
         """Draws a token by Mirostat, and moves the threshold."""
         near = [pair for pair in shares if pair[0] > 0 and -math.log2(pair[0]) <= self._threshold]
-        kept = _normalize(near or shares[:1])
-        token = _pick(kept, number)
-        surprise = -math.log2(next(share for share, other in kept if other == token))
+        candidates = _normalize(near or shares[:1])
+        token = _pick(candidates, number)
+        surprise = -math.log2(next(share for share, other in candidates if other == token))
         self._threshold -= mirostat.rate * (surprise - mirostat.target)
         return token
 
@@ -286,9 +286,9 @@ class ToyTokenizer:
         at = 0
         while at < len(data):
             for size in range(min(self._longest, len(data) - at), 0, -1):
-                found = self._ids.get(data[at : at + size])
-                if found is not None:
-                    yield found
+                token = self._ids.get(data[at : at + size])
+                if token is not None:
+                    yield token
                     at += size
                     break
 
@@ -311,14 +311,14 @@ class ToyTokenizer:
         text = ""
         for piece in pieces:
             for part in self._control.split(piece.text) if piece.control else (piece.text,):
-                found = self.controls.get(part) if piece.control else None
-                if found is None:
+                token = self.controls.get(part) if piece.control else None
+                if token is None:
                     text += part
                     continue
                 if text:
                     yield text
                 text = ""
-                yield found
+                yield token
         if text:
             yield text
 

@@ -113,8 +113,8 @@ class SettingsSource:
 def list_unreloaded(at_start: Settings, read: Settings, loaded: Settings) -> tuple[str, ...]:
     """Returns the settings that were read and differ from those that act, since only a restart applies
     them."""
-    kept = {adapter.name for adapter in loaded.adapters}
-    before = {adapter.name: adapter.path for adapter in at_start.adapters if adapter.name in kept}
+    loaded_names = {adapter.name for adapter in loaded.adapters}
+    before = {adapter.name: adapter.path for adapter in at_start.adapters if adapter.name in loaded_names}
     now = {adapter.name: adapter.path for adapter in read.adapters}
     return (*list_restart_settings(at_start, read), *(() if before == now else ("adapters",)))
 

@@ -51,10 +51,10 @@ class Selection:
 def print_report(server: Admin, selection: Selection, most: int) -> None:
     """Fetches the sums and draws them; also draws a chart over time, unless they are grouped by time."""
     report = server.get("usage", **selection.query(by=selection.by, limit=str(most)))
-    by = [each for each in selection.by.split(",") if each]
+    dimensions = [each for each in selection.by.split(",") if each]
     parts: list[RenderableType] = [f"{format_time(selection.since)} to {format_time(selection.until)} UTC"]
-    parts += [] if set(by) & set(BUCKETS) else [_build_chart(server, selection)]
-    parts += [_build_table(report, by, _fetch_names(server, by)), *_list_notes(report, most)]
+    parts += [] if set(dimensions) & set(BUCKETS) else [_build_chart(server, selection)]
+    parts += [_build_table(report, dimensions, _fetch_names(server, dimensions)), *_list_notes(report, most)]
     width = None if sys.stdout.isatty() else PIPE
     Console(highlight=False, markup=False, width=width).print(*parts, sep="\n")
 
@@ -73,11 +73,11 @@ def _build_chart(server: Admin, selection: Selection) -> Table:
     return chart
 
 
-def _fetch_names(server: Admin, by: Sequence[str]) -> dict[tuple[str, str], str]:
+def _fetch_names(server: Admin, dimensions: Sequence[str]) -> dict[tuple[str, str], str]:
     """Returns readable names of projects, users and keys, by dimension and id. Objects that the caller may
     not list are left out."""
     names: dict[tuple[str, str], str] = {}
-    for dimension in (each for each in NAMED if each in by):
+    for dimension in (each for each in NAMED if each in dimensions):
         with suppress(CallFailed):
             for card in server.list(f"{dimension}s"):
                 fields = (card.get(name) for name in NAMED[dimension])
@@ -85,9 +85,9 @@ def _fetch_names(server: Admin, by: Sequence[str]) -> dict[tuple[str, str], str]
     return names
 
 
-def _build_table(report: Card, by: Sequence[str], names: Mapping[tuple[str, str], str]) -> Table:
+def _build_table(report: Card, dimensions: Sequence[str], names: Mapping[tuple[str, str], str]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for dimension in by or [""]:
+    for dimension in dimensions or [""]:
         table.add_column(escape_unprintable(dimension).upper())
     currency = report.get("currency")
     cost = f"COST {currency}" if isinstance(currency, str) else "COST"
@@ -96,9 +96,11 @@ def _build_table(report: Card, by: Sequence[str], names: Mapping[tuple[str, str]
     for card in _rows(report):
         group = _object(card.get("by"))
         table.add_row(
-            *(Text(_format_name(each, group.get(each), names)) for each in by), *_format_figures(card)
+            *(Text(_format_name(each, group.get(each), names)) for each in dimensions), *_format_figures(card)
         )
-    table.add_row("all", *[""] * (len(by) - 1), *_format_figures(_object(report.get("total"))), style="bold")
+    table.add_row(
+        "all", *[""] * (len(dimensions) - 1), *_format_figures(_object(report.get("total"))), style="bold"
+    )
     return table
 
 

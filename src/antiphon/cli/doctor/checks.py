@@ -97,7 +97,7 @@ def check_models(settings: Settings) -> tuple[list[Sized], list[Finding]]:
                     )
                 )
                 continue
-            one = _size_model(known)
+            sized = _size_model(known)
         except LoadError as error:
             findings.append(to_finding("memory-short", error))
         except SettingsError as error:
@@ -105,8 +105,8 @@ def check_models(settings: Settings) -> tuple[list[Sized], list[Finding]]:
         except (AntiphonError, OSError) as error:
             findings.append(_report_bad_model(each, error))
         else:
-            here.append(one)
-            findings.append(report_ok("model", _describe(one)))
+            here.append(sized)
+            findings.append(report_ok("model", _describe(sized)))
     return here, findings + check_memory(here)
 
 
@@ -135,17 +135,17 @@ def _report_bad_model(each: ModelSettings, error: AntiphonError | OSError) -> Fi
     return report_problem("model-invalid", f"cannot read {each.path}: {error.strerror}")
 
 
-def _describe(one: Sized) -> str:
+def _describe(sized: Sized) -> str:
     """Describes a model and its memory in words."""
-    known = one.model
-    return f"{known.name}, {known.path}: {describe_room(known)} in {one.bytes / GIGABYTE:.2f} GB"
+    known = sized.model
+    return f"{known.name}, {known.path}: {describe_room(known)} in {sized.bytes / GIGABYTE:.2f} GB"
 
 
 def check_memory(models: list[Sized]) -> list[Finding]:
     """Compares weights and KV caches of all models with the free memory."""
     if not models:
         return []
-    needed, room = sum(one.bytes for one in models), measure_free_memory()
+    needed, room = sum(sized.bytes for sized in models), measure_free_memory()
     message = f"weights and context need {needed / GIGABYTE:.2f} GB; {room / GIGABYTE:.2f} GB can be had"
     return [report_problem("memory-short", message) if needed > room else report_ok("memory", message)]
 
@@ -159,7 +159,7 @@ def measure_free_memory() -> int:
 
 def check_adapters(settings: Settings, models: list[Sized]) -> Iterator[Finding]:
     """Checks the directories that callers may load from, and each adapter of the settings with its model."""
-    paths = {one.model.name: one.model.path for one in models}
+    paths = {sized.model.name: sized.model.path for sized in models}
     for directory in settings.lora.directories:
         try:
             yield report_ok("adapters", f"callers may load from {require_directory(directory)}")
@@ -167,7 +167,7 @@ def check_adapters(settings: Settings, models: list[Sized]) -> Iterator[Finding]
             yield to_finding("settings-invalid", error)
     if len(models) == len(settings.models):  # a missing model is already reported
         try:
-            settings = assign_adapters(with_models(settings, [one.model for one in models]))
+            settings = assign_adapters(with_models(settings, [sized.model for sized in models]))
         except SettingsError as error:
             yield to_finding("settings-invalid", error)
             return

@@ -46,7 +46,7 @@ def examine(serve_options: ServeOptions, load: bool) -> Iterator[Finding]:
     yield from (to_finding("settings-refused", error, ": ") for error in find_refusals(settings))
     models, of_models = check_models(settings)
     yield from check_engine(
-        settings, [build_load_spec(one.model, settings) for one in models] if load else []
+        settings, [build_load_spec(sized.model, settings) for sized in models] if load else []
     )
     yield from of_models
     yield from check_adapters(settings, models)

@@ -145,8 +145,8 @@ class AssertionReader:
             made.add("pattern", f"^{OWN_FORMATS[form]}$")
         elif form in COMPILER_FORMATS:
             made.add("format", form)
-            most, said = COMPILER_FORMATS[form], parse_count(schema.get("maxLength"))
-            if most is not None and (said is None or said > most):
+            most, own_limit = COMPILER_FORMATS[form], parse_count(schema.get("maxLength"))
+            if most is not None and (own_limit is None or own_limit > most):
                 made.add("maxLength", most)
         else:
             known = ", ".join(sorted([*OWN_FORMATS, *COMPILER_FORMATS]))

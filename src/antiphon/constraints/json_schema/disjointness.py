@@ -31,12 +31,12 @@ class Disjointness:
         self._listed: dict[int, frozenset[object]] = {}
         """The values that schemas list, by the identity of the list."""
 
-    def are_disjoint(self, one: Schema, other: Schema, depth: int = 0) -> bool:
+    def are_disjoint(self, left: Schema, right: Schema, depth: int = 0) -> bool:
         """Whether it is proved that no value satisfies both."""
         if depth > MAX_DEPTH or not self._budget.spend(1):
             return False
-        others = self._list_alternatives(other, 0)
-        return all(self._are_apart(a, b, depth) for a in self._list_alternatives(one, 0) for b in others)
+        others = self._list_alternatives(right, 0)
+        return all(self._are_apart(a, b, depth) for a in self._list_alternatives(left, 0) for b in others)
 
     # --- alternatives
 
@@ -69,23 +69,23 @@ class Disjointness:
 
     # --- proofs
 
-    def _are_apart(self, one: Alternative, other: Alternative, depth: int) -> bool:
+    def _are_apart(self, left: Alternative, right: Alternative, depth: int) -> bool:
         """Whether it is proved that no value satisfies both alternatives."""
-        both = (*one, *other)
+        both = (*left, *right)
         if not self._budget.spend(len(both) + sum(len(get_required(each)) for each in both)):
             return False
         types = ALL_TYPES.intersection(*map(get_types, both))
         if not types or self._are_values_apart(both, types):
             return True
-        return all(self._are_apart_as(kind, one, other, depth) for kind in types)
+        return all(self._are_apart_as(kind, left, right, depth) for kind in types)
 
-    def _are_apart_as(self, kind: str, one: Alternative, other: Alternative, depth: int) -> bool:
+    def _are_apart_as(self, kind: str, left: Alternative, right: Alternative, depth: int) -> bool:
         """Whether it is proved that no value of the type `kind` satisfies both alternatives."""
-        both = (*one, *other)
+        both = (*left, *right)
         match kind:
             case "object":
                 names = dict.fromkeys(name for each in both for name in get_required(each))
-                return any(self._are_properties_apart(name, one, other, depth) for name in names)
+                return any(self._are_properties_apart(name, left, right, depth) for name in names)
             case "array":
                 return is_empty(both, "minItems", "maxItems")
             case "string":
@@ -110,10 +110,10 @@ class Disjointness:
             found = listed if found is None else found & listed
         return found is not None and not any(find_type(each) in types for each in found)
 
-    def _are_properties_apart(self, name: str, one: Alternative, other: Alternative, depth: int) -> bool:
+    def _are_properties_apart(self, name: str, left: Alternative, right: Alternative, depth: int) -> bool:
         """Whether no value of a property fits both schemas. Objects of both schemas must have that
         property."""
-        first, second = get_property(one, name), get_property(other, name)
+        first, second = get_property(left, name), get_property(right, name)
         return self.are_disjoint(first, second, depth + 1)
 
 

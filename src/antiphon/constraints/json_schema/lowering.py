@@ -140,9 +140,9 @@ class _Lowering:
             raise InvalidValue(f"{self._field} becomes too large; split it", param=self._field)
         if not isinstance(schema, dict):
             return schema is not False
-        kept, besides = self._rewrite(schema, room)
+        remaining, besides = self._rewrite(schema, room)
         made: dict[str, Json] = {
-            name: self._lower_value(name, kept[name], room) for name in _order_keywords(kept)
+            name: self._lower_value(name, remaining[name], room) for name in _order_keywords(remaining)
         }
         if besides:
             held = made.get("allOf")
@@ -173,7 +173,7 @@ class _Lowering:
     ) -> tuple[dict[str, Json], list[Schema]]:
         """Splits a schema into the keywords that stay, and the schemas that apply additionally."""
         gone = HIDDEN | COMPANIONS | self._writers.keys() | {"oneOf"}
-        kept = {name: value for name, value in schema.items() if name not in gone}
+        remaining = {name: value for name, value in schema.items() if name not in gone}
         place = schema.get(PLACE)
         besides = self._write_one_of(schema) if "oneOf" in schema else []
         for name, writer in self._writers.items():
@@ -182,13 +182,13 @@ class _Lowering:
                 self._relax(name, place)
             else:
                 besides += written
-        if not write_patterns(kept):
+        if not write_patterns(remaining):
             self._relax("patternProperties", place, "a name may match two of its patterns")
-        more, lost = bound_properties(kept)
+        more, lost = bound_properties(remaining)
         for name in lost:
             self._relax(name, place)
-        self._require_few_optional(kept)
-        return kept, besides + more
+        self._require_few_optional(remaining)
+        return remaining, besides + more
 
     def _relax(self, keyword: str, place: Json, reason: str = NOT_KEPT) -> None:
         """Notes that a keyword is not enforced at a place."""
@@ -215,8 +215,8 @@ class _Lowering:
         branches = [as_schema(each) for each in value if each is not False] if isinstance(value, list) else []
         context = {name: schema[name] for name in ("type", "properties", "required") if name in schema}
         if len(branches) <= MAX_BRANCHES and all(
-            self._disjointness.are_disjoint({"allOf": [context, one]}, other)
-            for at, one in enumerate(branches)
+            self._disjointness.are_disjoint({"allOf": [context, branch]}, other)
+            for at, branch in enumerate(branches)
             for other in branches[at + 1 :]
         ):
             return [build_any_of(branches)]
@@ -294,7 +294,7 @@ def _count_alternatives(schemas: list[Schema]) -> int:
             both, any_one = each.get("allOf"), each.get("anyOf")
             many *= _count_alternatives(both) if isinstance(both, list) else 1
             if isinstance(any_one, list):
-                many *= sum(_count_alternatives([one]) for one in any_one)
+                many *= sum(_count_alternatives([branch]) for branch in any_one)
     return many
 
 

@@ -81,10 +81,10 @@ class _Negation:
             if name not in self._handlers:
                 raise CannotNegateError
             parts += self._handlers[name](value, depth + 1)
-        kept = [part for part in parts if part is not False]
-        if True in kept:
+        branches = [part for part in parts if part is not False]
+        if True in branches:
             return True
-        return build_any_of(kept)
+        return build_any_of(branches)
 
     def _negate_type(self, value: Json, depth: int) -> list[Schema]:
         """Returns schemas for values of all other types. Raises CannotNegateError for integers, because the

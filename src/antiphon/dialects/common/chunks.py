@@ -357,11 +357,11 @@ class OpenAIStreamEncoder(Generic[Part]):
         if not self._sends_ids:
             return b"" if opening is None else self._encode_chunk([opening])
         part = self._builder.build_text(choice, "") if opening is None else opening
-        told: dict[str, Any] = {"prompt_token_ids": self._prompts[choice // self._choices_per_prompt]}
+        fields: dict[str, Any] = {"prompt_token_ids": self._prompts[choice // self._choices_per_prompt]}
         if self._builder.prompts_apart:
-            return self._encode_chunk([replace_fields(part, **told, token_ids=())])
+            return self._encode_chunk([replace_fields(part, **fields, token_ids=())])
         first, self._has_sent_prompt_ids = not self._has_sent_prompt_ids, True
-        return self._encode_chunk([replace_fields(part, token_ids=())], **(told if first else {}))
+        return self._encode_chunk([replace_fields(part, token_ids=())], **(fields if first else {}))
 
     def _encode_part(self, event: events.Delta | Finished, part: Part) -> bytes:
         """Encodes a chunk with one part, and adds the event's tokens to the usage and the part if wanted."""

@@ -73,29 +73,33 @@ def read_constraint(wire: CommonRequest, strict: bool = False) -> RelaxedConstra
     return replace(whole, constraint=replace(constraint, whitespace=pattern))
 
 
-def read_response_format(asked: ResponseFormat | None, strict: bool = False) -> Iterator[RelaxedConstraint]:
+def read_response_format(
+    response_format: ResponseFormat | None, strict: bool = False
+) -> Iterator[RelaxedConstraint]:
     """Yields the constraint of a response format, if it has one. `strict`: every schema keyword must be
     enforced. Raises a RequestError."""
-    if asked is None:
+    if response_format is None:
         return
     where = "response_format"
-    if (asked.json_schema is not None) > (asked.type == "json_schema"):
+    if (response_format.json_schema is not None) > (response_format.type == "json_schema"):
         raise InvalidValue(
             f"{where}.json_schema is taken only with type json_schema", param=f"{where}.json_schema"
         )
-    if (asked.schema is not None) > (asked.type == "json_object"):
+    if (response_format.schema is not None) > (response_format.type == "json_object"):
         raise InvalidValue(f"{where}.schema is taken only with type json_object", param=f"{where}.schema")
-    if asked.type == "json_schema":
-        if asked.json_schema is None:
+    if response_format.type == "json_schema":
+        if response_format.json_schema is None:
             raise MissingParameter(f"{where}.json_schema is missing", param=f"{where}.json_schema")
-        named = asked.json_schema
-        form = _read_schema(named.schema, f"{where}.json_schema.schema", strict or bool(named.strict))
-        yield _declare(form, named.name, named.description, named.strict)
-    elif asked.schema is not None:
-        if asked.schema.get("type", "object") != "object":
+        json_schema = response_format.json_schema
+        form = _read_schema(
+            json_schema.schema, f"{where}.json_schema.schema", strict or bool(json_schema.strict)
+        )
+        yield _declare(form, json_schema.name, json_schema.description, json_schema.strict)
+    elif response_format.schema is not None:
+        if response_format.schema.get("type", "object") != "object":
             raise InvalidValue(f"{where}.schema must be of type object", param=f"{where}.schema")
-        yield _read_schema({"type": "object"} | asked.schema, f"{where}.schema", strict)
-    elif asked.type == "json_object":
+        yield _read_schema({"type": "object"} | response_format.schema, f"{where}.schema", strict)
+    elif response_format.type == "json_object":
         yield RelaxedConstraint(Constraint(ConstraintKind.JSON_OBJECT, field=where))
 
 
@@ -106,22 +110,22 @@ def _read_guided(wire: CommonRequest, strict: bool) -> Iterator[RelaxedConstrain
     yield from _read_texts(wire.guided_regex, wire.guided_choice, wire.guided_grammar, "guided_")
 
 
-def _read_structured(asked: StructuredOutputs | None, strict: bool) -> Iterator[RelaxedConstraint]:
+def _read_structured(structured: StructuredOutputs | None, strict: bool) -> Iterator[RelaxedConstraint]:
     """Yields the constraints of structured_outputs. Raises InvalidValue if it constrains nothing."""
-    if asked is None:
+    if structured is None:
         return
     where = "structured_outputs."
-    if asked in EMPTY:
+    if structured in EMPTY:
         raise InvalidValue(
             "structured_outputs holds no constraint: send json, regex, choice, grammar or json_object: true, "
             "or leave it out",
             param="structured_outputs",
         )
-    if asked.json is not None:
-        yield _read_schema(asked.json, f"{where}json", strict)
-    if asked.json_object:
+    if structured.json is not None:
+        yield _read_schema(structured.json, f"{where}json", strict)
+    if structured.json_object:
         yield RelaxedConstraint(Constraint(ConstraintKind.JSON_OBJECT, field=f"{where}json_object"))
-    yield from _read_texts(asked.regex, asked.choice, asked.grammar, where)
+    yield from _read_texts(structured.regex, structured.choice, structured.grammar, where)
 
 
 def _read_texts(
@@ -162,9 +166,12 @@ def _read_schema(given: dict[str, Any] | bool | str, field: str, strict: bool) -
         return RelaxedConstraint(
             Constraint(ConstraintKind.JSON_SCHEMA, source, field=field, declared=SchemaDeclaration(source))
         )
-    kept, names = relax_schema(parse_json(given, field) if isinstance(given, str) else given, field)
+    relaxed, names = relax_schema(parse_json(given, field) if isinstance(given, str) else given, field)
     constraint = Constraint(
-        ConstraintKind.JSON_SCHEMA, _dump_json(kept, field), field=field, declared=SchemaDeclaration(source)
+        ConstraintKind.JSON_SCHEMA,
+        _dump_json(relaxed, field),
+        field=field,
+        declared=SchemaDeclaration(source),
     )
     return RelaxedConstraint(constraint, name_keywords(field, names))
 

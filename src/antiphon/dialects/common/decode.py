@@ -69,8 +69,8 @@ def build_chat_call(
     hosted = read_hosted(wire.service_tier, wire.prompt_cache_key, wire.verbosity)
     call = _build_call(wire, (prompt,), output, (ignored, form.relaxed + relaxed), hosted)
     if wire.safety_identifier is not None:
-        said = read_attribution(wire.user, wire.metadata, wire.safety_identifier)
-        call = replace(call, attribution=said)
+        attribution = read_attribution(wire.user, wire.metadata, wire.safety_identifier)
+        call = replace(call, attribution=attribution)
     return call
 
 

@@ -198,7 +198,7 @@ class FieldTable:
         self._endpoints = endpoints
 
     def filter(
-        self, given: dict[str, Any], scope: str, where: str = "", report: FieldReport | None = None
+        self, fields: dict[str, Any], scope: str, where: str = "", report: FieldReport | None = None
     ) -> dict[str, Any]:
         """Returns the fields that decoding sees. `where` is the path of the object. `report` collects ignored
         fields.
@@ -207,8 +207,8 @@ class FieldTable:
         unless `report` accepts unknown fields.
         """
         table = self.tables[scope]
-        kept: dict[str, Any] = {}
-        for name, value in given.items():
+        accepted: dict[str, Any] = {}
+        for name, value in fields.items():
             if (field := table.get(name)) is None:
                 if report is None or not report.takes_unknown:
                     raise self._unknown(name, scope, where)
@@ -222,8 +222,8 @@ class FieldTable:
             if field.support is FieldSupport.IGNORED and report is not None:
                 report.paths.append(f"{where}{name}")
             if not field.opaque:
-                kept[name] = value
-        return kept
+                accepted[name] = value
+        return accepted
 
     def _unknown(self, name: str, scope: str, where: str) -> AntiphonError:
         """Returns the error for an unknown field. It names another endpoint that has the field, or the

@@ -117,28 +117,28 @@ def _require_open(wire: RenderingFields, last: Message) -> None:
         )
 
 
-def _read_template_values(given: Mapping[str, Any] | None) -> Mapping[str, object]:
+def _read_template_values(template_values: Mapping[str, Any] | None) -> Mapping[str, object]:
     """Returns the caller's values for the template. Raises InvalidValue for a wrong name or too large a
     value."""
-    if not given:
+    if not template_values:
         return {}
-    for name in given:
+    for name in template_values:
         if not VARIABLE_NAME.fullmatch(name):
             raise InvalidValue(
                 f"{VALUES}.{sanitize_key(name)} is no name of a template's variable", param=VALUES
             )
-    _require_small(given, VALUES)
-    return given
+    _require_small(template_values, VALUES)
+    return template_values
 
 
-def _read_documents(given: list[dict[str, Any]] | None) -> tuple[Mapping[str, object], ...] | None:
+def _read_documents(documents: list[dict[str, Any]] | None) -> tuple[Mapping[str, object], ...] | None:
     """Returns the documents; None if there are none. Raises InvalidValue for a value that JSON cannot
     hold."""
-    if not given:
+    if not documents:
         return None
-    require_shallow(given, "documents")
-    _require_finite(given, "documents")
-    return tuple(given)
+    require_shallow(documents, "documents")
+    _require_finite(documents, "documents")
+    return tuple(documents)
 
 
 def _require_small(value: Mapping[str, Any], field: str) -> None:
@@ -212,12 +212,12 @@ def read_past_reasoning(message: MessageReasoningFields, where: str) -> str | No
     return both[0] if both[1] is None else both[1]
 
 
-def filter_messages(given: dict[str, Any], report: FieldReport | None = None) -> dict[str, Any]:
+def filter_messages(fields: dict[str, Any], report: FieldReport | None = None) -> dict[str, Any]:
     """Returns the body with the fields of each message and content part filtered."""
-    messages = given.get("messages")
+    messages = fields.get("messages")
     if not isinstance(messages, list):
-        return given
-    return given | {
+        return fields
+    return fields | {
         "messages": [_filter_message(message, f"messages[{i}]", report) for i, message in enumerate(messages)]
     }
 
@@ -234,15 +234,15 @@ def _filter_message(message: object, where: str, report: FieldReport | None) -> 
         )
     if isinstance(content, str) and role != "tool" and message.keys() <= PLAIN_MESSAGE:
         return message
-    kept = filter_fields(message, FieldScope.MESSAGE, f"{where}.", report)
+    filtered = filter_fields(message, FieldScope.MESSAGE, f"{where}.", report)
     _require_no_images(message, where)
-    if kept.get("refusal") and content and report is not None:
+    if filtered.get("refusal") and content and report is not None:
         report.paths.append(f"{where}.refusal")  # The content is the text.
-    filter_calls(kept, where, report)
+    filter_calls(filtered, where, report)
     if isinstance(content, list):
         parts = enumerate(content)
-        kept["content"] = [_filter_part(part, f"{where}.content[{i}]", report) for i, part in parts]
-    return kept
+        filtered["content"] = [_filter_part(part, f"{where}.content[{i}]", report) for i, part in parts]
+    return filtered
 
 
 def _require_no_images(message: Mapping[str, Any], where: str) -> None:
@@ -261,26 +261,27 @@ def _filter_part(part: object, where: str, report: FieldReport | None) -> object
     if isinstance(kind, str) and kind in MEDIA_SCOPES:
         return _filter_media(part, kind, where, report)
     place = FieldScope.REFUSAL if "refusal" in part else FieldScope.PART
-    kept = filter_fields(part, place, f"{where}.", report)
-    if kept.get("type") in MEDIA_PARTS:
+    filtered = filter_fields(part, place, f"{where}.", report)
+    if filtered.get("type") in MEDIA_PARTS:
         raise UnsupportedParameter(
-            f"{where}.type {kept['type']} is not supported: {UNKNOWN_MEDIA}", param=f"{where}.type"
+            f"{where}.type {filtered['type']} is not supported: {UNKNOWN_MEDIA}", param=f"{where}.type"
         )
-    if kept.get("type", "text") not in ("text", "refusal"):
-        said = describe_value(kept["type"])
+    if filtered.get("type", "text") not in ("text", "refusal"):
+        shown_type = describe_value(filtered["type"])
         raise InvalidValue(
-            f"{where}.type must be text, image_url, input_audio or refusal; got {said}", param=f"{where}.type"
+            f"{where}.type must be text, image_url, input_audio or refusal; got {shown_type}",
+            param=f"{where}.type",
         )
-    return kept
+    return filtered
 
 
 def _filter_media(part: dict[str, Any], kind: str, where: str, report: FieldReport | None) -> dict[str, Any]:
     """Returns the image or recording with its fields filtered."""
     outer, inner = MEDIA_SCOPES[kind]
-    kept = filter_fields(part, outer, f"{where}.", report)
-    if isinstance(media := kept.get(kind), dict):
-        kept[kind] = filter_fields(media, inner, f"{where}.{kind}.", report)
-    return kept
+    filtered = filter_fields(part, outer, f"{where}.", report)
+    if isinstance(media := filtered.get(kind), dict):
+        filtered[kind] = filter_fields(media, inner, f"{where}.{kind}.", report)
+    return filtered
 
 
 def build_messages(messages: list[ChatMessage]) -> tuple[Message, ...]:
@@ -298,11 +299,11 @@ def _build_message(message: ChatMessage, where: str) -> Message:
     """Converts one wire message. Raises a RequestError."""
     text = join_text(message.content or message.refusal or "")
     calls = build_calls(message, where) if message.tool_calls else ()
-    said, field = read_past_reasoning(message, where), name_reasoning_field(message)
+    reasoning, field = read_past_reasoning(message, where), name_reasoning_field(message)
     parts = read_parts(message.content, f"{where}.content") if isinstance(message.content, list) else ()
     blocks = read_thinking_blocks(message, where) if message.thinking_blocks else ()
     return Message(
-        ROLES[message.role], text, message.name, calls, message.tool_call_id, said, field, parts, blocks
+        ROLES[message.role], text, message.name, calls, message.tool_call_id, reasoning, field, parts, blocks
     )
 
 
@@ -351,13 +352,13 @@ def _filter_call(call: object, where: str, report: FieldReport | None) -> object
     if not isinstance(call, dict):
         return call
     require_function(call, where)
-    kept = filter_fields(call, FieldScope.CALL, f"{where}.", report)
-    if isinstance(function := kept.get("function"), dict):
-        kept["function"] = filter_fields(function, FieldScope.CALLED, f"{where}.function.", report)
-    extra = kept.get("extra_content")
+    filtered = filter_fields(call, FieldScope.CALL, f"{where}.", report)
+    if isinstance(function := filtered.get("function"), dict):
+        filtered["function"] = filter_fields(function, FieldScope.CALLED, f"{where}.function.", report)
+    extra = filtered.get("extra_content")
     if extra is not None and not is_signature_alone(extra) and report is not None:
         report.paths.append(f"{where}.extra_content")
-    return kept
+    return filtered
 
 
 def require_consistent_messages(messages: list[ChatMessage]) -> None:

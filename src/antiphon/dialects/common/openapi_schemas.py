@@ -114,11 +114,13 @@ def list_parameters(endpoint: Endpoint) -> list[Mapping[str, Any]]:
 def build_operation(endpoint: Endpoint, prefix: str = "") -> dict[str, Any]:
     """Builds an operation in OpenAPI's form from an endpoint. `prefix` begins the names of its schemas."""
     content = {media: {"schema": build_schema(shape, prefix)} for media, shape in endpoint.answers.items()}
-    said = "The answer" if content else "Done"
+    description = "The answer" if content else "Done"
     described: dict[str, Any] = {
         "summary": endpoint.summary,
         "tags": [endpoint.tag],
-        "responses": {str(status): {"description": said, "content": content} for status in endpoint.statuses},
+        "responses": {
+            str(status): {"description": description, "content": content} for status in endpoint.statuses
+        },
     }
     if endpoint.description:
         described["description"] = endpoint.description

@@ -48,9 +48,9 @@ def _read_mirostat(wire: CommonRequest) -> Mirostat | None:
     )
 
 
-def _read_biases(given: dict[str, float]) -> tuple[tuple[int, float], ...]:
+def _read_biases(biases: dict[str, float]) -> tuple[tuple[int, float], ...]:
     """Returns the biases by token id. Raises InvalidValue."""
-    return tuple((_parse_token_id(key), _require_bias(key, value)) for key, value in given.items())
+    return tuple((_parse_token_id(key), _require_bias(key, value)) for key, value in biases.items())
 
 
 def _parse_token_id(key: str) -> int:

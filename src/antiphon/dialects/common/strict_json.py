@@ -323,16 +323,16 @@ def _list_choices(shape: type[msgspec.Struct], path: str) -> tuple[str, ...]:
     )
 
 
-def _list_alternatives(given: inspect.Type) -> list[inspect.Type]:
+def _list_alternatives(kind: inspect.Type) -> list[inspect.Type]:
     """Returns the types of a union, or the type itself."""
-    return list(given.types) if isinstance(given, inspect.UnionType) else [given]
+    return list(kind.types) if isinstance(kind, inspect.UnionType) else [kind]
 
 
-def _list_members(given: inspect.Type, name: str) -> list[inspect.Type]:
+def _list_members(kind: inspect.Type, name: str) -> list[inspect.Type]:
     """Returns the types of a struct's member, or of a list's items."""
-    if isinstance(given, inspect.ListType):
-        return _list_alternatives(given.item_type)
-    fields = given.fields if isinstance(given, inspect.StructType) else ()
+    if isinstance(kind, inspect.ListType):
+        return _list_alternatives(kind.item_type)
+    fields = kind.fields if isinstance(kind, inspect.StructType) else ()
     return [
         inner for field in fields if field.encode_name == name for inner in _list_alternatives(field.type)
     ]

@@ -30,12 +30,12 @@ values."""
 # --- filtering ----------------------------------------------------------------------------------------------
 
 
-def filter_tools(given: dict[str, Any], report: FieldReport | None) -> dict[str, Any]:
+def filter_tools(fields: dict[str, Any], report: FieldReport | None) -> dict[str, Any]:
     """Returns the body with the fields of each tool filtered."""
-    tools = given.get("tools")
+    tools = fields.get("tools")
     if not isinstance(tools, list):
-        return given
-    return given | {"tools": [_filter_tool(tool, f"tools[{at}]", report) for at, tool in enumerate(tools)]}
+        return fields
+    return fields | {"tools": [_filter_tool(tool, f"tools[{at}]", report) for at, tool in enumerate(tools)]}
 
 
 def _filter_tool(tool: object, where: str, report: FieldReport | None) -> object:
@@ -43,18 +43,18 @@ def _filter_tool(tool: object, where: str, report: FieldReport | None) -> object
     if not isinstance(tool, dict):
         return tool
     require_function(tool, where)
-    kept = filter_fields(tool, FieldScope.TOOL, f"{where}.", report)
-    if isinstance(function := kept.get("function"), dict):
-        kept["function"] = filter_fields(function, FieldScope.FUNCTION, f"{where}.function.", report)
-    return kept
+    filtered = filter_fields(tool, FieldScope.TOOL, f"{where}.", report)
+    if isinstance(function := filtered.get("function"), dict):
+        filtered["function"] = filter_fields(function, FieldScope.FUNCTION, f"{where}.function.", report)
+    return filtered
 
 
-def require_function(given: Mapping[str, Any], where: str) -> None:
+def require_function(tool: Mapping[str, Any], where: str) -> None:
     """Raises UnsupportedParameter if the tool or the call has another type than `function`."""
-    said = given.get("type", "function")
-    if isinstance(said, str) and said != "function":
+    kind = tool.get("type", "function")
+    if isinstance(kind, str) and kind != "function":
         raise UnsupportedParameter(
-            f"{where}.type {sanitize_key(said)} is not supported: only functions are called; send type "
+            f"{where}.type {sanitize_key(kind)} is not supported: only functions are called; send type "
             "function",
             param=f"{where}.type",
         )
@@ -135,14 +135,14 @@ def _read_tool_choice(
 
 
 def _read_allowed_tools(
-    asked: AllowedTools, parallel: bool, names: list[str]
+    allowed_tools: AllowedTools, parallel: bool, names: list[str]
 ) -> tuple[ToolChoice, bool, frozenset[str]]:
     """Returns whether the model must call a tool, whether several calls are allowed, and the allowed names.
     Raises InvalidValue for an unknown tool."""
-    tools: list[NamedTool] = asked.tools
+    tools: list[NamedTool] = allowed_tools.tools
     for at, tool in enumerate(tools):
         require_known(tool.function.name, names, f"tool_choice.allowed_tools.tools[{at}].function.name")
-    return ToolChoice(asked.mode), parallel, frozenset(tool.function.name for tool in tools)
+    return ToolChoice(allowed_tools.mode), parallel, frozenset(tool.function.name for tool in tools)
 
 
 def require_known(name: str, names: Iterable[str], where: str) -> None:

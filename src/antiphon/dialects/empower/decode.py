@@ -41,11 +41,11 @@ def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> Gene
     """Decodes a body of POST /empower/api/v1/chat/completions. `report`: unknown fields are ignored and named
     instead of refused. `strict`: a schema with a keyword that is not enforced is refused. Raises a
     RequestError."""
-    found = FieldReport(report)
-    said = read_object(body)
-    _refuse_biases(said)
-    given = filter_fields(said, EmpowerScope.CHAT, report=found)
-    wire = convert(filter_tools(filter_messages(given, found), found), ChatRequest)
+    field_report = FieldReport(report)
+    fields = read_object(body)
+    _refuse_biases(fields)
+    accepted = filter_fields(fields, EmpowerScope.CHAT, report=field_report)
+    wire = convert(filter_tools(filter_messages(accepted, field_report), field_report), ChatRequest)
     tools, relaxed = _read_tools(wire, strict)
     form = read_constraint(wire, strict)
     is_shown = bool(wire.include_thinking)
@@ -56,15 +56,15 @@ def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> Gene
     return GenerationCall(
         _build_request(wire, prompts, form.constraint),
         bool(wire.stream),
-        ignored=found.names,
+        ignored=field_report.names,
         relaxed=shorten_names(form.relaxed + relaxed),
         attribution=read_attribution(wire.user),
     )
 
 
-def _refuse_biases(said: Mapping[str, Any]) -> None:
+def _refuse_biases(fields: Mapping[str, Any]) -> None:
     """Raises UnsupportedParameter for a logit bias, in the words of Empower's own service."""
-    if said.get("logit_bias") not in (None, {}):
+    if fields.get("logit_bias") not in (None, {}):
         raise UnsupportedParameter("logit_bias is not currently supported", param="logit_bias")
 
 
@@ -130,16 +130,16 @@ def _build_request(
 
 def _read_sampling(wire: ChatRequest, limit: int) -> SamplingOptions:
     """Reads the sampling options, with the defaults of Empower's API documentation."""
-    asked = read_sampling(wire, limit)
+    sampling = read_sampling(wire, limit)
     return changed(
-        asked,
-        temperature=_or(asked.temperature, DEFAULTS.temperature),
-        top_p=_or(asked.top_p, DEFAULTS.top_p),
-        frequency_penalty=_or(asked.frequency_penalty, DEFAULTS.frequency_penalty),
-        presence_penalty=_or(asked.presence_penalty, DEFAULTS.presence_penalty),
+        sampling,
+        temperature=_or(sampling.temperature, DEFAULTS.temperature),
+        top_p=_or(sampling.top_p, DEFAULTS.top_p),
+        frequency_penalty=_or(sampling.frequency_penalty, DEFAULTS.frequency_penalty),
+        presence_penalty=_or(sampling.presence_penalty, DEFAULTS.presence_penalty),
     )
 
 
-def _or(said: float | None, default: float | None) -> float | None:
+def _or(value: float | None, default: float | None) -> float | None:
     """Returns the value that the caller sent, or the default if the value is None."""
-    return default if said is None else said
+    return default if value is None else value

@@ -100,8 +100,8 @@ class BaseModel(Struct, frozen=True, kw_only=True):
 
 def decode_deploy(body: bytes) -> DeploymentRequest:
     """Decodes a body of POST /empower/api/v1/lora. Raises a RequestError."""
-    given = filter_fields(read_object(body), EmpowerScope.DEPLOY)
-    wire = convert(given, DeployRequest)
+    accepted = filter_fields(read_object(body), EmpowerScope.DEPLOY)
+    wire = convert(accepted, DeployRequest)
     source = SOURCES[wire.model_source]
     if source is not AdapterOrigin.HUB:
         _require_absent(wire)

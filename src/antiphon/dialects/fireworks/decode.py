@@ -82,12 +82,12 @@ class FireworksCall(GenerationCall):
 def decode_text(body: bytes, report: bool = False, strict: bool = False) -> GenerationCall:
     """Decodes a body of POST completions. `report`: unknown fields are ignored and named instead of refused.
     `strict`: a schema with a keyword that is not enforced is refused. Raises a RequestError."""
-    found = FieldReport(report)
-    given = filter_fields(read_object(body), FireworksScope.TEXT, report=found)
-    wire = convert(given, FireworksCompletionRequest)
+    field_report = FieldReport(report)
+    accepted = filter_fields(read_object(body), FireworksScope.TEXT, report=field_report)
+    wire = convert(accepted, FireworksCompletionRequest)
     require_images(wire)
     limit = _read_max_tokens(wire, wire.max_tokens)
-    asked = superset.CompletionRequest(
+    openai_request = superset.CompletionRequest(
         prompt=wire.prompt,
         max_tokens=limit,
         echo=wire.echo,
@@ -95,16 +95,18 @@ def decode_text(body: bytes, report: bool = False, strict: bool = False) -> Gene
         **_read_same_fields(wire),
     )
     form = read_fireworks_format(wire.response_format, strict)
-    return _complete_call(build_text_call(asked, found.names), wire, form, limit is None)
+    return _complete_call(build_text_call(openai_request, field_report.names), wire, form, limit is None)
 
 
 def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> GenerationCall:
     """Decodes a body of POST chat/completions. The parameters are those of `decode_text`."""
-    found = FieldReport(report)
-    given = filter_fields(read_object(body), FireworksScope.CHAT, report=found)
-    wire = convert(filter_tools(filter_messages(given, found), found), FireworksChatCompletionRequest)
+    field_report = FieldReport(report)
+    accepted = filter_fields(read_object(body), FireworksScope.CHAT, report=field_report)
+    wire = convert(
+        filter_tools(filter_messages(accepted, field_report), field_report), FireworksChatCompletionRequest
+    )
     limit, alternatives = _read_max_tokens(wire, wire.max_tokens), _read_alternatives(wire)
-    asked = superset.ChatCompletionRequest(
+    openai_request = superset.ChatCompletionRequest(
         messages=wire.messages,
         max_tokens=CHAT_MAX_TOKENS if limit is None else limit,
         tools=wire.tools,
@@ -114,7 +116,7 @@ def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> Gene
         top_logprobs=alternatives,
         **_read_same_fields(wire),
     )
-    call = build_chat_call(asked, found.names, strict)
+    call = build_chat_call(openai_request, field_report.names, strict)
     thought = read_reasoning(wire)
     prompts = tuple(
         replace(prompt, reasoning=thought) if isinstance(prompt, Conversation) else prompt
@@ -129,10 +131,10 @@ def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> Gene
 def _read_same_fields(wire: FireworksCommonRequest) -> dict[str, Any]:
     """Returns the fields that have the same name in `/v1`, with the page's defaults and values that `/v1`
     accepts."""
-    said = {name: value for name in SAME_FIELDS if (value := getattr(wire, name)) is not None}
-    if said.get("repetition_penalty") == 0:
-        said["repetition_penalty"] = LEAST_REPETITION
-    return DEFAULTS | said | {"cache_salt": wire.prompt_cache_isolation_key}
+    values = {name: value for name in SAME_FIELDS if (value := getattr(wire, name)) is not None}
+    if values.get("repetition_penalty") == 0:
+        values["repetition_penalty"] = LEAST_REPETITION
+    return DEFAULTS | values | {"cache_salt": wire.prompt_cache_isolation_key}
 
 
 def _read_max_tokens(wire: FireworksCommonRequest, max_tokens: int | None) -> int | None:
@@ -161,19 +163,20 @@ def _read_tool_choice(
     wire: FireworksChatCompletionRequest,
 ) -> Any:  # noqa: ANN401 - the words that the superset takes, or its shape
     """Returns the tool choice in the form of `/v1`."""
-    asked = wire.tool_choice
-    if not isinstance(asked, ChosenTool):
-        return "required" if asked == "any" else asked
-    if (asked.name is None) == (asked.function is None):
-        if asked.name is None:
+    tool_choice = wire.tool_choice
+    if not isinstance(tool_choice, ChosenTool):
+        return "required" if tool_choice == "any" else tool_choice
+    if (tool_choice.name is None) == (tool_choice.function is None):
+        if tool_choice.name is None:
             raise MissingParameter("tool_choice.function is missing", param="tool_choice.function")
         raise InvalidValue(
             "send tool_choice.name or tool_choice.function, not both", param="tool_choice.name"
         )
-    if asked.name is not None and wire.tools:
-        require_known(asked.name, [tool.function.name for tool in wire.tools], "tool_choice.name")
+    if tool_choice.name is not None and wire.tools:
+        require_known(tool_choice.name, [tool.function.name for tool in wire.tools], "tool_choice.name")
     return superset.ToolChoiceShape(
-        "function", asked.function if asked.name is None else superset.NamedFunction(asked.name)
+        "function",
+        tool_choice.function if tool_choice.name is None else superset.NamedFunction(tool_choice.name),
     )
 
 
@@ -201,25 +204,26 @@ def _complete_call(
     )
 
 
-def read_fireworks_format(asked: FireworksResponseFormat | None, strict: bool) -> RelaxedConstraint:
+def read_fireworks_format(response_format: FireworksResponseFormat | None, strict: bool) -> RelaxedConstraint:
     """Reads the constraint of each choice. `strict`: a schema with a keyword that is not enforced is refused.
     Raises a RequestError."""
-    if asked is None:
+    if response_format is None:
         return RelaxedConstraint(None)
     for kind, field in (("json_object", "schema"), ("json_schema", "json_schema"), ("grammar", "grammar")):
-        if getattr(asked, field) is not None and asked.type != kind:
+        if getattr(response_format, field) is not None and response_format.type != kind:
             raise InvalidValue(f"{WHERE}.{field} is taken only with type {kind}", param=f"{WHERE}.{field}")
-    if asked.type == "grammar":
-        if asked.grammar is None:
+    if response_format.type == "grammar":
+        if response_format.grammar is None:
             raise MissingParameter(f"{WHERE}.grammar is missing", param=f"{WHERE}.grammar")
-        return RelaxedConstraint(build_grammar(asked.grammar, f"{WHERE}.grammar"))
-    schema, named = asked.schema, asked.json_schema
+        return RelaxedConstraint(build_grammar(response_format.grammar, f"{WHERE}.grammar"))
+    schema, json_schema = response_format.schema, response_format.json_schema
     if isinstance(schema, str):
         schema = _read_schema(schema, f"{WHERE}.schema")
-    if isinstance(named, str):
-        named = NamedSchema(_read_schema(named, f"{WHERE}.json_schema"))
+    if isinstance(json_schema, str):
+        json_schema = NamedSchema(_read_schema(json_schema, f"{WHERE}.json_schema"))
     return next(
-        read_response_format(SupersetFormat(asked.type, named, schema), strict), RelaxedConstraint(None)
+        read_response_format(SupersetFormat(response_format.type, json_schema, schema), strict),
+        RelaxedConstraint(None),
     )
 
 
@@ -255,9 +259,9 @@ def require_images(wire: FireworksCompletionRequest) -> None:
 
 def _pair_images(wire: FireworksCompletionRequest, many: bool) -> list[tuple[str, object, list[str]]]:
     """Pairs each prompt with its images and the names of their fields."""
-    given = wire.images or []
-    nested = [item for item in given if isinstance(item, list)]
-    flat = [item for item in given if isinstance(item, str)]
+    images = wire.images or []
+    nested = [item for item in images if isinstance(item, list)]
+    flat = [item for item in images if isinstance(item, str)]
     if nested and flat:
         raise InvalidValue("images must hold only texts or only lists of texts", param="images")
     if not many:

@@ -164,23 +164,23 @@ def describe_endpoints(endpoints: tuple[Endpoint, ...]) -> Description:
 def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> GenerationCall:
     """Decodes a body of POST /v1/chat/completions. `report`: unknown fields are ignored and named instead of
     refused. `strict`: a schema with a keyword that is not enforced is refused. Raises a RequestError."""
-    found = FieldReport(report)
-    given = filter_fields(read_object(body), FieldScope.CHAT, report=found)
-    _filter_stream_options(given, found)
-    given = filter_tools(filter_messages(given, found), found)
-    return build_chat_call(convert(given, ChatCompletionRequest), found.names, strict)
+    field_report = FieldReport(report)
+    accepted = filter_fields(read_object(body), FieldScope.CHAT, report=field_report)
+    _filter_stream_options(accepted, field_report)
+    accepted = filter_tools(filter_messages(accepted, field_report), field_report)
+    return build_chat_call(convert(accepted, ChatCompletionRequest), field_report.names, strict)
 
 
 def decode_text(body: bytes, report: bool = False, strict: bool = False) -> GenerationCall:
     """Decodes a body of POST /v1/completions. The parameters are those of `decode_chat`."""
-    found = FieldReport(report)
-    given = filter_fields(read_object(body), FieldScope.TEXT, report=found)
-    _filter_stream_options(given, found)
-    return build_text_call(convert(given, CompletionRequest), found.names, strict)
+    field_report = FieldReport(report)
+    accepted = filter_fields(read_object(body), FieldScope.TEXT, report=field_report)
+    _filter_stream_options(accepted, field_report)
+    return build_text_call(convert(accepted, CompletionRequest), field_report.names, strict)
 
 
-def _filter_stream_options(given: dict[str, Any], report: FieldReport) -> None:
+def _filter_stream_options(fields: dict[str, Any], report: FieldReport) -> None:
     """Filters the fields of stream_options in place."""
-    options = given.get("stream_options")
+    options = fields.get("stream_options")
     if isinstance(options, dict):
-        given["stream_options"] = filter_fields(options, FieldScope.STREAM, "stream_options.", report)
+        fields["stream_options"] = filter_fields(options, FieldScope.STREAM, "stream_options.", report)

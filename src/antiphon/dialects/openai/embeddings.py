@@ -97,19 +97,19 @@ class OpenAIEmbeddings:
         self._report = report
 
     def decode(self, body: bytes) -> EmbeddingCall:
-        found = FieldReport(self._report)
-        given = filter_fields(read_object(body), FieldScope.EMBEDDINGS, report=found)
-        form = given.get("encoding_format")
+        field_report = FieldReport(self._report)
+        accepted = filter_fields(read_object(body), FieldScope.EMBEDDINGS, report=field_report)
+        form = accepted.get("encoding_format")
         if isinstance(form, str) and form not in FORMS:
             raise InvalidValue(
                 f"encoding_format must be {' or '.join(FORMS)}; got another text", param="encoding_format"
             )
-        wire = convert(given, EmbeddingsRequest)
+        wire = convert(accepted, EmbeddingsRequest)
         request = EmbeddingRequest(wire.model, build_prompts(wire.input), wire.dimensions)
         return EmbeddingCall(
             request,
             packed=wire.encoding_format == "base64",
-            ignored=found.names,
+            ignored=field_report.names,
             attribution=read_attribution(wire.user),
         )
 
@@ -152,25 +152,25 @@ def encode_vector(vector: bytes, packed: bool) -> list[float] | str:
     return b64encode(vector).decode() if packed else array("f", vector).tolist()
 
 
-def build_prompts(given: str | list[Any]) -> tuple[RawPrompt, ...]:
+def build_prompts(inputs: str | list[Any]) -> tuple[RawPrompt, ...]:
     """Builds one prompt from a text or a list of token ids. Builds one prompt per item from a list of texts
     or of id lists. Raises InvalidValue."""
-    if isinstance(given, str):
-        return (_build_text_prompt(given, "input"),)
-    kinds = set(map(type, given))
+    if isinstance(inputs, str):
+        return (_build_text_prompt(inputs, "input"),)
+    kinds = set(map(type, inputs))
     if len(kinds) > 1:
         raise InvalidValue(
             "input must hold only texts, only token ids, or only lists of token ids", param="input"
         )
     if int in kinds:
-        return (RawPrompt(tokens=tuple(given)),)
-    if len(given) > MAX_INPUTS:
+        return (RawPrompt(tokens=tuple(inputs)),)
+    if len(inputs) > MAX_INPUTS:
         raise InvalidValue(
-            f"input must hold at most {MAX_INPUTS} texts; got {len(given)}: send several requests",
+            f"input must hold at most {MAX_INPUTS} texts; got {len(inputs)}: send several requests",
             param="input",
         )
     make = _build_text_prompt if str in kinds else _build_token_prompt
-    return tuple(make(item, f"input[{index}]") for index, item in enumerate(given))
+    return tuple(make(item, f"input[{index}]") for index, item in enumerate(inputs))
 
 
 def _build_text_prompt(text: str, where: str) -> RawPrompt:

@@ -105,11 +105,11 @@ class StepSampler(Protocol):
 
 def apply_changes(context: DecodeContext, changes: list[CacheChange]) -> None:
     """Applies the changes that a cache layout ordered."""
-    for one in changes:
-        if isinstance(one, CopyCells):
-            context.copy(one.source, one.target, one.length)
+    for sequence in changes:
+        if isinstance(sequence, CopyCells):
+            context.copy(sequence.source, sequence.target, sequence.length)
         else:
-            context.remove(one.id, one.start)
+            context.remove(sequence.id, sequence.start)
 
 
 def fill_batch(context: DecodeContext, call: DecodeCall) -> int:

@@ -392,16 +392,16 @@ class DecodeLoop:
     def _send_prompt_scores(self, span: PromptSpan, logits: Logits) -> None:
         """Sends the scores of the tokens that follow a span's tokens."""
         sequence, last = span.sequence, min(span.stop + 1, span.sequence.prompt_length)
-        asked = np.frombuffer(sequence.tokens[span.start + 1 : last], np.int32)
+        prompt_tokens = np.frombuffer(sequence.tokens[span.start + 1 : last], np.int32)
         width = sequence.request.prompt_logprobs or 0
-        found = guard(score_prompt, logits[: len(asked)], asked, width)
-        if isinstance(found, AntiphonError):
-            self._release_sequence(sequence, StreamEnd(found), keep=False)
-            if isinstance(found, EngineError):
+        scores = guard(score_prompt, logits[: len(prompt_tokens)], prompt_tokens, width)
+        if isinstance(scores, AntiphonError):
+            self._release_sequence(sequence, StreamEnd(scores), keep=False)
+            if isinstance(scores, EngineError):
                 self._clear_cache()
             return
         sequence.scored_tokens = span.stop
-        self._queue_event(sequence, PromptScores(span.start + 1, *found))
+        self._queue_event(sequence, PromptScores(span.start + 1, *scores))
         if sequence.is_complete:
             self._finish_sequence(sequence, StopCause.LENGTH)
 

@@ -340,19 +340,19 @@ def load_any(spec: LoadSpec) -> LoadedGenerator | LoadedEmbedder:
 def find_pooling(model: NativeModel, name: str) -> Pooling | None:
     """The pooling of an embedding model. None if the model generates tokens. Raises LoadError if the model
     cannot be served."""
-    said = int(read_attribute(model, "pooling_type") or UNPOOLED)
-    if said == UNPOOLED:
+    pooling = int(read_attribute(model, "pooling_type") or UNPOOLED)
+    if pooling == UNPOOLED:
         if is_causal(model):
             return None
         raise LoadError(
             f"{name} reads a text as a whole and names no pooling, so it makes neither tokens nor vectors; "
             "convert it again together with its pooling"
         )
-    if said == RANKING:
+    if pooling == RANKING:
         raise LoadError(f"{name} ranks pairs of texts (pooling rank), which is not served")
-    if said not in POOLING:
-        raise LoadError(f"{name} pools by the unknown type {said}; mean, CLS and last are served")
-    return POOLING[said]
+    if pooling not in POOLING:
+        raise LoadError(f"{name} pools by the unknown type {pooling}; mean, CLS and last are served")
+    return POOLING[pooling]
 
 
 def is_causal(model: NativeModel) -> bool:
@@ -400,10 +400,12 @@ def choose_text_length(spec: LoadSpec, model: NativeModel) -> int:
     """Chooses the most tokens of one text. Raises LoadError if the setting exceeds what the model can
     take."""
     trained = model.get_trained_context()
-    asked = spec.context_length or min(trained, LONGEST_DEFAULT)
-    if not 1 <= asked <= trained:
-        raise LoadError(f"the model reads texts of 1 to {trained} tokens; {asked} cannot be its context")
-    return asked
+    requested_length = spec.context_length or min(trained, LONGEST_DEFAULT)
+    if not 1 <= requested_length <= trained:
+        raise LoadError(
+            f"the model reads texts of 1 to {trained} tokens; {requested_length} cannot be its context"
+        )
+    return requested_length
 
 
 def count_step_rows(model: NativeModel) -> int:

@@ -216,8 +216,8 @@ class LlamaTokenEngine:
                 "max_tokens must be at least 1, or 0 to score the prompt alone", param="max_tokens"
             )
         for name in ("logprobs", "prompt_logprobs"):
-            asked = getattr(request, name)
-            if asked is not None and not 0 <= asked <= loaded.info.vocabulary:
+            requested = getattr(request, name)
+            if requested is not None and not 0 <= requested <= loaded.info.vocabulary:
                 raise InvalidValue(f"{name} must be from 0 to {loaded.info.vocabulary}", param=name)
         if request.constraint is not None and request.sampling.ignore_eos:
             problem = "ignore_eos cannot be kept together with a constraint; leave one of them out"

@@ -83,17 +83,23 @@ class GuidedSequences:
         that report log-probabilities, and those where the caller or `min_tokens` may exclude a forced token:
         their tokens are drawn one by one."""
         found: list[tuple[TokenSequence, tuple[int, ...]]] = []
-        for one in running:
-            if one.guide is None or one.request.logprobs is not None:
+        for sequence in running:
+            if sequence.guide is None or sequence.request.logprobs is not None:
                 continue
-            if one.computed != len(one.tokens) - 1 or one.needs_scores or one.is_undecided:
+            if (
+                sequence.computed != len(sequence.tokens) - 1
+                or sequence.needs_scores
+                or sequence.is_undecided
+            ):
                 continue
             try:
-                tokens = one.guide.get_forced()
+                tokens = sequence.guide.get_forced()
             except AntiphonError:
                 continue  # a worker has just failed; the next step ends the sequence
-            if tokens and not (one.sampling_state is not None and one.sampling_state.may_forbid(tokens)):
-                found.append((one, one.guide.take_forced()))
+            if tokens and not (
+                sequence.sampling_state is not None and sequence.sampling_state.may_forbid(tokens)
+            ):
+                found.append((sequence, sequence.guide.take_forced()))
         return found
 
     def take_ready_rows(self) -> tuple[list[TokenSequence | None], Logits] | None:

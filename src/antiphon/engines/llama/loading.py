@@ -127,10 +127,10 @@ def load_generator(spec: LoadSpec, model: NativeModel, origin: str) -> LoadedGen
 
 def count_sequence_cells(spec: LoadSpec, trained: int) -> int:
     """The cells that one sequence may fill: its context length, but no more than there are cells."""
-    asked = spec.context_length or trained
+    requested_cells = spec.context_length or trained
     if spec.cells is None:
-        return asked
-    return min(asked, spec.cells // spec.sequences if has_streams(spec) else spec.cells)
+        return requested_cells
+    return min(requested_cells, spec.cells // spec.sequences if has_streams(spec) else spec.cells)
 
 
 def has_streams(spec: LoadSpec) -> bool:

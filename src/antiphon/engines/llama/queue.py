@@ -30,16 +30,16 @@ class SequenceQueue(FairQueue[TokenSequence]):
         """All waiting sequences, in no particular order. Any thread may call it."""
         return [*tuple(self._preempted), *super().list_waiting()]
 
-    def find_refusal(self, one: TokenSequence, now: float, free: int = 0) -> AntiphonError | None:
+    def find_refusal(self, sequence: TokenSequence, now: float, free: int = 0) -> AntiphonError | None:
         """The error that refuses the sequence, or None if it may be queued."""
-        if one.group is not None and self._groups[one.group]:
+        if sequence.group is not None and self._groups[sequence.group]:
             return None
-        return super().find_refusal(one, now, free)
+        return super().find_refusal(sequence, now, free)
 
-    def add(self, one: TokenSequence) -> None:
-        super().add(one)
-        if one.group is not None:
-            self._groups[one.group] += 1
+    def add(self, sequence: TokenSequence) -> None:
+        super().add(sequence)
+        if sequence.group is not None:
+            self._groups[sequence.group] += 1
 
     def put_back(self, sequence: TokenSequence) -> None:
         """Puts a preempted sequence before all others; older ones come first."""
@@ -56,13 +56,13 @@ class SequenceQueue(FairQueue[TokenSequence]):
         self._count += 1
         self._turn(sequence.actor)
 
-    def remove(self, one: TokenSequence) -> None:
+    def remove(self, sequence: TokenSequence) -> None:
         """Removes a sequence that is admitted or cancelled."""
-        if one.started and one in self._preempted:
+        if sequence.started and sequence in self._preempted:
             self._count -= 1
-            self._preempted.remove(one)
+            self._preempted.remove(sequence)
         else:
-            super().remove(one)
+            super().remove(sequence)
 
     def admit(self, sequence: TokenSequence) -> None:
         """Removes an admitted sequence; its caller's next turn comes after all other callers'."""
@@ -95,12 +95,12 @@ class SequenceQueue(FairQueue[TokenSequence]):
 
     def list_actors(self) -> set[str]:
         """The callers that have a waiting sequence."""
-        return {*self._lines, *(one.actor for one in self._preempted)}
+        return {*self._lines, *(sequence.actor for sequence in self._preempted)}
 
     def has_waited_since(self, moment: float) -> bool:
         """Whether any caller's first sequence has waited since this moment or longer."""
         return any(line[0].queued_at <= moment for line in self._lines.values()) or any(
-            one.queued_at <= moment for one in self._preempted
+            sequence.queued_at <= moment for sequence in self._preempted
         )
 
     def list_first_in_line(
@@ -108,9 +108,9 @@ class SequenceQueue(FairQueue[TokenSequence]):
     ) -> Iterator[TokenSequence]:
         """The first sequence of each caller, in the order of turns. It skips those for which
         `waits_for_prompt` is true."""
-        yield from (one for one in self._preempted if not waits_for_prompt(one))
+        yield from (sequence for sequence in self._preempted if not waits_for_prompt(sequence))
         for line in self._lines.values():
-            first = next((one for one in line if not waits_for_prompt(one)), None)
+            first = next((sequence for sequence in line if not waits_for_prompt(sequence)), None)
             if first is not None:
                 yield first
 
@@ -137,7 +137,7 @@ def choose_exchange(
     another's prompt and needs no place."""
     if not waiting.has_waited_since(now - YIELD_DELAY):
         return None
-    callers = len({one.actor for one in running} | waiting.list_actors())
+    callers = len({sequence.actor for sequence in running} | waiting.list_actors())
     if callers < 2:
         return None
     is_full = len(running) >= policy.sequences
@@ -145,24 +145,28 @@ def choose_exchange(
         return None
     share = -(-(policy.sequences if is_full else policy.cells) // callers)
     held: Counter[str] = Counter()
-    for one in running:
-        held[one.actor] += 1 if is_full else len(one.tokens)
+    for sequence in running:
+        held[sequence.actor] += 1 if is_full else len(sequence.tokens)
     givers = [
-        one
-        for one in running
-        if held[one.actor] - (1 if is_full else len(one.tokens)) >= share and _can_yield(one, policy, now)
+        sequence
+        for sequence in running
+        if held[sequence.actor] - (1 if is_full else len(sequence.tokens)) >= share
+        and _can_yield(sequence, policy, now)
     ]
     if not givers:
         return None
     for taker in waiting.list_first_in_line(waits_for_prompt):
         if held[taker.actor] < share and now - taker.queued_at >= YIELD_DELAY:
-            return taker, max(givers, key=lambda one: (held[one.actor], one.arrival))
+            return taker, max(givers, key=lambda sequence: (held[sequence.actor], sequence.arrival))
     return None
 
 
-def _can_yield(one: TokenSequence, policy: SchedulingPolicy, now: float) -> bool:
+def _can_yield(sequence: TokenSequence, policy: SchedulingPolicy, now: float) -> bool:
     """Whether it ran long enough and made progress. Exact mode cannot recompute a scored prompt identically,
     because its chunks may have been shorter."""
-    if policy.exact and one.request.prompt_logprobs is not None:
+    if policy.exact and sequence.request.prompt_logprobs is not None:
         return False
-    return now - one.running_since >= MIN_RUN_SECONDS and one.computed - one.max_computed >= MIN_NEW_TOKENS
+    return (
+        now - sequence.running_since >= MIN_RUN_SECONDS
+        and sequence.computed - sequence.max_computed >= MIN_NEW_TOKENS
+    )

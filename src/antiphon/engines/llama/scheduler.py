@@ -104,13 +104,13 @@ class Scheduler:
 
     def has_decoding(self) -> bool:
         """Whether any running sequence has nothing to compute but its next token."""
-        return any(one.computed == len(one.tokens) - 1 for one in self._running)
+        return any(sequence.computed == len(sequence.tokens) - 1 for sequence in self._running)
 
     def count_prefilling(self) -> int:
         """The number of sequences that have more to compute than their last token. It includes the waiting
         sequences for which a place is free."""
         coming = min(len(self.waiting), self.policy.sequences - self.running)
-        return coming + sum(one.computed < len(one.tokens) - 1 for one in self._running)
+        return coming + sum(sequence.computed < len(sequence.tokens) - 1 for sequence in self._running)
 
     def take_changes(self) -> list[CacheChange]:
         """Takes the cache changes that were not carried out yet."""
@@ -277,8 +277,14 @@ class Scheduler:
         """Builds the calls of this step; preempts sequences when cells run out."""
         while True:
             mine = self._select_turn()
-            decoding = [one for one in mine if self._is_decode_row(one) and one.request.max_tokens]
-            decoding = [one for one in decoding if not one.is_undecided or one.computed < len(one.tokens) - 1]
+            decoding = [
+                sequence for sequence in mine if self._is_decode_row(sequence) and sequence.request.max_tokens
+            ]
+            decoding = [
+                sequence
+                for sequence in decoding
+                if not sequence.is_undecided or sequence.computed < len(sequence.tokens) - 1
+            ]
             room = self.layout.count_available(PrefixMatch(0)) - len(decoding)
             if (room < 0 or (room == 0 and not decoding and mine)) and self._preempt():
                 continue
@@ -318,17 +324,17 @@ class Scheduler:
             return list(self._running)
         return [one for one in self._running if one.request.adapter == self._adapter]
 
-    def _is_decode_row(self, one: TokenSequence) -> bool:
+    def _is_decode_row(self, sequence: TokenSequence) -> bool:
         """Whether the sequence's next token is a decode row. The last token always is one. In exact mode,
         tokens that were decode rows before a preemption are decode rows again, because rows of chunks have
         other bits."""
-        at = one.computed
-        if at == len(one.tokens) - 1:
+        at = sequence.computed
+        if at == len(sequence.tokens) - 1:
             return True
         return (
             self.policy.exact
-            and one.prompt_length - 1 <= at < one.max_computed
-            and at not in one.forced_spans
+            and sequence.prompt_length - 1 <= at < sequence.max_computed
+            and at not in sequence.forced_spans
         )
 
     def _build_spans(self, sequences: list[TokenSequence], budget: int) -> Iterator[PromptSpan]:

@@ -185,14 +185,16 @@ class TokenSequence:
         return StopCause.LENGTH if len(self.tokens) >= self.max_length else None
 
 
-def find_common_end(one: "array[int]", other: "array[int]", start: int, stop: int) -> int:
+def find_common_end(tokens: "array[int]", other_tokens: "array[int]", start: int, stop: int) -> int:
     """The index up to which two token arrays are equal, at most `stop`. The caller knows that they are equal
     below `start`."""
     if start >= stop:
         return stop
-    differ = np.frombuffer(one, np.int32)[start:stop] != np.frombuffer(other, np.int32)[start:stop]
-    first = int(differ.argmax())
-    return start + first if differ[first] else stop
+    is_different = (
+        np.frombuffer(tokens, np.int32)[start:stop] != np.frombuffer(other_tokens, np.int32)[start:stop]
+    )
+    first_difference = int(is_different.argmax())
+    return start + first_difference if is_different[first_difference] else stop
 
 
 MIN_PACE = 1280

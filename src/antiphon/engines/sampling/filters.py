@@ -56,9 +56,9 @@ def sum_weights(weights: Floats) -> float:
 
 def keep_only(weights: Floats, places: Ids) -> None:
     """Sets all weights except those at `places` to 0."""
-    kept = weights[places]
+    kept_weights = weights[places]
     weights.fill(0.0)
-    weights[places] = kept
+    weights[places] = kept_weights
 
 
 def compute_atypicality(weights: Floats) -> Floats:
@@ -77,13 +77,13 @@ def keep_smallest(keys: Keys, weights: Floats, mass: float) -> None:
     `keys`: not negative.
     """
     sums = sum_by_bin(keys, weights).cumsum()
-    edge = find_first_reaching(sums, mass)
-    places = np.flatnonzero(keys >> SHIFTS[0] == edge)
-    rest = mass - float(sums[edge - 1]) if edge else mass
+    last_kept = find_first_reaching(sums, mass)
+    places = np.flatnonzero(keys >> SHIFTS[0] == last_kept)
+    rest = mass - float(sums[last_kept - 1]) if last_kept else mass
     places = places[find_fewest(keys[places], weights[places], rest)]
-    kept = weights[places]
-    weights *= keys < edge << SHIFTS[0]
-    weights[places] = kept
+    kept_weights = weights[places]
+    weights *= keys < last_kept << SHIFTS[0]
+    weights[places] = kept_weights
 
 
 def sum_by_bin(keys: Keys, weights: Floats) -> Wide:
@@ -121,10 +121,10 @@ def find_fewest(keys: Keys, weights: Floats | Wide, mass: float) -> Ids:
         bins = keys[places] >> shift
         bins -= bins.min()
         sums = np.bincount(bins, weights[places]).cumsum()
-        edge = find_first_reaching(sums, mass)
-        sure.append(places[bins < edge])
-        mass -= float(sums[edge - 1]) if edge else 0.0
-        places = places[bins == edge]
+        last_kept = find_first_reaching(sums, mass)
+        sure.append(places[bins < last_kept])
+        mass -= float(sums[last_kept - 1]) if last_kept else 0.0
+        places = places[bins == last_kept]
     # The remaining keys are few, or all equal.
     if len(places) <= SORTABLE:
         places = places[keys[places].argsort(kind="stable")]

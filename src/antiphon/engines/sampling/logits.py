@@ -170,8 +170,8 @@ def compute_top_logprobs(rows: Floats, tops: Floats, room: Floats) -> NDArray[np
     for its computation and overwrites them."""
     shifted = np.subtract(rows, tops[:, None], out=room[: len(rows)])
     sums = np.exp(shifted, out=shifted).sum(axis=1)
-    said: NDArray[np.float64] = -np.log(sums.astype(np.float64))
-    return said
+    logprobs: NDArray[np.float64] = -np.log(sums.astype(np.float64))
+    return logprobs
 
 
 Pairs = tuple[tuple[int, float], ...]
@@ -184,14 +184,14 @@ def list_likeliest(block: LogitBlock, best: NDArray[np.float64], count: int) -> 
     head = block.find_top(count)
     values = head.values - block.tops[:, None].astype(np.float64) + best[:, None]
     rows = zip(head.ids.tolist(), values.tolist(), head.found.tolist(), strict=True)
-    return [tuple(zip(ids[:found], said[:found], strict=True)) for ids, said, found in rows]
+    return [tuple(zip(ids[:found], logprobs[:found], strict=True)) for ids, logprobs, found in rows]
 
 
 def pick_logprobs(block: LogitBlock, best: NDArray[np.float64], row: int, tokens: Sequence[int]) -> Pairs:
     """The log-probabilities of these tokens in a row."""
     values = block.rows[row, np.asarray(tokens, dtype=np.intp)].astype(np.float64)
-    said = values - float(block.tops[row]) + float(best[row])
-    return tuple(zip(tokens, said.tolist(), strict=True))
+    logprobs = values - float(block.tops[row]) + float(best[row])
+    return tuple(zip(tokens, logprobs.tolist(), strict=True))
 
 
 def score_prompt(
@@ -212,10 +212,10 @@ def score_prompt(
     if not parts:
         return b"", b"", b"", b""
     joined = (np.concatenate(each) for each in zip(*parts, strict=True))
-    said, ids, values, ranks = (
+    logprobs, ids, values, ranks = (
         each.astype(kind).tobytes() for each, kind in zip(joined, ("<f4", "<i4", "<f4", "<i4"), strict=True)
     )
-    return said, ids, values, ranks
+    return logprobs, ids, values, ranks
 
 
 def _score(
@@ -229,13 +229,13 @@ def _score(
             raise EngineError(NO_NUMBER)
         best, tops = compute_top_logprobs(rows, block.tops, room), block.tops.astype(np.float64)
         chosen = rows[np.arange(len(rows)), tokens]
-        said, ranks = chosen - tops + best, 1 + np.count_nonzero(rows > chosen[:, None], axis=1)
+        logprobs, ranks = chosen - tops + best, 1 + np.count_nonzero(rows > chosen[:, None], axis=1)
         if k == 0:
-            return said, np.empty((len(rows), 0), dtype=np.intp), np.empty((len(rows), 0)), ranks
+            return logprobs, np.empty((len(rows), 0), dtype=np.intp), np.empty((len(rows), 0)), ranks
         head = block.find_top(k)
         for row in np.flatnonzero(head.found < head.ids.shape[1]):
             fill_missing_ids(head, int(row), rows.shape[1])
-        return said, head.ids, head.values - tops[:, None] + best[:, None], ranks
+        return logprobs, head.ids, head.values - tops[:, None] + best[:, None], ranks
 
 
 def fill_missing_ids(head: TopLogits, row: int, vocabulary: int) -> None:

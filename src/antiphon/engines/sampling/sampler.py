@@ -83,16 +83,16 @@ class FilterSettings:
 
     @classmethod
     def collect(cls, drawings: list[SamplingState]) -> "FilterSettings":
-        asked = [drawing.sampling for drawing in drawings]
+        options = [drawing.sampling for drawing in drawings]
         steered = [drawing.mirostat is not None for drawing in drawings]
-        rows = list(zip(asked, steered, strict=True))
+        rows = list(zip(options, steered, strict=True))
         return cls(
             drawings,
             draw_uniform([drawing.key for drawing in drawings], [drawing.position for drawing in drawings]),
-            np.array([1.0 / one.temperature for one in asked], dtype=np.float32),
-            np.array([0.0 if off else one.min_p for one, off in rows]),
-            np.array([0 if off else one.top_k for one, off in rows], dtype=np.intp),
-            np.array([1.0 if off else one.top_p for one, off in rows]),
+            np.array([1.0 / option.temperature for option in options], dtype=np.float32),
+            np.array([0.0 if off else option.min_p for option, off in rows]),
+            np.array([0 if off else option.top_k for option, off in rows], dtype=np.intp),
+            np.array([1.0 if off else option.top_p for option, off in rows]),
         )
 
 
@@ -116,14 +116,14 @@ class Sampler:
         """
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             try:
-                found = self._draw_all(logits, drawings)
+                results = self._draw_all(logits, drawings)
             except Exception:  # noqa: BLE001 - a defect of ours, to be found row by row
                 rows = enumerate(drawings)
-                found = [
-                    unwrap_single(guard(self._draw_all, logits[row : row + 1], [asked]))
-                    for row, asked in rows
+                results = [
+                    unwrap_single(guard(self._draw_all, logits[row : row + 1], [states]))
+                    for row, states in rows
                 ]
-            return [note_draw(*each) for each in zip(drawings, found, strict=True)]
+            return [note_draw(*each) for each in zip(drawings, results, strict=True)]
 
     def _draw_all(self, logits: Floats, drawings: Sequence[SamplingState | None]) -> list[RowResult]:
         """Computes the results of `draw`; the states are not changed yet."""
@@ -139,10 +139,14 @@ class Sampler:
     def _draw(self, logits: Floats, drawings: Sequence[SamplingState | None]) -> list[RowResult]:
         raw = LogitBlock.from_rows(logits)
         sound = np.isfinite(raw.tops)
-        asked = {row: one for row, one in enumerate(drawings) if one is not None and sound[row]}
-        said = self._get_logprobs(raw, {row: one for row, one in asked.items() if one.logprobs is not None})
-        block = self._apply_changes(raw, {row: one for row, one in asked.items() if one.changes_logits})
-        tokens = self._draw_tokens(block, asked)
+        states = {row: state for row, state in enumerate(drawings) if state is not None and sound[row]}
+        logprobs = self._get_logprobs(
+            raw, {row: state for row, state in states.items() if state.logprobs is not None}
+        )
+        block = self._apply_changes(
+            raw, {row: state for row, state in states.items() if state.changes_logits}
+        )
+        tokens = self._draw_tokens(block, states)
         results: list[RowResult] = []
         for row, drawing in enumerate(drawings):
             if row not in tokens:
@@ -150,8 +154,8 @@ class Sampler:
                 results.append(None if drawing is None else error)
                 continue
             token, surprise = tokens[row]
-            if row in said:
-                best, alternatives = said[row]
+            if row in logprobs:
+                best, alternatives = logprobs[row]
                 below = float(logits[row, token]) - float(raw.tops[row])
                 results.append((SampledToken(token, below + best, alternatives), surprise))
             else:
@@ -159,33 +163,33 @@ class Sampler:
         return results
 
     def _get_logprobs(
-        self, raw: LogitBlock, asked: dict[int, SamplingState]
+        self, raw: LogitBlock, states: dict[int, SamplingState]
     ) -> dict[int, tuple[float, Pairs]]:
         """For each row that reports log-probabilities, that of its likeliest token and the alternatives."""
-        if not asked:
+        if not states:
             return {}
-        block = raw.select(np.array([*asked], dtype=np.intp))
+        block = raw.select(np.array([*states], dtype=np.intp))
         best = compute_top_logprobs(block.rows, block.tops, self._weights)
-        parts = list_alternatives(block, best, list(asked.values()))
-        return dict(zip(asked, zip(best.tolist(), parts, strict=True), strict=True))
+        parts = list_alternatives(block, best, list(states.values()))
+        return dict(zip(states, zip(best.tolist(), parts, strict=True), strict=True))
 
-    def _apply_changes(self, raw: LogitBlock, asked: dict[int, SamplingState]) -> LogitBlock:
+    def _apply_changes(self, raw: LogitBlock, states: dict[int, SamplingState]) -> LogitBlock:
         """The block with bias, penalties and masks: a copy if there are any."""
-        if not asked:
+        if not states:
             return raw
         rows = self._copied[: len(raw.rows)]
         np.copyto(rows, raw.rows)
-        for row, drawing in asked.items():
+        for row, drawing in states.items():
             drawing.apply_to(rows[row])
         return LogitBlock.from_rows(rows)
 
     def _draw_tokens(
-        self, block: LogitBlock, asked: dict[int, SamplingState]
+        self, block: LogitBlock, states: dict[int, SamplingState]
     ) -> dict[int, tuple[int, float | None]]:
         """Draws the token of each row that has an allowed one, with its surprise if Mirostat is on."""
         found: dict[int, tuple[int, float | None]] = {}
         groups: dict[int, list[int]] = {}
-        for row, drawing in asked.items():
+        for row, drawing in states.items():
             if block.tops[row] == -np.inf:
                 continue
             if drawing.is_greedy or drawing.is_forced:
@@ -194,21 +198,21 @@ class Sampler:
                 groups.setdefault(choose_top_count(drawing), []).append(row)
         for length, rows in groups.items():
             picked = np.array(rows, dtype=np.intp)
-            wanted = FilterSettings.collect([asked[row] for row in rows])
-            group = _FilterGroup(block.select(picked), wanted, self._weights)
+            filters = FilterSettings.collect([states[row] for row in rows])
+            group = _FilterGroup(block.select(picked), filters, self._weights)
             tokens = group.draw_from_top(length) if length else group.draw_from_all()
             found.update(zip(rows, tokens, strict=True))
         return found
 
 
-def list_alternatives(block: LogitBlock, best: Wide, asked: Sequence[SamplingState]) -> Iterator[Pairs]:
+def list_alternatives(block: LogitBlock, best: Wide, states: Sequence[SamplingState]) -> Iterator[Pairs]:
     """The alternatives to report for each row. `best`: the log-probabilities of the likeliest tokens."""
-    counts = [0 if one.listed_tokens else one.logprobs or 0 for one in asked]
+    counts = [0 if state.listed_tokens else state.logprobs or 0 for state in states]
     most = max((count for count in counts if count <= SHARED_ALTERNATIVES), default=0)
     lists = list_likeliest(block, best, most) if most else None
-    for row, (one, count) in enumerate(zip(asked, counts, strict=True)):
-        if one.listed_tokens:
-            yield pick_logprobs(block, best, row, one.listed_tokens)
+    for row, (state, count) in enumerate(zip(states, counts, strict=True)):
+        if state.listed_tokens:
+            yield pick_logprobs(block, best, row, state.listed_tokens)
         elif count > SHARED_ALTERNATIVES:
             alone = np.array([row], dtype=np.intp)
             yield list_likeliest(block.select(alone), best[alone], count)[0]
@@ -230,9 +234,9 @@ def choose_top_count(drawing: SamplingState) -> int:
 class _FilterGroup:
     """Rows of a block that examine the same number of largest logits."""
 
-    def __init__(self, block: LogitBlock, wanted: FilterSettings, room: Floats) -> None:
+    def __init__(self, block: LogitBlock, filters: FilterSettings, room: Floats) -> None:
         self._block = block
-        self._settings = wanted
+        self._settings = filters
         self._buffer = room
 
     def draw_from_all(self) -> list[tuple[int, float | None]]:
@@ -245,15 +249,15 @@ class _FilterGroup:
         head = self._block.find_top(length)
         falls = (head.values - self._block.tops[:, None]) * self._settings.inverse_temperatures[:, None]
         weights = np.exp(falls).astype(np.float64)
-        kept, closed = self._apply_bounds(head, weights)
-        masses: Wide = np.where(kept, weights, 0.0).cumsum(axis=1)[:, -1]
+        kept_mask, closed = self._apply_bounds(head, weights)
+        masses: Wide = np.where(kept_mask, weights, 0.0).cumsum(axis=1)[:, -1]
         opened = np.flatnonzero(~closed)
         if len(opened):
             wide, sums = self._compute_weights(opened)
             masses[opened] = sums[:, -1]
-        decided = self._cut_to_nucleus(kept, closed, weights, masses)
-        self._filter_row_by_row(kept, decided, weights, masses)
-        spots = find_drawn_index(np.where(kept, weights, 0.0), self._settings.uniforms)
+        decided = self._cut_to_nucleus(kept_mask, closed, weights, masses)
+        self._filter_row_by_row(kept_mask, decided, weights, masses)
+        spots = find_drawn_index(np.where(kept_mask, weights, 0.0), self._settings.uniforms)
         rows = np.arange(len(spots))
         tokens, drawn = head.ids[rows, spots], weights[rows, spots]
         wider = np.flatnonzero(~decided[opened])
@@ -261,52 +265,58 @@ class _FilterGroup:
             rows = opened[wider]
             tokens[rows], drawn[rows] = self._draw_from_whole(rows, select_rows(wide, wider), masses[rows])
         numbers = zip(self._settings.states, drawn.tolist(), masses.tolist(), strict=True)
-        surprises = [None if one.mirostat is None else log2(mass / weight) for one, weight, mass in numbers]
+        surprises = [
+            None if state.mirostat is None else log2(mass / weight) for state, weight, mass in numbers
+        ]
         return list(zip(tokens.tolist(), surprises, strict=True))
 
     def _apply_bounds(self, head: TopLogits, weights: Wide) -> tuple[Flags, Flags]:
         """Applies min-p and top-k to each row's head. Returns the kept tokens, and the rows for which no
         token outside the head is kept."""
-        wanted, length = self._settings, weights.shape[1]
-        counts = np.where(wanted.top_k > 0, np.minimum(wanted.top_k, head.found), head.found)
-        kept = (np.arange(length) < counts[:, None]) & (weights >= wanted.min_p[:, None])
+        filters, length = self._settings, weights.shape[1]
+        counts = np.where(filters.top_k > 0, np.minimum(filters.top_k, head.found), head.found)
+        kept_mask = (np.arange(length) < counts[:, None]) & (weights >= filters.min_p[:, None])
         exhausted = (head.found < length) | (length == self._block.rows.shape[1])
-        bounded = (wanted.top_k > 0) & (wanted.top_k <= length)
-        return kept, exhausted | bounded | (weights[:, -1] < wanted.min_p)
+        bounded = (filters.top_k > 0) & (filters.top_k <= length)
+        return kept_mask, exhausted | bounded | (weights[:, -1] < filters.min_p)
 
-    def _cut_to_nucleus(self, kept: Flags, closed: Flags, weights: Wide, masses: Wide) -> Flags:
+    def _cut_to_nucleus(self, kept_mask: Flags, closed: Flags, weights: Wide, masses: Wide) -> Flags:
         """Cuts the kept tokens to the nucleus. Returns the rows for which no token outside the head is
         kept."""
-        wanted = self._settings
-        sums = np.where(kept, weights, 0.0).cumsum(axis=1)
-        needed = wanted.top_p * masses
-        narrow = wanted.top_p < 1
-        kept &= (sums - weights < needed[:, None]) | ~narrow[:, None]
-        kept[:, 0] = True
-        unbounded = (wanted.min_p == 0) & (wanted.top_k == 0)
+        filters = self._settings
+        sums = np.where(kept_mask, weights, 0.0).cumsum(axis=1)
+        needed = filters.top_p * masses
+        narrow = filters.top_p < 1
+        kept_mask &= (sums - weights < needed[:, None]) | ~narrow[:, None]
+        kept_mask[:, 0] = True
+        unbounded = (filters.min_p == 0) & (filters.top_k == 0)
         decided: Flags = closed | (narrow & unbounded & (sums[:, -1] >= needed))
         return decided
 
-    def _filter_row_by_row(self, kept: Flags, decided: Flags, weights: Wide, masses: Wide) -> None:
+    def _filter_row_by_row(self, kept_mask: Flags, decided: Flags, weights: Wide, masses: Wide) -> None:
         """Applies typical-p and Mirostat, row by row."""
         for row, drawing in enumerate(self._settings.states):
             steering, typical = drawing.mirostat, drawing.sampling.typical_p
             if steering is not None:
-                decided[row] |= self._apply_mirostat(steering, kept[row], weights[row], float(masses[row]))
+                decided[row] |= self._apply_mirostat(
+                    steering, kept_mask[row], weights[row], float(masses[row])
+                )
             elif typical < 1 and decided[row]:
-                candidates = np.flatnonzero(kept[row])
-                kept[row] = False
-                kept[row, candidates[find_typical(weights[row, candidates], typical)]] = True
+                candidates = np.flatnonzero(kept_mask[row])
+                kept_mask[row] = False
+                kept_mask[row, candidates[find_typical(weights[row, candidates], typical)]] = True
 
-    def _apply_mirostat(self, steering: MirostatThreshold, kept: Flags, weights: Wide, mass: float) -> bool:
+    def _apply_mirostat(
+        self, steering: MirostatThreshold, kept_mask: Flags, weights: Wide, mass: float
+    ) -> bool:
         """Cuts a row's head by Mirostat. Returns whether the cut is within the head."""
         if steering.version == 1:
             count = steering.count_kept(weights, self._block.rows.shape[1])
-            kept[count:] = False
+            kept_mask[count:] = False
             return count <= len(weights)
         least = steering.find_min_weight(mass)
-        kept &= weights >= least
-        kept[0] = True
+        kept_mask &= weights >= least
+        kept_mask[0] = True
         return bool(weights[-1] < least)
 
     def _draw_from_whole(self, rows: Rows, weights: Floats, masses: Wide) -> tuple[Rows, Floats]:
@@ -352,8 +362,8 @@ def draw_by_columns(weights: Floats, sums: Wide, fractions: Wide) -> NDArray[np.
     totals = inside.cumsum(axis=1)
     rest = np.minimum(targets - before, np.nextafter(totals[:, -1], 0.0))
     spots = (totals <= rest[:, None]).sum(axis=1)
-    found: NDArray[np.intp] = ids[rows[:, 0], spots]
-    return found
+    tokens: NDArray[np.intp] = ids[rows[:, 0], spots]
+    return tokens
 
 
 def find_drawn_index(weights: Wide, fractions: Wide) -> NDArray[np.intp]:

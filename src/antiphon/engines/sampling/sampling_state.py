@@ -99,11 +99,11 @@ class BannedSequences:
 
     def find_banned(self) -> Ids:
         """The tokens that would complete a banned sequence now; some may appear twice."""
-        begun = self._after.get(self._output[-1], ()) if self._output else ()
-        if not begun:
+        candidates = self._after.get(self._output[-1], ()) if self._output else ()
+        if not candidates:
             return self._always
-        said = tuple(self._output)
-        ended = [last for before, last in begun if said[-len(before) :] == before]
+        output = tuple(self._output)
+        ended = [last for before, last in candidates if output[-len(before) :] == before]
         return np.concatenate((self._always, np.array(ended, dtype=np.intp))) if ended else self._always
 
 
@@ -252,9 +252,9 @@ class SamplingState:
         if self._penalties is not None:
             self._penalties.penalise(row)
         if self._allowed is not None:
-            kept = row[self._allowed]
+            allowed_logits = row[self._allowed]
             row.fill(-np.inf)
-            row[self._allowed] = kept
+            row[self._allowed] = allowed_logits
         if self._bans is not None:
             row[self._bans.find_banned()] = -np.inf
         if self._early_ends is not None:

@@ -154,7 +154,7 @@ class KeyResource:
 
     def _declare(self) -> Iterator[Endpoint]:
         """Yields the endpoints of keys."""
-        one, change = "/keys/{key}", "Change the note, the allowed models and endpoints, or the expiry"
+        path, change = "/keys/{key}", "Change the note, the allowed models and endpoints, or the expiry"
         yield declare_endpoint(
             "GET",
             "/keys",
@@ -167,15 +167,15 @@ class KeyResource:
         yield declare_endpoint(
             "POST", "/keys", self.add_key, "Create a key; its secret is shown only once", **made
         )
-        yield declare_endpoint("GET", one, self.show_key, "One key", gives=KeyCard)
-        yield declare_endpoint("PATCH", one, self.change_key, change, body=KeyChange, gives=KeyCard)
+        yield declare_endpoint("GET", path, self.show_key, "One key", gives=KeyCard)
+        yield declare_endpoint("PATCH", path, self.change_key, change, body=KeyChange, gives=KeyCard)
         rotated = EndpointOptions(body=Rotation, gives=NewKeyCard, status=CREATED)
         yield declare_endpoint(
-            "POST", f"{one}/rotate", self.rotate_key, "Create a successor of a key", **rotated
+            "POST", f"{path}/rotate", self.rotate_key, "Create a successor of a key", **rotated
         )
         revoked = EndpointOptions(body=Nothing, gives=KeyCard)
-        yield declare_endpoint("POST", f"{one}/revoke", self.revoke_key, "End a key now", **revoked)
-        yield declare_endpoint("DELETE", one, self.end_key, "End a key now", gives=KeyCard)
+        yield declare_endpoint("POST", f"{path}/revoke", self.revoke_key, "End a key now", **revoked)
+        yield declare_endpoint("DELETE", path, self.end_key, "End a key now", gives=KeyCard)
 
     async def list_keys(self, request: Request) -> Response:
         """Lists the keys that the caller can see."""

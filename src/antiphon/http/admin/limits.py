@@ -107,7 +107,7 @@ class LimitResource:
     def endpoints(self) -> tuple[Endpoint, ...]:
         """Returns the endpoints of limits."""
         subject = declare_parameter("subject", {"type": "string", "enum": [*Subject]})
-        one, seen = "/limits/{limit}", declare_paging(subject, declare_parameter("target"))
+        path, seen = "/limits/{limit}", declare_paging(subject, declare_parameter("target"))
         return (
             declare_endpoint(
                 "GET",
@@ -127,17 +127,17 @@ class LimitResource:
                 status=CREATED,
             ),
             declare_endpoint(
-                "GET", one, self.show_limit, "One limit and its current state", gives=StandingLimit
+                "GET", path, self.show_limit, "One limit and its current state", gives=StandingLimit
             ),
             declare_endpoint(
                 "PATCH",
-                one,
+                path,
                 self.change,
                 "Change the amount or the note of a limit",
                 body=LimitChange,
                 gives=LimitCard,
             ),
-            declare_endpoint("DELETE", one, self.remove, "Remove a limit", status=NO_CONTENT),
+            declare_endpoint("DELETE", path, self.remove, "Remove a limit", status=NO_CONTENT),
         )
 
     async def list_limits(self, request: Request) -> Response:

@@ -110,7 +110,7 @@ class PriceResource:
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         """Returns the endpoints of prices."""
-        one = "/prices/{price}"
+        path = "/prices/{price}"
         return (
             declare_endpoint(
                 "GET",
@@ -123,16 +123,16 @@ class PriceResource:
             declare_endpoint(
                 "POST", "/prices", self.add, "Add a price", body=NewPrice, gives=PriceCard, status=CREATED
             ),
-            declare_endpoint("GET", one, self.show_price, "One price", gives=PriceCard),
+            declare_endpoint("GET", path, self.show_price, "One price", gives=PriceCard),
             declare_endpoint(
                 "PATCH",
-                one,
+                path,
                 self.change,
                 "Change the note or the end of a price",
                 body=PriceChange,
                 gives=PriceCard,
             ),
-            declare_endpoint("DELETE", one, self.end, "End a price now", gives=PriceCard),
+            declare_endpoint("DELETE", path, self.end, "End a price now", gives=PriceCard),
         )
 
     async def list_prices(self, request: Request) -> Response:

@@ -78,16 +78,21 @@ class RecordingResource:
     def endpoints(self) -> tuple[Endpoint, ...]:
         """Returns the endpoints of recorded requests."""
         project = declare_parameter("project", required=True)
-        kept, seen = (
+        record_path, seen = (
             "/projects/{project}/recording",
             [project, declare_page_size(DEFAULT_REQUESTS, MAX_REQUESTS), declare_parameter("after")],
         )
         return (
             declare_endpoint(
-                "PUT", kept, self.turn_on, "Record a project's requests", body=NewRecording, gives=ProjectCard
+                "PUT",
+                record_path,
+                self.turn_on,
+                "Record a project's requests",
+                body=NewRecording,
+                gives=ProjectCard,
             ),
             declare_endpoint(
-                "DELETE", kept, self.turn_off, "Stop recording a project's requests", gives=ProjectCard
+                "DELETE", record_path, self.turn_off, "Stop recording a project's requests", gives=ProjectCard
             ),
             declare_endpoint(
                 "GET",

@@ -181,7 +181,7 @@ class TenantResource:
 
     def _declare_projects(self) -> Iterator[Endpoint]:
         """Yields the endpoints of projects and their members."""
-        one, member = "/projects/{project}", "/projects/{project}/members/{user}"
+        path, member = "/projects/{project}", "/projects/{project}/members/{user}"
         card, whole = ProjectCard, ProjectPage
         seen, change = "Projects that the caller can see", ProjectChange
         yield declare_endpoint(
@@ -189,10 +189,10 @@ class TenantResource:
         )
         made = EndpointOptions(body=NewProject, gives=card, status=CREATED)
         yield declare_endpoint("POST", "/projects", self.add_project, "Create a project", **made)
-        yield declare_endpoint("GET", one, self.show_project, "One project", gives=card)
+        yield declare_endpoint("GET", path, self.show_project, "One project", gives=card)
         yield declare_endpoint(
             "PATCH",
-            one,
+            path,
             self.change_project,
             "Change the name or note of a project, or archive it",
             body=change,
@@ -200,7 +200,7 @@ class TenantResource:
         )
         members = EndpointOptions(gives=MemberPage, query=declare_paging())
         yield declare_endpoint(
-            "GET", f"{one}/members", self.list_members, "Members of a project and their roles", **members
+            "GET", f"{path}/members", self.list_members, "Members of a project and their roles", **members
         )
         put = EndpointOptions(body=Member, gives=MemberCard)
         yield declare_endpoint(
@@ -210,15 +210,15 @@ class TenantResource:
 
     def _declare_users(self) -> Iterator[Endpoint]:
         """Yields the endpoints of users."""
-        one, card, seen = "/users/{user}", UserCard, "Users that the caller can see"
+        path, card, seen = "/users/{user}", UserCard, "Users that the caller can see"
         yield declare_endpoint("GET", "/users", self.list_users, seen, gives=UserPage, query=declare_paging())
         made = EndpointOptions(body=NewUser, gives=card, status=CREATED)
         yield declare_endpoint("POST", "/users", self.add_user, "Create a user", **made)
-        yield declare_endpoint("GET", one, self.show_user, "One user", gives=card)
+        yield declare_endpoint("GET", path, self.show_user, "One user", gives=card)
         changed = EndpointOptions(body=UserChange, gives=card)
         yield declare_endpoint(
             "PATCH",
-            one,
+            path,
             self.change_user,
             "Change the name, address or note of a user, or disable the user",
             **changed,
@@ -312,14 +312,14 @@ class TenantResource:
 
 def build_project_card(project: Project) -> ProjectCard:
     """Builds the card of a project."""
-    kept = project.recording
+    policy = project.recording
     return ProjectCard(
         id=project.id,
         name=project.name,
         created_at=project.created,
         archived_at=project.archived,
         note=project.note,
-        recording=None if kept is None else RecordingCard(days=kept.days, redact=list(kept.redact)),
+        recording=None if policy is None else RecordingCard(days=policy.days, redact=list(policy.redact)),
     )
 
 

@@ -113,8 +113,8 @@ def list_columns(card: type[Struct]) -> tuple[str, ...]:
 def _flatten(card: Struct) -> dict[str, object]:
     """Returns the fields of a card in one level. The dimensions of a group come first."""
     fields = msgspec.structs.asdict(card)
-    by = fields.pop("by", None)
-    return {**by, **fields} if isinstance(by, dict) else fields
+    dimensions = fields.pop("by", None)
+    return {**dimensions, **fields} if isinstance(dimensions, dict) else fields
 
 
 class TotalsCard(Struct, frozen=True, kw_only=True):
@@ -289,20 +289,20 @@ class UsageResource:
         """Shows sums, grouped by dimensions."""
         query = read_query(request, *TIME, "by", "limit", "format", *FILTERS, also=is_tag_filter)
         chosen, shape = self._read_selection(query), read_format(query)
-        by = parse_dimensions(query.get("by", ""))
+        dimensions = parse_dimensions(query.get("by", ""))
         most = read_page_size(query, MOST_GROUPS, MOST_GROUPS)
-        report = await self._reading.build_report(request.actor, chosen, by, most)
+        report = await self._reading.build_report(request.actor, chosen, dimensions, most)
         if shape is FileFormat.JSON:
-            return await self._reading.run_in_thread(partial(self._answer_report, report, chosen, by))
+            return await self._reading.run_in_thread(partial(self._answer_report, report, chosen, dimensions))
         if report.more and "limit" not in query:
             raise InvalidValue(
                 f"these are more than {MOST_GROUPS} groups: name a shorter time or fewer dimensions, or say "
                 "with limit how many of the first are enough",
                 param="by",
             )
-        names = (*map(str, by), *TOTALS_COLUMNS)
+        names = (*map(str, dimensions), *TOTALS_COLUMNS)
         totals = [build_totals_card(report.total)]
-        cards = [build_group_card(each, by) for each in report.groups] if by else totals
+        cards = [build_group_card(each, dimensions) for each in report.groups] if dimensions else totals
         body = (encode_header(names) if shape is FileFormat.CSV else b"") + encode_rows(cards, names, shape)
         return Response(body, media_type=MEDIA[shape], headers=_build_file_headers("usage", chosen, shape))
 
@@ -335,17 +335,17 @@ class UsageResource:
             yield chunk
 
     def _answer_report(
-        self, report: LedgerReport, chosen: EntrySelection, by: tuple[Dimension, ...]
+        self, report: LedgerReport, chosen: EntrySelection, dimensions: tuple[Dimension, ...]
     ) -> Response:
         """Answers with sums as JSON."""
         return answer_json(
             UsageReport(
                 since=chosen.since // 1000,
                 until=chosen.until // 1000,
-                by=[*map(str, by)],
+                by=[*map(str, dimensions)],
                 currency=self._reading.currency,
                 total=build_totals_card(report.total),
-                data=[build_group_card(each, by) for each in report.groups],
+                data=[build_group_card(each, dimensions) for each in report.groups],
                 more=report.more,
             )
         )
@@ -500,9 +500,11 @@ def build_totals_card(totals: UsageTotals) -> TotalsCard:
     return TotalsCard(**_list_totals(totals))
 
 
-def build_group_card(group: ReportGroup, by: tuple[Dimension, ...]) -> GroupCard:
+def build_group_card(group: ReportGroup, dimensions: tuple[Dimension, ...]) -> GroupCard:
     """Builds the card of a group."""
-    return GroupCard(by=dict(zip(map(str, by), group.values, strict=True)), **_list_totals(group.totals))
+    return GroupCard(
+        by=dict(zip(map(str, dimensions), group.values, strict=True)), **_list_totals(group.totals)
+    )
 
 
 def build_entry_card(entry: Entry) -> EntryCard:

@@ -47,26 +47,26 @@ def check_redis(url: str, within: float) -> str:
     RedisLimiter(url, SystemClock())  # raises SettingsError for an invalid address
     shown = _strip_credentials(url)
     try:
-        facts = asyncio.run(_fetch_info(url, within))
+        redis_info = asyncio.run(_fetch_info(url, within))
     except TimeoutError:
         raise LimitsUnavailable(f"{shown} does not answer within {within:g} seconds") from None
     except (RedisError, OSError) as problem:
         if isinstance(problem, AuthenticationError) or UNAUTHENTICATED in str(problem):
             raise LimitsUnavailable(f"{shown} wants a password, or another one") from None
-        said = str(problem).rstrip(".") or type(problem).__name__
-        raise LimitsUnavailable(f"{shown} cannot be used: {said}") from None
-    if facts.get("role") == "slave":
+        reason = str(problem).rstrip(".") or type(problem).__name__
+        raise LimitsUnavailable(f"{shown} cannot be used: {reason}") from None
+    if redis_info.get("role") == "slave":
         raise LimitsUnavailable(f"{shown} is a replica, in which nothing can be counted: name its primary")
-    name = "valkey" if "valkey_version" in facts else "redis"
-    return f"{name.capitalize()} {facts.get(f'{name}_version', '')} answers at {shown}"
+    name = "valkey" if "valkey_version" in redis_info else "redis"
+    return f"{name.capitalize()} {redis_info.get(f'{name}_version', '')} answers at {shown}"
 
 
 async def _fetch_info(url: str, within: float) -> dict[str, object]:
     """Returns the answer to INFO, with a check that the server accepts commands."""
     async with asyncio.timeout(within), aclosing(Redis.from_url(url, retry=Retry(NoBackoff(), 0))) as redis:
         await redis.ping()
-        facts: dict[str, object] = await redis.info()
-        return facts
+        redis_info: dict[str, object] = await redis.info()
+        return redis_info
 
 
 def _strip_credentials(url: str) -> str:
@@ -157,10 +157,10 @@ class RedisLimiter:
         return self._failed_at is None
 
     async def reserve(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[LimitStatus, ...]:
-        held = RedisClaim(tuple(limits))
-        asked = [claim_amount(limit, amounts) for limit in limits]
+        redis_claim = RedisClaim(tuple(limits))
+        needed = [claim_amount(limit, amounts) for limit in limits]
         try:
-            standings = await self._take_amounts(claim, held.step, limits, asked)
+            standings = await self._take_amounts(claim, redis_claim.step, limits, needed)
         except asyncio.CancelledError:
             self._settle_uncertain(claim)
             raise
@@ -169,34 +169,34 @@ class RedisLimiter:
             if self._fallback is None:
                 raise
             return await self._fallback.reserve(claim, limits, amounts)
-        self._claims[claim] = held
+        self._claims[claim] = redis_claim
         return standings
 
     async def extend(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[LimitStatus, ...]:
-        held = self._claims.get(claim)
-        if held is None:
+        redis_claim = self._claims.get(claim)
+        if redis_claim is None:
             return () if self._fallback is None else await self._fallback.extend(claim, limits, amounts)
-        held.step += (
+        redis_claim.step += (
             1  # also without an answer: Redis may have taken this step, and the next one needs another number
         )
         try:
             return await self._take_amounts(
-                claim, held.step, limits, [amounts.amount_of(each.measure) for each in limits]
+                claim, redis_claim.step, limits, [amounts.amount_of(each.measure) for each in limits]
             )
         except asyncio.CancelledError:
-            held.is_uncertain = True
+            redis_claim.is_uncertain = True
             raise
         except LimitsUnavailable:
-            held.is_uncertain = True
+            redis_claim.is_uncertain = True
             if self._fallback is None:
                 raise
             return ()
 
     def settle(self, claim: str, amounts: Amounts, at: int | None = None) -> None:
-        if (held := self._claims.pop(claim, None)) is not None:
+        if (redis_claim := self._claims.pop(claim, None)) is not None:
             self._settled.append((claim, amounts))
             self._has_settled.set()
-            if held.is_uncertain:
+            if redis_claim.is_uncertain:
                 self._settle_uncertain(claim)
         elif self._fallback is not None:
             self._fallback.settle(claim, amounts)
@@ -262,23 +262,23 @@ class RedisLimiter:
         """Renews the leases of all claims that count running requests."""
         claims = [
             claim
-            for claim, held in self._claims.items()
-            if any(counter_kind(limit) == CONCURRENT_KIND for limit in held.limits)
+            for claim, redis_claim in self._claims.items()
+            if any(counter_kind(limit) == CONCURRENT_KIND for limit in redis_claim.limits)
         ]
         for at in range(0, len(claims), BATCH):
             await self._call(self._renew_script, [int(LEASE_S * 1_000), *claims[at : at + BATCH]])
 
     async def _take_amounts(
-        self, claim: str, step: int, limits: Sequence[Limit], asked: Sequence[int]
+        self, claim: str, step: int, limits: Sequence[Limit], needed: Sequence[int]
     ) -> tuple[LimitStatus, ...]:
         """Reserves the amounts in Redis, and returns the status of each limit."""
-        arguments = [claim, step, int(LEASE_S * 1_000), *self._encode_limits(limits, asked)]
+        arguments = [claim, step, int(LEASE_S * 1_000), *self._encode_limits(limits, needed)]
         answer = await self._call_seeded(limits, self._take_script, arguments)
-        return answer.build_statuses(limits, asked)
+        return answer.build_statuses(limits, needed)
 
-    def _encode_limits(self, limits: Sequence[Limit], asked: Sequence[int]) -> list[Argument]:
+    def _encode_limits(self, limits: Sequence[Limit], needed: Sequence[int]) -> list[Argument]:
         """Encodes the limits with the requested amounts, at the current time."""
-        return encode_limits(limits, asked, self._clock.wall())
+        return encode_limits(limits, needed, self._clock.wall())
 
     async def _call_seeded(
         self, limits: Sequence[Limit], script: AsyncScript, arguments: Sequence[Argument]
@@ -299,13 +299,13 @@ class RedisLimiter:
         """Creates counters in Redis from the ledger. Raises LimitsUnavailable."""
         taken = await self._seed_reader.read(limits)
         for limit in limits:
-            said = encode_seed(limit, taken.get(limit.id, ()), self._clock.wall())
-            await self._call(self._seed_script, said)
+            seed_arguments = encode_seed(limit, taken.get(limit.id, ()), self._clock.wall())
+            await self._call(self._seed_script, seed_arguments)
 
     async def _call(self, script: AsyncScript, arguments: Sequence[Argument]) -> object:
         """Runs a script and returns its raw answer. Raises LimitsUnavailable."""
         try:
-            said: object = await script(keys=self._keys, args=arguments)
+            reply: object = await script(keys=self._keys, args=arguments)
         except FAILURES as problem:
             if self._failed_at is None:
                 record("limits_unavailable", logging.ERROR, problem=type(problem).__name__)
@@ -314,7 +314,7 @@ class RedisLimiter:
         if self._failed_at is not None:
             self._failed_at = None
             record("limits_available", logging.WARNING)
-        return said
+        return reply
 
     @staticmethod
     def _build_unavailable() -> LimitsUnavailable:

@@ -33,21 +33,21 @@ class ScriptAnswer:
     """Unix milliseconds."""
 
     @staticmethod
-    def parse(said: object) -> "ScriptAnswer":
+    def parse(reply: object) -> "ScriptAnswer":
         """Parses the answer of a script. Raises LimitsUnavailable for an unknown form."""
-        match said:
+        match reply:
             case ["stands", [*rows]]:
                 return ScriptAnswer("stands", [_parse_integers(row) for row in rows])
             case ["unknown", [*numbers]]:
                 return ScriptAnswer("unknown", numbers=[number - 1 for number in _parse_integers(numbers)])
             case ["refused", [*rows], [*refusals], int(at)]:
-                refused = [(number - 1, *said) for number, *said in map(_parse_integers, refusals)]
+                refused = [(number - 1, *reply) for number, *reply in map(_parse_integers, refusals)]
                 return ScriptAnswer(
                     "refused", [_parse_integers(row) for row in rows], refusals=refused, at=at
                 )
         raise LimitsUnavailable("Redis answers what it was not asked", retry_after=1.0)
 
-    def build_statuses(self, limits: Sequence[Limit], asked: Sequence[int] = ()) -> tuple[LimitStatus, ...]:
+    def build_statuses(self, limits: Sequence[Limit], needed: Sequence[int] = ()) -> tuple[LimitStatus, ...]:
         """Returns the status of each limit. Raises the refusal that lasts longest, if there is any."""
         standings = tuple(
             LimitStatus(limit, max(0, limit.amount - used), reset / MICRO)
@@ -56,7 +56,7 @@ class ScriptAnswer:
         if not self.refusals:
             return standings
         refusals = (
-            (build_refusal(limits[place], asked[place], own, wait / MICRO, self.at / 1_000), place)
+            (build_refusal(limits[place], needed[place], own, wait / MICRO, self.at / 1_000), place)
             for place, wait, own in self.refusals
         )
         raise pick_worst(refusals, standings)
@@ -69,15 +69,15 @@ def counter_kind(limit: Limit) -> str:
     return str(limit.window)
 
 
-def encode_limits(limits: Sequence[Limit], asked: Sequence[int], now: float) -> list[Argument]:
+def encode_limits(limits: Sequence[Limit], needed: Sequence[int], now: float) -> list[Argument]:
     """Encodes limits with the amount requested of each. `now`: Unix seconds."""
-    said: list[Argument] = []
-    for limit, amount in zip(limits, asked, strict=True):
-        said += [limit.id, counter_kind(limit), str(limit.measure), limit.amount, amount]
-        said += (
+    arguments: list[Argument] = []
+    for limit, amount in zip(limits, needed, strict=True):
+        arguments += [limit.id, counter_kind(limit), str(limit.measure), limit.amount, amount]
+        arguments += (
             find_period_bounds(limit.window, now) if limit.window not in (None, Window.MINUTE) else (0, 0, 0)
         )
-    return said
+    return arguments
 
 
 def encode_claim(claim: str, amounts: Amounts) -> list[Argument]:
@@ -88,15 +88,15 @@ def encode_claim(claim: str, amounts: Amounts) -> list[Argument]:
 def encode_seed(limit: Limit, taken: Sequence[tuple[float, int]], now: float) -> list[Argument]:
     """Encodes the past usage for a new counter. For a calendar period this is the sum. `now`: Unix
     seconds."""
-    said: list[Argument] = [limit.id, counter_kind(limit)]
+    arguments: list[Argument] = [limit.id, counter_kind(limit)]
     if limit.window is None:
-        return said
+        return arguments
     if limit.window is not Window.MINUTE:
         begin = find_period(limit.window, now)[0]
-        return [*said, begin, min(sum(amount for at, amount in taken if at >= begin), INTEGERS_END - 1)]
+        return [*arguments, begin, min(sum(amount for at, amount in taken if at >= begin), INTEGERS_END - 1)]
     for at, amount in sorted(taken):
-        said += [int(at * MICRO), amount]
-    return said
+        arguments += [int(at * MICRO), amount]
+    return arguments
 
 
 def _parse_integers(row: object) -> list[int]:

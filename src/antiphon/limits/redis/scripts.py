@@ -349,8 +349,14 @@ class Scripts:
 
 def build_scripts(time: str = TIME) -> Scripts:
     """The scripts, with a Lua expression for the time."""
-    said = {"BUCKETS": BUCKETS, "BUCKET": BUCKET // MICROSECOND, "DAY": DAY_S, "LATE": LATE_S, "TIME": time}
+    constants = {
+        "BUCKETS": BUCKETS,
+        "BUCKET": BUCKET // MICROSECOND,
+        "DAY": DAY_S,
+        "LATE": LATE_S,
+        "TIME": time,
+    }
     shared = SHARED
-    for name, value in said.items():
+    for name, value in constants.items():
         shared = shared.replace(f"%{name}%", str(value))
     return Scripts(*(shared + each for each in (TAKE, READ_STATUS, SETTLE, RENEW, SEED)))

@@ -25,15 +25,15 @@ class DecodeOptions:
     """Number of tokens before the decoder searches for stop strings."""
 
 
-def decode_options(request: GenerationRequest, facts: ModelInfo) -> DecodeOptions:
+def decode_options(request: GenerationRequest, model_info: ModelInfo) -> DecodeOptions:
     """Builds the options for a request. The token that ends a choice shows no text unless the caller keeps
     it. A kept token shows its text, or its name where control tokens show names."""
     output, sampling = request.output, request.sampling
     stop_tokens = frozenset(() if output.include_stop else output.stop_token_ids)
     named = output.show_special and (output.include_stop or bool(sampling.ignore_eos))
     return DecodeOptions(
-        pieces=facts.spelt if output.show_special else facts.pieces,
-        silent=stop_tokens if named else facts.ends | stop_tokens,
+        pieces=model_info.spelt if output.show_special else model_info.pieces,
+        silent=stop_tokens if named else model_info.ends | stop_tokens,
         stops=StopStrings(output.stop, output.include_stop) if output.stop else NO_STOP_STRINGS,
         min_tokens=sampling.min_tokens or 0,
     )

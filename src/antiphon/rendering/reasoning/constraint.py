@@ -20,40 +20,40 @@ ANYTHING = "start: TEXT?\nTEXT: /(.|\\n)*/"
 """The grammar of any text."""
 
 
-def find_begin(prompt: Prompt, tokens: tuple[int, ...], facts: ModelInfo) -> Begin | None:
+def find_begin(prompt: Prompt, tokens: tuple[int, ...], model_info: ModelInfo) -> Begin | None:
     """Returns where the choices of a prompt begin; None for raw prompts and for models that do not reason."""
-    if facts.template is None or not isinstance(prompt, Conversation):
+    if model_info.template is None or not isinstance(prompt, Conversation):
         return None
-    notation = facts.template.reasoning_notation
+    notation = model_info.template.reasoning_notation
     if notation is None:
         return None
     answer_start = prompt.messages[-1].text if prompt.continues else ""
-    is_text = notation.close not in facts.controls
-    return notation.find_begin(facts.spelt.text(tokens[-TAIL:]), answer_start, is_text)
+    is_text = notation.close not in model_info.controls
+    return notation.find_begin(model_info.spelt.text(tokens[-TAIL:]), answer_start, is_text)
 
 
 def constrain_prompt(
-    prompt: Prompt, fits: FittedPrompt, constraint: Constraint | None, facts: ModelInfo
+    prompt: Prompt, fits: FittedPrompt, constraint: Constraint | None, model_info: ModelInfo
 ) -> FittedPrompt:
     """Adds where the prompt's choices begin and their constraint. Raises UnsupportedParameter."""
-    begin = find_begin(prompt, fits.tokens, facts)
-    return replace(fits, begin=begin, constraint=constrain_answer(constraint, prompt, begin, facts))
+    begin = find_begin(prompt, fits.tokens, model_info)
+    return replace(fits, begin=begin, constraint=constrain_answer(constraint, prompt, begin, model_info))
 
 
 def constrain_answer(
-    constraint: Constraint | None, prompt: Prompt, begin: Begin | None, facts: ModelInfo
+    constraint: Constraint | None, prompt: Prompt, begin: Begin | None, model_info: ModelInfo
 ) -> Constraint | None:
     """Returns the constraint of a choice, applied from the beginning of its answer."""
-    template = facts.template
+    template = model_info.template
     if template is None or template.reasoning_notation is None or not isinstance(prompt, Conversation):
         return constraint
     notation, budget = template.reasoning_notation, prompt.reasoning.budget
     if begin is None or begin is Begin.AFTER or (constraint is None and budget is None):
         return constraint
     if notation.channels:
-        return _constrain_channels(constraint, template.call_notation, prompt.reasoning, facts)
+        return _constrain_channels(constraint, template.call_notation, prompt.reasoning, model_info)
     field = prompt.reasoning.terms.budget
-    ids = {**facts.single_tokens(notation.marks), **facts.controls}
+    ids = {**model_info.single_tokens(notation.marks), **model_info.controls}
     if budget is not None and notation.close not in ids:
         raise UnsupportedParameter(
             f"{field} is not supported: this model writes the end of its reasoning in several tokens",
@@ -76,14 +76,14 @@ def _build_text_frame(notation: ReasoningNotation, begin: Begin, ids: Mapping[st
 
 
 def _constrain_channels(
-    constraint: Constraint | None, layout: CallNotation, reasoning: Reasoning, facts: ModelInfo
+    constraint: Constraint | None, layout: CallNotation, reasoning: Reasoning, model_info: ModelInfo
 ) -> Constraint | None:
     """Builds the constraint for a model with channels. The grammar of calls has channels of its own."""
     budget, field = reasoning.budget, reasoning.terms.budget
     thought, *others = (
-        frame.with_ids(facts.controls) for frame in layout.channels if frame.close is not None
+        frame.with_ids(model_info.controls) for frame in layout.channels if frame.close is not None
     )
-    final = next(frame.with_ids(facts.controls) for frame in layout.channels if frame.close is None)
+    final = next(frame.with_ids(model_info.controls) for frame in layout.channels if frame.close is None)
     calls = constraint is not None and constraint.kind is ConstraintKind.CALLS
     if budget is None:
         if constraint is None or calls:

@@ -247,16 +247,16 @@ class ChatTemplate:
     def _choose_values(self, conversation: Conversation) -> Mapping[str, object]:
         """Returns the variables that the request sets: by its reasoning effort and by name. Raises a
         RequestError."""
-        given, reasoning = conversation.template_values, conversation.reasoning
+        values, reasoning = conversation.template_values, conversation.reasoning
         derived = effort_variables(reasoning, self.reads, self.reasoning_notation)
-        for name in derived.keys() & given.keys():
-            if derived[name] != given[name]:
+        for name in derived.keys() & values.keys():
+            if derived[name] != values[name]:
                 field = reasoning.terms.effort
                 raise InvalidValue(
                     f"{field} and chat_template_kwargs.{name} say different things; send one of them",
                     param=field,
                 )
-        return {**derived, **given}
+        return {**derived, **values}
 
     def _probe_support(self) -> TemplateSupport:
         """Finds by trial which parts of tools the template shows, since templates do not declare it."""
@@ -291,9 +291,9 @@ class ChatTemplate:
 
     def _shows(self, conversation: Conversation, text: str) -> bool:
         """Whether the rendered conversation contains the text. A refused conversation contains nothing."""
-        given = {name: value for name, value in self._like.template_values.items() if name in self.reads}
+        values = {name: value for name, value in self._like.template_values.items() if name in self.reads}
         documents = self._like.documents if "documents" in self.reads else None
-        conversation = replace(conversation, template_values=given, documents=documents)
+        conversation = replace(conversation, template_values=values, documents=documents)
         try:
             pieces = self.render(conversation, SystemClock())
         except TemplateRefused:

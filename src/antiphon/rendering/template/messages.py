@@ -24,12 +24,12 @@ texts."""
 SHORT_ID = re.compile("[A-Za-z0-9]{9}")
 
 
-def make_short_id(given: str) -> str:
+def make_short_id(call_id: str) -> str:
     """Makes an id of nine letters and digits from a given id. Returns the given id if it already has that
     form."""
-    if SHORT_ID.fullmatch(given):
-        return given
-    return blake2b(given.encode(), digest_size=5).hexdigest()[:9]
+    if SHORT_ID.fullmatch(call_id):
+        return call_id
+    return blake2b(call_id.encode(), digest_size=5).hexdigest()[:9]
 
 
 def collect_texts(conversation: Conversation) -> list[str]:
@@ -158,16 +158,16 @@ def _collect(value: object, texts: list[str]) -> int:
     loop instead of recursion, since a schema may contain a hundred thousand values."""
     others, left = 0, [value]
     while left:
-        one = left.pop()
-        if isinstance(one, str):
-            texts.append(one)
+        block = left.pop()
+        if isinstance(block, str):
+            texts.append(block)
             continue
         others += 1
-        if isinstance(one, list):
-            left += one
-        elif isinstance(one, dict):
-            texts += map(str, one)
-            left += one.values()
+        if isinstance(block, list):
+            left += block
+        elif isinstance(block, dict):
+            texts += map(str, block)
+            left += block.values()
     return others
 
 

@@ -326,8 +326,8 @@ async def adapters_never_answer_for_each_other(probe: TokenProbe) -> None:
         runs = await probe.run_all([_build_adapter_request(probe, name) for name in wanted])
         for name, run in zip(wanted, runs, strict=True):
             _require_same(first[name], run, probe)
-        said = {(run.tokens, run.logprobs) for run in first.values()}
-        require(len(said) == len(names), "each adapter changes what is said")
+        outputs = {(run.tokens, run.logprobs) for run in first.values()}
+        require(len(outputs) == len(names), "each adapter changes what is said")
 
 
 def _require_same(first: SequenceRun, run: SequenceRun, probe: TokenProbe) -> None:

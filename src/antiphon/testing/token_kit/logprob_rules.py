@@ -46,10 +46,10 @@ async def logprobs_of_wanted_tokens_come_as_asked(probe: TokenProbe) -> None:
     ranked = (await probe.run(probe.build_request(max_tokens=4, logprobs=size))).alternatives
     for sampling in (GREEDY, Sampling(temperature=0.0, logit_bias=((0, -9.0),))):
         wanted = (size - 1, 0, ranked[0][0][0], size // 2)
-        asked = replace(
+        request = replace(
             probe.build_request(max_tokens=4, logprobs=2, sampling=sampling), logprob_token_ids=wanted
         )
-        run = await probe.run(asked)
+        run = await probe.run(request)
         rule = "with logprob_token_ids the alternatives are these tokens, in their order"
         require(len(run.alternatives) == len(run.tokens), rule)
         require(all(tuple(token for token, _ in row) == wanted for row in run.alternatives), rule)
@@ -222,8 +222,8 @@ def _build_scoring_request(
     probe: TokenProbe, prompt: tuple[int, ...], max_tokens: int = 2, width: int = WIDTH
 ) -> TokenRequest:
     """Builds a request that scores the prompt."""
-    one = probe.build_request(max_tokens=max_tokens)
-    return replace(one, segments=(TokenSegment(prompt),), prompt_logprobs=width)
+    single = probe.build_request(max_tokens=max_tokens)
+    return replace(single, segments=(TokenSegment(prompt),), prompt_logprobs=width)
 
 
 async def prompts_are_scored_whole_and_in_order(probe: TokenProbe) -> None:
@@ -288,12 +288,12 @@ def _require_rank(rank: int, value: float, values: "array[float]") -> None:
 
 
 async def scoring_agrees_with_generating(probe: TokenProbe) -> None:
-    said = await probe.run(probe.build_request(max_tokens=8, logprobs=0))
-    prompt = probe.prompts[0] + said.tokens
+    generated = await probe.run(probe.build_request(max_tokens=8, logprobs=0))
+    prompt = probe.prompts[0] + generated.tokens
     scored = UnpackedScores.from_parts((await probe.run(_build_scoring_request(probe, prompt))).scores)
     slack = max(probe.tolerance, ROUNDING)
-    again = scored.logprobs[-len(said.tokens) :]
-    near = all(abs(mine - theirs) <= slack for mine, theirs in zip(said.logprobs, again, strict=True))
+    again = scored.logprobs[-len(generated.tokens) :]
+    near = all(abs(mine - theirs) <= slack for mine, theirs in zip(generated.logprobs, again, strict=True))
     require(near, "what was generated, scored as a prompt, has the log-probabilities that it was told with")
 
 
@@ -315,8 +315,8 @@ async def nothing_is_made_of_a_prompt_that_is_only_scored(probe: TokenProbe) -> 
             "a prompt that is only scored counts its own tokens and none else",
         )
         _require_cover(run, len(prompt))
-    one = await probe.run(_build_scoring_request(probe, probe.prompts[0][:1], max_tokens=0))
-    require(not one.scores, "a prompt of one token has nothing to score")
+    single = await probe.run(_build_scoring_request(probe, probe.prompts[0][:1], max_tokens=0))
+    require(not single.scores, "a prompt of one token has nothing to score")
     await require_error(
         probe.run(
             replace(_build_scoring_request(probe, probe.prompts[0], max_tokens=0), prompt_logprobs=None)

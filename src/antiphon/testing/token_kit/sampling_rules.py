@@ -38,8 +38,8 @@ async def bias_bans_and_forces(probe: TokenProbe) -> None:
 async def only_allowed_tokens_are_drawn(probe: TokenProbe) -> None:
     allowed = tuple(dict.fromkeys(_list_plain_tokens(probe)))[:5]
     for sampling in (GREEDY, HOT):
-        asked = replace(sampling, allowed_token_ids=allowed)
-        run = await probe.run(probe.build_request(max_tokens=12, sampling=asked))
+        request = replace(sampling, allowed_token_ids=allowed)
+        run = await probe.run(probe.build_request(max_tokens=12, sampling=request))
         require(set(run.tokens) <= set(allowed), "allowed_token_ids are the only ones drawn")
         require(len(run.tokens) == 12, "allowing no end token lets a sequence go on to max_tokens")
 
@@ -178,7 +178,7 @@ async def no_constraint_ends_anything_before_min_tokens(probe: TokenProbe) -> No
     """If the constraint allows only the end, no token may be drawn."""
     if not await _takes_constraints(probe):
         return
-    told: set[str] = set()
+    endings: set[str] = set()
     for constraint, _ in FINITE:
         for logprobs in (None, 0):
             free = await probe.run(_build_request(probe, constraint, logprobs=logprobs))
@@ -187,10 +187,10 @@ async def no_constraint_ends_anything_before_min_tokens(probe: TokenProbe) -> No
                 probe, _build_request(probe, constraint, length, logprobs=logprobs), length
             )
             for least in (length + 1, MAX_FINITE_TOKENS):
-                told.add(
+                endings.add(
                     await _require_refusal(probe, _build_request(probe, constraint, least, logprobs=logprobs))
                 )
-    require(len(told) == 1, "whichever the constraint, min_tokens that it cannot reach get one sentence")
+    require(len(endings) == 1, "whichever the constraint, min_tokens that it cannot reach get one sentence")
 
 
 async def a_constraint_goes_on_to_min_tokens(probe: TokenProbe) -> None:
@@ -270,8 +270,8 @@ def _build_request(
 ) -> TokenRequest:
     """Builds a request with a constraint and with `least` as its `min_tokens`."""
     sampling = replace(sampling, min_tokens=least)
-    asked = probe.build_request(max_tokens=MAX_FINITE_TOKENS + 2, sampling=sampling, logprobs=logprobs)
-    return replace(asked, constraint=constraint)
+    request = probe.build_request(max_tokens=MAX_FINITE_TOKENS + 2, sampling=sampling, logprobs=logprobs)
+    return replace(request, constraint=constraint)
 
 
 CONSTRAINT_RULES = (

@@ -71,17 +71,17 @@ def keep_job(payload: Mapping[str, object]) -> dict[str, object]:
     Raises InvalidValue, which names `lora_path` and the path as the caller wrote it, and EngineError when
     `into` cannot be written.
     """
-    given, base, into = str(payload["path"]), str(payload["base"]), Path(str(payload["into"]))
+    shown_path, base, into = str(payload["path"]), str(payload["base"]), Path(str(payload["into"]))
     directories, most = payload["directories"], payload["most"]
     if not isinstance(directories, list) or not isinstance(most, int):
         raise TypeError("the job needs directories and a size")
     source = arrived = into / "arrived"
     try:
         arrived.mkdir()
-        source = copy_allowed(given, [Path(str(each)) for each in directories], arrived, most)
+        source = copy_allowed(shown_path, [Path(str(each)) for each in directories], arrived, most)
         found = keep_adapter(source, read_header(Path(base)), into / "kept")
     except ModelFileError as refused:
-        message = refused.message.replace(str(source), sanitize(given))
+        message = refused.message.replace(str(source), sanitize(shown_path))
         raise InvalidValue(message, param="lora_path") from None
     except OSError as problem:  # what comes from the caller's files is a ModelFileError
         raise storage_error(problem) from None
@@ -187,41 +187,41 @@ PEFT_FILES = ("adapter_config.json", "adapter_model.safetensors")
 BLOCK = 1 << 20
 
 
-def copy_allowed(given: str, directories: Sequence[Path], into: Path, most: int) -> Path:
+def copy_allowed(shown_path: str, directories: Sequence[Path], into: Path, most: int) -> Path:
     """Copies the file or directory that a caller named into the directory `into`, under the same name.
 
-    `given`: the caller's path, absolute or relative to one of the directories. `most`: the most bytes of each
-    file. Raises ModelFileError, and OSError if `into` cannot be written.
+    `shown_path`: the caller's path, absolute or relative to one of the directories. `most`: the
+    most bytes of each file. Raises ModelFileError, and OSError if `into` cannot be written.
     """
-    root, steps = _locate(given, directories)
+    root, steps = _locate(shown_path, directories)
     target = into / (steps[-1] if steps else root.name or "adapter")
-    with _enter_directory(root, steps[:-1], given) as parent:
-        if _file_kind(steps[-1] if steps else ".", parent, given) == stat.S_IFREG:
-            _copy_checked(steps[-1], parent, target, most, given)
+    with _enter_directory(root, steps[:-1], shown_path) as parent:
+        if _file_kind(steps[-1] if steps else ".", parent, shown_path) == stat.S_IFREG:
+            _copy_checked(steps[-1], parent, target, most, shown_path)
             return target
     target.mkdir()
     for name in PEFT_FILES:
         place = root.joinpath(*steps, name)
         if os.path.lexists(place):
-            inner, path = _locate(str(place), directories, f"{given}/{name}")
-            with _enter_directory(inner, path[:-1], given) as parent:
-                _copy_checked(path[-1], parent, target / name, most, f"{given}/{name}")
+            inner, path = _locate(str(place), directories, f"{shown_path}/{name}")
+            with _enter_directory(inner, path[:-1], shown_path) as parent:
+                _copy_checked(path[-1], parent, target / name, most, f"{shown_path}/{name}")
     return target
 
 
-def _locate(given: str, directories: Sequence[Path], named: str | None = None) -> tuple[Path, list[str]]:
+def _locate(shown_path: str, directories: Sequence[Path], named: str | None = None) -> tuple[Path, list[str]]:
     """Returns the allowed directory that contains the path, and the path's steps from there. Links are
     resolved. Raises ModelFileError, with the path under the name `named`."""
     roots = [root for directory in directories if (root := _resolve_path(directory)) is not None]
-    places = [Path(given)] if given.startswith("/") else [root / given for root in roots]
-    if "\0" in given:
+    places = [Path(shown_path)] if shown_path.startswith("/") else [root / shown_path for root in roots]
+    if "\0" in shown_path:
         raise ModelFileError("the path holds a NUL, which no file's name can")
     found = [found for place in places if (found := _resolve_path(place)) is not None]
     inside = [(root, place) for place in found for root in roots if place.is_relative_to(root)]
-    if not inside or len(given) > os.pathconf("/", "PC_PATH_MAX"):
+    if not inside or len(shown_path) > os.pathconf("/", "PC_PATH_MAX"):
         raise ModelFileError(
-            f"{sanitize(named or given)} lies in none of the directories that adapters may be loaded from; "
-            "put it into one of them, or add its own to lora.directories (ANTIPHON_LORA_DIRECTORIES)"
+            f"{sanitize(named or shown_path)} lies in none of the directories that adapters may be loaded "
+            "from; put it into one of them, or add its own to lora.directories (ANTIPHON_LORA_DIRECTORIES)"
         )
     root, place = next((pair for pair in inside if os.path.lexists(pair[1])), inside[0])
     return root, list(place.relative_to(root).parts)
@@ -237,16 +237,16 @@ def _resolve_path(place: Path) -> Path | None:
 
 
 @contextmanager
-def _enter_directory(root: Path, steps: Sequence[str], given: str) -> Iterator[int]:
+def _enter_directory(root: Path, steps: Sequence[str], shown_path: str) -> Iterator[int]:
     """Opens the directory that the steps lead to from the root; none of them may be a link."""
-    here = _open_directory(root, steps, given)
+    here = _open_directory(root, steps, shown_path)
     try:
         yield here
     finally:
         os.close(here)
 
 
-def _open_directory(root: Path, steps: Sequence[str], given: str) -> int:
+def _open_directory(root: Path, steps: Sequence[str], shown_path: str) -> int:
     """Opens the directory at the end of the steps without following a link. Raises ModelFileError."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     try:
@@ -259,61 +259,61 @@ def _open_directory(root: Path, steps: Sequence[str], given: str) -> int:
                 os.close(above)
         return here
     except OSError as problem:
-        raise _read_error(given, problem) from None
+        raise _read_error(shown_path, problem) from None
 
 
-def _file_kind(name: str, directory: int, given: str) -> int:
+def _file_kind(name: str, directory: int, shown_path: str) -> int:
     """Returns whether the name is a regular file or a directory. Raises ModelFileError for anything else. It
     does not open the file: a device may act when it is opened, and a pipe has no end."""
     try:
         kind = stat.S_IFMT(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode)
     except OSError as problem:
-        raise _read_error(given, problem) from None
+        raise _read_error(shown_path, problem) from None
     if kind not in (stat.S_IFREG, stat.S_IFDIR):
         raise ModelFileError(
-            f"{sanitize(given)} is no regular file; name a GGUF file, or a directory of PEFT"
+            f"{sanitize(shown_path)} is no regular file; name a GGUF file, or a directory of PEFT"
         )
     return kind
 
 
-def _copy_checked(name: str, directory: int, target: Path, most: int, given: str) -> None:
+def _copy_checked(name: str, directory: int, target: Path, most: int, shown_path: str) -> None:
     """Copies one regular file of at most `most` bytes. Raises ModelFileError for faults of the source,
     OSError for faults of the target."""
-    if _file_kind(name, directory, given) != stat.S_IFREG:
-        raise ModelFileError(f"{sanitize(given)} is a directory where a file must be")
+    if _file_kind(name, directory, shown_path) != stat.S_IFREG:
+        raise ModelFileError(f"{sanitize(shown_path)} is a directory where a file must be")
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         source = os.open(name, flags, dir_fd=directory)
     except OSError as problem:
-        raise _read_error(given, problem) from None
+        raise _read_error(shown_path, problem) from None
     with os.fdopen(source, "rb") as reading, target.open("xb") as writing:
-        facts = os.fstat(reading.fileno())
-        if not stat.S_ISREG(facts.st_mode):
-            raise ModelFileError(f"{sanitize(given)} is no regular file")
-        if facts.st_size > most:
-            raise _size_error(given, most)
+        file_status = os.fstat(reading.fileno())
+        if not stat.S_ISREG(file_status.st_mode):
+            raise ModelFileError(f"{sanitize(shown_path)} is no regular file")
+        if file_status.st_size > most:
+            raise _size_error(shown_path, most)
         left = most
-        while block := _read_block(reading, given):
+        while block := _read_block(reading, shown_path):
             left -= len(block)
             if left < 0:  # the file grew while it was copied
-                raise _size_error(given, most)
+                raise _size_error(shown_path, most)
             writing.write(block)
 
 
-def _read_block(reading: BinaryIO, given: str) -> bytes:
+def _read_block(reading: BinaryIO, shown_path: str) -> bytes:
     """Reads the next bytes. Raises ModelFileError."""
     try:
         return reading.read(BLOCK)
     except OSError as problem:
-        raise _read_error(given, problem) from None
+        raise _read_error(shown_path, problem) from None
 
 
-def _size_error(given: str, most: int) -> ModelFileError:
+def _size_error(shown_path: str, most: int) -> ModelFileError:
     return ModelFileError(
-        f"{sanitize(given)} is larger than {most:,} bytes; raise lora.max_bytes (ANTIPHON_LORA_MAX_BYTES) if "
-        "it is meant to be"
+        f"{sanitize(shown_path)} is larger than {most:,} bytes; raise lora.max_bytes (ANTIPHON_LORA_MAX_BYTES) "
+        "if it is meant to be"
     )
 
 
-def _read_error(given: str, problem: OSError) -> ModelFileError:
-    return ModelFileError(f"cannot read {sanitize(given)}: {os.strerror(problem.errno or 0)}")
+def _read_error(shown_path: str, problem: OSError) -> ModelFileError:
+    return ModelFileError(f"cannot read {sanitize(shown_path)}: {os.strerror(problem.errno or 0)}")

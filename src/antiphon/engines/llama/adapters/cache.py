@@ -155,10 +155,10 @@ class AdapterCache:
 def read_stamp(path: Path) -> FileStamp:
     """Reads a file's stamp. Raises LoadError when the file cannot be read."""
     try:
-        facts = path.stat()
+        file_status = path.stat()
     except OSError as problem:
         raise LoadError(f"the adapter {path.name} cannot be read: {problem.strerror}") from None
-    return facts.st_size, facts.st_mtime_ns, facts.st_ino
+    return file_status.st_size, file_status.st_mtime_ns, file_status.st_ino
 
 
 NO_NUMBERS = "the adapter's weights give no numbers with this model; unload it, and train or convert it again"

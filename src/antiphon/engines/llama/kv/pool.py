@@ -37,7 +37,7 @@ class PrefixTree:
     def used(self) -> int:
         """The number of cells that running ids use."""
         tails = tuple(self._tails.items())
-        return self._shared + sum(one.computed - tail.start for one, tail in tails)
+        return self._shared + sum(sequence.computed - tail.start for sequence, tail in tails)
 
     def match(
         self, key: PrefixKey, tokens: "array[int]", most: int, excluded: PrefixNode | None = None

@@ -119,7 +119,7 @@ class NativeContext:
         """Compares the library's own sizes of the context with the requested ones, as the last proof of the
         struct layout. If they differ, closes the context and raises LibraryError."""
         shape = self.shape
-        said = {
+        actual = {
             name: getattr(self._call, name)(self.pointer)
             for name in (
                 "llama_n_batch",
@@ -129,12 +129,12 @@ class NativeContext:
                 "llama_n_ctx_seq",
             )
         }
-        batch, micro, sequences, threads, cells = said.values()
-        asked = (shape.rows, min(shape.micro_rows, shape.rows), shape.sequences, shape.threads)
-        if (batch, micro, sequences, threads) != asked or cells < shape.cells:
+        batch, micro, sequences, threads, cells = actual.values()
+        requested = (shape.rows, min(shape.micro_rows, shape.rows), shape.sequences, shape.threads)
+        if (batch, micro, sequences, threads) != requested or cells < shape.cells:
             self.close()
             raise LibraryError(
-                f"{library.path} misread its parameters ({said}); "
+                f"{library.path} misread its parameters ({actual}); "
                 "install the xllamacpp version that Antiphon's requirements name."
             )
 

@@ -159,8 +159,8 @@ class LogCapture:
 
     def join_errors(self) -> str:
         """Joins the lines, without the function names that llama.cpp puts before them."""
-        said = [re.sub(r"^[\w:~]+:\s+", "", line) for line in self._lines]
-        return "; ".join(dict.fromkeys(said))
+        lines = [re.sub(r"^[\w:~]+:\s+", "", line) for line in self._lines]
+        return "; ".join(dict.fromkeys(lines))
 
 
 def open_library(path: Path, layouts: tuple[StructLayout, ...] = LAYOUTS) -> Library:

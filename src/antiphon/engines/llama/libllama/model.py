@@ -82,9 +82,9 @@ class NativeModel:
 
     def is_generative(self) -> bool:
         """Whether the model makes text token by token, with a cache that can be trimmed at any position."""
-        facts = ("has_encoder", "is_recurrent", "is_hybrid", "is_diffusion")
+        other_kinds = ("has_encoder", "is_recurrent", "is_hybrid", "is_diffusion")
         return self._call.llama_model_has_decoder(self.pointer) and not any(
-            getattr(self._call, f"llama_model_{fact}")(self.pointer) for fact in facts
+            getattr(self._call, f"llama_model_{fact}")(self.pointer) for fact in other_kinds
         )
 
     def get_dimensions(self) -> int:
