@@ -58,10 +58,10 @@ class DirectoryIndex:
 
     def is_open(self, project: str | None) -> bool:
         """Whether a project exists and is not archived."""
-        found = self.projects.get(project or "")
-        return found is not None and found.archived is None
+        open_project = self.projects.get(project or "")
+        return open_project is not None and open_project.archived is None
 
     def is_active(self, user: str | None) -> bool:
         """Whether a user exists and is not disabled."""
-        found = self.users.get(user or "")
-        return found is not None and found.disabled is None
+        active_user = self.users.get(user or "")
+        return active_user is not None and active_user.disabled is None

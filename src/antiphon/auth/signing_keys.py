@@ -60,11 +60,11 @@ class SigningKeys:
     async def find(self, kid: str | None) -> jwt.PyJWK | None:
         """Returns the key with the id. Fetches the keys if the id is unknown. For a token without an id,
         returns the only key. Returns None if there is no such key."""
-        found = self._find_key(kid)
-        if found is None:
+        signing_key = self._find_key(kid)
+        if signing_key is None:
             await self._renew()
-            found = self._find_key(kid)
-        return found
+            signing_key = self._find_key(kid)
+        return signing_key
 
     def _age(self) -> float:
         """Returns the seconds since the keys were fetched; infinite if they never were."""

@@ -91,18 +91,18 @@ class ClaimReader:
         name, issued = claims.get("name"), claims.get("iat")
         label = name[:LONGEST_NAME] if isinstance(name, str) and _is_name(name[:LONGEST_NAME]) else address
         groups = read_claim(claims, self.groups_claim)
-        made = float(issued) if isinstance(issued, int | float) else 0.0
+        issued_at = float(issued) if isinstance(issued, int | float) else 0.0
         return TokenIdentity(
-            address.lower(), label[:LONGEST_NAME], self._assign_roles(groups), until + leeway, made
+            address.lower(), label[:LONGEST_NAME], self._assign_roles(groups), until + leeway, issued_at
         )
 
     def _assign_roles(self, groups: object) -> Mapping[str, ProjectRole]:
         """The highest role of each project."""
-        named = {groups} if isinstance(groups, str) else set(_list_texts(groups))
-        found = sorted(
-            (rule for rule in self.rules if rule.group in named), key=lambda rule: RANKS[rule.role]
+        groups_claimed = {groups} if isinstance(groups, str) else set(_list_texts(groups))
+        roles = sorted(
+            (rule for rule in self.rules if rule.group in groups_claimed), key=lambda rule: RANKS[rule.role]
         )
-        return {rule.project: rule.role for rule in found}
+        return {rule.project: rule.role for rule in roles}
 
 
 def _is_name(text: str) -> bool:
@@ -170,12 +170,12 @@ class TokenProver:
         if self._generation != self._keys.generation:
             self._proved.clear()
             self._generation = self._keys.generation
-        known = self._proved.get(digest)
-        if known is None or known.until <= self._wall():
-            known = self._proved[digest] = await self._verify(token)
+        proof = self._proved.get(digest)
+        if proof is None or proof.until <= self._wall():
+            proof = self._proved[digest] = await self._verify(token)
             if len(self._proved) > MOST_PROVED:
                 self._proved.popitem(last=False)
-        return known
+        return proof
 
     async def _verify(self, token: str) -> TokenIdentity:
         terms = self._terms
@@ -259,12 +259,15 @@ class SingleSignOn:
             return
         self._latest[user.id] = identity.issued
         for project in self._ruled:
-            wanted, has = identity.roles.get(project), self._get_index().roles.get((project, user.id))
-            if wanted == has:
+            claimed_role, current_role = (
+                identity.roles.get(project),
+                self._get_index().roles.get((project, user.id)),
+            )
+            if claimed_role == current_role:
                 continue
             try:
-                if wanted is not None:
-                    await self._accounts.put_member(ISSUER, project, user.id, wanted)
+                if claimed_role is not None:
+                    await self._accounts.put_member(ISSUER, project, user.id, claimed_role)
                 else:
                     await self._accounts.remove_member(ISSUER, project, user.id)
             except NotFound:

@@ -46,18 +46,18 @@ class Admin:
         self, *path: str, most: int | None = None, query: Mapping[str, str] | None = None
     ) -> "list[Card]":
         """Returns the rows of a list, at most `most`, page by page."""
-        found: list[Card] = []
+        cards: list[Card] = []
         parameters = dict(query or {})
         cursor = "before" if path == ("audit",) else "after"
         while True:
-            left = PAGE if most is None else min(PAGE, most - len(found))
-            page = self.get(*path, limit=str(left), **parameters)
+            page_size = PAGE if most is None else min(PAGE, most - len(cards))
+            page = self.get(*path, limit=str(page_size), **parameters)
             rows, following = page.get("data"), page.get("next")
             if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
                 raise self._build_failure()
-            found += rows
-            if not isinstance(following, str) or not rows or len(found) == most:
-                return found
+            cards += rows
+            if not isinstance(following, str) or not rows or len(cards) == most:
+                return cards
             parameters[cursor] = following
 
     def get(self, *path: str, **query: str) -> Card:

@@ -117,9 +117,9 @@ def make_admin(tenancy: TenancyStore, pepper: Pepper, path: Path, by: str = BOOT
     if path.exists():
         raise StoreRefused(f"{path} is there already, and holds no key of this database: move it away")
     secret, now = new_key(), int(time.time())
-    begun = path.with_name(f"{path.name}.new")
-    begun.unlink(missing_ok=True)
-    write_secret(begun, secret)
+    pending_file = path.with_name(f"{path.name}.new")
+    pending_file.unlink(missing_ok=True)
+    write_secret(pending_file, secret)
     key = Key(f"key_{extract_prefix(secret)[3:]}", KeyKind.ADMIN, extract_prefix(secret), now, by)
     tenancy.add_key(KeptKey(key, pepper.digest(secret)), ChangeAuthor(by, now))
     _settle_pending_key(path, tenancy, pepper)
@@ -128,11 +128,11 @@ def make_admin(tenancy: TenancyStore, pepper: Pepper, path: Path, by: str = BOOT
 
 def _settle_pending_key(path: Path, tenancy: TenancyStore, pepper: Pepper) -> None:
     """Moves a pending key into place if the database has it; otherwise removes it."""
-    begun = path.with_name(f"{path.name}.new")
-    if not begun.exists():
+    pending_file = path.with_name(f"{path.name}.new")
+    if not pending_file.exists():
         return
-    digest = pepper.digest(begun.read_text(encoding="ascii").strip())
+    digest = pepper.digest(pending_file.read_text(encoding="ascii").strip())
     if any(stored_key.digest == digest for stored_key in tenancy.directory().keys):
-        begun.replace(path)
+        pending_file.replace(path)
     else:
-        begun.unlink()
+        pending_file.unlink()

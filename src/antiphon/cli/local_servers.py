@@ -130,8 +130,8 @@ def publish_notice(home: Path) -> Iterator[Notice]:
 
 def list_running(home: Path) -> dict[Path, Running]:
     """Lists the running servers of a home on this machine, by their files."""
-    found = ((path, read_running(path)) for path in _list_files(home))
-    return {path: running for path, running in found if running is not None}
+    notices = ((path, read_running(path)) for path in _list_files(home))
+    return {path: running for path, running in notices if running is not None}
 
 
 def read_running(path: Path) -> Running | None:
@@ -194,20 +194,20 @@ def reload(pid: int | None) -> None:
         print(escape_unprintable(now.changes))
 
 
-def _choose(found: Mapping[Path, Running], home: Path, pid: int | None) -> tuple[Path, Running]:
+def _choose(servers: Mapping[Path, Running], home: Path, pid: int | None) -> tuple[Path, Running]:
     """Chooses the server to tell, and returns it with its file. Raises CallFailed."""
-    if not found:
+    if not servers:
         raise CallFailed(
             f"no server of {home} is running here as this user: ANTIPHON_HOME names another home, and a "
             "server in another container or on another machine is told there"
         )
-    listed = ", ".join(f"{parse_pid(path)} ({each.url})" for path, each in found.items())
-    named = [(path, each) for path, each in found.items() if pid in (None, parse_pid(path))]
-    if not named:
+    listed = ", ".join(f"{parse_pid(path)} ({each.url})" for path, each in servers.items())
+    matching = [(path, each) for path, each in servers.items() if pid in (None, parse_pid(path))]
+    if not matching:
         raise CallFailed(f"the server {pid} is not of {home}; there are {listed}")
-    if len(named) > 1:
+    if len(matching) > 1:
         raise CallFailed(f"several servers of {home} are running: choose one with --pid; there are {listed}")
-    return named[0]
+    return matching[0]
 
 
 def _find_holder(file: Path) -> "psutil.Process | None":
@@ -290,9 +290,9 @@ def _read_address(panel: IO[str], log: IO[str]) -> str:
     """Reads the server's address from its panel. Discards the rest of the panel. Raises CallFailed if there
     is no address."""
     for line in panel:
-        if found := LISTENS.search(line):
+        if match := LISTENS.search(line):
             threading.Thread(target=panel.read, daemon=True).start()
-            return found[1]
+            return match[1]
     log.seek(0)
     lines = [line.strip() for line in log.readlines() if line.strip()]
     raise CallFailed(f"no server could be started: {'; '.join(lines[-SHOWN_LINES:])}")

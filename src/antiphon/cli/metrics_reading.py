@@ -31,9 +31,9 @@ class Reading:
     def labels(self, name: str, label: str, **given: str) -> list[str]:
         """Returns the values of one label of a family, in the page's order. `given`: required values of other
         labels."""
-        wanted = frozenset(given.items())
-        found = (dict(labels) for each, labels in self.samples if each == name and wanted <= labels)
-        return list(dict.fromkeys(labels[label] for labels in found if label in labels))
+        required = frozenset(given.items())
+        label_sets = (dict(labels) for each, labels in self.samples if each == name and required <= labels)
+        return list(dict.fromkeys(labels[label] for labels in label_sets if label in labels))
 
     def buckets(self, name: str, **labels: str) -> dict[float, float]:
         """Returns a histogram's cumulative counts, by upper bound. `labels`: all its labels but the bound."""
@@ -71,14 +71,14 @@ def estimate_quantile(at_most: Mapping[float, float], share: float) -> float:
 
     Values above the last bound count as that bound. `at_most` is cumulative and has at least one value.
     """
-    wanted = share * max(at_most.values())
+    target = share * max(at_most.values())
     low = 0.0
     for (below, lower), (above, upper) in pairwise([(0.0, 0.0), *sorted(at_most.items())]):
         low = below
         if above == float("inf"):
             break
-        if upper >= wanted:
-            return below + (above - below) * (wanted - lower) / (upper - lower)
+        if upper >= target:
+            return below + (above - below) * (target - lower) / (upper - lower)
     return low
 
 

@@ -51,13 +51,13 @@ def find_local(model: ModelSettings, settings: HubSettings) -> ModelSettings:
     that was not fetched before."""
     if not is_reference(model.path):
         return model
-    found = find_cache(settings).find(parse(model.path))
-    if found is None:
+    cached = find_cache(settings).find(parse(model.path))
+    if cached is None:
         raise SettingsError(
             f"the model {model.name} was not fetched yet: run `antiphon models pull {model.path}`, then "
             "reload"
         )
-    return change_model(model, path=str(found.path))
+    return change_model(model, path=str(cached.path))
 
 
 def fetch_named(text: str) -> None:
@@ -77,11 +77,11 @@ def fetch_named(text: str) -> None:
 def show_progress(stream: TextIO) -> Iterator[Tell]:
     """Shows progress until the block ends: bars on a terminal, otherwise one line for each stage."""
     if not stream.isatty():
-        begun: set[Stage] = set()
+        started: set[Stage] = set()
 
         def tell_line(progress: FetchProgress) -> None:
-            if progress.stage not in begun:
-                begun.add(progress.stage)
+            if progress.stage not in started:
+                started.add(progress.stage)
                 size = f"{progress.size / 1e6:.1f} MB"
                 print(f"antiphon: {progress.stage} {progress.name} ({size})", file=stream, flush=True)
 
@@ -116,15 +116,15 @@ def keep_adapters(settings: Settings) -> Settings:
     for adapter in settings.adapters:
         (base,) = (model.path for model in settings.models if model.name == adapter.model)
         try:
-            found = check_adapter(adapter, base, registry)
+            checked = check_adapter(adapter, base, registry)
             if settings.engine.user is not None:
-                share(found.path)
+                share(checked.path)
         except OSError as problem:
             raise SettingsError(
                 f"adapters cannot be kept in {registry}: {problem.strerror or problem}; name another "
                 "directory with ANTIPHON_LORA_REGISTRY"
             ) from None
-        paths[adapter.name] = str(found.path)
+        paths[adapter.name] = str(checked.path)
     return with_lora(settings, str(registry), directories, paths)
 
 

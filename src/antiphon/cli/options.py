@@ -144,5 +144,5 @@ def parse_time(text: str) -> int:
 
 
 def _parse_seconds(text: str) -> int | None:
-    found = DURATION.fullmatch(text)
-    return int(found[1]) * UNITS[found[2]] if found else None
+    match = DURATION.fullmatch(text)
+    return int(match[1]) * UNITS[match[2]] if match else None

@@ -125,10 +125,10 @@ def read_prices(file: Path | None) -> PriceData:
     try:
         if file is None:
             tree = convert_tree(import_module("genai_prices.data").providers)
-            found = msgspec.convert(tree, tuple[VendorPrices, ...])
+            vendors = msgspec.convert(tree, tuple[VendorPrices, ...])
             source = f"{PACKAGE} {version(PACKAGE)}"
         else:
-            found = msgspec.json.decode(file.read_bytes(), type=tuple[VendorPrices, ...])
+            vendors = msgspec.json.decode(file.read_bytes(), type=tuple[VendorPrices, ...])
             source = f"{PACKAGE} {file.name}"
     except ImportError as missing:
         raise SettingsError(
@@ -139,7 +139,7 @@ def read_prices(file: Path | None) -> PriceData:
         raise SettingsError(
             f"{file or PACKAGE} has no prices in the format of genai-prices: {error}"
         ) from error
-    return PriceData({vendor.id: vendor.models for vendor in found}, source)
+    return PriceData({vendor.id: vendor.models for vendor in vendors}, source)
 
 
 def convert_tree(value: object) -> object:
@@ -179,22 +179,22 @@ def count_seconds(start: date | None) -> int:
 
 def build_price(vendor: str, amounts: Amounts, since: int | None, is_base: bool) -> DatedPrice:
     """Builds a price of amounts. Raises PriceUnusable."""
-    known = {name: amount for name, amount in amounts.items() if amount is not None}
-    if INPUT not in known:
+    amounts_given = {name: amount for name, amount in amounts.items() if amount is not None}
+    if INPUT not in amounts_given:
         raise PriceUnusable("it has no price of input tokens")
-    others = known.keys() - {INPUT, CACHED, OUTPUT} - UNUSED
-    writes = {name for name in known if name.startswith("cache_write")}
+    unknown_names = amounts_given.keys() - {INPUT, CACHED, OUTPUT} - UNUSED
+    writes = {name for name in amounts_given if name.startswith("cache_write")}
     if not is_base:
-        if others:
-            raise PriceUnusable(f"it has prices of other kinds: {', '.join(sorted(others))}")
+        if unknown_names:
+            raise PriceUnusable(f"it has prices of other kinds: {', '.join(sorted(unknown_names))}")
         if writes and vendor != ORDERED_WRITES:
             raise PriceUnusable("tokens that are written to its cache have a price of their own")
-        if any(isinstance(amount, TieredAmount) for amount in known.values()):
+        if any(isinstance(amount, TieredAmount) for amount in amounts_given.values()):
             raise PriceUnusable("its price depends on the length of the prompt")
-    cached = known.get(CACHED)
+    cached = amounts_given.get(CACHED)
     return DatedPrice(
-        format_amount(known[INPUT]),
-        format_amount(known.get(OUTPUT, Decimal(0))),
+        format_amount(amounts_given[INPUT]),
+        format_amount(amounts_given.get(OUTPUT, Decimal(0))),
         None if cached is None else format_amount(cached),
         since,
     )

@@ -84,11 +84,11 @@ def plan_import(
     """Plans the prices of the vendors' models of all routes, by PROVIDER/MODEL. A provider that the settings
     do not have is the preset of that name."""
     plan = ImportPlan()
-    wanted = dict.fromkeys(list_vendor_models(models))
+    vendor_models = dict.fromkeys(list_vendor_models(models))
     if options.provider is not None:
-        wanted = {(name, model): None for name, model in wanted if name == options.provider}
-        wanted = wanted or {(options.provider, STAR): None}
-    for provider, model in wanted:
+        vendor_models = {(name, model): None for name, model in vendor_models if name == options.provider}
+        vendor_models = vendor_models or {(options.provider, STAR): None}
+    for provider, model in vendor_models:
         settings = providers.get(provider)
         preset = find_preset((settings and settings.preset) or provider)
         vendor = None if preset is None else preset.price_list

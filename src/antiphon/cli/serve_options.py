@@ -98,9 +98,9 @@ class ServeOptions:
         places = [Path(SETTINGS_FILE)] + ([Path(home) / SETTINGS_FILE] if home else [])
         return next((place for place in places if place.is_file()), None)
 
-    def _override_model(self, found: ModelSettings) -> ModelSettings:
+    def _override_model(self, model: ModelSettings) -> ModelSettings:
         """Replaces values of a model in the file by those of the flags."""
-        return build_model({**dump_model(found), **self.shared}) if self.shared else found
+        return build_model({**dump_model(model), **self.shared}) if self.shared else model
 
 
 def find_home(environ: Mapping[str, str], home: Path) -> Path:
@@ -118,9 +118,9 @@ def is_bundled(path: str) -> bool:
     return path == DEMO_MODEL["name"] and not Path(path).is_file()
 
 
-def _set_bundled_path(found: ModelSettings) -> ModelSettings:
+def _set_bundled_path(model: ModelSettings) -> ModelSettings:
     """Returns the model with the path of the demo model's file, if it names the demo model."""
-    return change_model(found, path=DEMO_MODEL["path"]) if is_bundled(found.path) else found
+    return change_model(model, path=DEMO_MODEL["path"]) if is_bundled(model.path) else model
 
 
 def parse_model(text: str) -> dict[str, object]:

@@ -58,14 +58,14 @@ def check_constraint(constraint: Constraint, vocabulary: CompilerVocabulary) -> 
 
 def _require_distinct_calls(constraint: Constraint, vocabulary: CompilerVocabulary) -> None:
     """Raises UnsupportedParameter if a text of a format could be confused with calls."""
-    if (found := find_format(constraint)) is None:
+    if (format_ := find_format(constraint)) is None:
         return
-    form, grammar, heads = found
+    form, grammar, heads = format_
     require_compiles(grammar, vocabulary, form.field)
-    whole = Matcher(grammar, vocabulary)
+    matcher = Matcher(grammar, vocabulary)
     for head in heads:
         try:
-            whole.copy().consume(vocabulary.spell(head))
+            matcher.copy().consume(vocabulary.spell(head))
         except EngineError:
             continue
         raise UnsupportedParameter(
@@ -176,8 +176,8 @@ def read_frame(source: BinaryIO) -> dict[str, object] | None:
     header = source.read(HEADER)
     if len(header) < HEADER:
         return None
-    found: dict[str, object] = json.loads(source.read(int.from_bytes(header, "big")))
-    return found
+    message: dict[str, object] = json.loads(source.read(int.from_bytes(header, "big")))
+    return message
 
 
 def write_frame(target: BinaryIO, value: object) -> None:

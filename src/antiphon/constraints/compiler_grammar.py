@@ -95,8 +95,8 @@ def _find_watched_places(places: JsonPlaces, schemas: Sequence[Mapping[str, obje
 def _build_schema(call: CallFormat) -> dict[str, object]:
     """Returns the schema of a call's arguments in the compiler's keywords. Raises InvalidValue or
     UnsupportedParameter."""
-    made = make_compilable(json.dumps(call.schema), call.field)
-    return dict(made) if isinstance(made, dict) else {}
+    compilable = make_compilable(json.dumps(call.schema), call.field)
+    return dict(compilable) if isinstance(compilable, dict) else {}
 
 
 def _build_start_rules(group: CallGroup) -> Iterator[str]:
@@ -178,9 +178,9 @@ ANSWER = "answer"
 
 def prepend_prelude(prelude: str, grammar: Grammar) -> Grammar:
     """The grammar of the prelude's frames, followed by the given grammar."""
-    made = load_prelude(prelude)
-    first = "\n".join(("%llguidance {}", *_build_prelude_rules(made)))
-    places = None if grammar.places is None else grammar.places.add_prelude(made)
+    loaded = load_prelude(prelude)
+    first = "\n".join(("%llguidance {}", *_build_prelude_rules(loaded)))
+    places = None if grammar.places is None else grammar.places.add_prelude(loaded)
     return Grammar(join_grammars(first, ANSWER, grammar.text), places)
 
 

@@ -203,8 +203,8 @@ def _require_plain_lark(source: str, field: str) -> str:
             )
     structure = LARK_TEXT.sub(" ", body)
     for unbuilt, says in LARK_REFUSED.items():
-        if found := unbuilt.search(structure):
-            raise UnsupportedParameter(f"{field}: {found[0][:32]!r}: {says}", param=field)
+        if match := unbuilt.search(structure):
+            raise UnsupportedParameter(f"{field}: {match[0][:32]!r}: {says}", param=field)
     return "%llguidance {}\n" + body
 
 
@@ -231,12 +231,12 @@ def _translate_gbnf(source: str, field: str) -> str:
     try:
         text = GBNF_ESCAPE.sub(_unescape, source)
         _require_rules(text)
-        made = gbnf_to_lark(text)
+        lark = gbnf_to_lark(text)
     except RecursionError:
         raise InvalidValue(f"{field} is nested too deep", param=field) from None
     except (ValueError, IndexError, GbnfToLarkError) as problem:
         raise InvalidValue(f"{field} is no grammar in GBNF: {str(problem)[:300]}", param=field) from None
-    return _require_plain_lark(made, field)
+    return _require_plain_lark(lark, field)
 
 
 GBNF_TEXT = re.compile(r""""(?:\\.|[^"\\])*"|\[(?:\\.|[^]\\])*\]|\#[^\n]*|\{[^}]*\}""")

@@ -188,13 +188,13 @@ Part = dict[str, object]
 
 def join_grammars(first: str, name: str, other: str) -> str:
     """Combines a grammar with another one, to which it refers by `name`."""
-    named, *more = _list_grammars(other)
-    return json.dumps({"grammars": [*_list_grammars(first), named | {"name": name}, *more]})
+    named, *others = _list_grammars(other)
+    return json.dumps({"grammars": [*_list_grammars(first), named | {"name": name}, *others]})
 
 
 def _list_grammars(grammar: str) -> list[Part]:
     """A grammar and those that it refers to. A grammar that is not JSON is a single Lark grammar."""
     if not grammar.startswith("{"):
         return [{"lark_grammar": grammar}]
-    found: list[Part] = json.loads(grammar)["grammars"]
-    return found
+    grammars: list[Part] = json.loads(grammar)["grammars"]
+    return grammars

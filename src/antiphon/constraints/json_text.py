@@ -106,8 +106,8 @@ class _JsonReader:
         if self.escape:
             self._read_escape()
             return
-        found = self._read_plain()
-        self.key += found
+        plain = self._read_plain()
+        self.key += plain
         if self.at == len(self.data):
             return
         if self._next() == BACKSLASH:
@@ -207,9 +207,9 @@ class _JsonReader:
     def _read_plain(self) -> bytes:
         """Reads the bytes before the next quote, backslash or end."""
         match = PLAIN.match(self.data, self.at)
-        found = b"" if match is None else match[0]
-        self.at += len(found)
-        return found
+        plain = b"" if match is None else match[0]
+        self.at += len(plain)
+        return plain
 
     def _next(self) -> bytes:
         """Returns the next byte and moves past it."""
@@ -267,13 +267,13 @@ class JsonFinder:
         )
         """The state of an empty text."""
 
-    def read(self, found: FoundValues, data: bytes) -> FoundValues | None:
+    def read(self, values: FoundValues, data: bytes) -> FoundValues | None:
         """Reads more bytes. Returns None if the bytes repeat or misspell a key."""
         if self.is_whole:
-            value, _ = found.values[0].read(data)
+            value, _ = values.values[0].read(data)
             return None if value.mode is JsonMode.REFUSED else FoundValues((value,))
-        found = self._read(found, data)
-        return None if any(value.mode is JsonMode.REFUSED for value in found.values) else found
+        values = self._read(values, data)
+        return None if any(value.mode is JsonMode.REFUSED for value in values.values) else values
 
     def _read(self, found: FoundValues, data: bytes) -> FoundValues:
         """Reads more bytes into all open values and marks. Returns the values and marks that are open
@@ -283,8 +283,8 @@ class JsonFinder:
         tail = b""
         if self._anywhere:
             text = found.tail + data
-            begun = self._find_mark_ends(text, len(found.tail))
-            open_now += [each for at in begun for each in self._follow(JsonText(), data, at)]
+            mark_ends = self._find_mark_ends(text, len(found.tail))
+            open_now += [each for at in mark_ends for each in self._follow(JsonText(), data, at)]
             tail = text[-self._longest :]
         values = tuple(each for each in open_now if isinstance(each, JsonText))
         return FoundValues(values, tuple(each for each in open_now if isinstance(each, PartialMarks)), tail)
@@ -306,16 +306,16 @@ class JsonFinder:
     def _follow_marks(self, lead: PartialMarks, data: bytes, at: int) -> Iterator[JsonText | PartialMarks]:
         """Reads the bytes after incomplete marks. Yields the values that begin after complete marks, and the
         marks that are still incomplete."""
-        more = data[at:]
+        following = data[at:]
         going_on = []
         for text in lead.texts:
             rest = text[lead.size :]
-            if more.startswith(rest):
+            if following.startswith(rest):
                 yield from self._follow(JsonText(), data, at + len(rest))
-            elif rest.startswith(more):
+            elif rest.startswith(following):
                 going_on.append(text)
         if going_on:
-            yield PartialMarks(tuple(going_on), lead.size + len(more))
+            yield PartialMarks(tuple(going_on), lead.size + len(following))
 
     def _find_mark_ends(self, text: bytes, start: int) -> Iterator[int]:
         """The indices, after the start, at which marks end."""

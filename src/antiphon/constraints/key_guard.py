@@ -77,10 +77,10 @@ class KeyTables:
     @cached_property
     def _ids(self) -> Mapping[bytes, Sequence[int]]:
         """The ids of the tokens with each spelling."""
-        found: dict[bytes, tuple[int, ...]] = {}
+        ids: dict[bytes, tuple[int, ...]] = {}
         for token, piece in enumerate(self.spelled):
-            found[piece] = (*found.get(piece, ()), token)
-        return found
+            ids[piece] = (*ids.get(piece, ()), token)
+        return ids
 
     def find_beginning(self, rest: bytes) -> Iterator[int]:
         """Tokens that are the rest of a key without its quote, or a beginning of that rest."""
@@ -102,16 +102,16 @@ class KeyTables:
         """The tokens that may repeat or misspell a key in the current state of a text."""
         in_object = bool(text.levels) and text.levels[-1] is not None
         state = (text.mode, in_object, text.escape)
-        found = self._suspects.get(state)
-        if found is None:
-            found = self._suspects[state] = self._find_suspects(*state)
-        return found
+        suspects = self._suspects.get(state)
+        if suspects is None:
+            suspects = self._suspects[state] = self._find_suspects(*state)
+        return suspects
 
     def _find_suspects(self, mode: JsonMode, in_object: bool, escape: bytes) -> SuspectTokens:
         """Finds the tokens that may repeat or misspell a key in a state of a text. The state is the mode,
         whether an object is open, and the incomplete escape."""
-        begun = UNKNOWN if mode is JsonMode.KEY else b""
-        empty = JsonText(mode, (frozenset() if in_object else None,), begun, escape)
+        key_start = UNKNOWN if mode is JsonMode.KEY else b""
+        empty = JsonText(mode, (frozenset() if in_object else None,), key_start, escape)
         refused, tokens = self._sort_in_key(escape) if mode is JsonMode.KEY else ([], self._string_starters)
         others = list[int]()
         by_key: dict[bytes, list[int]] = defaultdict(list)
@@ -134,9 +134,9 @@ class KeyTables:
         misspell the key by their first byte, and the tokens that may complete or misspell the key."""
         refused, tokens = list[int](), list[int]()
         for token, piece in enumerate(self.spelled):
-            begun = escape + piece[:1]
-            ends = not escape or begun in ESCAPES
-            if not ends and begun not in ESCAPES_BEGUN:
+            escaped = escape + piece[:1]
+            ends = not escape or escaped in ESCAPES
+            if not ends and escaped not in ESCAPES_BEGUN:
                 refused.append(token)
             elif not ends or QUOTE in piece or BACKSLASH in piece:
                 tokens.append(token)
@@ -160,10 +160,10 @@ def _opens_key(text: JsonText, piece: bytes) -> bool:
 
 def _build_bits(tokens: Iterable[int]) -> Sequence[Bit]:
     """Converts token ids to the bits that remove these ids from a mask."""
-    found: dict[int, int] = defaultdict(lambda: 0xFF)
+    masks: dict[int, int] = defaultdict(lambda: 0xFF)
     for token in tokens:
-        found[token >> 3] &= ~(1 << (token & 7))
-    return tuple(found.items())
+        masks[token >> 3] &= ~(1 << (token & 7))
+    return tuple(masks.items())
 
 
 class RivalKeys(NamedTuple):
@@ -195,12 +195,12 @@ class KeyGuard:
     def consume(self, tokens: Iterable[int]) -> None:
         """Appends tokens. Raises EngineError for one that repeats or misspells a key."""
         for token in tokens:
-            found = self._read(self._found, token)
-            if found is None:
+            values = self._read(self._found, token)
+            if values is None:
                 raise EngineError("a token came that repeats or misspells a key")
-            if not _are_alike(found, self._found):
+            if not _are_alike(values, self._found):
                 self.known = {}
-            self._found = found
+            self._found = values
 
     def read_token(self, token: int) -> FoundValues | None:
         """The text after a token; None if the token is refused."""
@@ -208,9 +208,9 @@ class KeyGuard:
 
     def cut_to_allowed(self, tokens: list[int]) -> list[int]:
         """The tokens before the first that repeats or misspells a key."""
-        found: FoundValues | None = self._found
+        values: FoundValues | None = self._found
         for at, token in enumerate(tokens):
-            if found is None or (found := self._read(found, token)) is None:
+            if values is None or (values := self._read(values, token)) is None:
                 return tokens[:at]
         return tokens
 
@@ -236,40 +236,40 @@ class KeyGuard:
             if value.mode is not JsonMode.KEY:
                 tokens += self._tables.find_key_openers(value)
             elif keys := value.levels[-1]:
-                begun = value.key + value.escape
-                for key in self._find_rivals(keys, begun):
-                    tokens += self._tables.find_beginning(key[len(begun) :])
+                key_start = value.key + value.escape
+                for key in self._find_rivals(keys, key_start):
+                    tokens += self._tables.find_beginning(key[len(key_start) :])
         return [token for token in {*tokens} if _is_allowed(mask, token) and self._is_narrowing(token)]
 
     def _is_narrowing(self, token: int) -> bool:
         """Whether, after the token, a key is needed and may have to be a known one."""
-        found = self.read_token(token)
-        return found is not None and any(map(_is_narrow, found.values))
+        values = self.read_token(token)
+        return values is not None and any(map(_is_narrow, values.values))
 
     def _find_completing(
         self, value: JsonText, keys: frozenset[bytes], suspects: SuspectTokens
     ) -> Iterator[int]:
         """Tokens that complete one of the keys."""
-        begun = value.key + value.escape
-        if value.mode is not JsonMode.KEY or not begun:
+        key_start = value.key + value.escape
+        if value.mode is not JsonMode.KEY or not key_start:
             for key in keys & suspects.keys:
                 yield from suspects.by_key[key]
         else:
-            for key in self._find_rivals(keys, begun):
-                yield from self._tables.find_completing(key[len(begun) :])
+            for key in self._find_rivals(keys, key_start):
+                yield from self._tables.find_completing(key[len(key_start) :])
 
-    def _find_rivals(self, keys: frozenset[bytes], begun: bytes) -> list[bytes]:
+    def _find_rivals(self, keys: frozenset[bytes], key_start: bytes) -> list[bytes]:
         """The keys that begin like the open key. While the same key is open, it searches only the keys that
         matched before the last token."""
         last = self._last_rivals
-        within = last.rivals if last.keys is keys and begun.startswith(last.begun) else keys
-        rivals = [key for key in within if key.startswith(begun)]
-        self._last_rivals = RivalKeys(keys, begun, rivals)
+        within = last.rivals if last.keys is keys and key_start.startswith(last.begun) else keys
+        rivals = [key for key in within if key.startswith(key_start)]
+        self._last_rivals = RivalKeys(keys, key_start, rivals)
         return rivals
 
-    def _read(self, found: FoundValues, token: int) -> FoundValues | None:
+    def _read(self, values: FoundValues, token: int) -> FoundValues | None:
         """Returns the text after a token; None if the token repeats or misspells a key."""
-        return self._finder.read(found, self._tables.spelled[token])
+        return self._finder.read(values, self._tables.spelled[token])
 
 
 def _is_allowed(mask: bytes, token: int) -> bool:
@@ -282,8 +282,8 @@ def _is_narrow(value: JsonText) -> bool:
     keys = value.levels[-1] if value.levels else None
     if not keys or value.mode is JsonMode.NEXT_KEY:
         return bool(keys)
-    begun = value.key + value.escape
-    return value.mode is JsonMode.KEY and any(key.startswith(begun) for key in keys)
+    key_start = value.key + value.escape
+    return value.mode is JsonMode.KEY and any(key.startswith(key_start) for key in keys)
 
 
 def _are_alike(left: FoundValues, right: FoundValues) -> bool:
@@ -295,8 +295,8 @@ def _are_alike(left: FoundValues, right: FoundValues) -> bool:
 def remove_tokens(mask: bytes, tokens: Iterable[int], bits: Iterable[Bit] = ()) -> bytes:
     """The mask without some tokens."""
     allowed = bytearray(mask)
-    for index, others in bits:
-        allowed[index] &= others
+    for index, kept_bits in bits:
+        allowed[index] &= kept_bits
     for token in tokens:
         allowed[token >> 3] &= ~(1 << (token & 7))
     return bytes(allowed)
@@ -335,8 +335,8 @@ def _is_open(schema: dict[str, object]) -> bool:
         return False
     if "type" not in schema:
         return True
-    named = schema["type"]
-    types = named if isinstance(named, list) else [named]
+    kind = schema["type"]
+    types = kind if isinstance(kind, list) else [kind]
     has_all_keys = schema.get("additionalProperties") is False and not schema.get("patternProperties")
     return ("object" in types and not has_all_keys) or ("array" in types and "items" not in schema)
 

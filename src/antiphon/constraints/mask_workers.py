@@ -37,10 +37,10 @@ class MatcherCache:
     """Compiled grammars of one vocabulary. A request with a known grammar takes a copy, which costs
     microseconds. Any thread may use it."""
 
-    def __init__(self, most: int = MAX_KEPT_BYTES, clock: Callable[[], float] = time.thread_time) -> None:
+    def __init__(self, capacity: int = MAX_KEPT_BYTES, clock: Callable[[], float] = time.thread_time) -> None:
         """`clock` gives the calling thread's CPU seconds."""
         self._clock = clock
-        self._kept: SegmentedLRU[bytes, Matcher] = SegmentedLRU(most, ENTRIES)
+        self._kept: SegmentedLRU[bytes, Matcher] = SegmentedLRU(capacity, ENTRIES)
         """Unused matchers, from which copies are made. Each use needs the lock, because copying a matcher
         reads it."""
         self._lock = threading.Lock()
@@ -58,11 +58,11 @@ class MatcherCache:
             if matcher is not None:
                 return matcher.copy()
         began = self._clock()
-        made = Matcher(grammar, vocabulary)
+        new_matcher = Matcher(grammar, vocabulary)
         size = max(PER_SECOND * (self._clock() - began), PER_CHARACTER * len(grammar.text), LEAST)
         with self._lock:
-            self._kept.put(key, made.copy(), int(size))
-        return made
+            self._kept.put(key, new_matcher.copy(), int(size))
+        return new_matcher
 
 
 WORKERS = 2
@@ -194,9 +194,9 @@ def split_after_line_break(
 
     def split(text: bytes) -> list[int]:
         """Tokenizes the text after a line break, and removes the line break's tokens."""
-        found = tokenize(LINE_BREAK + text)
-        rest = found[len(head) :]
-        same = found[: len(head)] == head and b"".join(table.pieces[token] for token in rest) == text
+        tokens = tokenize(LINE_BREAK + text)
+        rest = tokens[len(head) :]
+        same = tokens[: len(head)] == head and b"".join(table.pieces[token] for token in rest) == text
         return rest if same else []
 
     return split

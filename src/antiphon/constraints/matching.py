@@ -43,9 +43,9 @@ class DeadEndSearch:
     def _can_continue(self, token: int) -> bool:
         """Whether the text can continue after the token. Remembers the outcome for the place after the
         token."""
-        place = self.keys.read_token(token)
-        if place is None or place in self.known or len(self.known) >= MAX_PLACES:
-            return place is not None and self.known.get(place, True)
+        values = self.keys.read_token(token)
+        if values is None or values in self.known or len(self.known) >= MAX_PLACES:
+            return values is not None and self.known.get(values, True)
         ahead = DeadEndSearch(self.matcher.deep_copy(), self.keys.copy(), self.known)
         ahead.matcher.consume_token(token)
         ahead.keys.consume([token])
@@ -54,8 +54,8 @@ class DeadEndSearch:
             return True  # a limit was exceeded, so the outcome is unknown
         narrowing = ahead.keys.find_narrowing(mask)
         is_wide = bool(remove_tokens(mask, narrowing).strip(b"\0"))
-        self.known[place] = is_wide or any(ahead._can_continue(each) for each in narrowing)
-        return self.known[place]
+        self.known[values] = is_wide or any(ahead._can_continue(each) for each in narrowing)
+        return self.known[values]
 
 
 MAX_SHOWN = 300
@@ -140,7 +140,7 @@ class _TokenizerSource:
 
     def split_longest(self, text: bytes) -> list[int]:
         """Splits the text into the longest pieces, as far as there are matching ones."""
-        found: list[int] = []
+        tokens: list[int] = []
         at = 0
         while at < len(text):
             size = next(
@@ -148,10 +148,10 @@ class _TokenizerSource:
                 0,
             )
             if not size:
-                return found
-            found.append(self._ids[text[at : at + size]])
+                return tokens
+            tokens.append(self._ids[text[at : at + size]])
             at += size
-        return found
+        return tokens
 
 
 class Matcher:
@@ -199,9 +199,9 @@ class Matcher:
 
     def consume(self, tokens: Sequence[int]) -> None:
         """Appends tokens. Raises EngineError for a token that the grammar does not allow."""
-        taken = self._matcher.consume_tokens(list(tokens))
+        is_accepted = self._matcher.consume_tokens(list(tokens))
         self._require_sound()
-        if not taken:
+        if not is_accepted:
             raise EngineError("a token came that the constraint does not allow")
         if self._keys is not None:
             self._keys.consume(tokens)

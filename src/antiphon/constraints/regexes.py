@@ -93,8 +93,8 @@ def _skip_outside_class(pattern: str, at: int, field: str) -> int:
 
 def _build_refusal(pattern: str, at: int, says: str, field: str) -> InvalidValue:
     """Builds the error that shows the refused part of a pattern and the reason."""
-    shown = pattern[at : at + 12]
-    return InvalidValue(f"the regular expression at character {at}, {shown!r}: {says}", param=field)
+    excerpt = pattern[at : at + 12]
+    return InvalidValue(f"the regular expression at character {at}, {excerpt!r}: {says}", param=field)
 
 
 CLASS = re.compile(r"\\.|\[(?P<inner>\^?(?:\\.|[^\\\]])*)\]", re.DOTALL)
@@ -116,28 +116,28 @@ def make_quotable(pattern: str, field: str) -> str:
     ranges are refused.
     """
     try:
-        return CLASS.sub(lambda found: _remove_controls(found, field), pattern)
+        return CLASS.sub(lambda match: _remove_controls(match, field), pattern)
     except re.error as problem:
         raise InvalidValue(
             f"the regular expression holds a class that is none: {problem.msg}", param=field
         ) from None
 
 
-def _remove_controls(found: re.Match[str], field: str) -> str:
+def _remove_controls(match: re.Match[str], field: str) -> str:
     """Returns a class without control characters where the compiler would quote it wrongly. Raises
     InvalidValue if they cannot be removed."""
-    inner = found["inner"]
-    if inner is None or all(re.fullmatch(found[0], char, re.ASCII) for char in QUOTED):
-        return found[0]
+    inner = match["inner"]
+    if inner is None or all(re.fullmatch(match[0], char, re.ASCII) for char in QUOTED):
+        return match[0]
     if inner.startswith("^"):
-        return found[0] if inner.endswith(ALL_CONTROLS) else f"[{inner}{ALL_CONTROLS}]"
-    if any(re.fullmatch(found[0], chr(code), re.ASCII) for code in {*range(32)} - {9, 10, 11, 12, 13}):
+        return match[0] if inner.endswith(ALL_CONTROLS) else f"[{inner}{ALL_CONTROLS}]"
+    if any(re.fullmatch(match[0], chr(code), re.ASCII) for code in {*range(32)} - {9, 10, 11, 12, 13}):
         raise InvalidValue(
-            f"the class {found[0][:32]} holds control characters and not both of quote and backslash, which "
+            f"the class {match[0][:32]} holds control characters and not both of quote and backslash, which "
             "cannot be kept in JSON; leave the control characters out",
             param=field,
         )
-    return found[0]
+    return match[0]
 
 
 WHITESPACE = re.compile(

@@ -23,9 +23,9 @@ class _Kept(Generic[Value]):
 class SegmentedLRU(Generic[Key, Value]):
     """Values by key. It is not thread safe."""
 
-    def __init__(self, most: int, entries: int) -> None:
-        """`most`: the largest sum of all sizes, in the callers' unit. `entries`: the most values."""
-        self._most = most
+    def __init__(self, capacity: int, entries: int) -> None:
+        """`capacity`: the largest sum of all sizes, in the callers' unit. `entries`: the most values."""
+        self._most = capacity
         self._entries = entries
         self._fresh: OrderedDict[Key, _Kept[Value]] = OrderedDict()
         """Values that were used once. Both dictionaries are in the order of last use, the latest last."""

@@ -98,10 +98,10 @@ def _matches(pieces: list[str], text: str) -> bool:
         return False
     at, end = len(first), len(text) - len(last)
     for piece in between:
-        found = text.find(piece, at, end) if at <= end else -1
-        if found < 0:
+        position = text.find(piece, at, end) if at <= end else -1
+        if position < 0:
             return False
-        at = found + len(piece)
+        at = position + len(piece)
     return at <= end
 
 

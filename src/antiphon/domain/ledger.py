@@ -38,8 +38,8 @@ class RouteTry(Value, frozen=True):
 
 def encode_tries(tries: Sequence[RouteTry], status: str) -> str:
     """Returns the tries as JSON. `status`: how the request ended, which is how its serving route ended."""
-    shown = ",".join([_encode_try(each, each.error or status) for each in tries])
-    return f"[{shown}]" if shown else ""
+    text = ",".join([_encode_try(each, each.error or status) for each in tries])
+    return f"[{text}]" if text else ""
 
 
 def _encode_try(tried: RouteTry, ending: str) -> str:

@@ -71,25 +71,25 @@ class PackedScores(Sequence[TokenScore]):
     def __getitem__(self, index: slice) -> Scores: ...
     def __getitem__(self, index: int | slice) -> TokenScore | Scores:
         if isinstance(index, slice):
-            return tuple(self._score(place) for place in range(*index.indices(len(self))))
+            return tuple(self._score(position) for position in range(*index.indices(len(self))))
         return self._score(range(len(self))[index])
 
-    def _score(self, place: int) -> TokenScore:
+    def _score(self, position: int) -> TokenScore:
         """Makes the score of the token at this index."""
-        token, value = self.tokens[place], self.logprobs[place]
+        token, value = self.tokens[position], self.logprobs[position]
         known = not isnan(value)
         return TokenScore(
             token,
             self.pieces[token],
             value if known else None,
-            self._alternatives(place) if known else (),
-            self.offsets[place],
-            self.ranks[place] if known and self.ranks is not None else None,
+            self._alternatives(position) if known else (),
+            self.offsets[position],
+            self.ranks[position] if known and self.ranks is not None else None,
         )
 
-    def _alternatives(self, place: int) -> tuple[tuple[int, bytes, float], ...]:
+    def _alternatives(self, position: int) -> tuple[tuple[int, bytes, float], ...]:
         """Returns the alternatives of the token at this index."""
-        begin = place * (self.width if self.held is None else self.held)
+        begin = position * (self.width if self.held is None else self.held)
         end = begin + self.width
         ids = self.alternative_ids[begin:end]
         return tuple(
@@ -120,7 +120,7 @@ class JoinedScores(Sequence[TokenScore]):
 
 def join_scores(parts: Sequence[Scores]) -> Scores:
     """Returns one sequence of all the scores, without making objects of packed scores."""
-    held = tuple(part for part in parts if part)
-    if all(isinstance(part, tuple) for part in held):
-        return tuple(chain.from_iterable(held))
-    return held[0] if len(held) == 1 else JoinedScores(held)
+    nonempty = tuple(part for part in parts if part)
+    if all(isinstance(part, tuple) for part in nonempty):
+        return tuple(chain.from_iterable(nonempty))
+    return nonempty[0] if len(nonempty) == 1 else JoinedScores(nonempty)

@@ -24,14 +24,14 @@ def parse_decimal(text: str) -> int | None:
     places."""
     if _AMOUNT.fullmatch(text) is None:
         return None
-    whole, _, part = text.partition(".")
-    return int(whole) * NANO + int(part.ljust(DIGITS, "0"))
+    units, _, fraction = text.partition(".")
+    return int(units) * NANO + int(fraction.ljust(DIGITS, "0"))
 
 
 def format_decimal(amount: int) -> str:
     """Returns nano-units as the shortest exact decimal."""
-    whole, part = divmod(amount, NANO)
-    return f"{whole}.{part:0{DIGITS}}".rstrip("0").rstrip(".")
+    units, fraction = divmod(amount, NANO)
+    return f"{units}.{fraction:0{DIGITS}}".rstrip("0").rstrip(".")
 
 
 MILLION = 1_000_000

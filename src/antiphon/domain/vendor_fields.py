@@ -57,14 +57,14 @@ def require_text(prompt: Prompt) -> None:
 def list_unused(request: GenerationRequest, used: frozenset[str] = frozenset()) -> tuple[str, ...]:
     """Lists the fields of the request that an engine ignores without a change of the answer. `used`: those
     that the engine uses; a local engine uses none."""
-    found = [PROMPT_CACHE_KEY] if request.hosted.prompt_cache_key is not None else []
+    unused = [PROMPT_CACHE_KEY] if request.hosted.prompt_cache_key is not None else []
     constraint = request.output.constraint
     if constraint is not None and constraint.declared is not None:
-        found += _list_declared(constraint.declared)
+        unused += _list_declared(constraint.declared)
     for prompt in request.prompts:
         if isinstance(prompt, Conversation):
-            found += _list_vendor_parts(prompt)
-    return tuple(name for name in dict.fromkeys(found) if name not in used) if found else ()
+            unused += _list_vendor_parts(prompt)
+    return tuple(name for name in dict.fromkeys(unused) if name not in used) if unused else ()
 
 
 def _list_declared(declared: SchemaDeclaration) -> Iterator[str]:

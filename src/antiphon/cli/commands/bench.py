@@ -118,13 +118,13 @@ def run(url: str | None, model: str | None, plan: LoadPlan, as_json: bool) -> in
         with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bars:
             task = bars.add_task("requests", total=plan.requests)
             results = generate_load(client, chosen, plan, lambda _: bars.advance(task))
-    found = measure(results)
+    figures = measure(results)
     if as_json:
-        rates = {name: getattr(found, name) for name in ("tokens_per_second", "requests_per_second")}
-        print_json({"url": client.url, "model": chosen, "plan": asdict(plan), **rates, **asdict(found)})
+        rates = {name: getattr(figures, name) for name in ("tokens_per_second", "requests_per_second")}
+        print_json({"url": client.url, "model": chosen, "plan": asdict(plan), **rates, **asdict(figures)})
     else:
-        show(f"{chosen} at {client.url}", plan, found, results)
-    return FAILED if found.failed else 0
+        show(f"{chosen} at {client.url}", plan, figures, results)
+    return FAILED if figures.failed else 0
 
 
 def measure(results: Sequence[RequestTiming]) -> Figures:
@@ -162,37 +162,39 @@ def compute_spread(values: list[float]) -> Spread | None:
     return Spread(cuts[49], cuts[94], cuts[98], max(values))
 
 
-def show(title: str, plan: LoadPlan, found: Figures, results: Sequence[RequestTiming]) -> None:
+def show(title: str, plan: LoadPlan, figures: Figures, results: Sequence[RequestTiming]) -> None:
     """Prints the tables, the plots and the reasons of failures."""
     console = Console(highlight=False, markup=False)
-    prompt = "of unknown length" if found.prompt_tokens is None else f"of {found.prompt_tokens:.0f} tokens"
+    prompt = (
+        "of unknown length" if figures.prompt_tokens is None else f"of {figures.prompt_tokens:.0f} tokens"
+    )
     console.print(
         f"\n{title}: {plan.requests} requests, {plan.concurrency} at once, prompts {prompt}, "
         f"answers of at most {plan.max_tokens}\n"
     )
-    if found.answered:
-        console.print(f"tokens/s, all together: {found.tokens_per_second:.1f}")
-        console.print(f"requests/s: {found.requests_per_second:.2f}\n")
-        console.print(_format_latencies(found))
+    if figures.answered:
+        console.print(f"tokens/s, all together: {figures.tokens_per_second:.1f}")
+        console.print(f"requests/s: {figures.requests_per_second:.2f}\n")
+        console.print(_format_latencies(figures))
     good = [result for result in results if not result.problem]
     for heading, values in (("time to first token", list_waits(good)), ("between tokens", list_gaps(good))):
         if values:
             console.print(f"\n{heading}", plot_histogram(values), sep="\n")
-    if found.answered and not found.counted:
+    if figures.answered and not figures.counted:
         console.print("\nThe server does not count tokens: pieces of text were counted.")
-    for problem, count in list(found.problems.items())[:SHOWN_PROBLEMS]:
+    for problem, count in list(figures.problems.items())[:SHOWN_PROBLEMS]:
         console.print(f"{count} failed: {problem}")
-    if len(found.problems) > SHOWN_PROBLEMS:
-        console.print(f"and {len(found.problems) - SHOWN_PROBLEMS} other reasons; --json shows them all")
+    if len(figures.problems) > SHOWN_PROBLEMS:
+        console.print(f"and {len(figures.problems) - SHOWN_PROBLEMS} other reasons; --json shows them all")
 
 
-def _format_latencies(found: Figures) -> Table:
+def _format_latencies(figures: Figures) -> Table:
     """Builds a table of percentiles in milliseconds, one per line, so that it fits a narrow terminal."""
     table = Table("", box=None, pad_edge=False, header_style="bold")
     table.add_column("time to first token, ms", justify="right")
     table.add_column("between tokens, ms", justify="right")
     for name in Spread.__slots__:
-        spreads = (found.ttft, found.inter_token)
+        spreads = (figures.ttft, figures.inter_token)
         cells = (f"{getattr(each, name) * 1000:.1f}" if each else "-" for each in spreads)
         table.add_row(name, *cells)
     return table
@@ -201,14 +203,14 @@ def _format_latencies(found: Figures) -> Table:
 def plot_histogram(values: list[float]) -> Table:
     """Draws a line for each range of values: its lower end, a bar and the count. The last range contains all
     values above the 99th percentile, so a single outlier does not flatten the others."""
-    low, found = min(values), compute_spread(values)
-    step = ((found.p99 if found else low) - low) / BINS or 1e-9
+    low, spread = min(values), compute_spread(values)
+    step = ((spread.p99 if spread else low) - low) / BINS or 1e-9
     counts = Counter(min(BINS - 1, int((value - low) / step)) for value in values)
-    most = max(counts.values())
+    highest_count = max(counts.values())
     table = Table.grid(padding=(0, 2))
     for index in range(BINS):
         start = f"{(low + index * step) * 1000:10.1f} ms"
-        table.add_row(start, str(counts[index]), Bar(most, 0, counts[index], width=WIDTH))
+        table.add_row(start, str(counts[index]), Bar(highest_count, 0, counts[index], width=WIDTH))
     return table
 
 

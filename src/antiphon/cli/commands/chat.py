@@ -89,8 +89,8 @@ def _connect(
 def _advise(problem: Problem) -> str:
     """Returns advice about the error, where there is any."""
     if isinstance(problem, CallFailed) and problem.status == UNAUTHORIZED:
-        where = f"; the operator's is in {find_operator_file()}" if read_operator_key() else ""
-        return f"Set {KEY_VARIABLE} to a key of the server{where}."
+        hint = f"; the operator's is in {find_operator_file()}" if read_operator_key() else ""
+        return f"Set {KEY_VARIABLE} to a key of the server{hint}."
     is_long = isinstance(problem, CallFailed) and problem.code == "context_length_exceeded"
     return "/new starts over." if is_long else ""
 

@@ -48,8 +48,8 @@ def run(serve_options: ServeOptions, as_json: bool) -> int:
         ]
         print_table(cells, "")
         file = serve_options.find_file()
-        where = file.absolute() if file else f"none; {SETTINGS_FILE} here would be read"
-        print(f"\nsettings file: {where}")
+        source = file.absolute() if file else f"none; {SETTINGS_FILE} here would be read"
+        print(f"\nsettings file: {source}")
     refused = list(find_refusals(settings))
     for error in refused:
         note(f"serve refuses this: {error.message}")
@@ -119,8 +119,8 @@ def _list_vendors(settings: Settings, serve_options: ServeOptions) -> Iterator[R
     for name, provider in settings.providers.items():
         for option in type(provider).__struct_fields__:
             value = getattr(provider, option)
-            shown = dict.fromkeys(value, MASK) if option == "headers" else value
-            yield f"providers.{name}.{option}", shown, source if value else DEFAULT
+            shown_value = dict.fromkeys(value, MASK) if option == "headers" else value
+            yield f"providers.{name}.{option}", shown_value, source if value else DEFAULT
     for model in settings.routed_models:
         for number, route in enumerate(model.list_routes()):
             for option in type(route).__struct_fields__:

@@ -45,12 +45,12 @@ def list_keys(
 ) -> None:
     """List keys, also those that have ended."""
     with connect_admin(url) as server:
-        found = [
+        keys = [
             card
             for card in server.list("keys")
             if project in (None, card.get("project")) and user in (None, card.get("user"))
         ]
-        print_list("keys", found, _format_row, NONE, as_json)
+        print_list("keys", keys, _format_row, NONE, as_json)
 
 
 @app.command()
@@ -185,8 +185,8 @@ def audit(
 ) -> None:
     """List changes to projects, users and keys, with their authors."""
     with connect_admin(url) as server:
-        found = server.list("audit", most=most, query={"target": target} if target else None)
-        print_list("audit", found, _format_audit_row, "nothing was changed", as_json)
+        keys = server.list("audit", most=most, query={"target": target} if target else None)
+        print_list("audit", keys, _format_audit_row, "nothing was changed", as_json)
 
 
 def _show_once(card: Card, as_json: bool) -> None:

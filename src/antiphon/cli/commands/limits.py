@@ -151,8 +151,8 @@ def _describe(card: Card) -> str:
 
 def describe_limits(cards: object) -> str:
     """Describes all limits of a key, with their models."""
-    found = [each for each in cards if isinstance(each, dict)] if isinstance(cards, list) else []
+    limits = [each for each in cards if isinstance(each, dict)] if isinstance(cards, list) else []
     return ", ".join(
         _describe(card) + ("" if card.get("models") is None else f" to {card.get('models')}")
-        for card in found
+        for card in limits
     )

@@ -63,14 +63,14 @@ def add(
 def list_adapters(url: options.ServerUrl = None, as_json: options.Json = False) -> None:
     """List the server's adapters, with the models that they adapt."""
     with _make_client(url) as client:
-        found = [row for row in client.list_model_rows() if row.parent]
+        adapters = [row for row in client.list_model_rows() if row.parent]
         if as_json:
-            rows = [{"name": row.id, "model": row.parent, "root": row.root or ""} for row in found]
+            rows = [{"name": row.id, "model": row.parent, "root": row.root or ""} for row in adapters]
             print_json({"adapters": rows})
         else:
             table = [
                 {"name": row.id, "model": row.parent or "", "content": (row.root or "")[:SHORT]}
-                for row in found
+                for row in adapters
             ]
             print_table(table, "no adapter is loaded; antiphon lora add NAME=PATH loads one")
 
@@ -97,8 +97,8 @@ def _make_client(url: str | None) -> Iterator["Client"]:
 def _parse_deployment(path: str) -> dict[str, object]:
     """Converts `hf:OWNER/REPO[@REVISION][:FILE.gguf]` to the fields of a deployment; the server checks
     them."""
-    place, colon, file = path.removeprefix(HUB).partition(":")
-    repository, _, revision = place.partition("@")
+    location, colon, file = path.removeprefix(HUB).partition(":")
+    repository, _, revision = location.partition("@")
     body: dict[str, object] = {"model_name": repository + colon + file, "model_source": "HF_HUB"}
     return body | ({"hf_revision": revision} if revision else {})
 

@@ -117,8 +117,8 @@ def _convert(source: Path, out: Path, kind: str) -> Path:
     if out.exists():
         raise ModelFileError(f"{out} is there already; remove it, or name another file")
     try:
-        with tempfile.TemporaryDirectory(dir=out.parent, prefix=".convert-") as place:
-            partial = Path(place, "converted.gguf")
+        with tempfile.TemporaryDirectory(dir=out.parent, prefix=".convert-") as directory:
+            partial = Path(directory, "converted.gguf")
             convert_bert(source, partial, kind)
             partial.replace(out)
     except OSError as problem:
@@ -132,21 +132,23 @@ def _remove(cache: "HubCache", text: str) -> list[str]:
     entries = cache.entries()
     repository = text.removeprefix("hf:")
     if repository != text and ":" not in repository:
-        found = [entry for entry in entries if entry.reference.repository == repository]
-        lines = [_remove_entry(cache, entry) for entry in found]
+        removed = [entry for entry in entries if entry.reference.repository == repository]
+        lines = [_remove_entry(cache, entry) for entry in removed]
         if freed := cache.clear(repository):
             lines.append(f"removed unfinished files of hf:{repository}, {_format_size(freed)}")
         if lines:
             return lines
-    found = [entry for entry in entries if text in (str(entry.reference), entry.reference.name)]
-    if not found:
+    removed = [entry for entry in entries if text in (str(entry.reference), entry.reference.name)]
+    if not removed:
         raise SettingsError(
             f"no fetched model is called {text}; `antiphon models list` shows which there are"
         )
-    if len(found) > 1:
-        which = ", ".join(str(entry.reference) for entry in found)
-        raise SettingsError(f"{text} is the name of {len(found)} models; say which by its reference: {which}")
-    return [_remove_entry(cache, found[0])]
+    if len(removed) > 1:
+        which = ", ".join(str(entry.reference) for entry in removed)
+        raise SettingsError(
+            f"{text} is the name of {len(removed)} models; say which by its reference: {which}"
+        )
+    return [_remove_entry(cache, removed[0])]
 
 
 def _remove_entry(cache: "HubCache", entry: "CachedFile") -> str:

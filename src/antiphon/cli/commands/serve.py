@@ -102,11 +102,11 @@ class SettingsSource:
 
     def _size_models(self, models: list[ModelSettings], settings: Settings) -> list[ModelSettings]:
         """Returns the models with their sizes, and remembers them. `models` have local paths."""
-        known = self._models
-        new = [found for read, found in zip(settings.models, models, strict=True) if read not in known]
+        sized_models = self._models
+        new = [found for read, found in zip(settings.models, models, strict=True) if read not in sized_models]
         sized = iter(place_weights([size_model(model) for model in new], available_memory()))
-        now = {read: known[read] if read in known else next(sized) for read in settings.models}
-        known.update(now)
+        now = {read: sized_models[read] if read in sized_models else next(sized) for read in settings.models}
+        sized_models.update(now)
         return list(now.values())
 
 
@@ -144,11 +144,11 @@ def require_keys(settings: Settings) -> None:
 
 def require_spool(settings: Settings) -> None:
     """Raises SettingsError if the spool is too small for the files of all HTTP processes."""
-    workers, most = settings.server.workers, settings.ledger.spool_bytes
-    if most < workers * SPOOL_OF_ONE:
+    workers, spool_bytes = settings.server.workers, settings.ledger.spool_bytes
+    if spool_bytes < workers * SPOOL_OF_ONE:
         raise SettingsError(
             f"{workers} workers need a spool of {workers * SPOOL_OF_ONE:,} bytes, and ledger.spool_bytes "
-            f"(ANTIPHON_SPOOL_BYTES) says {most:,}: raise it, or serve with fewer workers"
+            f"(ANTIPHON_SPOOL_BYTES) says {spool_bytes:,}: raise it, or serve with fewer workers"
         )
 
 
@@ -164,9 +164,9 @@ def find_refusals(settings: Settings) -> Iterator[SettingsError]:
 def place_weights(models: list[ModelSettings], free: int) -> list[ModelSettings]:
     """Decides for `auto` models whether their weights are copied into memory: up to WEIGHTS_SHARE of the free
     bytes."""
-    taken = sum(read_header(Path(model.path)).size for model in models if model.weights != "file")
-    where = "memory" if taken <= WEIGHTS_SHARE * free else "file"
-    return [change_model(model, weights=where) if model.weights == "auto" else model for model in models]
+    weight_bytes = sum(read_header(Path(model.path)).size for model in models if model.weights != "file")
+    placement = "memory" if weight_bytes <= WEIGHTS_SHARE * free else "file"
+    return [change_model(model, weights=placement) if model.weights == "auto" else model for model in models]
 
 
 def size_model(model: ModelSettings) -> ModelSettings:
@@ -184,9 +184,9 @@ def size_model(model: ModelSettings) -> ModelSettings:
             model, path=str(path), context_length=fit_text_length(header, model.context_length)
         )
     size = fit_cache(header, read_cache_options(model))
-    whole = size.cells >= size.context_length * model.sequences
+    fits_whole = size.cells >= size.context_length * model.sequences
     return change_model(
-        model, path=str(path), context_length=size.context_length, cells=None if whole else size.cells
+        model, path=str(path), context_length=size.context_length, cells=None if fits_whole else size.cells
     )
 
 

@@ -54,14 +54,14 @@ def _list_routes(reading: Reading) -> Iterator[tuple[str, str]]:
 
 def _compute(earlier: Reading, later: Reading, model: str, route: str) -> RouteRates:
     """Computes the figures of one route."""
-    place = {"model": model, "route": route}
-    outcomes = later.labels(f"{ROUTE}attempts_total", "outcome", **place)
+    labels = {"model": model, "route": route}
+    outcomes = later.labels(f"{ROUTE}attempts_total", "outcome", **labels)
     seconds = later.when - earlier.when
     grown = {
         outcome: max(
             0.0,
-            (later.value(f"{ROUTE}attempts_total", outcome=outcome, **place) or 0)
-            - (earlier.value(f"{ROUTE}attempts_total", outcome=outcome, **place) or 0),
+            (later.value(f"{ROUTE}attempts_total", outcome=outcome, **labels) or 0)
+            - (earlier.value(f"{ROUTE}attempts_total", outcome=outcome, **labels) or 0),
         )
         for outcome in outcomes
     }
@@ -69,11 +69,11 @@ def _compute(earlier: Reading, later: Reading, model: str, route: str) -> RouteR
     return RouteRates(
         model,
         route,
-        running=int(later.value(f"{ROUTE}in_flight", **place) or 0),
+        running=int(later.value(f"{ROUTE}in_flight", **labels) or 0),
         answered=grown.get(OK, 0.0) / seconds if seconds > 0 else 0.0,
         failed=failed / seconds if seconds > 0 else 0.0,
-        rests=int(later.value(f"{ROUTE}rests_total", **place) or 0),
-        first_event=estimate_latency(earlier, later, f"{ROUTE}first_event_seconds", **place),
+        rests=int(later.value(f"{ROUTE}rests_total", **labels) or 0),
+        first_event=estimate_latency(earlier, later, f"{ROUTE}first_event_seconds", **labels),
     )
 
 

@@ -142,5 +142,5 @@ def _require_condition(name: str, text: str) -> None:
     if isinstance(of, Bucket):
         raise SettingsError(f"--only {text}: a time is chosen by --since and --until")
     if of is None:
-        known = ", ".join([*EntryField, f"{TAG}NAME"])
-        raise SettingsError(f"--only {text}: there is no {name or 'name'} to choose by; known: {known}")
+        known_names = ", ".join([*EntryField, f"{TAG}NAME"])
+        raise SettingsError(f"--only {text}: there is no {name or 'name'} to choose by; known: {known_names}")

@@ -89,15 +89,15 @@ def check_models(settings: Settings) -> tuple[list[Sized], list[Finding]]:
     findings: list[Finding] = []
     for each in settings.models:
         try:
-            known = _resolve_local(each, settings)
-            if known is None:
+            resolved = _resolve_local(each, settings)
+            if resolved is None:
                 findings.append(
                     report_problem(
                         "model-not-fetched", f"{each.path} is not here yet", FindingSeverity.ADVICE
                     )
                 )
                 continue
-            sized = _size_model(known)
+            sized = _size_model(resolved)
         except LoadError as error:
             findings.append(to_finding("memory-short", error))
         except SettingsError as error:
@@ -120,12 +120,12 @@ def _resolve_local(each: ModelSettings, settings: Settings) -> ModelSettings | N
 
 def _size_model(each: ModelSettings) -> Sized:
     """Returns the model with the memory that its weights and its context need."""
-    known = size_model(each)
-    header = read_header(Path(known.path))
+    sized = size_model(each)
+    header = read_header(Path(sized.path))
     if header.embeds:
-        return Sized(known, header.size + (known.context_length or 0) * text_bytes_per_token(header))
-    cells = known.cells or (known.context_length or 0) * known.sequences
-    return Sized(known, header.size + cells * kv_bytes_per_cell(header, known.kv_type))
+        return Sized(sized, header.size + (sized.context_length or 0) * text_bytes_per_token(header))
+    cells = sized.cells or (sized.context_length or 0) * sized.sequences
+    return Sized(sized, header.size + cells * kv_bytes_per_cell(header, sized.kv_type))
 
 
 def _report_bad_model(each: ModelSettings, error: AntiphonError | OSError) -> Finding:
@@ -137,8 +137,8 @@ def _report_bad_model(each: ModelSettings, error: AntiphonError | OSError) -> Fi
 
 def _describe(sized: Sized) -> str:
     """Describes a model and its memory in words."""
-    known = sized.model
-    return f"{known.name}, {known.path}: {describe_room(known)} in {sized.bytes / GIGABYTE:.2f} GB"
+    model = sized.model
+    return f"{model.name}, {model.path}: {describe_room(model)} in {sized.bytes / GIGABYTE:.2f} GB"
 
 
 def check_memory(models: list[Sized]) -> list[Finding]:
@@ -178,12 +178,14 @@ def check_adapters(settings: Settings, models: list[Sized]) -> Iterator[Finding]
 
 def _check_adapter(adapter: AdapterSettings, base: str) -> Finding:
     """Checks one adapter with its model, in a temporary directory."""
-    with TemporaryDirectory(prefix="antiphon-doctor-") as place:
+    with TemporaryDirectory(prefix="antiphon-doctor-") as directory:
         try:
-            known = check_adapter(adapter, base, Path(place))
+            checked = check_adapter(adapter, base, Path(directory))
         except ModelFileError as error:
             return to_finding("adapter-invalid", error)
-        return report_ok("adapter", f"{adapter.name}, {adapter.path}: rank {known.rank}, for {adapter.model}")
+        return report_ok(
+            "adapter", f"{adapter.name}, {adapter.path}: rank {checked.rank}, for {adapter.model}"
+        )
 
 
 def check_port(server: ServerSettings) -> Finding:
@@ -215,16 +217,16 @@ def _is_antiphon(server: ServerSettings) -> bool:
 def check_cache(settings: Settings) -> Finding:
     """Checks that the cache of fetched models can be read and written."""
     cache = find_cache(settings.hub)
-    place = next(place for place in (cache.root, *cache.root.parents) if os.path.lexists(place))
+    path = next(path for path in (cache.root, *cache.root.parents) if os.path.lexists(path))
     try:
-        os.listdir(place)
+        os.listdir(path)
         entries = cache.entries()
     except OSError as problem:
-        return report_problem("cache-unusable", f"cannot read the model cache {place}: {problem.strerror}")
+        return report_problem("cache-unusable", f"cannot read the model cache {path}: {problem.strerror}")
     except AntiphonError as error:
         return to_finding("cache-unusable", error)
-    if not os.access(place, os.W_OK | os.X_OK):
-        return report_problem("cache-unusable", f"cannot write to the model cache {place}")
+    if not os.access(path, os.W_OK | os.X_OK):
+        return report_problem("cache-unusable", f"cannot write to the model cache {path}")
     return report_ok("cache", f"{cache.root}: {len(entries)} fetched, {cache.free() / GIGABYTE:.0f} GB free")
 
 
@@ -248,8 +250,8 @@ def check_confinement(settings: Settings) -> Finding:
 def check_sockets() -> Iterator[Finding]:
     """Checks the directory for the sockets of a running server."""
     try:
-        with create_runtime_directory() as place:
-            yield report_ok("sockets", str(place.parent))
+        with create_runtime_directory() as directory:
+            yield report_ok("sockets", str(directory.parent))
     except SettingsError as error:
         yield to_finding("no-socket-place", error)
     except OSError as problem:
@@ -330,10 +332,10 @@ def _check_store(database: Database, settings: Settings, home: Path) -> Iterator
     """Checks that the database answers and has this version's tables, and checks its pepper."""
     file = database.file
     if file is not None and not file.exists():
-        place = _find_existing(file.parent)
-        if not _is_writable(place):
+        path = _find_existing(file.parent)
+        if not _is_writable(path):
             yield report_problem(
-                "store-unusable", f"the database {file} cannot be made: {place} cannot be written"
+                "store-unusable", f"the database {file} cannot be made: {path} cannot be written"
             )
         else:
             yield report_ok("store", f"{file} is not there yet; the first start makes it")
@@ -370,12 +372,12 @@ def _check_pepper(database: Database, settings: Settings, home: Path) -> Finding
 
 def _check_spool(spool: Path, most: int) -> Finding:
     """Checks the directory in which usage is written before it is in the database."""
-    place = _find_existing(spool)
-    if not place.is_dir() or not _is_writable(place):
+    path = _find_existing(spool)
+    if not path.is_dir() or not _is_writable(path):
         return report_problem(
-            "spool-unusable", f"the ledger's spool {spool} cannot be written: {place} cannot"
+            "spool-unusable", f"the ledger's spool {spool} cannot be written: {path} cannot"
         )
-    free = shutil.disk_usage(place).free
+    free = shutil.disk_usage(path).free
     message = f"{spool}: {free / MEGABYTE:,.0f} MB free; it may take {most / MEGABYTE:,.0f}"
     return (
         report_problem("spool-short", message, FindingSeverity.ADVICE)
@@ -409,6 +411,6 @@ def _find_existing(path: Path) -> Path:
     return next(place for place in (path, *path.parents) if os.path.lexists(place))
 
 
-def _is_writable(place: Path) -> bool:
+def _is_writable(path: Path) -> bool:
     """Whether files can be created in the directory."""
-    return os.access(place, os.W_OK | os.X_OK)
+    return os.access(path, os.W_OK | os.X_OK)

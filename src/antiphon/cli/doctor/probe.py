@@ -88,20 +88,20 @@ def open_library(explicit: str | None) -> tuple[str, ...] | None:
     """Opens the first usable library, as the engine does. Returns the processor features that it uses; None
     without a library."""
     passed: list[tuple[LibraryFile, str]] = []
-    for place in list_candidates(explicit):
-        _write({"step": "opening", "what": f"{place.origin}, {place.path}"})
+    for candidate in list_candidates(explicit):
+        _write({"step": "opening", "what": f"{candidate.origin}, {candidate.path}"})
         try:
-            library, _ = find_library(explicit, iter([place]))
+            library, _ = find_library(explicit, iter([candidate]))
         except LibraryError as error:
-            passed.append((place, error.message))
+            passed.append((candidate, error.message))
             continue
         for other, why in passed:
             message = f"{other.origin}, {other.path} comes first and is passed over: {why}"
             print_finding(report_problem("library-passed-over", message, FindingSeverity.ADVICE))
         why = "the first that can be used" if passed else "the first that was found"
         why = "the setting names it" if explicit else why
-        where = f"{place.origin}, {place.path} ({why})"
-        message = f"{library.describe_version()}, from {where}; its binary interface is known"
+        description = f"{candidate.origin}, {candidate.path} ({why})"
+        message = f"{library.describe_version()}, from {description}; its binary interface is known"
         print_finding(report_ok("library", message))
         return tuple(library.list_cpu_features())
     if passed:
@@ -122,12 +122,12 @@ def list_candidates(explicit: str | None) -> Iterator[LibraryFile]:
 def check_processor(uses: Sequence[str], has: Sequence[str]) -> Finding:
     """Compares the features of the processor with those that the library uses."""
     used = " ".join(feature for feature in uses if feature in has) or "nothing special"
-    left = [feature for feature in has if feature not in uses]
-    if not left:
+    unused_features = [feature for feature in has if feature not in uses]
+    if not unused_features:
         return report_ok("cpu", f"the library uses {used}")
-    gain = f"; {MEASURED_GAIN}" if "AVX512" in left else ""
-    gain = "; without these it is several times slower" if DECISIVE & set(left) else gain
-    message = f"the library uses {used} of this processor, not {' '.join(left)}{gain}"
+    gain = f"; {MEASURED_GAIN}" if "AVX512" in unused_features else ""
+    gain = "; without these it is several times slower" if DECISIVE & set(unused_features) else gain
+    message = f"the library uses {used} of this processor, not {' '.join(unused_features)}{gain}"
     return report_problem("cpu-features-unused", message, FindingSeverity.ADVICE)
 
 

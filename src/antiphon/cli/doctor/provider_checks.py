@@ -18,22 +18,22 @@ MAX_SHOWN = 5
 def check_providers(settings: Settings) -> Iterator[Finding]:
     """Asks each provider whether it accepts the key and has the models of the routes."""
     for name, provider in settings.providers.items():
-        wanted = find_wanted_models(settings, name)
-        yield from _check_provider(name, provider, wanted)
+        model_names = find_wanted_models(settings, name)
+        yield from _check_provider(name, provider, model_names)
 
 
 def find_wanted_models(settings: Settings, provider: str) -> list[str]:
     """Returns the vendor's models that routes name. A pattern names none."""
-    wanted = {
+    model_names = {
         route.model or model.name: None
         for model in settings.routed_models
         for route in model.list_routes()
         if route.provider == provider and not is_pattern(model.name)
     }
-    return list(wanted)
+    return list(model_names)
 
 
-def _check_provider(name: str, settings: ProviderSettings, wanted: list[str]) -> Iterator[Finding]:
+def _check_provider(name: str, settings: ProviderSettings, model_names: list[str]) -> Iterator[Finding]:
     """Checks one provider."""
     try:
         began = time.monotonic()
@@ -49,7 +49,7 @@ def _check_provider(name: str, settings: ProviderSettings, wanted: list[str]) ->
     else:
         message = f"{name} accepts the key, has {len(models)} models and answers in {milliseconds:.0f} ms"
         yield report_ok("provider", message)
-        missing = [model for model in wanted if model not in models][:MAX_SHOWN]
+        missing = [model for model in model_names if model not in models][:MAX_SHOWN]
         if missing and models:
             message = f"{name} does not list {', '.join(missing)}"
             yield report_problem("provider-model-missing", message, FindingSeverity.ADVICE)

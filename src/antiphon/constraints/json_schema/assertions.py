@@ -68,17 +68,21 @@ class AssertionReader:
         """Raises InvalidValue with the keyword, its place and the problem."""
         reject_value(name, at.place, self._field, problem)
 
-    def _read_count(self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder) -> None:
+    def _read_count(
+        self, name: str, schema: Mapping[str, Json], at: Position, builder: SchemaBuilder
+    ) -> None:
         """Reads a length or a number of items. A maximum above MAX_COUNT becomes MAX_COUNT, and the schema
         counts as inexact."""
         count = parse_count(schema[name])
         if count is None or (count > MAX_COUNT and name.startswith("min")):
             self.reject(name, at, f"must be an integer from 0 to {MAX_COUNT}")
         if count > MAX_COUNT:
-            made.mark_inexact()
-        made.add(name, min(count, MAX_COUNT))
+            builder.mark_inexact()
+        builder.add(name, min(count, MAX_COUNT))
 
-    def _read_bound(self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder) -> None:
+    def _read_bound(
+        self, name: str, schema: Mapping[str, Json], at: Position, builder: SchemaBuilder
+    ) -> None:
         """Reads a bound. If `exclusive` is a boolean, as in draft 4, the other keyword has the bound."""
         value = schema[name]
         if isinstance(value, bool) and name.startswith("exclusive"):
@@ -90,23 +94,23 @@ class AssertionReader:
         is_upper = name.lower().endswith("maximum")
         bound = round_inward(value, is_upper)
         if bound != value:
-            made.mark_inexact()
+            builder.mark_inexact()
         if abs(value) > LARGEST and (value > 0) == is_upper:
             # The new bound is already inside the original one, so it need not be exclusive.
             name = "maximum" if is_upper else "minimum"
-        made.add(name, bound)
+        builder.add(name, bound)
 
     def _read_multiple(
-        self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder
+        self, name: str, schema: Mapping[str, Json], at: Position, builder: SchemaBuilder
     ) -> None:
         """Reads `multipleOf` or its older name. Rejects a value that is not a positive exact number."""
         value = schema[name]
         if not is_exact(value) or not isinstance(value, int | float) or value <= 0:
             self.reject(name, at, "must be a number above 0, up to 2^53")
-        made.add("multipleOf", value)
+        builder.add("multipleOf", value)
 
     def _read_required(
-        self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder
+        self, name: str, schema: Mapping[str, Json], at: Position, builder: SchemaBuilder
     ) -> None:
         """Reads the list of required names, each once. A boolean of draft 3 is ignored here."""
         value = schema["required"]
@@ -114,9 +118,9 @@ class AssertionReader:
             return
         if not is_text_list(value) or not isinstance(value, list):
             self.reject("required", at, "must be a list of texts")
-        made.add("required", list(dict.fromkeys(value)))
+        builder.add("required", list(dict.fromkeys(value)))
 
-    def _read_data(self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder) -> None:
+    def _read_data(self, name: str, schema: Mapping[str, Json], at: Position, builder: SchemaBuilder) -> None:
         """Reads `enum` or `const`. Rejects too many values and inexact numbers."""
         value = schema[name]
         if name == "enum" and (not isinstance(value, list) or not value):
@@ -126,43 +130,49 @@ class AssertionReader:
                 self.reject(name, at, f"may hold {MAX_VALUES} values")
             if isinstance(each, int | float) and not isinstance(each, bool) and not is_exact(each):
                 self.reject(name, at, "may hold numbers up to 2^53 either way")
-        made.add(name, value)
+        builder.add(name, value)
 
-    def _read_pattern(self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder) -> None:
+    def _read_pattern(
+        self, name: str, schema: Mapping[str, Json], at: Position, builder: SchemaBuilder
+    ) -> None:
         """Reads a pattern. If the compiler cannot enforce the pattern, the schema counts as inexact."""
         pattern = self.make_compilable_pattern(
             "pattern", self.require_text("pattern", schema["pattern"], at), at
         )
         if pattern is None:
-            made.mark_inexact()
+            builder.mark_inexact()
         else:
-            made.add("pattern", pattern)
+            builder.add("pattern", pattern)
 
-    def _read_format(self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder) -> None:
+    def _read_format(
+        self, name: str, schema: Mapping[str, Json], at: Position, builder: SchemaBuilder
+    ) -> None:
         """Reads a format. A format that is not enforced is noted as a relaxation."""
         form = self.require_text("format", schema["format"], at)
         if form in OWN_FORMATS:
-            made.add("pattern", f"^{OWN_FORMATS[form]}$")
+            builder.add("pattern", f"^{OWN_FORMATS[form]}$")
         elif form in COMPILER_FORMATS:
-            made.add("format", form)
-            most, own_limit = COMPILER_FORMATS[form], parse_count(schema.get("maxLength"))
-            if most is not None and (own_limit is None or own_limit > most):
-                made.add("maxLength", most)
+            builder.add("format", form)
+            max_length, own_limit = COMPILER_FORMATS[form], parse_count(schema.get("maxLength"))
+            if max_length is not None and (own_limit is None or own_limit > max_length):
+                builder.add("maxLength", max_length)
         else:
-            known = ", ".join(sorted([*OWN_FORMATS, *COMPILER_FORMATS]))
+            format_names = ", ".join(sorted([*OWN_FORMATS, *COMPILER_FORMATS]))
             self._relaxations.add(
-                "format", at.place, f"the format {form[:64]!r} is not known; known are {known}"
+                "format", at.place, f"the format {form[:64]!r} is not known; known are {format_names}"
             )
 
-    def _read_unique(self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder) -> None:
+    def _read_unique(
+        self, name: str, schema: Mapping[str, Json], at: Position, builder: SchemaBuilder
+    ) -> None:
         """Reads `uniqueItems`. Rejects a value that is not a boolean."""
         if not isinstance(schema["uniqueItems"], bool):
             self.reject("uniqueItems", at, "must be true or false")
         if schema["uniqueItems"]:
-            made.add("uniqueItems", True)
+            builder.add("uniqueItems", True)
 
     def _read_dependent(
-        self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder
+        self, name: str, schema: Mapping[str, Json], at: Position, builder: SchemaBuilder
     ) -> None:
         """Reads the names that a property requires. In `dependencies`, it reads the lists and draft 3's
         single texts; the schema reader reads the schemas there."""
@@ -175,4 +185,4 @@ class AssertionReader:
         if not all(map(is_text_list, value.values())):
             self.reject(name, at, "must be an object of lists of names")
         if value:
-            made.add("dependentRequired", value)
+            builder.add("dependentRequired", value)

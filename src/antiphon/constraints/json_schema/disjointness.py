@@ -50,13 +50,13 @@ class Disjointness:
         groups = [self._list_alternatives(each, depth + 1) for each in self._list_conjuncts(schema)]
         for name in ("anyOf", "oneOf"):
             if isinstance(branches := schema.get(name), list) and len(branches) <= MAX_ALTERNATIVES:
-                found = [one for each in branches for one in self._list_alternatives(each, depth + 1)]
-                groups.append(found)
+                alternatives = [one for each in branches for one in self._list_alternatives(each, depth + 1)]
+                groups.append(alternatives)
         if not self._budget.spend(sum(map(len, groups)) + 1):
             return [()]
         many = islice(product(*groups), MAX_ALTERNATIVES + 1)
-        made = [(schema, *(part for parts in each for part in parts)) for each in many]
-        return made if len(made) <= MAX_ALTERNATIVES else [(schema,)]
+        combined = [(schema, *(part for parts in each for part in parts)) for each in many]
+        return combined if len(combined) <= MAX_ALTERNATIVES else [(schema,)]
 
     def _list_conjuncts(self, schema: Mapping[str, Json]) -> Iterator[Schema]:
         """Yields the schemas under `allOf` and the target of a reference: all of them apply beside the

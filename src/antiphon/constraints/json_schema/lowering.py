@@ -132,7 +132,7 @@ class _Lowering:
             root["$defs"] = definitions
         return root
 
-    def _lower_schema(self, schema: Json, room: _AlternativeBudget) -> Schema:
+    def _lower_schema(self, schema: Json, budget: _AlternativeBudget) -> Schema:
         """Writes one schema and the schemas in it for the compiler. Raises InvalidValue if there are too many
         schemas or alternatives."""
         self._count += 1
@@ -140,24 +140,25 @@ class _Lowering:
             raise InvalidValue(f"{self._field} becomes too large; split it", param=self._field)
         if not isinstance(schema, dict):
             return schema is not False
-        remaining, besides = self._rewrite(schema, room)
-        made: dict[str, Json] = {
-            name: self._lower_value(name, remaining[name], room) for name in _order_keywords(remaining)
+        remaining, additions = self._rewrite(schema, budget)
+        lowered: dict[str, Json] = {
+            name: self._lower_value(name, remaining[name], budget) for name in _order_keywords(remaining)
         }
-        if besides:
-            held = made.get("allOf")
-            more = [self._lower_schema(each, room) for each in besides]
-            made["allOf"] = [*(held if isinstance(held, list) else []), *more]
-        return made
+        if additions:
+            all_of = lowered.get("allOf")
+            more = [self._lower_schema(each, budget) for each in additions]
+            lowered["allOf"] = [*(all_of if isinstance(all_of, list) else []), *more]
+        return lowered
 
-    def _lower_value(self, name: str, value: Json, room: _AlternativeBudget) -> Json:
+    def _lower_value(self, name: str, value: Json, budget: _AlternativeBudget) -> Json:
         """Writes the schemas in the value of one keyword for the compiler, and notes the definitions that it
         refers to."""
         if name in ONE:
             return self._lower_schema(value, _AlternativeBudget())
         if name in MANY and isinstance(value, list):
             return [
-                self._lower_schema(each, room if name == "allOf" else _AlternativeBudget()) for each in value
+                self._lower_schema(each, budget if name == "allOf" else _AlternativeBudget())
+                for each in value
             ]
         if name in NAMED and isinstance(value, dict):
             return {key: self._lower_schema(each, _AlternativeBudget()) for key, each in value.items()}
@@ -169,26 +170,26 @@ class _Lowering:
         return value
 
     def _rewrite(
-        self, schema: Mapping[str, Json], room: _AlternativeBudget
+        self, schema: Mapping[str, Json], budget: _AlternativeBudget
     ) -> tuple[dict[str, Json], list[Schema]]:
         """Splits a schema into the keywords that stay, and the schemas that apply additionally."""
-        gone = HIDDEN | COMPANIONS | self._writers.keys() | {"oneOf"}
-        remaining = {name: value for name, value in schema.items() if name not in gone}
+        replaced = HIDDEN | COMPANIONS | self._writers.keys() | {"oneOf"}
+        remaining = {name: value for name, value in schema.items() if name not in replaced}
         place = schema.get(PLACE)
-        besides = self._write_one_of(schema) if "oneOf" in schema else []
+        additions = self._write_one_of(schema) if "oneOf" in schema else []
         for name, writer in self._writers.items():
             written = writer(schema) if name in schema else []
-            if written is None or not room.take(_count_alternatives(written)):
+            if written is None or not budget.take(_count_alternatives(written)):
                 self._relax(name, place)
             else:
-                besides += written
+                additions += written
         if not write_patterns(remaining):
             self._relax("patternProperties", place, "a name may match two of its patterns")
         more, lost = bound_properties(remaining)
         for name in lost:
             self._relax(name, place)
         self._require_few_optional(remaining)
-        return remaining, besides + more
+        return remaining, additions + more
 
     def _relax(self, keyword: str, place: Json, reason: str = NOT_KEPT) -> None:
         """Notes that a keyword is not enforced at a place."""
@@ -300,14 +301,23 @@ def _count_alternatives(schemas: list[Schema]) -> int:
 
 def _write_contains(schema: Mapping[str, Json]) -> list[Schema] | None:
     """Writes `contains` as one alternative for each position. None if there are too many positions."""
-    least, most, longest = schema.get("minContains", 1), schema.get("maxContains"), schema.get("maxItems")
-    if least == 0 and most is None:
+    min_contains, max_contains, max_items = (
+        schema.get("minContains", 1),
+        schema.get("maxContains"),
+        schema.get("maxItems"),
+    )
+    if min_contains == 0 and max_contains is None:
         return []
-    if least != 1 or most is not None or not isinstance(longest, int) or longest > MAX_POSITIONS:
+    if (
+        min_contains != 1
+        or max_contains is not None
+        or not isinstance(max_items, int)
+        or max_items > MAX_POSITIONS
+    ):
         return None
     at_each: list[Schema] = [
         {"type": "array", "prefixItems": [*([True] * at), schema["contains"]], "minItems": at + 1}
-        for at in range(longest)
+        for at in range(max_items)
     ]
     return [build_any_of([*at_each, {"type": ["null", "boolean", "object", "number", "string"]}])]
 
@@ -320,8 +330,8 @@ def _write_unevaluated_items(schema: Mapping[str, Json]) -> list[Schema] | None:
         return None
     prefix = schema.get("prefixItems")
     ahead: list[Json] = [True] * len(prefix) if isinstance(prefix, list) else []
-    made: dict[str, Json] = {"prefixItems": ahead} if ahead else {}
-    return [made | {"items": schema["unevaluatedItems"]}]
+    schema_items: dict[str, Json] = {"prefixItems": ahead} if ahead else {}
+    return [schema_items | {"items": schema["unevaluatedItems"]}]
 
 
 REFERENCES = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
@@ -340,11 +350,11 @@ class NormalizedSchema:
 def normalize_schema(schema: Json, field: str, max_depth: int = MAX_DEPTH) -> NormalizedSchema:
     """Reads a schema of any draft. Raises InvalidValue for a value that is not a schema, or is too large."""
     try:
-        found = read_schema(schema, field, max_depth)
-        made = lower_schema(found, field)
+        read = read_schema(schema, field, max_depth)
+        lowered = lower_schema(read, field)
     except RecursionError:
         raise InvalidValue(f"{field} is nested too deep", param=field) from None
-    return NormalizedSchema(made, found.relaxations.list())
+    return NormalizedSchema(lowered, read.relaxations.list())
 
 
 def relax_schema(
@@ -353,18 +363,18 @@ def relax_schema(
     """Returns the schema that the compiler enforces, and the keywords that it does not fully enforce. Raises
     InvalidValue. Raises UnsupportedParameter for a reference without a target in the document, unless
     `without_references` is set."""
-    made = normalize_schema(schema, field)
+    normalized = normalize_schema(schema, field)
     if not without_references:
-        refuse_relaxed((each for each in made.relaxations if each.keyword in REFERENCES), field)
-    return made.schema, tuple(each.keyword for each in made.relaxations)
+        refuse_relaxed((each for each in normalized.relaxations if each.keyword in REFERENCES), field)
+    return normalized.schema, tuple(each.keyword for each in normalized.relaxations)
 
 
 def make_compilable(source: str, field: str) -> Schema:
     """Returns the schema for the compiler. Raises UnsupportedParameter for a keyword that is not fully
     enforced, and InvalidValue."""
-    made = normalize_schema(parse_json(source, field), field, MAX_WRITTEN_DEPTH)
-    refuse_relaxed(made.relaxations, field)
-    return made.schema
+    normalized = normalize_schema(parse_json(source, field), field, MAX_WRITTEN_DEPTH)
+    refuse_relaxed(normalized.relaxations, field)
+    return normalized.schema
 
 
 def parse_json(source: str, field: str) -> Json:
@@ -383,10 +393,10 @@ def parse_json(source: str, field: str) -> Json:
 
 def _build_object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     """Builds an object from its pairs. Raises ValueError for a duplicate key."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         raise ValueError("a key stands twice in one object")
-    return found
+    return members
 
 
 def _refuse_constant(name: str) -> NoReturn:

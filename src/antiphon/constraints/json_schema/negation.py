@@ -192,11 +192,13 @@ def refuse_values(values: list[Json]) -> Schema:
 def _build_between(numbers: list[float]) -> list[Schema]:
     """Returns schemas for all numbers except the given ones: the numbers below, between and above them."""
     exact = [int(each) if each == each // 1 else each for each in numbers]
-    made: list[Schema] = []
+    branches: list[Schema] = []
     for low, high in zip([None, *exact], [*exact, None], strict=True):
         bounds: dict[str, Json] = {"exclusiveMinimum": low, "exclusiveMaximum": high}
-        made.append({"type": "number"} | {name: bound for name, bound in bounds.items() if bound is not None})
-    return made
+        branches.append(
+            {"type": "number"} | {name: bound for name, bound in bounds.items() if bound is not None}
+        )
+    return branches
 
 
 def build_pattern_of_others(texts: list[str]) -> str:

@@ -55,13 +55,13 @@ def bound_properties(schema: dict[str, Json]) -> tuple[list[Schema], list[str]]:
 def _keep_most(schema: dict[str, Json], required: int, optional: int) -> bool:
     """Returns whether the compiler can enforce the maximum of properties, or the maximum has no effect.
     Changes the schema."""
-    most = schema.get("maxProperties")
-    if not isinstance(most, int) or (not optional and required <= most):
+    max_properties = schema.get("maxProperties")
+    if not isinstance(max_properties, int) or (not optional and required <= max_properties):
         return True
-    if _is_closed(schema) and required + optional <= most:
+    if _is_closed(schema) and required + optional <= max_properties:
         del schema["maxProperties"]
         return True
-    return _is_closed(schema) and most - required == 1
+    return _is_closed(schema) and max_properties - required == 1
 
 
 def _is_closed(schema: Mapping[str, Json]) -> bool:
@@ -72,13 +72,13 @@ def _is_closed(schema: Mapping[str, Json]) -> bool:
 def _require_one_of(optional: list[str], schema: Mapping[str, Json]) -> Schema:
     """Requires one of the optional properties, or an additional one. Each alternative excludes the names of
     the alternatives before it."""
-    made: list[Schema] = []
+    branches: list[Schema] = []
     for at, name in enumerate(optional):
         absent: dict[str, Json] = dict.fromkeys(optional[:at], False)
-        made.append({"properties": absent, "required": [name]} if absent else {"required": [name]})
+        branches.append({"properties": absent, "required": [name]} if absent else {"required": [name]})
     if not _is_closed(schema):
-        made.append({"properties": dict.fromkeys(optional, False), "minProperties": 1})
-    return {"anyOf": made}
+        branches.append({"properties": dict.fromkeys(optional, False), "minProperties": 1})
+    return {"anyOf": branches}
 
 
 # --- names
@@ -98,8 +98,8 @@ def write_property_names(schema: Mapping[str, Json], names: Schema) -> list[Sche
     ((name, value),) = keywords.items()
     listed = [value] if name == "const" else value
     if name in ("const", "enum") and isinstance(listed, list) and len(listed) <= MAX_NAMES:
-        known = {each: True for each in listed if isinstance(each, str)}
-        return [{"properties": known, "additionalProperties": False}]
+        listed_names = {each: True for each in listed if isinstance(each, str)}
+        return [{"properties": listed_names, "additionalProperties": False}]
     pattern = value if name == "pattern" else _build_length_pattern(name, value)
     return [{"patternProperties": {pattern: True}, "additionalProperties": False}] if pattern else None
 
@@ -113,14 +113,14 @@ def _build_length_pattern(name: str, value: Json) -> str | None:
 def write_dependencies(required: Mapping[str, Json], schemas: Mapping[str, Json]) -> list[Schema]:
     """Returns schemas that replace `dependentRequired` and `dependentSchemas`. Each allows that the property
     is absent, or applies what the property requires."""
-    made: list[Schema] = []
+    branches: list[Schema] = []
     for name, names in required.items():
         if names and isinstance(names, list):
-            made.append({"anyOf": [{"properties": {name: False}}, {"required": [name, *names]}]})
+            branches.append({"anyOf": [{"properties": {name: False}}, {"required": [name, *names]}]})
     for name, each in schemas.items():
         holds = {"allOf": [{"required": [name]}, each]}
-        made.append({"anyOf": [{"properties": {name: False}}, holds]})
-    return made
+        branches.append({"anyOf": [{"properties": {name: False}}, holds]})
+    return branches
 
 
 # --- unevaluated
@@ -137,9 +137,9 @@ def find_evaluated(
         return None
     names: dict[str, Json] = {}
     patterns: dict[str, Json] = {}
-    for keyword, found in (("properties", names), ("patternProperties", patterns)):
+    for keyword, names_found in (("properties", names), ("patternProperties", patterns)):
         value = schema.get(keyword)
-        found.update(dict.fromkeys(value if isinstance(value, dict) else (), True))
+        names_found.update(dict.fromkeys(value if isinstance(value, dict) else (), True))
     if not budget.spend(len(names) + len(patterns) + 1):
         return None
     both = schema.get("allOf")
@@ -168,10 +168,10 @@ def close_unevaluated(
     if evaluated is None:
         return None
     names, patterns = evaluated
-    made: dict[str, Json] = {"properties": names, "additionalProperties": value}
+    closed: dict[str, Json] = {"properties": names, "additionalProperties": value}
     if patterns:
-        made["patternProperties"] = patterns
-    return [made]
+        closed["patternProperties"] = patterns
+    return [closed]
 
 
 FIRST = re.compile(
@@ -222,10 +222,10 @@ def are_patterns_apart(patterns: list[str]) -> bool:
 
 def find_first_characters(pattern: str) -> frozenset[str] | None:
     """The possible first characters of a matching name; None if they are unknown."""
-    found = FIRST.match(pattern)
-    if found is None or _has_alternatives(pattern):
+    match = FIRST.match(pattern)
+    if match is None or _has_alternatives(pattern):
         return None
-    literal, escaped, digit, inner = found.groups()
+    literal, escaped, digit, inner = match.groups()
     if inner is None:
         return frozenset("0123456789" if digit else literal or escaped)
     return frozenset(_list_class_members(inner.replace("\\", "")))
@@ -254,10 +254,10 @@ def _has_alternatives(pattern: str) -> bool:
 
 def find_names(pattern: str) -> list[str] | None:
     """The names that a pattern of a few texts matches, such as `^(a|b)$`. None for other patterns."""
-    whole = NAMES.fullmatch(pattern)
-    if whole is None:
+    match = NAMES.fullmatch(pattern)
+    if match is None:
         return None
-    branches = whole[1].split("|") if whole[1] is not None else [whole[2]]
+    branches = match[1].split("|") if match[1] is not None else [match[2]]
     return (
         [re.sub(r"\\(.)", r"\1", each) for each in branches]
         if all(map(LITERAL.fullmatch, branches))
@@ -269,18 +269,23 @@ def _extract_names(schema: dict[str, Json], patterns: dict[str, Json]) -> dict[s
     """Removes patterns that match fixed names from `patterns`. Declares these names as properties if no other
     pattern may match them. Returns the other patterns."""
     properties = schema.get("properties")
-    held = dict(properties) if isinstance(properties, dict) else {}
-    named = {pattern: names for pattern in patterns if (names := find_names(pattern))}
+    known_properties = dict(properties) if isinstance(properties, dict) else {}
+    names_by_pattern = {pattern: names for pattern in patterns if (names := find_names(pattern))}
     others = [
-        first for pattern in patterns if pattern not in named for first in [find_first_characters(pattern)]
+        first
+        for pattern in patterns
+        if pattern not in names_by_pattern
+        for first in [find_first_characters(pattern)]
     ]
-    for pattern, names in named.items():
+    for pattern, names in names_by_pattern.items():
         if any(first is None or name[0] in first for name in names for first in others):
             continue
         for name in names:
             each = patterns[pattern]
-            held[name] = {"allOf": [held[name], each]} if name in held else each
+            known_properties[name] = (
+                {"allOf": [known_properties[name], each]} if name in known_properties else each
+            )
         del patterns[pattern]
-    if held:
-        schema["properties"] = held
+    if known_properties:
+        schema["properties"] = known_properties
     return patterns

@@ -121,14 +121,14 @@ class _SchemaReader:
         if not isinstance(schema, dict):
             self._assertions.reject("a schema", at, "must be an object, true or false")
         at = Position(at.place, at.depth, self._document.find_resource(schema, at.resource))
-        made = SchemaBuilder({PLACE: at.place})
+        builder = SchemaBuilder({PLACE: at.place})
         alone = "$ref" in schema and ignores_siblings(self._draft)
         for name in ("$ref",) if alone else schema:
             if has_keyword(self._draft, name):
-                self._handlers[name](name, schema, at, made)
+                self._handlers[name](name, schema, at, builder)
             elif not is_annotation(name, self._draft):
                 self._relaxations.add(name, at.place, UNKNOWN)
-        return made.keywords
+        return builder.keywords
 
     def _read_list(self, name: str, value: Json, at: Position) -> list[Json]:
         """Reads a list of schemas. Rejects other values, and an empty list except for `prefixItems`."""
@@ -145,7 +145,7 @@ class _SchemaReader:
     # --- references
 
     def _read_reference(
-        self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder
+        self, name: str, schema: Mapping[str, Json], at: Position, builder: SchemaBuilder
     ) -> None:
         """Reads a reference and adds its target to the definitions. A reference without a target is noted as
         a relaxation."""
@@ -160,15 +160,15 @@ class _SchemaReader:
                 target = document.find("#", at.resource) if document.is_single else None
         if target is None:
             self._relaxations.add(name, at.place, OUTSIDE)
-            made.mark_inexact()
+            builder.mark_inexact()
         elif isinstance(target.schema, bool):
-            made.add("allOf", [target.schema])
+            builder.add("allOf", [target.schema])
         elif not isinstance(target.schema, dict):
             self._assertions.reject(name, at, "points to what is no schema")
         elif target.schema is document.root.schema:
-            made.add("$ref", "#")
+            builder.add("$ref", "#")
         else:
-            made.add("$ref", f"#/$defs/{self._define(target, at)}")
+            builder.add("$ref", f"#/$defs/{self._define(target, at)}")
 
     def _define(self, target: ReferenceTarget, at: Position) -> str:
         """Returns the name of the definition of a target. The first call queues the target for reading."""
@@ -180,15 +180,19 @@ class _SchemaReader:
 
     # --- schemas in schemas
 
-    def _read_schema(self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder) -> None:
+    def _read_schema(
+        self, name: str, schema: Mapping[str, Json], at: Position, builder: SchemaBuilder
+    ) -> None:
         """Reads a keyword whose value is one schema."""
-        made.add(name, self._read_one(schema[name], at.step(name)))
+        builder.add(name, self._read_one(schema[name], at.step(name)))
 
-    def _read_schemas(self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder) -> None:
+    def _read_schemas(
+        self, name: str, schema: Mapping[str, Json], at: Position, builder: SchemaBuilder
+    ) -> None:
         """Reads a keyword whose value is a list of schemas."""
-        made.add(name, self._read_list(name, schema[name], at))
+        builder.add(name, self._read_list(name, schema[name], at))
 
-    def _read_type(self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder) -> None:
+    def _read_type(self, name: str, schema: Mapping[str, Json], at: Position, builder: SchemaBuilder) -> None:
         """Reads the allowed types. Schemas among the types, as in draft 3, become `anyOf`."""
         value = schema["type"]
         named = value if isinstance(value, list) else [value]
@@ -199,76 +203,80 @@ class _SchemaReader:
         if "any" in types:
             return
         if inner:
-            found = [self._read_one(each, at.step("type")) for each in inner]
-            made.add("anyOf", [*([{"type": types}] if types else []), *found])
+            schemas = [self._read_one(each, at.step("type")) for each in inner]
+            builder.add("anyOf", [*([{"type": types}] if types else []), *schemas])
         else:
-            made.add("type", value)
+            builder.add("type", value)
 
     def _read_properties(
-        self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder
+        self, name: str, schema: Mapping[str, Json], at: Position, builder: SchemaBuilder
     ) -> None:
         """Reads properties; in draft 3 the property itself says whether it is required."""
         value = schema["properties"]
-        made.add("properties", self._read_map("properties", value, at))
+        builder.add("properties", self._read_map("properties", value, at))
         if isinstance(value, dict):
             required = [
                 key for key, each in value.items() if isinstance(each, dict) and each.get("required") is True
             ]
             if required:
-                made.add("required", required)
+                builder.add("required", required)
 
     def _read_pattern_properties(
-        self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder
+        self, name: str, schema: Mapping[str, Json], at: Position, builder: SchemaBuilder
     ) -> None:
         """Reads patterns of property names. If a pattern cannot be enforced, all names become allowed that no
         other keyword declares."""
-        kept: dict[str, Json] = {}
+        patterns: dict[str, Json] = {}
         for pattern, each in self._read_map("patternProperties", schema["patternProperties"], at).items():
             compilable = self._assertions.make_compilable_pattern("patternProperties", pattern, at)
             if compilable is None:
-                made.mark_inexact()
-                kept = {"": True}
+                builder.mark_inexact()
+                patterns = {"": True}
                 break
-            kept[compilable] = {"allOf": [kept[compilable], each]} if compilable in kept else each
-        if kept:
-            made.add("patternProperties", kept)
+            patterns[compilable] = {"allOf": [patterns[compilable], each]} if compilable in patterns else each
+        if patterns:
+            builder.add("patternProperties", patterns)
 
-    def _read_items(self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder) -> None:
+    def _read_items(
+        self, name: str, schema: Mapping[str, Json], at: Position, builder: SchemaBuilder
+    ) -> None:
         """Reads items. A list of items becomes `prefixItems`, and `additionalItems` becomes `items`, as in
         newer drafts."""
         value = schema["items"]
         if not isinstance(value, list):
-            made.add("items", self._read_one(value, at.step("items")))
+            builder.add("items", self._read_one(value, at.step("items")))
             return
-        made.add("prefixItems", self._read_list("prefixItems", value, at))
+        builder.add("prefixItems", self._read_list("prefixItems", value, at))
         if "additionalItems" in schema:
-            made.add("items", self._read_one(schema["additionalItems"], at.step("additionalItems")))
+            builder.add("items", self._read_one(schema["additionalItems"], at.step("additionalItems")))
 
     def _read_dependent_schemas(
-        self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder
+        self, name: str, schema: Mapping[str, Json], at: Position, builder: SchemaBuilder
     ) -> None:
         """Reads the schemas that apply if a property is present."""
-        made.add("dependentSchemas", self._read_map(name, schema[name], at))
+        builder.add("dependentSchemas", self._read_map(name, schema[name], at))
 
     def _read_dependencies(
-        self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder
+        self, name: str, schema: Mapping[str, Json], at: Position, builder: SchemaBuilder
     ) -> None:
         """Reads the schemas in a dependency keyword; the assertion reader reads its lists of names."""
-        self._assertions.handlers[name](name, schema, at, made)
+        self._assertions.handlers[name](name, schema, at, builder)
         value = schema[name]
         entries = value.items() if isinstance(value, dict) else ()
         if schemas := {key: each for key, each in entries if isinstance(each, bool | dict)}:
-            made.add("dependentSchemas", self._read_map(name, schemas, at))
+            builder.add("dependentSchemas", self._read_map(name, schemas, at))
 
-    def _read_extends(self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder) -> None:
+    def _read_extends(
+        self, name: str, schema: Mapping[str, Json], at: Position, builder: SchemaBuilder
+    ) -> None:
         """Reads draft 3's `extends`, one schema or a list, as `allOf`."""
         value = schema["extends"]
-        made.add("allOf", self._read_list("extends", value if isinstance(value, list) else [value], at))
+        builder.add("allOf", self._read_list("extends", value if isinstance(value, list) else [value], at))
 
     def _read_disallow(
-        self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder
+        self, name: str, schema: Mapping[str, Json], at: Position, builder: SchemaBuilder
     ) -> None:
         """Reads draft 3's `disallow`: the refused type, or a list of refused types and schemas."""
         inner = SchemaBuilder()
         self._read_type("type", {"type": schema["disallow"]}, at, inner)
-        made.add("not", inner.keywords)
+        builder.add("not", inner.keywords)

@@ -81,13 +81,13 @@ class SchemaDocument:
                 uri, fragment = urldefrag(urljoin(resource.base, reference))
             except ValueError:
                 return None
-        found = resource if uri == resource.base else self._resources.get(uri)
-        if found is None:
+        resource_found = resource if uri == resource.base else self._resources.get(uri)
+        if resource_found is None:
             return None
         fragment = unquote(fragment)
         if fragment and not fragment.startswith("/"):
-            return self._anchors.get((found.base, fragment))
-        return self._follow(found, fragment)
+            return self._anchors.get((resource_found.base, fragment))
+        return self._follow(resource_found, fragment)
 
     def find_dynamic(self, reference: str, resource: SchemaResource) -> ReferenceTarget | None:
         """The target of a dynamic reference. None if another anchor of the same name could replace it."""
@@ -138,10 +138,10 @@ class SchemaDocument:
         if "$ref" in schema and ignores_siblings(self._draft) and not at_root:
             return None
         try:
-            found = urldefrag(urljoin(base, value[: MAX_IDENTIFIER + 1])).url
+            identifier = urldefrag(urljoin(base, value[: MAX_IDENTIFIER + 1])).url
         except ValueError:
             return None
-        return found if len(found) <= MAX_IDENTIFIER else f"long:{id(schema)}"
+        return identifier if len(identifier) <= MAX_IDENTIFIER else f"long:{id(schema)}"
 
     def _add_anchors(self, schema: Mapping[str, Json], resource: SchemaResource) -> None:
         """Adds the anchors that one schema declares."""

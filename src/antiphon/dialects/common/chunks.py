@@ -366,8 +366,8 @@ class OpenAIStreamEncoder(Generic[Part]):
     def _encode_part(self, event: events.Delta | Finished, part: Part) -> bytes:
         """Encodes a chunk with one part, and adds the event's tokens to the usage and the part if wanted."""
         if self._sends_running_usage:
-            made = self._usage.completion_tokens + event.tokens
-            self._usage = msgspec.structs.replace(self._usage, completion_tokens=made)
+            completion_tokens = self._usage.completion_tokens + event.tokens
+            self._usage = msgspec.structs.replace(self._usage, completion_tokens=completion_tokens)
         return self._encode_chunk([replace_fields(part, token_ids=event.ids) if self._sends_ids else part])
 
     def _encode_chunk(self, choices: list[Part], usage: UsageShape | None = None, **more: object) -> bytes:

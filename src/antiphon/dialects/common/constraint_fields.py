@@ -59,18 +59,18 @@ def read_constraint(wire: CommonRequest, strict: bool = False) -> RelaxedConstra
         return UNCONSTRAINED
     fields = [*read_response_format(wire.response_format, strict), *_read_guided(wire, strict)]
     fields += _read_structured(wire.structured_outputs, strict)
-    found = [(each, each.constraint) for each in fields if each.constraint is not None]
-    if len(found) > 1:
-        both = " and ".join(constraint.field for _, constraint in found[:2])
-        raise InvalidValue(f"{both} exclude each other; send one of them", param=found[1][1].field)
+    constraints = [(each, each.constraint) for each in fields if each.constraint is not None]
+    if len(constraints) > 1:
+        both = " and ".join(constraint.field for _, constraint in constraints[:2])
+        raise InvalidValue(f"{both} exclude each other; send one of them", param=constraints[1][1].field)
     pattern, field = _read_whitespace(wire)
     if pattern is None:
-        return found[0][0] if found else UNCONSTRAINED
-    if not found or found[0][1].kind not in JSON:
+        return constraints[0][0] if constraints else UNCONSTRAINED
+    if not constraints or constraints[0][1].kind not in JSON:
         raise InvalidValue(f"{field} is taken only together with a constraint of JSON", param=field)
     require_whitespace(pattern, field)
-    whole, constraint = found[0]
-    return replace(whole, constraint=replace(constraint, whitespace=pattern))
+    first, constraint = constraints[0]
+    return replace(first, constraint=replace(constraint, whitespace=pattern))
 
 
 def read_response_format(
@@ -80,27 +80,27 @@ def read_response_format(
     enforced. Raises a RequestError."""
     if response_format is None:
         return
-    where = "response_format"
+    field = "response_format"
     if (response_format.json_schema is not None) > (response_format.type == "json_schema"):
         raise InvalidValue(
-            f"{where}.json_schema is taken only with type json_schema", param=f"{where}.json_schema"
+            f"{field}.json_schema is taken only with type json_schema", param=f"{field}.json_schema"
         )
     if (response_format.schema is not None) > (response_format.type == "json_object"):
-        raise InvalidValue(f"{where}.schema is taken only with type json_object", param=f"{where}.schema")
+        raise InvalidValue(f"{field}.schema is taken only with type json_object", param=f"{field}.schema")
     if response_format.type == "json_schema":
         if response_format.json_schema is None:
-            raise MissingParameter(f"{where}.json_schema is missing", param=f"{where}.json_schema")
+            raise MissingParameter(f"{field}.json_schema is missing", param=f"{field}.json_schema")
         json_schema = response_format.json_schema
         form = _read_schema(
-            json_schema.schema, f"{where}.json_schema.schema", strict or bool(json_schema.strict)
+            json_schema.schema, f"{field}.json_schema.schema", strict or bool(json_schema.strict)
         )
         yield _declare(form, json_schema.name, json_schema.description, json_schema.strict)
     elif response_format.schema is not None:
         if response_format.schema.get("type", "object") != "object":
-            raise InvalidValue(f"{where}.schema must be of type object", param=f"{where}.schema")
-        yield _read_schema({"type": "object"} | response_format.schema, f"{where}.schema", strict)
+            raise InvalidValue(f"{field}.schema must be of type object", param=f"{field}.schema")
+        yield _read_schema({"type": "object"} | response_format.schema, f"{field}.schema", strict)
     elif response_format.type == "json_object":
-        yield RelaxedConstraint(Constraint(ConstraintKind.JSON_OBJECT, field=where))
+        yield RelaxedConstraint(Constraint(ConstraintKind.JSON_OBJECT, field=field))
 
 
 def _read_guided(wire: CommonRequest, strict: bool) -> Iterator[RelaxedConstraint]:
@@ -114,7 +114,7 @@ def _read_structured(structured: StructuredOutputs | None, strict: bool) -> Iter
     """Yields the constraints of structured_outputs. Raises InvalidValue if it constrains nothing."""
     if structured is None:
         return
-    where = "structured_outputs."
+    field = "structured_outputs."
     if structured in EMPTY:
         raise InvalidValue(
             "structured_outputs holds no constraint: send json, regex, choice, grammar or json_object: true, "
@@ -122,23 +122,23 @@ def _read_structured(structured: StructuredOutputs | None, strict: bool) -> Iter
             param="structured_outputs",
         )
     if structured.json is not None:
-        yield _read_schema(structured.json, f"{where}json", strict)
+        yield _read_schema(structured.json, f"{field}json", strict)
     if structured.json_object:
-        yield RelaxedConstraint(Constraint(ConstraintKind.JSON_OBJECT, field=f"{where}json_object"))
-    yield from _read_texts(structured.regex, structured.choice, structured.grammar, where)
+        yield RelaxedConstraint(Constraint(ConstraintKind.JSON_OBJECT, field=f"{field}json_object"))
+    yield from _read_texts(structured.regex, structured.choice, structured.grammar, field)
 
 
 def _read_texts(
-    regex: str | None, choice: list[str] | None, grammar: str | None, where: str
+    regex: str | None, choice: list[str] | None, grammar: str | None, field: str
 ) -> Iterator[RelaxedConstraint]:
     """Yields the constraints of a regular expression, a choice of texts, and a grammar."""
     if regex is not None:
-        yield RelaxedConstraint(Constraint(ConstraintKind.REGEX, regex, field=f"{where}regex"))
+        yield RelaxedConstraint(Constraint(ConstraintKind.REGEX, regex, field=f"{field}regex"))
     if choice is not None:
-        source = _dump_json(choice, f"{where}choice")
-        yield RelaxedConstraint(Constraint(ConstraintKind.CHOICE, source, field=f"{where}choice"))
+        source = _dump_json(choice, f"{field}choice")
+        yield RelaxedConstraint(Constraint(ConstraintKind.CHOICE, source, field=f"{field}choice"))
     if grammar is not None:
-        yield RelaxedConstraint(build_grammar(grammar, f"{where}grammar"))
+        yield RelaxedConstraint(build_grammar(grammar, f"{field}grammar"))
 
 
 def build_grammar(text: str, field: str) -> Constraint:

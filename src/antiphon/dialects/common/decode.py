@@ -267,8 +267,8 @@ def _build_raw_prompts(prompt: str | list[Any], special: bool) -> tuple[RawPromp
     return tuple(_build_token_prompt(tokens, f"prompt[{index}]") for index, tokens in enumerate(prompt))
 
 
-def _build_token_prompt(tokens: list[int], where: str) -> RawPrompt:
+def _build_token_prompt(tokens: list[int], field: str) -> RawPrompt:
     """Builds a prompt of token ids. Raises InvalidValue for an empty list."""
     if not tokens:
-        raise InvalidValue(f"{where} is empty; send at least one token id", param=where)
+        raise InvalidValue(f"{field} is empty; send at least one token id", param=field)
     return RawPrompt(tokens=tuple(tokens))

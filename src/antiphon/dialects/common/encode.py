@@ -241,8 +241,8 @@ def build_text_logprobs(
             _encode([build_top_logprobs(score, spell) for score in block] if alternatives else [])
         )
         columns[3].append(_encode([score.offset for score in block]))
-    made: dict[str, Any] = dict(zip(TextLogprobs.__struct_fields__, map(_join_lists, columns), strict=True))
-    return TextLogprobs(**(made if alternatives else made | {"top_logprobs": None}))
+    lists: dict[str, Any] = dict(zip(TextLogprobs.__struct_fields__, map(_join_lists, columns), strict=True))
+    return TextLogprobs(**(lists if alternatives else lists | {"top_logprobs": None}))
 
 
 def encode_prompt_logprobs(scores: Scores) -> Any:  # noqa: ANN401 - PromptLogprobs, already written
@@ -262,14 +262,14 @@ def _rank_alternatives(score: TokenScore) -> dict[str, RankedToken] | None:
         return None
     if score.rank is None:
         raise ValueError("the prompt's tokens have no ranks")
-    found = {score.token: (score.logprob, score.rank, score.piece)}
+    ranked = {score.token: (score.logprob, score.rank, score.piece)}
     rank, before = 0, inf
     for place, (token, piece, value) in enumerate(score.alternatives, start=1):
         rank, before = (place if value < before else rank), value
-        found.setdefault(token, (value, rank, piece))
+        ranked.setdefault(token, (value, rank, piece))
     return {
         str(token): RankedToken(logprob=max(value, UNLIKELY), rank=rank, decoded_token=spell_token(piece))
-        for token, (value, rank, piece) in found.items()
+        for token, (value, rank, piece) in ranked.items()
     }
 
 
@@ -289,10 +289,10 @@ def build_top_logprobs(score: TokenScore, spell: TokenSpelling = spell_by_text) 
     have the same spelling, only the likelier one is included."""
     if score.logprob is None:
         return None
-    found: dict[str, float] = {}
+    top_logprobs: dict[str, float] = {}
     for token, piece, value in (*score.alternatives, (score.token, score.piece, score.logprob)):
-        found.setdefault(spell(token, piece), max(value, UNLIKELY))
-    return found
+        top_logprobs.setdefault(spell(token, piece), max(value, UNLIKELY))
+    return top_logprobs
 
 
 def clamp_logprob(value: float | None) -> float | None:

@@ -151,8 +151,10 @@ def declare_ignored(name: str, scopes: Iterable[str], description: str) -> Reque
 
 def declare_echoed(scopes: Iterable[str], description: str, *names: str) -> tuple[RequestField, ...]:
     """Declares fields that repeat part of an earlier answer. They are ignored, whatever their value is."""
-    known = frozenset(scopes)
-    return tuple(RequestField(name, known, FieldSupport.IGNORED, description, opaque=True) for name in names)
+    known_scopes = frozenset(scopes)
+    return tuple(
+        RequestField(name, known_scopes, FieldSupport.IGNORED, description, opaque=True) for name in names
+    )
 
 
 def declare_refused(
@@ -198,10 +200,10 @@ class FieldTable:
         self._endpoints = endpoints
 
     def filter(
-        self, fields: dict[str, Any], scope: str, where: str = "", report: FieldReport | None = None
+        self, fields: dict[str, Any], scope: str, prefix: str = "", report: FieldReport | None = None
     ) -> dict[str, Any]:
-        """Returns the fields that decoding sees. `where` is the path of the object. `report` collects ignored
-        fields.
+        """Returns the fields that decoding sees. `prefix` is the path of the object. `report` collects
+        ignored fields.
 
         Raises UnsupportedParameter for a field that is refused. Raises UnknownParameter for an unknown field,
         unless `report` accepts unknown fields.
@@ -211,38 +213,38 @@ class FieldTable:
         for name, value in fields.items():
             if (field := table.get(name)) is None:
                 if report is None or not report.takes_unknown:
-                    raise self._unknown(name, scope, where)
-                report.paths.append(f"{where}{sanitize_key(name)}")
+                    raise self._unknown(name, scope, prefix)
+                report.paths.append(f"{prefix}{sanitize_key(name)}")
                 continue
             if value is None:
                 continue
             if field.support is FieldSupport.REFUSED:
-                _require_harmless(field, value, where)
+                _require_harmless(field, value, prefix)
                 continue
             if field.support is FieldSupport.IGNORED and report is not None:
-                report.paths.append(f"{where}{name}")
+                report.paths.append(f"{prefix}{name}")
             if not field.opaque:
                 accepted[name] = value
         return accepted
 
-    def _unknown(self, name: str, scope: str, where: str) -> AntiphonError:
+    def _unknown(self, name: str, scope: str, prefix: str) -> AntiphonError:
         """Returns the error for an unknown field. It names another endpoint that has the field, or the
         nearest known name."""
-        shown = sanitize_key(name)
+        shown_name = sanitize_key(name)
         elsewhere = [str(other) for other in self._endpoints if other != scope and name in self.tables[other]]
         if elsewhere and scope in self._endpoints:
             hint = f"; it belongs to {elsewhere[0]}"
         else:
             hint = _nearest(name, self.tables[scope])
-        return UnknownParameter(f"unknown field {where}{shown}{hint}", param=f"{where}{shown}")
+        return UnknownParameter(f"unknown field {prefix}{shown_name}{hint}", param=f"{prefix}{shown_name}")
 
 
-def _require_harmless(field: RequestField, value: object, where: str) -> None:
+def _require_harmless(field: RequestField, value: object, prefix: str) -> None:
     """Raises UnsupportedParameter unless the value of the refused field asks for the default behaviour."""
     if any(_same(value, accepted_values) for accepted_values in field.accepted_values):
         return
     raise UnsupportedParameter(
-        f"{where}{field.name} is not supported: {field.description}", param=f"{where}{field.name}"
+        f"{prefix}{field.name} is not supported: {field.description}", param=f"{prefix}{field.name}"
     )
 
 
@@ -251,9 +253,9 @@ def _same(value: object, accepted_values: object) -> bool:
     return value == accepted_values and isinstance(value, bool) == isinstance(accepted_values, bool)
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
+def _nearest(name: str, names: Iterable[str]) -> str:
     """Returns the end of a sentence that suggests the nearest known name; empty if there is none."""
     if len(name) > MAX_SHOWN_KEY:
         return ""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.75)
+    close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.75)
     return f"; did you mean {close[0]}?" if close else ""

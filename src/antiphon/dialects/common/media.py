@@ -71,29 +71,32 @@ def read_audio(audio: InputAudioShape, field: str) -> MediaContent:
 
 def _split_data_url(url: str, field: str) -> tuple[str, str]:
     """Returns the media type and the base64 of a data: URL. Raises InvalidValue."""
-    where = f"{field}.url"
+    address_field = f"{field}.url"
     comma = url.find(",", 0, LONGEST_HEADER)
     header = DATA_HEADER.fullmatch(url[: max(comma, 0)].lower())
     if header is None:
-        raise InvalidValue(f"{where} must have the form data:image/TYPE;base64,DATA", param=where)
+        raise InvalidValue(
+            f"{address_field} must have the form data:image/TYPE;base64,DATA", param=address_field
+        )
     media_type = IMAGE_TYPES.get(header[1])
     if media_type is None:
         raise InvalidValue(
-            f"{where} must be an image of the type png, jpeg, gif or webp; got {sanitize_key(header[1])}",
-            param=where,
+            f"{address_field} must be an image of the type png, jpeg, gif or webp; got "
+            f"{sanitize_key(header[1])}",
+            param=address_field,
         )
     data = url[comma + 1 :]
-    _require_base64(data, where)
+    _require_base64(data, address_field)
     return media_type, data
 
 
-def _require_base64(data: str, where: str) -> None:
+def _require_base64(data: str, address_field: str) -> None:
     """Raises InvalidValue unless the text is base64 with its padding. Nothing is decoded."""
     if not _is_base64(data):
         raise InvalidValue(
-            f"{where} must contain base64: letters, digits, + and /, with = at its end so that the length is "
-            "a multiple of four",
-            param=where,
+            f"{address_field} must contain base64: letters, digits, + and /, with = at its end so that the "
+            "length is a multiple of four",
+            param=address_field,
         )
 
 
@@ -108,7 +111,7 @@ def _is_base64(data: str) -> bool:
     )
 
 
-def _require_address(url: str, where: str) -> None:
+def _require_address(url: str, address_field: str) -> None:
     """Raises InvalidValue unless the text is a whole https: address."""
     try:
         is_whole = bool(urlsplit(url).hostname) and ADDRESS.fullmatch(url) is not None
@@ -116,7 +119,7 @@ def _require_address(url: str, where: str) -> None:
         is_whole = False
     if not is_whole or len(url) > LONGEST_ADDRESS:
         raise InvalidValue(
-            f"{where} must be a whole https: address of at most {LONGEST_ADDRESS} ASCII characters without "
-            "spaces",
-            param=where,
+            f"{address_field} must be a whole https: address of at most {LONGEST_ADDRESS} ASCII characters "
+            "without spaces",
+            param=address_field,
         )

@@ -222,65 +222,65 @@ def filter_messages(fields: dict[str, Any], report: FieldReport | None = None) -
     }
 
 
-def _filter_message(message: object, where: str, report: FieldReport | None) -> object:
+def _filter_message(message: object, field: str, report: FieldReport | None) -> object:
     """Returns the message with its fields filtered. A value that is not an object stays unchanged."""
     if not isinstance(message, dict):
         return message
     role, content = message.get("role"), message.get("content")
     if role == "function":
         raise UnsupportedParameter(
-            f"{where}.role function is not supported: send role tool with tool_call_id",
-            param=f"{where}.role",
+            f"{field}.role function is not supported: send role tool with tool_call_id",
+            param=f"{field}.role",
         )
     if isinstance(content, str) and role != "tool" and message.keys() <= PLAIN_MESSAGE:
         return message
-    filtered = filter_fields(message, FieldScope.MESSAGE, f"{where}.", report)
-    _require_no_images(message, where)
+    filtered = filter_fields(message, FieldScope.MESSAGE, f"{field}.", report)
+    _require_no_images(message, field)
     if filtered.get("refusal") and content and report is not None:
-        report.paths.append(f"{where}.refusal")  # The content is the text.
-    filter_calls(filtered, where, report)
+        report.paths.append(f"{field}.refusal")  # The content is the text.
+    filter_calls(filtered, field, report)
     if isinstance(content, list):
         parts = enumerate(content)
-        filtered["content"] = [_filter_part(part, f"{where}.content[{i}]", report) for i, part in parts]
+        filtered["content"] = [_filter_part(part, f"{field}.content[{i}]", report) for i, part in parts]
     return filtered
 
 
-def _require_no_images(message: Mapping[str, Any], where: str) -> None:
+def _require_no_images(message: Mapping[str, Any], field: str) -> None:
     """Raises UnsupportedParameter for images in a message, because the model would not see them."""
     if message.get("images") and message.get("role") != "assistant":
         raise UnsupportedParameter(
-            f"{where}.images is not supported: {UNKNOWN_MEDIA}", param=f"{where}.images"
+            f"{field}.images is not supported: {UNKNOWN_MEDIA}", param=f"{field}.images"
         )
 
 
-def _filter_part(part: object, where: str, report: FieldReport | None) -> object:
+def _filter_part(part: object, field: str, report: FieldReport | None) -> object:
     """Returns the content part with its fields filtered. A value that is not an object stays unchanged."""
     if not isinstance(part, dict):
         return part
     kind = part.get("type")
     if isinstance(kind, str) and kind in MEDIA_SCOPES:
-        return _filter_media(part, kind, where, report)
+        return _filter_media(part, kind, field, report)
     place = FieldScope.REFUSAL if "refusal" in part else FieldScope.PART
-    filtered = filter_fields(part, place, f"{where}.", report)
+    filtered = filter_fields(part, place, f"{field}.", report)
     if filtered.get("type") in MEDIA_PARTS:
         raise UnsupportedParameter(
-            f"{where}.type {filtered['type']} is not supported: {UNKNOWN_MEDIA}", param=f"{where}.type"
+            f"{field}.type {filtered['type']} is not supported: {UNKNOWN_MEDIA}", param=f"{field}.type"
         )
     if filtered.get("type", "text") not in ("text", "refusal"):
         shown_type = describe_value(filtered["type"])
         raise InvalidValue(
-            f"{where}.type must be text, image_url, input_audio or refusal; got {shown_type}",
-            param=f"{where}.type",
+            f"{field}.type must be text, image_url, input_audio or refusal; got {shown_type}",
+            param=f"{field}.type",
         )
     return filtered
 
 
-def _filter_media(part: dict[str, Any], kind: str, where: str, report: FieldReport | None) -> dict[str, Any]:
+def _filter_media(part: dict[str, Any], kind: str, field: str, report: FieldReport | None) -> dict[str, Any]:
     """Returns the image or recording with its fields filtered."""
     outer, inner = MEDIA_SCOPES[kind]
-    filtered = filter_fields(part, outer, f"{where}.", report)
+    filtered = filter_fields(part, outer, f"{field}.", report)
     if isinstance(media := filtered.get(kind), dict):
-        filtered[kind] = filter_fields(media, inner, f"{where}.{kind}.", report)
+        filtered[kind] = filter_fields(media, inner, f"{field}.{kind}.", report)
     return filtered
 
 
@@ -321,118 +321,118 @@ def _get_text(part: ContentPart) -> str | None:
     return part.refusal if isinstance(part, RefusalPart) else None
 
 
-def read_parts(parts: Sequence[ContentPart], where: str) -> tuple[Content, ...]:
+def read_parts(parts: Sequence[ContentPart], field: str) -> tuple[Content, ...]:
     """Returns the parts of a content, or nothing if all are text. Raises a RequestError for an image or a
     recording in a wrong form."""
     if not any(isinstance(part, ImageUrlPart | InputAudioPart) for part in parts):
         return ()
-    return tuple(_read_part(part, f"{where}[{at}]") for at, part in enumerate(parts))
+    return tuple(_read_part(part, f"{field}[{at}]") for at, part in enumerate(parts))
 
 
-def _read_part(part: ContentPart, where: str) -> Content:
+def _read_part(part: ContentPart, field: str) -> Content:
     """Returns one part of a content."""
     if isinstance(part, ImageUrlPart):
-        return read_image(part.image_url, f"{where}.image_url")
+        return read_image(part.image_url, f"{field}.image_url")
     if isinstance(part, InputAudioPart):
-        return read_audio(part.input_audio, f"{where}.input_audio")
+        return read_audio(part.input_audio, f"{field}.input_audio")
     return TextContent(_get_text(part) or "")
 
 
-def filter_calls(message: dict[str, Any], where: str, report: FieldReport | None) -> None:
+def filter_calls(message: dict[str, Any], field: str, report: FieldReport | None) -> None:
     """Filters the fields of a message's tool calls in place."""
     calls = message.get("tool_calls")
     if isinstance(calls, list):
         message["tool_calls"] = [
-            _filter_call(call, f"{where}.tool_calls[{at}]", report) for at, call in enumerate(calls)
+            _filter_call(call, f"{field}.tool_calls[{at}]", report) for at, call in enumerate(calls)
         ]
 
 
-def _filter_call(call: object, where: str, report: FieldReport | None) -> object:
+def _filter_call(call: object, field: str, report: FieldReport | None) -> object:
     """Returns the tool call with its fields filtered. A value that is not an object stays unchanged."""
     if not isinstance(call, dict):
         return call
-    require_function(call, where)
-    filtered = filter_fields(call, FieldScope.CALL, f"{where}.", report)
+    require_function(call, field)
+    filtered = filter_fields(call, FieldScope.CALL, f"{field}.", report)
     if isinstance(function := filtered.get("function"), dict):
-        filtered["function"] = filter_fields(function, FieldScope.CALLED, f"{where}.function.", report)
+        filtered["function"] = filter_fields(function, FieldScope.CALLED, f"{field}.function.", report)
     extra = filtered.get("extra_content")
     if extra is not None and not is_signature_alone(extra) and report is not None:
-        report.paths.append(f"{where}.extra_content")
+        report.paths.append(f"{field}.extra_content")
     return filtered
 
 
 def require_consistent_messages(messages: list[ChatMessage]) -> None:
     """Raises a RequestError if content, calls and results of the messages contradict each other."""
-    known: set[str] = set()
+    call_ids: set[str] = set()
     for at, message in enumerate(messages):
-        where = f"messages[{at}]"
+        field = f"messages[{at}]"
         if message.tool_calls:
-            _require_role(message, "assistant", f"{where}.tool_calls")
-            _require_calls(message, where, known)
+            _require_role(message, "assistant", f"{field}.tool_calls")
+            _require_calls(message, field, call_ids)
         if message.refusal is not None:
-            _require_role(message, "assistant", f"{where}.refusal")
+            _require_role(message, "assistant", f"{field}.refusal")
         if isinstance(message.content, list):
-            _require_parts(message, message.content, f"{where}.content")
+            _require_parts(message, message.content, f"{field}.content")
         if message.content is None and message.role != "assistant":
-            raise MissingParameter(f"{where}.content is missing", param=f"{where}.content")
+            raise MissingParameter(f"{field}.content is missing", param=f"{field}.content")
         if message.role != "tool":
             if message.tool_call_id is not None:
-                _require_role(message, "tool", f"{where}.tool_call_id")
+                _require_role(message, "tool", f"{field}.tool_call_id")
         elif message.tool_call_id is None:
-            raise MissingParameter(f"{where}.tool_call_id is missing", param=f"{where}.tool_call_id")
-        elif message.tool_call_id not in known:
+            raise MissingParameter(f"{field}.tool_call_id is missing", param=f"{field}.tool_call_id")
+        elif message.tool_call_id not in call_ids:
             raise InvalidValue(
-                f"{where}.tool_call_id: no call before it has the id {sanitize_key(message.tool_call_id)}",
-                param=f"{where}.tool_call_id",
+                f"{field}.tool_call_id: no call before it has the id {sanitize_key(message.tool_call_id)}",
+                param=f"{field}.tool_call_id",
             )
 
 
-def _require_parts(message: ChatMessage, parts: Sequence[ContentPart], where: str) -> None:
+def _require_parts(message: ChatMessage, parts: Sequence[ContentPart], field: str) -> None:
     """Raises InvalidValue for a part that does not belong into messages of this role."""
     for at, part in enumerate(parts):
         if isinstance(part, RefusalPart):
-            _require_role(message, "assistant", f"{where}[{at}].refusal")
+            _require_role(message, "assistant", f"{field}[{at}].refusal")
         elif isinstance(part, InputAudioPart):
-            _require_role(message, "user", f"{where}[{at}].input_audio")
+            _require_role(message, "user", f"{field}[{at}].input_audio")
         elif isinstance(part, ImageUrlPart) and message.role != "tool":
-            _require_role(message, "user", f"{where}[{at}].image_url", " or tool")
+            _require_role(message, "user", f"{field}[{at}].image_url", " or tool")
 
 
-def _require_role(message: ChatMessage, role: str, where: str, others: str = "") -> None:
+def _require_role(message: ChatMessage, role: str, field: str, others: str = "") -> None:
     """Raises InvalidValue if the message has another role. `others`: further roles for the error."""
     if message.role != role:
-        raise InvalidValue(f"{where} is taken only in messages of the role {role}{others}", param=where)
+        raise InvalidValue(f"{field} is taken only in messages of the role {role}{others}", param=field)
 
 
-def _require_calls(message: ChatMessage, where: str, known: set[str]) -> None:
-    """Adds the ids of a message's calls to `known`. Raises InvalidValue for a wrong name or index."""
+def _require_calls(message: ChatMessage, field: str, call_ids: set[str]) -> None:
+    """Adds the ids of a message's calls to `call_ids`. Raises InvalidValue for a wrong name or index."""
     for at, call in enumerate(message.tool_calls or ()):
-        place = f"{where}.tool_calls[{at}]"
+        place = f"{field}.tool_calls[{at}]"
         require_name(call.function.name, f"{place}.function.name")
         if call.index not in (None, at):
             raise InvalidValue(f"{place}.index must be {at}, its place in the list", param=f"{place}.index")
-        known.add(call.id)
+        call_ids.add(call.id)
 
 
-def build_calls(message: ChatMessage, where: str) -> tuple[ToolCall, ...]:
+def build_calls(message: ChatMessage, field: str) -> tuple[ToolCall, ...]:
     """Builds the calls of an assistant's message. Raises InvalidValue."""
     return tuple(
         ToolCall(
             call.id,
             call.function.name,
-            _dump_arguments(call.function.arguments, f"{where}.tool_calls[{at}].function.arguments"),
-            read_signature(call.extra_content, f"{where}.tool_calls[{at}].extra_content"),
+            _dump_arguments(call.function.arguments, f"{field}.tool_calls[{at}].function.arguments"),
+            read_signature(call.extra_content, f"{field}.tool_calls[{at}].extra_content"),
         )
         for at, call in enumerate(message.tool_calls or ())
     )
 
 
-def _dump_arguments(arguments: str | Mapping[str, Any], where: str) -> str:
+def _dump_arguments(arguments: str | Mapping[str, Any], field: str) -> str:
     """Returns the arguments as text. A text stays exactly as the model wrote it."""
     if isinstance(arguments, str):
         return arguments
-    require_shallow(arguments, where)
+    require_shallow(arguments, field)
     try:
         return json.dumps(arguments, ensure_ascii=False, allow_nan=False)
     except ValueError:
-        raise InvalidValue(f"{where} must hold finite numbers", param=where) from None
+        raise InvalidValue(f"{field} must hold finite numbers", param=field) from None

@@ -79,13 +79,13 @@ def list_field_names(bodies: Iterable[object], tables: Iterable[Table] = ()) -> 
 
 def list_shapes(endpoints: Iterable[Endpoint]) -> list[object]:
     """Returns the wire types of all bodies and answers."""
-    found: list[Any] = []
+    shapes: list[Any] = []
     for endpoint in endpoints:
-        found += [
+        shapes += [
             *list_body_shapes([endpoint]),
             *(each for each in endpoint.answers.values() if not isinstance(each, Mapping)),
         ]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(shapes))
 
 
 def list_body_shapes(endpoints: Iterable[Endpoint]) -> list[object]:
@@ -104,11 +104,11 @@ def build_schema(shape: object, prefix: str = "") -> Mapping[str, Any]:
 
 def list_parameters(endpoint: Endpoint) -> list[Mapping[str, Any]]:
     """Returns the path parameters, then the query parameters, in OpenAPI's form."""
-    named = [
+    parameters = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
         for name in BRACES.findall(endpoint.path)
     ]
-    return [*named, *endpoint.parameters]
+    return [*parameters, *endpoint.parameters]
 
 
 def build_operation(endpoint: Endpoint, prefix: str = "") -> dict[str, Any]:

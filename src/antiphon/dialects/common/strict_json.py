@@ -67,8 +67,8 @@ def describe_value(value: object) -> str:
         case bool():
             return "true" if value else "false"
         case int() | float():
-            shown = repr(value)
-            return shown if len(shown) <= 40 else "a number of many digits"
+            text = repr(value)
+            return text if len(text) <= 40 else "a number of many digits"
         case str():
             return "an empty string" if not value else "a string"
         case list():
@@ -107,31 +107,31 @@ def _parse_json(text: str, decoder: json.JSONDecoder) -> object:
         param = _locate(text, rf"(?<!\w){problem}")
         raise MalformedBody(f"{problem} is not a JSON number", param=param) from None
     except json.JSONDecodeError as problem:
-        where = f"line {problem.lineno} column {problem.colno}"
+        position = f"line {problem.lineno} column {problem.colno}"
         param = find_path(text, problem.pos) if len(text) <= DENSE_BODY else None
-        raise MalformedBody(f"the body is not valid JSON: {problem.msg} at {where}", param=param) from None
+        raise MalformedBody(f"the body is not valid JSON: {problem.msg} at {position}", param=param) from None
     except ValueError:
         param = _locate(text, rf"\d{{{sys.get_int_max_str_digits() or 1}}}")
         raise MalformedBody("the body holds a number of too many digits", param=param) from None
 
 
-def _locate(text: str, wanted: str) -> str | None:
+def _locate(text: str, character: str) -> str | None:
     """Returns the path of the first match outside strings. Returns None for a large text, because searching
     it takes too long."""
-    found = find_outside_strings(text, wanted) if len(text) <= DENSE_BODY else None
-    return None if found is None else find_path(text, found)
+    matches = find_outside_strings(text, character) if len(text) <= DENSE_BODY else None
+    return None if matches is None else find_path(text, matches)
 
 
 def _require_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Builds an object from its pairs. Raises _TwiceError if a key is repeated."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    members = dict(pairs)
+    if len(members) != len(pairs):
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
                 raise _TwiceError(sanitize_key(key))
             seen.add(key)
-    return found
+    return members
 
 
 def _refuse_constant(name: str) -> float:
@@ -184,9 +184,9 @@ def _refuse_lone_surrogates(value: object) -> None:
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        where = next(_broken_texts(value, ""), None)
+        path = next(_broken_texts(value, ""), None)
         raise MalformedBody(
-            "a text holds half of a surrogate pair, which is no character", param=where
+            "a text holds half of a surrogate pair, which is no character", param=path
         ) from None
 
 
@@ -241,8 +241,8 @@ def find_path(text: str, position: int) -> str | None:
 def find_outside_strings(text: str, wanted: str) -> int | None:
     """Returns the position of the first match outside all strings, or None."""
     pattern = re.compile(rf"(?P<string>{MARKS.pattern})|(?P<found>{wanted})", re.DOTALL)
-    found = (match for match in pattern.finditer(text) if match["found"] is not None)
-    first = next(found, None)
+    matches = (match for match in pattern.finditer(text) if match["found"] is not None)
+    first = next(matches, None)
     return None if first is None else first.start()
 
 
@@ -292,15 +292,15 @@ def _explain(
         # msgspec does not tell which of an object's values is wrong.
         name = path.partition("[...]")[0]
         return InvalidValue(f"{name} must have {problem.expected} at each key", param=name)
-    taken, came = problem.expected, validation_messages.find_value(value, path)
+    expected, received = problem.expected, validation_messages.find_value(value, path)
     if problem.is_choice and (words := _list_choices(shape, path)):
-        taken = _join_words(words)
+        expected = _join_words(words)
     got = (
-        str(len(came))
-        if isinstance(came, list | str | dict) and taken.endswith(COUNTED)
-        else describe_value(came)
+        str(len(received))
+        if isinstance(received, list | str | dict) and expected.endswith(COUNTED)
+        else describe_value(received)
     )
-    return InvalidValue(f"{path} must be {taken}; got {got}", param=path or None)
+    return InvalidValue(f"{path} must be {expected}; got {got}", param=path or None)
 
 
 def _join_words(words: Sequence[str]) -> str:
@@ -311,12 +311,12 @@ def _join_words(words: Sequence[str]) -> str:
 def _list_choices(shape: type[msgspec.Struct], path: str) -> tuple[str, ...]:
     """Returns the words that a wire type accepts at a path. The result is empty if other values are accepted
     too."""
-    found = _list_alternatives(inspect.type_info(shape))
+    alternatives = _list_alternatives(inspect.type_info(shape))
     for name, _ in validation_messages.STEP.findall(path):
-        found = [inner for each in found for inner in _list_members(each, name)]
+        alternatives = [inner for each in alternatives for inner in _list_members(each, name)]
     return tuple(
         word
-        for each in found
+        for each in alternatives
         if isinstance(each, inspect.LiteralType)
         for word in each.values
         if isinstance(word, str)

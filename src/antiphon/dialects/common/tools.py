@@ -38,25 +38,25 @@ def filter_tools(fields: dict[str, Any], report: FieldReport | None) -> dict[str
     return fields | {"tools": [_filter_tool(tool, f"tools[{at}]", report) for at, tool in enumerate(tools)]}
 
 
-def _filter_tool(tool: object, where: str, report: FieldReport | None) -> object:
+def _filter_tool(tool: object, field: str, report: FieldReport | None) -> object:
     """Returns the tool with its fields filtered. A value that is not an object stays unchanged."""
     if not isinstance(tool, dict):
         return tool
-    require_function(tool, where)
-    filtered = filter_fields(tool, FieldScope.TOOL, f"{where}.", report)
+    require_function(tool, field)
+    filtered = filter_fields(tool, FieldScope.TOOL, f"{field}.", report)
     if isinstance(function := filtered.get("function"), dict):
-        filtered["function"] = filter_fields(function, FieldScope.FUNCTION, f"{where}.function.", report)
+        filtered["function"] = filter_fields(function, FieldScope.FUNCTION, f"{field}.function.", report)
     return filtered
 
 
-def require_function(tool: Mapping[str, Any], where: str) -> None:
+def require_function(tool: Mapping[str, Any], field: str) -> None:
     """Raises UnsupportedParameter if the tool or the call has another type than `function`."""
     kind = tool.get("type", "function")
     if isinstance(kind, str) and kind != "function":
         raise UnsupportedParameter(
-            f"{where}.type {sanitize_key(kind)} is not supported: only functions are called; send type "
+            f"{field}.type {sanitize_key(kind)} is not supported: only functions are called; send type "
             "function",
-            param=f"{where}.type",
+            param=f"{field}.type",
         )
 
 
@@ -90,8 +90,8 @@ def build_tools(given: Sequence[ToolShape], strict: bool = False) -> tuple[tuple
     names: set[str] = set()
     for at, tool in enumerate(tools):
         if tool.name in names:
-            where = f"tools[{at}].function.name"
-            raise InvalidValue(f"{where}: another tool is named {tool.name} too; name each once", param=where)
+            field = f"tools[{at}].function.name"
+            raise InvalidValue(f"{field}: another tool is named {tool.name} too; name each once", param=field)
         names.add(tool.name)
     return tools, tuple(left_out)
 
@@ -108,8 +108,8 @@ def _build_tool(function: Function, where: str, left_out: list[str], strict: boo
         raise InvalidValue(f"{field}.type must be object", param=f"{field}.type")
     kept: Mapping[str, object] = parameters
     if not (strict or function.strict):
-        made, names = relax_schema(parameters, field, without_references=True)
-        kept = made if isinstance(made, dict) else {}
+        relaxed, names = relax_schema(parameters, field, without_references=True)
+        kept = relaxed if isinstance(relaxed, dict) else {}
         left_out += name_keywords(field, names)
     return Tool(function.name, function.description, parameters, bool(function.strict), kept, field)
 
@@ -145,19 +145,19 @@ def _read_allowed_tools(
     return ToolChoice(allowed_tools.mode), parallel, frozenset(tool.function.name for tool in tools)
 
 
-def require_known(name: str, names: Iterable[str], where: str) -> None:
+def require_known(name: str, names: Iterable[str], field: str) -> None:
     """Raises InvalidValue if no tool has this name."""
     if name not in names:
-        raise InvalidValue(f"{where}: there is no tool named {sanitize_key(name)}", param=where)
+        raise InvalidValue(f"{field}: there is no tool named {sanitize_key(name)}", param=field)
 
 
-def require_name(name: str, where: str) -> None:
+def require_name(name: str, field: str) -> None:
     """Raises InvalidValue for an invalid function name."""
     if not FUNCTION_NAME_PATTERN.match(name) or name.endswith("\n"):
         raise InvalidValue(
-            f"{where} must have 1 to 64 letters, digits, underscores and hyphens; got {describe_value(name)}"
+            f"{field} must have 1 to 64 letters, digits, underscores and hyphens; got {describe_value(name)}"
             + (f" of {len(name)} characters" if name else ""),
-            param=where,
+            param=field,
         )
 
 

@@ -87,10 +87,10 @@ def _build_prompts(messages: str | list[str | ChatMessage]) -> tuple[Conversatio
     return tuple(_build_user_prompt(text, f"messages[{at}]") for at, text in enumerate(texts))
 
 
-def _build_user_prompt(text: str, where: str) -> Conversation:
+def _build_user_prompt(text: str, field: str) -> Conversation:
     """Builds a conversation of one user message. Raises InvalidValue for an empty text."""
     if not text:
-        raise InvalidValue(f"{where} is empty; send at least one character", param=where)
+        raise InvalidValue(f"{field} is empty; send at least one character", param=field)
     return Conversation((Message(Role.USER, text),))
 
 

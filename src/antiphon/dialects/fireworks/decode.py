@@ -227,12 +227,12 @@ def read_fireworks_format(response_format: FireworksResponseFormat | None, stric
     )
 
 
-def _read_schema(text: str, where: str) -> dict[str, Any]:
+def _read_schema(text: str, field: str) -> dict[str, Any]:
     """Returns the schema in a text. Raises InvalidValue if the text is not a JSON object."""
     try:
         return read_object(text.encode())
     except MalformedBody:
-        raise InvalidValue(f"{where} must be a JSON Schema, as an object or as a text", param=where) from None
+        raise InvalidValue(f"{field} must be a JSON Schema, as an object or as a text", param=field) from None
 
 
 def require_images(wire: FireworksCompletionRequest) -> None:
@@ -242,10 +242,10 @@ def require_images(wire: FireworksCompletionRequest) -> None:
         return
     many = isinstance(wire.prompt, list) and any(isinstance(item, str | list) for item in wire.prompt)
     pairs = _pair_images(wire, many)
-    for where, prompt, images in pairs:
+    for field, prompt, images in pairs:
         if isinstance(prompt, str) and prompt.count(PLACE) != len(images):
             raise InvalidValue(
-                f"{where} must hold one image for each {PLACE} in the prompt: it holds {len(images)}, and "
+                f"{field} must hold one image for each {PLACE} in the prompt: it holds {len(images)}, and "
                 f"the prompt has {prompt.count(PLACE)}",
                 param="images",
             )

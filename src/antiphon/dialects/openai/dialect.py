@@ -156,7 +156,7 @@ def list_all_fields(endpoints: tuple[Endpoint, ...]) -> frozenset[str]:
 
 def describe_endpoints(endpoints: tuple[Endpoint, ...]) -> Description:
     """Returns the dialect's part of the OpenAPI document, with its schemas."""
-    tables = {name: TABLES[place] for name, place in REQUESTS.items()}
+    tables = {name: TABLES[scope] for name, scope in REQUESTS.items()}
     schemas = build_schemas((*list_shapes(endpoints), ERROR), tables, EXAMPLES)
     return Description(schemas, error_schema=ERROR.__name__)
 

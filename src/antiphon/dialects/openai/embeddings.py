@@ -126,11 +126,11 @@ class OpenAIEmbeddings:
         """Answers a request for vectors."""
         call = await decode_body(self.decode, request, services)
         context = services.build_context(request, add_attribution(ORIGIN, call.attribution))
-        found = await services.embed(call.request, context)
-        if len(found.vectors) > MANY_VECTOR_BYTES:
-            body = await services.offload(partial(self.answer, call, found))
+        embeddings = await services.embed(call.request, context)
+        if len(embeddings.vectors) > MANY_VECTOR_BYTES:
+            body = await services.offload(partial(self.answer, call, embeddings))
         else:
-            body = self.answer(call, found)
+            body = self.answer(call, embeddings)
         return Response(body, headers=build_report_headers(call, request, services))
 
     def declare(self) -> Endpoint:
@@ -173,17 +173,17 @@ def build_prompts(inputs: str | list[Any]) -> tuple[RawPrompt, ...]:
     return tuple(make(item, f"input[{index}]") for index, item in enumerate(inputs))
 
 
-def _build_text_prompt(text: str, where: str) -> RawPrompt:
+def _build_text_prompt(text: str, field: str) -> RawPrompt:
     """Builds a prompt of a text. Raises InvalidValue for an empty text."""
     if not text:
-        raise InvalidValue(f"{where} is empty; send at least one character", param=where)
+        raise InvalidValue(f"{field} is empty; send at least one character", param=field)
     return RawPrompt(text=text)
 
 
-def _build_token_prompt(tokens: list[int], where: str) -> RawPrompt:
+def _build_token_prompt(tokens: list[int], field: str) -> RawPrompt:
     """Builds a prompt of token ids. Raises InvalidValue for an empty or too long list."""
     if not tokens:
-        raise InvalidValue(f"{where} is empty; send at least one token id", param=where)
+        raise InvalidValue(f"{field} is empty; send at least one token id", param=field)
     if len(tokens) > MAX_IDS:
-        raise InvalidValue(f"{where} holds more token ids than any context", param=where)
+        raise InvalidValue(f"{field} holds more token ids than any context", param=field)
     return RawPrompt(tokens=tuple(tokens))

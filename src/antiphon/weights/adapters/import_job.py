@@ -310,8 +310,8 @@ def _read_block(reading: BinaryIO, shown_path: str) -> bytes:
 
 def _size_error(shown_path: str, most: int) -> ModelFileError:
     return ModelFileError(
-        f"{sanitize(shown_path)} is larger than {most:,} bytes; raise lora.max_bytes (ANTIPHON_LORA_MAX_BYTES) "
-        "if it is meant to be"
+        f"{sanitize(shown_path)} is larger than {most:,} bytes; raise lora.max_bytes "
+        "(ANTIPHON_LORA_MAX_BYTES) if it is meant to be"
     )
 
 
