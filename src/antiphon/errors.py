@@ -503,17 +503,17 @@ class ErrorReport:
 
     def to_exception(self) -> AntiphonError:
         """Builds the error of its own class; an unknown code becomes an InternalError."""
-        found = index_by_code().get(self.code, InternalError)
-        return found(self.message, param=self.param, retry_after=self.retry_after, cause=self.cause)
+        error_class = index_by_code().get(self.code, InternalError)
+        return error_class(self.message, param=self.param, retry_after=self.retry_after, cause=self.cause)
 
 
 def index_by_code() -> dict[str, type[AntiphonError]]:
     """Returns every error class by its code."""
-    found: dict[str, type[AntiphonError]] = {}
+    classes: dict[str, type[AntiphonError]] = {}
     pending: list[type[AntiphonError]] = [AntiphonError]
     while pending:
         cls = pending.pop()
-        found[cls.code] = cls
+        classes[cls.code] = cls
         pending.extend(cls.__subclasses__())
-    found["internal_error"] = InternalError
-    return found
+    classes["internal_error"] = InternalError
+    return classes

@@ -67,8 +67,8 @@ def is_known(name: str, price: DatedPrice, cards: Sequence[Card], now: int) -> b
     imported = [card for card in cards if is_imported(card) and card.get("models") == name]
     started = [(since, card) for card in imported if isinstance(since := card.get("since"), int)]
     if price.since is None:
-        current = [each for each in started if each[0] <= now]
-        same = [max(current, key=lambda each: each[0])[1]] if current else []
+        current = [entry for entry in started if entry[0] <= now]
+        same = [max(current, key=lambda entry: entry[0])[1]] if current else []
     else:
         same = [card for since, card in started if since == price.since]
     amounts = (price.input, price.cached, price.output)
@@ -106,10 +106,10 @@ def list_vendor_models(models: Iterable[RoutedModelSettings]) -> Iterator[tuple[
     """Yields the provider and the vendor's model of each route. The model is a pattern where callers choose
     it."""
     for model in models:
-        rest = STAR if STAR in model.name else model.name
+        pattern = STAR if STAR in model.name else model.name
         for route in model.list_routes():
             if route.provider is not None:
-                yield route.provider, rest if route.model is None else route.model
+                yield route.provider, pattern if route.model is None else route.model
 
 
 def _plan_models(

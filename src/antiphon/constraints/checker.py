@@ -152,8 +152,8 @@ class Checker:
         self._waiting += 1
         try:
             async with self._turn:
-                if known := self._answers.get(constraint):
-                    return known
+                if earlier_answer := self._answers.get(constraint):
+                    return earlier_answer
                 answer = await self._answer(constraint)
                 self._answers.put(constraint, answer, _estimate_size(constraint, answer))
                 return answer

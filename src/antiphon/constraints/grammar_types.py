@@ -188,8 +188,8 @@ Part = dict[str, object]
 
 def join_grammars(first: str, name: str, other: str) -> str:
     """Combines a grammar with another one, to which it refers by `name`."""
-    named, *others = _list_grammars(other)
-    return json.dumps({"grammars": [*_list_grammars(first), named | {"name": name}, *others]})
+    first_grammar, *others = _list_grammars(other)
+    return json.dumps({"grammars": [*_list_grammars(first), first_grammar | {"name": name}, *others]})
 
 
 def _list_grammars(grammar: str) -> list[Part]:

@@ -197,9 +197,11 @@ class Guide:
         except AntiphonError as error:
             self.error = error
         except BaseException as defect:  # noqa: BLE001 - native code panics with what is no Exception
-            place = describe_exception(defect)
-            log.error("a constraint could not be followed: %s", place)  # noqa: TRY400 - without the message
-            self.error = EngineError("the constraint could not be followed: its matcher failed", cause=place)
+            location = describe_exception(defect)
+            log.error("a constraint could not be followed: %s", location)  # noqa: TRY400 - without the message
+            self.error = EngineError(
+                "the constraint could not be followed: its matcher failed", cause=location
+            )
         finally:
             self.is_settled = self.is_ready = True
             self.workers.answer_ready.set()

@@ -275,15 +275,15 @@ class JsonFinder:
         values = self._read(values, data)
         return None if any(value.mode is JsonMode.REFUSED for value in values.values) else values
 
-    def _read(self, found: FoundValues, data: bytes) -> FoundValues:
+    def _read(self, found_values: FoundValues, data: bytes) -> FoundValues:
         """Reads more bytes into all open values and marks. Returns the values and marks that are open
         afterwards."""
-        parts: list[JsonText | PartialMarks] = [*found.values, *found.leads]
+        parts: list[JsonText | PartialMarks] = [*found_values.values, *found_values.leads]
         open_now = [each for part in parts for each in self._follow(part, data, 0)]
         tail = b""
         if self._anywhere:
-            text = found.tail + data
-            mark_ends = self._find_mark_ends(text, len(found.tail))
+            text = found_values.tail + data
+            mark_ends = self._find_mark_ends(text, len(found_values.tail))
             open_now += [each for at in mark_ends for each in self._follow(JsonText(), data, at)]
             tail = text[-self._longest :]
         values = tuple(each for each in open_now if isinstance(each, JsonText))

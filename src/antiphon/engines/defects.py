@@ -25,9 +25,9 @@ def guard(work: Callable[Given, Result], *given: Given.args, **named: Given.kwar
     except AntiphonError as error:
         return error
     except Exception as defect:  # noqa: BLE001 - it ends one sequence, and the engine goes on
-        place = describe_exception(defect)
-        log.error("a sequence is ended by a defect: %s", place)  # noqa: TRY400 - without the message
-        return InternalError(place)
+        location = describe_exception(defect)
+        log.error("a sequence is ended by a defect: %s", location)  # noqa: TRY400 - without the message
+        return InternalError(location)
 
 
 def build_batch_error(status: int) -> EngineError:

@@ -26,8 +26,8 @@ MAX_SHOWN_CHARACTERS = 100
 def describe_missing_model(name: str) -> str:
     """Returns the message about an unknown model in OpenAI's words, because clients search for these
     words."""
-    shown = name if len(name) <= MAX_SHOWN_CHARACTERS else name[:MAX_SHOWN_CHARACTERS] + "..."
-    plain = "".join(character if character.isprintable() else "?" for character in shown)
+    shown_name = name if len(name) <= MAX_SHOWN_CHARACTERS else name[:MAX_SHOWN_CHARACTERS] + "..."
+    plain = "".join(character if character.isprintable() else "?" for character in shown_name)
     return f"The model `{plain}` does not exist or you do not have access to it."
 
 
@@ -60,8 +60,8 @@ class ModelRoute:
     def __post_init__(self) -> None:
         """Computes what every request needs. The header contains printable ASCII only."""
         object.__setattr__(self, "label", self.label or self.name)
-        shown = "".join(each if each.isascii() and each.isprintable() else "?" for each in self.name)
-        object.__setattr__(self, "header", shown.encode())
+        header_name = "".join(each if each.isascii() and each.isprintable() else "?" for each in self.name)
+        object.__setattr__(self, "header", header_name.encode())
         object.__setattr__(self, "unended_try", encode_tries((RouteTry(self.name, None, 0),), ABORTED))
 
 
@@ -155,7 +155,7 @@ class ModelRegistry:
     ) -> None:
         """Replaces all models but adapters, aliases and patterns. Names of a pattern that stays the same keep
         what is known of their routes."""
-        kept, adapters = self._expanded, self.list_adapters()
+        expanded_before, adapters = self._expanded, self.list_adapters()
         same = {pattern.model.name for pattern in self._patterns if pattern in patterns}
         self._models = {model.name: model for model in models}
         self._models |= {pattern.model.name: pattern.model for pattern in patterns}
@@ -164,8 +164,10 @@ class ModelRegistry:
         self._patterns = sorted(patterns, key=lambda pattern: -len(pattern.prefix))
         self._expanded = {
             name: model
-            for name, model in kept.items()
-            if model.label in same and (found := self._find_pattern(name)) and found.model.name == model.label
+            for name, model in expanded_before.items()
+            if model.label in same
+            and (pattern_match := self._find_pattern(name))
+            and pattern_match.model.name == model.label
         }
 
     def __iter__(self) -> Iterator[Model]:
@@ -194,32 +196,34 @@ class ModelRegistry:
     def get(self, name: str, may_use: Callable[[str], bool] = lambda _: True) -> Model:
         """Returns the model with that name or alias. Raises ModelNotFound, which lists the models that the
         caller may use."""
-        found = self._models.get(name)
-        if found is None and (target := self._aliases.target(name)) is not None:
-            found = self._models.get(target) or self._expand(target)
-        if found is None:
-            found = self._expand(name)
-        if found is None:
-            known = ", ".join([name for name in self._models if may_use(name)][:MAX_SHOWN_NAMES]) or "none"
+        model = self._models.get(name)
+        if model is None and (target := self._aliases.target(name)) is not None:
+            model = self._models.get(target) or self._expand(target)
+        if model is None:
+            model = self._expand(name)
+        if model is None:
+            known_names = (
+                ", ".join([name for name in self._models if may_use(name)][:MAX_SHOWN_NAMES]) or "none"
+            )
             deployment = (
                 " Nothing is deployed by name here: leave out # and what follows." if "#" in name else ""
             )
             raise ModelNotFound(
-                f"{describe_missing_model(name)} This server has: {known}.{deployment}", param="model"
+                f"{describe_missing_model(name)} This server has: {known_names}.{deployment}", param="model"
             )
-        return found
+        return model
 
     def _expand(self, name: str) -> Model | None:
         """Returns the model of a name that matches a pattern; None if none does."""
-        found = self._expanded.get(name)
-        if found is not None or not self._patterns or len(name) > LONGEST_NAME or not name.isprintable():
-            return found
+        expanded = self._expanded.get(name)
+        if expanded is not None or not self._patterns or len(name) > LONGEST_NAME or not name.isprintable():
+            return expanded
         pattern = self._find_pattern(name)
         if pattern is not None:
             if len(self._expanded) >= MAX_EXPANDED:
                 del self._expanded[next(iter(self._expanded))]
-            self._expanded[name] = found = pattern.build(name, name.removeprefix(pattern.prefix))
-        return found
+            self._expanded[name] = expanded = pattern.build(name, name.removeprefix(pattern.prefix))
+        return expanded
 
     def _find_pattern(self, name: str) -> ModelPattern | None:
         """Returns the longest pattern that the name matches."""

@@ -105,10 +105,10 @@ class OriginCheck:
         Origin and Sec-Fetch-Site tell."""
         if origins := headers.get(b"origin"):
             origin = origins[0].decode("latin-1")
-            known = origin in self._origins or "*" in self._origins
+            is_allowed = origin in self._origins or "*" in self._origins
             scheme, _, name = origin.lower().partition("://")
             own = scheme in WEB_SCHEMES and name == host != ""
-            return len(origins) == 1 and (known or own)
+            return len(origins) == 1 and (is_allowed or own)
         return all(site in (b"same-origin", b"none") for site in headers.get(b"sec-fetch-site", ()))
 
 

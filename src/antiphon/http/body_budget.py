@@ -41,17 +41,17 @@ class BodyAccount:
 
     __slots__ = ("_actor", "_bodies", "_most", "held")
 
-    def __init__(self, bodies: BodyBudget, most: int, actor: str | None) -> None:
+    def __init__(self, bodies: BodyBudget, max_bytes: int, actor: str | None) -> None:
         self._bodies = bodies
-        self._most = most
+        self._most = max_bytes
         self._actor = actor
         self.held = 0
 
     def expect(self, size: int) -> None:
         """Raises ServerBusy if the announced size does not fit, and Overloaded if the actor would leave too
         little room to others. Adds nothing to the count."""
-        left = self._most - self._bodies.held - size
-        if left < 0:
+        free_bytes = self._most - self._bodies.held - size
+        if free_bytes < 0:
             raise ServerBusy(
                 f"the bodies of running requests together would pass {self._most:,} bytes "
                 "(ANTIPHON_MAX_BODIES_BYTES); try again",
@@ -62,7 +62,7 @@ class BodyAccount:
         if (
             self._actor is not None
             and not is_alone
-            and self._bodies.count_actor_bytes(self._actor) + size > left
+            and self._bodies.count_actor_bytes(self._actor) + size > free_bytes
         ):
             raise Overloaded(
                 "the bodies of your running requests would take more room than they leave to others "

@@ -100,9 +100,9 @@ class OutgoingData:
         """Checks the progress of the connection. Drops the connection if `looks` checks in a row found no
         progress."""
         waiting = self._transport.get_write_buffer_size()
-        left = waiting and waiting + _count_unconfirmed_bytes(self._transport)
-        self._idle_checks = self._idle_checks + 1 if left and left == self._left else 0
-        self._left = left
+        unsent = waiting and waiting + _count_unconfirmed_bytes(self._transport)
+        self._idle_checks = self._idle_checks + 1 if unsent and unsent == self._left else 0
+        self._left = unsent
         if self._idle_checks >= looks:
             self._transport.abort()
 
@@ -140,7 +140,7 @@ class SlowClientWatch:
 def _count_unconfirmed_bytes(transport: asyncio.WriteTransport) -> int:
     """Returns the number of bytes that the client's machine has not confirmed, or 0 if the system cannot
     tell. A slow client changes this number long before the kernel's buffer of megabytes has room again."""
-    held: Any = transport.get_extra_info("socket")
+    sock: Any = transport.get_extra_info("socket")
     with contextlib.suppress(OSError, ValueError, AttributeError):
-        return int(struct.unpack("i", fcntl.ioctl(held.fileno(), termios.TIOCOUTQ, bytes(4)))[0])
+        return int(struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)))[0])
     return 0

@@ -171,7 +171,7 @@ def build_document(
                 paths.setdefault(BRACES.sub(r"{\1}", path), {})[endpoint.method.lower()] = operation
     schemas = {name: schema for _, at in described for name, schema in at.schemas.items()}
     schemas |= build_schemas(list_shapes(admin), {}, {}, ADMIN_PREFIX) if admin else {}
-    whole: dict[str, Any] = {
+    document: dict[str, Any] = {
         "openapi": VERSION,
         "info": {
             "title": "Antiphon",
@@ -186,9 +186,9 @@ def build_document(
         },
     }
     if needs_key:
-        whole["components"]["securitySchemes"] = KEYS
-        whole["security"] = [{name: []} for name in KEYS]
-    return json.dumps(whole).encode()
+        document["components"]["securitySchemes"] = KEYS
+        document["security"] = [{name: []} for name in KEYS]
+    return json.dumps(document).encode()
 
 
 def _build_operation(

@@ -108,8 +108,8 @@ def format_duration(seconds: float) -> bytes:
         if thousandths < THOUSAND and thousandths:
             return b"%dms" % thousandths
         return b"%gs" % (thousandths / THOUSAND)
-    whole, part = divmod(thousandths, THOUSAND)
-    minutes, left = divmod(whole, SIXTY)
+    total_seconds, milliseconds = divmod(thousandths, THOUSAND)
+    minutes, seconds_left = divmod(total_seconds, SIXTY)
     hours, minutes = divmod(minutes, SIXTY)
-    fraction = b".%03d" % part if part else b""
-    return (b"%dh" % hours if hours else b"") + b"%dm%d%bs" % (minutes, left, fraction.rstrip(b"0"))
+    fraction = b".%03d" % milliseconds if milliseconds else b""
+    return (b"%dh" % hours if hours else b"") + b"%dm%d%bs" % (minutes, seconds_left, fraction.rstrip(b"0"))

@@ -70,14 +70,14 @@ class Routes:
         """Returns the right that a caller needs to learn that an endpoint is missing. For a wrong method on a
         public path it is None, and otherwise it is the right to read."""
         at = self._exact.get(path, {}).values()
-        return None if any(found.endpoint.right is None for found in at) else Right.READ
+        return None if any(match.endpoint.right is None for match in at) else Right.READ
 
     def list_methods(self, path: str) -> frozenset[str]:
         """Returns the methods that a path accepts. The set is empty for an unknown path."""
-        found = set(self._exact.get(path, ())) or {
+        allowed = set(self._exact.get(path, ())) or {
             method for _, pattern, methods in self._open if pattern.match(path) for method in methods
         }
-        return frozenset(found | ({"HEAD"} if "GET" in found else set()))
+        return frozenset(allowed | ({"HEAD"} if "GET" in allowed else set()))
 
     def get_label(self, path: str) -> str:
         """Returns the declared path as a metrics label."""
@@ -102,7 +102,7 @@ def find_nearest_path(path: str, method: str, routes: Routes, prefixes: Iterable
     if len(path) > LONGEST_PATH or not path.isprintable():
         return None
     parts = [part for part in path.split("/") if part]
-    dialect_prefix = next((each for each in prefixes if each and path.startswith(f"{each}/")), "")
+    dialect_prefix = next((prefix for prefix in prefixes if prefix and path.startswith(f"{prefix}/")), "")
     lower = [part.lower() for part in parts[dialect_prefix.count("/") :]]
     tails = [lower[dropped:] for dropped in range(MOST_DROPPED + 1) if dropped < len(lower)]
     return _find_with_other_prefix(parts, method, dialect_prefix, tails, routes) or _find_similar(
@@ -128,9 +128,9 @@ def _find_with_other_prefix(
 
 def _find_similar(tails: list[list[str]], dialect_prefix: str, routes: Routes) -> str | None:
     """Returns a declared path whose end is similar, or None."""
-    whole = [path for path in routes.paths if path.startswith(dialect_prefix) and "{" not in path]
+    full_paths = [path for path in routes.paths if path.startswith(dialect_prefix) and "{" not in path]
     for tail in tails:
-        ends = {_join_path("", each.split("/")[-len(tail) :]): each for each in reversed(whole)}
+        ends = {_join_path("", each.split("/")[-len(tail) :]): each for each in reversed(full_paths)}
         if close := difflib.get_close_matches(_join_path("", tail), ends, n=1, cutoff=SIMILARITY):
             return ends[close[0]]
     return None

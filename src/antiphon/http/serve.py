@@ -156,7 +156,7 @@ def create_server(
 async def serve(
     app: ASGIApp,
     app_state: AppState,
-    listener: socket.socket,
+    listening_socket: socket.socket,
     started: Callable[[], None] = lambda: None,
     leaving: Callable[[], object] = lambda: None,
 ) -> None:
@@ -171,7 +171,7 @@ async def serve(
     gc.freeze()
     gc.set_threshold(COLLECTION_THRESHOLD)
     try:
-        await server.serve(sockets=[listener])
+        await server.serve(sockets=[listening_socket])
     finally:
         for number in answers:
             loop.remove_signal_handler(number)

@@ -98,13 +98,13 @@ class Drain:
         `within` seconds. If another process drains, waits OTHER_DRAIN_S for it, then returns False unless
         this process has taken over."""
         with self._progress:
-            wanted = self._requested_round = self._round_number + 1
+            round_number = self._requested_round = self._round_number + 1
             self._awake.set()
-            if self._progress.wait_for(lambda: self._clean_round >= wanted, min(within, OTHER_DRAIN_S)):
+            if self._progress.wait_for(lambda: self._clean_round >= round_number, min(within, OTHER_DRAIN_S)):
                 return True
             if self._another_drains:
                 return False
-            return self._progress.wait_for(lambda: self._clean_round >= wanted, within - OTHER_DRAIN_S)
+            return self._progress.wait_for(lambda: self._clean_round >= round_number, within - OTHER_DRAIN_S)
 
     def stop(self, within: float) -> bool:
         """Inserts the rest and ends the thread; blocks. Returns False if this takes longer than `within`

@@ -63,19 +63,19 @@ class SegmentWriter:
         """Whether `size` more bytes fit, besides the reserved ones."""
         return self._position + self._reserved + size <= SIZE
 
-    def begin(self, payload: bytes, room: int) -> int:
-        """Writes an intent, reserves `room` bytes for its completion, and returns its number. Raises
+    def begin(self, payload: bytes, reserved: int) -> int:
+        """Writes an intent, reserves `reserved` bytes for its completion, and returns its number. Raises
         OSError."""
         self._write(frame_record(RecordKind.INTENT, self._number, payload))
         number = self._number
         self._number += 1
-        self._reserved += room
+        self._reserved += reserved
         self._pending += 1
         return number
 
-    def complete(self, number: int, payload: bytes, room: int) -> None:
+    def complete(self, number: int, payload: bytes, reserved: int) -> None:
         """Writes the completion of an intent and releases its reservation, even if it raises OSError."""
-        self._reserved -= room
+        self._reserved -= reserved
         self._pending -= 1
         self._write(frame_record(RecordKind.COMPLETION, number, payload))
 
@@ -127,9 +127,9 @@ def _allocate(descriptor: int) -> None:
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(descriptor, 0, SIZE)
         return
-    left = SIZE  # macOS
-    while left:
-        left -= os.write(descriptor, bytes(left))
+    bytes_left = SIZE  # macOS
+    while bytes_left:
+        bytes_left -= os.write(descriptor, bytes(bytes_left))
 
 
 def _sync(descriptor: int) -> None:
@@ -182,29 +182,29 @@ class SegmentReader:
         self._intents: dict[int, bytes] = {}
         self._abandoned = False
 
-    def read(self, most: int) -> list[Entry]:
-        """Returns about `most` entries that ended since the last call. Raises OSError."""
-        found: list[Entry] = []
+    def read(self, max_entries: int) -> list[Entry]:
+        """Returns about `max_entries` entries that ended since the last call. Raises OSError."""
+        entries: list[Entry] = []
         if self.is_done:
-            return found
+            return entries
         # Try the lock before reading: then the read sees everything that a dead writer wrote.
         self._abandoned = self._abandoned or try_lock(self._descriptor)
-        while len(found) < most:
-            if self._read_chunk(found):
+        while len(entries) < max_entries:
+            if self._read_chunk(entries):
                 continue
             if self._skip_damage():
                 continue
             if self._abandoned:
-                found.extend(self._build_aborted())
+                entries.extend(self._build_aborted())
                 self.is_done = True
             break
-        return found
+        return entries
 
     def close(self) -> None:
         """Closes the file."""
         os.close(self._descriptor)
 
-    def _read_chunk(self, found: list[Entry]) -> bool:
+    def _read_chunk(self, entries: list[Entry]) -> bool:
         """Reads the complete records at the position. Returns whether there were any."""
         data = os.pread(self._descriptor, CHUNK, self._at)
         at = 0
@@ -213,7 +213,7 @@ class SegmentReader:
             if read.kind == INTENT:
                 self._intents[read.number] = read.payload
             elif (entry := self._decode_completion(read)) is not None:
-                found.append(entry)
+                entries.append(entry)
         self._at += at
         return at > 0
 
@@ -229,15 +229,15 @@ class SegmentReader:
 
     def _build_aborted(self) -> list[Entry]:
         """Returns the entries for the intents that a dead writer did not complete."""
-        found = []
+        aborted = []
         for payload in self._intents.values():
             entry = decode_entry(payload)
             if entry is None:
                 self._log_damage("a record is of another version", len(payload))
             else:
-                found.append(changed(entry, status=ABORTED, source=UsageSource.ESTIMATED))
+                aborted.append(changed(entry, status=ABORTED, source=UsageSource.ESTIMATED))
         self._intents.clear()
-        return found
+        return aborted
 
     def _skip_damage(self) -> bool:
         """Moves to the next complete record after bytes that cannot be read. Returns whether the position

@@ -105,38 +105,38 @@ class Spool:
         """See `Ledger.begin`."""
         payload = encode_entry(intent)
         size = len(payload)
-        if size > (most := MAX_PAYLOAD - COMPLETION_ROOM):
+        if size > (max_size := MAX_PAYLOAD - COMPLETION_ROOM):
             raise InvalidValue(
-                f"what the ledger keeps of this request takes {size} bytes, and {most} are the most: send "
-                "fewer or shorter tags",
+                f"what the ledger keeps of this request takes {size} bytes, and {max_size} are the most: "
+                "send fewer or shorter tags",
                 param="metadata" if intent.tags else None,
             )
-        room = frame_size(size + COMPLETION_ROOM)
-        segment = self._pick_segment(frame_size(size) + room)
+        reserved = frame_size(size + COMPLETION_ROOM)
+        segment = self._pick_segment(frame_size(size) + reserved)
         try:
-            number = segment.begin(payload, room)
+            number = segment.begin(payload, reserved)
         except OSError as problem:
             self._retire(segment)
             raise _build_full_error(os.strerror(problem.errno or 0)) from None
-        self._open[intent.id] = _OpenEntry(intent, segment, number, room)
+        self._open[intent.id] = _OpenEntry(intent, segment, number, reserved)
         self._mark_unsynced(segment)
 
     def complete(self, entry: Entry) -> None:
         """See `Ledger.complete`."""
-        place = self._open.pop(entry.id, None)
-        if place is None:
+        location = self._open.pop(entry.id, None)
+        if location is None:
             raise InternalError("a generation ended in the ledger that had not begun there")
         payload = encode_entry(entry)
-        if frame_size(len(payload)) > place.room:
-            payload = encode_entry(_shorten_entry(entry, place.intent))
+        if frame_size(len(payload)) > location.room:
+            payload = encode_entry(_shorten_entry(entry, location.intent))
             record("ledger_entry_cut", logging.WARNING, entry=entry.id, request_id=entry.request_id)
         try:
-            place.segment.complete(place.number, payload, place.room)
+            location.segment.complete(location.number, payload, location.room)
         except OSError as problem:
             raise _build_full_error(os.strerror(problem.errno or 0)) from None
         finally:
-            self._mark_unsynced(place.segment)
-            self._finish(place.segment)
+            self._mark_unsynced(location.segment)
+            self._finish(location.segment)
 
     def _pick_segment(self, size: int) -> SegmentWriter:
         """Returns a file with room for `size` bytes. Raises LedgerFull if there is none."""

@@ -51,7 +51,7 @@ class ClaimPart:
         """Returns the part of the first reservation that still counts; 0 if the claim was extended, since the
         request's size is then known."""
         parts = () if self.is_sized else self.parts
-        return sum(amount for place, amount in parts if self.limit_counter.counter.is_current(now, place))
+        return sum(amount for moment, amount in parts if self.limit_counter.counter.is_current(now, moment))
 
     def take(self, now: ClockReading, amount: int) -> None:
         """Adds an amount to the claim, and counts it."""
@@ -69,8 +69,8 @@ class ClaimPart:
         if excess < 0:
             parts.append((counter.add(now, -excess), -excess))
         while excess > 0:
-            place, amount = parts.pop()
-            counter.subtract(place, min(amount, excess))
+            moment, amount = parts.pop()
+            counter.subtract(moment, min(amount, excess))
             excess -= amount
 
 
@@ -208,8 +208,8 @@ class LocalLimiter:
                 short.append((number, excess))
         if short:
             refusals = (
-                (_build_limit_refusal(limits[place], parts[place], needed[place], excess, now), place)
-                for place, excess in short
+                (_build_limit_refusal(limits[index], parts[index], needed[index], excess, now), index)
+                for index, excess in short
             )
             raise pick_worst(refusals, _build_statuses(limits, parts, now))
 
@@ -254,13 +254,13 @@ class LocalLimiter:
             if new:
                 self._create_counters(new, await self._seed_reader.read(new))
 
-    def _create_counters(self, limits: Sequence[Limit], taken: SeedAmounts) -> None:
+    def _create_counters(self, limits: Sequence[Limit], seeds: SeedAmounts) -> None:
         """Makes the missing counters, with the past usage."""
         now = self.now()
         for limit in limits:
             if limit.id not in self._counters:
                 counter = self._find_counter(limit, now).counter
-                for at, amount in taken.get(limit.id, ()):
+                for at, amount in seeds.get(limit.id, ()):
                     counter.add_past(now, at, amount)
 
     def now(self) -> ClockReading:
@@ -285,12 +285,12 @@ def _build_statuses(
     limits: Sequence[Limit], parts: Sequence[ClaimPart], now: ClockReading
 ) -> tuple[LimitStatus, ...]:
     """Returns the current status of each limit."""
-    found = []
+    statuses = []
     for limit, each in zip(limits, parts, strict=True):
         counter = each.limit_counter.counter
-        left = limit.amount - counter.total(now)
-        found.append(LimitStatus(limit, max(0, left), counter.seconds_until_reset(now)))
-    return tuple(found)
+        remaining = limit.amount - counter.total(now)
+        statuses.append(LimitStatus(limit, max(0, remaining), counter.seconds_until_reset(now)))
+    return tuple(statuses)
 
 
 def claim_amount(limit: Limit, amounts: Amounts) -> int:

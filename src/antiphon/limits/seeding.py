@@ -93,7 +93,7 @@ class LedgerSeeder:
             return {}
         if self._drain is not None:
             self._drain()
-        taken: dict[str, list[tuple[float, int]]] = {}
+        amounts: dict[str, list[tuple[float, int]]] = {}
         families = self._families()
         now = self._clock()
         queries: dict[tuple[Window | None, int | None], list[Limit]] = {}
@@ -102,8 +102,8 @@ class LedgerSeeder:
         for (window, before), concerned in queries.items():
             rows = self._entries.sum_usage(*_find_start(window, now), before)
             for id_, at, amount in _match_rows(rows, concerned, families):
-                taken.setdefault(id_, []).append((at, amount))
-        return taken
+                amounts.setdefault(id_, []).append((at, amount))
+        return amounts
 
     def _upper_bound(self, limit: Limit, now: float) -> int | None:
         """Returns the Unix milliseconds up to which the ledger is read, since processes report later requests

@@ -102,8 +102,8 @@ class SlidingWindow:
     def add_past(self, now: ClockReading, at: float, amount: int) -> None:
         ago = max(0, int((now.wall - at) * SECOND))
         bucket = (now.monotonic - ago) // BUCKET
-        known = {**self._buckets, bucket: self._buckets.get(bucket, 0) + amount}
-        self._buckets = OrderedDict(sorted(known.items()))
+        past_buckets = {**self._buckets, bucket: self._buckets.get(bucket, 0) + amount}
+        self._buckets = OrderedDict(sorted(past_buckets.items()))
         self._total += amount
         self._looked = 0  # it may have expired already
 

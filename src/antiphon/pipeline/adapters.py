@@ -182,43 +182,43 @@ class AdapterRegistry:
         if self._shared is not None and not self._shared.revision:
             await self._publish(self._collect_names())
 
-    async def load(self, wanted: AdapterRequest) -> None:
+    async def load(self, adapter_request: AdapterRequest) -> None:
         """Makes an adapter a model. The same content can be loaded under the same name again. The call then
         also gives the adapter to an engine that could not load it after a restart.
 
         Raises InvalidValue, MissingParameter, ModelNotFound or an EngineError, and changes nothing then.
         """
-        base, home = self._find_target(wanted.base, wanted.may_use)
-        self._require_free(wanted)
+        base, target = self._find_target(adapter_request.base, adapter_request.may_use)
+        self._require_free(adapter_request)
         async with self._file_lock:
-            adapter = await home.keep(wanted.path, wanted.directory)
+            adapter = await target.keep(adapter_request.path, adapter_request.directory)
         async with self._change_lock:
-            while not await self._load(wanted, base, adapter):
+            while not await self._load(adapter_request, base, adapter):
                 pass  # another process was first, and this process now knows the change of the other one
 
-    async def _load(self, wanted: AdapterRequest, base: str, adapter: Adapter) -> bool:
+    async def _load(self, adapter_request: AdapterRequest, base: str, adapter: Adapter) -> bool:
         """Gives the adapter to the engine, and publishes its name. Returns False if another process changed
         the names first."""
-        self._require_free(wanted)
-        before = self._models.get(wanted.name) if wanted.name in self._models else None
+        self._require_free(adapter_request)
+        before = self._models.get(adapter_request.name) if adapter_request.name in self._models else None
         again = before is not None and _is_same(before, base, adapter)
-        if before is not None and not again and not wanted.in_place:
+        if before is not None and not again and not adapter_request.in_place:
             raise InvalidValue(
-                f"the adapter {wanted.name!r} is loaded already, with other content; send load_inplace "
-                "true to put this in its place, or unload it first",
+                f"the adapter {adapter_request.name!r} is loaded already, with other content; send "
+                "load_inplace true to put this in its place, or unload it first",
                 param="lora_name",
             )
         try:
             await self._targets[base].engine.add_adapter(adapter.digest, adapter.path)
         except InvalidValue as refused:
             raise InvalidValue(refused.message, param="lora_path") from None
-        deployed = wanted.deployed and wanted.deployed(base)
+        deployed = adapter_request.deployed and adapter_request.deployed(base)
         if again and deployed is None:
             return True
-        named = AdapterName(wanted.name, base, adapter, int(self._clock.wall()), deployed)
-        if not await self._publish(self._collect_names() | {wanted.name: named}):
+        adapter_name = AdapterName(adapter_request.name, base, adapter, int(self._clock.wall()), deployed)
+        if not await self._publish(self._collect_names() | {adapter_request.name: adapter_name}):
             return False
-        record("adapter_loaded", name=wanted.name, base=base, digest=adapter.digest)
+        record("adapter_loaded", name=adapter_request.name, base=base, digest=adapter.digest)
         if before is not None and not again:
             await self._release_adapter(before)
         return True
@@ -247,19 +247,27 @@ class AdapterRegistry:
 
     def update_names(self, names: bytes) -> None:
         """Applies the names that this or another process has published."""
-        self._apply_names({named.name: named for named in from_line(names, tuple[AdapterName, ...])})
+        self._apply_names(
+            {adapter_name.name: adapter_name for adapter_name in from_line(names, tuple[AdapterName, ...])}
+        )
 
     def _apply_names(self, there: Mapping[str, AdapterName]) -> None:
         """Makes this process serve these names: removes other models and adds missing ones."""
         for model in self._models.list_adapters():
-            named = there.get(model.name)
-            if named is None or not self._is_served(named):
+            adapter_name = there.get(model.name)
+            if adapter_name is None or not self._is_served(adapter_name):
                 self._remove_model(model)
-            if named is None:
+            if adapter_name is None:
                 self._metrics.forget(model.name)
-        for named in there.values():
-            if named.base in self._targets and not self._is_served(named):
-                self._add_model(named.name, named.base, named.adapter, named.deployed, named.created)
+        for adapter_name in there.values():
+            if adapter_name.base in self._targets and not self._is_served(adapter_name):
+                self._add_model(
+                    adapter_name.name,
+                    adapter_name.base,
+                    adapter_name.adapter,
+                    adapter_name.deployed,
+                    adapter_name.created,
+                )
         self._note_adapters()
 
     def _remove_model(self, model: Model) -> None:
@@ -270,8 +278,8 @@ class AdapterRegistry:
 
     def _note_adapters(self) -> None:
         """Tells each base model's engine its adapters."""
-        for base, home in self._targets.items():
-            home.note_adapters(
+        for base, target in self._targets.items():
+            target.note_adapters(
                 {
                     model.adapter.digest: model.adapter.path
                     for model in self._adapters_of(base)
@@ -279,12 +287,15 @@ class AdapterRegistry:
                 }
             )
 
-    def _is_served(self, named: AdapterName) -> bool:
+    def _is_served(self, adapter_name: AdapterName) -> bool:
         """Whether the name has the same adapter and the same deployment in this process."""
-        if named.name not in self._models:
+        if adapter_name.name not in self._models:
             return False
-        model = self._models.get(named.name)
-        return _is_same(model, named.base, named.adapter) and model.deployed == named.deployed
+        model = self._models.get(adapter_name.name)
+        return (
+            _is_same(model, adapter_name.base, adapter_name.adapter)
+            and model.deployed == adapter_name.deployed
+        )
 
     def _collect_names(self) -> dict[str, AdapterName]:
         """Returns the current names of all adapters."""
@@ -338,18 +349,19 @@ class AdapterRegistry:
         if name is None:
             if len(self._targets) == 1:
                 return next(iter(self._targets.items()))
-            known = ", ".join(filter(may_use, self._targets)) or "none"
+            base_names = ", ".join(filter(may_use, self._targets)) or "none"
             raise MissingParameter(
-                f"base_model_name is missing; models that take adapters: {known}", param="base_model_name"
+                f"base_model_name is missing; models that take adapters: {base_names}",
+                param="base_model_name",
             )
         if not may_use(name):
             raise ModelNotFound(describe_missing_model(name), param="base_model_name")
         if name not in self._targets:
             try:
-                found = self._models.get(name, may_use)
+                model = self._models.get(name, may_use)
             except ModelNotFound as refusal:
                 raise ModelNotFound(refusal.message, param="base_model_name") from None
-            raise UnsupportedParameter(f"{found.name} takes no adapters", param="base_model_name")
+            raise UnsupportedParameter(f"{model.name} takes no adapters", param="base_model_name")
         return name, self._targets[name]
 
     def require_no_alias(self, name: str) -> None:
@@ -357,15 +369,15 @@ class AdapterRegistry:
         if self._models.is_alias(name):
             raise InvalidValue(f"{name!r} is an alias here; choose another name", param="lora_name")
 
-    def _require_free(self, wanted: AdapterRequest) -> None:
+    def _require_free(self, adapter_request: AdapterRequest) -> None:
         """Raises InvalidValue for a name that no adapter can have, before any file is read."""
-        if wanted.name in self._models:
-            if self._models.get(wanted.name).parent is None:
+        if adapter_request.name in self._models:
+            if self._models.get(adapter_request.name).parent is None:
                 raise InvalidValue(
-                    f"{wanted.name!r} is a base model's name; choose another", param="lora_name"
+                    f"{adapter_request.name!r} is a base model's name; choose another", param="lora_name"
                 )
             return
-        self.require_no_alias(wanted.name)
+        self.require_no_alias(adapter_request.name)
         if len(self._models.list_adapters()) >= MAX_ADAPTERS:
             record("adapters_full", logging.WARNING, most=MAX_ADAPTERS)
             raise InvalidValue(

@@ -45,10 +45,10 @@ REMEDY = (
 class AdapterSource(Protocol):
     """Fetches adapters from the hub."""
 
-    def require_allowed(self, wanted: DeploymentRequest) -> None:
+    def require_allowed(self, deployment: DeploymentRequest) -> None:
         """Raises PermissionDenied, or InvalidValue for an invalid repository name."""
 
-    def fetch(self, wanted: DeploymentRequest) -> AbstractAsyncContextManager[FetchedAdapter]:
+    def fetch(self, deployment: DeploymentRequest) -> AbstractAsyncContextManager[FetchedAdapter]:
         """Yields the files of the adapter, which exist until the block ends. Raises a RequestError, an
         EngineError or HubUnavailable."""
 
@@ -71,31 +71,31 @@ class Deployments:
         self._turns = asyncio.Semaphore(MAX_FETCHING)
         self._waiting = 0
 
-    async def deploy(self, wanted: DeploymentRequest, actor: Actor) -> DeployedAdapter:
+    async def deploy(self, deployment: DeploymentRequest, actor: Actor) -> DeployedAdapter:
         """Makes an adapter a model. Raises a RequestError that names the wrong field, an EngineError or
         HubUnavailable. On failure nothing changes and no file is left."""
         adapters = self._require_adapters()
         with _rename_fields():
-            authorize_name(actor, wanted.name, "name")
-            self._require_free(wanted.name, adapters)
-            if wanted.source is AdapterOrigin.LOCAL:
-                path, noted = _require_relative(wanted), self._prepare_record(wanted, None, actor)
+            authorize_name(actor, deployment.name, "name")
+            self._require_free(deployment.name, adapters)
+            if deployment.source is AdapterOrigin.LOCAL:
+                path, noted = _require_relative(deployment), self._prepare_record(deployment, None, actor)
                 await adapters.load(
-                    AdapterRequest(wanted.name, path, wanted.base, True, None, actor.may_use, noted)
+                    AdapterRequest(deployment.name, path, deployment.base, True, None, actor.may_use, noted)
                 )
-                return self._report_deployed(wanted.name)
+                return self._report_deployed(deployment.name)
             if self._fetching is None:
                 raise PermissionDenied(REMEDY)
-            self._fetching.require_allowed(wanted)
-            async with self._take_turn(), self._fetching.fetch(wanted) as found:
-                self._require_free(wanted.name, adapters)
-                base = wanted.base or self._guess_base(adapters, found)
-                path, directory = found.path, found.directory
-                noted = self._prepare_record(wanted, found.commit, actor)
+            self._fetching.require_allowed(deployment)
+            async with self._take_turn(), self._fetching.fetch(deployment) as fetched:
+                self._require_free(deployment.name, adapters)
+                base = deployment.base or self._guess_base(adapters, fetched)
+                path, directory = fetched.path, fetched.directory
+                noted = self._prepare_record(deployment, fetched.commit, actor)
                 await adapters.load(
-                    AdapterRequest(wanted.name, path, base, True, directory, actor.may_use, noted)
+                    AdapterRequest(deployment.name, path, base, True, directory, actor.may_use, noted)
                 )
-                return self._report_deployed(wanted.name)
+                return self._report_deployed(deployment.name)
 
     async def remove(self, name: str, actor: Actor) -> None:
         """Removes a name at once. Running requests finish. Raises ModelNotFound."""
@@ -175,13 +175,15 @@ class Deployments:
         return bases[0] if len(bases) == 1 else None
 
     def _prepare_record(
-        self, wanted: DeploymentRequest, commit: str | None, actor: Actor
+        self, deployment: DeploymentRequest, commit: str | None, actor: Actor
     ) -> Callable[[str], DeployedAdapter]:
         """Returns a function that makes the record of a deployment from the base model's name."""
 
         def build_record(base: str) -> DeployedAdapter:
             now = int(self._clock.wall())
-            return DeployedAdapter(wanted.name, base, wanted.model_name, wanted.source, now, commit, actor)
+            return DeployedAdapter(
+                deployment.name, base, deployment.model_name, deployment.source, now, commit, actor
+            )
 
         return build_record
 
@@ -211,16 +213,16 @@ class Deployments:
         return DeployedAdapter(model.name, model.parent or "", content, AdapterOrigin.LOCAL, model.created)
 
 
-def _require_relative(wanted: DeploymentRequest) -> str:
+def _require_relative(deployment: DeploymentRequest) -> str:
     """Returns the requested path, which must be relative to the operator's directories. Raises InvalidValue
     for an absolute path, since the answer would show it."""
-    if wanted.model_name.startswith("/"):
+    if deployment.model_name.startswith("/"):
         raise InvalidValue(
             "model_name must be a path below one of the directories that the operator allows, not an "
             "absolute one",
             param="model_name",
         )
-    return wanted.model_name
+    return deployment.model_name
 
 
 @contextmanager

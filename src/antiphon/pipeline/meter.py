@@ -145,8 +145,10 @@ class Settlement:
         """Settles the generation and reports it. Raises LedgerFull if the end of a complete generation cannot
         be written."""
         tally, context = self._tally, self._context
-        whole = tally.is_whole and not isinstance(error, AntiphonError)
-        ended = tally.build_outcome(OK if whole else find_status(error, context), context.clock.monotonic())
+        is_complete = tally.is_whole and not isinstance(error, AntiphonError)
+        ended = tally.build_outcome(
+            OK if is_complete else find_status(error, context), context.clock.monotonic()
+        )
         lost = None if self._account is None else self._account.close(ended)
         if lost is not None:
             ended = changed(ended, status=lost.code)
@@ -174,8 +176,8 @@ async def meter_stream(
     clock = context.clock
     tally = GenerationTally(clock.monotonic())
     settlement = Settlement(tally, model, context, metrics, account)
-    async with settlement, await _start_metered(begin, account) as begun:
-        event: Event | None = begun.first
+    async with settlement, await _start_metered(begin, account) as stream:
+        event: Event | None = stream.first
         while event is not None:
             tally.add(event, clock)
             if (
@@ -185,7 +187,7 @@ async def meter_stream(
             ):
                 await account.grow(tally.completion_tokens)
             yield event
-            event = await anext(begun.events, None)
+            event = await anext(stream.events, None)
 
 
 async def _start_metered(
@@ -202,8 +204,8 @@ def find_status(error: BaseException | None, context: Context) -> str:
     caller left. A request that the HTTP edge cancels at its deadline has the deadline's code."""
     if isinstance(error, AntiphonError):
         return error.code
-    left = error is None or isinstance(error, GeneratorExit | asyncio.CancelledError)
-    if not left:
+    caller_left = error is None or isinstance(error, GeneratorExit | asyncio.CancelledError)
+    if not caller_left:
         return InternalError.code
     return DeadlineExceeded.code if context.remaining() == 0 else CANCELLED
 
@@ -243,8 +245,8 @@ def _report(
     if answered:
         context.progress.account = values
     else:
-        named = {"request_id": context.request_id, "model": model.name, "status": ended.status}
-        record("generation", logging.INFO, **named, **values)
+        log_fields = {"request_id": context.request_id, "model": model.name, "status": ended.status}
+        record("generation", logging.INFO, **log_fields, **values)
 
 
 def is_logged_by_edge(error: BaseException | None, context: Context) -> bool:
@@ -292,19 +294,19 @@ class RecordedChoice:
 
     def to_dict(self, index: int) -> dict[str, object]:
         """Returns the choice in the JSON form that is stored."""
-        shown: dict[str, object] = {
+        fields: dict[str, object] = {
             "index": index,
             "text": "".join(self.text),
             "finish_reason": self.reason,
         }
         if self.reasoning:
-            shown["reasoning"] = "".join(self.reasoning)
+            fields["reasoning"] = "".join(self.reasoning)
         if self.calls:
-            shown["tool_calls"] = [
+            fields["tool_calls"] = [
                 {"id": call.id, "name": call.name, "arguments": "".join(call.arguments)}
                 for call in self.calls.values()
             ]
-        return shown
+        return fields
 
 
 class RecordedAnswer:

@@ -104,9 +104,9 @@ class RequestMeter:
             self.is_admitted = True
         self.granted = self._reservation.granted
 
-    async def grow(self, made: int) -> None:
-        """Reserves more output tokens. `made`: the tokens made so far. Raises the refusal."""
-        await self._reservation.grow(made)
+    async def grow(self, output_tokens: int) -> None:
+        """Reserves more output tokens. `output_tokens`: the tokens made so far. Raises the refusal."""
+        await self._reservation.grow(output_tokens)
         self.granted = self._reservation.granted
 
     def _set_price(self) -> None:

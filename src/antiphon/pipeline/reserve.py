@@ -75,13 +75,13 @@ class RuleSet:
     def find_price(self, model: str, at: int) -> Price | None:
         """Returns the price at a time (Unix seconds); None if there is none. Of several prices the one with
         the longest matching pattern is used, and of these the latest."""
-        found = self._prices_by_model.get(model)
-        if found is None:
-            found = tuple(price for price in self._prices if matches((price.models,), model))
+        known_price = self._prices_by_model.get(model)
+        if known_price is None:
+            known_price = tuple(price for price in self._prices if matches((price.models,), model))
             if len(self._prices_by_model) >= MAX_CACHED:
                 self._prices_by_model.clear()
-            self._prices_by_model[model] = found
-        for price in found:
+            self._prices_by_model[model] = known_price
+        for price in known_price:
             if price.holds(at):
                 return price
         return None
@@ -238,10 +238,10 @@ class Reservation:
                     raise
             output //= 2
 
-    async def grow(self, made: int) -> None:
-        """Reserves another step of output, or as much of it as the limits allow. `made`: output tokens made
+    async def grow(self, output_tokens: int) -> None:
+        """Reserves another step of output, or as much of it as the limits allow. `output_tokens`: the output
         so far. Raises RateLimited or BudgetExceeded if there is no room for these."""
-        needed = made - self.granted
+        needed = output_tokens - self.granted
         step = max(needed, min(self._step, self._max_output - self.granted))
         while True:
             try:
@@ -261,29 +261,29 @@ class Reservation:
 
     async def _extend(self, output: int) -> None:
         """Reserves the part of `output` tokens, and of their cost, that is not reserved yet."""
-        taken, cost = self._taken, 0
+        before, cost = self._taken, 0
         if self._price is not None:
             cost = self._price.most(self._prompt, output)
-        await self._take(Amounts(1, max(self._prompt, taken.input_tokens), output, max(cost, taken.cost)))
+        await self._take(Amounts(1, max(self._prompt, before.input_tokens), output, max(cost, before.cost)))
         self.granted = output
 
     async def _take(self, amounts: Amounts) -> None:
         """Reserves the part of these amounts that is not reserved yet."""
-        taken = self._taken
-        if taken is NOTHING:
+        before = self._taken
+        if before is NOTHING:
             self._is_open = True  # from now on there is something to settle, even if no answer comes
             self._progress.limit_statuses = await self._limiter.reserve(
                 self._claim, self._refresh_limits(), amounts
             )
-        elif amounts != taken:
-            more = Amounts(
+        elif amounts != before:
+            added = Amounts(
                 0,
-                amounts.input_tokens - taken.input_tokens,
-                amounts.output_tokens - taken.output_tokens,
-                amounts.cost - taken.cost,
+                amounts.input_tokens - before.input_tokens,
+                amounts.output_tokens - before.output_tokens,
+                amounts.cost - before.cost,
             )
             self._progress.limit_statuses = await self._limiter.extend(
-                self._claim, self._refresh_limits(), more
+                self._claim, self._refresh_limits(), added
             )
         self._taken = amounts
 

@@ -116,8 +116,8 @@ def _report(
     if answered:
         context.progress.account = values
     else:
-        named = {"request_id": context.request_id, "model": request.model, "status": ended.status}
-        record("embedding", logging.INFO, **named, **values)
+        log_fields = {"request_id": context.request_id, "model": request.model, "status": ended.status}
+        record("embedding", logging.INFO, **log_fields, **values)
 
 
 @dataclass(frozen=True, slots=True)

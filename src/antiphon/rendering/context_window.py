@@ -59,7 +59,7 @@ async def fit_prompts(
     """Fits every prompt of a request before any prompt makes a token. Raises a RequestError."""
     require_generating(model_info, request.model)
     _require_tokens(request, model_info)
-    found: list[FittedPrompt] = []
+    fitted: list[FittedPrompt] = []
     for prompt in request.prompts:
         _require_continuable(prompt, model_info)
         is_cut = request.output.truncate_prompt is not None
@@ -67,18 +67,18 @@ async def fit_prompts(
             await encode(tokens, model_info, prompt, clock, is_cut), request.output, model_info
         )
         fits = fit(prompt, ids, request.output, model_info)
-        fits = _add_logprobs(len(found), prompt, fits, request.output, model_info)
-        found.append(await _add_echo(prompt, fits, request, model_info))
-    _require_writable(request, found)
-    least, room = request.sampling.min_tokens or 0, min(fits.max_tokens for fits in found)
-    if least > room:
+        fits = _add_logprobs(len(fitted), prompt, fits, request.output, model_info)
+        fitted.append(await _add_echo(prompt, fits, request, model_info))
+    _require_writable(request, fitted)
+    min_tokens, free_tokens = request.sampling.min_tokens or 0, min(fits.max_tokens for fits in fitted)
+    if min_tokens > free_tokens:
         part = describe_prompt(request.prompts[0])
         raise ContextLengthExceeded(
-            f"{context_sentence(model_info)} However, min_tokens is {least}, and only {room} tokens may "
-            f"follow this prompt. Please reduce the length of the {part}, or min_tokens.",
+            f"{context_sentence(model_info)} However, min_tokens is {min_tokens}, and only {free_tokens} "
+            f"tokens may follow this prompt. Please reduce the length of the {part}, or min_tokens.",
             param="min_tokens",
         )
-    return found
+    return fitted
 
 
 def _require_continuable(prompt: Prompt, model_info: ModelInfo) -> None:
@@ -104,19 +104,19 @@ def require_generating(model_info: ModelInfo, model: str) -> None:
         )
 
 
-def _require_writable(request: GenerationRequest, found: Sequence[FittedPrompt]) -> None:
+def _require_writable(request: GenerationRequest, fitted: Sequence[FittedPrompt]) -> None:
     """Raises InvalidValue where the log-probabilities of the answer would fill the memory."""
     output, numbers = request.output, 0
-    prompts = sum(len(fits.tokens) for fits in found)
+    prompts = sum(len(fits.tokens) for fits in fitted)
     if output.logprobs is not None:
         width = max(output.logprobs, len(output.logprob_token_ids))
         is_bounded = output.max_tokens is not None or width > USUAL_WIDTH
-        made = sum(fits.max_tokens for fits in found) if is_bounded else 0
+        output_tokens = sum(fits.max_tokens for fits in fitted) if is_bounded else 0
         candidates = output.best_of or output.choices
-        numbers += (prompts * output.echo + made) * candidates * (1 + width)
+        numbers += (prompts * output.echo + output_tokens) * candidates * (1 + width)
     if output.prompt_logprobs is not None:
-        shown = 1 if isinstance(request.prompts[0], Conversation) else output.choices
-        numbers += prompts * shown * (1 + output.prompt_logprobs)
+        choices = 1 if isinstance(request.prompts[0], Conversation) else output.choices
+        numbers += prompts * choices * (1 + output.prompt_logprobs)
     if numbers > MOST_SCORES:
         raise InvalidValue(
             f"this may make {numbers:,} log-probabilities, and {MOST_SCORES:,} are the most of one request: "
@@ -140,8 +140,8 @@ def _add_logprobs(
     """Returns the prompt with room for the log-probabilities of its tokens, if any are requested. The room
     has as many alternatives as the widest of the two requested lists."""
     recites = output.echo and isinstance(prompt, RawPrompt)
-    wanted = (output.logprobs if recites else None, output.prompt_logprobs)
-    widths = [width for width in wanted if width is not None]
+    logprobs = (output.logprobs if recites else None, output.prompt_logprobs)
+    widths = [width for width in logprobs if width is not None]
     if not widths:
         return fits
     sheet = PromptLogprobs(index, fits.tokens, model_info.spelt.bytes, max(widths), output.prompt_logprobs)
@@ -183,37 +183,38 @@ def truncate_tokens(tokens: tuple[int, ...], output: Output, model_info: ModelIn
     if count is None:
         return tokens
     if count < 0:
-        wanted = 1 if output.max_tokens is None else output.max_tokens
-        count = max(model_info.info.context_length - wanted, 1)
+        max_tokens = 1 if output.max_tokens is None else output.max_tokens
+        count = max(model_info.info.context_length - max_tokens, 1)
     return tokens[-count:] if output.truncation is Truncation.LEFT else tokens[:count]
 
 
 def fit(prompt: Prompt, tokens: tuple[int, ...], output: Output, model_info: ModelInfo) -> FittedPrompt:
     """Checks the prompt's length and sets the limit of the completion. Raises ContextLengthExceeded with both
     lengths in its message."""
-    context, count, wanted = model_info.info.context_length, len(tokens), output.max_tokens
-    left, part = context - count, describe_prompt(prompt)
+    context, count, max_tokens = model_info.info.context_length, len(tokens), output.max_tokens
+    free_tokens, part = context - count, describe_prompt(prompt)
     if not count:
         raise InvalidValue(_explain_no_token(prompt), param=blame_field(prompt, ()))
-    if wanted is not None and wanted < (0 if output.echo else 1):
+    if max_tokens is not None and max_tokens < (0 if output.echo else 1):
         raise InvalidValue("max_tokens must be at least 1; 0 is taken with echo", param="max_tokens")
-    if left < (0 if wanted == 0 else 1):
-        most = f"{context}." if wanted == 0 else f"{context - 1}, so that one can be generated."
+    if free_tokens < (0 if max_tokens == 0 else 1):
+        limit_text = f"{context}." if max_tokens == 0 else f"{context - 1}, so that one can be generated."
         raise ContextLengthExceeded(
             f"{context_sentence(model_info)} However, your {part} resulted in {count} tokens. "
-            f"Please reduce the length of the {part} to at most {most}",
+            f"Please reduce the length of the {part} to at most {limit_text}",
             param=blame_field(prompt, _lengths(tokens, model_info)),
         )
-    if wanted is not None and wanted > left and output.overflow is Overflow.SHORTEN:
-        wanted = left
-    if wanted is not None and wanted > left:
+    if max_tokens is not None and max_tokens > free_tokens and output.overflow is Overflow.SHORTEN:
+        max_tokens = free_tokens
+    if max_tokens is not None and max_tokens > free_tokens:
         raise ContextLengthExceeded(
-            f"{context_sentence(model_info)} However, you requested {count + wanted} tokens ({count} in the "
-            f"{part}, {wanted} in the completion). Please reduce the length of the {part} or completion. "
-            f"The completion may have at most {left} tokens.",
+            f"{context_sentence(model_info)} However, you requested {count + max_tokens} tokens ({count} "
+            "in the "
+            f"{part}, {max_tokens} in the completion). Please reduce the length of the {part} or completion. "
+            f"The completion may have at most {free_tokens} tokens.",
             param=blame_field(prompt, _lengths(tokens, model_info)),
         )
-    return FittedPrompt(tokens, left if wanted is None else wanted)
+    return FittedPrompt(tokens, free_tokens if max_tokens is None else max_tokens)
 
 
 def _explain_no_token(prompt: Prompt) -> str:

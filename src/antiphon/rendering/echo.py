@@ -140,8 +140,8 @@ class PromptEcho:
         count, offsets = len(self.layout.offsets), self.layout.offsets
         yield 0
         begin = 0
-        for place in range(PART, count, PART):
-            cut = next((at for at in range(place, begin, -1) if offsets[at - 1] < offsets[at]), begin)
+        for position in range(PART, count, PART):
+            cut = next((at for at in range(position, begin, -1) if offsets[at - 1] < offsets[at]), begin)
             if cut > begin:
                 yield (begin := cut)
         yield count

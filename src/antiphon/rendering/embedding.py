@@ -55,10 +55,10 @@ class TokenizedTexts:
                     parts.append(event.values)
                     end = event.start + len(event.values) // (self._dimensions * WIDTH)
                     context.progress.embedded += sum(map(len, self._texts[event.start : end]))
-        made = Embeddings(b"".join(parts), self._dimensions, self.size.prompt_tokens)
-        if len(made) != len(self._texts):
+        embeddings = Embeddings(b"".join(parts), self._dimensions, self.size.prompt_tokens)
+        if len(embeddings) != len(self._texts):
             raise EngineError("the engine did not make a vector of each text")
-        return made
+        return embeddings
 
 
 async def prepare_embedding(
@@ -111,15 +111,15 @@ async def _tokenize_inputs(
 
 def _require_fitting(texts: Sequence[tuple[int, ...]], model_info: ModelInfo) -> None:
     """Raises a RequestError for a text that is empty, too long, or has an unknown token id."""
-    most = model_info.info.context_length
-    for place, text in enumerate(texts):
-        field = f"input[{place}]" if len(texts) > 1 else "input"
+    context_length = model_info.info.context_length
+    for index, text in enumerate(texts):
+        field = f"input[{index}]" if len(texts) > 1 else "input"
         if not text:
             raise InvalidValue(f"{field} holds no token; send at least one", param=field)
-        if len(text) > most:
+        if len(text) > context_length:
             raise ContextLengthExceeded(
-                f"This model's maximum context length is {most} tokens. However, your {field} resulted in "
-                f"{len(text)} tokens. Please reduce the length of the input, or split it.",
+                f"This model's maximum context length is {context_length} tokens. However, your {field} "
+                f"resulted in {len(text)} tokens. Please reduce the length of the input, or split it.",
                 param=field,
             )
         require_known(text, model_info, field)

@@ -112,19 +112,19 @@ class PromptLogprobs:
     def _complete(self) -> None:
         """Wakes the choices that wait for the scores. Raises EngineError if scores are missing."""
         count = len(self._tokens)
-        found = (len(self._logprobs), len(self._ids), len(self._values), len(self._ranks))
-        if found != (count, count * self.width, count * self.width, count):
+        lengths = (len(self._logprobs), len(self._ids), len(self._values), len(self._ranks))
+        if lengths != (count, count * self.width, count * self.width, count):
             raise EngineError("the engine did not score the whole prompt")
         self._whole.set()
 
 
-def _unpack(held: "array[int] | array[float]", chunk: bytes) -> None:
-    """Appends packed numbers to `held`. Packed numbers are little-endian on every machine."""
+def _unpack(numbers: "array[int] | array[float]", chunk: bytes) -> None:
+    """Appends packed numbers to `numbers`. Packed numbers are little-endian on every machine."""
     if sys.byteorder == "big":
-        swapped = array(held.typecode, chunk)
+        swapped = array(numbers.typecode, chunk)
         swapped.byteswap()
         chunk = swapped.tobytes()
-    held.frombytes(chunk)
+    numbers.frombytes(chunk)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,8 +232,8 @@ class ScoredDecoder(ChoiceDecoder):
     def _build_finished(self, reason: FinishReason) -> Finished:
         """Builds the last event, with the tokens that show no text, such as the end of the turn. Tokens of
         cut text are dropped."""
-        left = [token for token in self._pending if not token.shows and token.offset <= self._shown]
-        scores, ids = self._collect_scores(left)
+        remaining = [token for token in self._pending if not token.shows and token.offset <= self._shown]
+        scores, ids = self._collect_scores(remaining)
         return Finished(
             self.choice, reason, self._take_unreported(), scores if self._scoring.logprobs else None, ids
         )
@@ -248,13 +248,13 @@ ALL = -1
 """The value that requests and the setting use for the whole vocabulary."""
 
 
-def settle_widths(request: GenerationRequest, model_info: ModelInfo, most: int) -> GenerationRequest:
+def settle_widths(request: GenerationRequest, model_info: ModelInfo, maximum: int) -> GenerationRequest:
     """Replaces -1 by the size of the vocabulary. Raises InvalidValue where the request asks for more
-    alternatives than `most`."""
+    alternatives than `maximum`."""
     output, size = request.output, model_info.info.vocabulary
     if output.logprobs is None and output.prompt_logprobs is None:
         return request
-    bound = size if most == ALL else most
+    bound = size if maximum == ALL else maximum
     is_chat = any(isinstance(prompt, Conversation) for prompt in request.prompts)
     name = "top_logprobs" if is_chat else "logprobs"
     logprobs = _settle_width(output.logprobs, size, bound, name)
@@ -267,13 +267,13 @@ def _settle_width(requested: int | None, size: int, bound: int, field: str) -> i
     `bound`."""
     if requested is None:
         return None
-    wanted = size if requested == ALL else requested
-    if wanted > bound:
-        whole = f"-1 means all {size} tokens of the vocabulary" if requested == ALL else f"got {requested}"
+    width = size if requested == ALL else requested
+    if width > bound:
+        received = f"-1 means all {size} tokens of the vocabulary" if requested == ALL else f"got {requested}"
         raise InvalidValue(
-            f"{field} must be at most {bound} on this server (ANTIPHON_MAX_LOGPROBS); {whole}", param=field
+            f"{field} must be at most {bound} on this server (ANTIPHON_MAX_LOGPROBS); {received}", param=field
         )
-    return min(wanted, size)
+    return min(width, size)
 
 
 async def choose_best(
@@ -295,6 +295,6 @@ async def choose_best(
         ranked = sorted(
             decoders[prompt * each : (prompt + 1) * each], key=lambda decoder: -decoder.mean_logprob()
         )
-        for place, decoder in enumerate(ranked[:choices], start=prompt * choices):
+        for choice, decoder in enumerate(ranked[:choices], start=prompt * choices):
             for event in deltas[decoder.choice]:
-                yield changed(event, choice=place, tokens=0)
+                yield changed(event, choice=choice, tokens=0)

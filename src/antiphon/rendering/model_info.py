@@ -92,8 +92,8 @@ class ModelInfo:
         """Returns the id of the normal token with exactly this text, or None."""
         if text not in self._tokens:
             piece, kinds = text.encode(), self.vocabulary.kinds
-            found = (at for at, other in enumerate(self.vocabulary.pieces) if other == piece)
-            self._tokens[text] = next((at for at in found if kinds[at] is TokenKind.NORMAL), None)
+            token_ids = (at for at, other in enumerate(self.vocabulary.pieces) if other == piece)
+            self._tokens[text] = next((at for at in token_ids if kinds[at] is TokenKind.NORMAL), None)
         return self._tokens[text]
 
 
@@ -153,14 +153,14 @@ def with_template(
         raise UnsupportedParameter(NOT_TAKEN, param=TEMPLATE_FIELD)
     if model_info.info.embedding is not None:
         raise TemplateRefused(NO_CONVERSATIONS, param=TEMPLATE_FIELD)
-    source, known = prompt.template, model_info.template
+    source, template = prompt.template, model_info.template
     layout = detect_calls(source, model_info.families.calls)
     silent = model_info.families.calls is None and not any(sign in source for sign, _ in CALL_SIGNS)
-    if silent and known is not None:
-        layout = known.call_notation  # the weights know no other notation
+    if silent and template is not None:
+        layout = template.call_notation  # the weights know no other notation
     notation = detect_reasoning(source, model_info.families.reasoning)
-    if notation is None and known is not None:
-        notation = known.reasoning_notation
+    if notation is None and template is not None:
+        notation = template.reasoning_notation
     own = RequestTemplate(
         source, model_info.special, model_info.families, layout, notation, helper, actor.caller
     )

@@ -94,8 +94,8 @@ class OutputParser:
             decoder.reasoning_counter = ReasoningCounter(reader.spans)
         required = self._tools is not None and self._tools.choice is ToolChoice.REQUIRED
         ids = _make_id_source(self._clock, self._facts.template.call_notation.short_ids)
-        shown = _get_reasoning(self._request).shown
-        return ChoiceParser(decoder.choice, reader, ids, required, shown).parse(events)
+        show_reasoning = _get_reasoning(self._request).shown
+        return ChoiceParser(decoder.choice, reader, ids, required, show_reasoning).parse(events)
 
     def _build_reader(self, begin: Begin | None) -> OutputReader | None:
         """Makes the reader of one choice; None if the choice is plain text."""
@@ -181,15 +181,15 @@ class ChoiceParser:
         reader: OutputReader,
         ids: Callable[[], str],
         required: bool = False,
-        shown: bool = True,
+        show_reasoning: bool = True,
     ) -> None:
-        """`ids`: makes the id of a call. `required`: the choice is calls without text. `shown`: whether
-        reasoning is shown."""
+        """`ids`: makes the id of a call. `required`: the choice must be calls without text.
+        `show_reasoning`: whether the answer contains the reasoning."""
         self._choice = choice
         self._reader = reader
         self._ids = ids
         self._required = required
-        self._shown = shown
+        self._shown = show_reasoning
         self._calls = 0
         self._tokens = 0
         self._scores: list[Scores] = []
@@ -225,8 +225,8 @@ class ChoiceParser:
         called = event.reason is FinishReason.STOP and self._reader.is_complete
         reason = FinishReason.TOOL_CALLS if called else event.reason
         tokens, scores, ids = self._take_due()
-        left = None if event.scores is None else join_scores([scores, event.scores])
-        yield Finished(event.choice, reason, tokens + event.tokens, left, ids + event.ids)
+        joined_scores = None if event.scores is None else join_scores([scores, event.scores])
+        yield Finished(event.choice, reason, tokens + event.tokens, joined_scores, ids + event.ids)
 
     def _convert_parts(self, all_said: Iterable[OutputPart]) -> Iterator[Event]:
         for part in all_said:

@@ -38,14 +38,14 @@ async def encode(
         return await tokenize_text(tokens, model_info, prompt.text or "", prompt.add_special)
     if isinstance(prompt, RawPrompt) and not prompt.text:
         return start_of_text(model_info) if prompt.add_special else ()
-    wanted = _adds_bos(prompt, model_info)
+    adds_bos = _adds_bos(prompt, model_info)
     pieces = await render_prompt(model_info, prompt, clock)
     _require_possible(pieces, model_info, prompt, MOST_CUT if is_cut else 0)
     bos = model_info.vocabulary.names.get(
         -1 if model_info.vocabulary.bos_id is None else model_info.vocabulary.bos_id
     )
     stands = bool(bos and pieces and pieces[0].control and pieces[0].text.startswith(bos))
-    return await tokens.tokenize(pieces, wanted and not stands)
+    return await tokens.tokenize(pieces, adds_bos and not stands)
 
 
 def start_of_text(model_info: ModelInfo) -> tuple[int, ...]:

@@ -131,8 +131,8 @@ def request_size(request: GenerationRequest, fitted: Sequence[FittedPrompt]) -> 
     """Returns the size of the request: the tokens of all prompts, each prompt counted once, and the most
     tokens that all candidates together may make."""
     candidates = request.output.best_of or request.output.choices
-    most = sum(prompt.max_tokens for prompt in fitted) * candidates
-    return RequestSize(sum(len(prompt.tokens) for prompt in fitted), most)
+    max_output = sum(prompt.max_tokens for prompt in fitted) * candidates
+    return RequestSize(sum(len(prompt.tokens) for prompt in fitted), max_output)
 
 
 @asynccontextmanager
@@ -177,8 +177,8 @@ def build_choices(
     scored: list[ScoredDecoder] = []
     for prompt in fitted:
         offset = len(prompt.echo.layout.text) if prompt.echo is not None else 0
-        has_logprobs, wanted = output.logprobs is not None, output.logprob_token_ids
-        scoring = ScoreOptions(has_logprobs, offset, output.token_ids, wanted)
+        has_logprobs, token_ids = output.logprobs is not None, output.logprob_token_ids
+        scoring = ScoreOptions(has_logprobs, offset, output.token_ids, token_ids)
         scored += [
             ScoredDecoder(len(scored) + index, manner, model_info, scoring) for index in range(candidates)
         ]
@@ -205,13 +205,13 @@ class RequestTally:
 
     def build_usage(self) -> Usage:
         """Builds the last event of the request, with the token counts of all choices."""
-        made = sum(decoder.completion_tokens for decoder in self.decoders)
+        completion_tokens = sum(decoder.completion_tokens for decoder in self.decoders)
         thought = sum(
             decoder.reasoning_counter.tokens
             for decoder in self.decoders
             if decoder.reasoning_counter is not None
         )
-        return Usage(sum(self.prompts), made, self._count_cached(), thought)
+        return Usage(sum(self.prompts), completion_tokens, self._count_cached(), thought)
 
     def _count_cached(self) -> int:
         """Counts the cached tokens of each prompt once. A token counts as cached if no choice of the prompt

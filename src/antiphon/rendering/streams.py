@@ -29,11 +29,11 @@ async def enforce_deadline(stream: AsyncGenerator[T, None], context: Context) ->
 
 async def _next_in_time(stream: AsyncGenerator[T, None], context: Context) -> T | None:
     """Returns the stream's next item, or None at its end. Raises DeadlineExceeded."""
-    left = context.remaining()
-    if left == 0:
+    seconds_left = context.remaining()
+    if seconds_left == 0:
         raise deadline_error()
     try:
-        async with asyncio.timeout(left):
+        async with asyncio.timeout(seconds_left):
             return await anext(stream, None)
     except TimeoutError:
         raise deadline_error() from None

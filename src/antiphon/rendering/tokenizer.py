@@ -65,16 +65,16 @@ async def tokenize_banned_words(
     for the word after a space. Other tokens with the same letters are not found. Raises InvalidValue for a
     word that has only spaces."""
     bare = [word.lstrip(" ") for word in words]
-    for place, word in enumerate(bare):
+    for index, word in enumerate(bare):
         if not word:
-            field = f"bad_words[{place}]"
+            field = f"bad_words[{index}]"
             raise InvalidValue(f"{field} has nothing but spaces; give a word", param=field)
     if not bare:
         return ()
     prefixed = model_info.vocabulary.space_prefix
     spaced = await _tokenize_each(engine, [word if prefixed else f" {word}" for word in bare])
-    begun = await (_after_leads(engine, bare) if prefixed else _tokenize_each(engine, bare))
-    return tuple(tokens for tokens in dict.fromkeys((*spaced, *begun)) if tokens)
+    initial = await (_after_leads(engine, bare) if prefixed else _tokenize_each(engine, bare))
+    return tuple(tokens for tokens in dict.fromkeys((*spaced, *initial)) if tokens)
 
 
 async def _after_leads(engine: TokenEngine, words: Sequence[str]) -> list[tuple[int, ...]]:

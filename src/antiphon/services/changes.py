@@ -91,12 +91,12 @@ class DirectoryChanges:
 
         Raises what `work` raises; StoreUnavailable; Conflict where others are always faster.
         """
-        made = await self.run_in_thread(lambda: self._apply(work))
+        result = await self.run_in_thread(lambda: self._apply(work))
         if (
             self._reached is not None
         ):  # not in the thread: two processes that change something must answer each other
             await self._reached(self.directory.revision)
-        return made
+        return result
 
     async def run_in_thread(self, work: Callable[[], T]) -> T:
         """Runs a read of the store, after all earlier changes."""

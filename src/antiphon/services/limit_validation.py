@@ -28,33 +28,33 @@ class LimitRequest:
         return Limit(**{**asdict(self), "id": id_, "target": target, "created": created})
 
 
-def require_valid(request: LimitRequest, place: str = "") -> None:
-    """Raises a RequestError if the limit is invalid. `place` is the limit's path in the request body, such as
+def require_valid(request: LimitRequest, path: str = "") -> None:
+    """Raises a RequestError if the limit is invalid. `path` is the limit's path in the request body, such as
     `limits[0].`."""
-    window, models = f"{place}window", f"{place}models"
+    window, models = f"{path}window", f"{path}models"
     if request.measure is Measure.CONCURRENT and request.window is not None:
         raise InvalidValue(f"concurrent requests are counted at once: leave {window} out", param=window)
     if request.measure is not Measure.CONCURRENT and request.window is None:
         raise MissingParameter(f"{window} is missing", param=window)
-    require_countable(request.measure, request.amount, place)
+    require_countable(request.measure, request.amount, path)
     if request.subject is Subject.MODEL and request.models is not None:
         raise InvalidValue(f"a limit of a model is of that one: leave {models} out", param=models)
 
 
-def require_countable(measure: Measure, amount: int, place: str = "") -> None:
+def require_countable(measure: Measure, amount: int, path: str = "") -> None:
     """Raises InvalidValue if the amount is one that cannot be counted exactly."""
     if (problem := explain_too_large(measure, amount)) is not None:
-        raise InvalidValue(problem, param=f"{place}amount")
+        raise InvalidValue(problem, param=f"{path}amount")
 
 
 def require_all_valid(limits: Sequence[LimitRequest]) -> None:
     """Raises a RequestError if a limit of a new key is invalid, or if two of them limit the same quantity."""
     places: dict[tuple[object, ...], str] = {}
-    for number, wanted in enumerate(limits):
-        place = f"limits[{number}]"
-        require_valid(wanted, f"{place}.")
-        if (same := places.setdefault(_limited_quantity(wanted), place)) != place:
-            raise InvalidValue(f"{place} limits the same as {same}: say one amount", param=place)
+    for number, limit in enumerate(limits):
+        path = f"limits[{number}]"
+        require_valid(limit, f"{path}.")
+        if (same := places.setdefault(_limited_quantity(limit), path)) != path:
+            raise InvalidValue(f"{path} limits the same as {same}: say one amount", param=path)
 
 
 def require_unique(limit: Limit, existing: Sequence[Limit]) -> None:

@@ -85,8 +85,8 @@ class LimitService:
         def remove() -> None:
             limit = self._get_changeable(actor, id_)
             revision = self._rules.remove_limit(limit.id, self._changes.attribute_to(actor))
-            left = tuple(each for each in self._changes.directory.limits if each.id != limit.id)
-            self._changes.learn(revision, limits=left)
+            remaining = tuple(each for each in self._changes.directory.limits if each.id != limit.id)
+            self._changes.learn(revision, limits=remaining)
 
         await self._changes.apply(remove)
 

@@ -37,10 +37,10 @@ class KeyRequest:
 class AccessPolicy:
     """The rules over one directory. Its methods raise NotFound for everything that the actor cannot see."""
 
-    def __init__(self, directory: Directory, now: int, known: DirectoryIndex | None = None) -> None:
-        """`known` is the index of the directory, if the caller already has one."""
+    def __init__(self, directory: Directory, now: int, index: DirectoryIndex | None = None) -> None:
+        """`index` is the index of the directory, if the caller already has one."""
         self._directory = directory
-        self._known = known or DirectoryIndex.from_directory(directory)
+        self._known = index or DirectoryIndex.from_directory(directory)
         self._now = now
 
     def list_projects(self, actor: Actor) -> list[Project]:
@@ -139,14 +139,14 @@ class AccessPolicy:
     def require_other_operator(self, key: Key, changed: Key | None = None) -> None:
         """Raises InvalidValue if no unrestricted key of the operator would remain after the key is changed to
         `changed`, or removed if `changed` is None."""
-        left = [stored_key.key for stored_key in self._directory.keys if stored_key.key.id != key.id]
-        left += [] if changed is None else [changed]
+        other_keys = [stored_key.key for stored_key in self._directory.keys if stored_key.key.id != key.id]
+        other_keys += [] if changed is None else [changed]
         standing = (
             each.kind is KeyKind.ADMIN
             and each.revoked is None
             and each.expires is None
             and each.grant == EVERYTHING
-            for each in left
+            for each in other_keys
         )
         if key.kind is KeyKind.ADMIN and not any(standing):
             raise InvalidValue(

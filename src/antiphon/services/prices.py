@@ -127,15 +127,15 @@ class PriceService:
     def _require_currency(self, currency: str, now: int) -> None:
         """Raises InvalidValue for a currency that is unknown and in no price, and for a second currency."""
         prices = self._changes.directory.prices
-        others = [price for price in prices if price.currency != currency]
-        if currency not in CURRENCY_CODES and len(others) == len(prices):
+        foreign_prices = [price for price in prices if price.currency != currency]
+        if currency not in CURRENCY_CODES and len(foreign_prices) == len(prices):
             raise InvalidValue(
                 f"{currency} is no currency that one pays in: say a code of ISO 4217, as USD",
                 param="currency",
             )
-        if not others:
+        if not foreign_prices:
             return
-        for price in others:
+        for price in foreign_prices:
             if not price.is_over(now):
                 raise _make_currency_error(
                     f"this server's prices are in {price.currency}",
@@ -143,7 +143,7 @@ class PriceService:
                 )
         if (spent := self._rules.find_other_currency(currency)) is not None:
             raise _make_currency_error(f"this server has costs in {spent}", "it stays so")
-        for price in others:
+        for price in foreign_prices:
             if not price.never_held and now < (settled := (price.until or now) + SETTLE_S):
                 raise _make_currency_error(
                     f"a price in {price.currency} held until just now, and may have priced something",

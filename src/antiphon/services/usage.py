@@ -97,8 +97,8 @@ class UsageService:
         from the actor's rights."""
         if actor.kind is not ActorKind.USER:
             return None
-        known = self._changes.policy.get_role(actor)
-        return known or (ProjectRole.MEMBER if Right.GENERATE in actor.rights else ProjectRole.VIEWER)
+        role = self._changes.policy.get_role(actor)
+        return role or (ProjectRole.MEMBER if Right.GENERATE in actor.rights else ProjectRole.VIEWER)
 
     def _require_project(self, actor: Actor, conditions: Iterable[Condition]) -> None:
         """Raises NotFound if a condition names a project that the actor cannot see."""

@@ -79,8 +79,8 @@ def compare_tables(before: Mapping[str, object], after: Mapping[str, object]) ->
 
 def _index_models(settings: Settings) -> dict[str, object]:
     """Returns local and routed models by their names."""
-    found: dict[str, object] = {model.name: model for model in settings.models}
-    return found | {model.name: model for model in settings.routed_models}
+    models: dict[str, object] = {model.name: model for model in settings.models}
+    return models | {model.name: model for model in settings.routed_models}
 
 
 def list_restart_settings(before: Settings, after: Settings) -> tuple[str, ...]:

@@ -159,9 +159,9 @@ def build_provider(name: str, values: object) -> ProviderSettings:
     """Converts one `[providers.NAME]` table. Raises SettingsError."""
     if not re.fullmatch(PROVIDER_NAME, name):
         raise SettingsError(f"a provider is named by letters, digits and ._-, not {name!r}")
-    found = _convert_table(values, ProviderSettings, f"providers.{name}")
-    require_provider(name, found)
-    return found
+    provider = _convert_table(values, ProviderSettings, f"providers.{name}")
+    require_provider(name, provider)
+    return provider
 
 
 def build_routed_model(values: Mapping[str, object]) -> RoutedModelSettings:
@@ -246,11 +246,11 @@ def _parse_value(section: str, name: str, value: str) -> object:
 def _merge(tree: dict[str, Any], over: Mapping[str, Any]) -> None:
     """Merges `over` into the tree. A section that is not a table is kept, so that the decoder refuses it."""
     for section, values in over.items():
-        known = tree.setdefault(section, {})
-        if isinstance(known, dict) and isinstance(values, dict):
-            known.update(values)
+        merged = tree.setdefault(section, {})
+        if isinstance(merged, dict) and isinstance(values, dict):
+            merged.update(values)
         else:
-            tree[section] = values if known == {} else known
+            tree[section] = values if merged == {} else merged
 
 
 def _require_safe_listener(server: ServerSettings, has_keys: bool) -> None:
@@ -296,10 +296,10 @@ def explain(problem: str, tree: Mapping[str, object], cls: type, speller: Callab
     return f"{speller(error.path)} must be {expected}, not {_describe_value(tree, error.path)}"
 
 
-def suggest_nearest(word: str, known: Iterable[str]) -> str:
+def suggest_nearest(word: str, names: Iterable[str]) -> str:
     """Returns the end of a sentence about an unknown word. It suggests the nearest known word, and is empty
     if none is near."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    close = difflib.get_close_matches(word, list(names), n=1, cutoff=0.6)
     return f"; did you mean {close[0]}?" if close else ""
 
 
@@ -325,8 +325,8 @@ def _describe_value(tree: Mapping[str, object], path: str) -> str:
         return "a list"
     if "api_key" in path:
         return "a number" if isinstance(value, int | float) else "what it is"
-    shown = str(value).lower() if isinstance(value, bool) else repr(value)
-    return shown if len(shown) <= LONGEST_SHOWN else f"{shown[:LONGEST_SHOWN]}..."
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
 
 
 def _find_type(cls: object, path: str) -> object:
@@ -345,8 +345,8 @@ def _list_fields(hint: object) -> list[str]:
 def _field_types(hint: object) -> dict[str, object]:
     """Returns the types of a structure's fields by name. The result is empty for a type that is not a
     structure."""
-    found = next((part for part in _iterate_types(hint) if hasattr(part, "__struct_fields__")), None)
-    return get_type_hints(found, include_extras=True) if found else {}
+    struct = next((part for part in _iterate_types(hint) if hasattr(part, "__struct_fields__")), None)
+    return get_type_hints(struct, include_extras=True) if struct else {}
 
 
 def _iterate_types(hint: object) -> Iterator[object]:

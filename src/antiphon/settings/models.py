@@ -187,14 +187,14 @@ def assign_models(
     an adapter that names no model gets none if there are several models.
     """
     names = [model.name for model in models]
-    taken = set(names)
+    used_names = set(names)
     for adapter in adapters:
-        if adapter.name in taken:
+        if adapter.name in used_names:
             raise SettingsError(
                 f"two models or adapters are named {adapter.name!r}; give one another name with --lora "
                 "NAME=PATH"
             )
-        taken.add(adapter.name)
+        used_names.add(adapter.name)
     unsettled = embedding is None and len(names) > 1
     return tuple(
         adapter if unsettled and adapter.model is None else _assign_model(adapter, names, embedding or ())
@@ -208,7 +208,7 @@ def _assign_model(
     """Returns the adapter with the name of its model. Raises SettingsError if no such model takes
     adapters."""
     bases = [model for model in models if model not in embedding]
-    known = ", ".join(bases)
+    base_names = ", ".join(bases)
     if not bases or adapter.model in embedding:
         base = adapter.model or models[0]
         raise SettingsError(
@@ -219,12 +219,13 @@ def _assign_model(
         return msgspec.structs.replace(adapter, model=bases[0])
     if adapter.model is None:
         raise SettingsError(
-            f"there are several models ({known}); say which of them the adapter {adapter.name} adapts: "
+            f"there are several models ({base_names}); say which of them the adapter {adapter.name} adapts: "
             'model = "..." in its [[adapters]] table'
         )
     if adapter.model not in models:
         raise SettingsError(
-            f"the adapter {adapter.name} adapts {adapter.model!r}, which is not served; there is: {known}"
+            f"the adapter {adapter.name} adapts {adapter.model!r}, which is not served; there is: "
+            f"{base_names}"
         )
     return adapter
 
@@ -276,7 +277,7 @@ def require_aliases(aliases: Sequence[AliasSettings], served: Collection[str], i
                 f"the alias {name!r} leads to the alias {model!r}; say the name of the model itself"
             )
         if is_fixed and STAR not in model and model not in served:
-            known = ", ".join(served)
+            served_names = ", ".join(served)
             raise SettingsError(
-                f"the alias {name!r} leads to {model!r}, which is not served; this server has: {known}"
+                f"the alias {name!r} leads to {model!r}, which is not served; this server has: {served_names}"
             )

@@ -211,16 +211,16 @@ def _require_route(
     if (route.provider is None) == (route.engine is None):
         raise SettingsError(f"each route of the model {model.name!r} must have either provider or engine")
     if route.provider is not None and route.provider not in providers:
-        known = ", ".join(providers) or "none"
+        provider_names = ", ".join(providers) or "none"
         raise SettingsError(
             f"the model {model.name!r} leads to the provider {route.provider!r}, which has no "
-            f"[providers.{route.provider}]; there is: {known}"
+            f"[providers.{route.provider}]; there is: {provider_names}"
         )
     if route.engine is not None and route.engine not in local:
-        known = ", ".join(local) or "none"
+        provider_names = ", ".join(local) or "none"
         raise SettingsError(
             f"the model {model.name!r} leads to the local model {route.engine!r}, which is not served; there "
-            f"is: {known}"
+            f"is: {provider_names}"
         )
     if route.engine is not None and (route.model is not None or is_pattern(model.name)):
         raise SettingsError(

@@ -66,9 +66,10 @@ class TenancyStore(Protocol):
     change of a directory that is no longer at the revision `by.known`, StaleDirectory.
     """
 
-    def directory(self, known: Directory | None = None) -> Directory:
-        """Reads the directory, archived and revoked entries included. `known`: an earlier one, so that only
-        later changes are read."""
+    def directory(self, known_directory: Directory | None = None) -> Directory:
+        """Reads the directory, archived and revoked entries included.
+
+        `known_directory`: an earlier result; then only later changes are read."""
 
     def revision(self) -> int:
         """Reads the number of the directory's last change."""

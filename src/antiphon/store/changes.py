@@ -64,9 +64,9 @@ class Change:
 
 
 @contextmanager
-def change_directory(database: Database, author: ChangeAuthor, taken: str) -> Iterator[Change]:
-    """Opens a change, which is committed when the block ends. `taken`: the error message for a duplicate row
-    or a missing reference. Raises StaleDirectory, Conflict and StoreUnavailable."""
+def change_directory(database: Database, author: ChangeAuthor, conflict_message: str) -> Iterator[Change]:
+    """Opens a change and commits it when the block ends. `conflict_message`: the error message for a
+    duplicate row or a missing reference. Raises StaleDirectory, Conflict and StoreUnavailable."""
     try:
         with database.writing() as connection:
             change = Change(connection, author, _count_up(connection, author.known))
@@ -74,7 +74,7 @@ def change_directory(database: Database, author: ChangeAuthor, taken: str) -> It
             if connection.dialect.name == "postgresql":
                 connection.execute(sa.select(sa.func.pg_notify(CHANNEL, str(change.revision))))
     except sa.exc.IntegrityError:
-        raise Conflict(taken) from None
+        raise Conflict(conflict_message) from None
 
 
 def read_revision(connection: Connection) -> int:
@@ -82,12 +82,12 @@ def read_revision(connection: Connection) -> int:
     return int(connection.execute(sa.select(schema.revision.c.number)).scalar_one())
 
 
-def _count_up(connection: Connection, known: int | None) -> int:
+def _count_up(connection: Connection, last_revision: int | None) -> int:
     """Increments the revision and returns the new one. The revision stays locked until this transaction ends.
-    Raises StaleDirectory if the revision before was not `known`."""
+    Raises StaleDirectory if the revision before was not `last_revision`."""
     counted = schema.revision.update().values(number=schema.revision.c.number + 1)
-    if known is not None:
-        counted = counted.where(schema.revision.c.number == known)
+    if last_revision is not None:
+        counted = counted.where(schema.revision.c.number == last_revision)
     if not connection.execute(counted).rowcount:
         raise StaleDirectory
     return read_revision(connection)
@@ -163,12 +163,12 @@ class SqlFeed:
                 if postgresql
                 else self._wait_for_changes(connection)
             )
-            known = None
+            last_revision = None
             for _ in moves:
                 revision = read_revision(connection)
-                if revision != known:
+                if revision != last_revision:
                     yield revision
-                    known = revision
+                    last_revision = revision
 
     def _wait_for_changes(self, connection: Connection) -> Iterator[None]:
         """Yields once at the start, and each time that SQLite's counter has changed. Raises StoreUnavailable

@@ -142,15 +142,15 @@ class Database:
         """Compares the database's schema with this version. Raises StoreUnavailable if the database does not
         answer, and StoreRefused if its tables are not Antiphon's."""
         script = ScriptDirectory(str(MIGRATIONS))
-        wanted = script.get_current_head() or ""
+        newest = script.get_current_head() or ""
         with self.reading() as connection:
-            found = MigrationContext.configure(connection).get_current_revision()
-            if found is None and sa.inspect(connection).get_table_names():
+            current = MigrationContext.configure(connection).get_current_revision()
+            if current is None and sa.inspect(connection).get_table_names():
                 raise StoreRefused(f"the database {self.shown} holds tables that are not Antiphon's")
-        known = [each.revision for each in script.walk_revisions()]
-        newer = found is not None and found not in known
-        pending = () if newer else tuple(_list_pending(script, found))
-        return SchemaState(found, wanted, pending, newer)
+        revisions = [each.revision for each in script.walk_revisions()]
+        newer = current is not None and current not in revisions
+        pending = () if newer else tuple(_list_pending(script, current))
+        return SchemaState(current, newest, pending, newer)
 
     def upgrade(self, backup: Path | None = None) -> Path | None:
         """Applies all pending migrations, or none. A SQLite file is first copied, to `backup` or to a file
@@ -184,12 +184,12 @@ class Database:
         back."""
         if self.file is None:
             return
-        found = _file_identity(self.file)
-        if found is None and self._opened_file is None and self._may_create:
+        identity = _file_identity(self.file)
+        if identity is None and self._opened_file is None and self._may_create:
             if self.file.parent.is_dir():  # otherwise SQLite names the fault
                 self.file.touch(mode=0o600)
-            found = _file_identity(self.file)
-        elif found is None or self._opened_file not in (None, found):
+            identity = _file_identity(self.file)
+        elif identity is None or self._opened_file not in (None, identity):
             if not self._is_missing:
                 record("store_moved", logging.ERROR, database=self.shown)
             self._is_missing = True
@@ -200,7 +200,7 @@ class Database:
         elif self._is_missing:
             record("store_back", logging.INFO, database=self.shown)
             self._is_missing = False
-        self._opened_file = found
+        self._opened_file = identity
 
     def _copy_file(self, backup: Path | None, revision: str | None) -> Path:
         """Copies SQLite's file to `backup` or beside itself, and returns the copy's path. Raises StoreRefused
@@ -290,23 +290,27 @@ class Database:
 def _file_identity(path: Path) -> tuple[int, int] | None:
     """Returns the device and inode of a file; None if the file is missing."""
     try:
-        found = path.stat()
+        file_status = path.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return file_status.st_dev, file_status.st_ino
 
 
-def _make_engine(url: sa.URL, shown: str, connect_s: int | None) -> Engine:
+def _make_engine(url: sa.URL, shown_url: str, connect_s: int | None) -> Engine:
     """Makes SQLAlchemy's engine for SQLite or PostgreSQL. Raises StoreRefused for any other database."""
     backend = url.get_backend_name()
     try:
         if backend == "sqlite":
-            return _sqlite(url, shown)
+            return _sqlite(url, shown_url)
         if backend == "postgresql":
-            return _postgresql(url, shown, connect_s)
+            return _postgresql(url, shown_url, connect_s)
     except ModuleNotFoundError:
-        raise StoreRefused(f"{shown} needs PostgreSQL's driver: pip install 'antiphon[postgresql]'") from None
-    raise StoreRefused(f"{shown} is a database that is not supported; say sqlite:///PATH or postgresql://...")
+        raise StoreRefused(
+            f"{shown_url} needs PostgreSQL's driver: pip install 'antiphon[postgresql]'"
+        ) from None
+    raise StoreRefused(
+        f"{shown_url} is a database that is not supported; say sqlite:///PATH or postgresql://..."
+    )
 
 
 def _hide_secrets(url: sa.URL, text: str) -> str:
@@ -323,10 +327,10 @@ def _mask(address: str) -> str:
     return SECRET.sub("//***@", address)
 
 
-def _postgresql(url: sa.URL, shown: str, connect_s: int | None) -> Engine:
+def _postgresql(url: sa.URL, shown_url: str, connect_s: int | None) -> Engine:
     """Makes the engine of a PostgreSQL database. Raises StoreRefused for an `@` that is not escaped."""
     if "@" in (url.host or ""):  # the driver would print it, and it is part of a password
-        raise StoreRefused(f"an @ in a name or password is written %40: {shown.rpartition('@')[2]}")
+        raise StoreRefused(f"an @ in a name or password is written %40: {shown_url.rpartition('@')[2]}")
     connecting: dict[str, object] = {"client_encoding": "utf8"}  # texts, not bytes, from whatever database
     connecting |= {name: value for name, value in PATIENCE.items() if name not in url.query}
     connecting |= {} if connect_s is None else {"connect_timeout": connect_s}
@@ -340,10 +344,10 @@ def _postgresql(url: sa.URL, shown: str, connect_s: int | None) -> Engine:
     )
 
 
-def _require_file(url: sa.URL, shown: str) -> None:
+def _require_file(url: sa.URL, shown_url: str) -> None:
     """Raises StoreRefused if an address of SQLite does not name a plain file. Other processes would not find
     the same database there."""
-    base_url = shown.partition("?")[0]
+    base_url = shown_url.partition("?")[0]
     if url.host or url.username or url.drivername not in ("sqlite", "sqlite+pysqlite"):
         raise StoreRefused(f"{_mask(base_url)} is no address of a SQLite file; say sqlite:///PATH")
     if url.database in (None, "", ":memory:"):
@@ -357,10 +361,10 @@ def _require_file(url: sa.URL, shown: str) -> None:
         )
 
 
-def _sqlite(url: sa.URL, shown: str) -> Engine:
+def _sqlite(url: sa.URL, shown_url: str) -> Engine:
     """Makes the engine of a SQLite file, with its options and transactions set up. Raises StoreRefused if the
     address is no plain file."""
-    _require_file(url, shown)
+    _require_file(url, shown_url)
     connecting = {"check_same_thread": False, "timeout": BUSY_MS / 1000}
     engine = sa.create_engine(url, hide_parameters=True, connect_args=connecting)
 
@@ -397,9 +401,9 @@ def _without_foreign_keys(connection: Connection) -> Iterator[None]:
             switch.execute("PRAGMA foreign_keys=ON")
 
 
-def _list_pending(script: ScriptDirectory, found: str | None) -> Iterator[str]:
-    """Yields the number and title of each migration after the revision `found`."""
-    steps = list(script.iterate_revisions("head", found or "base"))
+def _list_pending(script: ScriptDirectory, current: str | None) -> Iterator[str]:
+    """Yields the number and title of each migration after the revision `current`."""
+    steps = list(script.iterate_revisions("head", current or "base"))
     for each in reversed(steps):
         yield f"{each.revision} {(each.doc or '').splitlines()[0]}"
 

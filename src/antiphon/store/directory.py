@@ -50,14 +50,14 @@ def read_directory(connection: Connection) -> Directory:
     )
 
 
-def read_changes(connection: Connection, known: Directory) -> Directory:
-    """Reads only what changed since `known`, and takes the rest from `known`."""
+def read_changes(connection: Connection, directory: Directory) -> Directory:
+    """Reads only what changed since `directory`, and takes the rest from `directory`."""
     now, entry = read_revision(connection), schema.audit.c
-    later = sa.select(entry.action, entry.target, entry.detail).where(entry.revision > known.revision)
+    later = sa.select(entry.action, entry.target, entry.detail).where(entry.revision > directory.revision)
     changes = [
         (str(each[0]), str(each[1]), str(each[2])) for each in connection.execute(later.limit(MOST + 1))
     ]
-    if len(changes) > MOST or len(changes) != now - known.revision:
+    if len(changes) > MOST or len(changes) != now - directory.revision:
         return read_directory(connection)
     ids = _collect_changed_ids(changes)
 
@@ -68,16 +68,16 @@ def read_changes(connection: Connection, known: Directory) -> Directory:
 
     current = _load_all(connection, schema.memberships, _to_membership, "project", ids["membership"])
     return replace(
-        known,
-        projects=put(known.projects, schema.projects, "project", _to_project, lambda each: each.id),
-        users=put(known.users, schema.users, "user", _to_user, lambda each: each.id),
+        directory,
+        projects=put(directory.projects, schema.projects, "project", _to_project, lambda each: each.id),
+        users=put(directory.users, schema.users, "user", _to_user, lambda each: each.id),
         memberships=(
-            *(each for each in known.memberships if each.project not in ids["membership"]),
+            *(each for each in directory.memberships if each.project not in ids["membership"]),
             *current,
         ),
-        keys=put(known.keys, schema.keys, "key", _to_kept_key, lambda each: each.key.id),
-        limits=put(known.limits, schema.limits, "limit", _to_limit, lambda each: each.id),
-        prices=put(known.prices, schema.prices, "price", _to_price, lambda each: each.id),
+        keys=put(directory.keys, schema.keys, "key", _to_kept_key, lambda each: each.key.id),
+        limits=put(directory.limits, schema.limits, "limit", _to_limit, lambda each: each.id),
+        prices=put(directory.prices, schema.prices, "price", _to_price, lambda each: each.id),
         revision=now,
     )
 
@@ -97,13 +97,13 @@ def _collect_changed_ids(changes: Sequence[tuple[str, str, str]]) -> dict[str, s
 
 
 def _merge(
-    known: Iterable[T], ids: Collection[str], found: Iterable[T], id_: Callable[[T], str]
+    before: Iterable[T], ids: Collection[str], changed: Iterable[T], id_: Callable[[T], str]
 ) -> tuple[T, ...]:
     """Replaces the things with these ids by the found ones. A thing whose id was not found is left out."""
     if not ids:
-        return tuple(known)
-    new = {id_(each): each for each in found}
-    merged = [new.pop(id_(each), None) if id_(each) in ids else each for each in known]
+        return tuple(before)
+    new = {id_(each): each for each in changed}
+    merged = [new.pop(id_(each), None) if id_(each) in ids else each for each in before]
     return (*(each for each in merged if each is not None), *new.values())
 
 
@@ -118,10 +118,10 @@ def _load_all(
     load."""
     if only is not None and not only:
         return ()
-    found = sa.select(table).order_by(table.c.created, table.c[column])
+    query = sa.select(table).order_by(table.c.created, table.c[column])
     if only is not None:
-        found = found.where(table.c[column].in_(only))
-    with connection.execute(found.execution_options(yield_per=PAGE)) as rows:  # also where `of` raises
+        query = query.where(table.c[column].in_(only))
+    with connection.execute(query.execution_options(yield_per=PAGE)) as rows:  # also where `of` raises
         return tuple(map(of, rows.mappings()))
 
 

@@ -160,17 +160,17 @@ class SqlUsage:
         self, chosen: EntrySelection, most: int, after: EntryPosition | None = None
     ) -> Sequence[Entry]:
         with self._database.reading(WITHIN_S) as connection:
-            found = sa.select(schema.ledger).where(*_build_conditions(chosen, connection.dialect.name))
+            query = sa.select(schema.ledger).where(*_build_conditions(chosen, connection.dialect.name))
             if after is not None:
-                found = found.where(ledger.at >= after.at, sa.or_(ledger.at > after.at, ledger.id > after.id))
-            rows = connection.execute(found.order_by(ledger.at, ledger.id).limit(most)).mappings()
+                query = query.where(ledger.at >= after.at, sa.or_(ledger.at > after.at, ledger.id > after.id))
+            rows = connection.execute(query.order_by(ledger.at, ledger.id).limit(most)).mappings()
             return [_to_entry(row) for row in rows]
 
 
 def _load_total(connection: Connection, chosen: EntrySelection) -> UsageTotals:
     """Loads the totals over all selected entries."""
-    found = sa.select(*_build_sums()).where(*_build_conditions(chosen, connection.dialect.name))
-    return _to_totals(connection.execute(found).mappings().one())
+    query = sa.select(*_build_sums()).where(*_build_conditions(chosen, connection.dialect.name))
+    return _to_totals(connection.execute(query).mappings().one())
 
 
 def _load_groups(
@@ -183,7 +183,7 @@ def _load_groups(
     # separate values.
     names: list[sa.ColumnElement[str]] = [sa.literal_column(key.name) for key in keys]
     buckets = [name for name, each in zip(names, dimensions, strict=True) if isinstance(each, Bucket)]
-    found = (
+    query = (
         sa.select(*keys, *_build_sums())
         .where(*_build_conditions(chosen, backend))
         .group_by(*names)
@@ -192,18 +192,18 @@ def _load_groups(
         )
         .limit(most)
     )
-    for row in connection.execute(found).mappings():
+    for row in connection.execute(query).mappings():
         yield ReportGroup(
             tuple(_to_value(row[key.name], each) for key, each in zip(keys, dimensions, strict=True)),
             _to_totals(row),
         )
 
 
-def _to_value(found: object, of: Dimension) -> str | int | None:
+def _to_value(value: object, of: Dimension) -> str | int | None:
     """Converts a column's value to the value in a report. A period's milliseconds become seconds."""
     if isinstance(of, Bucket):
-        return int(str(found)) // 1000
-    return None if found is None else str(found)
+        return int(str(value)) // 1000
+    return None if value is None else str(value)
 
 
 def _build_conditions(chosen: EntrySelection, backend: str) -> Iterator[sa.ColumnElement[bool]]:

@@ -44,17 +44,17 @@ class SqlRecords:
         self, project: str, most: int, before: tuple[int, str] | None = None
     ) -> Sequence[RecordedRequest]:
         row = TABLE.c
-        found = sa.select(TABLE).where(row.project == project)
+        query = sa.select(TABLE).where(row.project == project)
         if before is not None:
-            found = found.where(sa.tuple_(row.at, row.id) < sa.tuple_(*before))
-        found = found.order_by(row.at.desc(), row.id.desc()).limit(most)
+            query = query.where(sa.tuple_(row.at, row.id) < sa.tuple_(*before))
+        query = query.order_by(row.at.desc(), row.id.desc()).limit(most)
         with self._database.reading() as connection:
-            return [RecordedRequest(**each) for each in connection.execute(found).mappings()]
+            return [RecordedRequest(**each) for each in connection.execute(query).mappings()]
 
     def find_record(self, id_: str) -> RecordedRequest | None:
         with self._database.reading() as connection:
-            found = connection.execute(sa.select(TABLE).where(TABLE.c.id == id_)).mappings().first()
-        return None if found is None else RecordedRequest(**found)
+            query = connection.execute(sa.select(TABLE).where(TABLE.c.id == id_)).mappings().first()
+        return None if query is None else RecordedRequest(**query)
 
     def expire(self, now: int) -> int:
         with self._database.writing() as connection:
@@ -79,8 +79,8 @@ def _read_erasures(connection: Connection, projects: Iterable[str]) -> dict[str,
     rows = sa.select(schema.projects.c.id).where(schema.projects.c.id.in_(names)).order_by("id")
     connection.execute(rows.with_for_update(read=True))  # SQLite has one writer anyway
     mark = schema.marks.c
-    found = sa.select(mark.name, mark.value).where(mark.name.in_([ERASED + name for name in names]))
-    return {name.removeprefix(ERASED): int(value) for name, value in connection.execute(found)}
+    query = sa.select(mark.name, mark.value).where(mark.name.in_([ERASED + name for name in names]))
+    return {name.removeprefix(ERASED): int(value) for name, value in connection.execute(query)}
 
 
 def _set_mark(connection: Connection, name: str, value: str) -> None:

@@ -25,10 +25,14 @@ class SqlTenancy:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def directory(self, known: Directory | None = None) -> Directory:
+    def directory(self, known_directory: Directory | None = None) -> Directory:
         try:
             with self._database.reading() as connection:
-                return read_directory(connection) if known is None else read_changes(connection, known)
+                return (
+                    read_directory(connection)
+                    if known_directory is None
+                    else read_changes(connection, known_directory)
+                )
         except ValueError as problem:
             record("store_not_understood", logging.ERROR, problem=str(problem))
             raise StoreUnavailable(
@@ -124,33 +128,33 @@ class SqlTenancy:
             change.insert(schema.keys, _build_new_key_row(new))
             for limit in limits:
                 change.put(schema.limits, asdict(limit), "limit")
-            made = {"successor": new.key.id, "limits": [limit.id for limit in limits]}
-            change.note("key.rotate", old.id, changes | made)
+            details = {"successor": new.key.id, "limits": [limit.id for limit in limits]}
+            change.note("key.rotate", old.id, changes | details)
         return change.revision
 
     def families(self) -> dict[str, str]:
         key = schema.keys.c
-        found = sa.select(key.id, key.family).where(key.family.is_not(None))
+        query = sa.select(key.id, key.family).where(key.family.is_not(None))
         with self._database.reading() as connection:
-            return {str(id_): str(first) for id_, first in connection.execute(found)}
+            return {str(id_): str(first) for id_, first in connection.execute(query)}
 
     def audit(self, limit: int, before: int | None = None, target: str | None = None) -> Sequence[AuditEntry]:
         if target is not None and "\0" in target:
             return []  # no target has such a name, and PostgreSQL refuses to look
         row = schema.audit.c
         columns = (row[each.name] for each in fields(AuditEntry))
-        found = sa.select(*columns).order_by(row.id.desc()).limit(limit)
+        query = sa.select(*columns).order_by(row.id.desc()).limit(limit)
         if before is not None:
-            found = found.where(row.id < before)
+            query = query.where(row.id < before)
         if target is not None:
-            found = found.where(row.target == target)
+            query = query.where(row.target == target)
         with self._database.reading() as connection:
-            return [AuditEntry(**row) for row in connection.execute(found).mappings()]
+            return [AuditEntry(**row) for row in connection.execute(query).mappings()]
 
     def mark(self, name: str) -> str | None:
-        found = sa.select(schema.marks.c.value).where(schema.marks.c.name == name)
+        query = sa.select(schema.marks.c.value).where(schema.marks.c.name == name)
         with self._database.reading() as connection:
-            return connection.execute(found).scalar()
+            return connection.execute(query).scalar()
 
     def set_mark(self, name: str, value: str) -> None:
         try:
@@ -227,6 +231,6 @@ class SqlRules:
 
     def find_other_currency(self, but: str) -> str | None:
         currency = schema.ledger.c.currency
-        found = sa.select(currency).where(currency.not_in(("", but))).limit(1)
+        query = sa.select(currency).where(currency.not_in(("", but))).limit(1)
         with self._database.reading(WITHIN_S) as connection:
-            return connection.execute(found).scalar()
+            return connection.execute(query).scalar()

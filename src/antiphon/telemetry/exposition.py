@@ -121,12 +121,12 @@ def sum_series(own: Iterable[Series], others: Totals, is_served: Callable[[str],
     """Yields this process's series, with the totals of the other processes added. The totals of models that
     this server does not serve are not added."""
     for family, values in own:
-        more = others.gauges if family.kind is MetricKind.GAUGE else others.counts
-        place = family.labels.index(MODEL) if MODEL in family.labels else None
+        other_sums = others.gauges if family.kind is MetricKind.GAUGE else others.counts
+        label_index = family.labels.index(MODEL) if MODEL in family.labels else None
         served = {
             labels: value
-            for labels, value in more.get(family.name, {}).items()
-            if place is None or is_served(labels[place])
+            for labels, value in other_sums.get(family.name, {}).items()
+            if label_index is None or is_served(labels[label_index])
         }
         sums: Sums = {family.name: dict(values)}
         _add(sums, {family.name: served})
@@ -136,9 +136,9 @@ def sum_series(own: Iterable[Series], others: Totals, is_served: Callable[[str],
 def _add(sums: Sums, more: Sums) -> None:
     """Adds the values of `more` to `sums` in place."""
     for family, series in more.items():
-        held = sums.setdefault(family, {})
+        totals = sums.setdefault(family, {})
         for labels, value in series.items():
-            held[labels] = _add_values(held[labels], value) if labels in held else value
+            totals[labels] = _add_values(totals[labels], value) if labels in totals else value
 
 
 def _add_values(one: Number, other: Number) -> Number:
@@ -233,15 +233,15 @@ def list_series(loads: Mapping[str, Load | None], up: Mapping[str, bool]) -> Ite
     """Yields the series of all engines. `loads` and `up` map each model's name to its value. A load is None
     if it is not known."""
     yield UP, {(model,): int(there) for model, there in up.items()}
-    known = {model: load for model, load in loads.items() if load is not None}
+    known_loads = {model: load for model, load in loads.items() if load is not None}
     for family, measure in MEASURES:
-        yield family, {(model,): measure(load) for model, load in known.items()}
+        yield family, {(model,): measure(load) for model, load in known_loads.items()}
     for family, of_adapter in ADAPTER_MEASURES:
         yield (
             family,
             {
                 (model, each.adapter): of_adapter(each)
-                for model, load in known.items()
+                for model, load in known_loads.items()
                 for each in load.adapters
             },
         )

@@ -45,8 +45,8 @@ def record(event: str, level: int = logging.INFO, **values: object) -> None:
 def record_loop_failure(_: asyncio.AbstractEventLoop, failure: Mapping[str, object]) -> None:
     """Logs an exception that no other code in the event loop handles, by its type and place."""
     problem = failure.get("exception")
-    place = describe_exception(problem) if isinstance(problem, BaseException) else None
-    record("event_loop_failure", logging.ERROR, reason=failure.get("message"), problem=place)
+    location = describe_exception(problem) if isinstance(problem, BaseException) else None
+    record("event_loop_failure", logging.ERROR, reason=failure.get("message"), problem=location)
 
 
 class PlaceFormatter(logging.Formatter):
@@ -107,8 +107,8 @@ def _plain(value: object) -> str:
 
 def _timestamp(created: float) -> str:
     """Formats a Unix time in UTC, with milliseconds."""
-    whole = int(created)
-    return f"{_spell_second(whole)}.{int(created * 1000) % 1000:03d}Z"
+    seconds = int(created)
+    return f"{_spell_second(seconds)}.{int(created * 1000) % 1000:03d}Z"
 
 
 @lru_cache(maxsize=1)
@@ -140,13 +140,13 @@ def cut_unknown_path(path: str | None, names: Iterable[Set[str]]) -> str | None:
     name."""
     if path is None:
         return None
-    known, found = tuple(names), []
+    name_sets, known_steps = tuple(names), []
     for step in path.split("."):
         match = STEP.fullmatch(step)
-        if match is None or not any(match[1] in each for each in known):
+        if match is None or not any(match[1] in names_in_set for names_in_set in name_sets):
             break
-        found.append(step)
-    return ".".join(found) or UNKNOWN
+        known_steps.append(step)
+    return ".".join(known_steps) or UNKNOWN
 
 
 def describe_exception(problem: BaseException) -> str:

@@ -78,9 +78,9 @@ def redact_json(text: str, kinds: Collection[Redaction], most: int = sys.maxsize
 class JsonRedactor:
     """Redacts the values of a JSON document, up to a total length."""
 
-    def __init__(self, kinds: Collection[Redaction], most: int) -> None:
+    def __init__(self, kinds: Collection[Redaction], max_length: int) -> None:
         self._kinds = kinds
-        self._left = most
+        self._left = max_length
 
     def redact_value(self, value: object, depth: int) -> object:
         """Returns the redacted value. `depth` is the number of nested levels that are still allowed."""
@@ -118,21 +118,21 @@ def _split_pieces(text: str) -> Iterator[str]:
         at = end
 
 
-def _cut(parts: Iterable[str], most: int) -> str:
-    """Joins the parts, and cuts the text after `most` characters."""
-    taken, length = [], 0
+def _cut(parts: Iterable[str], max_length: int) -> str:
+    """Joins the parts, and cuts the text after `max_length` characters."""
+    pieces, length = [], 0
     for part in parts:
-        taken.append(part)
+        pieces.append(part)
         length += len(part)
-        if length > most:
-            return "".join(taken)[:most] + CUT
-    return "".join(taken)
+        if length > max_length:
+            return "".join(pieces)[:max_length] + CUT
+    return "".join(pieces)
 
 
 def _make_replacement(kind: Redaction) -> Callable[[re.Match[str]], str]:
     """Returns a function for `re.sub`, which returns the mark or, if the check fails, the finding itself."""
     mark, is_one = f"[{kind}]", CHECKS.get(kind)
-    return lambda found: mark if is_one is None or is_one(found[0]) else found[0]
+    return lambda match: mark if is_one is None or is_one(match[0]) else match[0]
 
 
 def _is_address(text: str) -> bool:
@@ -146,8 +146,8 @@ def _is_address(text: str) -> bool:
 def _is_card(digits: str) -> bool:
     """Whether the check digit of a card number is right (Luhn's algorithm)."""
     total = 0
-    for place, digit in enumerate(int(each) for each in reversed(digits) if each.isdigit()):
-        doubled = digit * 2 if place % 2 else digit
+    for position, digit in enumerate(int(each) for each in reversed(digits) if each.isdigit()):
+        doubled = digit * 2 if position % 2 else digit
         total += doubled - 9 if doubled > 9 else doubled
     return total % 10 == 0
 

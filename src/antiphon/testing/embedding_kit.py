@@ -58,21 +58,21 @@ class EmbeddingProbe:
             and all(isinstance(event, Vectors) for event in events[1:]),
             "one SequenceStarted comes first, and then Vectors alone",
         )
-        found: list[tuple[float, ...]] = []
+        vectors: list[tuple[float, ...]] = []
         for event in events[1:]:
             if isinstance(event, Vectors):
-                require(event.start == len(found), "Vectors come in the order of the texts, none twice")
+                require(event.start == len(vectors), "Vectors come in the order of the texts, none twice")
                 numbers = array("f", event.values)
                 require(
                     numbers and len(event.values) % (WIDTH * self.dimensions) == 0,
                     "Vectors hold whole vectors of the dimensions that info says, at least one",
                 )
-                found += [
+                vectors += [
                     tuple(numbers[at : at + self.dimensions])
                     for at in range(0, len(numbers), self.dimensions)
                 ]
-        require(len(found) == len(request.texts), "every text has one vector")
-        return found
+        require(len(vectors) == len(request.texts), "every text has one vector")
+        return vectors
 
     async def get_load(self) -> Load:
         return (await self.engine.info()).load
@@ -82,8 +82,8 @@ class EmbeddingProbe:
 
         async def is_idle() -> bool:
             now = await self.get_load()
-            held = (now.running, now.queued, now.free_sequences, now.cells_used)
-            return held == (
+            usage = (now.running, now.queued, now.free_sequences, now.cells_used)
+            return usage == (
                 self.resting.running,
                 self.resting.queued,
                 self.resting.free_sequences,
@@ -147,20 +147,20 @@ async def tokens_are_told(trial: EmbeddingProbe) -> None:
 
 async def nonsense_is_refused(trial: EmbeddingProbe) -> None:
     """Requires the engine to refuse empty texts, unknown token ids, and a text longer than the context."""
-    size, most = trial.info.vocabulary, trial.info.context_length
+    size, context_length = trial.info.vocabulary, trial.info.context_length
     for texts in ((), ((),), (trial.texts[0], ()), ((size,),), ((-1,),)):
         await require_error(
             trial.embed(EmbedRequest(texts)),
             InvalidValue,
             "no text, an empty one and ids outside the vocabulary are refused with InvalidValue",
         )
-    long = (trial.texts[0] * (most + 1))[: most + 1]
+    long = (trial.texts[0] * (context_length + 1))[: context_length + 1]
     await require_error(
         trial.embed(EmbedRequest((long,))),
         ContextLengthExceeded,
         "a text longer than the context is refused with ContextLengthExceeded, never shortened",
     )
-    require(await trial.embed(EmbedRequest((long[:most],))), "a text may fill the context")
+    require(await trial.embed(EmbedRequest((long[:context_length],))), "a text may fill the context")
 
 
 async def tokens_are_refused(trial: EmbeddingProbe) -> None:

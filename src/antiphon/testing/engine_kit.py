@@ -95,9 +95,9 @@ def _require_scores(text: str, scores: list[TokenScore], width: int) -> None:
     offsets = [score.offset for score in scores]
     require(offsets == sorted(offsets), "scores come in the order of the text")
     require(not scores or offsets[0] == 0, "the first token begins the text")
-    shown = b"".join(score.piece for score in scores).decode(errors="ignore")
-    whole = text.replace("\ufffd", "")
-    require(not scores or whole in shown, "the scored tokens are those of the text")
+    scored_text = b"".join(score.piece for score in scores).decode(errors="ignore")
+    expected = text.replace("\ufffd", "")
+    require(not scores or expected in scored_text, "the scored tokens are those of the text")
     for score in scores:
         require(score.logprob is not None and score.logprob <= 1e-4, "log-probabilities are at most 0")
         require(len(score.alternatives) == width, "logprobs=k gives the k likeliest tokens at each place")
@@ -338,8 +338,10 @@ async def usage_is_counted(probe: EngineProbe) -> None:
         "each prompt is counted once",
     )
     events = await probe.collect_events(probe.build_request(STORY, OTHER))
-    shown = sum(event.tokens for event in events if isinstance(event, TextDelta | Finished))
-    require(shown == both.usage.completion_tokens, "deltas and Finished tell the tokens that Usage sums up")
+    token_count = sum(event.tokens for event in events if isinstance(event, TextDelta | Finished))
+    require(
+        token_count == both.usage.completion_tokens, "deltas and Finished tell the tokens that Usage sums up"
+    )
     started = next(event for event in events if isinstance(event, Started))
     require(
         started.prompt_tokens == both.usage.prompt_tokens, "Started tells the prompt tokens of all prompts"
@@ -348,21 +350,21 @@ async def usage_is_counted(probe: EngineProbe) -> None:
 
 async def max_tokens_is_kept(probe: EngineProbe) -> None:
     for limit in (1, 5):
-        found = await probe.generate(probe.build_request(max_tokens=limit))
-        require(found.usage.completion_tokens <= limit, "a choice makes at most max_tokens tokens")
-        cut = found.choices[0].reason is FinishReason.LENGTH
+        answer = await probe.generate(probe.build_request(max_tokens=limit))
+        require(answer.usage.completion_tokens <= limit, "a choice makes at most max_tokens tokens")
+        cut = answer.choices[0].reason is FinishReason.LENGTH
         require(
-            not cut or found.usage.completion_tokens == limit, "LENGTH is said when max_tokens was reached"
+            not cut or answer.usage.completion_tokens == limit, "LENGTH is said when max_tokens was reached"
         )
 
 
 async def greedy_choices_are_equal(probe: EngineProbe) -> None:
     if not probe.profile.exact:
         return
-    found = await probe.generate(probe.build_request(choices=3))
-    require(len({choice.text for choice in found.choices}) == 1, "choices at temperature 0 are equal")
+    answer = await probe.generate(probe.build_request(choices=3))
+    require(len({choice.text for choice in answer.choices}) == 1, "choices at temperature 0 are equal")
     require(
-        found.choices[0].text == (await probe.generate(probe.build_request())).choices[0].text,
+        answer.choices[0].text == (await probe.generate(probe.build_request())).choices[0].text,
         "a greedy choice says the same whether it has siblings or not",
     )
 
@@ -402,11 +404,12 @@ async def deadlines_end_streams(probe: EngineProbe) -> None:
 
 
 async def entering_does_no_work(probe: EngineProbe) -> None:
-    begun = time.monotonic()
+    started = time.monotonic()
     async with probe.stream(probe.build_request()):
         pass
     require(
-        time.monotonic() - begun < probe.patience, "entering and leaving a stream that nobody reads is cheap"
+        time.monotonic() - started < probe.patience,
+        "entering and leaving a stream that nobody reads is cheap",
     )
 
 
@@ -416,18 +419,20 @@ async def leaving_ends_the_work(probe: EngineProbe) -> None:
         reading = interrupt(probe.collect_events(probe.build_request(max_tokens=None, choices=2)), moment)
         await require_end(reading, "leaving while waiting for an event ends at once", moment + probe.patience)
         await probe.require_idle("leaving while waiting for an event frees the engine")
-    for wanted in (Started, TextDelta, Finished, Usage):
-        begun = await _leave_at(probe, wanted)
-        require(time.monotonic() - begun < probe.patience, f"leaving after {wanted.__name__} ends at once")
-        await probe.require_idle(f"leaving after {wanted.__name__} frees the engine")
+    for event_type in (Started, TextDelta, Finished, Usage):
+        started = await _leave_at(probe, event_type)
+        require(
+            time.monotonic() - started < probe.patience, f"leaving after {event_type.__name__} ends at once"
+        )
+        await probe.require_idle(f"leaving after {event_type.__name__} frees the engine")
 
 
-async def _leave_at(probe: EngineProbe, wanted: type[Event]) -> float:
+async def _leave_at(probe: EngineProbe, event_type: type[Event]) -> float:
     """Leaves the stream at the first event of a kind. Returns the time at which leaving began."""
-    limit = None if wanted in (Started, TextDelta) else 4
+    limit = None if event_type in (Started, TextDelta) else 4
     async with probe.stream(probe.build_request(max_tokens=limit, choices=2)) as events:
         async for event in events:
-            if isinstance(event, wanted):
+            if isinstance(event, event_type):
                 break
         return time.monotonic()
 
@@ -451,9 +456,9 @@ async def sizes_are_told(probe: EngineProbe) -> None:
         await probe.require_idle("preparing a request takes no place")
         async with prepared.stream(Context("check")) as events:
             usage = [event async for event in events][-1]
-        most = 8 * len(request.prompts) * request.output.choices
+        max_tokens = 8 * len(request.prompts) * request.output.choices
         require(
-            isinstance(usage, Usage) and prepared.size == RequestSize(usage.prompt_tokens, most),
+            isinstance(usage, Usage) and prepared.size == RequestSize(usage.prompt_tokens, max_tokens),
             "the size is the tokens of all prompts and the most that all choices can make",
         )
 

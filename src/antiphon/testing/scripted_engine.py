@@ -105,13 +105,13 @@ class ScriptedEmbeddingEngine(ScriptedTokenEngine):
             await asyncio.sleep(0)
             self._fail(None)
             yield SequenceStarted(sum(map(len, request.texts)))
-            for place, text in enumerate(request.texts):
-                self._fail(place)
-                if place and self.behaviour.hold is not None:
+            for index, text in enumerate(request.texts):
+                self._fail(index)
+                if index and self.behaviour.hold is not None:
                     await self.behaviour.hold.wait()
                 await asyncio.sleep(0)
                 self._count(prefill_tokens=len(text), steps=1, admitted=1)
-                yield Vectors(place, make_vector(text))
+                yield Vectors(index, make_vector(text))
         finally:
             self._count(queued=-1)
             self.ended += 1
@@ -368,15 +368,15 @@ class ScriptedEngine:
             _ScriptedChoice(prompt, output) for prompt in request.prompts for _ in range(output.choices)
         ]
         candidates = len(request.prompts) * (output.best_of or output.choices)
-        room = self._count_room(request, prompt_tokens)
+        token_limit = self._count_room(request, prompt_tokens)
         texts = cycle(answer.texts) if answer.endless else iter(answer.texts)
-        cut = answer.endless or len(answer.texts) > room
+        cut = answer.endless or len(answer.texts) > token_limit
         sent_tokens = 0
         yield Started(
             prompt_tokens, prompts=tuple(map(_tokenize_prompt, request.prompts)) if output.token_ids else ()
         )
         yield from (teller.echo(choice) for choice, teller in enumerate(tellers) if output.echo)
-        for sent_tokens, text in enumerate(islice(texts, room), start=1):
+        for sent_tokens, text in enumerate(islice(texts, token_limit), start=1):
             if answer.error is not None and answer.error_after == sent_tokens - 1:
                 raise answer.error
             if output.best_of is not None:
@@ -416,13 +416,13 @@ class _ScriptedChoice:
 
     def _build_scores(self, text: str) -> tuple[TokenScore, ...]:
         """Returns the scores of one delta if log-probabilities are requested, and moves on in the text."""
-        wanted, offset, place = self._output.logprobs, self._said, self._places
+        logprobs, offset, place = self._output.logprobs, self._said, self._places
         self._said, self._places = offset + len(text), place + 1
-        if wanted is None:
+        if logprobs is None:
             return ()
         first = self._output.echo and place == 0
         value, piece = -float(place), text.encode()
-        best = tuple((other, b"%d" % other if other else piece, value - other) for other in range(wanted))
+        best = tuple((other, b"%d" % other if other else piece, value - other) for other in range(logprobs))
         return (TokenScore(0, piece, None if first else value, () if first else best, offset),)
 
 

@@ -216,14 +216,16 @@ class ScriptedTokenEngine:
             raise UnsupportedParameter("a script follows no constraint", param=request.constraint.field)
         sequence = self._accept(request)
         self._require_room(request, sequence.group)
-        script, begun = sequence.script, self._clock.monotonic()
+        script, started = sequence.script, self._clock.monotonic()
         self.requests.append(request)
         sequence.group.members += 1
         try:
             await self._queue(sequence)
             async with sequence.group.lock:
                 self._admit(sequence)
-                yield SequenceStarted(len(sequence.prompt), sequence.cached, self._clock.monotonic() - begun)
+                yield SequenceStarted(
+                    len(sequence.prompt), sequence.cached, self._clock.monotonic() - started
+                )
                 await self._prefill(sequence)
             for scores in self._score_prompt(sequence):
                 yield scores
@@ -259,13 +261,13 @@ class ScriptedTokenEngine:
         """Checks a request and makes its sequence. Raises an error if the engine is closed or the request is
         impossible."""
         prompt = self._join_segments(request.segments)
-        room = self._facts.context_length - len(prompt)
+        free_tokens = self._facts.context_length - len(prompt)
         if self.closed:
             raise EngineUnavailable("the scripted engine is closed")
         least = 1 if request.prompt_logprobs is None else 0
         if not prompt or request.max_tokens < least:
             raise InvalidValue("a sequence needs a prompt, and max_tokens of at least 1 unless it is scored")
-        if room < min(1, request.max_tokens):
+        if free_tokens < min(1, request.max_tokens):
             raise ContextLengthExceeded(
                 f"This model's maximum context length is {self._facts.context_length} tokens. "
                 f"However, your prompt has {len(prompt)} tokens."
@@ -276,9 +278,9 @@ class ScriptedTokenEngine:
             if request.group is None
             else self._groups.setdefault(request.group, _SiblingGroup())
         )
-        room = min(room, request.max_tokens)
-        cause = None if room else StopCause.LENGTH
-        return _Sequence(request, script, prompt, group, room, past=prompt, cause=cause)
+        free_tokens = min(free_tokens, request.max_tokens)
+        cause = None if free_tokens else StopCause.LENGTH
+        return _Sequence(request, script, prompt, group, free_tokens, past=prompt, cause=cause)
 
     def _require_room(self, request: TokenRequest, group: _SiblingGroup) -> None:
         """Raises EngineBusy or Overloaded if the queue is full. Never refuses a sibling of a queued or
@@ -360,17 +362,19 @@ class ScriptedTokenEngine:
 
     def _score_prompt(self, sequence: _Sequence) -> Iterator[PromptScores]:
         """Scores the prompt in chunks, as an engine computes them; the first token gets no score."""
-        wanted, prompt = sequence.request.prompt_logprobs, sequence.prompt
-        if wanted is None:
+        logprobs, prompt = sequence.request.prompt_logprobs, sequence.prompt
+        if logprobs is None:
             return
         for start in range(1, len(prompt), self._spec.prefill_chunk):
             places = range(start, min(start + self._spec.prefill_chunk, len(prompt)))
             toy = self.adapters.get_model(sequence.request.adapter)
-            rows = [toy.logprobs(prompt[:place]) for place in places]
-            likeliest = [pair for row in rows for pair in list_best(row, wanted)]
+            rows = [toy.logprobs(prompt[:position]) for position in places]
+            likeliest = [pair for row in rows for pair in list_best(row, logprobs)]
             yield PromptScores(
                 start,
-                array("f", [row[prompt[place]] for row, place in zip(rows, places, strict=True)]).tobytes(),
+                array(
+                    "f", [row[prompt[position]] for row, position in zip(rows, places, strict=True)]
+                ).tobytes(),
                 array("i", [token for token, _ in likeliest]).tobytes(),
                 array("f", [value for _, value in likeliest]).tobytes(),
                 array(
@@ -380,7 +384,7 @@ class ScriptedTokenEngine:
 
     def _step(self, sequence: _Sequence, words: Iterator[int]) -> Steps:
         """Takes the tokens of the next Steps event, and notes why the sequence ends if it does."""
-        script, wanted = sequence.script, sequence.request.logprobs
+        script, logprobs = sequence.script, sequence.request.logprobs
         marks = {mark.after for mark in (script.hold, script.failure) if mark is not None}
         tokens: list[int] = []
         before = sequence.past
@@ -393,7 +397,11 @@ class ScriptedTokenEngine:
                 break
         sequence.cells += len(tokens)
         self._count(decoded_tokens=len(tokens), steps=1, cells_used=len(tokens))
-        return Steps(tuple(tokens)) if wanted is None else self._score_steps(sequence, before, tokens, wanted)
+        return (
+            Steps(tuple(tokens))
+            if logprobs is None
+            else self._score_steps(sequence, before, tokens, logprobs)
+        )
 
     def _find_cause(self, token: int, sequence: _Sequence) -> StopCause | None:
         """Returns why the sequence ends with this token; None if it goes on."""

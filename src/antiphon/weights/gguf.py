@@ -190,9 +190,9 @@ def _require_number(path: Path, key: str, value: float) -> None:
     not above 0."""
     divides = DIVISORS.search(key)
     if math.isnan(value) or (divides and not 0 < value < math.inf):
-        wanted = "a finite number above 0" if divides else "a number"
+        expected = "a finite number above 0" if divides else "a number"
         raise ModelFileError(
-            f"{path.name} gives {key} as {value:g}, which must be {wanted}; convert the model again, or "
+            f"{path.name} gives {key} as {value:g}, which must be {expected}; convert the model again, or "
             "fetch another edition of it"
         )
 
@@ -272,8 +272,8 @@ class _HeaderReader:
             return None
         letter = self._find_format(kind)
         (value,) = struct.unpack_from(f"<{letter}", self._data, self._advance(struct.calcsize(f"<{letter}")))
-        known: GgufValue = value
-        return known
+        checked: GgufValue = value
+        return checked
 
     def _find_format(self, kind: int) -> str:
         """Returns struct's letter for a value type. Raises ModelFileError for an unknown type."""
@@ -303,15 +303,17 @@ class _HeaderReader:
             raise self._file_error(f"gives the tensor {name[:80]!r} {dimensions} dimensions")
         shape = tuple(self._scalar("Q") for _ in range(dimensions))
         kind, offset = self._scalar("I"), self._scalar("Q")
-        known = TENSOR_TYPES.get(kind)
-        if known is None:
+        tensor_type = TENSOR_TYPES.get(kind)
+        if tensor_type is None:
             raise self._file_error(f"holds weights of the unknown type {kind}; use another quantization")
         weights = math.prod(shape)
-        if not 0 < weights <= MOST_WEIGHTS or shape[0] % known.block:
+        if not 0 < weights <= MOST_WEIGHTS or shape[0] % tensor_type.block:
             raise self._file_error(
-                f"gives the {known.name} tensor {name[:80]!r} the impossible shape {list(shape)}"
+                f"gives the {tensor_type.name} tensor {name[:80]!r} the impossible shape {list(shape)}"
             )
-        return TensorExtent(name, shape, offset, weights, weights // known.block * known.size, known.name)
+        return TensorExtent(
+            name, shape, offset, weights, weights // tensor_type.block * tensor_type.size, tensor_type.name
+        )
 
     def _check_extents(self, extents: list[TensorExtent], metadata: dict[str, GgufValue]) -> int:
         """Checks that all tensors are inside the file. Returns the position at which the data begins."""

@@ -69,8 +69,8 @@ def fit_cache(header: Header, options: CacheOptions, free: int | None = None) ->
     length = options.context_length or _fit_length(header, options, min(own, LONGEST_DEFAULT), fits // shares)
     if options.cells is not None:
         return CacheSize(min(length, options.cells // shares), options.cells)
-    wanted = length * options.sequences
-    return CacheSize(length, max(length, min(wanted, fits)) if options.pool else wanted)
+    cells = length * options.sequences
+    return CacheSize(length, max(length, min(cells, fits)) if options.pool else cells)
 
 
 def fit_text_length(header: Header, configured: int | None, free: int | None = None) -> int:
@@ -79,9 +79,9 @@ def fit_text_length(header: Header, configured: int | None, free: int | None = N
     own = header.context_length
     if own < 1:
         raise LoadError(f"{header.path.name} does not say how long a text it reads")
-    room = ((available_memory() if free is None else free) - header.size) * KV_SHARE
+    free_bytes = ((available_memory() if free is None else free) - header.size) * KV_SHARE
     longest = min(own, LONGEST_DEFAULT)
-    fits = int(room // text_bytes_per_token(header))
+    fits = int(free_bytes // text_bytes_per_token(header))
     if configured or fits >= longest:
         return configured or longest
     if fits < SHORTEST_USEFUL:
@@ -101,20 +101,20 @@ def text_bytes_per_token(header: Header) -> int:
     return 4 * (vocabulary + ACTIVATIONS * max(1, header.number("embedding_length")))
 
 
-def _fitting_cells(header: Header, kv_type: str, free: int | None, most: int) -> int:
-    """Returns the number of cells that fit beside the weights, at most `most`. A number that the memory
+def _fitting_cells(header: Header, kv_type: str, free: int | None, maximum: int) -> int:
+    """Returns the number of cells that fit beside the weights, at most `maximum`. A number that the memory
     limits is a multiple of SHORTEST_USEFUL."""
-    room = ((available_memory() if free is None else free) - header.size) * KV_SHARE
+    free_bytes = ((available_memory() if free is None else free) - header.size) * KV_SHARE
     per_cell = kv_bytes_per_cell(header, kv_type)
-    fits = int(room // per_cell) if per_cell else most
-    return max(0, most if fits >= most else fits // SHORTEST_USEFUL * SHORTEST_USEFUL)
+    fits = int(free_bytes // per_cell) if per_cell else maximum
+    return max(0, maximum if fits >= maximum else fits // SHORTEST_USEFUL * SHORTEST_USEFUL)
 
 
-def _fit_length(header: Header, options: CacheOptions, most: int, fits: int) -> int:
+def _fit_length(header: Header, options: CacheOptions, maximum: int, fits: int) -> int:
     """Returns the context length of one sequence if `fits` cells are available. Raises LoadError if they are
     too few."""
-    if fits >= most or options.cells is not None:
-        return min(most, fits)
+    if fits >= maximum or options.cells is not None:
+        return min(maximum, fits)
     if fits < SHORTEST_USEFUL:
         full = 1 if options.pool else options.sequences
         needed = kv_bytes_per_cell(header, options.kv_type) * SHORTEST_USEFUL * full

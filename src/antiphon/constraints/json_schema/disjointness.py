@@ -98,7 +98,7 @@ class Disjointness:
     def _are_values_apart(self, schemas: Alternative, types: frozenset[str]) -> bool:
         """Whether the values that the schemas list have no value in common, or no common value of an allowed
         type."""
-        found: frozenset[object] | None = None
+        common: frozenset[object] | None = None
         for schema in schemas:
             if "const" in schema:
                 listed = frozenset([freeze(schema["const"])])
@@ -107,8 +107,8 @@ class Disjointness:
                 self._listed[id(values)] = listed
             else:
                 continue
-            found = listed if found is None else found & listed
-        return found is not None and not any(find_type(each) in types for each in found)
+            common = listed if common is None else common & listed
+        return common is not None and not any(find_type(each) in types for each in common)
 
     def _are_properties_apart(self, name: str, left: Alternative, right: Alternative, depth: int) -> bool:
         """Whether no value of a property fits both schemas. Objects of both schemas must have that
@@ -119,10 +119,10 @@ class Disjointness:
 
 def get_types(schema: Mapping[str, Json]) -> frozenset[str]:
     """The types that a schema's own keyword allows."""
-    named = schema.get("type")
-    if named is None:
+    type_names = schema.get("type")
+    if type_names is None:
         return ALL_TYPES
-    types = {str(each) for each in (named if isinstance(named, list) else [named])}
+    types = {str(each) for each in (type_names if isinstance(type_names, list) else [type_names])}
     return frozenset(types - {"number"} | ({"integer", "fraction"} if "number" in types else set()))
 
 
@@ -135,11 +135,11 @@ def get_required(schema: Mapping[str, Json]) -> list[str]:
 def get_property(schemas: Alternative, name: str) -> Schema:
     """The schema that the given schemas together impose on a property, as far as this module understands
     their keywords."""
-    found: list[Json] = []
+    property_schemas: list[Json] = []
     for schema in schemas:
         properties = schema.get("properties")
         if isinstance(properties, dict) and name in properties:
-            found.append(properties[name])
+            property_schemas.append(properties[name])
         elif "patternProperties" not in schema and schema.get("additionalProperties") is False:
             return False
         for keyword in ("const", "enum"):
@@ -147,8 +147,8 @@ def get_property(schemas: Alternative, name: str) -> Schema:
             values = [values] if keyword == "const" else values
             if keyword in schema and isinstance(values, list):
                 inner = [each[name] for each in values if isinstance(each, dict) and name in each]
-                found.append({"enum": inner} if inner else False)
-    return {"allOf": found}
+                property_schemas.append({"enum": inner} if inner else False)
+    return {"allOf": property_schemas}
 
 
 def find_type(frozen: object) -> str:

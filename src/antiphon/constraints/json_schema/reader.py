@@ -195,10 +195,10 @@ class _SchemaReader:
     def _read_type(self, name: str, schema: Mapping[str, Json], at: Position, builder: SchemaBuilder) -> None:
         """Reads the allowed types. Schemas among the types, as in draft 3, become `anyOf`."""
         value = schema["type"]
-        named = value if isinstance(value, list) else [value]
-        inner = [each for each in named if isinstance(each, dict)]  # draft 3 allows schemas there
-        types = [each for each in named if not isinstance(each, dict)]
-        if not named or not all(isinstance(each, str) and each in {*TYPES, "any"} for each in types):
+        type_names = value if isinstance(value, list) else [value]
+        inner = [each for each in type_names if isinstance(each, dict)]  # draft 3 allows schemas there
+        types = [each for each in type_names if not isinstance(each, dict)]
+        if not type_names or not all(isinstance(each, str) and each in {*TYPES, "any"} for each in types):
             self._assertions.reject("type", at, f"must be one or several of {', '.join(sorted(TYPES))}")
         if "any" in types:
             return

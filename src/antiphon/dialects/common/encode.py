@@ -264,8 +264,8 @@ def _rank_alternatives(score: TokenScore) -> dict[str, RankedToken] | None:
         raise ValueError("the prompt's tokens have no ranks")
     ranked = {score.token: (score.logprob, score.rank, score.piece)}
     rank, before = 0, inf
-    for place, (token, piece, value) in enumerate(score.alternatives, start=1):
-        rank, before = (place if value < before else rank), value
+    for position, (token, piece, value) in enumerate(score.alternatives, start=1):
+        rank, before = (position if value < before else rank), value
         ranked.setdefault(token, (value, rank, piece))
     return {
         str(token): RankedToken(logprob=max(value, UNLIKELY), rank=rank, decoded_token=spell_token(piece))

@@ -195,19 +195,19 @@ def name_reasoning_field(message: MessageReasoningFields) -> str:
     return "reasoning" if is_newer else "reasoning_content"
 
 
-def read_past_reasoning(message: MessageReasoningFields, where: str) -> str | None:
+def read_past_reasoning(message: MessageReasoningFields, path: str) -> str | None:
     """Returns the reasoning that precedes a message's text; None if there is none. Raises InvalidValue."""
     both = (message.reasoning_content, message.reasoning)
     if both[0] is None and both[1] is None:
         return None
-    field = f"{where}.{name_reasoning_field(message)}"
+    field = f"{path}.{name_reasoning_field(message)}"
     if message.role != "assistant":
         raise InvalidValue(f"{field} is taken only in messages of the role assistant", param=field)
     if None not in both and both[0] != both[1]:
         raise InvalidValue(
-            f"{where}.reasoning and {where}.reasoning_content are two names of one thing and differ; send "
+            f"{path}.reasoning and {path}.reasoning_content are two names of one thing and differ; send "
             "one of them",
-            param=f"{where}.reasoning",
+            param=f"{path}.reasoning",
         )
     return both[0] if both[1] is None else both[1]
 
@@ -295,13 +295,13 @@ def build_bare_conversation(messages: list[ChatMessage]) -> Conversation:
     return Conversation(build_messages(messages))
 
 
-def _build_message(message: ChatMessage, where: str) -> Message:
+def _build_message(message: ChatMessage, path: str) -> Message:
     """Converts one wire message. Raises a RequestError."""
     text = join_text(message.content or message.refusal or "")
-    calls = build_calls(message, where) if message.tool_calls else ()
-    reasoning, field = read_past_reasoning(message, where), name_reasoning_field(message)
-    parts = read_parts(message.content, f"{where}.content") if isinstance(message.content, list) else ()
-    blocks = read_thinking_blocks(message, where) if message.thinking_blocks else ()
+    calls = build_calls(message, path) if message.tool_calls else ()
+    reasoning, field = read_past_reasoning(message, path), name_reasoning_field(message)
+    parts = read_parts(message.content, f"{path}.content") if isinstance(message.content, list) else ()
+    blocks = read_thinking_blocks(message, path) if message.thinking_blocks else ()
     return Message(
         ROLES[message.role], text, message.name, calls, message.tool_call_id, reasoning, field, parts, blocks
     )

@@ -44,11 +44,13 @@ def _build_components(
     shapes: Iterable[object], prefix: str
 ) -> tuple[tuple[dict[str, Any], ...], dict[str, Any]]:
     """Returns the schema of each type, and the schemas of all contained types by their names."""
-    found = msgspec.json.schema_components(shapes, ref_template=REF.format(name=f"{prefix}{{name}}"))
+    components_by_name = msgspec.json.schema_components(
+        shapes, ref_template=REF.format(name=f"{prefix}{{name}}")
+    )
     if not prefix:
-        return found
+        return components_by_name
     schemas, components = msgspec.json.decode(
-        msgspec.json.encode(found).replace(f"{prefix}{prefix}".encode(), prefix.encode())
+        msgspec.json.encode(components_by_name).replace(f"{prefix}{prefix}".encode(), prefix.encode())
     )
     return tuple(schemas), components
 

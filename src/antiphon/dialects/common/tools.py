@@ -96,11 +96,11 @@ def build_tools(given: Sequence[ToolShape], strict: bool = False) -> tuple[tuple
     return tools, tuple(left_out)
 
 
-def _build_tool(function: Function, where: str, left_out: list[str], strict: bool) -> Tool:
+def _build_tool(function: Function, path: str, left_out: list[str], strict: bool) -> Tool:
     """Builds one tool, and adds the schema keywords that are not enforced to `left_out`. `strict`: the
     operator demands every keyword; a vendor is told only what the caller demands."""
-    require_name(function.name, f"{where}.name")
-    field, parameters = f"{where}.parameters", function.parameters
+    require_name(function.name, f"{path}.name")
+    field, parameters = f"{path}.parameters", function.parameters
     if parameters is None:
         return Tool(function.name, function.description, None, bool(function.strict), field=field)
     require_shallow(parameters, field)

@@ -21,13 +21,13 @@ LONGEST_SIGNATURE = 1 << 20
 NOTHING: tuple[Mapping[str, object], ...] = ()
 
 
-def read_thinking_blocks(message: ChatMessage, where: str) -> tuple[Mapping[str, object], ...]:
+def read_thinking_blocks(message: ChatMessage, path: str) -> tuple[Mapping[str, object], ...]:
     """Returns the blocks of reasoning of a message. Raises InvalidValue if they are too large or too deep, or
     not the assistant's."""
     blocks: Sequence[Mapping[str, Any]] | None = message.thinking_blocks
     if not blocks:
         return NOTHING
-    field = f"{where}.thinking_blocks"
+    field = f"{path}.thinking_blocks"
     if message.role != "assistant":
         raise InvalidValue(f"{field} is taken only in messages of the role assistant", param=field)
     require_shallow(blocks, field)
@@ -49,9 +49,9 @@ def read_signature(extra: Mapping[str, Any] | None, field: str) -> str | None:
     signature = google.get("thought_signature") if isinstance(google, Mapping) else None
     if signature is None:
         return None
-    where = f"{field}.google.thought_signature"
+    path = f"{field}.google.thought_signature"
     if not isinstance(signature, str) or not 0 < len(signature) <= LONGEST_SIGNATURE:
-        raise InvalidValue(f"{where} must be a text of 1 to {LONGEST_SIGNATURE:,} characters", param=where)
+        raise InvalidValue(f"{path} must be a text of 1 to {LONGEST_SIGNATURE:,} characters", param=path)
     return signature
 
 

@@ -84,8 +84,12 @@ class OpenAIModels:
         return _encode(ModelList(data=[_build_model(model) for model in models]))
 
     def encode_model(self, model: ModelEntry) -> bytes:
-        found = model.adapter
-        adapter = AdapterShape(found.digest, found.rank, found.alpha, found.size) if found else None
+        model_adapter = model.adapter
+        adapter = (
+            AdapterShape(model_adapter.digest, model_adapter.rank, model_adapter.alpha, model_adapter.size)
+            if model_adapter
+            else None
+        )
         shape = msgspec.structs.asdict(_build_model(model))
         return _encode(ModelCard(**shape, profile=model.profile, adapter=adapter))
 

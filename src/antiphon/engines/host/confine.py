@@ -94,10 +94,10 @@ def _require_readable(name: str, needed: Iterable[str | os.PathLike[str]]) -> No
             )
 
 
-def _lower_limit(kind: int, most: int) -> None:
+def _lower_limit(kind: int, limit: int) -> None:
     """Lowers a limit; keeps a limit that is already lower."""
     _, hard = resource.getrlimit(kind)
-    bound = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    bound = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
     resource.setrlimit(kind, (bound, bound))
 
 

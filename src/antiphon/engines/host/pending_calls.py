@@ -74,14 +74,14 @@ def require_room(name: str, waiting: int, callers: int, size: int) -> None:
     if the unsent bytes of all callers leave no room. If nothing is unsent, accepts any size."""
     if not waiting:
         return
-    left = MAX_UNSENT - waiting - size
-    if callers and callers + size > left:
+    bytes_left = MAX_UNSENT - waiting - size
+    if callers and callers + size > bytes_left:
         raise Overloaded(
             f"what your requests send to the engine of {name} would take more room than it leaves to others; "
             "wait for some of them to begin, or send less at once",
             retry_after=RETRY_AFTER,
         )
-    if left < 0:
+    if bytes_left < 0:
         raise EngineBusy(f"too much is waiting for the engine of {name}; try again", retry_after=RETRY_AFTER)
 
 

@@ -79,10 +79,10 @@ def leave_directory(runtime: Path) -> None:
 
 def find_usable_base(places: Sequence[str]) -> Path:
     """The first writable directory in which socket paths are short enough. Raises SettingsError."""
-    for place in filter(None, places):
-        longest = Path(place) / f"{PREFIX}{'0' * 8}" / "0000.sock"
-        if len(os.fsencode(longest)) <= LONGEST_PATH and os.access(place, os.W_OK | os.X_OK):
-            return Path(place)
+    for directory in filter(None, places):
+        longest = Path(directory) / f"{PREFIX}{'0' * 8}" / "0000.sock"
+        if len(os.fsencode(longest)) <= LONGEST_PATH and os.access(directory, os.W_OK | os.X_OK):
+            return Path(directory)
     raise SettingsError(
         f"no place for the engine's sockets: none of {', '.join(filter(None, places))} will do; "
         "set XDG_RUNTIME_DIR to a writable directory with a short path"

@@ -101,9 +101,9 @@ class HostSession:
         except FrameError as problem:
             self._fail(asking.call, f"the engine's answer is too large: {problem}")
         except Exception as defect:  # noqa: BLE001 - the border around an engine: one call fails, the host goes on
-            place = describe_exception(defect)
-            record("engine_call_failed", logging.ERROR, call=type(asking).__name__, problem=place)
-            self._fail(asking.call, "the engine failed at this request; the server's log says why", place)
+            location = describe_exception(defect)
+            record("engine_call_failed", logging.ERROR, call=type(asking).__name__, problem=location)
+            self._fail(asking.call, "the engine failed at this request; the server's log says why", location)
 
     def _send(self, reply: Reply) -> None:
         """Sends a reply, unless too many unsent bytes wait for this gateway."""

@@ -95,10 +95,10 @@ class LoadCounters:
         running = Counter(sequence.request.adapter for sequence in scheduler.list_running())
         queued = Counter(sequence.request.adapter for sequence in scheduler.waiting.list_waiting())
         used = {*running, *queued, *tuple(self.by_adapter)}
-        named = sorted(adapter for adapter in used if adapter is not None)
+        adapter_names = sorted(adapter for adapter in used if adapter is not None)
         return [
             AdapterLoad(adapter, running[adapter], queued[adapter], self.by_adapter[adapter])
-            for adapter in named
+            for adapter in adapter_names
         ]
 
 
@@ -244,7 +244,7 @@ class DecodeLoop:
     def _follow_constraints(self) -> None:
         """Applies the answers of constraints to guided sequences."""
         running = self._scheduler.list_running()
-        if not any(one.guide is not None for one in running):
+        if not any(running_sequence.guide is not None for running_sequence in running):
             return
         self._guiding.await_answers(running)
         for sequence, error in self._guiding.find_failed(running):
@@ -257,15 +257,15 @@ class DecodeLoop:
 
     def _take_forced(self, sequence: TokenSequence, tokens: tuple[int, ...]) -> None:
         """Appends forced tokens to a sequence, until one ends it."""
-        cause, said = None, 0
-        while cause is None and said < len(tokens):
-            cause = guard(sequence.accept_forced, tokens[said], self._ends)
-            said += 1
+        cause, forced_count = None, 0
+        while cause is None and forced_count < len(tokens):
+            cause = guard(sequence.accept_forced, tokens[forced_count], self._ends)
+            forced_count += 1
         if isinstance(cause, AntiphonError):
             self._release_sequence(sequence, StreamEnd(cause), keep=False)
             return
-        self._queue_event(sequence, Steps(tokens[:said]))
-        self._meters.count_drawn(sequence.request.adapter, said)
+        self._queue_event(sequence, Steps(tokens[:forced_count]))
+        self._meters.count_drawn(sequence.request.adapter, forced_count)
         if cause is not None:
             self._finish_sequence(sequence, cause)
 
@@ -360,14 +360,14 @@ class DecodeLoop:
         """Notes the computed tokens, draws a token for each output row, and sends scores of prompts."""
         owners = list(call.rows)
         """The sequence of each output row. The rows of scored prompts come after these rows."""
-        for place, sequence in enumerate(call.rows):
+        for row, sequence in enumerate(call.rows):
             if sequence is None:
-                self._context.remove(call.ids[place], call.positions[place])
+                self._context.remove(call.ids[row], call.positions[row])
             else:
                 self._meters.prefill_tokens += sequence.computed < sequence.prompt_length
                 sequence.computed += 1
                 if sequence.computed < len(sequence.tokens):
-                    owners[place] = None  # it was drawn before the sequence was preempted
+                    owners[row] = None  # it was drawn before the sequence was preempted
         scored = []
         for span in call.spans:
             self._meters.prefill_tokens += max(0, min(span.stop, span.sequence.prompt_length) - span.start)
@@ -413,27 +413,27 @@ class DecodeLoop:
             self._release_sequence(guided, StreamEnd(error), keep=False)
         drawings = [None if owner is None else owner.sampling_state for owner in owners]
         results = self._sampler.draw(logits, drawings) if owners else []
-        for sequence, found in zip(owners, results, strict=True):
-            if sequence is None or found is None:
+        for sequence, result in zip(owners, results, strict=True):
+            if sequence is None or result is None:
                 continue
-            if isinstance(found, AntiphonError):
-                self._release_sequence(sequence, StreamEnd(found), keep=False)
+            if isinstance(result, AntiphonError):
+                self._release_sequence(sequence, StreamEnd(result), keep=False)
                 continue
             stream = self._streams[sequence]
             before[stream.last_token_at] += 1
             if not stream.last_token_at:
                 self._meters.first_token.add(now - stream.began)
             stream.last_token_at = now
-            cause = sequence.accept(found.token, self._ends)
-            scored = () if found.logprob is None else ((found.logprob,), (found.alternatives,))
-            self._queue_event(sequence, Steps((found.token,), *scored))
+            cause = sequence.accept(result.token, self._ends)
+            scored = () if result.logprob is None else ((result.logprob,), (result.alternatives,))
+            self._queue_event(sequence, Steps((result.token,), *scored))
             if cause is not None:
                 self._finish_sequence(sequence, cause)
             elif sequence.guide is not None:
-                sequence.guide.advance(found.token)
-        for said in filter(None, before):
-            self._meters.inter_token.add_several(now - said, before[said])
-        if any(isinstance(found, EngineError) for found in results):
+                sequence.guide.advance(result.token)
+        for draft in filter(None, before):
+            self._meters.inter_token.add_several(now - draft, before[draft])
+        if any(isinstance(result, EngineError) for result in results):
             self._clear_cache()
 
     def _check_adapter_output(self, adapter: str, logits: Logits) -> bool:

@@ -201,28 +201,28 @@ class EmbeddingLoop:
         if not batch:
             return
         self._announce_started(batch)
-        found = guard(self._compute, batch)
-        if isinstance(found, AntiphonError) and len(batch) > 1:
+        result = guard(self._compute, batch)
+        if isinstance(result, AntiphonError) and len(batch) > 1:
             for answer, text in batch:
                 if not answer.is_over:
                     self._finish_batch([(answer, text)], guard(self._compute, [(answer, text)]))
         else:
-            self._finish_batch(batch, found)
+            self._finish_batch(batch, result)
         self._deliver_events()
 
     def _finish_batch(
-        self, batch: list[tuple[EmbeddingStream, "array[int]"]], found: tuple[int, Rows] | AntiphonError
+        self, batch: list[tuple[EmbeddingStream, "array[int]"]], result: tuple[int, Rows] | AntiphonError
     ) -> None:
         """Sends the computed vectors; a failure ends the requests of the batch."""
-        if isinstance(found, AntiphonError):
-            failure = found
-        elif found[0] == DecodeStatus.DONE:
-            self._send_vectors(batch, found[1])
+        if isinstance(result, AntiphonError):
+            failure = result
+        elif result[0] == DecodeStatus.DONE:
+            self._send_vectors(batch, result[1])
             return
-        elif found[0] == DecodeStatus.ABORTED:
+        elif result[0] == DecodeStatus.ABORTED:
             return
         else:
-            failure = build_batch_error(found[0])
+            failure = build_batch_error(result[0])
         for answer in {answer for answer, _ in batch}:
             self._end(answer, StreamEnd(failure))
 
@@ -230,13 +230,13 @@ class EmbeddingLoop:
         """Selects the texts of the next step, each with its request. The first text is taken even if it is
         longer than a step. If a text does not fit beside the others, the next step begins with it."""
         batch: list[tuple[EmbeddingStream, array[int]]] = []
-        room, most = self._policy.budget, 1 if self._policy.exact else self._policy.sequences
-        while len(batch) < most and (answer := next(self._queue.turns(), None)) is not None:
+        token_budget, max_texts = self._policy.budget, 1 if self._policy.exact else self._policy.sequences
+        while len(batch) < max_texts and (answer := next(self._queue.turns(), None)) is not None:
             text = answer.texts[answer.taken]
-            if batch and len(text) > room:
+            if batch and len(text) > token_budget:
                 break
             batch.append((answer, text))
-            room -= len(text)
+            token_budget -= len(text)
             if answer.taken + 1 < len(answer.texts):
                 self._queue.requeue(answer)
             else:
@@ -279,12 +279,12 @@ class EmbeddingLoop:
         with np.errstate(invalid="ignore", divide="ignore"):
             units = (rows / lengths).astype("<f4")
         for answer in dict.fromkeys(answer for answer, _ in batch):
-            mine = [place for place, (owner, _) in enumerate(batch) if owner is answer]
-            if not usable[mine].all():
+            own_rows = [place for place, (owner, _) in enumerate(batch) if owner is answer]
+            if not usable[own_rows].all():
                 self._end(answer, StreamEnd(EngineError("the model made no vector of one of these texts")))
                 continue
-            self._outbox.append((answer, Vectors(answer.sent, units[mine].tobytes())))
-            answer.sent += len(mine)
+            self._outbox.append((answer, Vectors(answer.sent, units[own_rows].tobytes())))
+            answer.sent += len(own_rows)
             if answer.sent == len(answer.texts):
                 self._end(answer, StreamEnd())
 

@@ -243,14 +243,14 @@ class LlamaTokenEngine:
     def _require_texts(self, request: EmbedRequest) -> None:
         """Checks that the engine is open and can make vectors of these texts. Raises EngineUnavailable, or a
         RequestError with the reason."""
-        most = self._get_loaded().info.context_length
+        context_length = self._get_loaded().info.context_length
         if not request.texts or not all(request.texts):
             raise InvalidValue("a text has no tokens; give at least one", param="input")
         for text in request.texts:
             self._require_known(text)
-            if len(text) > most:
+            if len(text) > context_length:
                 raise ContextLengthExceeded(
-                    f"This model's maximum context length is {most} tokens. However, a text has "
+                    f"This model's maximum context length is {context_length} tokens. However, a text has "
                     f"{len(text)} tokens. Please reduce the length of the input.",
                     param="input",
                 )

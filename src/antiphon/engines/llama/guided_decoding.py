@@ -37,19 +37,23 @@ class GuidedSequences:
     def await_answers(self, running: Collection[TokenSequence]) -> None:
         """Waits briefly for the answers that sequences need to join the next step. It waits longer if there
         is nothing else to do."""
-        waiting = [one for one in running if self._is_waiting(one)]
+        waiting = [running_sequence for running_sequence in running if self._is_waiting(running_sequence)]
         idle = len(waiting) == len(running)
         if not idle:
-            waiting = [one for one in waiting if one.guide is not None and one.guide.get_age() < SLOW]
+            waiting = [
+                running_sequence
+                for running_sequence in waiting
+                if running_sequence.guide is not None and running_sequence.guide.get_age() < SLOW
+            ]
         until = time.monotonic() + (SLOW if idle else PATIENCE)
-        while waiting and (left := until - time.monotonic()) > 0:
+        while waiting and (seconds_left := until - time.monotonic()) > 0:
             guide = waiting[0].guide
             if guide is None:
                 break
             guide.workers.answer_ready.clear()
-            waiting = [one for one in waiting if self._is_waiting(one)]
+            waiting = [running_sequence for running_sequence in waiting if self._is_waiting(running_sequence)]
             if waiting:
-                guide.workers.answer_ready.wait(left)
+                guide.workers.answer_ready.wait(seconds_left)
         for sequence in running:
             if sequence.guide is not None:
                 sequence.guide.note_settled()
@@ -65,24 +69,24 @@ class GuidedSequences:
     def find_failed(self, running: Iterable[TokenSequence]) -> list[tuple[TokenSequence, AntiphonError]]:
         """Lists the sequences whose constraint has failed or is too slow, each with the error. An error of
         the constraint names its field."""
-        found: list[tuple[TokenSequence, AntiphonError]] = []
+        failures: list[tuple[TokenSequence, AntiphonError]] = []
         for sequence in running:
             guide = sequence.guide
             if guide is None:
                 continue
             if guide.error is not None:
-                found.append((sequence, _to_callers_error(sequence, guide.error)))
+                failures.append((sequence, _to_callers_error(sequence, guide.error)))
             elif guide.is_overdue():
-                found.append((sequence, InvalidValue(TOO_LONG, param=_get_field(sequence))))
+                failures.append((sequence, InvalidValue(TOO_LONG, param=_get_field(sequence))))
             elif guide.is_starved():
-                found.append((sequence, EngineBusy(BUSY, retry_after=RETRY_AFTER, cause=STARVED)))
-        return found
+                failures.append((sequence, EngineBusy(BUSY, retry_after=RETRY_AFTER, cause=STARVED)))
+        return failures
 
     def collect_forced(self, running: Iterable[TokenSequence]) -> list[tuple[TokenSequence, tuple[int, ...]]]:
         """Lists the forced tokens of sequences that have nothing else to compute. It leaves out sequences
         that report log-probabilities, and those where the caller or `min_tokens` may exclude a forced token:
         their tokens are drawn one by one."""
-        found: list[tuple[TokenSequence, tuple[int, ...]]] = []
+        forced: list[tuple[TokenSequence, tuple[int, ...]]] = []
         for sequence in running:
             if sequence.guide is None or sequence.request.logprobs is not None:
                 continue
@@ -99,8 +103,8 @@ class GuidedSequences:
             if tokens and not (
                 sequence.sampling_state is not None and sequence.sampling_state.may_forbid(tokens)
             ):
-                found.append((sequence, sequence.guide.take_forced()))
-        return found
+                forced.append((sequence, sequence.guide.take_forced()))
+        return forced
 
     def take_ready_rows(self) -> tuple[list[TokenSequence | None], Logits] | None:
         """Takes the kept rows whose mask has arrived. Rows of preempted sequences are computed again
@@ -108,10 +112,10 @@ class GuidedSequences:
         for sequence in tuple(self._parked):
             if sequence.id is None or sequence.computed != len(sequence.tokens):
                 del self._parked[sequence]
-        ready = [one for one in self._parked if one.guide is None or one.guide.is_ready]
+        ready = [parked for parked in self._parked if parked.guide is None or parked.guide.is_ready]
         if not ready:
             return None
-        rows = np.stack([self._parked.pop(one) for one in ready])
+        rows = np.stack([self._parked.pop(parked) for parked in ready])
         return [*ready], rows
 
     def set_masks(
@@ -121,19 +125,19 @@ class GuidedSequences:
         Also returns the failed sequences."""
         drawing = list(owners)
         errors: dict[TokenSequence, AntiphonError] = {}
-        for place, sequence in enumerate(owners):
+        for row, sequence in enumerate(owners):
             if sequence is None or sequence.guide is None or sequence.sampling_state is None:
                 continue
             if not sequence.guide.is_ready:
-                self._parked[sequence] = logits[place].copy()
-                drawing[place] = None
+                self._parked[sequence] = logits[row].copy()
+                drawing[row] = None
                 continue
-            found = guard(sequence.guide.get_mask)
-            if isinstance(found, AntiphonError):
-                errors[sequence] = _to_callers_error(sequence, found)
-                drawing[place] = None
+            mask_result = guard(sequence.guide.get_mask)
+            if isinstance(mask_result, AntiphonError):
+                errors[sequence] = _to_callers_error(sequence, mask_result)
+                drawing[row] = None
             else:
-                sequence.sampling_state.mask, sequence.sampling_state.is_forced = found
+                sequence.sampling_state.mask, sequence.sampling_state.is_forced = mask_result
         return drawing, errors
 
 

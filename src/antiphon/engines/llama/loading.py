@@ -90,9 +90,9 @@ def require_valid_spec(spec: LoadSpec) -> None:
 def open_model(spec: LoadSpec) -> tuple[NativeModel, str]:
     """Opens the library and the weights. Also returns the name of the package or setting from which the
     library comes. Raises a StartupError."""
-    library, place = find_library(spec.library)
+    library, library_file = find_library(spec.library)
     model = NativeModel(library, Path(spec.model), spec.check_tensors, spec.weights_in_memory)
-    return model, f"{place.origin}, {library.describe_version()}"
+    return model, f"{library_file.origin}, {library.describe_version()}"
 
 
 def load_generator(spec: LoadSpec, model: NativeModel, origin: str) -> LoadedGenerator:
@@ -258,22 +258,22 @@ others, and may be equal by luck."""
 def find_alike_row_counts(context: NativeContext, vocabulary: int) -> tuple[int, ...]:
     """Finds the numbers of rows, up to all sequences, that compute each row alike. Raises LoadError when
     there are none."""
-    most = context.shape.sequences
-    tokens = np.linspace(1, vocabulary - 1, STEPS * most, dtype=np.int32).reshape(STEPS, most)
+    max_rows = context.shape.sequences
+    tokens = np.linspace(1, vocabulary - 1, STEPS * max_rows, dtype=np.int32).reshape(STEPS, max_rows)
     probe = _RowProbe(context, tokens)
     # If lone rows, three rows, and all rows but one agree with all rows, no kernel depends on the number of
     # rows.
-    few = {1, min(3, most), max(1, most - 1)}
+    few = {1, min(3, max_rows), max(1, max_rows - 1)}
     alike = [count for count in sorted(few) if probe.agrees(count)]
     if set(alike) == few:
-        return tuple(range(1, most + 1))
+        return tuple(range(1, max_rows + 1))
     if not probe.agrees_in_any_order():
         raise LoadError(
             "on this machine the library computes a row of this model by its place among the rows, so "
             "exact = true cannot be kept; leave it out, or use weights of another type"
         )
-    others = [count for count in range(1, most) if count not in few and probe.agrees(count)]
-    return tuple(sorted({*alike, *others, most}))
+    more_counts = [count for count in range(1, max_rows) if count not in few and probe.agrees(count)]
+    return tuple(sorted({*alike, *more_counts, max_rows}))
 
 
 class _RowProbe:

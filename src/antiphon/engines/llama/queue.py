@@ -45,7 +45,7 @@ class SequenceQueue(FairQueue[TokenSequence]):
         """Puts a preempted sequence before all others; older ones come first."""
         self._preempted.append(sequence)
         if len(self._preempted) > 1:
-            self._preempted = deque(sorted(self._preempted, key=lambda one: one.arrival))
+            self._preempted = deque(sorted(self._preempted, key=lambda returned: returned.arrival))
         self._count += 1
 
     def give_back(self, sequence: TokenSequence) -> None:
@@ -144,20 +144,22 @@ def choose_exchange(
     if not is_full and policy.has_streams:
         return None
     share = -(-(policy.sequences if is_full else policy.cells) // callers)
-    held: Counter[str] = Counter()
+    running_by_actor: Counter[str] = Counter()
     for sequence in running:
-        held[sequence.actor] += 1 if is_full else len(sequence.tokens)
+        running_by_actor[sequence.actor] += 1 if is_full else len(sequence.tokens)
     givers = [
         sequence
         for sequence in running
-        if held[sequence.actor] - (1 if is_full else len(sequence.tokens)) >= share
+        if running_by_actor[sequence.actor] - (1 if is_full else len(sequence.tokens)) >= share
         and _can_yield(sequence, policy, now)
     ]
     if not givers:
         return None
     for taker in waiting.list_first_in_line(waits_for_prompt):
-        if held[taker.actor] < share and now - taker.queued_at >= YIELD_DELAY:
-            return taker, max(givers, key=lambda sequence: (held[sequence.actor], sequence.arrival))
+        if running_by_actor[taker.actor] < share and now - taker.queued_at >= YIELD_DELAY:
+            return taker, max(
+                givers, key=lambda sequence: (running_by_actor[sequence.actor], sequence.arrival)
+            )
     return None
 
 

@@ -160,7 +160,7 @@ class Scheduler:
         another sequence's prompt."""
         if not self.waiting or len(self._running) >= self.policy.sequences or self._crowded:
             return
-        for sequence in self.waiting.list_in_turn(Counter(one.actor for one in self._running)):
+        for sequence in self.waiting.list_in_turn(Counter(running.actor for running in self._running)):
             if self._is_still_waiting(sequence):
                 continue
             match = self.layout.match(sequence)
@@ -177,12 +177,12 @@ class Scheduler:
         its share."""
         if not self.waiting or self._crowded:
             return
-        found = choose_exchange(
+        exchange = choose_exchange(
             self._running.keys(), self.waiting, self.policy, self._now, self._is_still_waiting
         )
-        if found is None:
+        if exchange is None:
             return
-        taker, giver = found
+        taker, giver = exchange
         if self._wait_for_another(taker, self.layout.match(taker)):
             return
         self._release(giver, True)
@@ -227,14 +227,14 @@ class Scheduler:
     def _wait_for_another(self, sequence: TokenSequence, match: PrefixMatch) -> bool:
         """Makes a sequence wait for a running one that will compute many more of its prompt tokens than the
         cache contains. Returns whether the sequence waits."""
-        most = match.length
+        match_length = match.length
         for other in self._running:
             if other.key != sequence.key or other.phase is not SequencePhase.PREFILL:
                 continue
             reach = self.layout.count_shareable(other, sequence)
             sibling = sequence.group is not None and other.group == sequence.group
-            if reach > most and reach - match.length >= (1 if sibling else WORTH_WAITING):
-                most, sequence.waits_for, sequence.waits_until = reach, other, reach
+            if reach > match_length and reach - match.length >= (1 if sibling else WORTH_WAITING):
+                match_length, sequence.waits_for, sequence.waits_until = reach, other, reach
         if sequence.waits_for is None:
             return False
         sequence.waits_for.followers += 1
@@ -245,9 +245,11 @@ class Scheduler:
         headroom. A sequence without competitors always fits."""
         if not self._running:
             return True
-        rest = sum(len(one.tokens) - one.computed + count_headroom(one) for one in self._running)
+        remaining_cells = sum(
+            len(running.tokens) - running.computed + count_headroom(running) for running in self._running
+        )
         mine = len(sequence.tokens) - match.length + count_headroom(sequence)
-        return rest + mine <= self.layout.count_available(match)
+        return remaining_cells + mine <= self.layout.count_available(match)
 
     def _preempt(self) -> bool:
         """Puts the youngest running sequence back into the queue, unless it is the only one. Returns whether
@@ -276,20 +278,24 @@ class Scheduler:
     def _build_calls(self, budget: int) -> list[DecodeCall]:
         """Builds the calls of this step; preempts sequences when cells run out."""
         while True:
-            mine = self._select_turn()
+            own_sequences = self._select_turn()
             decoding = [
-                sequence for sequence in mine if self._is_decode_row(sequence) and sequence.request.max_tokens
+                sequence
+                for sequence in own_sequences
+                if self._is_decode_row(sequence) and sequence.request.max_tokens
             ]
             decoding = [
                 sequence
                 for sequence in decoding
                 if not sequence.is_undecided or sequence.computed < len(sequence.tokens) - 1
             ]
-            room = self.layout.count_available(PrefixMatch(0)) - len(decoding)
-            if (room < 0 or (room == 0 and not decoding and mine)) and self._preempt():
+            free_cells = self.layout.count_available(PrefixMatch(0)) - len(decoding)
+            if (free_cells < 0 or (free_cells == 0 and not decoding and own_sequences)) and self._preempt():
                 continue
             spans = (
-                list(self._build_spans(mine, min(budget, room))) if len(decoding) < len(mine) and room else []
+                list(self._build_spans(own_sequences, min(budget, free_cells)))
+                if len(decoding) < len(own_sequences) and free_cells
+                else []
             )
             self.layout.reserve(len(decoding) + sum(span.stop - span.start for span in spans))
             return self._arrange_calls(decoding, spans)
@@ -312,17 +318,19 @@ class Scheduler:
     def _select_turn(self) -> list[TokenSequence]:
         """Lists the running sequences of the adapter whose turn it is."""
         adapters = {sequence.request.adapter: None for sequence in self._running}
-        able = {one.request.adapter: None for one in self._running if not one.is_idle} or adapters
+        adapters_ready = {
+            running.request.adapter: None for running in self._running if not running.is_idle
+        } or adapters
         served = self._steps >= self._quantum_ends and self._now >= self._turn_ends
-        if self._adapter not in able or (served and len(able) > 1):
+        if self._adapter not in adapters_ready or (served and len(adapters_ready) > 1):
             self._served = {adapter: self._served.get(adapter, 0) for adapter in adapters}
-            self._adapter = min(able, key=self._served.__getitem__, default=None)
+            self._adapter = min(adapters_ready, key=self._served.__getitem__, default=None)
             self._quantum_ends = self._steps + self.policy.quantum
             self._turn_ends = self._now + self.policy.min_turn
         self._served[self._adapter] = self._steps
         if len(adapters) < 2:
             return list(self._running)
-        return [one for one in self._running if one.request.adapter == self._adapter]
+        return [running for running in self._running if running.request.adapter == self._adapter]
 
     def _is_decode_row(self, sequence: TokenSequence) -> bool:
         """Whether the sequence's next token is a decode row. The last token always is one. In exact mode,
@@ -342,21 +350,23 @@ class Scheduler:
         shortest remaining prompt and the oldest sequence. So short prompts do not wait, and long prompts
         progress."""
         order = [
-            one for one in sequences if one.computed < len(one.tokens) - 1 and not self._is_decode_row(one)
+            candidate
+            for candidate in sequences
+            if candidate.computed < len(candidate.tokens) - 1 and not self._is_decode_row(candidate)
         ]
         if self._steps % 2:
             order.sort(key=lambda sequence: len(sequence.tokens) - sequence.computed)
-        left, scored = budget, self.policy.scored_rows
+        tokens_left, scored = budget, self.policy.scored_rows
         for sequence in order:
             scores, start = sequence.needs_scores, sequence.computed
-            for stop in self._find_chunk_ends(sequence, min(left, scored) if scores else left):
-                if stop - start > left < budget:
+            for stop in self._find_chunk_ends(sequence, min(tokens_left, scored) if scores else tokens_left):
+                if stop - start > tokens_left < budget:
                     return
                 yield PromptSpan(sequence, start, stop, scores)
-                left -= stop - start
+                tokens_left -= stop - start
                 scored -= (stop - start) * (scores and not self.policy.exact)
                 start = stop
-            if left <= 0:
+            if tokens_left <= 0:
                 return
 
     def _find_chunk_ends(self, sequence: TokenSequence, left: int) -> Iterator[int]:
@@ -373,9 +383,9 @@ class Scheduler:
             return
         if at < sequence.prompt_length - 1:
             end = sequence.prompt_length - 1
-        most = self.policy.scored_rows if sequence.needs_scores else grid
+        chunk_size = self.policy.scored_rows if sequence.needs_scores else grid
         while at < end:
-            at = min(end, (at // grid + 1) * grid, at + most)
+            at = min(end, (at // grid + 1) * grid, at + chunk_size)
             yield at
 
     @staticmethod
@@ -390,7 +400,7 @@ class Scheduler:
             list(rows),
             [stream.id for stream in window],
             [stream.length for stream in window],
-            [0 if one is None else one.tokens[one.computed] for one in rows],
+            [0 if row is None else row.tokens[row.computed] for row in rows],
         )
 
 

@@ -127,8 +127,8 @@ class TokenSequence:
     @property
     def is_idle(self) -> bool:
         """Whether the sequence can compute nothing until its constraint has an answer."""
-        left = len(self.tokens) - self.computed
-        return left == 0 or (left == 1 and self.is_undecided)
+        tokens_left = len(self.tokens) - self.computed
+        return tokens_left == 0 or (tokens_left == 1 and self.is_undecided)
 
     @property
     def running_id(self) -> int:

@@ -79,8 +79,8 @@ def keep_smallest(keys: Keys, weights: Floats, mass: float) -> None:
     sums = sum_by_bin(keys, weights).cumsum()
     last_kept = find_first_reaching(sums, mass)
     places = np.flatnonzero(keys >> SHIFTS[0] == last_kept)
-    rest = mass - float(sums[last_kept - 1]) if last_kept else mass
-    places = places[find_fewest(keys[places], weights[places], rest)]
+    remaining_mass = mass - float(sums[last_kept - 1]) if last_kept else mass
+    places = places[find_fewest(keys[places], weights[places], remaining_mass)]
     kept_weights = weights[places]
     weights *= keys < last_kept << SHIFTS[0]
     weights[places] = kept_weights
@@ -98,13 +98,13 @@ def sum_by_bin(keys: Keys, weights: Floats) -> Wide:
 def find_typical(weights: Wide, mass: float) -> Ids:
     """Indices of the fewest weights that sum to the part `mass` of the total. Tokens whose surprise is
     nearest to the expected one come first."""
-    whole = float(weights.sum())
-    chances = weights / whole
+    total_mass = float(weights.sum())
+    chances = weights / total_mass
     with np.errstate(divide="ignore"):
         surprise = -np.log(chances)
     expected = float((chances * np.where(chances > 0, surprise, 0.0)).sum())
     unusual = np.abs(surprise - expected).astype(np.float32)  # infinite where the weight is 0
-    return find_fewest(unusual.view(np.int32), weights, mass * whole)
+    return find_fewest(unusual.view(np.int32), weights, mass * total_mass)
 
 
 def find_fewest(keys: Keys, weights: Floats | Wide, mass: float) -> Ids:

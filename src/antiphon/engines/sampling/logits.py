@@ -43,10 +43,14 @@ def find_column_maxima(rows: Floats) -> Floats:
     """The maximum of each column of each row."""
     count, width = rows.shape
     across = count_columns(width)
-    whole = width // across * across
-    maxima: Floats = rows[:, :whole].reshape(count, -1, across).max(axis=1)
-    if whole < width:
-        np.maximum(maxima[:, : width - whole], rows[:, whole:], out=maxima[:, : width - whole])
+    aligned_width = width // across * across
+    maxima: Floats = rows[:, :aligned_width].reshape(count, -1, across).max(axis=1)
+    if aligned_width < width:
+        np.maximum(
+            maxima[:, : width - aligned_width],
+            rows[:, aligned_width:],
+            out=maxima[:, : width - aligned_width],
+        )
     return maxima
 
 
@@ -54,10 +58,10 @@ def sum_columns(rows: Floats) -> Floats:
     """The sum of each column of each row."""
     count, width = rows.shape
     across = count_columns(width)
-    whole = width // across * across
-    sums: Floats = rows[:, :whole].reshape(count, -1, across).sum(axis=1)
-    if whole < width:
-        sums[:, : width - whole] += rows[:, whole:]
+    aligned_width = width // across * across
+    sums: Floats = rows[:, :aligned_width].reshape(count, -1, across).sum(axis=1)
+    if aligned_width < width:
+        sums[:, : width - aligned_width] += rows[:, aligned_width:]
     return sums
 
 
@@ -102,19 +106,19 @@ class LogitBlock:
         count = min(count, width)
         places = self._candidates(count)
         row, ids = np.divmod(places, width)
-        found = np.bincount(row, minlength=height)
+        counts = np.bincount(row, minlength=height)
         if len(places) == 0:
             empty = np.full((height, count), -np.inf, dtype=np.float32)
-            return TopLogits(np.zeros((height, count), dtype=np.intp), empty, found)
+            return TopLogits(np.zeros((height, count), dtype=np.intp), empty, counts)
         keys = row << (ID_BITS + ORDER_BITS) | make_sort_keys(self.rows.take(places)) << ID_BITS | ids
         keys.sort()
         spots = np.arange(count)
-        starts = found.cumsum() - found
+        starts = counts.cumsum() - counts
         ids = keys.take(starts[:, None] + spots, mode="clip") & ((1 << ID_BITS) - 1)
         values = self.rows.take(ids + np.arange(0, height * width, width)[:, None])
-        if found.min() < count:
-            values[spots >= found[:, None]] = -np.inf
-        return TopLogits(ids, values, np.minimum(found, count))
+        if counts.min() < count:
+            values[spots >= counts[:, None]] = -np.inf
+        return TopLogits(ids, values, np.minimum(counts, count))
 
     def _candidates(self, count: int) -> Ids:
         """Flat indices of all numbers that may be among the `count` largest finite ones of their rows."""
@@ -165,10 +169,10 @@ def count_chunk_rows(vocabulary: int) -> int:
     return max(1, min(ROWS, CHUNK // vocabulary))
 
 
-def compute_top_logprobs(rows: Floats, tops: Floats, room: Floats) -> NDArray[np.float64]:
-    """Returns the log-probability of each row's likeliest token, as (rows,). It uses as many rows of `room`
+def compute_top_logprobs(rows: Floats, tops: Floats, buffer: Floats) -> NDArray[np.float64]:
+    """Returns the log-probability of each row's likeliest token, as (rows,). It uses as many rows of `buffer`
     for its computation and overwrites them."""
-    shifted = np.subtract(rows, tops[:, None], out=room[: len(rows)])
+    shifted = np.subtract(rows, tops[:, None], out=buffer[: len(rows)])
     sums = np.exp(shifted, out=shifted).sum(axis=1)
     logprobs: NDArray[np.float64] = -np.log(sums.astype(np.float64))
     return logprobs
@@ -184,7 +188,7 @@ def list_likeliest(block: LogitBlock, best: NDArray[np.float64], count: int) -> 
     head = block.find_top(count)
     values = head.values - block.tops[:, None].astype(np.float64) + best[:, None]
     rows = zip(head.ids.tolist(), values.tolist(), head.found.tolist(), strict=True)
-    return [tuple(zip(ids[:found], logprobs[:found], strict=True)) for ids, logprobs, found in rows]
+    return [tuple(zip(ids[:filled], logprobs[:filled], strict=True)) for ids, logprobs, filled in rows]
 
 
 def pick_logprobs(block: LogitBlock, best: NDArray[np.float64], row: int, tokens: Sequence[int]) -> Pairs:
@@ -204,10 +208,11 @@ def score_prompt(
     `logits`: (rows, vocabulary), only read.
     """
     size = count_chunk_rows(logits.shape[1])
-    room = np.empty((min(size, len(logits)), logits.shape[1]), dtype=np.float32)
-    wanted = np.asarray(tokens, dtype=np.intp)
+    buffer = np.empty((min(size, len(logits)), logits.shape[1]), dtype=np.float32)
+    token_ids = np.asarray(tokens, dtype=np.intp)
     parts = [
-        _score(logits[at : at + size], wanted[at : at + size], k, room) for at in range(0, len(logits), size)
+        _score(logits[at : at + size], token_ids[at : at + size], k, buffer)
+        for at in range(0, len(logits), size)
     ]
     if not parts:
         return b"", b"", b"", b""
@@ -219,7 +224,7 @@ def score_prompt(
 
 
 def _score(
-    rows: Floats, tokens: NDArray[np.intp], k: int, room: Floats
+    rows: Floats, tokens: NDArray[np.intp], k: int, buffer: Floats
 ) -> tuple[NDArray[np.float64], NDArray[np.intp], NDArray[np.float64], NDArray[np.intp]]:
     """Scores one block of rows. Returns the log-probabilities of the tokens, the ids and log-probabilities of
     the k likeliest tokens, and the ranks. Raises EngineError if a logit is not a number."""
@@ -227,7 +232,7 @@ def _score(
         block = LogitBlock.from_rows(rows)
         if not np.isfinite(block.tops).all():
             raise EngineError(NO_NUMBER)
-        best, tops = compute_top_logprobs(rows, block.tops, room), block.tops.astype(np.float64)
+        best, tops = compute_top_logprobs(rows, block.tops, buffer), block.tops.astype(np.float64)
         chosen = rows[np.arange(len(rows)), tokens]
         logprobs, ranks = chosen - tops + best, 1 + np.count_nonzero(rows > chosen[:, None], axis=1)
         if k == 0:
@@ -240,6 +245,6 @@ def _score(
 
 def fill_missing_ids(head: TopLogits, row: int, vocabulary: int) -> None:
     """Fills the entries of a row for which no number was found with ids of zero probability."""
-    found, wanted = int(head.found[row]), head.ids.shape[1]
-    others = np.setdiff1d(np.arange(min(vocabulary, 2 * wanted)), head.ids[row, :found])
-    head.ids[row, found:] = others[: wanted - found]
+    filled, width = int(head.found[row]), head.ids.shape[1]
+    others = np.setdiff1d(np.arange(min(vocabulary, 2 * width)), head.ids[row, :filled])
+    head.ids[row, filled:] = others[: width - filled]

@@ -187,13 +187,13 @@ class Sampler:
         self, block: LogitBlock, states: dict[int, SamplingState]
     ) -> dict[int, tuple[int, float | None]]:
         """Draws the token of each row that has an allowed one, with its surprise if Mirostat is on."""
-        found: dict[int, tuple[int, float | None]] = {}
+        drawn: dict[int, tuple[int, float | None]] = {}
         groups: dict[int, list[int]] = {}
         for row, drawing in states.items():
             if block.tops[row] == -np.inf:
                 continue
             if drawing.is_greedy or drawing.is_forced:
-                found[row] = int(block.rows[row].argmax()), None
+                drawn[row] = int(block.rows[row].argmax()), None
             else:
                 groups.setdefault(choose_top_count(drawing), []).append(row)
         for length, rows in groups.items():
@@ -201,15 +201,15 @@ class Sampler:
             filters = FilterSettings.collect([states[row] for row in rows])
             group = _FilterGroup(block.select(picked), filters, self._weights)
             tokens = group.draw_from_top(length) if length else group.draw_from_all()
-            found.update(zip(rows, tokens, strict=True))
-        return found
+            drawn.update(zip(rows, tokens, strict=True))
+        return drawn
 
 
 def list_alternatives(block: LogitBlock, best: Wide, states: Sequence[SamplingState]) -> Iterator[Pairs]:
     """The alternatives to report for each row. `best`: the log-probabilities of the likeliest tokens."""
     counts = [0 if state.listed_tokens else state.logprobs or 0 for state in states]
-    most = max((count for count in counts if count <= SHARED_ALTERNATIVES), default=0)
-    lists = list_likeliest(block, best, most) if most else None
+    width = max((count for count in counts if count <= SHARED_ALTERNATIVES), default=0)
+    lists = list_likeliest(block, best, width) if width else None
     for row, (state, count) in enumerate(zip(states, counts, strict=True)):
         if state.listed_tokens:
             yield pick_logprobs(block, best, row, state.listed_tokens)
@@ -234,10 +234,10 @@ def choose_top_count(drawing: SamplingState) -> int:
 class _FilterGroup:
     """Rows of a block that examine the same number of largest logits."""
 
-    def __init__(self, block: LogitBlock, filters: FilterSettings, room: Floats) -> None:
+    def __init__(self, block: LogitBlock, filters: FilterSettings, buffer: Floats) -> None:
         self._block = block
         self._settings = filters
-        self._buffer = room
+        self._buffer = buffer
 
     def draw_from_all(self) -> list[tuple[int, float | None]]:
         """Draws for rows without filters."""
@@ -387,15 +387,15 @@ def _take_likeliest(logits: Floats, drawings: Sequence[SamplingState | None]) ->
     return results
 
 
-def note_draw(drawing: SamplingState | None, found: RowResult) -> SampledToken | AntiphonError | None:
+def note_draw(drawing: SamplingState | None, result: RowResult) -> SampledToken | AntiphonError | None:
     """Adds the token to the state. Returns the token or the error."""
-    if drawing is None or not isinstance(found, tuple):
-        return None if isinstance(found, tuple) else found
-    drawn, surprise = found
+    if drawing is None or not isinstance(result, tuple):
+        return None if isinstance(result, tuple) else result
+    drawn, surprise = result
     error = guard(drawing.accept, drawn.token, surprise)
     return drawn if error is None else error
 
 
-def unwrap_single(found: list[RowResult] | AntiphonError) -> RowResult:
+def unwrap_single(results: list[RowResult] | AntiphonError) -> RowResult:
     """The result of a single row."""
-    return found if isinstance(found, AntiphonError) else found[0]
+    return results if isinstance(results, AntiphonError) else results[0]

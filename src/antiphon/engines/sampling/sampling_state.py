@@ -31,20 +31,20 @@ class MirostatThreshold:
 
     __slots__ = ("_rate", "_target", "threshold", "version")
 
-    def __init__(self, wanted: Mirostat) -> None:
-        if wanted.version not in VERSIONS:
+    def __init__(self, options: Mirostat) -> None:
+        if options.version not in VERSIONS:
             raise InvalidValue("Mirostat has the versions 1 and 2", param="mirostat_mode")
-        if not 0 < wanted.target < float("inf"):
+        if not 0 < options.target < float("inf"):
             raise InvalidValue(
                 "mirostat_target is the surprise to hold, in bits; it must be above 0",
                 param="mirostat_target",
             )
-        if not 0 <= wanted.rate <= 1:
+        if not 0 <= options.rate <= 1:
             raise InvalidValue("mirostat_lr must be from 0 to 1", param="mirostat_lr")
-        self.version = wanted.version
-        self._target = wanted.target
-        self._rate = wanted.rate
-        self.threshold = 2.0 * wanted.target
+        self.version = options.version
+        self._target = options.target
+        self._rate = options.rate
+        self.threshold = 2.0 * options.target
 
     def find_min_weight(self, mass: float) -> float:
         """Version 2: the smallest weight whose surprise is within the threshold. `mass` is the sum of the
@@ -124,9 +124,9 @@ class TokenPenalties:
     change."""
 
     def __init__(self, sampling: Sampling, prompt: Iterable[int]) -> None:
-        known = sorted(set(prompt)) if sampling.repetition_penalty != 1 else []
-        self._places = {token: place for place, token in enumerate(known)}
-        self._ids: Ids = np.array([*known, *[0] * FIRST_CAPACITY], dtype=np.intp)
+        prompt_tokens = sorted(set(prompt)) if sampling.repetition_penalty != 1 else []
+        self._places = {token: index for index, token in enumerate(prompt_tokens)}
+        self._ids: Ids = np.array([*prompt_tokens, *[0] * FIRST_CAPACITY], dtype=np.intp)
         self._costs: Floats = np.zeros(len(self._ids), dtype=np.float32)
         """The presence and frequency penalties of the token at the same index."""
         self._presence = sampling.presence_penalty
@@ -138,13 +138,13 @@ class TokenPenalties:
 
     def add(self, token: int) -> None:
         """Counts one more token of the output."""
-        place = self._places.setdefault(token, len(self._places))
-        if place == len(self._ids):
+        index = self._places.setdefault(token, len(self._places))
+        if index == len(self._ids):
             self._ids = np.concatenate((self._ids, np.zeros_like(self._ids)))
             self._costs = np.concatenate((self._costs, np.zeros_like(self._costs)))
         count = self._counts[token] = self._counts.get(token, 0) + 1
-        self._ids[place] = token
-        self._costs[place] = self._presence + self._frequency * count
+        self._ids[index] = token
+        self._costs[index] = self._presence + self._frequency * count
 
     def penalise(self, row: Floats) -> None:
         """Applies the penalties to the logits of the tokens that occurred."""
@@ -218,8 +218,8 @@ class SamplingState:
         self._always_changes = any(one is not None for one in lasting)
         if sampling.min_tokens > 0:
             early = {*stops} if sampling.ignore_eos else {*stops, *ends}
-            known = [token for token in sorted(early) if 0 <= token < vocabulary]
-            self._early_ends = np.array(known, dtype=np.intp)
+            early_tokens = [token for token in sorted(early) if 0 <= token < vocabulary]
+            self._early_ends = np.array(early_tokens, dtype=np.intp)
 
     @property
     def changes_logits(self) -> bool:
@@ -293,12 +293,12 @@ def require_valid_sampling(sampling: Sampling, vocabulary: int) -> None:
             raise InvalidValue(f"{name} is {getattr(sampling, name)!r}, which has no meaning", param=name)
     biased = [token for token, _ in sampling.logit_bias]
     banned = [token for tokens in sampling.banned for token in tokens]
-    named = (
+    named_values = (
         ("logit_bias", biased),
         ("allowed_token_ids", sampling.allowed_token_ids or ()),
         ("banned", banned),
     )
-    for name, tokens in named:
+    for name, tokens in named_values:
         require_known(name, tokens, vocabulary)
 
 

@@ -163,9 +163,9 @@ class KeyResource:
             gives=KeyPage,
             query=declare_paging(),
         )
-        made = EndpointOptions(body=NewKey, gives=NewKeyCard, status=CREATED)
+        options = EndpointOptions(body=NewKey, gives=NewKeyCard, status=CREATED)
         yield declare_endpoint(
-            "POST", "/keys", self.add_key, "Create a key; its secret is shown only once", **made
+            "POST", "/keys", self.add_key, "Create a key; its secret is shown only once", **options
         )
         yield declare_endpoint("GET", path, self.show_key, "One key", gives=KeyCard)
         yield declare_endpoint("PATCH", path, self.change_key, change, body=KeyChange, gives=KeyCard)
@@ -179,10 +179,10 @@ class KeyResource:
 
     async def list_keys(self, request: Request) -> Response:
         """Lists the keys that the caller can see."""
-        found: list[Key] = self._tenants.list_keys(request.actor)
-        limits = self._tenants.list_limits(found)
+        keys: list[Key] = self._tenants.list_keys(request.actor)
+        limits = self._tenants.list_limits(keys)
         return answer_page(
-            request, [(each.id, build_key_card(each, limits[each.id])) for each in found], KeyPage
+            request, [(each.id, build_key_card(each, limits[each.id])) for each in keys], KeyPage
         )
 
     async def show_key(self, request: Request) -> Response:
@@ -193,9 +193,9 @@ class KeyResource:
         """Creates a key, and shows its secret this once."""
         new = decode_request(request.body, NewKey).to_request()
         actor = request.actor
-        made = await self._tenants.add_key(actor, new)
+        issued = await self._tenants.add_key(actor, new)
         return answer_json(
-            build_new_key_card(made, self._warnings.warn_of_key(actor, made.key, made.limits)), 201
+            build_new_key_card(issued, self._warnings.warn_of_key(actor, issued.key, issued.limits)), 201
         )
 
     async def change_key(self, request: Request) -> Response:
@@ -208,8 +208,8 @@ class KeyResource:
     async def rotate_key(self, request: Request) -> Response:
         """Creates a successor. The old key ends after the overlap."""
         overlap = decode_request(request.body, Rotation).overlap
-        made = await self._tenants.rotate_key(request.actor, request.path_params["key"], overlap)
-        return answer_json(build_new_key_card(made), 201)
+        issued = await self._tenants.rotate_key(request.actor, request.path_params["key"], overlap)
+        return answer_json(build_new_key_card(issued), 201)
 
     async def revoke_key(self, request: Request) -> Response:
         """Ends a key now."""
@@ -247,10 +247,10 @@ def build_key_card(key: Key, limits: Iterable[Limit], warnings: Sequence[str] = 
     )
 
 
-def build_new_key_card(made: IssuedKey, warnings: Sequence[str] = ()) -> NewKeyCard:
+def build_new_key_card(issued: IssuedKey, warnings: Sequence[str] = ()) -> NewKeyCard:
     """Builds the card of a new key, with its secret."""
-    shown = msgspec.structs.asdict(build_key_card(made.key, made.limits, warnings))
-    return NewKeyCard(**shown, secret=made.secret)
+    fields = msgspec.structs.asdict(build_key_card(issued.key, issued.limits, warnings))
+    return NewKeyCard(**fields, secret=issued.secret)
 
 
 def _freeze_patterns(patterns: Sequence[str] | None) -> tuple[str, ...] | None:

@@ -107,7 +107,7 @@ class LimitResource:
     def endpoints(self) -> tuple[Endpoint, ...]:
         """Returns the endpoints of limits."""
         subject = declare_parameter("subject", {"type": "string", "enum": [*Subject]})
-        path, seen = "/limits/{limit}", declare_paging(subject, declare_parameter("target"))
+        path, description = "/limits/{limit}", declare_paging(subject, declare_parameter("target"))
         return (
             declare_endpoint(
                 "GET",
@@ -115,7 +115,7 @@ class LimitResource:
                 self.list_limits,
                 "Limits that the caller can see",
                 gives=LimitPage,
-                query=seen,
+                query=description,
             ),
             declare_endpoint(
                 "POST",
@@ -147,8 +147,8 @@ class LimitResource:
         if name is not None and name not in set(Subject):
             raise InvalidValue(f"subject must be {' or '.join(Subject)}", param="subject")
         subject = None if name is None else Subject(name)
-        found = self._limiting.list_limits(request.actor, subject, query.get("target"))
-        cards = [(each.id, build_limit_card(each)) for each in found]
+        limits = self._limiting.list_limits(request.actor, subject, query.get("target"))
+        cards = [(each.id, build_limit_card(each)) for each in limits]
         return answer_page(request, cards, LimitPage, *FILTERS, removable="limit")
 
     async def show_limit(self, request: Request) -> Response:
@@ -199,8 +199,8 @@ def build_limit_card(limit: Limit, warnings: Sequence[str] = ()) -> LimitCard:
 
 def build_status_card(standing: LimitStatus) -> StandingLimit:
     """Builds the card of a limit and its current state."""
-    left = {"remaining": standing.remaining, "reset_seconds": round(standing.reset, 3)}
-    return StandingLimit(**_list_limit_fields(standing.limit), **left)  # type: ignore[arg-type]
+    status_fields = {"remaining": standing.remaining, "reset_seconds": round(standing.reset, 3)}
+    return StandingLimit(**_list_limit_fields(standing.limit), **status_fields)  # type: ignore[arg-type]
 
 
 def _list_limit_fields(limit: Limit) -> dict[str, object]:

@@ -78,7 +78,7 @@ class RecordingResource:
     def endpoints(self) -> tuple[Endpoint, ...]:
         """Returns the endpoints of recorded requests."""
         project = declare_parameter("project", required=True)
-        record_path, seen = (
+        record_path, description = (
             "/projects/{project}/recording",
             [project, declare_page_size(DEFAULT_REQUESTS, MAX_REQUESTS), declare_parameter("after")],
         )
@@ -100,7 +100,7 @@ class RecordingResource:
                 self.list_requests,
                 "Recorded requests of a project",
                 gives=RequestPage,
-                query=seen,
+                query=description,
             ),
             declare_endpoint(
                 "GET", "/requests/{request}", self.show_request, "One recorded request", gives=RequestCard
@@ -138,14 +138,14 @@ class RecordingResource:
         if "after" in query:
             last = await self._recordings.get_record(actor, query["after"])
             before = last.at, last.id
-        found = await self._recordings.list_records(actor, _require_project(query), limit + 1, before)
-        cards = [(each.id, build_request_card(each)) for each in found]
+        records = await self._recordings.list_records(actor, _require_project(query), limit + 1, before)
+        cards = [(each.id, build_request_card(each)) for each in records]
         return answer_list(cards[:limit], len(cards) > limit, RequestPage)
 
     async def show_request(self, request: Request) -> Response:
         """Shows one recorded request."""
-        found = await self._recordings.get_record(request.actor, request.path_params["request"])
-        return answer_json(build_request_card(found))
+        record = await self._recordings.get_record(request.actor, request.path_params["request"])
+        return answer_json(build_request_card(record))
 
     async def forget(self, request: Request) -> Response:
         """Removes a project's recorded requests."""

@@ -112,9 +112,9 @@ def declare_parameter(name: str, schema: Mapping[str, Any] = TEXT, **more: objec
     return {"name": name, "in": "query", "schema": schema, **more}
 
 
-def declare_page_size(usual: int, most: int) -> dict[str, Any]:
+def declare_page_size(usual: int, maximum: int) -> dict[str, Any]:
     """Declares the parameter of the page size."""
-    return declare_parameter("limit", {"type": "integer", "minimum": 1, "maximum": most, "default": usual})
+    return declare_parameter("limit", {"type": "integer", "minimum": 1, "maximum": maximum, "default": usual})
 
 
 PAGE_SIZE = declare_page_size(DEFAULT_PAGE, MAX_PAGE)
@@ -149,28 +149,30 @@ def _find_page_start(ids: Sequence[str], after: str, removable: str | None) -> i
     page before. Raises InvalidValue for any other id that is not in the list."""
     if after in ids:
         return ids.index(after) + 1
-    made = GENERATED_ID.fullmatch(after)
-    if removable is None or made is None or not after.startswith(f"{removable}_"):
+    generated = GENERATED_ID.fullmatch(after)
+    if removable is None or generated is None or not after.startswith(f"{removable}_"):
         raise InvalidValue("after must be an id of the list", param="after")
-    return next((at for at, id_ in enumerate(ids) if id_ >= made[1]), len(ids))
+    return next((at for at, id_ in enumerate(ids) if id_ >= generated[1]), len(ids))
 
 
-def answer_list(cards: Sequence[tuple[str, msgspec.Struct]], more: bool, shape: type[ListPage]) -> Response:
-    """Answers with one page of a list of ids and cards. `more`: whether another page follows."""
-    last = cards[-1][0] if more and cards else None
+def answer_list(
+    cards: Sequence[tuple[str, msgspec.Struct]], has_more: bool, shape: type[ListPage]
+) -> Response:
+    """Answers with one page of a list of ids and cards. `has_more`: whether another page follows."""
+    last = cards[-1][0] if has_more and cards else None
     return answer_json(msgspec.convert({"data": [card for _, card in cards], "next": last}, shape))
 
 
 def read_query(
-    request: Request, *known: str, also: Callable[[str], bool] = lambda _: False
+    request: Request, *allowed: str, also: Callable[[str], bool] = lambda _: False
 ) -> dict[str, str]:
     """Returns the query's values by name. `also` accepts further names. Raises UnknownParameter and
     InvalidValue, so that no value is ignored."""
     values: dict[str, str] = {}
     for name, value in request.query():
-        if name not in known and not also(name):
+        if name not in allowed and not also(name):
             raise UnknownParameter(
-                f"unknown query field {sanitize_key(name)}; known: {', '.join(known)}",
+                f"unknown query field {sanitize_key(name)}; known: {', '.join(allowed)}",
                 param=sanitize_key(name),
             )
         if name in values:
@@ -179,11 +181,11 @@ def read_query(
     return values
 
 
-def read_page_size(query: Mapping[str, str], usual: int = DEFAULT_PAGE, most: int = MAX_PAGE) -> int:
+def read_page_size(query: Mapping[str, str], usual: int = DEFAULT_PAGE, maximum: int = MAX_PAGE) -> int:
     """Returns the page size. Raises InvalidValue."""
     text = query.get("limit", str(usual))
-    if not (text.isascii() and text.isdigit() and len(text) < 6 and 1 <= int(text) <= most):
-        raise InvalidValue(f"limit must be an integer of 1 to {most}", param="limit")
+    if not (text.isascii() and text.isdigit() and len(text) < 6 and 1 <= int(text) <= maximum):
+        raise InvalidValue(f"limit must be an integer of 1 to {maximum}", param="limit")
     return int(text)
 
 
@@ -208,12 +210,12 @@ def _explain_problem(complaint: validation_messages.ValidationProblem) -> Antiph
     if name := complaint.unknown_field:
         return UnknownParameter(f"unknown field {name}", param=name)
     path = complaint.path
-    taken = complaint.expected
+    expected = complaint.expected
     if complaint.is_choice and (choices := CHOICES.get(_get_field_name(path))):
-        taken = " or ".join(choices)
+        expected = " or ".join(choices)
     elif "matching regex" in complaint.text:
-        taken = TEXTS.get(_get_field_name(path), "a text without control characters")
-    return InvalidValue(f"{path or 'the body'} must be {taken}", param=path or None)
+        expected = TEXTS.get(_get_field_name(path), "a text without control characters")
+    return InvalidValue(f"{path or 'the body'} must be {expected}", param=path or None)
 
 
 def _get_field_name(path: str) -> str:

@@ -182,21 +182,21 @@ class TenantResource:
     def _declare_projects(self) -> Iterator[Endpoint]:
         """Yields the endpoints of projects and their members."""
         path, member = "/projects/{project}", "/projects/{project}/members/{user}"
-        card, whole = ProjectCard, ProjectPage
-        seen, change = "Projects that the caller can see", ProjectChange
+        card_type, page_type = ProjectCard, ProjectPage
+        description, change = "Projects that the caller can see", ProjectChange
         yield declare_endpoint(
-            "GET", "/projects", self.list_projects, seen, gives=whole, query=declare_paging()
+            "GET", "/projects", self.list_projects, description, gives=page_type, query=declare_paging()
         )
-        made = EndpointOptions(body=NewProject, gives=card, status=CREATED)
-        yield declare_endpoint("POST", "/projects", self.add_project, "Create a project", **made)
-        yield declare_endpoint("GET", path, self.show_project, "One project", gives=card)
+        options = EndpointOptions(body=NewProject, gives=card_type, status=CREATED)
+        yield declare_endpoint("POST", "/projects", self.add_project, "Create a project", **options)
+        yield declare_endpoint("GET", path, self.show_project, "One project", gives=card_type)
         yield declare_endpoint(
             "PATCH",
             path,
             self.change_project,
             "Change the name or note of a project, or archive it",
             body=change,
-            gives=card,
+            gives=card_type,
         )
         members = EndpointOptions(gives=MemberPage, query=declare_paging())
         yield declare_endpoint(
@@ -210,10 +210,12 @@ class TenantResource:
 
     def _declare_users(self) -> Iterator[Endpoint]:
         """Yields the endpoints of users."""
-        path, card, seen = "/users/{user}", UserCard, "Users that the caller can see"
-        yield declare_endpoint("GET", "/users", self.list_users, seen, gives=UserPage, query=declare_paging())
-        made = EndpointOptions(body=NewUser, gives=card, status=CREATED)
-        yield declare_endpoint("POST", "/users", self.add_user, "Create a user", **made)
+        path, card, description = "/users/{user}", UserCard, "Users that the caller can see"
+        yield declare_endpoint(
+            "GET", "/users", self.list_users, description, gives=UserPage, query=declare_paging()
+        )
+        options = EndpointOptions(body=NewUser, gives=card, status=CREATED)
+        yield declare_endpoint("POST", "/users", self.add_user, "Create a user", **options)
         yield declare_endpoint("GET", path, self.show_user, "One user", gives=card)
         changed = EndpointOptions(body=UserChange, gives=card)
         yield declare_endpoint(
@@ -228,19 +230,19 @@ class TenantResource:
 
     async def list_projects(self, request: Request) -> Response:
         """Lists the projects that the caller can see."""
-        found = self._tenants.list_projects(request.actor)
-        return answer_page(request, [(each.id, build_project_card(each)) for each in found], ProjectPage)
+        projects = self._tenants.list_projects(request.actor)
+        return answer_page(request, [(each.id, build_project_card(each)) for each in projects], ProjectPage)
 
     async def show_project(self, request: Request) -> Response:
         """Shows one project."""
-        found = self._tenants.get_project(request.actor, request.path_params["project"])
-        return answer_json(build_project_card(found))
+        project = self._tenants.get_project(request.actor, request.path_params["project"])
+        return answer_json(build_project_card(project))
 
     async def add_project(self, request: Request) -> Response:
         """Creates a project."""
         body = decode_request(request.body, NewProject)
-        made = await self._tenants.add_project(request.actor, body.name, body.note)
-        return answer_json(build_project_card(made), 201)
+        project = await self._tenants.add_project(request.actor, body.name, body.note)
+        return answer_json(build_project_card(project), 201)
 
     async def change_project(self, request: Request) -> Response:
         """Changes the name or the note, or archives the project."""
@@ -253,8 +255,8 @@ class TenantResource:
 
     async def list_members(self, request: Request) -> Response:
         """Lists the members of a project and their roles."""
-        found: list[Membership] = self._tenants.list_members(request.actor, request.path_params["project"])
-        cards = [(each.user, build_member_card(each)) for each in found]
+        members: list[Membership] = self._tenants.list_members(request.actor, request.path_params["project"])
+        cards = [(each.user, build_member_card(each)) for each in members]
         return answer_page(request, cards, MemberPage, removable="user")
 
     async def put_member(self, request: Request) -> Response:
@@ -274,19 +276,19 @@ class TenantResource:
 
     async def list_users(self, request: Request) -> Response:
         """Lists the users that the caller can see."""
-        found = self._tenants.list_users(request.actor)
-        return answer_page(request, [(each.id, build_user_card(each)) for each in found], UserPage)
+        users = self._tenants.list_users(request.actor)
+        return answer_page(request, [(each.id, build_user_card(each)) for each in users], UserPage)
 
     async def show_user(self, request: Request) -> Response:
         """Shows one user."""
-        found = self._tenants.get_user(request.actor, request.path_params["user"])
-        return answer_json(build_user_card(found))
+        user = self._tenants.get_user(request.actor, request.path_params["user"])
+        return answer_json(build_user_card(user))
 
     async def add_user(self, request: Request) -> Response:
         """Creates a user."""
         body = decode_request(request.body, NewUser)
-        made = await self._tenants.add_user(request.actor, body.name, body.email, body.note)
-        return answer_json(build_user_card(made), 201)
+        user = await self._tenants.add_user(request.actor, body.name, body.email, body.note)
+        return answer_json(build_user_card(user), 201)
 
     async def change_user(self, request: Request) -> Response:
         """Changes the name, the email address or the note, or disables the user."""
@@ -303,11 +305,11 @@ class TenantResource:
         limit, before = read_page_size(query), query.get("before")
         if before is not None and not (before.isascii() and before.isdigit() and len(before) < 19):
             raise InvalidValue("before must be the number of an entry", param="before")
-        found = await self._tenants.list_audit(
+        entries = await self._tenants.list_audit(
             request.actor, limit + 1, None if before is None else int(before), query.get("target")
         )
-        cards = [(str(each.id), build_audit_card(each)) for each in found[:limit]]
-        return answer_list(cards, len(found) > limit, AuditPage)
+        cards = [(str(each.id), build_audit_card(each)) for each in entries[:limit]]
+        return answer_list(cards, len(entries) > limit, AuditPage)
 
 
 def build_project_card(project: Project) -> ProjectCard:

@@ -290,8 +290,8 @@ class UsageResource:
         query = read_query(request, *TIME, "by", "limit", "format", *FILTERS, also=is_tag_filter)
         chosen, shape = self._read_selection(query), read_format(query)
         dimensions = parse_dimensions(query.get("by", ""))
-        most = read_page_size(query, MOST_GROUPS, MOST_GROUPS)
-        report = await self._reading.build_report(request.actor, chosen, dimensions, most)
+        limit = read_page_size(query, MOST_GROUPS, MOST_GROUPS)
+        report = await self._reading.build_report(request.actor, chosen, dimensions, limit)
         if shape is FileFormat.JSON:
             return await self._reading.run_in_thread(partial(self._answer_report, report, chosen, dimensions))
         if report.more and "limit" not in query:
@@ -365,10 +365,10 @@ class UsageResource:
 
 def _read_page(read: Read, limit: int, after: EntryPosition | None) -> Response:
     """Reads one page of entries and answers with it as JSON."""
-    found = read(limit + 1, after)
-    cards = [build_entry_card(each) for each in found[:limit]]
+    entries = read(limit + 1, after)
+    cards = [build_entry_card(each) for each in entries[:limit]]
     return answer_json(
-        EntryPage(data=cards, next=_format_cursor(found[limit - 1]) if len(found) > limit else None)
+        EntryPage(data=cards, next=_format_cursor(entries[limit - 1]) if len(entries) > limit else None)
     )
 
 
@@ -376,9 +376,9 @@ def _read_chunk(
     read: Read, shape: FileFormat, after: EntryPosition | None
 ) -> tuple[bytes, EntryPosition | None]:
     """Returns the next lines, and the position to continue from. The position is None at the end."""
-    found = read(CHUNK_ENTRIES, after)
-    written = encode_rows([build_entry_card(each) for each in found], ENTRY_COLUMNS, shape)
-    return written, EntryPosition.from_entry(found[-1]) if len(found) == CHUNK_ENTRIES else None
+    entries = read(CHUNK_ENTRIES, after)
+    written = encode_rows([build_entry_card(each) for each in entries], ENTRY_COLUMNS, shape)
+    return written, EntryPosition.from_entry(entries[-1]) if len(entries) == CHUNK_ENTRIES else None
 
 
 def is_tag_filter(name: str) -> bool:
@@ -388,18 +388,20 @@ def is_tag_filter(name: str) -> bool:
 
 def parse_dimensions(text: str) -> tuple[Dimension, ...]:
     """Parses a list of dimensions with commas. Raises InvalidValue."""
-    found: list[Dimension] = []
+    dimensions: list[Dimension] = []
     for name in filter(None, text.split(",")):
         each = parse_dimension(name)
         if each is None:
-            known = ", ".join([*EntryField, *Bucket, f"{TAG}NAME"])
-            raise InvalidValue(f"there is no dimension {sanitize_key(name)}; known: {known}", param="by")
-        if each in found:
+            known_names = ", ".join([*EntryField, *Bucket, f"{TAG}NAME"])
+            raise InvalidValue(
+                f"there is no dimension {sanitize_key(name)}; known: {known_names}", param="by"
+            )
+        if each in dimensions:
             raise InvalidValue(f"by names {sanitize_key(name)} twice", param="by")
-        found.append(each)
-    if len(found) > MOST_DIMENSIONS:
+        dimensions.append(each)
+    if len(dimensions) > MOST_DIMENSIONS:
         raise InvalidValue(f"by names more than {MOST_DIMENSIONS} dimensions", param="by")
-    return tuple(found)
+    return tuple(dimensions)
 
 
 def read_format(query: Mapping[str, str]) -> FileFormat:

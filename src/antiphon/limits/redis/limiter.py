@@ -45,20 +45,22 @@ def check_redis(url: str, within: float) -> str:
     """Returns the server's name, version and address, without credentials. `within`: timeout in seconds.
     Raises SettingsError for an invalid address, and LimitsUnavailable for a server that cannot count."""
     RedisLimiter(url, SystemClock())  # raises SettingsError for an invalid address
-    shown = _strip_credentials(url)
+    shown_url = _strip_credentials(url)
     try:
         redis_info = asyncio.run(_fetch_info(url, within))
     except TimeoutError:
-        raise LimitsUnavailable(f"{shown} does not answer within {within:g} seconds") from None
+        raise LimitsUnavailable(f"{shown_url} does not answer within {within:g} seconds") from None
     except (RedisError, OSError) as problem:
         if isinstance(problem, AuthenticationError) or UNAUTHENTICATED in str(problem):
-            raise LimitsUnavailable(f"{shown} wants a password, or another one") from None
+            raise LimitsUnavailable(f"{shown_url} wants a password, or another one") from None
         reason = str(problem).rstrip(".") or type(problem).__name__
-        raise LimitsUnavailable(f"{shown} cannot be used: {reason}") from None
+        raise LimitsUnavailable(f"{shown_url} cannot be used: {reason}") from None
     if redis_info.get("role") == "slave":
-        raise LimitsUnavailable(f"{shown} is a replica, in which nothing can be counted: name its primary")
+        raise LimitsUnavailable(
+            f"{shown_url} is a replica, in which nothing can be counted: name its primary"
+        )
     name = "valkey" if "valkey_version" in redis_info else "redis"
-    return f"{name.capitalize()} {redis_info.get(f'{name}_version', '')} answers at {shown}"
+    return f"{name.capitalize()} {redis_info.get(f'{name}_version', '')} answers at {shown_url}"
 
 
 async def _fetch_info(url: str, within: float) -> dict[str, object]:
@@ -289,7 +291,7 @@ class RedisLimiter:
             raise self._build_unavailable()
         answer = ScriptAnswer.parse(await self._call(script, arguments))
         if answer.status == "unknown":
-            await self._seed_counters([limits[place] for place in answer.numbers])
+            await self._seed_counters([limits[number] for number in answer.numbers])
             answer = ScriptAnswer.parse(await self._call(script, arguments))
         if answer.status == "unknown":
             raise self._build_unavailable()
@@ -297,9 +299,9 @@ class RedisLimiter:
 
     async def _seed_counters(self, limits: Sequence[Limit]) -> None:
         """Creates counters in Redis from the ledger. Raises LimitsUnavailable."""
-        taken = await self._seed_reader.read(limits)
+        seeds = await self._seed_reader.read(limits)
         for limit in limits:
-            seed_arguments = encode_seed(limit, taken.get(limit.id, ()), self._clock.wall())
+            seed_arguments = encode_seed(limit, seeds.get(limit.id, ()), self._clock.wall())
             await self._call(self._seed_script, seed_arguments)
 
     async def _call(self, script: AsyncScript, arguments: Sequence[Argument]) -> object:

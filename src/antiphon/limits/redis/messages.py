@@ -56,8 +56,8 @@ class ScriptAnswer:
         if not self.refusals:
             return standings
         refusals = (
-            (build_refusal(limits[place], needed[place], own, wait / MICRO, self.at / 1_000), place)
-            for place, wait, own in self.refusals
+            (build_refusal(limits[index], needed[index], own, wait / MICRO, self.at / 1_000), index)
+            for index, wait, own in self.refusals
         )
         raise pick_worst(refusals, standings)
 
@@ -85,7 +85,7 @@ def encode_claim(claim: str, amounts: Amounts) -> list[Argument]:
     return [claim, amounts.requests, amounts.input_tokens, amounts.output_tokens, amounts.cost]
 
 
-def encode_seed(limit: Limit, taken: Sequence[tuple[float, int]], now: float) -> list[Argument]:
+def encode_seed(limit: Limit, amounts: Sequence[tuple[float, int]], now: float) -> list[Argument]:
     """Encodes the past usage for a new counter. For a calendar period this is the sum. `now`: Unix
     seconds."""
     arguments: list[Argument] = [limit.id, counter_kind(limit)]
@@ -93,8 +93,12 @@ def encode_seed(limit: Limit, taken: Sequence[tuple[float, int]], now: float) ->
         return arguments
     if limit.window is not Window.MINUTE:
         begin = find_period(limit.window, now)[0]
-        return [*arguments, begin, min(sum(amount for at, amount in taken if at >= begin), INTEGERS_END - 1)]
-    for at, amount in sorted(taken):
+        return [
+            *arguments,
+            begin,
+            min(sum(amount for at, amount in amounts if at >= begin), INTEGERS_END - 1),
+        ]
+    for at, amount in sorted(amounts):
         arguments += [int(at * MICRO), amount]
     return arguments
 

@@ -30,10 +30,10 @@ def decode_options(request: GenerationRequest, model_info: ModelInfo) -> DecodeO
     it. A kept token shows its text, or its name where control tokens show names."""
     output, sampling = request.output, request.sampling
     stop_tokens = frozenset(() if output.include_stop else output.stop_token_ids)
-    named = output.show_special and (output.include_stop or bool(sampling.ignore_eos))
+    shows_stop_tokens = output.show_special and (output.include_stop or bool(sampling.ignore_eos))
     return DecodeOptions(
         pieces=model_info.spelt if output.show_special else model_info.pieces,
-        silent=stop_tokens if named else model_info.ends | stop_tokens,
+        silent=stop_tokens if shows_stop_tokens else model_info.ends | stop_tokens,
         stops=StopStrings(output.stop, output.include_stop) if output.stop else NO_STOP_STRINGS,
         min_tokens=sampling.min_tokens or 0,
     )
@@ -103,16 +103,16 @@ class ChoiceDecoder:
             if not self.completion_tokens:
                 yield Started(0)
 
-    def resume(self, held: bytes) -> None:
+    def resume(self, held_bytes: bytes) -> None:
         """Starts with the first bytes of a character that is incomplete at the end of the prompt."""
-        self._detokenizer.resume(held)
+        self._detokenizer.resume(held_bytes)
 
     def _end_events(self) -> Iterator[Event]:
         """Yields the rest of the text and the event that ends the choice."""
         if not self._filter.stopped:
-            rest = self._take_rest()
-            if rest:
-                yield self._build_delta(rest)
+            last_text = self._take_rest()
+            if last_text:
+                yield self._build_delta(last_text)
         reason = FinishReason.STOP if self._filter.stopped else self._reason
         yield self._build_finished(reason)
 
@@ -135,8 +135,8 @@ class ChoiceDecoder:
     def _take_rest(self) -> str:
         """Returns the text that the stop filter and the detokenizer held back. Called when no more tokens
         come."""
-        shown = self._filter.add(self._detokenizer.end())
-        return shown if self._filter.stopped else shown + self._filter.end()
+        text = self._filter.add(self._detokenizer.end())
+        return text if self._filter.stopped else text + self._filter.end()
 
     def _build_delta(self, text: str) -> TextDelta:
         """Builds a delta of the text, with the number of tokens since the last event."""

@@ -57,17 +57,17 @@ class Detokenizer:
 
     def add(self, token: int) -> str:
         """Returns the text that is certain now; empty while a character is incomplete."""
-        whole = self._texts[token]
-        if whole is not None and not (self._pending and whole):
-            return whole
+        token_text = self._texts[token]
+        if token_text is not None and not (self._pending and token_text):
+            return token_text
         text = self._decoder.decode(self._bytes[token])
         self._pending = bool(self._decoder.getstate()[0])
         return text
 
-    def resume(self, held: bytes) -> None:
+    def resume(self, held_bytes: bytes) -> None:
         """Starts with the first bytes of a character that is incomplete at the end of the prompt."""
-        self._decoder.decode(held)
-        self._pending = bool(held)
+        self._decoder.decode(held_bytes)
+        self._pending = bool(held_bytes)
 
     def breaks_character(self, token: int) -> bool:
         """Whether this token leaves the incomplete character before it unfinished. One U+FFFD then replaces

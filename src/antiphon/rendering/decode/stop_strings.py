@@ -34,18 +34,18 @@ class _State:
 class StopStrings:
     """The automaton of a request's stop strings, which all its choices share."""
 
-    def __init__(self, stops: Sequence[str], kept: bool = False) -> None:
-        """`kept`: whether the text keeps the stop string that ends it; then no text is held back. Raises
+    def __init__(self, stops: Sequence[str], keep_stop: bool = False) -> None:
+        """`keep_stop`: whether the text keeps the stop string that ends it; then no text is held back. Raises
         InvalidValue for stop strings that are too long together."""
-        self.kept = kept
+        self.kept = keep_stop
         if sum(map(len, stops)) > MOST_CHARACTERS:
             raise InvalidValue(f"stop strings together may have {MOST_CHARACTERS} characters", param="stop")
         self.root = _State(0)
-        wanted = [stop for stop in stops if stop]
-        for stop in wanted:
+        stop_strings = [stop for stop in stops if stop]
+        for stop in stop_strings:
             self._insert(stop)
         self._link()
-        firsts = "".join(map(re.escape, sorted({stop[0] for stop in wanted})))
+        firsts = "".join(map(re.escape, sorted({stop[0] for stop in stop_strings})))
         self.first = re.compile(f"[{firsts}]" if firsts else r"(?!)")
         """Finds where a stop string can begin."""
 
@@ -100,24 +100,24 @@ class StopFilter:
         root, state = self._stops.root, self._state
         at = 0
         if state is root:
-            found = self._stops.first.search(text)
-            if found is None:
+            match = self._stops.first.search(text)
+            if match is None:
                 return text
-            at = found.start()
-        known = len(self._held)
-        whole = self._held + text
-        for place in range(at, len(text)):
-            state = find_next_state(state, text[place], root)
+            at = match.start()
+        held_length = len(self._held)
+        full_text = self._held + text
+        for position in range(at, len(text)):
+            state = find_next_state(state, text[position], root)
             if state.ends:
                 self.stopped = True
                 self._held, self._state = "", root
-                return whole[: known + place + 1 - (0 if self._stops.kept else state.ends)]
+                return full_text[: held_length + position + 1 - (0 if self._stops.kept else state.ends)]
         self._state = state
-        shown = len(whole) - (0 if self._stops.kept else state.length)
-        self._held = whole[shown:]
-        return whole[:shown]
+        shown_length = len(full_text) - (0 if self._stops.kept else state.length)
+        self._held = full_text[shown_length:]
+        return full_text[:shown_length]
 
     def end(self) -> str:
         """Returns the text that was held back when the text ends without a stop string."""
-        held, self._held, self._state = self._held, "", self._stops.root
-        return held
+        held_text, self._held, self._state = self._held, "", self._stops.root
+        return held_text

@@ -182,9 +182,9 @@ def effort_variables(
         return dict.fromkeys(switches, False)
     if EFFORT_VARIABLE in reads:
         if notation.efforts is not None and effort not in notation.efforts:
-            known = ", ".join(notation.efforts)
+            effort_names = ", ".join(notation.efforts)
             says = "send one of them, or leave it out" if terms.off == NO_EFFORT else "leave it out"
-            raise _to_refusal(reasoning, f"this model was taught {known}; {says}")
+            raise _to_refusal(reasoning, f"this model was taught {effort_names}; {says}")
         return {EFFORT_VARIABLE: effort} | dict.fromkeys(switches, True)
     if effort == ORDINARY_EFFORT:
         return dict.fromkeys(switches, True)
@@ -218,5 +218,5 @@ def _to_refusal(reasoning: Reasoning, why: str) -> UnsupportedParameter:
     """Makes the error for a reasoning effort that the model cannot follow. `why`: the reason in words."""
     effort, terms = reasoning.effort, reasoning.terms
     value = {NO_EFFORT: terms.off, ORDINARY_EFFORT: terms.on}.get(effort or "", effort)
-    shown = "" if value is None or reasoning.wanted else f" {value[:32]}"
-    return UnsupportedParameter(f"{terms.effort}{shown} is not supported: {why}", param=terms.effort)
+    excerpt = "" if value is None or reasoning.wanted else f" {value[:32]}"
+    return UnsupportedParameter(f"{terms.effort}{excerpt} is not supported: {why}", param=terms.effort)

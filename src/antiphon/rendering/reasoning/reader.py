@@ -96,8 +96,8 @@ class ReasoningReader:
         if self._closed:
             if not self._skip_gap():
                 return []
-            begun, _ = self.spans[-1]
-            self.spans[-1] = (begun, self._taken)
+            span_start, _ = self.spans[-1]
+            self.spans[-1] = (span_start, self._taken)
             self._closed = False
         return self._inner.add(self._take(len(self._buffer)))
 
@@ -114,9 +114,9 @@ class ReasoningReader:
 
     def _take(self, count: int) -> str:
         """Removes and returns the first `count` characters of the buffer."""
-        taken, self._buffer = self._buffer[:count], self._buffer[count:]
+        text, self._buffer = self._buffer[:count], self._buffer[count:]
         self._taken += count
-        return taken
+        return text
 
     def _trim_reasoning(self, text: str) -> list[OutputPart]:
         """Removes the whitespace around reasoning, since it belongs to the marks. Keeps whitespace at the end

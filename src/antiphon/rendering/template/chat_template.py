@@ -207,9 +207,10 @@ class ChatTemplate:
                     f"{field} is set by the server from the request's own fields; leave it out", param=field
                 )
             if name not in self.reads:
-                known = ", ".join(sorted(self.reads - self._sets - SET_HERE)[:MOST_NAMED]) or "none"
+                variables = ", ".join(sorted(self.reads - self._sets - SET_HERE)[:MOST_NAMED]) or "none"
                 raise UnsupportedParameter(
-                    f"{field} is not supported: the chat template reads no such variable; it reads: {known}",
+                    f"{field} is not supported: the chat template reads no such variable; it reads: "
+                    f"{variables}",
                     param=field,
                 )
         if conversation.documents is not None and "documents" not in self.reads:
@@ -304,12 +305,12 @@ class ChatTemplate:
         """Returns a message as the template reads it, with the caller's texts covered."""
         return build_message(message, message.role, hide, self._support.objects, self.call_notation.short_ids)
 
-    def _render_pieces(self, variables: Mapping[str, object], room: int) -> Iterator[str]:
-        """Yields the template's output piece by piece, up to `room` characters."""
+    def _render_pieces(self, variables: Mapping[str, object], max_length: int) -> Iterator[str]:
+        """Yields the template's output piece by piece, up to `max_length` characters."""
         try:
             for piece in self._template.root_render_func(self._template.new_context(dict(variables))):
-                room -= len(piece)
-                if room < 0:
+                max_length -= len(piece)
+                if max_length < 0:
                     raise TemplateRefused(
                         "the chat template writes too long a prompt; send fewer or shorter messages"
                     )
@@ -364,8 +365,8 @@ def _collect_literals(tree: nodes.Template) -> TemplateTexts:
     methods = (node.attr for node in tree.find_all(nodes.Getattr))
     cuts = any(isinstance(node.node, nodes.Const) for node in tree.find_all(nodes.Getitem))
     fills = not REASSEMBLING.isdisjoint(filters) or not REASSEMBLING.isdisjoint(methods)
-    known = frozenset(constants) | {node.attr for node in tree.find_all(nodes.Getattr)}
-    return TemplateTexts(data + constants, constants, cuts or fills, known)
+    literals = frozenset(constants) | {node.attr for node in tree.find_all(nodes.Getattr)}
+    return TemplateTexts(data + constants, constants, cuts or fills, literals)
 
 
 # These are closures, since a template can inspect an object that it calls, and a `partial` shows its

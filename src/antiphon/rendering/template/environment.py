@@ -135,7 +135,7 @@ def tojson(
 ) -> str:
     """Writes JSON as the transformers library does for templates; it does not escape HTML."""
     text = json.dumps(value, ensure_ascii=False, indent=indent, separators=separators, sort_keys=sort_keys)
-    return NOT_ASCII.sub(lambda found: json.dumps(found.group())[1:-1], text) if ensure_ascii else text
+    return NOT_ASCII.sub(lambda match: json.dumps(match.group())[1:-1], text) if ensure_ascii else text
 
 
 def _build_case_filter(function: Callable[[str], str]) -> Callable[[object], str]:

@@ -29,10 +29,10 @@ class FieldUsage:
         read."""
         names = sum(message.name is not None for message in messages)
         thoughts = [message.reasoning_field for message in messages if message.reasoning is not None]
-        found = ["name"] if self.read[NAME] < names else []
+        unread = ["name"] if self.read[NAME] < names else []
         if self.read[REASONING] < len(thoughts):
-            found += dict.fromkeys(thoughts)
-        return tuple(f"messages[].{field}" for field in found)
+            unread += dict.fromkeys(thoughts)
+        return tuple(f"messages[].{field}" for field in unread)
 
 
 _current: ContextVar[FieldUsage | None] = ContextVar("watch", default=None)
@@ -79,9 +79,9 @@ class WatchedMessage(dict[str, object]):
 
     def _note(self, parts: set[str]) -> None:
         """Records that the template read these parts."""
-        found = parts & self._unread
-        self._watch.read.update(found)
-        self._unread -= found
+        newly_read = parts & self._unread
+        self._watch.read.update(newly_read)
+        self._unread -= newly_read
 
     def __getitem__(self, key: str) -> object:
         value = super().__getitem__(key)

@@ -53,18 +53,18 @@ def measure(conversation: Conversation) -> tuple[list[str], int]:
 
 def _read(conversation: Conversation) -> tuple[list[str], int]:
     """Returns every text that the caller wrote, and the number of other values."""
-    found: list[str] = []
+    texts: list[str] = []
     for message in conversation.messages:
-        found += (message.text, message.name or "", message.tool_call_id or "", message.reasoning or "")
+        texts += (message.text, message.name or "", message.tool_call_id or "", message.reasoning or "")
         for call in message.tool_calls:
-            found += (call.id, call.name, call.arguments)
+            texts += (call.id, call.name, call.arguments)
     values = 0
     for tool in conversation.tools.tools if conversation.tools is not None else ():
-        found += (tool.name, tool.description or "")
-        values += _collect(tool.parameters, found)
+        texts += (tool.name, tool.description or "")
+        values += _collect(tool.parameters, texts)
     for value in (conversation.template_values, *(conversation.documents or ())):
-        values += _collect(value, found)
-    return found, values
+        values += _collect(value, texts)
+    return texts, values
 
 
 def build_tools(tools: tuple[Tool, ...], hide: Hide) -> list[dict[str, object]]:
@@ -97,12 +97,12 @@ def with_reasoning_part(message: dict[str, object]) -> dict[str, object]:
 
 def _build_function(tool: Tool, hide: Hide) -> dict[str, object]:
     """Returns a tool in the form that templates read."""
-    shown: dict[str, object] = {"name": hide(tool.name)}
+    function: dict[str, object] = {"name": hide(tool.name)}
     if tool.description is not None:
-        shown["description"] = hide(tool.description)
+        function["description"] = hide(tool.description)
     empty = {"type": "object", "properties": {}}
-    shown["parameters"] = hide_texts(empty if tool.parameters is None else tool.parameters, hide)
-    return shown
+    function["parameters"] = hide_texts(empty if tool.parameters is None else tool.parameters, hide)
+    return function
 
 
 def build_message(
@@ -130,8 +130,8 @@ def build_message(
 def _build_reasoning(message: Message, text: str) -> dict[str, object]:
     """Returns the reasoning under the names that templates read; no template reads two of them. gpt-oss's
     template accepts reasoning beside calls only in a message without text."""
-    named: dict[str, object] = {"reasoning_content": text, "reasoning": text}
-    return named if message.tool_calls and message.text else named | {"thinking": text}
+    fields: dict[str, object] = {"reasoning_content": text, "reasoning": text}
+    return fields if message.tool_calls and message.text else fields | {"thinking": text}
 
 
 def _build_call(call: ToolCall, hide: Hide, objects: bool) -> dict[str, object]:
@@ -156,19 +156,19 @@ def hide_texts(value: object, hide: Hide) -> object:
 def _collect(value: object, texts: list[str]) -> int:
     """Adds the texts of a value to `texts`, in any order. Returns the number of its other values. It uses a
     loop instead of recursion, since a schema may contain a hundred thousand values."""
-    others, left = 0, [value]
-    while left:
-        block = left.pop()
+    object_count, pending = 0, [value]
+    while pending:
+        block = pending.pop()
         if isinstance(block, str):
             texts.append(block)
             continue
-        others += 1
+        object_count += 1
         if isinstance(block, list):
-            left += block
+            pending += block
         elif isinstance(block, dict):
             texts += map(str, block)
-            left += block.values()
-    return others
+            pending += block.values()
+    return object_count
 
 
 DEEPEST = 48
@@ -194,10 +194,10 @@ def read_arguments(text: str) -> dict[str, object] | None:
 
 def _read_object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     """Makes an object of its members. Raises ValueError for a repeated key."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         raise ValueError("an object has a key twice")
-    return found
+    return members
 
 
 def _is_shallow(value: object) -> bool:

@@ -109,8 +109,10 @@ class Shield:
         """Chooses twins that occur in none of these texts and not in the template. Raises InvalidValue if
         there are too few."""
         strange = (text for text in texts if not text.isascii())
-        taken = self._taken.union(*(found[0] for text in strange for found in _find_each(PRIVATE, text)))
-        *twins, mark = map(chr, _find_free_block(len(self.marks) + 1, taken))
+        used_characters = self._taken.union(
+            *(match[0] for text in strange for match in _find_each(PRIVATE, text))
+        )
+        *twins, mark = map(chr, _find_free_block(len(self.marks) + 1, used_characters))
         return Cover(self, tuple(twins), mark)
 
     def hide(self, text: str, twins: tuple[str, ...]) -> str:
@@ -133,8 +135,8 @@ class Shield:
         if self._starts is None:
             return
         end = 0
-        for found in _find_each(self._starts, text):
-            begin = found.start()
+        for match in _find_each(self._starts, text):
+            begin = match.start()
             if begin < end:
                 continue
             for length in self._lengths[text[begin]]:
@@ -163,16 +165,16 @@ class Cover:
 
     def split_pieces(self, rendered: str) -> tuple[TextPiece, ...]:
         """Splits the rendered text into the template's control tokens and text."""
-        found: list[TextPiece] = []
+        pieces: list[TextPiece] = []
         at = 0
         for begin, end in self.shield.find_names(rendered):
             if begin > at:
-                found.append(TextPiece(self.restore(rendered[at:begin])))
-            found.append(TextPiece(rendered[begin:end], control=True))
+                pieces.append(TextPiece(self.restore(rendered[at:begin])))
+            pieces.append(TextPiece(rendered[begin:end], control=True))
             at = end
         if at < len(rendered):
-            found.append(TextPiece(self.restore(rendered[at:])))
-        return tuple(found)
+            pieces.append(TextPiece(self.restore(rendered[at:])))
+        return tuple(pieces)
 
     def restore(self, text: str) -> str:
         """Replaces the twins in a text by their characters."""
@@ -196,8 +198,8 @@ def apply_uncovered(operation: Callable[[str], str], text: str) -> str:
     """Applies an operation on letters to the original text instead of the twins, since twins have no upper
     case."""
     cover = _current.get(None)
-    shown = text if cover is None else cover.restore(text)
-    return operation(text) if cover is None or shown == text else cover.hide(operation(shown))
+    restored = text if cover is None else cover.restore(text)
+    return operation(text) if cover is None or restored == text else cover.hide(operation(restored))
 
 
 def _find_each(character: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
@@ -233,17 +235,17 @@ def _match_characters(characters: Iterable[str]) -> re.Pattern[str] | None:
 
 def _match_texts(texts: Iterable[str]) -> re.Pattern[str] | None:
     """Returns a pattern for any of the texts, the longest first; None for no texts."""
-    found = sorted(set(texts), key=len, reverse=True)
-    return re.compile("(" + "|".join(map(re.escape, found)) + ")") if found else None
+    longest_first = sorted(set(texts), key=len, reverse=True)
+    return re.compile("(" + "|".join(map(re.escape, longest_first)) + ")") if longest_first else None
 
 
-def _find_free_block(size: int, taken: frozenset[str]) -> range:
-    """Returns the first block of `size` private-use characters that contains none of `taken`. Raises
+def _find_free_block(size: int, used: frozenset[str]) -> range:
+    """Returns the first block of `size` private-use characters that contains none of `used`. Raises
     InvalidValue if there is none."""
     for place in PRIVATE_RANGES:
         for begin in range(place.start, place.stop - size, max(size, 1)):
             block = range(begin, begin + size)
-            if taken.isdisjoint(map(chr, block)):
+            if used.isdisjoint(map(chr, block)):
                 return block
     raise InvalidValue(
         "the messages use nearly every private-use character; remove some of them", param="messages"

@@ -51,8 +51,8 @@ class RoleSupport:
         first system message, in order, with an empty line between them."""
         if not any(message.role in INSTRUCTING for message in messages):
             return messages
-        named = 0 if not self.developer else len(messages) if self.beside else 1
-        messages = (*messages[:named], *map(_make_system, messages[named:]))
+        developer_count = 0 if not self.developer else len(messages) if self.beside else 1
+        messages = (*messages[:developer_count], *map(_make_system, messages[developer_count:]))
         if not self.system or (self.several and self.later):
             return messages
         begin = next((at for at, each in enumerate(messages) if each.role not in INSTRUCTING), len(messages))
@@ -207,6 +207,10 @@ def _insert_text(messages: tuple[Message, ...], text: str, support: TemplateSupp
 
 def _build_signature(tool: Tool) -> dict[str, object]:
     """Returns a tool's name, description and parameters."""
-    named = {"name": tool.name}
+    signature = {"name": tool.name}
     described = {} if tool.description is None else {"description": tool.description}
-    return {**named, **described, "parameters": dict(tool.parameters or {"type": "object", "properties": {}})}
+    return {
+        **signature,
+        **described,
+        "parameters": dict(tool.parameters or {"type": "object", "properties": {}}),
+    }

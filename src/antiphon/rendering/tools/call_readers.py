@@ -33,9 +33,9 @@ Span = tuple[int, int | None]
 character. The second is None while the reasoning has not ended."""
 
 
-def is_inside(spans: Sequence[Span], place: int) -> bool:
+def is_inside(spans: Sequence[Span], position: int) -> bool:
     """Whether a character is part of reasoning."""
-    return any(begin <= place and (end is None or place < end) for begin, end in spans)
+    return any(begin <= position and (end is None or position < end) for begin, end in spans)
 
 
 SEPARATORS = SPACE + "[,;]"
@@ -207,14 +207,14 @@ class ObjectReader:
     def _read_outside(self) -> bool:
         """Reads the text before the next group."""
         at = self._buffer.find(self._open)
-        found = at >= 0
-        end = at if found else find_partial_mark(self._buffer, self._open)
+        has_mark = at >= 0
+        end = at if has_mark else find_partial_mark(self._buffer, self._open)
         self._said += self._shown.add(self._buffer[:end])
         self._buffer = self._buffer[end:]
-        if found:
+        if has_mark:
             self._inside = True
             self._consume(len(self._open))
-        return found
+        return has_mark
 
     def _read_inside(self) -> bool:
         """Reads one step inside a group: a separator, the begin of a call, or the end of the group."""

@@ -111,11 +111,11 @@ class HeaderReader:
         """Shows the text before the next mark, and handles that mark."""
         if self._after and not self._skip_tail():
             return False
-        found = [(at, mark) for mark in self._marks if (at := self._buffer.find(mark)) >= 0]
-        if not found:
+        marks_found = [(at, mark) for mark in self._marks if (at := self._buffer.find(mark)) >= 0]
+        if not marks_found:
             self._show(min(find_partial_mark(self._buffer, mark) for mark in self._marks))
             return False
-        at, mark = min(found)
+        at, mark = min(marks_found)
         self._show(at)
         if mark == self._head:
             self._inside = True

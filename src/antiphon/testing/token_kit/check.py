@@ -322,9 +322,9 @@ async def adapters_never_answer_for_each_other(probe: TokenProbe) -> None:
             for other in names:
                 _require_same(first[other], await probe.run(_build_adapter_request(probe, other)), probe)
             _require_same(first[name], await probe.run(_build_adapter_request(probe, name)), probe)
-        wanted = [name for name in names for _ in range(3)]
-        runs = await probe.run_all([_build_adapter_request(probe, name) for name in wanted])
-        for name, run in zip(wanted, runs, strict=True):
+        requested_names = [name for name in names for _ in range(3)]
+        runs = await probe.run_all([_build_adapter_request(probe, name) for name in requested_names])
+        for name, run in zip(requested_names, runs, strict=True):
             _require_same(first[name], run, probe)
         outputs = {(run.tokens, run.logprobs) for run in first.values()}
         require(len(outputs) == len(names), "each adapter changes what is said")

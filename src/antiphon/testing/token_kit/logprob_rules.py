@@ -45,16 +45,16 @@ async def logprobs_of_wanted_tokens_come_as_asked(probe: TokenProbe) -> None:
     size = probe.info.vocabulary
     ranked = (await probe.run(probe.build_request(max_tokens=4, logprobs=size))).alternatives
     for sampling in (GREEDY, Sampling(temperature=0.0, logit_bias=((0, -9.0),))):
-        wanted = (size - 1, 0, ranked[0][0][0], size // 2)
+        token_ids = (size - 1, 0, ranked[0][0][0], size // 2)
         request = replace(
-            probe.build_request(max_tokens=4, logprobs=2, sampling=sampling), logprob_token_ids=wanted
+            probe.build_request(max_tokens=4, logprobs=2, sampling=sampling), logprob_token_ids=token_ids
         )
         run = await probe.run(request)
         rule = "with logprob_token_ids the alternatives are these tokens, in their order"
         require(len(run.alternatives) == len(run.tokens), rule)
-        require(all(tuple(token for token, _ in row) == wanted for row in run.alternatives), rule)
-        whole, slack = dict(ranked[0]), max(probe.tolerance, ROUNDING)
-        near = all(abs(whole[token] - value) <= slack for token, value in run.alternatives[0])
+        require(all(tuple(token for token, _ in row) == token_ids for row in run.alternatives), rule)
+        full_logprobs, slack = dict(ranked[0]), max(probe.tolerance, ROUNDING)
+        near = all(abs(full_logprobs[token] - value) <= slack for token, value in run.alternatives[0])
         require(near, "log-probabilities of wanted tokens are of the raw distribution")
 
 
@@ -127,12 +127,12 @@ async def equal_seeds_draw_equally(probe: TokenProbe) -> None:
 
 
 async def alone_and_together_are_equal(probe: TokenProbe) -> None:
-    wanted = [
+    requests = [
         probe.build_request(index % len(probe.prompts), max_tokens=16, logprobs=2)
         for index in range(probe.info.sequences)
     ]
-    alone = [await probe.run(request) for request in wanted[: len(probe.prompts)]]
-    for index, run in enumerate(await probe.run_all(wanted)):
+    alone = [await probe.run(request) for request in requests[: len(probe.prompts)]]
+    for index, run in enumerate(await probe.run_all(requests)):
         _require_equal(alone[index % len(alone)], run, probe.tolerance)
 
 
@@ -231,17 +231,17 @@ async def prompts_are_scored_whole_and_in_order(probe: TokenProbe) -> None:
     for prompt in (*probe.prompts, probe.prompts[0]):
         run = await probe.run(_build_scoring_request(probe, prompt))
         _require_cover(run, len(prompt))
-        found = UnpackedScores.from_parts(run.scores)
+        scores = UnpackedScores.from_parts(run.scores)
         require(
-            len(found.ids) == len(found.values) == WIDTH * (len(prompt) - 1),
+            len(scores.ids) == len(scores.values) == WIDTH * (len(prompt) - 1),
             "prompt_logprobs=k gives the k likeliest alternatives of each prompt token, packed as int32 and "
             "float32",
         )
-        require(len(found.ranks) == len(prompt) - 1, "each token of a scored prompt has its rank, int32")
+        require(len(scores.ranks) == len(prompt) - 1, "each token of a scored prompt has its rank, int32")
         for place, token in enumerate(prompt[1:]):
             wide = slice(place * WIDTH, (place + 1) * WIDTH)
-            _require_row(token, found.logprobs[place], found.ids[wide], found.values[wide])
-            _require_rank(found.ranks[place], found.logprobs[place], found.values[wide])
+            _require_row(token, scores.logprobs[place], scores.ids[wide], scores.values[wide])
+            _require_rank(scores.ranks[place], scores.logprobs[place], scores.values[wide])
     silent = await probe.run(probe.build_request(max_tokens=2))
     require(not silent.scores, "PromptScores come only when they are asked for")
     bare = UnpackedScores.from_parts(

@@ -122,8 +122,8 @@ class TokenProbe:
 
         async def is_idle() -> bool:
             now, then = await self.get_load(), self.resting
-            held = (now.running, now.queued, now.free_sequences, now.cells_used)
-            return held == (then.running, then.queued, then.free_sequences, then.cells_used)
+            usage = (now.running, now.queued, now.free_sequences, now.cells_used)
+            return usage == (then.running, then.queued, then.free_sequences, then.cells_used)
 
         await require_soon(is_idle, rule, self.patience)
 

@@ -29,10 +29,10 @@ async def bias_bans_and_forces(probe: TokenProbe) -> None:
     require(run.tokens != free.tokens, "a token with a bias of minus infinity, as it were, is not drawn")
     near = abs(run.alternatives[0][0][1] - free.alternatives[0][0][1]) <= max(probe.tolerance, 1e-3)
     require(near, "log-probabilities are those before the bias")
-    wanted = probe.prompts[0][-1]
-    forced = replace(HOT, logit_bias=((wanted, OVERWHELMING),))
+    token = probe.prompts[0][-1]
+    forced = replace(HOT, logit_bias=((token, OVERWHELMING),))
     run = await probe.run(probe.build_request(max_tokens=4, sampling=forced))
-    require(set(run.tokens) == {wanted}, "a token with an overwhelming bias is always drawn")
+    require(set(run.tokens) == {token}, "a token with an overwhelming bias is always drawn")
 
 
 async def only_allowed_tokens_are_drawn(probe: TokenProbe) -> None:

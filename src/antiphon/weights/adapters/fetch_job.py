@@ -29,12 +29,12 @@ def fetch_job(payload: Mapping[str, object]) -> dict[str, object]:
     """Fetches into `into`/arrived. Raises InvalidValue, which names the caller's field, HubUnavailable, and
     EngineError when `into` cannot be written."""
     repository, revision = str(payload["repository"]), str(payload["revision"])
-    token, most, pauses = payload["token"], payload["most"], payload["pauses"]
-    if not isinstance(most, int) or not isinstance(pauses, list):
+    token, max_bytes, pauses = payload["token"], payload["most"], payload["pauses"]
+    if not isinstance(max_bytes, int) or not isinstance(pauses, list):
         raise TypeError("the job needs a size and pauses")
     into = Path(str(payload["into"]))
     endpoint = None if payload["endpoint"] is None else str(payload["endpoint"])
-    caller = HubCaller(None if token is None else str(token), most)
+    caller = HubCaller(None if token is None else str(token), max_bytes)
     hub = Hub(HubCache(into / "fetched"), endpoint=endpoint, pauses=pauses, caller=caller)
     try:
         files = choose_files(repository, hub.list_files(repository, revision), str(payload["file"]))
@@ -53,20 +53,20 @@ def fetch_job(payload: Mapping[str, object]) -> dict[str, object]:
 def choose_files(repository: str, names: Sequence[str], file: str) -> tuple[str, ...]:
     """Returns the names of the adapter's files in a repository. Raises InvalidValue if there is no adapter,
     or more than one."""
-    found = [name for name in names if name.lower().endswith(ENDING) and _is_file(repository, name)]
-    shown = ", ".join(found[:MOST_SHOWN])
+    adapters = [name for name in names if name.lower().endswith(ENDING) and _is_file(repository, name)]
+    listing = ", ".join(adapters[:MOST_SHOWN])
     if file:
-        if file not in found:
-            raise _to_refusal(f"there is no {file} in {repository}; GGUF files of it: {shown or 'none'}")
+        if file not in adapters:
+            raise _to_refusal(f"there is no {file} in {repository}; GGUF files of it: {listing or 'none'}")
         return (file,)
     if set(PEFT_FILES) <= set(names):
         return PEFT_FILES
-    if len(found) > 1:
+    if len(adapters) > 1:
         raise _to_refusal(
-            f"{repository} holds several GGUF files ({shown}); name one as {repository}:FILE.gguf"
+            f"{repository} holds several GGUF files ({listing}); name one as {repository}:FILE.gguf"
         )
-    if found:
-        return (found[0],)
+    if adapters:
+        return (adapters[0],)
     if "adapter_model.bin" in names:
         raise _to_refusal(
             f"{repository} holds adapter_model.bin, which is never read since it may hold code; save the "
@@ -89,23 +89,23 @@ def _is_file(repository: str, name: str) -> bool:
     return True
 
 
-def _pull_files(hub: Hub, wanted: Sequence[Reference], into: Path) -> dict[str, object]:
+def _pull_files(hub: Hub, references: Sequence[Reference], into: Path) -> dict[str, object]:
     """Fetches every file at the commit of the first file, into the directory in which the registry's job
     looks for them."""
-    first = wanted[0]
+    first = references[0]
     fetched = hub.pull(first, _ignore_progress)
     name = first.repository.partition("/")[2]
-    place = into / name if len(wanted) > 1 else into
-    place.mkdir(parents=True)
-    os.replace(fetched.path, place / fetched.path.name)
-    for reference in wanted[1:]:
+    target = into / name if len(references) > 1 else into
+    target.mkdir(parents=True)
+    os.replace(fetched.path, target / fetched.path.name)
+    for reference in references[1:]:
         other = hub.pull(Reference(reference.repository, reference.file, fetched.commit), _ignore_progress)
-        os.replace(other.path, place / other.path.name)
-    is_peft = len(wanted) > 1
+        os.replace(other.path, target / other.path.name)
+    is_peft = len(references) > 1
     return {
         "path": name if is_peft else fetched.path.name,
         "commit": fetched.commit,
-        "base": _read_base(place / PEFT_FILES[0]) if is_peft else None,
+        "base": _read_base(target / PEFT_FILES[0]) if is_peft else None,
     }
 
 

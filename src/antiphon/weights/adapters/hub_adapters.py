@@ -56,10 +56,10 @@ class HubAdapters:
     pauses: tuple[float, ...] = (1.0, 3.0, 10.0)
     """Seconds before each further try after a fruitless one."""
 
-    def require_allowed(self, wanted: DeploymentRequest) -> None:
+    def require_allowed(self, deployment: DeploymentRequest) -> None:
         """Raises PermissionDenied for an adapter that the operator does not allow, and InvalidValue for a
         malformed name."""
-        repository = self._reference(wanted).repository
+        repository = self._reference(deployment).repository
         if not self.repositories:
             raise PermissionDenied(
                 "adapters are deployed from the hub only where the operator names the repositories that they "
@@ -76,18 +76,18 @@ class HubAdapters:
             raise PermissionDenied("no hub is asked here: ANTIPHON_HUB_OFFLINE is set", param="model_source")
 
     @asynccontextmanager
-    async def fetch(self, wanted: DeploymentRequest) -> AsyncIterator[FetchedAdapter]:
+    async def fetch(self, deployment: DeploymentRequest) -> AsyncIterator[FetchedAdapter]:
         """Fetches the adapter. Its files exist until the block ends. Raises a RequestError that names the
         wrong field, HubUnavailable, and EngineError if the registry cannot be written."""
-        self.require_allowed(wanted)
-        reference = self._reference(wanted)
+        self.require_allowed(deployment)
+        reference = self._reference(deployment)
         staging = staging_directory(self.registry)
         try:
             payload = {
                 "repository": reference.repository,
                 "revision": reference.revision,
                 "file": "" if reference.file == ANY_FILE else reference.file,
-                "token": wanted.token,
+                "token": deployment.token,
                 "endpoint": self.endpoint,
                 "most": self.most,
                 "pauses": list(self.pauses),
@@ -106,15 +106,17 @@ class HubAdapters:
         """Returns the limits of the job that fetches an adapter."""
         return Limits(SECONDS + self.most * SECONDS_PER_BYTE, PATIENCE, OWN_MEMORY, writes=self.most)
 
-    def _reference(self, wanted: DeploymentRequest) -> Reference:
+    def _reference(self, deployment: DeploymentRequest) -> Reference:
         """Returns the reference of the requested adapter. Raises InvalidValue for malformed names."""
-        name = wanted.model_name if ":" in wanted.model_name else f"{wanted.model_name}:{ANY_FILE}"
+        name = (
+            deployment.model_name if ":" in deployment.model_name else f"{deployment.model_name}:{ANY_FILE}"
+        )
         if "@" in name or not _is_reference(name):
             raise InvalidValue(
                 "model_name must be a repository of the hub, OWNER/REPO or OWNER/REPO:FILE.gguf",
                 param="model_name",
             )
-        revision = wanted.revision or DEFAULT_REVISION
+        revision = deployment.revision or DEFAULT_REVISION
         if not _is_reference(name.replace(":", f"@{revision}:", 1)):
             raise InvalidValue("hf_revision must be a commit, a tag or a branch", param="hf_revision")
         return parse(PREFIX + name.replace(":", f"@{revision}:", 1))
@@ -134,8 +136,8 @@ def _network_variables() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name in NETWORK_VARIABLES} | NOBODY
 
 
-def _read_delivery(staging: Path, found: object) -> FetchedAdapter:
+def _read_delivery(staging: Path, delivery: object) -> FetchedAdapter:
     """Converts the job's result. Raises TypeError for a result of another form."""
-    if not isinstance(found, dict) or not COMMIT.fullmatch(str(found["commit"])):
+    if not isinstance(delivery, dict) or not COMMIT.fullmatch(str(delivery["commit"])):
         raise TypeError("the job answered with no commit")
-    return FetchedAdapter(found["path"], staging / "arrived", found["commit"], found["base"])
+    return FetchedAdapter(delivery["path"], staging / "arrived", delivery["commit"], delivery["base"])

@@ -54,15 +54,15 @@ def keep_adapter(source: Path, base: Header, directory: Path) -> AdapterFile:
         else:
             _require_file(source)
             _copy_file(source, partial)
-        found = read_adapter(partial, base, named=source.name)
-        target = directory / f"{found.digest}.gguf"
+        adapter = read_adapter(partial, base, named=source.name)
+        target = directory / f"{adapter.digest}.gguf"
         partial.replace(target)
     except ModelFileError as refused:
         message = refused.message.replace(str(partial), str(source)).replace(partial.name, source.name)
         raise ModelFileError(message) from None
     finally:
         partial.unlink(missing_ok=True)
-    return AdapterFile(target, found.digest, found.rank, found.alpha, found.size)
+    return AdapterFile(target, adapter.digest, adapter.rank, adapter.alpha, adapter.size)
 
 
 def keep_job(payload: Mapping[str, object]) -> dict[str, object]:
@@ -72,20 +72,20 @@ def keep_job(payload: Mapping[str, object]) -> dict[str, object]:
     `into` cannot be written.
     """
     shown_path, base, into = str(payload["path"]), str(payload["base"]), Path(str(payload["into"]))
-    directories, most = payload["directories"], payload["most"]
-    if not isinstance(directories, list) or not isinstance(most, int):
+    directories, max_bytes = payload["directories"], payload["most"]
+    if not isinstance(directories, list) or not isinstance(max_bytes, int):
         raise TypeError("the job needs directories and a size")
     source = arrived = into / "arrived"
     try:
         arrived.mkdir()
-        source = copy_allowed(shown_path, [Path(str(each)) for each in directories], arrived, most)
-        found = keep_adapter(source, read_header(Path(base)), into / "kept")
+        source = copy_allowed(shown_path, [Path(str(each)) for each in directories], arrived, max_bytes)
+        adapter = keep_adapter(source, read_header(Path(base)), into / "kept")
     except ModelFileError as refused:
         message = refused.message.replace(str(source), sanitize(shown_path))
         raise InvalidValue(message, param="lora_path") from None
     except OSError as problem:  # what comes from the caller's files is a ModelFileError
         raise storage_error(problem) from None
-    return {"digest": found.digest, "rank": found.rank, "alpha": found.alpha, "size": found.size}
+    return {"digest": adapter.digest, "rank": adapter.rank, "alpha": adapter.alpha, "size": adapter.size}
 
 
 def read_adapter(path: Path, base: Header, named: str | None = None) -> AdapterFile:
@@ -132,13 +132,13 @@ def _check_pairs(header: Header, base: Header, name: str) -> int:
     rank = 0
     for module in modules:
         a, b = (header.shapes.get(module + part, ()) for part in PAIR)
-        whole = base.shapes.get(module, ())
-        if len(a) != 2 or len(b) != 2 or len(whole) != 2:
+        base_shape = base.shapes.get(module, ())
+        if len(a) != 2 or len(b) != 2 or len(base_shape) != 2:
             raise ModelFileError(f"{name} adapts {module[:120]}, which cannot be in {base.path.name}")
-        if a[0] != whole[0] or b[1] != whole[1] or a[1] != b[0]:
+        if a[0] != base_shape[0] or b[1] != base_shape[1] or a[1] != b[0]:
             raise ModelFileError(
                 f"{name} adapts {module} with the shapes {list(a)} and {list(b)}, but in {base.path.name} "
-                f"it is {list(whole)}; it was made for another model"
+                f"it is {list(base_shape)}; it was made for another model"
             )
         rank = max(rank, a[1])
     if not rank:
@@ -187,17 +187,17 @@ PEFT_FILES = ("adapter_config.json", "adapter_model.safetensors")
 BLOCK = 1 << 20
 
 
-def copy_allowed(shown_path: str, directories: Sequence[Path], into: Path, most: int) -> Path:
+def copy_allowed(shown_path: str, directories: Sequence[Path], into: Path, max_bytes: int) -> Path:
     """Copies the file or directory that a caller named into the directory `into`, under the same name.
 
-    `shown_path`: the caller's path, absolute or relative to one of the directories. `most`: the
+    `shown_path`: the caller's path, absolute or relative to one of the directories. `max_bytes`: the
     most bytes of each file. Raises ModelFileError, and OSError if `into` cannot be written.
     """
     root, steps = _locate(shown_path, directories)
     target = into / (steps[-1] if steps else root.name or "adapter")
     with _enter_directory(root, steps[:-1], shown_path) as parent:
         if _file_kind(steps[-1] if steps else ".", parent, shown_path) == stat.S_IFREG:
-            _copy_checked(steps[-1], parent, target, most, shown_path)
+            _copy_checked(steps[-1], parent, target, max_bytes, shown_path)
             return target
     target.mkdir()
     for name in PEFT_FILES:
@@ -205,7 +205,7 @@ def copy_allowed(shown_path: str, directories: Sequence[Path], into: Path, most:
         if os.path.lexists(place):
             inner, path = _locate(str(place), directories, f"{shown_path}/{name}")
             with _enter_directory(inner, path[:-1], shown_path) as parent:
-                _copy_checked(path[-1], parent, target / name, most, f"{shown_path}/{name}")
+                _copy_checked(path[-1], parent, target / name, max_bytes, f"{shown_path}/{name}")
     return target
 
 
@@ -216,8 +216,8 @@ def _locate(shown_path: str, directories: Sequence[Path], named: str | None = No
     places = [Path(shown_path)] if shown_path.startswith("/") else [root / shown_path for root in roots]
     if "\0" in shown_path:
         raise ModelFileError("the path holds a NUL, which no file's name can")
-    found = [found for place in places if (found := _resolve_path(place)) is not None]
-    inside = [(root, place) for place in found for root in roots if place.is_relative_to(root)]
+    resolved = [resolved for place in places if (resolved := _resolve_path(place)) is not None]
+    inside = [(root, place) for place in resolved for root in roots if place.is_relative_to(root)]
     if not inside or len(shown_path) > os.pathconf("/", "PC_PATH_MAX"):
         raise ModelFileError(
             f"{sanitize(named or shown_path)} lies in none of the directories that adapters may be loaded "
@@ -276,8 +276,8 @@ def _file_kind(name: str, directory: int, shown_path: str) -> int:
     return kind
 
 
-def _copy_checked(name: str, directory: int, target: Path, most: int, shown_path: str) -> None:
-    """Copies one regular file of at most `most` bytes. Raises ModelFileError for faults of the source,
+def _copy_checked(name: str, directory: int, target: Path, max_bytes: int, shown_path: str) -> None:
+    """Copies one regular file of at most `max_bytes` bytes. Raises ModelFileError for faults of the source,
     OSError for faults of the target."""
     if _file_kind(name, directory, shown_path) != stat.S_IFREG:
         raise ModelFileError(f"{sanitize(shown_path)} is a directory where a file must be")
@@ -290,13 +290,13 @@ def _copy_checked(name: str, directory: int, target: Path, most: int, shown_path
         file_status = os.fstat(reading.fileno())
         if not stat.S_ISREG(file_status.st_mode):
             raise ModelFileError(f"{sanitize(shown_path)} is no regular file")
-        if file_status.st_size > most:
-            raise _size_error(shown_path, most)
-        left = most
+        if file_status.st_size > max_bytes:
+            raise _size_error(shown_path, max_bytes)
+        bytes_left = max_bytes
         while block := _read_block(reading, shown_path):
-            left -= len(block)
-            if left < 0:  # the file grew while it was copied
-                raise _size_error(shown_path, most)
+            bytes_left -= len(block)
+            if bytes_left < 0:  # the file grew while it was copied
+                raise _size_error(shown_path, max_bytes)
             writing.write(block)
 
 
@@ -308,9 +308,9 @@ def _read_block(reading: BinaryIO, shown_path: str) -> bytes:
         raise _read_error(shown_path, problem) from None
 
 
-def _size_error(shown_path: str, most: int) -> ModelFileError:
+def _size_error(shown_path: str, max_bytes: int) -> ModelFileError:
     return ModelFileError(
-        f"{sanitize(shown_path)} is larger than {most:,} bytes; raise lora.max_bytes "
+        f"{sanitize(shown_path)} is larger than {max_bytes:,} bytes; raise lora.max_bytes "
         "(ANTIPHON_LORA_MAX_BYTES) if it is meant to be"
     )
 

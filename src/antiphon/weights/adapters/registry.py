@@ -82,8 +82,8 @@ class AdapterStore:
             "most": self.most,
         }
         try:
-            found = await run_job(JOB, payload, self._limits(base))
-            return self._store(staging, found)
+            result = await run_job(JOB, payload, self._limits(base))
+            return self._store(staging, result)
         except JobStopped as stopped:
             stopped.raise_if_waited()
             raise InvalidValue(f"{sanitize(path)} cannot be taken: {stopped}", param="lora_path") from None
@@ -92,14 +92,14 @@ class AdapterStore:
 
     def _limits(self, base: str) -> Limits:
         """Returns the limits of the job that imports an adapter."""
-        room = OWN_MEMORY + COPIES * self.most + _count_mapped_bytes(base)
-        return Limits(SECONDS, 2 * SECONDS, room, writes=GROWTH * self.most + OWN_MEMORY)
+        memory_bytes = OWN_MEMORY + COPIES * self.most + _count_mapped_bytes(base)
+        return Limits(SECONDS, 2 * SECONDS, memory_bytes, writes=GROWTH * self.most + OWN_MEMORY)
 
-    def _store(self, staging: Path, found: object) -> Adapter:
+    def _store(self, staging: Path, result: object) -> Adapter:
         """Moves the checked file from the job's directory into the registry. Raises EngineError."""
-        if not isinstance(found, dict):
+        if not isinstance(result, dict):
             raise TypeError("the job answered with no object")
-        name = f"{found['digest']}.gguf"
+        name = f"{result['digest']}.gguf"
         try:
             (staging / "kept" / name).replace(self.registry / name)
             if self.shared:
@@ -107,7 +107,7 @@ class AdapterStore:
         except OSError as problem:
             raise storage_error(problem) from None
         return Adapter(
-            found["digest"], str(self.registry / name), found["rank"], found["alpha"], found["size"]
+            result["digest"], str(self.registry / name), result["rank"], result["alpha"], result["size"]
         )
 
 

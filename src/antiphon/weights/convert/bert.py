@@ -111,7 +111,7 @@ def convert_bert(source: Path, target: Path, kind: str = "F16") -> None:
             )
     wording = read_vocabulary(source)
     saved = dict(read_tensors(source / "model.safetensors", UNUSED))
-    layers = len({found[1] for name in saved if (found := LAYER.match(name))})
+    layers = len({match[1] for name in saved if (match := LAYER.match(name))})
     tensors = dict(_rename_tensors(saved, layers, source))
     shape = read_shape(config, tensors, layers, source)
     if len(wording.pieces) != shape.pieces:
@@ -240,10 +240,10 @@ def _rename_tensors(tensors: Mapping[str, Tensor], layers: int, source: Path) ->
         new = name.removeprefix("bert.")
         for old, now in OLD_NAMES.items():
             new = new.removesuffix(old) + now if new.endswith(old) else new
-        found = names.get_name(new, try_suffixes=(".weight", ".bias"))
-        if found is None:
+        tensor_name = names.get_name(new, try_suffixes=(".weight", ".bias"))
+        if tensor_name is None:
             raise ModelFileError(f"{source} holds {name[:120]}, which no encoder of BERT's kind has")
-        yield found, values
+        yield tensor_name, values
 
 
 def _write(

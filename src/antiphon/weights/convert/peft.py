@@ -193,9 +193,9 @@ def write_adapter(
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
-    whole = writer.fout[-1].tell() if writer.fout else 0
+    written_bytes = writer.fout[-1].tell() if writer.fout else 0
     writer.close()
-    if target.stat().st_size < whole:  # numpy does not report a last write that is cut by a full disk
+    if target.stat().st_size < written_bytes:  # numpy does not report a last write that is cut by a full disk
         raise OSError("not all of it could be written")
 
 
@@ -206,9 +206,9 @@ def _requires_reordering(base: Header, source: Path) -> bool:
         return True
     if base.architecture in STRAIGHT:
         return False
-    known = ", ".join(sorted(TURNED | STRAIGHT))
+    architectures = ", ".join(sorted(TURNED | STRAIGHT))
     raise ModelFileError(
-        f"{source} cannot be converted: the architecture {base.architecture} is not one of {known}; "
+        f"{source} cannot be converted: the architecture {base.architecture} is not one of {architectures}; "
         "convert it with llama.cpp's convert_lora_to_gguf.py"
     )
 
@@ -266,15 +266,15 @@ class TensorNames:
     def __init__(self, base: Header) -> None:
         import gguf
 
-        found = [arch for arch, name in gguf.MODEL_ARCH_NAMES.items() if name == base.architecture]
-        self._map = gguf.get_tensor_name_map(found[0], base.layers)
+        architectures = [arch for arch, name in gguf.MODEL_ARCH_NAMES.items() if name == base.architecture]
+        self._map = gguf.get_tensor_name_map(architectures[0], base.layers)
         self._shapes = base.shapes
 
     def find(self, module: str) -> str | None:
         """Returns the name of the module's weight in the base model; None if the model has no such matrix."""
         for wrapped, bare in WRAPPED:
-            spelt = module.replace(wrapped, bare, 1) if module.startswith(wrapped) else module
-            name = self._map.get_name(f"{spelt}.weight", try_suffixes=(".weight",))
+            base_module = module.replace(wrapped, bare, 1) if module.startswith(wrapped) else module
+            name = self._map.get_name(f"{base_module}.weight", try_suffixes=(".weight",))
             if name not in (None, TOKENS) and len(self._shapes.get(name, ())) == 2:
                 return str(name)
         return None

@@ -91,8 +91,8 @@ class HubCache:
 
     def partial(self, reference: Reference, digest: str) -> Path:
         """Returns the path at which the file is written until it is complete and checked."""
-        place = self.place(reference, digest)
-        return self._path(*place.parent.relative_to(self.root).parts, place.name + PARTIAL)
+        path = self.place(reference, digest)
+        return self._path(*path.parent.relative_to(self.root).parts, path.name + PARTIAL)
 
     def keep(self, reference: Reference, commit: str, digest: str) -> CachedFile:
         """Makes the reference and the commit name the file, which must be at its `place` already."""
@@ -105,8 +105,8 @@ class HubCache:
 
     def free(self) -> int:
         """Returns the bytes that can still be written."""
-        place = next(place for place in (self.root, *self.root.parents) if place.exists())
-        return shutil.disk_usage(place).free
+        parent = next(parent for parent in (self.root, *self.root.parents) if parent.exists())
+        return shutil.disk_usage(parent).free
 
     @contextmanager
     def lock(self, reference: Reference, digest: str) -> Iterator[None]:
@@ -123,31 +123,31 @@ class HubCache:
     def entries(self) -> list[CachedFile]:
         """Lists complete files by reference. A file is listed by its commit only if no branch or tag names
         it."""
-        found = [entry for reference in self._references() if (entry := self.find(reference))]
-        named = {
+        entries = [entry for reference in self._references() if (entry := self.find(reference))]
+        by_path = {
             (entry.reference.repository, entry.reference.file, entry.commit)
-            for entry in found
+            for entry in entries
             if not entry.reference.pinned
         }
         return [
             entry
-            for entry in found
+            for entry in entries
             if not entry.reference.pinned
-            or (entry.reference.repository, entry.reference.file, entry.commit) not in named
+            or (entry.reference.repository, entry.reference.file, entry.commit) not in by_path
         ]
 
     def leftovers(self) -> list[Leftover]:
         """Lists files that no reference names."""
-        named = {entry.path for reference in self._references() if (entry := self.find(reference))}
+        finished_paths = {entry.path for reference in self._references() if (entry := self.find(reference))}
         with self._readable():
-            found = [
+            unfinished = [
                 self._path(*path.relative_to(self.root).parts)
                 for path in sorted(self.root.glob(f"*/*/{FILES}/*/*"))
-                if path.name != LOCK and path not in named
+                if path.name != LOCK and path not in finished_paths
             ]
             return [
                 Leftover("/".join(path.relative_to(self.root).parts[:2]), path, path.stat().st_size)
-                for path in found
+                for path in unfinished
             ]
 
     def remove(self, entry: CachedFile) -> None:

@@ -125,14 +125,14 @@ class Hub:
             remote = self._ask_hub(reference)
             self._require_allowed_size(reference, remote)
             with self._cache.lock(reference, remote.digest):
-                place = self._cache.place(reference, remote.digest)
-                if place.exists():
-                    self._verify(place, reference, remote, tell)
+                path = self._cache.place(reference, remote.digest)
+                if path.exists():
+                    self._verify(path, reference, remote, tell)
                 else:
                     partial = self._cache.partial(reference, remote.digest)
                     self._fetch_rest(partial, reference, remote, tell)
                     self._verify(partial, reference, remote, tell)
-                    _move(partial, place)
+                    _move(partial, path)
                 return self._cache.keep(reference, remote.commit, remote.digest)
 
     def list_files(self, repository: str, revision: str) -> list[str]:
@@ -203,12 +203,12 @@ class Hub:
             reference.repository, reference.file, revision=reference.revision, endpoint=self._endpoint
         )
         try:
-            found = get_hf_file_metadata(
+            metadata = get_hf_file_metadata(
                 url, token=self._token, endpoint=self._endpoint, headers=self._headers()
             )
         except RemoteEntryNotFoundError:
             raise ModelFetchError(self._describe_missing(reference)) from None
-        commit, digest, size = found.commit_hash or "", found.etag or "", found.size
+        commit, digest, size = metadata.commit_hash or "", metadata.etag or "", metadata.size
         if not COMMIT.fullmatch(commit) or not DIGEST.fullmatch(digest) or size is None:
             raise ModelFetchError(
                 f"{self._endpoint} gives no commit, checksum and size for {reference}, so the file could not "
@@ -228,10 +228,10 @@ class Hub:
         """Explains that a file is missing, and lists the repository's others."""
         from huggingface_hub import HfApi
 
-        found = HfApi(endpoint=self._endpoint, token=self._token).list_repo_files(
+        names_found = HfApi(endpoint=self._endpoint, token=self._token).list_repo_files(
             reference.repository, revision=reference.revision
         )
-        names = sorted(name for name in found if name.lower().endswith(ENDING))
+        names = sorted(name for name in names_found if name.lower().endswith(ENDING))
         there = f"there is no {reference.file} in {reference.repository}"
         if not names:
             return f"{there}, nor any other GGUF file; look for a GGUF edition of the model"
@@ -324,11 +324,11 @@ class Hub:
             )
 
 
-def _move(partial: Path, place: Path) -> None:
+def _move(partial: Path, target: Path) -> None:
     """Moves the complete file to its place, after it is on the disk."""
     with partial.open("rb") as file:
         os.fsync(file.fileno())
-    os.replace(partial, place)
+    os.replace(partial, target)
 
 
 def _file_size(path: Path) -> int:

@@ -93,10 +93,10 @@ def explain(problem: Exception, attempt: Attempt) -> str:
 
 def _explain_unknown(attempt: Attempt) -> str:
     none = " (none was sent)" if attempt.is_caller else " (none is set)"
-    known = "" if attempt.has_token else none
+    token_hint = "" if attempt.has_token else none
     return (
         f"there is no repository {attempt.page}, or it is private; check its name, or {attempt.give} a "
-        f"token that may read it{known}"
+        f"token that may read it{token_hint}"
     )
 
 

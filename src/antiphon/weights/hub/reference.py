@@ -61,8 +61,8 @@ def is_reference(text: str) -> bool:
 
 def parse(text: str) -> Reference:
     """Parses a reference. Raises SettingsError with the fault."""
-    place, colon, file = text.removeprefix(PREFIX).partition(":")
-    repository, at, revision = place.partition("@")
+    location, colon, file = text.removeprefix(PREFIX).partition(":")
+    repository, at, revision = location.partition("@")
     if (
         not is_reference(text)
         or not REPOSITORY.fullmatch(repository)
@@ -89,11 +89,11 @@ def _check_file(text: str, file: str) -> None:
         raise SettingsError(f"{text!r}: {file} is not a GGUF file; choose one that ends in {ENDING}")
     part = PART.search(file)
     if part and int(part[1]) > 1:
-        place = text.removeprefix(PREFIX).partition(":")[0].replace("@", " --revision ")
+        location = text.removeprefix(PREFIX).partition(":")[0].replace("@", " --revision ")
         beginning = file[: part.start()]
         raise SettingsError(
             f"{text!r} is one of {int(part[1])} parts of a split model, which are not fetched by themselves; "
-            f"choose a file that is whole, or fetch them all (hf download {place} --include "
+            f"choose a file that is whole, or fetch them all (hf download {location} --include "
             f"'{beginning}-*' --local-dir models) and name the first "
             f"(--model models/{beginning}-00001-of-{part[1]}.gguf)"
         )

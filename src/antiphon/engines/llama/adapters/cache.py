@@ -45,13 +45,12 @@ class AdapterCache:
         self,
         read: Callable[[Path], LoadedAdapter],
         turn_on: Callable[[LoadedAdapter | None], None],
-        room: int,
+        max_bytes: int,
     ) -> None:
-        """`room` is the most bytes of adapters in memory. The active adapter stays in memory even if it is
-        larger."""
+        """`max_bytes` limits the adapters in memory. The active adapter stays even if it is larger."""
         self._read = read
         self._set_native = turn_on
-        self._room = room
+        self._room = max_bytes
         self._known: dict[str, _KnownAdapter] = {}
         """The known adapters in the order of last use, the latest last."""
         self._on: str | None = None
@@ -65,27 +64,27 @@ class AdapterCache:
     @property
     def loaded(self) -> int:
         """The number of adapters in memory."""
-        return sum(known.native is not None for known in self._known.values())
+        return sum(adapter.native is not None for adapter in self._known.values())
 
     def add(self, digest: str, path: Path) -> None:
         """Adds an adapter and reads it once to prove that it can be loaded. Raises LoadError."""
         stamp = read_stamp(path)
-        known = self._known.get(digest)
-        if known is not None:
-            known.path, known.stamp = path, stamp
+        adapter = self._known.get(digest)
+        if adapter is not None:
+            adapter.path, adapter.stamp = path, stamp
             return
         self._known[digest] = _KnownAdapter(path, stamp, self._read(path))
         self._make_room(keep=digest)
 
     def remove(self, digest: str) -> None:
         """Forgets an adapter that no sequence uses any more."""
-        known = self._known.pop(digest, None)
-        if known is None:
+        adapter = self._known.pop(digest, None)
+        if adapter is None:
             return
         if self._on == digest:
             self.use(None)
-        if known.native is not None:
-            known.native.close()
+        if adapter.native is not None:
+            adapter.native.close()
 
     def use(self, digest: str | None) -> None:
         """Makes the next decode compute with this adapter, or with none. Raises EngineError if the adapter
@@ -105,17 +104,17 @@ class AdapterCache:
 
     def ban(self, digest: str, fault: str) -> None:
         """Stops computing with an adapter until it is removed and added again."""
-        known = self._known.get(digest)
-        if known is None:
+        adapter = self._known.get(digest)
+        if adapter is None:
             return
-        known.fault = fault
+        adapter.fault = fault
         if self._on == digest:
             self.use(None)
 
     def find_unloaded(self, digest: str) -> Path | None:
         """The file of an adapter that is known and not in memory. Any thread may call it."""
-        known = self._known.get(digest)
-        return None if known is None or known.native is not None else known.path
+        adapter = self._known.get(digest)
+        return None if adapter is None or adapter.native is not None else adapter.path
 
     def close(self) -> None:
         """Frees all adapters."""
@@ -125,31 +124,33 @@ class AdapterCache:
     def _get_native(self, digest: str) -> LoadedAdapter:
         """Returns the loaded adapter and marks it as the last used one. Reads its file if the adapter is only
         on disk. Raises EngineError if the adapter is unknown, banned or unreadable."""
-        known = self._known.pop(digest, None)
-        if known is None:
+        adapter = self._known.pop(digest, None)
+        if adapter is None:
             raise EngineError("the adapter was unloaded")
-        self._known[digest] = known
-        if known.fault:
-            raise EngineError(known.fault)
-        if known.native is None:
+        self._known[digest] = adapter
+        if adapter.fault:
+            raise EngineError(adapter.fault)
+        if adapter.native is None:
             try:
-                if read_stamp(known.path) != known.stamp:
-                    raise EngineError(f"the file of the adapter {known.path.name} was changed; load it again")
-                known.native = self._read(known.path)
+                if read_stamp(adapter.path) != adapter.stamp:
+                    raise EngineError(
+                        f"the file of the adapter {adapter.path.name} was changed; load it again"
+                    )
+                adapter.native = self._read(adapter.path)
             except LoadError as problem:
                 raise EngineError(problem.message) from None
-        return known.native
+        return adapter.native
 
     def _make_room(self, keep: str) -> None:
         """Closes the least recently used adapters until the rest fit."""
-        held = sum(known.size for known in self._known.values() if known.native is not None)
-        for digest, known in self._known.items():
-            if held <= self._room:
+        loaded_bytes = sum(adapter.size for adapter in self._known.values() if adapter.native is not None)
+        for digest, adapter in self._known.items():
+            if loaded_bytes <= self._room:
                 return
-            if known.native is not None and digest not in (keep, self._on):
-                known.native.close()
-                known.native = None
-                held -= known.size
+            if adapter.native is not None and digest not in (keep, self._on):
+                adapter.native.close()
+                adapter.native = None
+                loaded_bytes -= adapter.size
 
 
 def read_stamp(path: Path) -> FileStamp:

@@ -60,12 +60,12 @@ def require_digest(path: Path, digest: str) -> None:
     """Raises InvalidValue unless `digest` is the file's SHA-256 in hexadecimal."""
     try:
         with path.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
+            digest_found = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as problem:
         raise InvalidValue(
             f"the adapter {path.name} cannot be read: {problem.strerror}", param="adapter"
         ) from None
-    if found != digest:
+    if digest_found != digest:
         raise InvalidValue(
             f"the adapter {path.name} is not the one with the digest {digest[:64]}; its file was changed",
             param="adapter",

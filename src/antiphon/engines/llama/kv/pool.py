@@ -40,7 +40,7 @@ class PrefixTree:
         return self._shared + sum(sequence.computed - tail.start for sequence, tail in tails)
 
     def match(
-        self, key: PrefixKey, tokens: "array[int]", most: int, excluded: PrefixNode | None = None
+        self, key: PrefixKey, tokens: "array[int]", limit: int, excluded: PrefixNode | None = None
     ) -> PrefixMatch:
         """Finds the longest computed beginning of these tokens. It does not search the node `excluded`."""
         root = self._roots.get(key)
@@ -50,7 +50,7 @@ class PrefixTree:
         while ways:
             node = ways.pop()
             for child in node.children:
-                start, stop = child.start, min(child.end, most)
+                start, stop = child.start, min(child.end, limit)
                 if child is excluded or start >= stop or child.tokens[start] != tokens[start]:
                     continue
                 length = find_common_end(child.tokens, tokens, start, stop)
@@ -282,9 +282,11 @@ class PoolLayout:
 
     def _free_an_id(self, match: PrefixMatch) -> None:
         """Gives up the least recently used kept id. It prefers an id that the match does not need."""
-        kept = self.tree.kept
-        seat = min(kept, key=lambda seat: (kept[seat] is match.node, kept[seat].last_used))
-        if kept[seat] is not match.node:
+        cached_nodes = self.tree.kept
+        seat = min(
+            cached_nodes, key=lambda seat: (cached_nodes[seat] is match.node, cached_nodes[seat].last_used)
+        )
+        if cached_nodes[seat] is not match.node:
             self.tree.forget(seat)
             self._return_id(seat)
         else:

@@ -66,19 +66,19 @@ class StreamLayout:
     def match(self, sequence: TokenSequence) -> PrefixMatch:
         """Finds the stream with the longest common prefix. Among equal streams it prefers one without a
         running sequence, because the new sequence can continue in that stream."""
-        found = [
+        matches = [
             (self._count_reusable(stream, sequence), stream.owner is None, -stream.id)
             for stream in self.streams
             if stream.key == sequence.key
         ]
-        length, _, turned = max(found, default=(0, True, 0))
+        length, _, turned = max(matches, default=(0, True, 0))
         return PrefixMatch(length, id=-turned) if length else PrefixMatch(0)
 
     def count_shareable(self, running: TokenSequence, waiting: TokenSequence) -> int:
-        most = min(len(running.tokens), waiting.reusable_tokens)
+        limit = min(len(running.tokens), waiting.reusable_tokens)
         if self._policy.exact:
-            most = min(most, running.prompt_length, waiting.prompt_length - 1)
-        same = find_common_end(running.tokens, waiting.tokens, 0, most)
+            limit = min(limit, running.prompt_length, waiting.prompt_length - 1)
+        same = find_common_end(running.tokens, waiting.tokens, 0, limit)
         length = self._round_to_chunk(same, running.prompt_length - 1, waiting)
         return length if length >= self._min_copied else 0
 
@@ -200,13 +200,13 @@ class StreamLayout:
         if not stream.kept:
             return
         idle = [other for other in self.streams if other.owner is None and other is not source]
-        place = min(idle, key=lambda other: (other.kept > 0, other.last_used))
-        if place is not stream:
-            if place.kept:
-                self._clear(place)
-            self.changes.append(CopyCells(stream.id, place.id, stream.kept))
-            place.key, place.tokens = stream.key, stream.tokens
-            place.kept, place.last_used = stream.kept, stream.last_used
+        idle_stream = min(idle, key=lambda other: (other.kept > 0, other.last_used))
+        if idle_stream is not stream:
+            if idle_stream.kept:
+                self._clear(idle_stream)
+            self.changes.append(CopyCells(stream.id, idle_stream.id, stream.kept))
+            idle_stream.key, idle_stream.tokens = stream.key, stream.tokens
+            idle_stream.kept, idle_stream.last_used = stream.kept, stream.last_used
         self._clear(stream)
 
     def _clear(self, stream: KVStream) -> None:
@@ -219,13 +219,13 @@ class StreamLayout:
     def _count_reusable(self, stream: KVStream, sequence: TokenSequence) -> int:
         """The number of a stream's tokens that the sequence reuses. It is 0 if copying takes longer than
         computing."""
-        most = min(stream.length, sequence.reusable_tokens)
+        limit = min(stream.length, sequence.reusable_tokens)
         if self._policy.exact:
-            most = min(most, sequence.prompt_length - 1)  # the sequence's own drawn tokens were decode rows
-        length = find_common_end(stream.tokens, sequence.tokens, 0, most)
+            limit = min(limit, sequence.prompt_length - 1)  # the sequence's own drawn tokens were decode rows
+        length = find_common_end(stream.tokens, sequence.tokens, 0, limit)
         if self._policy.exact:
-            whole = self._count_whole_chunks(stream)
-            length = self._round_to_chunk(min(length, whole), whole, sequence)
+            whole_chunks = self._count_whole_chunks(stream)
+            length = self._round_to_chunk(min(length, whole_chunks), whole_chunks, sequence)
         is_copied = stream.owner is not None or stream.kept > 2 * length
         return 0 if is_copied and length < self._min_copied else length
 

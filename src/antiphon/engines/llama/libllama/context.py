@@ -98,7 +98,7 @@ class NativeContext:
         """Builds the library's parameters for a context of the requested sizes."""
         shape = self.shape
         params: ctypes.Structure = self._call.llama_context_default_params()
-        wanted = {
+        values = {
             "n_ctx": shape.cells if shape.unified else shape.cells * shape.sequences,
             "n_batch": shape.rows,
             "n_ubatch": shape.micro_rows,
@@ -111,7 +111,7 @@ class NativeContext:
             "type_v": KV_TYPES[shape.kv_type],
             "kv_unified": shape.unified,
         }
-        for name, value in wanted.items():
+        for name, value in values.items():
             setattr(params, name, value)
         return params
 
@@ -201,8 +201,8 @@ class NativeContext:
         address = self._call.llama_get_logits(self.pointer)
         if address != self._logits_address:
             most = self.shape.outputs or self.shape.sequences
-            room = (ctypes.c_float * self._vocabulary * most).from_address(address)
-            self._logits = np.ctypeslib.as_array(room)
+            logits_buffer = (ctypes.c_float * self._vocabulary * most).from_address(address)
+            self._logits = np.ctypeslib.as_array(logits_buffer)
             self._logits_address = address
         return self._logits[:rows]
 
@@ -292,20 +292,20 @@ class NativeEmbedder(NativeContext):
         for seat, text in enumerate(texts):
             self.set_rows(at, text, 0, seat, True, every=True)
             at += len(text)
-        found = np.zeros((len(texts), self._dimensions), np.float32)
+        vectors = np.zeros((len(texts), self._dimensions), np.float32)
         try:
             status = self.decode(at)
             if status == DecodeStatus.DONE:
                 for seat in range(len(texts)):
-                    found[seat] = self._read_pooled(seat)
+                    vectors[seat] = self._read_pooled(seat)
         finally:
             self._clear_cache(len(texts))
-        return status, found
+        return status, vectors
 
     def _compute_in_parts(self, text: "array[int]") -> tuple[int, Vector]:
         """Computes one long text in parts. The cache lets each part attend to the parts before it, so only
         the pooling is done here."""
-        found = np.zeros((1, self._dimensions), np.float32)
+        vectors = np.zeros((1, self._dimensions), np.float32)
         status: int = DecodeStatus.DONE
         try:
             for start in range(0, len(text), self.shape.rows):
@@ -316,14 +316,14 @@ class NativeEmbedder(NativeContext):
                     break
                 match self._pooling:
                     case Pooling.MEAN:
-                        found[0] += self._read_pooled(0) * (len(part) / len(text))
+                        vectors[0] += self._read_pooled(0) * (len(part) / len(text))
                     case Pooling.LAST:
-                        found[0] = self._read_pooled(0)
+                        vectors[0] = self._read_pooled(0)
                     case Pooling.CLS if start == 0:
-                        found[0] = self._read_pooled(0)
+                        vectors[0] = self._read_pooled(0)
         finally:
             self._clear_cache(1)
-        return status, found
+        return status, vectors
 
     def _read_pooled(self, seat: int) -> Vector:
         """Returns the vector of a text, as a view of the library's memory. Raises EngineError if there is

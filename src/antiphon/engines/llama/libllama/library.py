@@ -177,17 +177,17 @@ def open_library(path: Path, layouts: tuple[StructLayout, ...] = LAYOUTS) -> Lib
         raise LibraryError(
             f"{path} is not a llama.cpp library that Antiphon can use: it lacks {', '.join(missing[:3])}."
         )
-    found = recognise_layout(
+    layout_match = recognise_layout(
         read_returned_struct(functions, "llama_model_default_params"),
         read_returned_struct(functions, "llama_context_default_params"),
         layouts,
     )
-    if isinstance(found, str):
+    if isinstance(layout_match, str):
         raise LibraryError(
-            f"{path} is a build of llama.cpp with another binary interface than the known ones ({found}); "
-            "install the xllamacpp version that Antiphon's requirements name."
+            f"{path} is a build of llama.cpp with another binary interface than the known ones "
+            f"({layout_match}); install the xllamacpp version that Antiphon's requirements name."
         )
-    return Library(path, functions, found)
+    return Library(path, functions, layout_match)
 
 
 def explain_load_error(error: str) -> str:
@@ -229,14 +229,14 @@ def find_library(
 ) -> tuple[Library, LibraryFile]:
     """Finds and opens the first usable library. Raises LibraryError if there is none."""
     if explicit:
-        place = LibraryFile(resolve_library_file(Path(explicit)), "the library setting")
-        return open_library(place.path), place
+        library_file = LibraryFile(resolve_library_file(Path(explicit)), "the library setting")
+        return open_library(library_file.path), library_file
     refusal = LibraryError("No llama.cpp library is installed; `pip install xllamacpp` brings one.")
-    for place in find_installed() if places is None else places:
+    for library_file in find_installed() if places is None else places:
         try:
-            return open_library(place.path), place
+            return open_library(library_file.path), library_file
         except LibraryError as error:
-            log.warning("passing over the llama.cpp library of %s: %s", place.origin, error.message)
+            log.warning("passing over the llama.cpp library of %s: %s", library_file.origin, error.message)
             refusal = error
     raise refusal
 

@@ -77,8 +77,8 @@ class NativeModel:
     def get_metadata(self, key: str) -> str | None:
         """A scalar of the file's metadata as text, cut at PIECE_BYTES. None if the file has no such key."""
         buffer = ctypes.create_string_buffer(PIECE_BYTES)
-        found = self._call.llama_model_meta_val_str(self.pointer, key.encode(), buffer, PIECE_BYTES)
-        return buffer.value.decode("utf-8", "replace") if found >= 0 else None
+        length = self._call.llama_model_meta_val_str(self.pointer, key.encode(), buffer, PIECE_BYTES)
+        return buffer.value.decode("utf-8", "replace") if length >= 0 else None
 
     def is_generative(self) -> bool:
         """Whether the model makes text token by token, with a cache that can be trimmed at any position."""
@@ -93,8 +93,8 @@ class NativeModel:
 
     def get_chat_template(self) -> str | None:
         """The default chat template's source."""
-        found = self._call.llama_model_chat_template(self.pointer, None)
-        return found.decode("utf-8", "replace") if found else None
+        source = self._call.llama_model_chat_template(self.pointer, None)
+        return source.decode("utf-8", "replace") if source else None
 
     # --- vocabulary
 
@@ -149,14 +149,16 @@ class NativeModel:
         before and after a whole text."""
         if not text:
             return []
-        room = len(text) + 16
+        capacity = len(text) + 16
         while True:
-            ids = np.empty(room, dtype=np.int32)
+            ids = np.empty(capacity, dtype=np.int32)
             address = ctypes.c_void_p(ids.ctypes.data)
-            count = self._call.llama_tokenize(self._vocabulary, text, len(text), address, room, whole, False)
+            count = self._call.llama_tokenize(
+                self._vocabulary, text, len(text), address, capacity, whole, False
+            )
             if count >= 0:
                 return [int(token) for token in ids[:count]]
-            room = -count
+            capacity = -count
 
     @staticmethod
     def _id(token: int) -> int | None:
@@ -256,11 +258,11 @@ def read_vocabulary(model: NativeModel) -> Vocabulary:
     ids = range(model.size)
     attributes = [model.get_attributes(token) for token in ids]
     kinds = tuple(find_kind(bits) for bits in attributes)
-    named = [token for token in ids if kinds[token] is TokenKind.CONTROL]
+    control_tokens = [token for token in ids if kinds[token] is TokenKind.CONTROL]
     return Vocabulary(
         pieces=tuple(model.get_piece(token) for token in ids),
         kinds=kinds,
-        names={token: model.get_text(token) for token in named},
+        names={token: model.get_text(token) for token in control_tokens},
         end_ids=tuple(token for token in ids if model.is_end(token)),
         bos_id=model.get_bos(),
         eos_id=model.get_eos(),
@@ -288,7 +290,7 @@ class NativeTokenizer:
     def tokenize(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:
         """Token ids of the pieces joined to one text."""
         bos = self._model.get_bos()
-        found = [bos] if add_bos and bos is not None else []
+        tokens = [bos] if add_bos and bos is not None else []
         text = ""
         strip = False
         for part in self._split_at_controls(pieces):
@@ -296,10 +298,10 @@ class NativeTokenizer:
                 text += part
                 continue
             bits = self._attributes[part]
-            found += self._tokenize_plain(text, strip, bool(bits & TokenAttribute.LSTRIP))
-            found.append(part)
+            tokens += self._tokenize_plain(text, strip, bool(bits & TokenAttribute.LSTRIP))
+            tokens.append(part)
             text, strip = "", bool(bits & TokenAttribute.RSTRIP)
-        return (*found, *self._tokenize_plain(text, strip, False))
+        return (*tokens, *self._tokenize_plain(text, strip, False))
 
     def _tokenize_plain(self, text: str, left: bool, right: bool) -> list[int]:
         """The ids of text without control tokens. `left` and `right`: whether the control token on that side

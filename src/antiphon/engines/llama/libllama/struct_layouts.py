@@ -48,10 +48,10 @@ def read_returned_struct(functions: ctypes.CDLL, name: str) -> bytes:
     if platform.machine() not in ("x86_64", "AMD64"):
         function.restype = ParamsProbe
         return bytes(function().raw)
-    room = ctypes.create_string_buffer(bytes([SENTINEL]) * PROBE_BYTES, PROBE_BYTES)
+    buffer = ctypes.create_string_buffer(bytes([SENTINEL]) * PROBE_BYTES, PROBE_BYTES)
     function.restype, function.argtypes = None, [POINTER]
-    function(ctypes.addressof(room))
-    return room.raw.rstrip(bytes([SENTINEL]))
+    function(ctypes.addressof(buffer))
+    return buffer.raw.rstrip(bytes([SENTINEL]))
 
 
 class NativeBatch(ctypes.Structure):
@@ -178,9 +178,9 @@ def find_difference(raw: bytes, kind: type[ctypes.Structure], fields: tuple[Stru
     size = ctypes.sizeof(kind)
     if size < len(raw) < PROBE_BYTES:
         return f"its struct has {len(raw)} bytes, not {size}"
-    found = kind.from_buffer_copy(raw[:size].ljust(size, b"\0"))
+    struct = kind.from_buffer_copy(raw[:size].ljust(size, b"\0"))
     for name, _, expected in fields:
-        value = getattr(found, name)
+        value = getattr(struct, name)
         if value != expected:
             return f"{name} is {value}, not {expected}"
     return None
@@ -189,12 +189,12 @@ def find_difference(raw: bytes, kind: type[ctypes.Structure], fields: tuple[Stru
 def recognise_layout(model: bytes, context: bytes, table: tuple[StructLayout, ...]) -> StructLayout | str:
     """Finds the layout whose defaults equal these raw structs. If there is none, describes how the newest
     known layout differs."""
-    for known in table:
+    for layout in table:
         if not (
-            find_difference(model, known.model, known.model_fields)
-            or find_difference(context, known.context, known.context_fields)
+            find_difference(model, layout.model, layout.model_fields)
+            or find_difference(context, layout.context, layout.context_fields)
         ):
-            return known
+            return layout
     newest = table[0]
     how = find_difference(model, newest.model, newest.model_fields)
     return how or find_difference(context, newest.context, newest.context_fields) or "it differs"
