@@ -124,10 +124,10 @@ def declare_models(
     async def show_model(request: Request, services: Services) -> Answer:
         return Response(codec.encode_model(await services.load_model(request.path_params["model"], request)))
 
-    whole, one = codec.shapes
+    list_shape, model_shape = codec.shapes
     return (
-        declare_get(path, list_models, "List the models", "models", whole),
-        declare_get(f"{path}/{{model:path}}", show_model, summary, "models", one),
+        declare_get(path, list_models, "List the models", "models", list_shape),
+        declare_get(f"{path}/{{model:path}}", show_model, summary, "models", model_shape),
     )
 
 
@@ -174,10 +174,10 @@ def build_report_headers(
     relaxed = progress.relaxed
     if isinstance(call, GenerationCall) and not progress.has_own_schemas:
         relaxed = call.relaxed
-    named = ((b"x-antiphon-ignored", ignored), (b"x-antiphon-relaxed", relaxed))
-    found = [(name, ", ".join(dict.fromkeys(fields)).encode()) for name, fields in named if fields]
+    reports = ((b"x-antiphon-ignored", ignored), (b"x-antiphon-relaxed", relaxed))
+    headers = [(name, ", ".join(dict.fromkeys(fields)).encode()) for name, fields in reports if fields]
     route = progress.route
-    return ((b"x-antiphon-route", route), *found) if route else tuple(found)
+    return ((b"x-antiphon-route", route), *headers) if route else tuple(headers)
 
 
 def _has_many_scores(generation: CollectedGeneration) -> bool:

@@ -155,9 +155,9 @@ class EmpowerStreamEncoder:
         self._count(event.choice, event.tokens)
         self._open -= 1
         if self._counts_choices:
-            made = self._tokens[event.choice]
+            tokens = self._tokens[event.choice]
             return self._encode_last_chunk(
-                event, EmpowerUsageShape(self._prompt_tokens, made, self._prompt_tokens + made)
+                event, EmpowerUsageShape(self._prompt_tokens, tokens, self._prompt_tokens + tokens)
             )
         if self._open:
             return self._encode_last_chunk(event, msgspec.UNSET)
