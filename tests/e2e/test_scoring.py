@@ -25,7 +25,7 @@ NEAR = 1e-2
 @asynccontextmanager
 async def cantor() -> AsyncIterator[Renderer]:
     tokens = LlamaTokenEngine()
-    await tokens.load(LoadSpec(str(CANTOR), sequences=4, context_length=512, threads=2, exact=True))
+    await tokens.load(LoadSpec(str(CANTOR), sequences=4, context_length=512, threads=1, exact=True))
     engine = Renderer(tokens)
     try:
         yield engine

@@ -54,7 +54,7 @@ class Asked:
         self.digests: dict[str, str] = {}
 
     async def load(self) -> None:
-        await self.engine.load(LoadSpec(str(BASE), sequences=4, context_length=512, threads=2))
+        await self.engine.load(LoadSpec(str(BASE), sequences=4, context_length=512, threads=1))
         for name, path in ADAPTERS.items():
             self.digests[name] = hashlib.sha256(path.read_bytes()).hexdigest()
             await self.engine.add_adapter(self.digests[name], str(path))

@@ -25,9 +25,12 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @asynccontextmanager
 async def loaded(path: Path, **spec: Any) -> AsyncIterator[LlamaTokenEngine]:
-    """An engine with this model, closed afterwards."""
+    """An engine with this model, closed afterwards.
+
+    One thread computes unless a test says more: several threads of a small model mostly wait for each other.
+    """
     engine = LlamaTokenEngine()
-    defaults: dict[str, Any] = {"sequences": 4, "context_length": 512, "threads": 2}
+    defaults: dict[str, Any] = {"sequences": 4, "context_length": 512, "threads": 1}
     await engine.load(LoadSpec(str(path), **(defaults | spec)))
     try:
         yield engine

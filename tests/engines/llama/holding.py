@@ -84,7 +84,7 @@ async def load_stepped(
     """An engine whose decode thread a test holds; it is free in the beginning and in the end."""
     clock = StepClock(tick)
     engine = LlamaTokenEngine(clock)
-    defaults: dict[str, Any] = {"sequences": 4, "context_length": 512, "threads": 2}
+    defaults: dict[str, Any] = {"sequences": 4, "context_length": 512, "threads": 1}
     await engine.load(LoadSpec(str(path), **(defaults | spec)))
     try:
         yield engine, clock

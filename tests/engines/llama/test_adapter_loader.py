@@ -153,12 +153,12 @@ async def test_that_test_fails_where_the_cache_ignores_adapters(models, adapters
         await hold_apart(models, adapters, LAYOUTS[layout], NEAR)
 
 
-@pytest.mark.parametrize(("rank", "seed"), [(4, 1), (8, 2), (16, 3)])
-async def test_exact_adapter_answers_have_equal_bits_alone_and_batched(tmp_path, rank, seed):
+@pytest.mark.parametrize(("rank", "seed", "threads"), [(4, 1, 1), (8, 2, 2), (16, 3, 1)])
+async def test_exact_adapter_answers_have_equal_bits_alone_and_batched(tmp_path, rank, seed, threads):
     path = tmp_path / "adapter.gguf"
     digest = write_adapter(path, CANTOR, rank, seed, 0.5)
     prompts = [(1, *range(300 + 20 * user, 310 + 21 * user)) for user in range(8)]
-    async with loaded(CANTOR, exact=True, sequences=8) as engine:
+    async with loaded(CANTOR, exact=True, sequences=8, threads=threads) as engine:
         await engine.add_adapter(digest, str(path))
         wanted = [request(prompt, 10 + 3 * user, adapter=digest) for user, prompt in enumerate(prompts)]
         alone = [await say(engine, one) for one in wanted]

@@ -84,7 +84,7 @@ def crowd(vocabulary: int) -> list[TokenRequest]:
 
 @pytest.mark.parametrize("kind", ["q8_0", "f32", "f16"])
 async def test_64_exact_streams_each_equal_themselves_alone(models, kind):
-    async with loaded(models / f"tiny-{kind}.gguf", exact=True, sequences=16) as engine:
+    async with loaded(models / f"tiny-{kind}.gguf", exact=True, sequences=16, threads=2) as engine:
         wanted = crowd(1001)
         alone = [await say(engine, one) for one in wanted]
         order = random.Random(1).sample(range(64), 64)
@@ -93,7 +93,7 @@ async def test_64_exact_streams_each_equal_themselves_alone(models, kind):
 
 
 async def test_64_pooled_streams_differ_only_where_logits_are_close(models):
-    async with loaded(models / "tiny-f32.gguf", exact=False, sequences=16) as engine:
+    async with loaded(models / "tiny-f32.gguf", exact=False, sequences=16, threads=2) as engine:
         wanted = [one for one in crowd(1001) if one.sampling.temperature == 0]
         alone = [await say(engine, one) for one in wanted]
         chosen = [index % len(wanted) for index in range(64)]

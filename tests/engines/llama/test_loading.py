@@ -21,12 +21,12 @@ from tests.engines.random_models import SIZES
 
 
 def spec(path: Path, **changes: Any) -> LoadSpec:
-    defaults: dict[str, Any] = {"sequences": 4, "context_length": 512, "threads": 2}
+    defaults: dict[str, Any] = {"sequences": 4, "context_length": 512, "threads": 1}
     return LoadSpec(str(path), **(defaults | changes))
 
 
 def test_the_facts_of_a_model(models):
-    loaded = load_model(spec(models / "tiny-q8_0.gguf"))
+    loaded = load_model(spec(models / "tiny-q8_0.gguf", threads=2))
     info = loaded.info
     loaded.close()
     assert (info.architecture, info.quantization, info.vocabulary) == ("llama", "Q8_0", 1001)
