@@ -82,6 +82,7 @@ def test_adapters_name_the_flag_the_variable_or_the_file(antiphon: Run, tmp_path
 def test_providers_and_routes_are_listed_without_secrets(antiphon: Run, tmp_path: Path):
     (tmp_path / "antiphon.toml").write_text(
         "[providers.one]\nkind = 'openai'\nbase_url = 'https://one.example/v1'\nkey = 'env:ONE_KEY'\n"
+        "proxy = 'http://me:hidden@proxy.example'\n"
         "headers = {X-Team = 'hidden'}\n"
         "[[models]]\nname = 'any'\nroutes = [{provider = 'one', model = 'a', weight = 2}]\n"
     )

@@ -1,15 +1,21 @@
 """Completes the operator's providers from presets, and finds their keys. It opens no connection."""
 
-from collections.abc import Callable, Mapping
+import ssl
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from antiphon.engines.profiles.presets import ProviderPreset, find_preset, list_presets
+from antiphon.engines.vendors.parameters import list_names
 from antiphon.errors import SettingsError
 from antiphon.settings.loading import suggest_nearest
 from antiphon.settings.providers import ProviderSettings
 from antiphon.settings.schema import Settings
+
+HISTORY_PARAMETERS = frozenset(("extra_content", "thinking_blocks"))
+"""Parts of messages that some providers take back. They are named among the parameters that a provider
+takes."""
 
 LONGEST_KEY = 16_384
 """The most characters of a key. Some are signed tokens."""
@@ -47,9 +53,32 @@ def resolve_provider(name: str, settings: ProviderSettings, environ: Mapping[str
 
 
 def require_providers(settings: Settings, environ: Mapping[str, str]) -> None:
-    """Raises SettingsError for a provider without an address, a preset or a key."""
+    """Raises SettingsError for a provider without an address, a preset or a key, and for parameters and
+    certificates that do not exist."""
     for name, provider in settings.providers.items():
         resolve_provider(name, provider, environ)
+        _require_parameters((*provider.takes, *provider.refuses), f"providers.{name}")
+        _require_certificates(name, provider.ca_file)
+    for model in settings.routed_models:
+        _require_parameters(model.profile.refused or (), f"the profile of the model {model.name}")
+
+
+def _require_parameters(names: Iterable[str], where: str) -> None:
+    """Raises SettingsError for a name that is no parameter, which would have no effect."""
+    known = list_names() | HISTORY_PARAMETERS
+    for name in names:
+        if name not in known:
+            raise SettingsError(f"{where}: there is no parameter {name!r}{suggest_nearest(name, known)}")
+
+
+def _require_certificates(name: str, path: str | None) -> None:
+    """Raises SettingsError if a file of certificates cannot be used."""
+    try:
+        if path is not None:
+            ssl.create_default_context(cafile=path)
+    except OSError as problem:
+        reason = "it has no certificate" if isinstance(problem, ssl.SSLError) else problem.strerror
+        raise SettingsError(f"providers.{name}.ca_file: {path} cannot be used: {reason}") from None
 
 
 def _choose_preset(name: str, settings: ProviderSettings) -> tuple[str, ProviderPreset]:

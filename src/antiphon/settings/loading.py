@@ -317,13 +317,13 @@ def _describe_expected(error: validation_messages.ValidationProblem, hint: objec
 
 def _describe_value(tree: Mapping[str, object], path: str) -> str:
     """Returns a description of the value at a path for a message. Short numbers and words are shown as they
-    are. Of a key only the type is shown."""
+    are. Of a key, a header or an address with a password only the type is shown."""
     value = validation_messages.find_value(tree, path)
     if isinstance(value, dict):
         return "a table"
     if isinstance(value, list):
         return "a list"
-    if "api_key" in path:
+    if "api_key" in path or path == "key" or path.startswith("headers") or "@" in str(value):
         return "a number" if isinstance(value, int | float) else "what it is"
     text = str(value).lower() if isinstance(value, bool) else repr(value)
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."

@@ -3,6 +3,7 @@
 In the file a `[[models]]` table with `routes` or `provider` is a routed model; any other is a local one.
 """
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
@@ -14,11 +15,14 @@ from antiphon.domain.models import STAR
 from antiphon.errors import SettingsError
 from antiphon.settings.server import POSITIVE
 
+HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+"""A token of RFC 9110. The HTTP client raises an error for another name, at each request."""
+
 PROVIDER_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
 RESERVED_HEADERS = frozenset(
     "authorization host content-length content-type transfer-encoding connection proxy-authorization cookie "
-    "accept-encoding".split()
+    "accept-encoding expect upgrade te trailer".split()
 )
 """Headers that the client sets itself, or that would carry a credential around `key`."""
 
@@ -232,9 +236,20 @@ def _require_route(
 def require_provider(name: str, provider: ProviderSettings) -> None:
     """Raises SettingsError for a provider whose address carries a credential, or with a reserved header."""
     for header, value in provider.headers.items():
-        if header.lower() in RESERVED_HEADERS or not header.isascii() or not value.isprintable():
+        usable = HEADER_NAME.fullmatch(header) is not None and value.isprintable()
+        if header.lower() in RESERVED_HEADERS or not usable:
             raise SettingsError(
                 f'providers.{name}.headers cannot set {header!r}; a key belongs into key = "env:NAME"'
             )
-    if provider.base_url is not None and urlsplit(provider.base_url).username is not None:
-        raise SettingsError(f"providers.{name}.base_url must not hold a user or password; use key")
+    for option, url in (("base_url", provider.base_url), ("proxy", provider.proxy)):
+        if url is not None and not _is_address(url):
+            raise SettingsError(f"providers.{name}.{option} has no usable host or port")
+
+
+def _is_address(url: str) -> bool:
+    """Whether the host and the port of an address can be used."""
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False

@@ -120,6 +120,8 @@ def _list_vendors(settings: Settings, serve_options: ServeOptions) -> Iterator[R
         for option in type(provider).__struct_fields__:
             value = getattr(provider, option)
             shown_value = dict.fromkeys(value, MASK) if option == "headers" else value
+            if option == "proxy" and value is not None and "@" in value:
+                shown_value = MASK  # it holds a password
             yield f"providers.{name}.{option}", shown_value, source if value else DEFAULT
     for model in settings.routed_models:
         for number, route in enumerate(model.list_routes()):

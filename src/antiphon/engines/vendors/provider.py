@@ -51,6 +51,9 @@ ERROR_BODY_S = 5.0
 MAX_URLS = 4096
 """Paths that are remembered as URLs. Callers choose part of some paths."""
 
+SHORTEST_KEY = 8
+"""Characters of a header's value from which it may be a key."""
+
 NO_BODY_ENCODING = "identity"
 
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
@@ -279,9 +282,10 @@ class Provider:
 
     @property
     def _secrets(self) -> tuple[str, ...]:
-        """What no message shows: the key and the vendor's host."""
+        """What no message shows: the key, the vendor's host, and headers that are long enough for a key."""
         host = URL(self._base).host or ""
-        return tuple(each for each in (self._key, host) if each)
+        headers = (value for value in self.options.headers.values() if len(value) >= SHORTEST_KEY)
+        return tuple(each for each in (self._key, host, *headers) if each)
 
     def _build_headers(self) -> CIMultiDict[str]:
         """Builds the headers that all requests share."""

@@ -1,0 +1,14 @@
+"""A provider's messages to callers show no secret of the operator."""
+
+from antiphon.engines.vendors.base import VendorError
+from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
+from antiphon.engines.vendors.provider import Provider, ProviderOptions
+
+
+def test_a_key_in_a_header_of_the_operator_is_not_shown():
+    options = ProviderOptions(
+        "first", "https://api.example/v1", ("authorization", "Bearer "), headers={"x-key": "odd.secret"}
+    )
+    provider = Provider(options, OpenAIUpstream(), lambda: "plain.key")
+    error = provider.map_error(400, VendorError("odd.secret and plain.key are wrong at api.example"))
+    assert error.message == "the provider first refused the request: *** and *** are wrong at ***"

@@ -1,0 +1,60 @@
+"""Settings of providers that are wrong are refused at the start, and no refusal shows a secret."""
+
+from pathlib import Path
+
+import pytest
+
+from antiphon.assembly.providers import require_providers
+from antiphon.errors import SettingsError
+from antiphon.settings.loading import load_settings
+
+FIRST = "[providers.first]\nkind = 'openai'\nbase_url = 'https://one.example/v1'\n"
+
+
+def refuse(tmp_path: Path, text: str) -> str:
+    file = tmp_path / "antiphon.toml"
+    file.write_text(text)
+    with pytest.raises(SettingsError) as caught:
+        require_providers(load_settings({}, {}, file, []), {})
+    return caught.value.message
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["key = 'hidden'", "headers = { x-api-key = ['hidden'] }", "proxy = 'ftp://a:hidden@one.example'"],
+)
+def test_a_refusal_shows_no_secret(tmp_path: Path, line: str):
+    told = refuse(tmp_path, FIRST + line)
+    assert "must be" in told and "hidden" not in told
+
+
+def test_an_address_with_a_password_is_refused_without_it(tmp_path: Path):
+    assert "hidden" not in refuse(tmp_path, FIRST.replace("one.", "a:hidden@one."))
+
+
+@pytest.mark.parametrize("name", ["X A", "X-A\\r\\nEvil", "", "X:", "TE", "Expect"])
+def test_a_header_that_cannot_be_sent_is_refused(tmp_path: Path, name: str):
+    assert "headers cannot set" in refuse(tmp_path, FIRST + f'headers = {{ "{name}" = "1" }}')
+
+
+@pytest.mark.parametrize("place", ["one.example:99999", "one.example:x", "[zz]", "one.example:0"])
+def test_an_address_that_cannot_be_called_is_refused(tmp_path: Path, place: str):
+    assert "base_url has no usable" in refuse(tmp_path, FIRST.replace("one.example", place))
+    assert "proxy has no usable" in refuse(tmp_path, f"{FIRST}proxy = 'http://{place}'")
+
+
+@pytest.mark.parametrize("option", ["takes", "refuses"])
+def test_an_unknown_parameter_is_refused_with_the_nearest(tmp_path: Path, option: str):
+    told = refuse(tmp_path, f"{FIRST}{option} = ['temperatur']")
+    assert "'temperatur'; did you mean temperature?" in told
+
+
+def test_a_profile_refuses_known_parameters_only(tmp_path: Path):
+    model = "[[models]]\nname = 'a'\nprovider = 'first'\nprofile = { refused = ['stops'] }\n"
+    assert "'stops'; did you mean stop?" in refuse(tmp_path, FIRST + model)
+
+
+def test_certificates_that_cannot_be_read_are_refused(tmp_path: Path):
+    (tmp_path / "empty.pem").write_text("")
+    for name in ("missing.pem", "empty.pem"):
+        assert "cannot be used" in refuse(tmp_path, f"{FIRST}ca_file = '{tmp_path / name}'")
