@@ -116,6 +116,23 @@ def test_a_price_that_cannot_be_expressed_is_skipped_by_name(data: PriceData) ->
     }
 
 
+@pytest.mark.parametrize("amount", ["NaN", "Infinity", "1e999999", "10000000"])
+def test_an_amount_that_is_no_price_is_skipped(tmp_path: Path, amount: str) -> None:
+    file = tmp_path / "data.json"
+    vendor = {"id": "openai", "models": [{"id": "odd", "prices": {"input_mtok": amount}}]}
+    file.write_text(json.dumps([vendor]))
+    found = plan_import(read_prices(file), {}, (), ImportOptions(NOW, provider="openai"))
+    assert not found.prices and "no amount of dollars" in found.skipped["openai/odd"]
+
+
+def test_a_file_that_is_too_deep_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "data.json"
+    deep = '{"or": [' * 9000 + "]}" * 9000
+    file.write_text(f'[{{"id": "openai", "models": [{{"id": "a", "match": {deep}}}]}}]')
+    with pytest.raises(SettingsError, match="no prices in the format"):
+        read_prices(file)
+
+
 def test_base_prices_are_taken_when_the_user_wants_them(data: PriceData) -> None:
     found = plan(data, RoutedModelSettings(name="first/*", provider="first"), base=True)
     assert found.prices["first/tiered"] == (DatedPrice("2", "10", None, None),)

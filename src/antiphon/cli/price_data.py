@@ -17,6 +17,9 @@ from antiphon.errors import SettingsError
 
 PACKAGE = "genai-prices"
 
+MAX_DIGITS = 7
+"""Digits before the point of a price that the server takes."""
+
 INPUT, CACHED, OUTPUT = "input_mtok", "cache_read_mtok", "output_mtok"
 
 UNUSED = frozenset(
@@ -135,7 +138,7 @@ def read_prices(file: Path | None) -> PriceData:
             "the package genai-prices is not installed; install antiphon[prices], or give --file with the "
             "data.json of its repository"
         ) from missing
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, msgspec.MsgspecError, RecursionError) as error:
         raise SettingsError(
             f"{file or PACKAGE} has no prices in the format of genai-prices: {error}"
         ) from error
@@ -203,6 +206,8 @@ def build_price(vendor: str, amounts: Amounts, since: int | None, is_base: bool)
 def format_amount(amount: Decimal | TieredAmount) -> str:
     """Returns an amount as the decimal text of a price. Raises PriceUnusable."""
     exact = amount.base if isinstance(amount, TieredAmount) else amount
+    if not exact.is_finite() or exact.adjusted() >= MAX_DIGITS:
+        raise PriceUnusable(f"{exact} is no amount of dollars")
     text = f"{exact:f}"
     text = text.rstrip("0").rstrip(".") if "." in text else text
     if exact < 0 or len(text.partition(".")[2]) > DIGITS:
