@@ -12,7 +12,7 @@ from antiphon.domain.identity import Actor
 from antiphon.domain.ledger import ABORTED, Entry, encode_tries
 from antiphon.domain.limits import Amounts, Measure
 from antiphon.domain.prices import Price, format_decimal
-from antiphon.domain.values import Value
+from antiphon.domain.values import Value, changed
 from antiphon.engines.base import RequestSize
 from antiphon.engines.registry import Model, ModelRoute
 from antiphon.errors import LedgerFull, PermissionDenied
@@ -44,6 +44,7 @@ class RequestMeter:
         "_accounting",
         "_context",
         "_is_bounded",
+        "_is_counted",
         "_metrics",
         "_model",
         "_price",
@@ -71,6 +72,7 @@ class RequestMeter:
         self._model = model
         self._requested_name = requested_name
         self._is_bounded = is_bounded
+        self._is_counted = True
         self._context = context
         self._metrics = metrics
         self.id = context.clock.unique()
@@ -97,6 +99,7 @@ class RequestMeter:
         if route is not self._route or len(self._model.routes) > 1:
             self._route = route
             self._set_price()
+        self._is_counted = size.is_counted
         await self._reservation.take(size, self._price, self._is_bounded or not size.is_counted)
         if not self.is_admitted:
             estimate = Usage(size.prompt_tokens, 0, source=UsageSource.ESTIMATED)
@@ -126,6 +129,8 @@ class RequestMeter:
         if self._price is not None and self._price.currency != self._accounting.limit_index.rules.currency:
             self._price = None  # the currency was changed meanwhile, and sums have one currency
         usage = ending.usage
+        if not self._is_counted and usage.source is UsageSource.ENGINE:  # the vendor's first event never came
+            usage = changed(usage, source=UsageSource.ESTIMATED)
         cost = self._compute_cost(usage) if usage.total_tokens else 0
         if self._price is not None:
             self._metrics.add_cost(self._model.label, self._price.currency, cost)
