@@ -90,7 +90,8 @@ class ScriptedUpstream:
     """A key that gets a 401."""
     pace: float = 0.0
     """Seconds between two chunks."""
-
+    thinking: float = 0.0
+    """Seconds before an answer begins."""
     connections: int = 0
     """Connections so far."""
     open: int = 0
@@ -119,6 +120,7 @@ class ScriptedUpstream:
         self, request: UpstreamRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         model = str(request.body.get("model", ""))
+        await asyncio.sleep(self.thinking)
         if self.refused_key and request.headers.get("authorization", "").endswith(self.refused_key):
             send_status(writer, 401, None)
         elif request.path.endswith("/models"):

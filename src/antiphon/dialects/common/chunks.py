@@ -316,7 +316,8 @@ class OpenAIStreamEncoder(Generic[Part]):
 
     def encode_usage(self, usage: Usage) -> bytes:
         """Encodes the usage after all choices."""
-        return self._encode_chunk([], build_usage(usage)) if self._include_usage else b""
+        shape = build_usage(usage) if self._include_usage else None
+        return b"" if shape is None else self._encode_chunk([], shape)
 
     def end(self) -> bytes:
         return DONE

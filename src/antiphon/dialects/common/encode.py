@@ -41,6 +41,7 @@ from antiphon.domain.collect import CollectedChoice, CollectedGeneration
 from antiphon.domain.events import (
     FinishReason,
     Usage,
+    UsageSource,
 )
 from antiphon.domain.logprobs import Scores, TokenScore
 from antiphon.errors import AntiphonError, BudgetExceeded
@@ -182,8 +183,10 @@ def build_meta(prefix: str, head: ResponseMeta) -> MetaFields:
     return {"id": prefix + head.id, "created": head.created, "model": head.model}
 
 
-def build_usage(usage: Usage) -> UsageShape:
-    """Builds the usage in OpenAI's form."""
+def build_usage(usage: Usage) -> UsageShape | None:
+    """Builds the usage in OpenAI's form. Returns None for an estimate: a caller sees no invented numbers."""
+    if usage.source is UsageSource.ESTIMATED:
+        return None
     cached = CachedTokens(usage.cached_tokens)
     thought = ReasoningTokens(usage.reasoning_tokens) if usage.reasoning_tokens else UNSET
     return UsageShape(usage.prompt_tokens, usage.completion_tokens, usage.total_tokens, cached, thought)

@@ -151,7 +151,8 @@ class ChatCompletion(Struct, frozen=True, kw_only=True):
     created: int
     model: str
     choices: list[ChatChoice]
-    usage: UsageShape
+    usage: UsageShape | None
+    """The usage; null if a vendor tells none."""
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
     """The prompt's log-probabilities, with prompt_logprobs."""
     prompt_token_ids: list[int] | UnsetType = UNSET
@@ -213,7 +214,8 @@ class ChatCompletionChunk(Struct, frozen=True, kw_only=True):
     choices: list[ChatChunkChoice]
     usage: UsageShape | UnsetType | None = UNSET
     """The usage, which is present only if the caller asked for it. It is null until the last chunk, which has
-    no choices. With continuous_usage_stats, each chunk contains the usage so far."""
+    no choices. That chunk is missing if a vendor tells no usage. With continuous_usage_stats, each chunk
+    contains the usage so far."""
     prompt_token_ids: list[int] | UnsetType = UNSET
     """The prompt's token ids, in the first chunk and with return_token_ids."""
 
@@ -244,8 +246,9 @@ class Completion(Struct, frozen=True, kw_only=True):
     model: str
     choices: list[TextChoice]
     usage: UsageShape | UnsetType | None = UNSET
-    """The usage. In a stream it is present only if the caller asked for it. Then it is null until the last
-    event, which has no choices. With continuous_usage_stats, each event contains the usage so far."""
+    """The usage; null if a vendor tells none. In a stream it is present only if the caller asked for it. Then
+    it is null until the last event, which has no choices, and is missing if a vendor tells no usage. With
+    continuous_usage_stats, each event contains the usage so far."""
 
 
 class ErrorBody(Struct, frozen=True):

@@ -198,8 +198,10 @@ def _build_call_delta(event: ToolCallStarted | ToolCallDelta) -> EmpowerDelta:
     )
 
 
-def _build_usage(usage: Usage) -> EmpowerUsageShape:
-    """Builds the usage in Empower's form."""
+def _build_usage(usage: Usage) -> EmpowerUsageShape | msgspec.UnsetType:
+    """Builds the usage in Empower's form. An estimate is not shown."""
+    if usage.source is UsageSource.ESTIMATED:
+        return msgspec.UNSET
     return EmpowerUsageShape(usage.prompt_tokens, usage.completion_tokens, usage.total_tokens)
 
 

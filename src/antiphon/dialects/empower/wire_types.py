@@ -84,7 +84,8 @@ class ChatAnswer(Struct, frozen=True, kw_only=True):
     created: int
     model: str
     choices: list[EmpowerChatChoice]
-    usage: EmpowerUsageShape
+    usage: EmpowerUsageShape | UnsetType
+    """The usage, unless a vendor tells none."""
 
 
 class EmpowerDelta(Struct, frozen=True, kw_only=True):
@@ -115,8 +116,8 @@ class ChatChunk(Struct, frozen=True, kw_only=True):
     model: str
     choices: list[ChunkChoice]
     usage: EmpowerUsageShape | UnsetType = UNSET
-    """The usage, in the last chunk of each choice. With several prompts only the last chunk of the stream
-    contains it, for all prompts together."""
+    """The usage, in the last chunk of each choice. With several prompts or a vendor's model, only the last
+    chunk of the stream contains it, for all choices together. It is missing if a vendor tells none."""
 
 
 class FlatError(Struct, frozen=True, kw_only=True):

@@ -237,7 +237,8 @@ class FireworksChatCompletion(Struct, frozen=True, kw_only=True):
     created: int
     model: str
     choices: list[FireworksChatChoice]
-    usage: UsageShape
+    usage: UsageShape | None
+    """The usage; null if a vendor tells none."""
     prompt_token_ids: list[int] | UnsetType = UNSET
     """The prompt's token ids, with return_token_ids."""
 

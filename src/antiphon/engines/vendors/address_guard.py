@@ -7,11 +7,15 @@ import asyncio
 import ipaddress
 import re
 import socket
+from collections.abc import Callable
 from concurrent.futures import Executor
 
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+LookUp = Callable[[str, int, int], list[ResolveResult]]
+"""Resolves a name, its port and its family of addresses. Raises OSError."""
 
 GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
 """All IPv6 addresses that are given to hosts of the internet."""
@@ -63,10 +67,16 @@ class GuardedResolver(AbstractResolver):
     """Resolves names in a thread, and refuses a name with an address that is not public."""
 
     def __init__(
-        self, threads: Executor, allows_private: bool, timeout: float, proxy: str | None = None
+        self,
+        threads: Executor,
+        allows_private: bool,
+        timeout: float,
+        proxy: str | None = None,
+        look_up: LookUp | None = None,
     ) -> None:
         """`timeout`: seconds of one look-up. `proxy`: the host of the operator's proxy, which may be
-        private."""
+        private. `look_up` replaces the system's."""
+        self._look_up = look_up or look_up_name
         self._threads = threads
         self._allows_private = allows_private
         self._timeout = timeout
@@ -79,7 +89,7 @@ class GuardedResolver(AbstractResolver):
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._timeout):
-                found = await loop.run_in_executor(self._threads, _look_up, host, port, family)
+                found = await loop.run_in_executor(self._threads, self._look_up, host, port, family)
         except TimeoutError:
             raise OSError(f"the name {host} was not resolved in time") from None
         if not self._allows_private and host != self._proxy:
@@ -92,7 +102,7 @@ class GuardedResolver(AbstractResolver):
         """Does nothing: the threads belong to the provider."""
 
 
-def _look_up(host: str, port: int, family: int) -> list[ResolveResult]:
+def look_up_name(host: str, port: int, family: int) -> list[ResolveResult]:
     """Resolves a name. Raises OSError."""
     infos = socket.getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM)
     return [

@@ -19,6 +19,7 @@ from yarl import URL
 from antiphon.engines.vendors.address_guard import (
     AddressRefused,
     GuardedResolver,
+    LookUp,
     is_literal,
     is_public,
     is_unusual_number,
@@ -82,13 +83,19 @@ class Provider:
     """The client of one vendor."""
 
     def __init__(
-        self, options: ProviderOptions, upstream: UpstreamDialect, read_key: Callable[[], str | None]
+        self,
+        options: ProviderOptions,
+        upstream: UpstreamDialect,
+        read_key: Callable[[], str | None],
+        look_up: LookUp | None = None,
     ) -> None:
         """`read_key` returns the key, or None if the vendor needs none; it is called again after the vendor
-        refused the key. Raises SettingsError for a private address that is not allowed."""
+        refused the key. `look_up` resolves names instead of the system. Raises SettingsError for a private
+        address that is not allowed."""
         self.options = options
         self.upstream = upstream
         self.name = options.name
+        self._look_up = look_up
         self._read_key = read_key
         self._key = read_key()
         self._headers = self._build_headers()
@@ -236,7 +243,9 @@ class Provider:
             limit=options.connections,
             ttl_dns_cache=30,
             keepalive_timeout=KEEP_ALIVE_S,
-            resolver=GuardedResolver(self._threads, options.allows_private, options.connect_timeout, proxy),
+            resolver=GuardedResolver(
+                self._threads, options.allows_private, options.connect_timeout, proxy, self._look_up
+            ),
             ssl=True if options.ca_file is None else ssl.create_default_context(cafile=options.ca_file),
         )
         self._session = aiohttp.ClientSession(

@@ -67,7 +67,10 @@ class StallWatch:
         stream.due = asyncio.get_running_loop().time() + LAST_BYTES_S
 
     def close(self) -> None:
-        """Stops the timer."""
+        """Stops the timer, and closes the connections that it watches."""
+        for stream in self._streams:
+            stream.response.close()
+        self._streams.clear()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,0 +1,138 @@
+"""What a vendor's error becomes, and what its message shows."""
+
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import pytest
+
+from antiphon.engines.vendors.base import VendorError
+from antiphon.engines.vendors.errors import build_error, read_retry_after
+from antiphon.errors import (
+    AntiphonError,
+    ContextLengthExceeded,
+    ProviderFailed,
+    ProviderKeyRefused,
+    ProviderModelMissing,
+    ProviderRateLimited,
+    ProviderRefused,
+    ProviderTimeout,
+    ProviderUnavailable,
+)
+
+KEY = "a-key-without-any-form"
+SECRETS = (KEY, "llm.corp.example")
+
+
+def build(status: int, message: str = "told", kind: str = "") -> AntiphonError:
+    return build_error("first", status, VendorError(message, kind), {}, SECRETS)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "expected", "own"),
+    [
+        (400, "", ProviderRefused, 400),
+        (400, "context_length_exceeded", ContextLengthExceeded, 400),
+        (401, "", ProviderKeyRefused, 502),
+        (402, "", ProviderUnavailable, 503),
+        (403, "", ProviderKeyRefused, 502),
+        (404, "", ProviderModelMissing, 404),
+        (408, "", ProviderTimeout, 504),
+        (413, "", ProviderRefused, 400),
+        (422, "", ProviderRefused, 400),
+        (429, "", ProviderRateLimited, 429),
+        (429, "insufficient_quota", ProviderUnavailable, 503),
+        (500, "", ProviderFailed, 502),
+        (502, "", ProviderFailed, 502),
+        (503, "", ProviderUnavailable, 503),
+        (504, "", ProviderFailed, 502),
+        (529, "", ProviderUnavailable, 503),
+    ],
+)
+def test_each_status_has_its_error(status: int, kind: str, expected: type[AntiphonError], own: int):
+    error = build(status, kind=kind)
+    assert type(error) is expected and error.status == own
+    assert "first" in error.message
+
+
+@pytest.mark.parametrize(("status", "kind"), [(401, ""), (402, ""), (403, ""), (429, "insufficient_quota")])
+def test_what_only_the_operator_mends_says_so(status: int, kind: str):
+    error = build(status, "your key sk-12345678901234 has no money", kind)
+    assert "the operator must" in error.message and "money" not in error.message
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        KEY,
+        "llm.corp.example",
+        "http://10.1.2.3:8000/v1/chat",
+        "https://llm.other.example/v1?key=AIzaSyA0123456789abcdef",
+        "10.1.2.3:8000",
+        "169.254.169.254",
+        "[fd00::1]:8000",
+        "sk-proj-0123456789abcdef",
+        "sk-ant-api03-0123456789",
+        "gsk_0123456789abcdef",
+        "Bearer eyJhbGciOiJIUzI1NiJ9.abc",
+        "AIzaSyA0123456789abcdef",
+        "sk-*********************cdef",
+    ],
+)
+def test_no_message_shows_a_key_or_an_address(secret: str):
+    message = build(400, f"odd thing {secret}, try again").message
+    assert secret not in message
+    assert message.startswith("the provider first refused the request: odd thing ")
+    assert message.endswith(", try again")
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "Unrecognized key response_format_and_more in api_parameters_of_this_call",
+        "temperature must be between 0.0 and 2.0",
+        "This model's maximum context length is 8192 tokens, at 12:30:45",
+        "version 1.2.3.4.5 is too old",
+        "api-version-of-the-client is odd",
+    ],
+)
+def test_usual_messages_are_passed_on_whole(told: str):
+    assert build(400, told).message.endswith(f": {told}")
+
+
+def test_messages_are_one_short_line():
+    message = build(400, "a\r\nset-cookie: b\x00" + "c" * 1000).message
+    assert message.isprintable() and len(message) < 600
+
+
+NOW = datetime.now(UTC)
+
+
+@pytest.mark.parametrize(
+    ("headers", "low", "high"),
+    [
+        ({"retry-after": "7"}, 7, 7),
+        ({"retry-after": "1.5"}, 1.5, 1.5),
+        ({"retry-after": "-3"}, 0, 0),
+        ({"retry-after": "1e300"}, 86_400, 86_400),
+        ({"retry-after": "inf"}, 86_400, 86_400),
+        ({"retry-after": format_datetime(NOW + timedelta(hours=1), usegmt=True)}, 3000, 3600),
+        ({"retry-after": format_datetime(NOW - timedelta(seconds=60), usegmt=True)}, 0, 0),
+        ({"retry-after-ms": "250"}, 0.25, 0.25),
+        ({"retry-after-ms": "250", "retry-after": "7"}, 0.25, 0.25),
+    ],
+)
+def test_retry_after_is_a_number_or_a_date(headers: dict[str, str], low: float, high: float):
+    found = read_retry_after(headers)
+    assert found is not None and low <= found <= high
+
+
+@pytest.mark.parametrize("value", ["", "soon", "nan", "12:30"])
+def test_an_odd_retry_after_is_none(value: str):
+    assert read_retry_after({"retry-after": value}) is None
+
+
+def test_a_retry_after_in_the_body_is_used():
+    error = build_error("first", 429, VendorError("", retry_after=9.0), {}, ())
+    assert error.retry_after == 9.0
+    error = build_error("first", 429, VendorError("", retry_after=9.0), {"retry-after": "2"}, ())
+    assert error.retry_after == 2.0
