@@ -178,6 +178,8 @@ class TokenProver:
         return proof
 
     async def _verify(self, token: str) -> TokenIdentity:
+        """Verifies a token's signature and claims. Returns its identity. Raises AuthenticationFailed for a
+        bad token."""
         terms = self._terms
         try:
             key = await self._keys.find(jwt.get_unverified_header(token).get("kid"))

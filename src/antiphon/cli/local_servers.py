@@ -82,7 +82,7 @@ class Notice:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._said: Running | None = None
+        self._notice: Running | None = None
 
     def serves(self, url: str, workers: int) -> None:
         """Records that the server is ready."""
@@ -90,21 +90,21 @@ class Notice:
 
     def record_restart(self, problem: str | None) -> None:
         """Records the end of a rolling restart. `problem`: why it failed, if it did."""
-        if self._said is not None:
+        if self._notice is not None:
             shortened = problem and problem[:LONGEST]
-            self._say(replace(self._said, rounds=self._said.rounds + 1, problem=shortened))
+            self._say(replace(self._notice, rounds=self._notice.rounds + 1, problem=shortened))
 
     def record_reload(self, report: ReloadReport | None, refusal: str | None) -> None:
         """Records the end of a reload: its report, or why it was refused."""
-        if self._said is not None:
+        if self._notice is not None:
             changes = "" if report is None else report.describe()[:LONGEST_REPORT]
             refusal = refusal and refusal[:LONGEST]
-            notice = replace(self._said, reloads=self._said.reloads + 1, changes=changes, refusal=refusal)
+            notice = replace(self._notice, reloads=self._notice.reloads + 1, changes=changes, refusal=refusal)
             self._say(notice)
 
     def _say(self, running: Running) -> None:
         """Keeps the server's data, and writes it to the file if that is possible."""
-        self._said = running
+        self._notice = running
         with suppress(OSError):  # as on a full disk: the server goes on
             os.pwrite(self._descriptor, json.dumps(asdict(running)).encode().ljust(SIZE), 0)
 

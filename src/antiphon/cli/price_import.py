@@ -63,7 +63,8 @@ def is_imported(card: Card) -> bool:
 
 
 def is_known(name: str, price: DatedPrice, cards: Sequence[Card], now: int) -> bool:
-    """Whether an earlier import added this price, and no later one holds."""
+    """Whether an earlier import added the same price: the one in force now, or the one that starts at
+    `price.since`."""
     imported = [card for card in cards if is_imported(card) and card.get("models") == name]
     started = [(since, card) for card in imported if isinstance(since := card.get("since"), int)]
     if price.since is None:

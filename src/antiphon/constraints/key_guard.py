@@ -293,7 +293,7 @@ def _are_alike(left: FoundValues, right: FoundValues) -> bool:
 
 
 def remove_tokens(mask: bytes, tokens: Iterable[int], bits: Iterable[Bit] = ()) -> bytes:
-    """The mask without some tokens."""
+    """Clears tokens in a mask of one bit per token. `bits`: masks of single bytes, applied first."""
     allowed = bytearray(mask)
     for index, kept_bits in bits:
         allowed[index] &= kept_bits

@@ -91,7 +91,7 @@ class OutgoingData:
 
     def __init__(self, transport: asyncio.WriteTransport) -> None:
         self._transport = transport
-        self._left = 0
+        self._unsent_before = 0
         self._idle_checks = 0
         """The number of consecutive checks that found no progress. The watch counts checks instead of
         seconds, so a process that was stopped for a while disconnects nobody."""
@@ -101,8 +101,8 @@ class OutgoingData:
         progress."""
         waiting = self._transport.get_write_buffer_size()
         unsent = waiting and waiting + _count_unconfirmed_bytes(self._transport)
-        self._idle_checks = self._idle_checks + 1 if unsent and unsent == self._left else 0
-        self._left = unsent
+        self._idle_checks = self._idle_checks + 1 if unsent and unsent == self._unsent_before else 0
+        self._unsent_before = unsent
         if self._idle_checks >= looks:
             self._transport.abort()
 

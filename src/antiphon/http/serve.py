@@ -60,7 +60,7 @@ class Server(uvicorn.Server):
         leaving: Callable[[], object],
     ) -> None:
         super().__init__(config)
-        self._edge = app_state
+        self._app_state = app_state
         self._departure = departure
         self._tell = started
         self._leaving = leaving
@@ -71,7 +71,7 @@ class Server(uvicorn.Server):
 
     def stop(self) -> None:
         """Starts to drain. A server that already retires gets the shorter time of a normal stop."""
-        self._patience = self._edge.settings.drain_timeout
+        self._patience = self._app_state.settings.drain_timeout
         self._departure.grace = 0.0
         if self.should_exit:
             self._close_connections()
@@ -80,7 +80,7 @@ class Server(uvicorn.Server):
     def retire(self) -> None:
         """Starts to drain slowly, while another process accepts the new connections."""
         if not self.should_exit:
-            self._patience = self._edge.settings.retire_timeout
+            self._patience = self._app_state.settings.retire_timeout
             self._departure.grace = GRACE_SECONDS
             self.should_exit = True
             self._leaving()
@@ -119,7 +119,7 @@ class Server(uvicorn.Server):
         gone = EngineUnavailable("the server is shutting down; try again", retry_after=RESTART_SECONDS)
         if self._ending is not None:
             self._ending.cancel()
-        self._ending = loop.call_later(self._patience, self._edge.ongoing.end, gone)
+        self._ending = loop.call_later(self._patience, self._app_state.ongoing.end, gone)
         self._end = loop.time() + self._patience + CLOSING_SECONDS
 
 

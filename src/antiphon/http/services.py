@@ -55,7 +55,7 @@ class ServerServices:
     """The implementation of `Services` for one server."""
 
     def __init__(self, app_state: AppState) -> None:
-        self._edge = app_state
+        self._app_state = app_state
         self._pipeline = app_state.pipeline
         self._clock = app_state.clock
         self._seconds = app_state.settings.request_timeout
@@ -86,10 +86,10 @@ class ServerServices:
     # --- models ---
 
     def list_models(self, actor: Actor) -> list[ModelEntry]:
-        return [_build_entry(model) for model in self._edge.models if actor.may_use(model.name)]
+        return [_build_entry(model) for model in self._app_state.models if actor.may_use(model.name)]
 
     async def list_profiled_models(self, actor: Actor) -> list[ModelEntry]:
-        models = [model for model in self._edge.models if actor.may_use(model.name)]
+        models = [model for model in self._app_state.models if actor.may_use(model.name)]
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(load_entry(model)) for model in models]
         return [task.result() for task in tasks]
@@ -142,7 +142,7 @@ class ServerServices:
     def require_owner(self, request: Request) -> None:
         """Raises PermissionDenied if no key is configured and a web page or another machine sent the request.
         So neither of them can change the served models."""
-        if self._edge.verifiers:
+        if self._app_state.verifiers:
             return  # the caller's key has already been verified
         if b"origin" in request.headers:
             raise PermissionDenied(
@@ -156,15 +156,15 @@ class ServerServices:
 
     def _require_registry(self) -> AdapterRegistry:
         """Returns the registry of adapters. Raises PermissionDenied if callers cannot load adapters."""
-        if self._edge.adapters is None:
+        if self._app_state.adapters is None:
             raise PermissionDenied(LOADING_IS_OFF)
-        return self._edge.adapters
+        return self._app_state.adapters
 
     def _resolve_model(self, name: str | None, request: Request) -> Model:
         """Returns the model with the name. If the name is None, returns the only model that is not an
         adapter. Raises MissingParameter if there are several such models, and PermissionDenied for a model
         that the caller's key excludes."""
-        models, actor = self._edge.models, request.actor
+        models, actor = self._app_state.models, request.actor
         bases = [model for model in models.list_bases() if actor.may_use(model.name)]
         if name is None and len(bases) != 1:
             names = ", ".join(model.name for model in bases) or "none"

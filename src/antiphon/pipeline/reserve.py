@@ -179,9 +179,9 @@ class Reservation:
         "_price",
         "_progress",
         "_prompt",
+        "_reserved_amounts",
         "_rules",
         "_step",
-        "_taken",
         "granted",
     )
 
@@ -204,7 +204,7 @@ class Reservation:
         self._progress, self._clock = context.progress, context.clock
         self._metrics = metrics
         self._exhausted = accounting.exhausted
-        self._taken = NOTHING
+        self._reserved_amounts = NOTHING
         self._is_open = False
         self._prompt = self._max_output = 0
         self.granted = 0 if self._limits else UNLIMITED
@@ -261,7 +261,7 @@ class Reservation:
 
     async def _extend(self, output: int) -> None:
         """Reserves the part of `output` tokens, and of their cost, that is not reserved yet."""
-        before, cost = self._taken, 0
+        before, cost = self._reserved_amounts, 0
         if self._price is not None:
             cost = self._price.most(self._prompt, output)
         await self._take(Amounts(1, max(self._prompt, before.input_tokens), output, max(cost, before.cost)))
@@ -269,7 +269,7 @@ class Reservation:
 
     async def _take(self, amounts: Amounts) -> None:
         """Reserves the part of these amounts that is not reserved yet."""
-        before = self._taken
+        before = self._reserved_amounts
         if before is NOTHING:
             self._is_open = True  # from now on there is something to settle, even if no answer comes
             self._progress.limit_statuses = await self._limiter.reserve(
@@ -285,7 +285,7 @@ class Reservation:
             self._progress.limit_statuses = await self._limiter.extend(
                 self._claim, self._refresh_limits(), added
             )
-        self._taken = amounts
+        self._reserved_amounts = amounts
 
     def _refresh_limits(self) -> tuple[Limit, ...]:
         """Returns the request's limits in their current form, without removed ones. A limit that was added

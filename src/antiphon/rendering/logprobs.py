@@ -159,7 +159,7 @@ class ScoredDecoder(ChoiceDecoder):
     So a choice has as many scores as ids, for the same tokens.
     """
 
-    __slots__ = ("_pending", "_pieces", "_said", "_scoring", "_shown", "_spelt", "_total")
+    __slots__ = ("_certain_length", "_pending", "_pieces", "_scoring", "_shown_length", "_spelt", "_total")
 
     def __init__(
         self,
@@ -172,10 +172,10 @@ class ScoredDecoder(ChoiceDecoder):
         self._scoring = scoring
         self._pieces, self._spelt = options.pieces.bytes, model_info.spelt.bytes
         self._total = 0.0
-        self._said = scoring.offset
+        self._certain_length = scoring.offset
         """Number of characters that the tokens so far have made certain. The stop filter may hold some of
         them back."""
-        self._shown = scoring.offset
+        self._shown_length = scoring.offset
         self._pending: deque[PendingToken] = deque()
 
     def mean_logprob(self) -> float:
@@ -201,11 +201,11 @@ class ScoredDecoder(ChoiceDecoder):
         """Returns the text that a token makes certain. The token waits in `_pending` until that text is
         shown."""
         silent = token in self._silent
-        offset = self._said + (not silent and self._detokenizer.breaks_character(token))
+        offset = self._certain_length + (not silent and self._detokenizer.breaks_character(token))
         score = self._score(token, steps, index, offset) if self._scoring.logprobs else None
         self._pending.append(PendingToken(token, offset, not silent and bool(self._pieces[token]), score))
         text = "" if silent else self._detokenizer.add(token)
-        self._said += len(text)
+        self._certain_length += len(text)
         if self.reasoning_counter is not None:
             self.reasoning_counter.note(len(text))
         return text
@@ -220,19 +220,21 @@ class ScoredDecoder(ChoiceDecoder):
 
     def _build_delta(self, text: str) -> TextDelta:
         """Builds a delta with the scores and ids of all tokens whose text is now shown."""
-        self._shown += len(text)
+        self._shown_length += len(text)
         scores, ids = self._collect_scores(list(self._take_due()))
         return TextDelta(self.choice, text, self._take_unreported(), scores, ids)
 
     def _take_due(self) -> Iterator[PendingToken]:
         """Removes and yields the pending tokens whose text is now shown."""
-        while self._pending and self._pending[0].offset < self._shown:
+        while self._pending and self._pending[0].offset < self._shown_length:
             yield self._pending.popleft()
 
     def _build_finished(self, reason: FinishReason) -> Finished:
         """Builds the last event, with the tokens that show no text, such as the end of the turn. Tokens of
         cut text are dropped."""
-        remaining = [token for token in self._pending if not token.shows and token.offset <= self._shown]
+        remaining = [
+            token for token in self._pending if not token.shows and token.offset <= self._shown_length
+        ]
         scores, ids = self._collect_scores(remaining)
         return Finished(
             self.choice, reason, self._take_unreported(), scores if self._scoring.logprobs else None, ids

@@ -213,6 +213,7 @@ async def _load_template(
 
 
 def _build_profile(info: EngineInfo, template: ChatTemplate | None) -> Profile:
+    """Builds the public description of a model from the engine's and the template's properties."""
     return Profile(
         architecture=info.architecture,
         parameters=info.parameters,

@@ -66,6 +66,7 @@ class SqlEntries:
         self._database = database
 
     def add(self, entries: Sequence[Entry]) -> None:
+        """Inserts entries. An entry whose id is in the ledger already changes nothing."""
         if not entries:
             return
         # In one order: nodes that add the same entries would otherwise wait for each other.
@@ -77,6 +78,7 @@ class SqlEntries:
                 connection.exec_driver_sql(_build_insert(mark, len(some)), tuple(chain.from_iterable(some)))
 
     def sum_usage(self, since: int, grain: int, before: int | None = None) -> Iterator[UsedAmounts]:
+        """Yields sums of usage per `grain`, key, user, project and model, for requests since `since`."""
         row = schema.ledger.c
         group = (row.at // grain, row.key, row.user, row.project, row.model)
         sums = [sa.func.sum(each) for each in (row.prompt_tokens, row.output_tokens, row.cost)]

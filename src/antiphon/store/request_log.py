@@ -61,6 +61,7 @@ class SqlRecords:
             return connection.execute(TABLE.delete().where(TABLE.c.expires <= now)).rowcount
 
     def erase(self, project: str, until: int, author: ChangeAuthor) -> tuple[int, int]:
+        """Deletes a project's recorded requests. Returns their number and the new revision."""
         with change_directory(self._database, author, "the requests cannot be removed") as change:
             there = sa.select(schema.projects.c.id).where(schema.projects.c.id == project)
             change.connection.execute(there.with_for_update())  # waits for those who add to it
@@ -91,6 +92,7 @@ def _set_mark(connection: Connection, name: str, value: str) -> None:
 
 
 def _build_row(record: RecordedRequest) -> dict[str, object]:
+    """Builds the table row of a recorded request, without the characters that the database refuses."""
     return {
         "id": record.id,
         "project": record.project,

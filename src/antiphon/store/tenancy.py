@@ -60,6 +60,7 @@ class SqlTenancy:
         return change.revision
 
     def add_user(self, user: User, author: ChangeAuthor) -> int:
+        """Adds a user. Returns the new revision of the directory."""
         with change_directory(self._database, author, "a user has that email address already") as change:
             change.insert(schema.users, asdict(user))
             change.note("user.create", user.id, {"name": user.name, "email": user.email})
@@ -72,6 +73,7 @@ class SqlTenancy:
         return change.revision
 
     def put_membership(self, membership: Membership, author: ChangeAuthor) -> int:
+        """Adds a member to a project, or changes the member's role."""
         project, user = membership.project, membership.user
         with change_directory(
             self._database, author, f"{user} cannot become a member of {project}"
@@ -123,6 +125,7 @@ class SqlTenancy:
         return change.revision
 
     def rotate_key(self, old: Key, new: KeptKey, limits: Sequence[Limit], author: ChangeAuthor) -> int:
+        """Saves the old key, adds its successor and moves the limits, in one change."""
         with change_directory(self._database, author, "the key cannot be changed so") as change:
             changes = change.put(schema.keys, _build_key_row(old), "key")
             change.insert(schema.keys, _build_new_key_row(new))

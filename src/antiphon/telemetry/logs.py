@@ -62,6 +62,7 @@ class JsonFormatter(PlaceFormatter):
     """Formats a record as a JSON object."""
 
     def format(self, record: logging.LogRecord) -> str:
+        """Formats a record as one line of JSON."""
         line: dict[str, object] = {
             "time": _timestamp(record.created),
             "level": record.levelname.lower(),
@@ -78,6 +79,7 @@ class TextFormatter(PlaceFormatter):
     JSON notation."""
 
     def format(self, record: logging.LogRecord) -> str:
+        """Formats a record as one line of text."""
         event = record.getMessage()
         if record.name != LOGGER.name:
             event = f"{record.name}: {_plain(event)}"
@@ -136,7 +138,7 @@ UNKNOWN = "(unknown)"
 
 
 def cut_unknown_path(path: str | None, names: Iterable[Set[str]]) -> str | None:
-    """Returns a field's path, cut before the first unknown name, since a caller may have written that
+    """Cuts a field's path before the first name that is in none of the sets. A caller may have invented that
     name."""
     if path is None:
         return None

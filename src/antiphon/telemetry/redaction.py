@@ -80,12 +80,12 @@ class JsonRedactor:
 
     def __init__(self, kinds: Collection[Redaction], max_length: int) -> None:
         self._kinds = kinds
-        self._left = max_length
+        self._budget_left = max_length
 
     def redact_value(self, value: object, depth: int) -> object:
         """Returns the redacted value. `depth` is the number of nested levels that are still allowed."""
-        self._left -= 1
-        if self._left < 0:
+        self._budget_left -= 1
+        if self._budget_left < 0:
             return CUT
         if isinstance(value, str):
             return self._redact_text(value)
@@ -101,10 +101,10 @@ class JsonRedactor:
 
     def _redact_text(self, text: str) -> str:
         """Redacts one string, and subtracts its length from the room that is left."""
-        if self._left < 0:
+        if self._budget_left < 0:
             return CUT
-        redacted = redact(text, self._kinds, self._left)
-        self._left -= len(text)
+        redacted = redact(text, self._kinds, self._budget_left)
+        self._budget_left -= len(text)
         return redacted
 
 

@@ -402,10 +402,11 @@ class _ScriptedChoice:
     def __init__(self, prompt: Prompt, output: Output) -> None:
         self._prompt = prompt
         self._output = output
-        self._said = 0
+        self._sent_length = 0
         self._places = 0
 
     def echo(self, choice: int) -> TextDelta:
+        """Returns the prompt as the first text of the choice, with scores for its characters."""
         text = bytes(_tokenize_prompt(self._prompt)).decode(errors="replace")
         scores = tuple(chain.from_iterable(self._build_scores(character) for character in text))
         return TextDelta(choice, text, 0, scores)
@@ -416,8 +417,8 @@ class _ScriptedChoice:
 
     def _build_scores(self, text: str) -> tuple[TokenScore, ...]:
         """Returns the scores of one delta if log-probabilities are requested, and moves on in the text."""
-        logprobs, offset, place = self._output.logprobs, self._said, self._places
-        self._said, self._places = offset + len(text), place + 1
+        logprobs, offset, place = self._output.logprobs, self._sent_length, self._places
+        self._sent_length, self._places = offset + len(text), place + 1
         if logprobs is None:
             return ()
         first = self._output.echo and place == 0

@@ -89,7 +89,7 @@ class ToySampler:
         self._choice = choice
         self._ends = ends
         self._prompt = frozenset(prompt)
-        self._said: Counter[int] = Counter()
+        self._token_counts: Counter[int] = Counter()
         self._output: list[int] = []
         self._bias = dict(sampling.logit_bias)
         self._allowed = None if sampling.allowed_token_ids is None else frozenset(sampling.allowed_token_ids)
@@ -97,21 +97,21 @@ class ToySampler:
 
     def next(self, raw: Sequence[float]) -> int:
         """Draws the next token from `raw` log-probabilities."""
-        position = self._said.total()
+        position = self._token_counts.total()
         legal = [
             (self._compute_logit(token, value), token)
             for token, value in enumerate(raw)
             if self._is_legal(token)
         ]
         token = self._draw(sorted(legal, key=lambda pair: (-pair[0], pair[1])), position)
-        self._said[token] += 1
+        self._token_counts[token] += 1
         self._output.append(token)
         return token
 
     def _is_legal(self, token: int) -> bool:
         """Whether the token may be drawn: not an early end, not excluded, not the end of a banned
         sequence."""
-        early = self._said.total() < self._sampling.min_tokens and token in self._ends
+        early = self._token_counts.total() < self._sampling.min_tokens and token in self._ends
         return not early and (self._allowed is None or token in self._allowed) and not self._is_banned(token)
 
     def _is_banned(self, token: int) -> bool:
@@ -122,7 +122,7 @@ class ToySampler:
 
     def _compute_logit(self, token: int, value: float) -> float:
         """Returns a token's log-probability after bias and penalties."""
-        sampling, count = self._sampling, self._said[token]
+        sampling, count = self._sampling, self._token_counts[token]
         value += self._bias.get(token, 0.0)
         if count or token in self._prompt:
             factor = sampling.repetition_penalty

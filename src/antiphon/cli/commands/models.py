@@ -159,6 +159,7 @@ def _remove_entry(cache: "HubCache", entry: "CachedFile") -> str:
 def _as_object(
     cache: "HubCache", entries: "list[CachedFile]", leftovers: "list[Leftover]"
 ) -> dict[str, object]:
+    """Builds the JSON object of the listing: the complete models and the unfinished downloads."""
     rows = [
         {
             "name": entry.reference.name,

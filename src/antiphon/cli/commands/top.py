@@ -235,6 +235,7 @@ class _Pair:
     model: str
 
     def rates(self) -> ModelRates:
+        """Computes the figures of one model from two readings of its metrics."""
         if not self._read_gauge("up"):
             return ModelRates(self.model, up=False)
         hits, admitted = self._compute_increase("prefix_hits_total"), self._compute_increase("admitted_total")

@@ -86,6 +86,7 @@ def _fetch_names(server: Admin, dimensions: Sequence[str]) -> dict[tuple[str, st
 
 
 def _build_table(report: Card, dimensions: Sequence[str], names: Mapping[tuple[str, str], str]) -> Table:
+    """Builds the table of a report: one row for each group, and a last row with the sums."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for dimension in dimensions or [""]:
         table.add_column(escape_unprintable(dimension).upper())
@@ -105,6 +106,7 @@ def _build_table(report: Card, dimensions: Sequence[str], names: Mapping[tuple[s
 
 
 def _format_name(dimension: str, value: object, names: Mapping[tuple[str, str], str]) -> str:
+    """Formats the value of a dimension: a name for an id, a time for a bucket, "-" for no value."""
     if value is None or value == "":
         return "-"
     if dimension in BUCKETS and isinstance(value, int):

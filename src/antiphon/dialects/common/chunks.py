@@ -119,6 +119,7 @@ class BaseChatChunkBuilder(Generic[Part]):
         return self.build_part(choice, Delta(reasoning_content=text, reasoning=text), scores)
 
     def build_call(self, event: ToolCallStarted | ToolCallDelta) -> Part:
+        """Builds a chunk with the start of a tool call, or with a part of its arguments."""
         if isinstance(event, ToolCallStarted):
             function = FunctionPart(name=event.name, arguments="")
             call = ToolCallPart(

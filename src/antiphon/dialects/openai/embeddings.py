@@ -97,6 +97,7 @@ class OpenAIEmbeddings:
         self._report = report
 
     def decode(self, body: bytes) -> EmbeddingCall:
+        """Decodes and validates the body of an embeddings request."""
         field_report = FieldReport(self._report)
         accepted = filter_fields(read_object(body), FieldScope.EMBEDDINGS, report=field_report)
         form = accepted.get("encoding_format")

@@ -84,6 +84,7 @@ class OpenAIModels:
         return _encode(ModelList(data=[_build_model(model) for model in models]))
 
     def encode_model(self, model: ModelEntry) -> bytes:
+        """Encodes one model as the answer of the models endpoint."""
         model_adapter = model.adapter
         adapter = (
             AdapterShape(model_adapter.digest, model_adapter.rank, model_adapter.alpha, model_adapter.size)

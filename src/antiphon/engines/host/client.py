@@ -335,6 +335,7 @@ class HostTokenEngine:
         await self._ask(lambda number: RemoveAdapterCall(number, digest), DoneReply)
 
     async def generate(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
+        """Sends the request to the host process and yields the events of its replies."""
         number, call = self._open(lambda number: GenerateCall(number, request), caller=request.actor)
         try:
             while True:

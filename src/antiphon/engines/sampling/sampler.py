@@ -83,6 +83,7 @@ class FilterSettings:
 
     @classmethod
     def collect(cls, drawings: list[SamplingState]) -> "FilterSettings":
+        """Builds the arrays of filter options, one entry per row. Mirostat rows use no other filter."""
         options = [drawing.sampling for drawing in drawings]
         steered = [drawing.mirostat is not None for drawing in drawings]
         rows = list(zip(options, steered, strict=True))
@@ -137,6 +138,8 @@ class Sampler:
         ]
 
     def _draw(self, logits: Floats, drawings: Sequence[SamplingState | None]) -> list[RowResult]:
+        """Draws one token per row. A row without finite logits, or without a possible token, gets an
+        error."""
         raw = LogitBlock.from_rows(logits)
         sound = np.isfinite(raw.tops)
         states = {row: state for row, state in enumerate(drawings) if state is not None and sound[row]}

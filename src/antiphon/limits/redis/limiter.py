@@ -159,6 +159,7 @@ class RedisLimiter:
         return self._failed_at is None
 
     async def reserve(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[LimitStatus, ...]:
+        """Reserves amounts in Redis, or in the fallback limiter while Redis is unreachable."""
         redis_claim = RedisClaim(tuple(limits))
         needed = [claim_amount(limit, amounts) for limit in limits]
         try:

@@ -34,7 +34,7 @@ class ReasoningReader:
         self._kept = kept
         self._gap = "".join(mark for mark in notation.gap if not mark.strip())
         self._buffer = ""
-        self._taken = 0
+        self._consumed = 0
         """Number of characters of the raw text before the buffer."""
         self._any = False
         """Whether the reader has returned any reasoning."""
@@ -97,7 +97,7 @@ class ReasoningReader:
             if not self._skip_gap():
                 return []
             span_start, _ = self.spans[-1]
-            self.spans[-1] = (span_start, self._taken)
+            self.spans[-1] = (span_start, self._consumed)
             self._closed = False
         return self._inner.add(self._take(len(self._buffer)))
 
@@ -115,7 +115,7 @@ class ReasoningReader:
     def _take(self, count: int) -> str:
         """Removes and returns the first `count` characters of the buffer."""
         text, self._buffer = self._buffer[:count], self._buffer[count:]
-        self._taken += count
+        self._consumed += count
         return text
 
     def _trim_reasoning(self, text: str) -> list[OutputPart]:

@@ -66,7 +66,7 @@ class Shield:
         self._marked = _match_characters(self.marks)
         self._stays = tuple(text for text in template.sought if self._may_stay(text))
         self._bare = _match_texts(self._stays)
-        self._taken = frozenset(PRIVATE.findall("".join(template.literals)))
+        self._used_characters = frozenset(PRIVATE.findall("".join(template.literals)))
 
     def _choose_marks(self, template: "TemplateTexts") -> frozenset[str]:
         """Chooses the characters to replace: the rare characters of the names, and the first character of
@@ -109,7 +109,7 @@ class Shield:
         """Chooses twins that occur in none of these texts and not in the template. Raises InvalidValue if
         there are too few."""
         strange = (text for text in texts if not text.isascii())
-        used_characters = self._taken.union(
+        used_characters = self._used_characters.union(
             *(match[0] for text in strange for match in _find_each(PRIVATE, text))
         )
         *twins, mark = map(chr, _find_free_block(len(self.marks) + 1, used_characters))

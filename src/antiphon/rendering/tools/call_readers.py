@@ -140,6 +140,7 @@ class EitherReader:
         return self._reader is not None and self._reader.is_complete
 
     def add(self, text: str) -> list[OutputPart]:
+        """Buffers text until it shows whether the output begins with a call, then passes it to one reader."""
         if self._reader is None:
             text = self._buffer = self._buffer + text
             if any(map(text.startswith, self._heads)):
@@ -167,8 +168,8 @@ class ObjectReader:
         self._close = closing
         self._buffer = ""
         """Text without a decision yet."""
-        self._shown = VisibleText()
-        self._said: list[OutputPart] = []
+        self._visible_text = VisibleText()
+        self._read_parts: list[OutputPart] = []
         self._inside = False
         self._object: JsonCall | None = None
         self._raw = ""
@@ -176,7 +177,7 @@ class ObjectReader:
 
     @property
     def is_complete(self) -> bool:
-        return self._shown.called and self._object is None
+        return self._visible_text.called and self._object is None
 
     def add(self, text: str) -> list[OutputPart]:
         self._buffer += text
@@ -186,11 +187,11 @@ class ObjectReader:
 
     def end(self, required: bool = False) -> list[OutputPart]:
         if required or (self._inside and self._is_call()):
-            self._shown.note_cut()
+            self._visible_text.note_cut()
         else:
-            self._said += self._shown.add(self._raw + self._buffer)
+            self._read_parts += self._visible_text.add(self._raw + self._buffer)
         self._raw = self._buffer = ""
-        self._said += self._shown.end()
+        self._read_parts += self._visible_text.end()
         return self._take_said()
 
     def _is_call(self) -> bool:
@@ -199,7 +200,7 @@ class ObjectReader:
 
     def _take_said(self) -> list[OutputPart]:
         """Returns the parts that are certain, and clears them."""
-        parts, self._said = self._said, []
+        parts, self._read_parts = self._read_parts, []
         return parts
 
     # Each step takes from the buffer, and returns whether another step may follow.
@@ -209,7 +210,7 @@ class ObjectReader:
         at = self._buffer.find(self._open)
         has_mark = at >= 0
         end = at if has_mark else find_partial_mark(self._buffer, self._open)
-        self._said += self._shown.add(self._buffer[:end])
+        self._read_parts += self._visible_text.add(self._buffer[:end])
         self._buffer = self._buffer[end:]
         if has_mark:
             self._inside = True
@@ -239,10 +240,10 @@ class ObjectReader:
         """Reads further into a call. Ends the group if the object is no call."""
         self._consume(call.take(self._buffer, 0))
         if call.parts:
-            self._said += call.parts
+            self._read_parts += call.parts
             call.parts = []
             self._raw = ""
-            self._shown.note_call()
+            self._visible_text.note_call()
         if call.done:
             self._object, self._raw = None, ""
         elif call.broken:
@@ -259,7 +260,7 @@ class ObjectReader:
         raw, self._raw = self._raw, ""
         self._inside, self._object = False, None
         if raw.strip(SEPARATORS):
-            self._said += self._shown.add(raw)
+            self._read_parts += self._visible_text.add(raw)
 
 
 class FirstReader(ObjectReader):
@@ -276,7 +277,7 @@ class FirstReader(ObjectReader):
     def _read_outside(self) -> bool:
         """Decides whether the text begins with a call. After a decision for text, shows all text."""
         if self._began:
-            self._said += self._shown.add(self._buffer)
+            self._read_parts += self._visible_text.add(self._buffer)
             self._buffer = ""
             return False
         rest = self._buffer.lstrip(SPACE)
@@ -293,4 +294,4 @@ class FirstReader(ObjectReader):
         return True
 
     def _is_call(self) -> bool:
-        return self._shown.called or (self._object is not None and self._object.is_call)
+        return self._visible_text.called or (self._object is not None and self._object.is_call)

@@ -42,8 +42,8 @@ class HeaderReader:
         self._marks = (head, *noise, *(thought[:1] if thought is not None else ()))
         self._tail = tail
         self._buffer = ""
-        self._shown = VisibleText()
-        self._said: list[OutputPart] = []
+        self._visible_text = VisibleText()
+        self._read_parts: list[OutputPart] = []
         self._inside = False
         """Whether a header is being read."""
         self._after = False
@@ -61,7 +61,7 @@ class HeaderReader:
 
     @property
     def is_complete(self) -> bool:
-        return self._shown.called and self._value is None
+        return self._visible_text.called and self._value is None
 
     def add(self, text: str) -> list[OutputPart]:
         self._buffer += text
@@ -74,11 +74,11 @@ class HeaderReader:
         if self._thinks:
             self._add_reasoning(self._buffer)
         elif self._is_notation(required):
-            self._shown.note_cut()
+            self._visible_text.note_cut()
         else:
-            self._said += self._shown.add(self._buffer)
+            self._read_parts += self._visible_text.add(self._buffer)
         self._buffer = ""
-        self._said += self._shown.end()
+        self._read_parts += self._visible_text.end()
         return self._take_said()
 
     def _is_notation(self, required: bool) -> bool:
@@ -91,7 +91,7 @@ class HeaderReader:
 
     def _take_said(self) -> list[OutputPart]:
         """Returns the parts that are certain, and clears them."""
-        parts, self._said = self._said, []
+        parts, self._read_parts = self._read_parts, []
         return parts
 
     # Each step takes from the buffer, and returns whether another step may follow.
@@ -142,7 +142,7 @@ class HeaderReader:
     def _add_reasoning(self, text: str) -> None:
         """Adds reasoning. The reasoning of each message begins on a new line."""
         if text:
-            self._said.append(ReasoningPart("\n" + text if self._apart else text))
+            self._read_parts.append(ReasoningPart("\n" + text if self._apart else text))
             self._apart = False
 
     def _skip_tail(self) -> bool:
@@ -157,7 +157,7 @@ class HeaderReader:
 
     def _show(self, count: int) -> None:
         """Shows the first `count` characters of the buffer as text."""
-        self._said += self._shown.add(self._buffer[:count])
+        self._read_parts += self._visible_text.add(self._buffer[:count])
         self._buffer = self._buffer[count:]
 
     def _read_header(self) -> bool:
@@ -171,8 +171,8 @@ class HeaderReader:
         match = self._name.match(self._buffer[len(self._head) : at])
         if match is None:
             return self._reject_header(at)
-        self._said.append(CallName(match[1]))
-        self._shown.note_call()
+        self._read_parts.append(CallName(match[1]))
+        self._visible_text.note_call()
         self._value, self._inside = JsonValue(), False
         self._buffer = self._buffer[at:]
         return True
@@ -186,7 +186,7 @@ class HeaderReader:
     def _read_value(self, value: JsonValue) -> bool:
         """Reads further arguments of a call."""
         at = value.take(self._buffer, 0)
-        self._said += [CallArguments(self._buffer[:at])] if at else []
+        self._read_parts += [CallArguments(self._buffer[:at])] if at else []
         self._buffer = self._buffer[at:]
         if value.done:
             self._value, self._after = None, True

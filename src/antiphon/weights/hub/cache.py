@@ -95,7 +95,8 @@ class HubCache:
         return self._path(*path.parent.relative_to(self.root).parts, path.name + PARTIAL)
 
     def keep(self, reference: Reference, commit: str, digest: str) -> CachedFile:
-        """Makes the reference and the commit name the file, which must be at its `place` already."""
+        """Records that the reference and the commit resolve to this file. The file must exist at its
+        `place`."""
         for revision in {reference.revision, commit}:
             record = self._record(Reference(reference.repository, reference.file, revision))
             record.parent.mkdir(parents=True, exist_ok=True)

@@ -101,6 +101,7 @@ def _explain_unknown(attempt: Attempt) -> str:
 
 
 def _explain_gated(attempt: Attempt) -> str:
+    """Returns the message for a repository that requires accepted terms."""
     repository = attempt.reference.repository
     if attempt.has_token:
         return (
@@ -114,6 +115,7 @@ def _explain_gated(attempt: Attempt) -> str:
 
 
 def _explain_status(status: int, attempt: Attempt) -> str:
+    """Returns the message for an HTTP status of the hub."""
     reference, endpoint = attempt.reference, attempt.endpoint
     if status == UNAUTHORIZED and not attempt.has_token:
         return _explain_unknown(
@@ -137,6 +139,7 @@ def _explain_status(status: int, attempt: Attempt) -> str:
 
 
 def _explain_transport(problem: TransportError, attempt: Attempt) -> str:
+    """Returns the message for a failed connection to the hub."""
     endpoint, reference = attempt.endpoint, attempt.reference
     if isinstance(problem, ProxyError):
         return f"the proxy does not let {endpoint} be reached; check HTTPS_PROXY and NO_PROXY"
@@ -153,6 +156,7 @@ def _explain_transport(problem: TransportError, attempt: Attempt) -> str:
 
 
 def _explain_write_failure(problem: OSError, attempt: Attempt) -> str:
+    """Returns the message for a file that cannot be written to the cache."""
     reason = os.strerror(problem.errno) if problem.errno else type(problem).__name__
     if attempt.is_caller:
         return f"the server cannot keep {attempt.reference}: {reason}"

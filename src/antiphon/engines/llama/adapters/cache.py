@@ -53,7 +53,7 @@ class AdapterCache:
         self._room = max_bytes
         self._known: dict[str, _KnownAdapter] = {}
         """The known adapters in the order of last use, the latest last."""
-        self._on: str | None = None
+        self._active: str | None = None
 
     def __len__(self) -> int:
         return len(self._known)
@@ -81,7 +81,7 @@ class AdapterCache:
         adapter = self._known.pop(digest, None)
         if adapter is None:
             return
-        if self._on == digest:
+        if self._active == digest:
             self.use(None)
         if adapter.native is not None:
             adapter.native.close()
@@ -89,16 +89,16 @@ class AdapterCache:
     def use(self, digest: str | None) -> None:
         """Makes the next decode compute with this adapter, or with none. Raises EngineError if the adapter
         cannot be read any more, or is banned."""
-        if digest == self._on:
+        if digest == self._active:
             return
         native = None if digest is None else self._get_native(digest)
         try:
             self._set_native(native)
         except EngineError:
-            self._on = None
+            self._active = None
             self._set_native(None)
             raise
-        self._on = digest
+        self._active = digest
         if digest is not None:
             self._make_room(keep=digest)
 
@@ -108,7 +108,7 @@ class AdapterCache:
         if adapter is None:
             return
         adapter.fault = fault
-        if self._on == digest:
+        if self._active == digest:
             self.use(None)
 
     def find_unloaded(self, digest: str) -> Path | None:
@@ -147,7 +147,7 @@ class AdapterCache:
         for digest, adapter in self._known.items():
             if loaded_bytes <= self._room:
                 return
-            if adapter.native is not None and digest not in (keep, self._on):
+            if adapter.native is not None and digest not in (keep, self._active):
                 adapter.native.close()
                 adapter.native = None
                 loaded_bytes -= adapter.size
@@ -174,7 +174,7 @@ class AdapterRefs:
         self._cache = cache
         self._forget = forget
         self._users: Counter[str] = Counter()
-        self._leaving: set[str] = set()
+        self._removed: set[str] = set()
         self._proved: set[str] = set()
 
     def add(self, digest: str, path: Path) -> None:
@@ -183,12 +183,12 @@ class AdapterRefs:
             self._cache.add(digest, path)
         except LoadError as problem:
             raise InvalidValue(problem.message, param="adapter") from None
-        self._leaving.discard(digest)
+        self._removed.discard(digest)
 
     def remove(self, digest: str) -> None:
         """Refuses an adapter to new sequences; forgets it now, or when its last sequence ends."""
         if digest in self._cache:
-            self._leaving.add(digest)
+            self._removed.add(digest)
             self._forget(digest)
             self._drop_if_unused(digest)
 
@@ -200,7 +200,7 @@ class AdapterRefs:
 
     def is_usable(self, digest: str | None) -> bool:
         """Whether new sequences may use the adapter."""
-        return digest is None or (digest in self._cache and digest not in self._leaving)
+        return digest is None or (digest in self._cache and digest not in self._removed)
 
     def acquire(self, digest: str | None) -> None:
         """Counts a new sequence that uses the adapter."""
@@ -229,8 +229,8 @@ class AdapterRefs:
 
     def _drop_if_unused(self, digest: str) -> None:
         """Forgets a removed adapter and its prefixes if no sequence uses the adapter any more."""
-        if digest in self._leaving and not self._users[digest]:
-            self._leaving.discard(digest)
+        if digest in self._removed and not self._users[digest]:
+            self._removed.discard(digest)
             self._proved.discard(digest)
             del self._users[digest]
             self._forget(digest)

@@ -230,6 +230,8 @@ class PoolLayout:
         return self.total - self.tree.used - self.tree.count_idle_cells(match)
 
     def admit(self, sequence: TokenSequence, match: PrefixMatch) -> None:
+        """Gives the sequence an id and the cached prefix of `match`. Copies or reuses the cells of that
+        prefix."""
         keeper = self.tree.find_kept_id(match)
         if keeper is None and not self._ids:
             self._free_an_id(match)

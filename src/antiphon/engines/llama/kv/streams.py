@@ -86,6 +86,7 @@ class StreamLayout:
         return sys.maxsize  # each stream has room for any sequence that may run in it
 
     def admit(self, sequence: TokenSequence, match: PrefixMatch) -> None:
+        """Gives the sequence a stream that begins with the prefix of `match`."""
         source = self.streams[match.id] if match.id is not None else None
         if source is not None and self._is_continued(source, match):
             stream = source
@@ -99,6 +100,7 @@ class StreamLayout:
         sequence.id, sequence.computed = stream.id, match.length
 
     def release(self, sequence: TokenSequence, keep: bool) -> None:
+        """Frees the stream of a sequence. `keep`: whether its prefix stays in the cache."""
         stream = self.streams[sequence.running_id]
         length = sequence.computed if not self._policy.exact else self._count_whole_chunks(stream)
         self._time += 1

@@ -259,14 +259,14 @@ class NativeEmbedder(NativeContext):
     def __init__(self, model: NativeModel, shape: ContextSizes, pooling: Pooling) -> None:
         """`shape.rows` must hold a whole text unless the model is causal. Raises as `NativeContext` does."""
         self._pooling = pooling
-        self._wanted = next(number for number, name in POOLING.items() if name is pooling)
+        self._pooling_number = next(number for number, name in POOLING.items() if name is pooling)
         self._dimensions = model.get_dimensions()
         super().__init__(model, shape)
 
     def _build_params(self, library: Library) -> ctypes.Structure:
         """Builds the library's parameters, with vectors and their pooling turned on."""
         params = super()._build_params(library)
-        for name, value in {"embeddings": True, "pooling_type": self._wanted}.items():
+        for name, value in {"embeddings": True, "pooling_type": self._pooling_number}.items():
             setattr(params, name, value)
         return params
 
@@ -275,9 +275,11 @@ class NativeEmbedder(NativeContext):
         differ."""
         super()._require_sizes(library)
         pooling = self._call.llama_pooling_type(self.pointer)
-        if pooling != self._wanted:
+        if pooling != self._pooling_number:
             self.close()
-            raise LibraryError(f"{library.path} pools by {pooling} where {self._wanted} was asked for")
+            raise LibraryError(
+                f"{library.path} pools by {pooling} where {self._pooling_number} was asked for"
+            )
 
     def compute(self, texts: Sequence["array[int]"]) -> tuple[int, Vector]:
         """Computes the pooled rows of the texts as (texts, dimensions), with a `DecodeStatus` or a negative
