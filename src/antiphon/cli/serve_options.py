@@ -56,10 +56,10 @@ class ServeOptions:
 
     def load_settings(self) -> Settings:
         """Loads the settings, with the demo model if no other is named. Raises SettingsError."""
-        named = [parse_model(text) for text in self.models]
+        models = [parse_model(text) for text in self.models]
         adapters = [parse_adapter(text) for text in self.list_adapters()]
         settings = load_settings(
-            *self.list_sources(), named, adapters, [parse_alias(text) for text in self.list_aliases()]
+            *self.list_sources(), models, adapters, [parse_alias(text) for text in self.list_aliases()]
         )
         if not settings.models and not settings.routed_models:
             settings = with_models(settings, [build_model(DEMO_MODEL)])
@@ -68,8 +68,8 @@ class ServeOptions:
         served += [adapter.name for adapter in settings.adapters]
         served += [model.name for model in settings.routed_models]
         patterns = any(is_pattern(model.name) for model in settings.routed_models)
-        may_come = settings.lora.directories or settings.lora.repositories or patterns
-        require_aliases(settings.aliases, served, is_fixed=not may_come)
+        allows_new_names = settings.lora.directories or settings.lora.repositories or patterns
+        require_aliases(settings.aliases, served, is_fixed=not allows_new_names)
         return with_assigned_models(
             with_models(settings, map(self._override_model, settings.models)), embedding=None
         )

@@ -111,23 +111,23 @@ class KeyTables:
         """Finds the tokens that may repeat or misspell a key in a state of a text. The state is the mode,
         whether an object is open, and the incomplete escape."""
         key_start = UNKNOWN if mode is JsonMode.KEY else b""
-        empty = JsonText(mode, (frozenset() if in_object else None,), key_start, escape)
+        start = JsonText(mode, (frozenset() if in_object else None,), key_start, escape)
         refused, tokens = self._sort_in_key(escape) if mode is JsonMode.KEY else ([], self._string_starters)
-        others = list[int]()
+        undecided = list[int]()
         by_key: dict[bytes, list[int]] = defaultdict(list)
         for token in tokens:
             piece = self.spelled[token]
-            text, end = empty.read(piece)
+            text, end = start.read(piece)
             keys = (text.levels and text.levels[0]) or ()
             if text.mode is JsonMode.REFUSED:
                 refused.append(token)
             elif (QUOTE in piece[end:] and text.mode is JsonMode.DONE) or (
                 mode is JsonMode.KEY and len(keys) > 1
             ):
-                others.append(token)
+                undecided.append(token)
             for key in keys:
                 by_key[key.removeprefix(UNKNOWN)].append(token)
-        return SuspectTokens(_build_bits(refused), by_key, frozenset(by_key), others)
+        return SuspectTokens(_build_bits(refused), by_key, frozenset(by_key), undecided)
 
     def _sort_in_key(self, escape: bytes) -> tuple[list[int], list[int]]:
         """Sorts the tokens that may come inside a key with this incomplete escape. Returns the tokens that

@@ -236,7 +236,7 @@ class TenancyService:
         """
 
         def rotate() -> IssuedKey:
-            ends = self._changes.policy.find_end(self._changes.policy.get_key(actor, id_))
+            expiry = self._changes.policy.find_end(self._changes.policy.get_key(actor, id_))
             old = self._changes.policy.get_living_key(actor, id_)
             if overlap:
                 self._changes.policy.require_room(actor, old)
@@ -247,15 +247,17 @@ class TenancyService:
                 prefix=extract_prefix(secret),
                 created=self._changes.now(),
                 creator=actor.id,
-                expires=ends,
+                expires=expiry,
                 family=old.first,
             )
             self._changes.policy.require_within_rights(actor, key)
             last = self._changes.now() + overlap
-            ending = replace(old, expires=last if old.expires is None else min(last, old.expires))
+            expiring_key = replace(old, expires=last if old.expires is None else min(last, old.expires))
             stored_key, limits = KeptKey(key, self._pepper.digest(secret)), self._move_limits(key)
-            revision = self._tenancy.rotate_key(ending, stored_key, limits, self._changes.attribute_to(actor))
-            self._learn_key(revision, ending, made=(stored_key,), limits=limits)
+            revision = self._tenancy.rotate_key(
+                expiring_key, stored_key, limits, self._changes.attribute_to(actor)
+            )
+            self._learn_key(revision, expiring_key, made=(stored_key,), limits=limits)
             return IssuedKey(key, secret, limits)
 
         return await self._changes.apply(rotate)

@@ -201,9 +201,9 @@ def _load_groups(
         )
 
 
-def _to_value(value: object, of: Dimension) -> str | int | None:
-    """Converts a column's value to the value in a report. A period's milliseconds become seconds."""
-    if isinstance(of, Bucket):
+def _to_value(value: object, dimension: Dimension) -> str | int | None:
+    """Converts a column's value to the value in a report. Milliseconds of a time bucket become seconds."""
+    if isinstance(dimension, Bucket):
         return int(str(value)) // 1000
     return None if value is None else str(value)
 

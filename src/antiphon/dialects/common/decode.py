@@ -228,7 +228,7 @@ def _build_call(
 def read_hosted(
     service_tier: str | None, prompt_cache_key: str | None, verbosity: str | None = None
 ) -> HostedOptions:
-    """Reads the options of vendors' services. An empty key is none."""
+    """Reads the options that only hosted vendors have. An empty `prompt_cache_key` counts as absent."""
     if service_tier is None and not prompt_cache_key and verbosity is None:
         return NO_HOSTED_OPTIONS
     return HostedOptions(verbosity, service_tier, prompt_cache_key or None)

@@ -350,22 +350,19 @@ class _FilterGroup:
 
 
 def draw_by_columns(weights: Floats, sums: Wide, fractions: Wide) -> NDArray[np.intp]:
-    """For each row, the id at which the running sum, column by column, exceeds the part `wanted` of the
-    total.
-
-    `sums`: running sums of the columns.
-    """
+    """Returns an id per row: the first, column by column, at which the running sum exceeds the row's
+    fraction of the total. `sums`: running sums of the columns."""
     width, columns = weights.shape[1], sums.shape[1]
     targets = np.minimum(fractions * sums[:, -1], np.nextafter(sums[:, -1], 0.0))
     column = (sums <= targets[:, None]).sum(axis=1)
     ids = column[:, None] + np.arange(0, width, columns)
     rows = np.arange(len(weights))[:, None]
-    inside = np.where(ids < width, weights[rows, np.minimum(ids, width - 1)], 0.0).astype(np.float64)
+    column_weights = np.where(ids < width, weights[rows, np.minimum(ids, width - 1)], 0.0).astype(np.float64)
     before = np.where(column > 0, sums[rows[:, 0], column - 1], 0.0)
-    totals = inside.cumsum(axis=1)
-    rest = np.minimum(targets - before, np.nextafter(totals[:, -1], 0.0))
-    spots = (totals <= rest[:, None]).sum(axis=1)
-    tokens: NDArray[np.intp] = ids[rows[:, 0], spots]
+    totals = column_weights.cumsum(axis=1)
+    remaining = np.minimum(targets - before, np.nextafter(totals[:, -1], 0.0))
+    offsets = (totals <= remaining[:, None]).sum(axis=1)
+    tokens: NDArray[np.intp] = ids[rows[:, 0], offsets]
     return tokens
 
 

@@ -49,10 +49,12 @@ class ReasoningNotation:
         """The marks that a reader must see in the text."""
         return (*self.open, self.close)
 
-    def find_begin(self, end: str, answer_start: str = "", is_text: bool = True) -> Begin:
-        """Returns where a choice begins. `end`: the end of the prompt, with control tokens as their names.
-        `answer_start`: the part of the answer that the prompt contains. `is_text`: whether the marks are
-        text, so that `answer_start` may contain them."""
+    def find_begin(self, prompt_end: str, answer_start: str = "", is_text: bool = True) -> Begin:
+        """Returns where a choice begins: before, inside or after its reasoning.
+
+        `prompt_end`: the end of the prompt, with control tokens as their names. `answer_start`: the part of
+        the answer that the prompt contains. `is_text`: whether the marks are text. Only then can
+        `answer_start` contain them."""
         if answer_start and (self.channels or not is_text):
             return Begin.AFTER
         if self.channels:
@@ -63,7 +65,7 @@ class ReasoningNotation:
                 if answer_start.rfind(self.opening) > answer_start.rfind(self.close)
                 else Begin.AFTER
             )
-        tail = end.rstrip()
+        tail = prompt_end.rstrip()
         if tail.endswith(self.opening.rstrip()):
             return Begin.INSIDE
         return Begin.AFTER if tail.endswith(self.close.rstrip()) or answer_start else Begin.FREE

@@ -52,7 +52,7 @@ class HeaderReader:
         self._is_text = False
         """Whether the last mark was read."""
         self._thinks = False
-        self._apart = False
+        self._starts_new_line = False
         """Whether the next reasoning must be separated from the reasoning before it."""
         self._value: JsonValue | None = None
         self._fed = 0
@@ -124,7 +124,7 @@ class HeaderReader:
         self._thinks = self._thought is not None and mark == self._thought[0]
         if self._thinks:
             self.spans.append((self._fed - len(self._buffer), None))
-            self._apart = len(self.spans) > 1
+            self._starts_new_line = len(self.spans) > 1
         self._buffer = self._buffer[len(mark) :]
         return True
 
@@ -142,8 +142,8 @@ class HeaderReader:
     def _add_reasoning(self, text: str) -> None:
         """Adds reasoning. The reasoning of each message begins on a new line."""
         if text:
-            self._read_parts.append(ReasoningPart("\n" + text if self._apart else text))
-            self._apart = False
+            self._read_parts.append(ReasoningPart("\n" + text if self._starts_new_line else text))
+            self._starts_new_line = False
 
     def _skip_tail(self) -> bool:
         """Removes the rest of a call's marks. Returns whether the call is complete."""

@@ -70,21 +70,21 @@ class PrefixTree:
         node = match.node
         if node is None or node.children or node.owner or node.parent is None or match.length < node.stop:
             return None
-        (keeper,) = node.ids
-        return keeper
+        (kept_id,) = node.ids
+        return kept_id
 
     def add(self, sequence: TokenSequence, match: PrefixMatch) -> None:
         """Adds a sequence to the tree, below the last node of its match. The sequence already has its id."""
-        seat = sequence.running_id
+        sequence_id = sequence.running_id
         root = self._roots.setdefault(sequence.key, PrefixNode(array("i"), 0, 0, None))
         above = self._split_at(match.node or root, match.length)
-        self.kept.pop(seat, None)
+        self.kept.pop(sequence_id, None)
         tail = PrefixNode(sequence.tokens, match.length, match.length, above)
         tail.owner = sequence
         above.children.append(tail)
         self._time += 1
         for node in tail.walk_up():
-            node.ids.add(seat)
+            node.ids.add(sequence_id)
             if not node.active and node is not tail:
                 self.cached -= node.size
                 self._shared += node.size
@@ -94,7 +94,7 @@ class PrefixTree:
 
     def finish(self, sequence: TokenSequence, keep: bool) -> bool:
         """Ends a running sequence. Returns whether its id is kept with the computed tokens."""
-        tail, seat = self._tails.pop(sequence), sequence.running_id
+        tail, sequence_id = self._tails.pop(sequence), sequence.running_id
         tail.stop, tail.owner = sequence.computed, None
         self._shared += tail.size
         self._time += 1
@@ -104,38 +104,38 @@ class PrefixTree:
             if not node.active:
                 self._shared -= node.size
                 self.cached += node.size
-        self.kept[seat] = tail
+        self.kept[sequence_id] = tail
         if not keep or self._is_duplicate(tail, sequence.key):
-            self.forget(seat)
+            self.forget(sequence_id)
             return False
-        return self._remove_empty_leaf(seat)
+        return self._remove_empty_leaf(sequence_id)
 
-    def trim(self, seat: int, stop: int) -> bool:
+    def trim(self, sequence_id: int, stop: int) -> bool:
         """Cuts the leaf of a kept id at the position `stop`. Returns whether the id is still kept."""
-        leaf = self.kept[seat]
+        leaf = self.kept[sequence_id]
         self.cached -= leaf.stop - stop
         leaf.stop = stop
-        return self._remove_empty_leaf(seat)
+        return self._remove_empty_leaf(sequence_id)
 
-    def forget(self, seat: int) -> None:
-        """Gives up a kept id."""
-        node: PrefixNode | None = self.kept.pop(seat)
+    def forget(self, sequence_id: int) -> None:
+        """Removes a kept id, and the tree nodes that only this id used."""
+        node: PrefixNode | None = self.kept.pop(sequence_id)
         while node is not None and node.parent is not None:
-            above = node.parent
-            node.ids.discard(seat)
+            parent = node.parent
+            node.ids.discard(sequence_id)
             if node.ids:
                 self._merge_with_child(node)
             else:
                 self.cached -= node.size
-                above.children.remove(node)
-            node = above
+                parent.children.remove(node)
+            node = parent
         for key in [key for key, root in self._roots.items() if not root.children]:
             del self._roots[key]
 
     def list_kept_with(self, adapter: str) -> list[int]:
         """The kept ids that were computed with this adapter."""
         roots = [root for (name, _), root in self._roots.items() if name == adapter]
-        return [seat for seat, leaf in self.kept.items() if leaf.find_root() in roots]
+        return [sequence_id for sequence_id, leaf in self.kept.items() if leaf.find_root() in roots]
 
     # --- nodes
 
@@ -143,15 +143,15 @@ class PrefixTree:
         """Whether other ids contain everything that the leaf's id contains."""
         return leaf.size > 0 and self.match(key, leaf.tokens, leaf.stop, leaf).length == leaf.stop
 
-    def _remove_empty_leaf(self, seat: int) -> bool:
+    def _remove_empty_leaf(self, sequence_id: int) -> bool:
         """Removes an empty leaf of a kept id. Returns whether the id is still kept: whether no other id ends
         where its remaining path ends."""
-        node = self.kept[seat]
+        node = self.kept[sequence_id]
         if node.size == 0 and not node.children and node.parent is not None and node.parent.parent:
             node.parent.children.remove(node)
-            node = self.kept[seat] = node.parent
+            node = self.kept[sequence_id] = node.parent
         if len(node.ids) > 1 or node.size == 0:
-            self.forget(seat)
+            self.forget(sequence_id)
             return False
         return True
 
@@ -232,13 +232,13 @@ class PoolLayout:
     def admit(self, sequence: TokenSequence, match: PrefixMatch) -> None:
         """Gives the sequence an id and the cached prefix of `match`. Copies or reuses the cells of that
         prefix."""
-        keeper = self.tree.find_kept_id(match)
-        if keeper is None and not self._ids:
+        kept_id = self.tree.find_kept_id(match)
+        if kept_id is None and not self._ids:
             self._free_an_id(match)
             match = self.match(sequence)
-            keeper = self.tree.find_kept_id(match)
-        if keeper is not None:
-            sequence.id = keeper
+            kept_id = self.tree.find_kept_id(match)
+        if kept_id is not None:
+            sequence.id = kept_id
         else:
             sequence.id = heappop(self._ids)
             if match.node is not None and match.length:
@@ -247,9 +247,9 @@ class PoolLayout:
         self.tree.add(sequence, match)
 
     def release(self, sequence: TokenSequence, keep: bool) -> None:
-        seat = sequence.running_id
+        sequence_id = sequence.running_id
         if not self.tree.finish(sequence, keep):
-            self._return_id(seat)
+            self._return_id(sequence_id)
         sequence.id = None
         while (excess := self.tree.cached - self._most_kept) > 0:
             self._free_cells(excess)
@@ -268,34 +268,38 @@ class PoolLayout:
 
     def _give_up_ids(self, seats: list[int]) -> None:
         """Gives up these kept ids and frees their cells."""
-        for seat in seats:
-            self.tree.forget(seat)
-            self._return_id(seat)
+        for sequence_id in seats:
+            self.tree.forget(sequence_id)
+            self._return_id(sequence_id)
 
     def _free_cells(self, count: int) -> None:
         """Frees about `count` cells of the least recently used kept id."""
-        seat, leaf = min(self.tree.kept.items(), key=lambda item: item[1].last_used)
+        sequence_id, leaf = min(self.tree.kept.items(), key=lambda item: item[1].last_used)
         cut = max(count, MIN_TRIM)
         stop = leaf.stop - cut if leaf.size >= cut + MIN_TRIM else leaf.start
-        if self.tree.trim(seat, stop):
-            self.changes.append(TrimCells(seat, stop))
+        if self.tree.trim(sequence_id, stop):
+            self.changes.append(TrimCells(sequence_id, stop))
         else:
-            self._return_id(seat)
+            self._return_id(sequence_id)
 
     def _free_an_id(self, match: PrefixMatch) -> None:
         """Gives up the least recently used kept id. It prefers an id that the match does not need."""
         cached_nodes = self.tree.kept
-        seat = min(
-            cached_nodes, key=lambda seat: (cached_nodes[seat] is match.node, cached_nodes[seat].last_used)
+        sequence_id = min(
+            cached_nodes,
+            key=lambda sequence_id: (
+                cached_nodes[sequence_id] is match.node,
+                cached_nodes[sequence_id].last_used,
+            ),
         )
-        if cached_nodes[seat] is not match.node:
-            self.tree.forget(seat)
-            self._return_id(seat)
+        if cached_nodes[sequence_id] is not match.node:
+            self.tree.forget(sequence_id)
+            self._return_id(sequence_id)
         else:
-            self.tree.trim(seat, match.length)
-            self.changes.append(TrimCells(seat, match.length))
+            self.tree.trim(sequence_id, match.length)
+            self.changes.append(TrimCells(sequence_id, match.length))
 
-    def _return_id(self, seat: int) -> None:
+    def _return_id(self, sequence_id: int) -> None:
         """Frees all cells of an id and makes it available again."""
-        self.changes.append(TrimCells(seat))
-        heappush(self._ids, seat)
+        self.changes.append(TrimCells(sequence_id))
+        heappush(self._ids, sequence_id)

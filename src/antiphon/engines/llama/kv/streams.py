@@ -239,7 +239,7 @@ class StreamLayout:
         return same - same % self._policy.chunk
 
     def _count_whole_chunks(self, stream: KVStream) -> int:
-        """The number of a stream's tokens that were computed as chunks of a prompt."""
+        """Returns how many of a stream's tokens were computed in whole prompt chunks."""
         if not self._policy.exact:
             return stream.length
         if stream.owner is None:
