@@ -92,7 +92,7 @@ def _set_mark(connection: Connection, name: str, value: str) -> None:
 
 
 def _build_row(record: RecordedRequest) -> dict[str, object]:
-    """Builds the table row of a recorded request, without the characters that the database refuses."""
+    """Builds the table row of a recorded request. Replaces characters that the database refuses."""
     return {
         "id": record.id,
         "project": record.project,
