@@ -129,7 +129,7 @@ def _seconds_until(date: str) -> float:
     """Returns the seconds until an HTTP date; NaN if it is none."""
     try:
         moment = parsedate_to_datetime(date)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return nan
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return (moment - datetime.now(UTC)).total_seconds()
