@@ -129,7 +129,7 @@ class RequestMeter:
         if self._price is not None and self._price.currency != self._accounting.limit_index.rules.currency:
             self._price = None  # the currency was changed meanwhile, and sums have one currency
         usage = ending.usage
-        if not self._is_counted and usage.source is UsageSource.ENGINE:  # the vendor's first event never came
+        if not self._is_counted and ending.first_token is None:  # the vendor's first event never came
             usage = changed(usage, source=UsageSource.ESTIMATED)
         cost = self._compute_cost(usage) if usage.total_tokens else 0
         if self._price is not None:
