@@ -90,6 +90,8 @@ class ScriptedUpstream:
     """A key that gets a 401."""
     pace: float = 0.0
     """Seconds between two chunks."""
+    redirect: str = "http://127.0.0.1:9/stolen"
+    """The address that redirects name, which must not be asked."""
     thinking: float = 0.0
     """Seconds before an answer begins."""
     connections: int = 0
@@ -126,7 +128,7 @@ class ScriptedUpstream:
         elif request.path.endswith("/models"):
             send_json(writer, 200, {"data": [{"id": "fake"}, {"id": "fake-503"}]})
         elif found := STATUS.fullmatch(model):
-            send_status(writer, int(found[1]), found[2])
+            send_status(writer, int(found[1]), found[2], self.redirect)
         elif found := CODE.fullmatch(model):
             status = 429 if found[1] == "insufficient_quota" else 400
             send_json(writer, status, {"error": {"message": "too long by 7 tokens", "code": found[1]}})
@@ -290,11 +292,13 @@ def send_body(writer: asyncio.StreamWriter, status: int, data: bytes, headers: s
     writer.write(f"{head}{headers}\r\n".encode() + data)
 
 
-def send_status(writer: asyncio.StreamWriter, status: int, retry_after: str | None) -> None:
-    """Sends an error, or a redirect to a place that must not be asked."""
+def send_status(
+    writer: asyncio.StreamWriter, status: int, retry_after: str | None, redirect: str = ""
+) -> None:
+    """Sends an error, or a redirect."""
     headers = "" if retry_after is None else f"retry-after: {retry_after}\r\n"
     if 300 <= status < 400:
-        headers += "location: http://127.0.0.1:9/stolen\r\n"
+        headers += f"location: {redirect}\r\n"
     error = {"message": f"said {status} of sk-secret-0123456789abcdef", "type": "said", "code": None}
     send_json(writer, status, {"error": error}, headers)
 
