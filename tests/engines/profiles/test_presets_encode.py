@@ -56,6 +56,7 @@ REQUESTS = {
     "guided_regex": constrain(ConstraintKind.REGEX, "a"),
     "ignore_eos": sample(ignore_eos=True),
     "include_stop_str_in_output": request_of(include_stop=True, stop=("a",)),
+    "logprobs (all)": request_of(RawPrompt("Hi"), logprobs=-1),
     "min_p": sample(min_p=0.1),
     "min_tokens": sample(min_tokens=2),
     "mirostat_target": sample(mirostat=Mirostat()),
@@ -73,6 +74,7 @@ SENT_AS = {
     "guided_choice": "structured_outputs",
     "guided_grammar": "structured_outputs",
     "guided_regex": "structured_outputs",
+    "logprobs (all)": "logprobs",
 }
 
 TAKEN = [(name, taken) for name, preset in read_presets().items() for taken in preset.takes]

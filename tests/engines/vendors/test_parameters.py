@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from antiphon.domain.messages import Message, Role
+from antiphon.domain.messages import Message, Role, Tool, ToolChoice, Tools
 from antiphon.domain.request import (
     Constraint,
     ConstraintKind,
@@ -23,6 +23,7 @@ from antiphon.engines.vendors.base import NOBODY, UpstreamDialect, VendorModel
 from antiphon.engines.vendors.gemini.dialect import GeminiUpstream
 from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
 from antiphon.engines.vendors.parameters import (
+    ALL_LOGPROBS,
     iterate_parameters,
     iterate_sampling,
     list_names,
@@ -40,6 +41,12 @@ def request_of(prompt: Conversation | RawPrompt | None = None, **changes: object
 def refuse(request: GenerationRequest, model: VendorModel) -> str | None:
     with pytest.raises(UnsupportedParameter) as caught:
         require_supported(request, TAKEN, model)
+    return caught.value.param
+
+
+def refuse_chat(prompt: Conversation, model: VendorModel) -> str | None:
+    with pytest.raises(UnsupportedParameter) as caught:
+        OpenAIUpstream().encode(request_of(prompt), model, NOBODY)
     return caught.value.param
 
 
@@ -77,6 +84,43 @@ def test_a_provider_can_take_objects_and_refuse_schemas():
     model = VendorModel("m", "p", refused_parameters=frozenset({"response_format.json_schema"}))
     require_supported(constrain(ConstraintKind.JSON_OBJECT, "response_format"), TAKEN, model)
     assert refuse(constrain(ConstraintKind.JSON_SCHEMA, "response_format"), model) == "response_format"
+
+
+def test_a_provider_can_refuse_names_in_tool_choice():
+    model = VendorModel("m", "p", refused_parameters=frozenset({"tool_choice.function"}))
+    both, one = (Tool("look"), Tool("wait")), (Tool("look"),)
+    named = frozenset({"look"})
+    for tools in (both, one):
+        chosen = Conversation((), tools=Tools(tools, ToolChoice.REQUIRED, allowed=named))
+        if tools is both:
+            assert refuse_chat(chosen, model) == "tool_choice"
+        else:
+            body = msgspec.json.decode(OpenAIUpstream().encode(request_of(chosen), model, NOBODY).body)
+            assert body["tool_choice"] == "required"
+    for choice in ToolChoice:
+        OpenAIUpstream().encode(request_of(Conversation((), tools=Tools(both, choice))), model, NOBODY)
+
+
+def test_a_provider_that_continues_answers_is_not_sent_one():
+    model = VendorModel("m", "p", refused_parameters=frozenset({"messages (assistant last)"}))
+    asked, answered = Message(Role.USER, "a"), Message(Role.ASSISTANT, "b")
+    assert refuse_chat(Conversation((asked, answered)), model) == "messages"
+    OpenAIUpstream().encode(request_of(Conversation((answered, asked))), model, NOBODY)
+    OpenAIUpstream().encode(request_of(Conversation((asked, answered))), VendorModel("m", "p"), NOBODY)
+
+
+def test_the_whole_vocabulary_is_asked_only_where_it_is_taken():
+    chat, text = (
+        request_of(output=Output(logprobs=-1)),
+        request_of(RawPrompt("a"), output=Output(logprobs=-1)),
+    )
+    for request, param in ((chat, "top_logprobs"), (text, "logprobs")):
+        with pytest.raises(UnsupportedParameter) as caught:
+            OpenAIUpstream().encode(request, VendorModel("m", "p"), NOBODY)
+        assert caught.value.param == param
+    model = VendorModel("m", "p", extra_parameters=frozenset({ALL_LOGPROBS}))
+    assert b'"top_logprobs":-1' in OpenAIUpstream().encode(chat, model, NOBODY).body
+    assert b'"logprobs":-1' in OpenAIUpstream().encode(text, model, NOBODY).body
 
 
 def test_a_refusal_of_the_provider_goes_before_the_wire_format():

@@ -40,7 +40,9 @@ KEY = re.compile(
 FIELD = re.compile(r"[\w.\[\]-]{1,100}", re.ASCII)
 """The name of a field in a request."""
 
-TOO_LONG = frozenset({"context_length_exceeded", "model_context_window_exceeded"})
+TOO_LONG = frozenset(
+    {"context_length_exceeded", "exceed_context_size_error", "model_context_window_exceeded"}
+)
 
 OUT_OF_CREDIT = frozenset({"insufficient_quota", "insufficient_balance", "billing_hard_limit_reached"})
 """Codes of an account that cannot pay. OpenAI sends them with 429, but waiting does not help."""

@@ -1,8 +1,9 @@
 """Names what a request asks for, so that a vendor that lacks it can refuse it by name."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 
-from antiphon.domain.messages import MediaContent, MediaKind, ToolChoice
+from antiphon.domain.messages import MediaContent, MediaKind, Role, ToolChoice
 from antiphon.domain.request import (
     ConstraintKind,
     Conversation,
@@ -47,13 +48,25 @@ CONSTRAINT_NAMES = {
 """The parameter of each kind of constraint."""
 
 REMEDIES = {
+    "logprobs (all)": "send a number of tokens",
+    "tool_choice.function": "leave the other tools out of tools, or send auto, required or none",
+    "messages (assistant last)": "it continues a last message of the role assistant: end with a message of "
+    "another role",
     "include_stop_str_in_output": "its answers end before the text of stop: leave it out, or leave out stop "
-    "where answers always contain that text"
+    "where answers always contain that text",
 }
 """What to do without a parameter, where it can be a rule of the dialect."""
 
-SCHEMA = "response_format.json_schema"
-"""In sets of refused parameters only: the provider takes other kinds of `response_format`."""
+SCHEMA, CHOSEN_TOOLS, LAST_ANSWER = (
+    "response_format.json_schema",
+    "tool_choice.function",
+    "messages (assistant last)",
+)
+"""In sets of refused parameters only, for one kind of a parameter: a schema, some of several tools by their
+names, and an assistant's message at the end that the model shall answer."""
+
+ALL_LOGPROBS = "logprobs (all)"
+"""Log-probabilities of the whole vocabulary."""
 
 OTHER_NAMES = frozenset(
     """
@@ -64,7 +77,7 @@ OTHER_NAMES = frozenset(
     documents reasoning_effort thinking_token_budget tools tool_choice
     parallel_tool_calls guided_whitespace_pattern cache_salt priority
     """.split()
-) | {"prompt (token ids)", SCHEMA}
+) | {"prompt (token ids)", ALL_LOGPROBS, SCHEMA, CHOSEN_TOOLS, LAST_ANSWER}
 """Names of parameters that are neither sampling options nor options of vendors' services."""
 
 
@@ -90,6 +103,7 @@ def iterate_output(output: Output) -> Iterator[str]:
         "best_of": output.best_of is not None,
         "echo": output.echo,
         "logprobs": output.logprobs is not None,
+        ALL_LOGPROBS: output.logprobs == -1,
         "logprob_token_ids": output.logprob_token_ids,
         "prompt_logprobs": output.prompt_logprobs is not None,
         "bad_words": output.bad_words,
@@ -175,19 +189,26 @@ def require_supported(
     refused = model.refused_parameters | model.profile.refused | unsendable
     takes = (taken | model.extra_parameters) - refused
     for name in iterate_parameters(request):
-        if name not in takes or (SCHEMA in refused and name == "response_format" and has_schema(request)):
-            shown, remedy = name_field(name, request), REMEDIES.get(name, "leave it out")
-            raise UnsupportedParameter(
-                f"{shown} is not supported by the model {model.name} of the provider {model.provider}; "
-                f"{remedy}",
-                param=shown,
-            )
+        if name not in takes:
+            raise build_refusal(name, request, model)
+    for name in FINER.keys() & refused:
+        if FINER[name](request):
+            raise build_refusal(name, request, model)
     for prompt in request.prompts:
         if isinstance(prompt, Conversation):
             require_one(request, model)
             require_reasoning(prompt, model)
             require_modalities(prompt, model)
     return takes
+
+
+def build_refusal(name: str, request: GenerationRequest, model: VendorModel) -> UnsupportedParameter:
+    """Makes the error for a parameter that the model does not take."""
+    shown, remedy = name_field(name, request), REMEDIES.get(name, "leave it out")
+    return UnsupportedParameter(
+        f"{shown} is not supported by the model {model.name} of the provider {model.provider}; {remedy}",
+        param=shown,
+    )
 
 
 def require_one(request: GenerationRequest, model: VendorModel) -> None:
@@ -217,11 +238,33 @@ def has_schema(request: GenerationRequest) -> bool:
     return constraint is not None and constraint.kind is ConstraintKind.JSON_SCHEMA
 
 
+def has_chosen_tools(request: GenerationRequest) -> bool:
+    """Whether the model may call some of the tools only, chosen by their names."""
+    found = [each.tools for each in request.prompts if isinstance(each, Conversation) and each.tools]
+    return any(0 < len(tools.callable) < len(tools.tools) for tools in found)
+
+
+def ends_with_answer(request: GenerationRequest) -> bool:
+    """Whether the last message is the assistant's, and the model shall answer it."""
+    chats = [each for each in request.prompts if isinstance(each, Conversation) and not each.continues]
+    return any(each.messages and each.messages[-1].role is Role.ASSISTANT for each in chats)
+
+
+FINER: Mapping[str, Callable[[GenerationRequest], bool]] = MappingProxyType(
+    {SCHEMA: has_schema, CHOSEN_TOOLS: has_chosen_tools, LAST_ANSWER: ends_with_answer}
+)
+"""Whether a request has a kind of a parameter that a provider can refuse."""
+
+
 def name_field(name: str, request: GenerationRequest) -> str:
     """Returns the caller's name of a parameter."""
     constraint = request.output.constraint
-    if constraint is not None and name == CONSTRAINT_NAMES.get(constraint.kind):
+    if constraint is not None and name in (CONSTRAINT_NAMES.get(constraint.kind), SCHEMA):
         return constraint.field
+    if name == ALL_LOGPROBS:
+        return "top_logprobs" if isinstance(request.prompts[0], Conversation) else "logprobs"
+    if name in FINER:
+        return name.partition(".")[0].partition(" ")[0]
     for prompt in request.prompts:
         if isinstance(prompt, Conversation):
             terms = prompt.reasoning.terms

@@ -23,7 +23,7 @@ from antiphon.domain.sampling import Mirostat, SamplingOptions
 from antiphon.engines.profiles.base import VendorProfile
 from antiphon.engines.vendors.base import NOBODY, UpstreamCall, VendorModel
 from antiphon.engines.vendors.gemini.dialect import GeminiUpstream
-from antiphon.engines.vendors.parameters import SCHEMA, list_names
+from antiphon.engines.vendors.parameters import ALL_LOGPROBS, FINER, list_names
 from antiphon.errors import InvalidValue, RequestError, UnsupportedParameter
 
 MODEL = VendorModel("gemini-m", "google", VendorProfile(modalities=("text", "image", "audio")))
@@ -158,7 +158,7 @@ REFUSED: dict[str, GenerationRequest] = {
 }
 """A request for each parameter that Gemini lacks."""
 
-ELSEWHERE = {"prompt (token ids)", SCHEMA, "prompt_cache_key"}
+ELSEWHERE = FINER.keys() | {"prompt (token ids)", ALL_LOGPROBS, "prompt_cache_key"}
 """Names that no parameter of a chat has, and the one that is ignored by name."""
 
 
@@ -237,7 +237,7 @@ def test_a_seed_of_more_than_32_bits_is_refused(seed: int):
 
 def test_log_probabilities_without_alternatives():
     assert read(output(logprobs=0))["generationConfig"] == {"responseLogprobs": True}
-    assert refuse(output(logprobs=-1)).param == "logprobs"
+    assert refuse(output(logprobs=-1)).param == "top_logprobs"
 
 
 # --- structured output --------------------------------------------------------------------------------------

@@ -318,6 +318,23 @@ def test_a_servers_own_offsets_go_before_lengths():
         assert scores is not None and [each.offset for each in scores] == found
 
 
+def test_no_more_alternatives_are_shown_than_asked_for():
+    others = [{"token": token, "logprob": -1.0} for token in "abc"]
+    entry = {"token": "a", "logprob": -1.0, "top_logprobs": others}
+    arrays = {"tokens": ["a"], "token_logprobs": [-1.0], "top_logprobs": [{"a": -1.0, "b": -2.0}]}
+    for most in (0, 1):
+        end = {"message": {"content": "a"}, "finish_reason": "stop", "logprobs": {"content": [entry]}}
+        last = {"text": "a", "finish_reason": "stop", "logprobs": arrays}
+        for answer in (read_whole(chat(logprobs=most), end), read_whole(text(logprobs=most), last)):
+            scores = join(answer).choices[0].scores
+            assert scores is not None and len(scores[0].alternatives) == most
+
+
+def test_scores_that_a_server_does_not_give_are_none():
+    end = {"message": {"content": "a"}, "finish_reason": "stop", "logprobs": None}
+    assert join(read_whole(chat(logprobs=1), end)).choices[0].scores is None
+
+
 def test_scores_of_unequal_length_break_the_answer():
     arrays = {"tokens": ["On", "ce"], "token_logprobs": [-0.5]}
     with pytest.raises(ValueError, match="shorter"):

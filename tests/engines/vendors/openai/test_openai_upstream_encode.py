@@ -36,7 +36,7 @@ from antiphon.engines.profiles.presets import find_preset
 from antiphon.engines.vendors.base import NOBODY, Attributes, UpstreamCall, VendorModel
 from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
 from antiphon.engines.vendors.openai.encode import CHAT, TEXT, UNSENDABLE
-from antiphon.engines.vendors.parameters import SCHEMA, list_names
+from antiphon.engines.vendors.parameters import ALL_LOGPROBS, FINER, list_names
 from antiphon.errors import RequestError, UnsupportedParameter
 
 HI = (Message(Role.USER, "hi"),)
@@ -188,7 +188,7 @@ TEXTS: dict[str, Case] = {
     "best_of": (text(best_of=3), {"best_of": 3}),
     "echo": (text(echo=True), {"echo": True}),
     "stop": (text(stop=("a",)), {"stop": ["a"]}),
-    "logprobs": (text(logprobs=0), {"logprobs": 0}),
+    "logprobs": (text(logprobs=0), {"logprobs": 1}),
     "prompt (token ids)": (text(RawPrompt(tokens=(1, 2))), {"prompt": [1, 2]}),
     "add_special_tokens": (text(RawPrompt("a", add_special=False)), {"add_special_tokens": False}),
 }
@@ -204,7 +204,7 @@ UNREAD: dict[str, GenerationRequest] = {
 }
 """What no provider is asked for."""
 
-ELSEWHERE = {SCHEMA, "prompt_cache_key", "best_of", "prompt (token ids)"}
+ELSEWHERE = FINER.keys() | {ALL_LOGPROBS, "prompt_cache_key", "best_of", "prompt (token ids)"}
 """Names that no chat has, and the one that changes no answer."""
 
 

@@ -124,9 +124,7 @@ def _encode_sampling(sampling: SamplingOptions, takes: frozenset[str]) -> Body:
 
 
 def _encode_logprobs(alternatives: int) -> Body:
-    """Asks for log-probabilities. Raises UnsupportedParameter for those of the whole vocabulary."""
-    if alternatives < 0:
-        raise UnsupportedParameter("logprobs -1 is not supported by Gemini; send a number", param="logprobs")
+    """Asks for log-probabilities."""
     return {"responseLogprobs": True} | ({"logprobs": alternatives} if alternatives else {})
 
 

@@ -25,7 +25,7 @@ from antiphon.domain.token_estimate import measure_text
 from antiphon.engines.vendors.base import StreamFailure, VendorError
 from antiphon.engines.vendors.estimate import estimate_usage, is_possible
 from antiphon.engines.vendors.openai.errors import build_error, decode_error, require_no_error
-from antiphon.engines.vendors.openai.scores import read_scores
+from antiphon.engines.vendors.openai.scores import count_alternatives, read_scores
 from antiphon.engines.vendors.openai.wire_types import (
     AnswerWire,
     ChoiceWire,
@@ -81,12 +81,14 @@ class CallReader:
 class ChoiceReader:
     """What has come of one choice."""
 
-    __slots__ = ("by_index", "calls", "is_finished", "length", "scores")
+    __slots__ = ("by_index", "calls", "has_scores", "is_finished", "length", "scores")
 
     def __init__(self) -> None:
         self.is_finished = False
         self.length = 0
         """Characters of its text, for the offsets of tokens."""
+        self.has_scores = False
+        """Whether any log-probabilities have come."""
         self.scores: Scores = ()
         """Scores that wait for the next delta."""
         self.calls: list[CallReader] = []
@@ -131,6 +133,7 @@ class AnswerReader:
         self._most = len(request.prompts) * request.output.choices
         self._shows_reasoning = shows_reasoning(request)
         self._wants_scores = request.output.logprobs is not None
+        self._most_alternatives = count_alternatives(request.output)
         self._choices: dict[int, ChoiceReader] = {}
         self._unfinished = self._most
         self._size = 0
@@ -193,7 +196,11 @@ class AnswerReader:
         if reader is None:
             return
         if choice.logprobs is not None and self._wants_scores:
-            reader.scores = (*reader.scores, *read_scores(choice.logprobs, reader.length))
+            reader.has_scores = True
+            reader.scores = (
+                *reader.scores,
+                *read_scores(choice.logprobs, reader.length, self._most_alternatives),
+            )
         for block in message.thinking_blocks or ():
             yield ThinkingBlock(index, block)
         thought, text = _read_texts(choice, message)
@@ -251,7 +258,10 @@ class AnswerReader:
                     yield ToolCallDelta(index, call.number, "{}")
         reader.is_finished = True
         self._unfinished -= 1
-        yield Finished(index, found, scores=reader.take_scores() if self._wants_scores else None)
+        scores = reader.take_scores()
+        # a server that gives none says so here too
+        has_scores = self._wants_scores and (reader.has_scores or not reader.length)
+        yield Finished(index, found, scores=scores if has_scores else None)
 
     def _build_usage(self) -> Usage:
         """Returns the vendor's usage, or an estimate if it told none, or one that cannot be true."""

@@ -27,7 +27,12 @@ from antiphon.domain.request import (
 )
 from antiphon.domain.vendor_fields import PROMPT_CACHE_KEY
 from antiphon.engines.vendors.base import Attributes, UpstreamCall, VendorModel
-from antiphon.engines.vendors.parameters import CONSTRAINT_NAMES, iterate_sampling, require_supported
+from antiphon.engines.vendors.parameters import (
+    CHOSEN_TOOLS,
+    CONSTRAINT_NAMES,
+    iterate_sampling,
+    require_supported,
+)
 from antiphon.errors import InvalidValue, UnsupportedParameter
 
 COMMON = frozenset(
@@ -68,7 +73,7 @@ def encode_request(request: GenerationRequest, model: VendorModel, attributes: A
         body["messages"] = [
             _encode_message(each, f"messages[{at}]", model, ignored) for at, each in enumerate(first.messages)
         ]
-        _add_chat_options(body, first)
+        _add_chat_options(body, first, model)
         path = "/chat/completions"
     else:
         body["prompt"] = _encode_prompts(request.prompts)
@@ -180,11 +185,11 @@ def _encode_prompts(prompts: Sequence[Prompt]) -> object:
 # --- options ------------------------------------------------------------------------------------------------
 
 
-def _add_chat_options(body: Body, prompt: Conversation) -> None:
+def _add_chat_options(body: Body, prompt: Conversation, model: VendorModel) -> None:
     """Adds the tools and the reasoning."""
     if prompt.tools is not None:
         body["tools"] = [_encode_tool(tool) for tool in prompt.tools.tools]
-        choice = _encode_choice(prompt.tools)
+        choice = _encode_choice(prompt.tools, model)
         if choice is not None:
             body["tool_choice"] = choice
         if not prompt.tools.parallel and not _names_one(prompt.tools):
@@ -210,9 +215,10 @@ def _names_one(tools: Tools) -> bool:
     return tools.choice is ToolChoice.REQUIRED and tools.allowed is not None and len(tools.allowed) == 1
 
 
-def _encode_choice(tools: Tools) -> object:
-    """Translates the choice among the tools; None leaves it to the model."""
-    if tools.allowed is None:
+def _encode_choice(tools: Tools, model: VendorModel) -> object:
+    """Translates the choice among the tools; None leaves it to the model. A provider that takes no names gets
+    none if they are those of all tools."""
+    if tools.allowed is None or CHOSEN_TOOLS in model.refused_parameters:
         return None if tools.choice is ToolChoice.AUTO else str(tools.choice)
     named = [{"type": "function", "function": {"name": name}} for name in sorted(tools.allowed)]
     if _names_one(tools):
@@ -239,7 +245,7 @@ def _add_output(body: Body, request: GenerationRequest, model: VendorModel, is_c
         if output.logprobs:
             body["top_logprobs"] = output.logprobs
     elif output.logprobs is not None:
-        body["logprobs"] = output.logprobs
+        body["logprobs"] = output.logprobs or 1  # llama-server gives none at all for 0
     if output.constraint is not None:
         body |= _encode_constraint(output.constraint, model)
 

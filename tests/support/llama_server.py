@@ -1,0 +1,51 @@
+"""llama-server on the demo model, in a process of its own: the `Server` of the package xllamacpp."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import gguf
+
+from tests.support.model_files import CANTOR
+
+SCRIPT = """
+import sys
+import xllamacpp
+params = xllamacpp.CommonParams()
+params.model.path, params.chat_template = sys.argv[1:]
+params.n_ctx, params.n_parallel = 4096, 2
+params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
+params.fit_params = params.warmup = False
+params.cache_ram_mib = 0
+server = xllamacpp.Server(params)
+print("listening", server.listening_address, flush=True)
+sys.stdin.read()
+"""
+
+
+def read_template() -> str:
+    """The model's chat template, with other words for its control tokens: with them this build can compile no
+    grammar."""
+    template = gguf.GGUFReader(CANTOR).fields["tokenizer.chat_template"].contents()
+    return template.replace("<|im_start|>", "").replace("<|im_end|>", "").replace("bos_token", "''")
+
+
+@contextmanager
+def serve_llama_server() -> Iterator[str]:
+    """Yields the server's address without a path."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, str(CANTOR), read_template()],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert child.stdout is not None
+    try:
+        line = next((line for line in child.stdout if line.startswith("listening ")), None)
+        assert line, f"llama-server ended with {child.wait(10)}"
+        yield line.split()[1]
+    finally:
+        child.terminate()
+        child.communicate(timeout=20)
