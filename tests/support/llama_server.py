@@ -27,7 +27,7 @@ sys.stdin.read()
 def read_template() -> str:
     """The model's chat template, with other words for its control tokens: with them this build can compile no
     grammar."""
-    template = gguf.GGUFReader(CANTOR).fields["tokenizer.chat_template"].contents()
+    template: str = gguf.GGUFReader(CANTOR).fields["tokenizer.chat_template"].contents()
     return template.replace("<|im_start|>", "").replace("<|im_end|>", "").replace("bos_token", "''")
 
 

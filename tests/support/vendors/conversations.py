@@ -115,8 +115,12 @@ def build_message(role: Role, parts: Sequence[Content], call: str | None = None)
 
 def find_reply(text: str, answers: int) -> ModelReply:
     """The model's next reply. `text`: what the caller sent first. `answers`: the model's turns before it."""
-    name = text.partition("[")[2].partition("]")[0]
-    return BY_NAME[name].turns[answers].reply
+    return find_conversation(text).turns[answers].reply
+
+
+def find_conversation(text: str) -> VendorConversation:
+    """The conversation that begins with this text."""
+    return ALL_BY_NAME[text.partition("[")[2].partition("]")[0]]
 
 
 def require_reply(choice: CollectedChoice, reply: ModelReply, request: GenerationRequest) -> None:
@@ -273,4 +277,49 @@ CONVERSATIONS = (
     ),
 )
 
+RECORDING = MediaContent(MediaKind.AUDIO, "audio/wav", "UklGRg==")
+DETAILED = MediaContent(MediaKind.IMAGE, "image/png", PIXEL, detail="high")
+
+SPECIAL = (
+    VendorConversation(
+        "a recording",
+        (UserTurn(ModelReply("{images} recording."), (TextContent("Write it down."), RECORDING)),),
+    ),
+    VendorConversation(
+        "a detailed image", (UserTurn(ModelReply("{images} image."), (TextContent("Look."), DETAILED)),)
+    ),
+    VendorConversation(
+        "several choices",
+        (UserTurn(ModelReply("Heads or tails."), say("Toss.")),),
+        output=Output(max_tokens=100, choices=3),
+    ),
+    VendorConversation(
+        "scores",
+        (UserTurn(ModelReply("Very likely."), say("How likely?")),),
+        output=Output(max_tokens=100, logprobs=2),
+    ),
+    VendorConversation(
+        "a stop text",
+        (UserTurn(ModelReply("Until here."), say("Tell.")),),
+        output=Output(max_tokens=100, stop=("END", "\n\n")),
+    ),
+    VendorConversation(
+        "an object",
+        (UserTurn(ModelReply('{"a": 1}'), say("Any object.")),),
+        output=Output(max_tokens=100, constraint=Constraint(ConstraintKind.JSON_OBJECT)),
+    ),
+    VendorConversation(
+        "some tools",
+        (UserTurn(ModelReply(calls=(TIME,)), say("Not the camera.")),),
+        tools=Tools((WEATHER, CLOCK, CAMERA), allowed=frozenset({"clock", "weather"})),
+    ),
+    VendorConversation(
+        "hidden reasoning",
+        (UserTurn(ModelReply("42.", "Six times seven."), say("6 * 7?")),),
+        reasoning=Reasoning("high", shown=False),
+    ),
+)
+"""Conversations that not every vendor can have."""
+
 BY_NAME = {each.name: each for each in CONVERSATIONS}
+ALL_BY_NAME = BY_NAME | {each.name: each for each in SPECIAL}

@@ -1,13 +1,12 @@
 """A vendor that answers in the shapes of the Gemini API, and refuses what that API refuses.
 
-The replies are those of `conversations`, and of RECORDING here. Some names of models make the vendor differ:
+The replies are those of `conversations`. Some names of models make the vendor differ:
 
 - `error-STATUS` answers with an error of that status.
 - `break-STATUS` sends one after the first part of a stream.
 - `cut` ends its stream before the finish. `finish-REASON` ends with that reason.
 - `blocked` refuses each prompt.
 - `idless` gives no ids to calls.
-- `scored` gives log-probabilities, of each five characters as a token.
 """
 
 import base64
@@ -17,21 +16,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from antiphon.domain.events import FinishReason
-from antiphon.domain.messages import MediaContent, MediaKind, TextContent
-from tests.support.vendors.conversations import BY_NAME, ModelReply, UserTurn, VendorConversation
+from tests.support.vendors.conversations import ModelReply, find_reply
 from tests.support.vendors.vendor_http import VendorCall, VendorReply
 
 KEY = "AIza-of-these-tests-only"
-
-RECORDING = VendorConversation(
-    "a recording",
-    (
-        UserTurn(
-            ModelReply("{images} recording."),
-            (TextContent("Write it down."), MediaContent(MediaKind.AUDIO, "audio/wav", "UklGRg==")),
-        ),
-    ),
-)
 
 STATUSES = {
     "INVALID_ARGUMENT": 400,
@@ -266,8 +254,7 @@ def count_answers(body: Json) -> int:
 def find_answer(body: Json) -> ModelReply:
     """The model's next reply, by the text that the user sent first."""
     texts = (part["text"] for content in body["contents"] for part in content["parts"] if "text" in part)
-    name = next(texts).partition("[")[2].partition("]")[0]
-    return (BY_NAME | {RECORDING.name: RECORDING})[name].turns[count_answers(body)].reply
+    return find_reply(next(texts), count_answers(body))
 
 
 def build_parts(model: str, body: Json) -> tuple[list[Json], str]:
@@ -300,28 +287,31 @@ def iterate_chunks(model: str, body: Json, is_streamed: bool) -> Iterator[Json]:
     if model.startswith("finish-"):
         reason = model.removeprefix("finish-")
     pieces = [piece for part in parts for piece in split(part)] if is_streamed else []
+    config = body.get("generationConfig", {})
     for piece in pieces:
-        yield build_chunk(model, [piece]) | {"usageMetadata": EARLY_USAGE}
+        yield build_chunk(config, [piece]) | {"usageMetadata": EARLY_USAGE}
         if model.startswith("break-"):
             yield build_failure(fail(model))
             return
     if model == "cut":
         return
     # A stream's last chunk often has an empty text.
-    last = build_chunk(model, [{"text": ""}] if is_streamed else parts)
-    last["candidates"][0]["finishReason"] = reason
+    last = build_chunk(config, [{"text": ""}] if is_streamed else parts)
+    for candidate in last["candidates"]:
+        candidate["finishReason"] = reason
     yield last | {"usageMetadata": USAGE}
 
 
-def build_chunk(model: str, parts: list[Json]) -> Json:
-    """A chunk with the one candidate."""
-    candidate: Json = {"content": {"parts": parts, "role": "model"}, "index": 0}
+def build_chunk(config: Json, parts: list[Json]) -> Json:
+    """A chunk with all candidates, which are equal. Of each five characters as a token it has the
+    log-probabilities if they are asked for."""
+    candidate: Json = {"content": {"parts": parts, "role": "model"}}
     tokens = [piece for part in parts for piece in cut(part.get("text", ""))]
-    if model == "scored" and tokens:
+    if config.get("responseLogprobs") and tokens:
         scores = [{"token": token, "tokenId": 7, "logProbability": -0.5} for token in tokens]
         top = [{"candidates": [score, {"token": "x", "logProbability": -2.5}]} for score in scores]
         candidate["logprobsResult"] = {"chosenCandidates": scores, "topCandidates": top}
-    return {"candidates": [candidate]}
+    return {"candidates": [candidate | {"index": at} for at in range(config.get("candidateCount", 1))]}
 
 
 def split(part: Json) -> Iterator[Json]:

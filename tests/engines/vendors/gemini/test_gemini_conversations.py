@@ -14,8 +14,8 @@ from antiphon.engines.profiles.base import VendorProfile
 from antiphon.engines.vendors.base import StreamFailure, VendorModel
 from antiphon.engines.vendors.gemini.dialect import GeminiUpstream
 from antiphon.errors import UnsupportedParameter
-from tests.support.vendors.conversations import BY_NAME, IMAGE, VendorConversation, require_reply
-from tests.support.vendors.gemini_server import KEY, RECORDING, STATUSES, answer_call
+from tests.support.vendors.conversations import ALL_BY_NAME, BY_NAME, IMAGE, VendorConversation, require_reply
+from tests.support.vendors.gemini_server import KEY, STATUSES, answer_call
 from tests.support.vendors.vendor_exchange import RefusedCall, VendorExchange, iterate_async
 from tests.support.vendors.vendor_http import VendorCall
 
@@ -28,7 +28,7 @@ MODEL = VendorModel(
 USAGE = Usage(125, 40, 100, 15, UsageSource.REPORTED)
 FORCED = "a required call"
 """It allows no parallel calls, which Gemini cannot be told."""
-CONVERSATIONS = [*(each for each in BY_NAME.values() if each.name != FORCED), RECORDING]
+CONVERSATIONS = [*(each for each in BY_NAME.values() if each.name != FORCED), ALL_BY_NAME["a recording"]]
 CHAT = BY_NAME["a chat"]
 
 
@@ -128,7 +128,7 @@ async def test_one_call_at_a_time_is_refused_by_name():
 async def test_log_probabilities_are_those_of_the_text():
     request = changed(CHAT.build_request(0), output=Output(logprobs=1))
     for is_buffered in (False, True):
-        exchange = open_exchange("scored")
+        exchange = open_exchange()
         answer = await collect(iterate_async(exchange.iterate(changed(request, is_buffered=is_buffered))))
         scores = answer.choices[0].scores
         assert scores is not None

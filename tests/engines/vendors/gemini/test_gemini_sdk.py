@@ -24,8 +24,8 @@ from antiphon.engines.vendors.base import VendorModel
 from antiphon.engines.vendors.gemini.decode import FINISHES
 from antiphon.engines.vendors.gemini.dialect import GeminiUpstream
 from tests.contract.clients import ROOT, execute
-from tests.support.vendors.conversations import BY_NAME, IMAGE, TOOLS, find_reply
-from tests.support.vendors.gemini_server import KEY, RECORDING, STATUSES, answer_call
+from tests.support.vendors.conversations import ALL_BY_NAME, BY_NAME, IMAGE, TOOLS, find_reply
+from tests.support.vendors.gemini_server import KEY, STATUSES, answer_call
 from tests.support.vendors.vendor_exchange import VendorExchange, iterate_async
 from tests.support.vendors.vendor_http import serve_vendor
 
@@ -33,7 +33,7 @@ PROFILE = VendorProfile(modalities=("text", "image", "audio"), reasoning=True)
 MODEL = VendorModel("gemini-m", "google", PROFILE, passes_addresses=True)
 SCORED = VendorModel("scored", "google", PROFILE)
 FORCED = "a required call"
-CONVERSATIONS = [*(each for each in BY_NAME.values() if each.name != FORCED), RECORDING]
+CONVERSATIONS = [*(each for each in BY_NAME.values() if each.name != FORCED), ALL_BY_NAME["a recording"]]
 TEXTS = EmbeddingRequest("m", (RawPrompt("four"), RawPrompt("seventy")), 2)
 FAILURES = [f"{point}-{status}" for point in ("error", "break") for status in STATUSES] + [
     "blocked",

@@ -304,7 +304,7 @@ def _add_extras(body: Body, request: GenerationRequest, takes: frozenset[str]) -
     asked: Body = {
         "stop_token_ids": output.stop_token_ids,
         "bad_words": output.bad_words,
-        "include_stop_str_in_output": output.include_stop,
+        "include_stop_str_in_output": output.include_stop and bool(output.stop or output.stop_token_ids),
         "truncate_prompt_tokens": output.truncate_prompt,
         "cache_salt": request.cache_salt,
         "priority": request.priority,
