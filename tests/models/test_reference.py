@@ -82,7 +82,7 @@ def widened(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def test_greedy_output_is_the_references_token_for_token(widened: Path) -> None:
     rows = recorded("cantor_greedy.json")
     compared, worst = 0, 0.0
-    async with loaded(LoadSpec(str(widened), sequences=4, exact=True, kv_type="f32")) as engine:
+    async with loaded(LoadSpec(str(widened), sequences=4, exact=True, kv_type="f32", threads=1)) as engine:
         ends = set((await engine.vocabulary()).end_ids)
         for row in rows:
             said = await greedy(engine, row["prompt"], len(row["tokens"]))
@@ -112,7 +112,7 @@ async def scores(engine: TokenEngine, prompt: list[int]) -> list[float]:
 
 async def test_scores_of_prompts_are_the_references(widened: Path) -> None:
     *rows, heldout = recorded("cantor_scores.json")
-    async with loaded(LoadSpec(str(widened), sequences=2, exact=True, kv_type="f32")) as engine:
+    async with loaded(LoadSpec(str(widened), sequences=2, exact=True, kv_type="f32", threads=1)) as engine:
         for row in rows:
             said = await scores(engine, row["ids"])
             assert said == pytest.approx(row["log_probabilities"], abs=ECHO), row["ids"][:8]
@@ -126,7 +126,7 @@ async def test_token_ids_are_the_references() -> None:
     from antiphon.cli.serve_options import DEMO_MODEL
 
     rows = recorded("cantor_tokens.json")
-    async with loaded(LoadSpec(str(DEMO_MODEL["path"]), sequences=1)) as engine:
+    async with loaded(LoadSpec(str(DEMO_MODEL["path"]), sequences=1, threads=1)) as engine:
         for row in rows:
             assert await engine.tokenize([TextPiece(row["text"])], add_bos=False) == tuple(row["ids"]), row[
                 "text"
