@@ -61,9 +61,10 @@ read_json, encode_json = msgspec.json.decode, msgspec.json.encode
 class CallReader:
     """One call of a choice."""
 
-    __slots__ = ("arguments", "id", "number")
+    __slots__ = ("arguments", "id", "name", "number")
 
-    def __init__(self, number: int, call_id: str) -> None:
+    def __init__(self, number: int, call_id: str, name: str | None) -> None:
+        self.name = name
         self.number = number
         """The number of the call in its choice, from 0."""
         self.id = call_id
@@ -113,7 +114,7 @@ class ChoiceReader:
 
     def add_call(self, call: ToolCallWire) -> CallReader:
         """Begins a new call."""
-        added = CallReader(len(self.calls), call.id or "")
+        added = CallReader(len(self.calls), call.id or "", call.function.name)
         self.calls.append(added)
         if call.index is not None:
             self.by_index[call.index] = added
@@ -237,6 +238,8 @@ class AnswerReader:
             yield ToolCallStarted(
                 index, known.number, call_id, function.name, scores=scores, signature=signature
             )
+        if function.name and function.name != known.name:
+            raise ValueError("the name of a call changed")
         arguments = function.arguments
         if isinstance(arguments, dict):
             arguments = encode_json(arguments).decode()
@@ -252,6 +255,8 @@ class AnswerReader:
             raise StreamFailure(VendorError(f"the answer ended with finish_reason {reason}", reason))
         if reader.calls and found is FinishReason.STOP:
             found = FinishReason.TOOL_CALLS  # a call by a forced name ends with "stop"
+        if found is FinishReason.TOOL_CALLS and not reader.calls:
+            raise ValueError("the answer ended with calls and has none")
         if found is FinishReason.TOOL_CALLS:
             for call in reader.calls:
                 if not call.arguments:
@@ -280,11 +285,15 @@ class AnswerReader:
 
 
 def _read_texts(choice: ChoiceWire, message: MessageWire) -> tuple[str, str]:
-    """Returns the reasoning and the text of a choice."""
+    """Returns the reasoning and the text of a choice. Raises ValueError for content that would be lost."""
+    if message.audio or message.function_call:
+        raise ValueError("the answer has speech, or a call in the older form")
     if choice.text is not None:
         return "", choice.text
     thought, content = message.reasoning_content or message.reasoning or "", message.content or ""
     if isinstance(content, list):
+        if any(part.text is None and part.thinking is None for part in content):
+            raise ValueError("the answer has a part that is neither text nor reasoning")
         thought += "".join(map(_join_thinking, content))
         content = "".join([part.text or "" for part in content])
     return thought, content + message.refusal if message.refusal else content

@@ -38,6 +38,10 @@ class MessageWire(Struct):
     refusal: str | None = None
     tool_calls: list[ToolCallWire] | None = None
     thinking_blocks: list[dict[str, Any]] | None = None
+    audio: dict[str, Any] | None = None
+    """Speech, which nobody here can ask for."""
+    function_call: dict[str, Any] | None = None
+    """The older form of a call."""
 
 
 class AlternativeWire(Struct):
