@@ -28,6 +28,10 @@ name = "either"
 routes = [{{ provider = "first", model = "fake-503" }}, {{ provider = "first", model = "fake", order = 2 }}]
 
 [[models]]
+name = "logged"
+routes = [{{ provider = "first", model = "fake" }}]
+
+[[models]]
 name = "down"
 routes = [{{ provider = "away" }}]
 
@@ -77,9 +81,9 @@ def test_the_second_route_serves_when_the_first_is_down(client: openai.OpenAI, u
 
 
 def test_the_log_names_the_route_that_served(client: openai.OpenAI, gateway: Server):
-    ask(client, "either")
+    ask(client, "logged")
     wait_until(
-        lambda: [each["route"] for each in gateway.records("generation") if each["model"] == "either"],
+        lambda: [each["route"] for each in gateway.records("generation") if each["model"] == "logged"],
         5,
         "logged",
     )
