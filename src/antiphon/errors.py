@@ -27,6 +27,7 @@
     ├── EngineError                        500     engine_error
     │   ├── EngineBusy                     503     engine_busy                  yes
     │   ├── EngineUnavailable              503     engine_unavailable           yes
+    │   │   ├── ModelNotLoaded             503     model_not_loaded             yes
     │   │   └── EngineLost                 503     engine_lost                  yes, once
     │   ├── EngineDied                     503     engine_died
     │   └── DeadlineExceeded               504     deadline_exceeded
@@ -293,6 +294,12 @@ class EngineUnavailable(EngineError):
     status = 503
     code = "engine_unavailable"
     retryable = True
+
+
+class ModelNotLoaded(EngineUnavailable):
+    """The model is loaded on request, and cannot be loaded now."""
+
+    code = "model_not_loaded"
 
 
 class EngineLost(EngineUnavailable):

@@ -46,6 +46,7 @@ from antiphon.processes.coordinator.assemble import open_coordinator, open_datab
 from antiphon.processes.coordinator.client import connect_coordinator
 from antiphon.processes.ipc import from_line
 from antiphon.services.tenancy import TenancyService
+from antiphon.settings.models import list_parked
 from antiphon.settings.schema import Settings, decode_settings
 from antiphon.task_group import task_group
 from antiphon.telemetry.logs import configure, record, record_loop_failure
@@ -69,7 +70,11 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
     loop.set_exception_handler(record_loop_failure)
     loop.set_default_executor(ThreadPoolExecutor(THREADS, "antiphon-large"))
     status = StatusPipe(config.status_fd)
-    async with connect_engines(config.sockets) as hosts, AsyncExitStack() as keeping:
+    parked = list_parked(settings.models)
+    async with (
+        connect_engines(config.sockets, parked, status.ask_load) as hosts,
+        AsyncExitStack() as keeping,
+    ):
         inbox = NewsInbox(hosts, reloads := ReloadClient(status))
         lifeline.watch(inbox.receive, lambda: _exit_orphaned(config.runtime))
         path = runtime.build_coordinator_path(Path(config.runtime))
@@ -97,11 +102,12 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
 
         with socket.socket(fileno=config.listen_fd) as listener:
             sources = ModelSources(settings, hosts.engines, vendors)
+            loaded = {name: host for name, host in hosts.engines.items() if name not in parked}
             parts = ServedParts(edge, hosts, adapters, sources, os.environ)
             async with (
                 learn_models(hosts.engines, models),
                 follow_reloads(parts, status, inbox.orders),
-                report_readiness(status, hosts.engines, adapters) as accepting,
+                report_readiness(status, loaded, adapters) as accepting,
             ):
                 await serve(create_app(edge), edge, listener, accepting, coordinator.leave)
         await models.aclose()

@@ -1,15 +1,17 @@
 """Builds the models of the settings. After a reload, what did not change stays the same object."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from antiphon.assembly.vendors import RoutedModelBuilder, Vendors
 from antiphon.dialects.fireworks.dialect import Fireworks
 from antiphon.domain.context import Clock
 from antiphon.domain.models import Aliases
 from antiphon.engines.host.client import HostTokenEngine
+from antiphon.engines.host.parking import Parking
 from antiphon.engines.registry import Model, ModelPattern, ModelRegistry, ModelRoute
 from antiphon.engines.route_state import RouteState
 from antiphon.rendering.renderer import Renderer, RendererOptions
@@ -26,17 +28,21 @@ NO_VENDORS = Vendors({}, {})
 class HostConnections:
     """The connections of this process to the engine hosts. Each is kept in a task of the group."""
 
-    def __init__(self, group: asyncio.TaskGroup) -> None:
+    def __init__(self, group: asyncio.TaskGroup, ask_load: Callable[[str], None] = lambda _: None) -> None:
+        """`ask_load`: asks the supervisor to load a model."""
         self._group = group
+        self._ask_load = ask_load
         self._open: dict[HostTokenEngine, asyncio.Task[None]] = {}
         self.engines: dict[str, HostTokenEngine] = {}
         """The engine of each local model, by the model's name."""
         self.paths: dict[str, str] = {}
         """The path of each local model's socket."""
 
-    def connect(self, name: str, path: str) -> HostTokenEngine:
-        """Returns an engine that connects to a host, and again after the host died."""
-        engine = HostTokenEngine(path, name)
+    def connect(self, name: str, path: str, is_parked: bool = False) -> HostTokenEngine:
+        """Returns an engine that connects to a host, and again after the host died. `is_parked`: whether the
+        model is loaded on request."""
+        parking = Parking(name, partial(self._ask_load, name)) if is_parked else None
+        engine = HostTokenEngine(path, name, parking=parking)
         self._open[engine] = self._group.create_task(engine.keep_connected())
         return engine
 
@@ -57,11 +63,17 @@ class HostConnections:
 
 
 @asynccontextmanager
-async def connect_engines(sockets: Mapping[str, str]) -> AsyncIterator[HostConnections]:
-    """Connects to each engine host while the context lasts."""
+async def connect_engines(
+    sockets: Mapping[str, str],
+    parked: Collection[str] = (),
+    ask_load: Callable[[str], None] = lambda _: None,
+) -> AsyncIterator[HostConnections]:
+    """Connects to each engine host while the context lasts. `parked`: the models that are loaded on request,
+    by `ask_load`."""
     async with task_group() as group:
-        hosts = HostConnections(group)
-        hosts.serve({name: hosts.connect(name, path) for name, path in sockets.items()}, sockets)
+        hosts = HostConnections(group, ask_load)
+        engines = {name: hosts.connect(name, path, name in parked) for name, path in sockets.items()}
+        hosts.serve(engines, sockets)
         try:
             yield hosts
         finally:
@@ -171,7 +183,13 @@ def _build_local(
 
 def _build_renderer(host: HostTokenEngine, rules: RendererOptions) -> Renderer:
     """Builds the renderer of one host, which follows the host's state and generation."""
-    return Renderer(host, state=host.state, generation=lambda: host.generation, rules=rules)
+    return Renderer(
+        host,
+        state=host.state,
+        generation=lambda: host.generation,
+        request_load=host.request_load,
+        rules=rules,
+    )
 
 
 def find_families(model: ModelSettings) -> NotationFamilies:

@@ -27,6 +27,7 @@ from antiphon.http.state import AppState
 from antiphon.pipeline.adapters import AdapterRegistry, AdapterTarget
 from antiphon.processes.ipc import from_line
 from antiphon.settings.changes import ReloadReport
+from antiphon.settings.models import list_parked
 from antiphon.settings.schema import Settings, decode_settings
 
 
@@ -94,10 +95,10 @@ class SettingsReloader:
         """Builds everything, and waits until new local models can serve. Raises the refusal."""
         parts, before = self._parts, self._parts.sources
         vendors = build_vendors(settings, parts.environ, before.vendors)
-        hosts, opened = parts.hosts, {}
+        hosts, opened, parked = parts.hosts, {}, list_parked(settings.models)
         for name, path in sockets.items():
             if hosts.paths.get(name) != path:
-                opened[name] = hosts.connect(name, path)
+                opened[name] = hosts.connect(name, path, name in parked)
         engines = {name: opened.get(name) or hosts.engines[name] for name in sockets}
         sources = ModelSources(settings, engines, vendors)
         unchanged = find_unchanged(before, sources, parts.edge.models)
@@ -108,6 +109,8 @@ class SettingsReloader:
         )
         self._prepared = PreparedReload(sources, served, targets, sockets, opened)
         for name, engine in opened.items():
+            if name in parked:
+                continue
             await _learn(engine, local[name])
             if name in targets:
                 await parts.adapters.prepare_target(name, targets[name])
@@ -169,10 +172,13 @@ class NewsInbox:
         self._loop.call_soon_threadsafe(self._pass_on, from_line(line, News))
 
     def _pass_on(self, news: News) -> None:
-        """Tells the engine that the supervisor gave up, keeps an order, or answers a question."""
+        """Tells the engine its host's state, keeps an order, or answers a question."""
         engine = news.engine
-        if engine is not None and engine.state is EngineState.FAILED and engine.engine in self._hosts.engines:
-            self._hosts.engines[engine.engine].give_up(engine.detail)
+        host = None if engine is None else self._hosts.engines.get(engine.engine)
+        if engine is not None and host is not None:
+            host.note_news(engine)
+            if engine.state is EngineState.FAILED:
+                host.give_up(engine.detail)
         if news.order is not None:
             self.orders.put_nowait(news.order)
         if news.reply is not None:

@@ -58,6 +58,10 @@ class EngineState(StrEnum):
     """The state of an engine. Only READY serves requests."""
 
     STARTING = "starting"
+    PARKED = "parked"
+    """Not loaded. The first request has it loaded."""
+    LOADING = "loading"
+    """It loads because a request needs it."""
     READY = "ready"
     RESTARTING = "restarting"
     FAILED = "failed"
@@ -119,6 +123,14 @@ class Engine(Protocol):
 
     async def aclose(self) -> None:
         """Ends all work and frees the engine's resources."""
+
+
+@runtime_checkable
+class ParkedEngine(Protocol):
+    """An engine that may be PARKED."""
+
+    def request_load(self) -> None:
+        """Has the engine loaded if it is parked. Returns at once."""
 
 
 @runtime_checkable

@@ -20,7 +20,7 @@ from antiphon.http.errors import DEFAULT_RETRY
 from antiphon.http.state import AppState
 from antiphon.ledger.base import LedgerState
 from antiphon.telemetry import exposition
-from antiphon.telemetry.exposition import CONTENT_TYPE, Series, Totals, render_page, sum_series
+from antiphon.telemetry.exposition import CONTENT_TYPE, PARKED, Series, Totals, render_page, sum_series
 from antiphon.telemetry.metrics import BODY_BYTES, BUILD, LEDGER, PROCESSES, RUNNING
 
 PATIENCE = 1.0
@@ -31,6 +31,9 @@ UNAVAILABLE = "unavailable"
 """The state of a limiter or a coordinator that does not answer. Without the limiter, limited requests are
 refused unless the settings allow them."""
 
+ABLE = (EngineState.READY, EngineState.PARKED, EngineState.LOADING)
+"""The states of an engine that serves requests. A parked one is loaded first."""
+
 HEALTH = "Health"
 """The name of the schema of both health endpoints."""
 
@@ -40,7 +43,7 @@ HEALTH_SCHEMA = {
         "status": {"enum": ["ok", "unavailable"]},
         "unavailable": {
             "type": "object",
-            "additionalProperties": {"enum": [str(state) for state in EngineState]},
+            "additionalProperties": {"enum": [str(state) for state in EngineState if state not in ABLE]},
         },
         "limits": {"enum": [UNAVAILABLE]},
         "coordinator": {"enum": [UNAVAILABLE]},
@@ -57,6 +60,8 @@ class EngineReport:
 
     up: bool
     load: Load | None = None
+    parked: bool = False
+    """Whether the model is not loaded until a request needs it."""
 
 
 def declare_metrics(app_state: AppState) -> Endpoint:
@@ -92,6 +97,7 @@ def _list_series(
     yield PROCESSES, {(): 1 + processes}
     yield from sum_series(list_own_series(app_state), others, app_state.models.__contains__)
     loads = {model: each.load for model, each in reports.items()}
+    yield PARKED, {(model,): int(each.parked) for model, each in reports.items()}
     yield from exposition.list_series(loads, {model: each.up for model, each in reports.items()})
 
 
@@ -125,8 +131,8 @@ async def observe_engines(models: ModelRegistry, patience: float = PATIENCE) -> 
 async def _observe_engine(model: Model, patience: float) -> EngineReport:
     """Returns the report of one engine. A dead or slow engine is not up."""
     engine = model.engine
-    if engine.state() is not EngineState.READY:
-        return EngineReport(False)
+    if (state := engine.state()) is not EngineState.READY:
+        return EngineReport(False, parked=state is EngineState.PARKED)
     if not isinstance(engine, ObservableEngine):
         return EngineReport(True)
     try:
@@ -147,7 +153,7 @@ def declare_health(app_state: AppState) -> tuple[Endpoint, Endpoint]:
         """Answers 200 if every engine is ready, limits are counted and the ledger has room. With keys on, the
         coordinator must answer too. Otherwise answers 503 with the state of each part that is not ready."""
         states = {model.name: model.engine.state() for model in app_state.models.list_bases()}
-        missing = {name: str(state) for name, state in states.items() if state is not EngineState.READY}
+        missing = {name: str(state) for name, state in states.items() if state not in ABLE}
         silent = app_state.coordinator is not None and not await app_state.coordinator.ping()
         away = app_state.limiter is not None and not app_state.limiter.available
         ledger = LedgerState.WELL if app_state.ledger is None else app_state.ledger.state

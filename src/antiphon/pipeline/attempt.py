@@ -4,7 +4,8 @@ The next route is tried after a failure of an engine or a vendor, at most three 
 cannot do the request is no attempt. A refusal that every route would repeat ends the request.
 
 A restarting engine refuses with a retryable error. If no other route is ready, the request waits for it,
-within its patience and its deadline. So the death of an engine's process costs queued requests only time.
+within its patience and its deadline. For a model that is being loaded it waits up to its deadline. So the
+death of an engine's process costs queued requests only time.
 Nothing is tried again after the first event.
 """
 
@@ -27,6 +28,7 @@ from antiphon.errors import (
     EngineBusy,
     EngineLost,
     EngineUnavailable,
+    ModelNotLoaded,
     ProviderFailed,
     ProviderRateLimited,
     ProviderTimeout,
@@ -35,12 +37,14 @@ from antiphon.errors import (
 )
 from antiphon.pipeline.route_use import RoutePolicy, RouteUse
 from antiphon.pipeline.routing import (
+    LOADS_ON_REQUEST,
     choose_resting,
     choose_route,
     choose_unready,
     find_affinity,
     is_full,
     is_held,
+    request_loads,
 )
 
 T = TypeVar("T")
@@ -187,6 +191,8 @@ class RouteSearch:
         skipped = self._skipped + self._waiting
         route = choose_route(model, skipped, clock, affinity)
         if route is not None:
+            if len(model.routes) > 1:
+                request_loads(model, route)
             return route
         route = choose_resting(model, skipped, clock.monotonic()) or choose_unready(model, skipped)
         if route is None and not self._waiting:
@@ -194,8 +200,11 @@ class RouteSearch:
         return route
 
     async def wait(self) -> None:
-        """Waits a moment for a restarting engine. Raises the error of the last try if it is too late."""
-        if self._context.clock.monotonic() + self._pause >= self._give_up:
+        """Waits a moment for a restarting or loading engine. Raises the error of the last try if it is too
+        late."""
+        is_loading = any(route.engine.state() in LOADS_ON_REQUEST for route in self._waiting)
+        end = self._context.deadline if is_loading else self._give_up
+        if end is not None and self._context.clock.monotonic() + self._pause >= end:
             raise self._build_error()
         await asyncio.sleep(self._pause)
         self._pause = min(self._pause * 2, MAX_PAUSE_S)
@@ -215,7 +224,7 @@ class RouteSearch:
         progress = self._context.progress
         progress.unread, progress.relaxed, progress.has_own_schemas = (), (), False  # told of this route
         error.with_traceback(None)  # it refers to the frame that refers to this search
-        if isinstance(error, EngineUnavailable) and use.route.engine.state() is not EngineState.FAILED:
+        if _can_wait(use.route, error):
             self._waiting += (use.route,)
         else:
             self._skipped += (use.route,)
@@ -250,6 +259,13 @@ class RouteSearch:
         now = self._context.clock.monotonic()
         held = [route for route in left if is_held(route, now)]
         return _build_rest_error(held, now) if held else _join_inabilities(self._model, inabilities)
+
+
+def _can_wait(route: ModelRoute, error: AntiphonError) -> bool:
+    """Whether the engine of a route is worth waiting for after an error."""
+    if not isinstance(error, EngineUnavailable) or isinstance(error, ModelNotLoaded):
+        return False
+    return route.engine.state() is not EngineState.FAILED
 
 
 def _build_rest_error(held: Sequence[ModelRoute], now: float) -> AntiphonError:

@@ -11,7 +11,7 @@ from math import log
 
 from antiphon.domain.context import Clock
 from antiphon.domain.request import Conversation, GenerationRequest, Prompt
-from antiphon.engines.base import EngineState
+from antiphon.engines.base import EngineState, ParkedEngine
 from antiphon.engines.registry import Model, ModelRoute
 
 TOLERANCE = 1.25
@@ -28,6 +28,22 @@ MAX_EXCESS = 4
 
 _MASK = (1 << 64) - 1
 _HALF = 1 << 32
+
+
+LOADS_ON_REQUEST = (EngineState.PARKED, EngineState.LOADING)
+"""The states of an engine that is loaded on request, before it is ready."""
+
+
+def request_loads(model: Model, chosen: ModelRoute) -> None:
+    """Has parked engines loaded that would be chosen first or beside the chosen route."""
+    for route in model.routes:
+        engine = route.engine
+        if (
+            route.order <= chosen.order
+            and engine.state() is EngineState.PARKED
+            and isinstance(engine, ParkedEngine)
+        ):
+            engine.request_load()
 
 
 def choose_route(

@@ -7,12 +7,12 @@ import asyncio
 import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from antiphon.engines.base import EngineInfo, EngineState, KVLayout, LoadSpec
 from antiphon.engines.host.child import DEATHS, WINDOW, Child, ChildWatch, start_child
-from antiphon.engines.host.control import EngineNews, HostConfig, News
+from antiphon.engines.host.control import ChildState, EngineNews, HostConfig, News, Status
 from antiphon.engines.host.runtime import build_socket_path
 from antiphon.errors import AntiphonError
 from antiphon.processes.ipc import to_line
@@ -52,6 +52,25 @@ class EngineHost:
     """Set once the host is ready, or has failed to become ready."""
     error: AntiphonError | None = None
     """The reason why the host never became ready."""
+    is_queued: bool = False
+    """Whether a model that is loaded on request waits for memory."""
+    is_running: bool = False
+    """Whether the host of such a model was started and has not ended."""
+    is_ready: bool = False
+    """Whether the host of such a model has loaded it."""
+    memory: int = 0
+    """The bytes of such a model."""
+    problem: str = ""
+    """The reason why the host of such a model was given up."""
+    end: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once the host of such a model has ended."""
+    reply: "asyncio.Future[Status] | None" = None
+    """Gets the report of such a host to an order."""
+
+    @property
+    def is_on_request(self) -> bool:
+        """Whether the model is loaded on request."""
+        return self.model.load == "request"
 
 
 class EngineHosts:
@@ -89,30 +108,62 @@ class EngineHosts:
 
     @property
     def are_loaded(self) -> bool:
-        """Whether every engine was ready once."""
-        return all(host.info is not None for host in self._serving.values())
+        """Whether every engine was ready once, except those that are loaded on request."""
+        return all(host.info is not None or host.is_on_request for host in self._serving.values())
 
     def list_serving(self) -> tuple[EngineHost, ...]:
         """Returns the hosts of all models."""
         return tuple(self._serving.values())
+
+    def find(self, name: str) -> EngineHost | None:
+        """Returns the host of a model; None if there is no such model."""
+        return self._serving.get(name)
+
+    def list_running(self) -> list[EngineHost]:
+        """Returns the hosts of models that were loaded on request."""
+        return [host for host in (*self._serving.values(), *self._others) if host.is_running]
 
     def list_watches(self) -> list[ChildWatch]:
         """Returns the watches of all hosts."""
         return [host.watch for host in (*self._serving.values(), *self._others)]
 
     def list_news(self) -> Iterable[bytes]:
-        """Yields the latest news of each host, for a new HTTP process."""
-        return (to_line(News(engine=host.news)) for host in self._serving.values() if host.news is not None)
+        """Yields the latest news of each host, for a new HTTP process. Why a model could not be loaded is not
+        news any more."""
+        known = (host.news for host in self._serving.values() if host.news is not None)
+        return (
+            to_line(News(engine=replace(news, detail="") if news.state is EngineState.PARKED else news))
+            for news in known
+        )
 
     def make(self, model: ModelSettings) -> EngineHost:
         """Makes the host of a model, without starting it."""
-        watch = ChildWatch(
-            f"the engine of {model.name}",
-            lambda: self._start(host),
-            lambda state, info: self._update(host, state, info),
-        )
+        watch = self._make_watch(model, lambda: host)
         host = EngineHost(model, build_socket_path(self._runtime, next(self._numbers)), watch)
         return host
+
+    def renew(self, host: EngineHost) -> None:
+        """Makes the host of a parked model ready for its next start."""
+        host.watch = self._make_watch(host.model, lambda: host)
+        host.error, host.problem, host.is_ready, host.is_running = None, "", False, True
+        host.end.clear()
+
+    def _make_watch(self, model: ModelSettings, find: Callable[[], EngineHost]) -> ChildWatch:
+        """Makes the watch of one host, which `find` returns."""
+        return ChildWatch(
+            f"the engine of {model.name}",
+            lambda: self._start(find()),
+            lambda state, info: self._update(find(), state, info),
+            on_report=lambda status: self._receive(find(), status),
+        )
+
+    def _receive(self, host: EngineHost, status: Status) -> None:
+        """Passes on the report of a host about the use of its model. A host that unloads is not started
+        again."""
+        if status.state is ChildState.UNLOADED:
+            host.watch.forbid_restart()
+        if host.reply is not None and not host.reply.done():
+            host.reply.set_result(status)
 
     async def keep(self, host: EngineHost) -> None:
         """Keeps a host running. If it never becomes ready, notes its reason."""
@@ -163,6 +214,7 @@ class EngineHosts:
                     log_level=settings.log.level,
                     log_format=settings.log.format,
                     user=settings.engine.user,
+                    keep_alive=model.keep_alive,
                 )
             )
 
@@ -174,12 +226,26 @@ class EngineHosts:
     def _update(self, host: EngineHost, state: EngineState, info: EngineInfo | None) -> None:
         """Keeps the state of a host. If the host serves a model, tells all HTTP processes."""
         name = host.model.name
+        host.is_ready = state is EngineState.READY
         failed = f"the engine of {name} died {DEATHS} times within {WINDOW:g} s and was given up"
-        host.news = EngineNews(name, state, failed if state is EngineState.FAILED else "")
+        if state is EngineState.FAILED and host.is_on_request:
+            host.problem = failed  # a later request may try again
+            return
         if info is not None:
             host.info = info
             host.settled.set()
-        if self._serving.get(name) is host:
+        self.tell_state(host, state, failed if state is EngineState.FAILED else "")
+
+    def tell_state(
+        self, host: EngineHost, state: EngineState, detail: str = "", retry_after: float = 0.0
+    ) -> None:
+        """Keeps the news of a host. If the host serves a model, tells all HTTP processes."""
+        host.news = EngineNews(host.model.name, state, detail, retry_after)
+        self.tell_again(host)
+
+    def tell_again(self, host: EngineHost) -> None:
+        """Tells all HTTP processes the latest news of a host that serves a model."""
+        if host.news is not None and self._serving.get(host.model.name) is host:
             self._tell(to_line(News(engine=host.news)))
             self._on_change()
 

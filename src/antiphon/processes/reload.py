@@ -110,7 +110,8 @@ class Reloads:
 
     async def _load_models(self, added: Sequence[EngineHost]) -> None:
         """Starts the hosts of new models and waits until all are loaded. Raises the reason of one that is
-        not."""
+        not. Models that are loaded on request are not loaded now."""
+        added = [host for host in added if not host.is_on_request]
         for host in added:
             self.tasks.create_task(self.parts.hosts.keep(host))
         for host in added:

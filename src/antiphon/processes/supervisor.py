@@ -31,6 +31,7 @@ from antiphon.engines.host.runtime import build_coordinator_path, create_runtime
 from antiphon.errors import AddressUnavailable, AntiphonError
 from antiphon.processes.engine_hosts import EngineHost, EngineHosts
 from antiphon.processes.ipc import to_line
+from antiphon.processes.model_loads import ModelLoads
 from antiphon.processes.reload import HOST_DEADLINE, Reloadable, ReloadHooks, Reloads
 from antiphon.processes.workers import MARGIN, RETIRE_SIGNAL, Workers
 from antiphon.settings.schema import Settings, encode_settings
@@ -192,11 +193,16 @@ class _Supervisor:
         async with asyncio.TaskGroup() as group:
             reloads = Reloads(self._list_reloadable(), reload, group)
             self._workers.on_question = reloads.request_for
+            loads = ModelLoads(self._hosts, self._settings.engine.memory_budget, group)
+            self._workers.on_load = loads.request
             for_now = [
                 group.create_task(self._announce(serving, reloads)),
                 group.create_task(reloads.keep()),
+                group.create_task(loads.keep()),
             ]
             for host in self._hosts.list_serving():
+                if host.is_on_request:
+                    continue
                 group.create_task(self._keep_host(host))
             if self._has_coordinator:
                 group.create_task(self._coordinator.keep_running())

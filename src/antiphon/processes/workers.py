@@ -61,6 +61,8 @@ class Workers:
         self.on_question: Callable[[int, Callable[[bytes], None]], None] = lambda *_: None
         """Called with the number of a process's question, and with a function that sends the process a
         line."""
+        self.on_load: Callable[[str], None] = lambda _: None
+        """Called with the name of a model that a request of a process needs."""
         self._count = count
         self._patience = patience + MARGIN
         self._start = start
@@ -168,6 +170,8 @@ class Workers:
         """Keeps the answer of a worker, or passes its question on."""
         if status.state is ChildState.ASKS_RELOAD:
             self.on_question(status.number, worker.watch.send)
+        elif status.state is ChildState.ASKS_LOAD:
+            self.on_load(status.model)
         elif status.number == worker.question:
             worker.refusal = status.error
             worker.answered.set()

@@ -51,6 +51,10 @@ class AdapterRenderer:
         base model's engine."""
         return EngineState.FAILED if self._lacks(self._digest) else self._base.state()
 
+    def request_load(self) -> None:
+        """Has the base model loaded if it is parked."""
+        self._base.request_load()
+
     async def aclose(self) -> None:
         self.close()
 

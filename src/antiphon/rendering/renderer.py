@@ -19,7 +19,7 @@ from antiphon.domain.request import Constraint, Conversation, EmbeddingRequest, 
 from antiphon.domain.values import changed
 from antiphon.domain.vendor_fields import list_unused, require_local, require_text
 from antiphon.engines.base import ConstraintEngine, EngineState, TokenEngine, TokenRequest
-from antiphon.errors import UnsupportedParameter
+from antiphon.errors import EngineUnavailable, UnsupportedParameter
 from antiphon.rendering.context_window import FittedPrompt, fit_prompts
 from antiphon.rendering.embedding import TokenizedTexts, prepare_embedding
 from antiphon.rendering.logprobs import settle_widths
@@ -76,11 +76,12 @@ class Renderer:
         *,
         state: Callable[[], EngineState] = lambda: EngineState.READY,
         generation: Callable[[], int] = lambda: 0,
+        request_load: Callable[[], None] = lambda: None,
         prove: Prove = prove_in_sandbox,
         rules: RendererOptions = RendererOptions(),
     ) -> None:
         """`state`: returns the engine's state. `generation`: returns a number that grows when the engine
-        comes back, perhaps with other weights."""
+        comes back, perhaps with other weights. `request_load`: has the engine loaded if it is parked."""
         self._engine = engine
         self._rules = rules
         self._places = FairSemaphore(BOUNDS)
@@ -89,6 +90,7 @@ class Renderer:
         """The queue in which callers wait for the check of a constraint."""
         self._state = state
         self._generation = generation
+        self.request_load = request_load
         self._prove = prove
         self._facts: ModelInfo | None = None
         self._info_generation = 0
@@ -106,6 +108,9 @@ class Renderer:
         return await self._run_in_time(prepare_embedding(self._engine, tokens, model_info, request), context)
 
     async def profile(self) -> Profile:
+        """Returns what the model can do. Asking for it loads no parked model."""
+        if self._facts is None and self._state() in (EngineState.PARKED, EngineState.LOADING):
+            raise EngineUnavailable("the model is not loaded; its first request has it loaded")
         return (await self._refresh_info()).profile
 
     def state(self) -> EngineState:

@@ -1,6 +1,6 @@
 """Settings of models: local models, the hub that they are fetched from, LoRA adapters and aliases."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Annotated, Literal
 
 import msgspec
@@ -81,9 +81,28 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "together take at most half of the memory that is free."
         ),
     ] = "auto"
+    load: Annotated[
+        Literal["start", "request"],
+        Meta(
+            description="When the model is loaded: before the server serves, or when the first request needs "
+            "it."
+        ),
+    ] = "start"
+    keep_alive: Annotated[
+        Annotated[float, Meta(gt=0)] | None,
+        Meta(
+            description='Seconds without a request after which a model of load = "request" is unloaded; none '
+            "keeps it until another model needs its memory."
+        ),
+    ] = None
     keep_prefixes: Annotated[
         bool, Meta(description="Keep computed prompts in free cells, for later requests that begin alike.")
     ] = True
+
+
+def list_parked(models: Iterable[ModelSettings]) -> frozenset[str]:
+    """Returns the names of the models that are loaded on request."""
+    return frozenset(model.name for model in models if model.load == "request")
 
 
 MODEL_DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(ModelSettings)}

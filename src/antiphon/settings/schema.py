@@ -55,6 +55,14 @@ class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
         AT_LEAST_ZERO,
     ] = 15.0
+    memory_budget: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        describe(
+            "ANTIPHON_ENGINE_MEMORY_BUDGET",
+            'Bytes of weights and KV caches of all loaded models of load = "request" together; none is the '
+            "memory that is free.",
+        ),
+    ] = None
     prefix_sharing: Annotated[
         Literal["project", "server"],
         describe(

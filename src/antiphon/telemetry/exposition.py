@@ -175,6 +175,8 @@ def _histogram(name: str, says: str) -> Family:
 
 UP = _gauge("up", "1 when the engine answered this scrape within a second; else 0, and nothing more of it.")
 
+PARKED = _gauge("parked", "1 while the model is not loaded, and its first request will have it loaded.")
+
 MEASURES: tuple[tuple[Family, Callable[[Load], Value]], ...] = (
     (_gauge("queued", "Sequences that wait for a place in the batch."), lambda load: load.queued),
     (_gauge("running", "Sequences in the batch."), lambda load: load.running),
@@ -225,7 +227,7 @@ ADAPTER_MEASURES: tuple[tuple[Family, Callable[[AdapterLoad], Value]], ...] = (
     ),
 )
 
-FAMILIES = (UP, *(family for family, _ in (*MEASURES, *ADAPTER_MEASURES)))
+FAMILIES = (UP, PARKED, *(family for family, _ in (*MEASURES, *ADAPTER_MEASURES)))
 """All families of engines, in the order of the page."""
 
 

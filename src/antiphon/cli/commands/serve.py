@@ -18,10 +18,11 @@ from antiphon.cli.output import escape_unprintable
 from antiphon.cli.serve_options import ServeOptions, find_home
 from antiphon.engines.base import EngineInfo
 from antiphon.errors import AntiphonError, SettingsError
+from antiphon.processes.model_memory import estimate_memory
 from antiphon.processes.reload import ReloadHooks
 from antiphon.processes.supervisor import ServingInfo, supervise
 from antiphon.settings.changes import list_restart_settings
-from antiphon.settings.models import MODEL_DEFAULTS, ModelSettings
+from antiphon.settings.models import MODEL_DEFAULTS, ModelSettings, list_parked
 from antiphon.settings.providers import RouteSettings
 from antiphon.settings.schema import Settings, change_model, list_settings, with_models, with_reloaded
 from antiphon.settings.server import MIB
@@ -82,6 +83,7 @@ class SettingsSource:
         settings = self._at_start = self._read()
         models = self._size_models([fetch(model, settings.hub) for model in settings.models], settings)
         settled = keep_adapters(with_models(settings, models))
+        require_loadable(settled)
         return prepare_keys(settled) if settings.keys.enabled else settled
 
     def load_again(self, current: Settings) -> tuple[Settings, tuple[str, ...]]:
@@ -91,6 +93,7 @@ class SettingsSource:
         models = [find_local(model, settings.hub) for model in settings.models]
         changed = with_models(settings, self._size_models(models, settings))
         loaded = with_reloaded(current, changed)
+        require_loadable(loaded)
         return loaded, list_unreloaded(self._at_start, settings, loaded)
 
     def _read(self) -> Settings:
@@ -150,6 +153,29 @@ def require_spool(settings: Settings) -> None:
             f"{workers} workers need a spool of {workers * SPOOL_OF_ONE:,} bytes, and ledger.spool_bytes "
             f"(ANTIPHON_SPOOL_BYTES) says {spool_bytes:,}: raise it, or serve with fewer workers"
         )
+
+
+def require_loadable(settings: Settings) -> None:
+    """Raises SettingsError for a model that cannot be loaded on request as its settings say."""
+    budget = settings.engine.memory_budget
+    on_request = list_parked(settings.models)
+    for model in settings.models:
+        if model.keep_alive is not None and model.name not in on_request:
+            raise SettingsError(
+                f'keep_alive of the model {model.name} acts only with load = "request"; add that, or leave '
+                "keep_alive out"
+            )
+        if budget is not None and model.name in on_request and (size := estimate_memory(model)) > budget:
+            raise SettingsError(
+                f"the model {model.name} needs {size:,} bytes, and engine.memory_budget is {budget:,}: raise "
+                "it, or lower the model's context_length or sequences"
+            )
+    for adapter in settings.adapters:
+        if adapter.model in on_request:
+            raise SettingsError(
+                f"the adapter {adapter.name} adapts a model that is loaded on request; load the model at "
+                "the start, or load the adapter by its API"
+            )
 
 
 def find_refusals(settings: Settings) -> Iterator[SettingsError]:
@@ -233,7 +259,10 @@ def format_panel(settings: Settings, serving: ServingInfo) -> str:
     """Formats the start-up panel: address, models, library, and a first request to copy."""
     lines = ["", f"  Antiphon listens on {serving.url}", ""]
     for model in settings.models:
-        info = serving.engines[model.name]
+        info = serving.engines.get(model.name)
+        if info is None:
+            lines.append(f"  model    {escape_unprintable(model.name)}: loaded by its first request")
+            continue
         size = f"{info.parameters / 1e6:.1f} M parameters, {info.quantization}"
         mode = ", exact" if info.exact else ""
         if info.embedding is not None:

@@ -21,6 +21,7 @@ from pathlib import Path
 from antiphon.engines.base import TokenEngine
 from antiphon.engines.host.confine import confine
 from antiphon.engines.host.control import HostConfig, Lifeline, StatusPipe
+from antiphon.engines.host.idle import HostOrders, IdleUnloading, unload_idle
 from antiphon.engines.host.runtime import leave_directory
 from antiphon.engines.host.server import serve_engine
 from antiphon.errors import AntiphonError, LoadError
@@ -55,8 +56,9 @@ def main() -> None:
     except AntiphonError as error:
         pipe.report_failure(error)
         sys.exit(1)
-    lifeline.watch(on_line=lambda _: None, on_end=lambda: _abandon(config.socket))
-    status = asyncio.run(_host(config, pipe, sock))
+    orders = HostOrders()
+    lifeline.watch(on_line=orders.receive, on_end=lambda: _abandon(config.socket))
+    status = asyncio.run(_host(config, pipe, sock, orders))
     logging.shutdown()
     os._exit(status)
 
@@ -73,7 +75,9 @@ def _confine_host(config: HostConfig) -> socket.socket | None:
     return sock
 
 
-async def _host(config: HostConfig, status: StatusPipe, sock: socket.socket | None) -> int:
+async def _host(
+    config: HostConfig, status: StatusPipe, sock: socket.socket | None, orders: HostOrders
+) -> int:
     """Loads the model, serves calls until stopped, and frees the model. Returns the exit status."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -98,7 +102,8 @@ async def _host(config: HostConfig, status: StatusPipe, sock: socket.socket | No
         status.report_ready(info)
         record("engine_ready", logging.DEBUG, model=config.name, library=info.library, pid=os.getpid())
         try:
-            await status.report_alive_until(stop, engine.info)
+            async with unload_idle(IdleUnloading(host, status, stop, config.keep_alive), orders):
+                await status.report_alive_until(stop, engine.info)
         except AntiphonError as error:
             record("engine_lost", logging.ERROR, model=config.name, error=error.message)
             return LOST

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from antiphon.engines.base import EngineInfo, EngineState
-from antiphon.engines.host.control import ChildState, Status
+from antiphon.engines.host.control import REPORTS, ChildState, Status
 from antiphon.errors import AntiphonError, StartupError
 from antiphon.processes.ipc import FrameError, from_line
 from antiphon.processes.sandbox import kill
@@ -214,7 +214,7 @@ class ChildWatch:
             async for status in child.read_reports():
                 if status.state is ChildState.READY:
                     self._note_ready(child, status.info)
-                elif status.state in (ChildState.ANSWERED, ChildState.ASKS_RELOAD):
+                elif status.state in REPORTS:
                     self._on_report(status)
                 elif status.error is not None:
                     error = status.error.to_exception()

@@ -25,6 +25,7 @@ from antiphon.engines.base import (
     TokenRequest,
     Vocabulary,
 )
+from antiphon.engines.host.control import EngineNews
 from antiphon.engines.host.frames import (
     TO_GATEWAY,
     AddAdapterCall,
@@ -49,6 +50,7 @@ from antiphon.engines.host.frames import (
     VocabularyCall,
     VocabularyReply,
 )
+from antiphon.engines.host.parking import Parking
 from antiphon.engines.host.pending_calls import AdapterReload, PendingCall, PendingReloads, require_room
 from antiphon.errors import (
     DeadlineExceeded,
@@ -87,7 +89,16 @@ class HostTokenEngine:
     """`TokenEngine` over the socket of one engine host. `keep_connected` must run beside it, in a task
     group."""
 
-    def __init__(self, path: str, name: str, call_deadline: float = CALL_DEADLINE) -> None:
+    def __init__(
+        self,
+        path: str,
+        name: str,
+        call_deadline: float = CALL_DEADLINE,
+        parking: Parking | None = None,
+    ) -> None:
+        """`parking`: what is known of a model that is loaded on request; None for one that is always
+        loaded."""
+        self._parking = parking
         self._path = path
         self._name = name
         self._call_deadline = call_deadline
@@ -112,6 +123,8 @@ class HostTokenEngine:
             return EngineState.FAILED
         if self._channel is not None:
             return EngineState.READY
+        if self._parking is not None:
+            return self._parking.state
         return EngineState.RESTARTING if self.generation else EngineState.STARTING
 
     def is_pending_reload(self, digest: str) -> bool:
@@ -132,10 +145,23 @@ class HostTokenEngine:
         if self._channel is not None:
             self._channel.cut(message)
 
+    def note_news(self, news: EngineNews) -> None:
+        """Notes the state of a model that is loaded on request."""
+        if self._parking is not None:
+            self._parking.note(news)
+
+    def request_load(self) -> None:
+        """Has the model loaded if it is parked."""
+        if self._parking is not None:
+            self._parking.request_load()
+
     async def keep_connected(self) -> None:
-        """Connects, and connects again after each lost connection, until `give_up` or `aclose` is called."""
+        """Connects, and connects again after each lost connection, until `give_up` or `aclose` is called.
+        Does not try while the model is parked."""
         pause = FIRST_PAUSE
         while self._given_up is None:
+            if self._parking is not None:
+                await self._parking.wait_for_load()
             try:
                 await self._run_connection()
                 pause = FIRST_PAUSE
@@ -207,7 +233,8 @@ class HostTokenEngine:
             self._settled.clear()
         self._pending_reloads.clear()
         calls, self._calls = self._calls, {}
-        level = logging.WARNING if self._given_up is None else logging.DEBUG
+        is_expected = self._given_up is not None or self._parking is not None
+        level = logging.DEBUG if is_expected else logging.WARNING
         record("engine_lost", level, model=self._name, reason=reason, calls=len(calls))
         for call in calls.values():
             call.push(self._build_death(reason) if call.started else self._build_loss(reason))
@@ -216,6 +243,8 @@ class HostTokenEngine:
         """Builds the error of a call that is made while there is no connection."""
         if self._given_up is not None:
             return EngineUnavailable(self._given_up)
+        if self._parking is not None:
+            return self._parking.build_absence()
         begins = "is starting again" if self.generation else "is starting"
         return EngineUnavailable(
             f"the engine of {self._name} {begins}; try again shortly", retry_after=RETRY_AFTER

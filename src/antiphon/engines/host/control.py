@@ -51,6 +51,16 @@ class HostConfig:
     log_format: Literal["text", "json"] = "text"
     user: str | None = None
     """The user whose rights the host takes; None keeps the supervisor's rights."""
+    keep_alive: float | None = None
+    """Seconds without a call after which the host unloads its model and ends; None never does."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostOrder:
+    """One line from the supervisor to a ready engine host, which answers with a report."""
+
+    unload: bool
+    """Whether the host must unload its model if no call needs it. Otherwise it only reports its use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +93,9 @@ class EngineNews:
     """The model's name."""
     state: EngineState
     detail: str = ""
-    """For FAILED, the message that callers get."""
+    """For FAILED, the message that callers get. For PARKED, the reason why the model cannot be loaded now."""
+    retry_after: float = 0.0
+    """Seconds that the reason of a PARKED model holds."""
 
 
 class ReloadStep(StrEnum):
@@ -144,6 +156,23 @@ class ChildState(StrEnum):
     """An HTTP process has done a step of a reload, or refuses it with an error."""
     ASKS_RELOAD = "asks for a reload"
     """A caller of an HTTP process asks for a reload."""
+    ASKS_LOAD = "asks for a model"
+    """A request of an HTTP process needs a parked model."""
+    IDLE = "idle"
+    """An engine host reports since when no call needs its model."""
+    IN_USE = "in use"
+    """Calls need the model of an engine host."""
+    UNLOADED = "unloaded"
+    """No call needed the model of an engine host, and the host ends."""
+
+
+REPORTS = frozenset(ChildState) - {
+    ChildState.LOADING,
+    ChildState.READY,
+    ChildState.ALIVE,
+    ChildState.FAILED,
+}
+"""The reports that are not about the child's start and life."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +186,10 @@ class Status:
     """The error of a FAILED child, or of a step that is refused."""
     number: int = 0
     """The number of the step or the question."""
+    model: str = ""
+    """The model that a request needs."""
+    idle: float = 0.0
+    """Seconds since the last call of an IDLE host."""
 
 
 class StatusPipe:
@@ -202,6 +235,14 @@ class StatusPipe:
     def ask_reload(self, number: int) -> None:
         """Asks the supervisor for a reload. The supervisor replies with the same number."""
         self._write(Status(ChildState.ASKS_RELOAD, number=number))
+
+    def ask_load(self, model: str) -> None:
+        """Asks the supervisor to load a model. The supervisor answers with news of the model."""
+        self._write(Status(ChildState.ASKS_LOAD, model=model))
+
+    def report_use(self, state: ChildState, idle: float = 0.0) -> None:
+        """Reports that an engine host is IDLE for some seconds, IN_USE, or UNLOADED."""
+        self._write(Status(state, idle=idle))
 
     def _write(self, status: Status) -> None:
         """Writes one report completely. Does nothing more if the supervisor is gone."""

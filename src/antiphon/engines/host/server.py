@@ -8,6 +8,7 @@ process.
 import asyncio
 import logging
 import socket
+import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -76,9 +77,17 @@ class HostSession:
                 self._begin(message)
 
     def _begin(self, asking: HostCall) -> None:
+        if self._host.is_closing:
+            return  # the connection ends, so the gateway tries again
+        self._host.note_use(asking)
         task = self._host.tasks.create_task(self._serve(asking))
         self._calls[asking.call] = task
-        task.add_done_callback(lambda _: self._calls.pop(asking.call))
+        task.add_done_callback(lambda _: self._end_call(asking))
+
+    def _end_call(self, asking: HostCall) -> None:
+        """Forgets a call that has ended."""
+        del self._calls[asking.call]
+        self._host.note_use(asking)
 
     def _end_calls(self, reason: str) -> None:
         level = logging.INFO if self._calls else logging.DEBUG
@@ -178,6 +187,25 @@ class HostServer:
     tasks: asyncio.TaskGroup
     max_unsent: int
     sessions: set[HostSession] = field(default_factory=set)
+    is_closing: bool = False
+    """Whether no call is served any more."""
+    used_at: float = field(default_factory=time.monotonic)
+    """When the latest call began or ended."""
+
+    def note_use(self, asking: HostCall) -> None:
+        """Notes that a call needs the model. Looking at the model's facts is no use."""
+        if not isinstance(asking, InfoCall | VocabularyCall):
+            self.used_at = time.monotonic()
+
+    def is_busy(self) -> bool:
+        """Whether a call runs, or an answer is still unsent."""
+        return any(session.is_busy() for session in self.sessions)
+
+    def close_sessions(self, reason: str) -> None:
+        """Ends every connection, and serves no call any more."""
+        self.is_closing = True
+        for session in tuple(self.sessions):
+            session.channel.cut(reason)
 
     def open_session(self) -> Channel[ToHost]:
         """Makes the protocol of a new connection."""
@@ -189,7 +217,7 @@ class HostServer:
         """Waits until no call runs, at most `seconds`; then ends every connection."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while any(session.is_busy() for session in self.sessions):  # noqa: ASYNC110 - no one event says it
+                while self.is_busy():  # noqa: ASYNC110 - no one event says it
                     await asyncio.sleep(DRAIN_PAUSE)
         for session in tuple(self.sessions):
             session.channel.cut("the host is stopping")

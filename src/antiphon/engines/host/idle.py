@@ -1,0 +1,111 @@
+"""Unloads the model of an engine host that no call needs: after its idle time, or because another model needs
+the memory.
+
+The host decides, since only the host knows the calls of all HTTP processes. Its decision and the end of its
+connections are one step, so no call is cut. A call on its way then finds no connection and is tried again.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+
+from antiphon.engines.host.control import ChildState, HostOrder, StatusPipe
+from antiphon.engines.host.server import HostServer
+from antiphon.processes.ipc import from_line
+from antiphon.task_group import task_group
+
+FIRST_USE_S = 5.0
+"""Seconds that the first call has after the load. The request that needs the model connects meanwhile."""
+
+PAUSE_S = 1.0
+"""Seconds without a call after which another model may have the memory. A request makes several calls."""
+
+
+class HostOrders:
+    """The supervisor's orders, which a thread reads."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._follow: Callable[[HostOrder], None] = lambda _: None
+
+    def follow(self, follow: Callable[[HostOrder], None]) -> None:
+        """Has the event loop that runs call `follow` with each order from now on."""
+        self._loop, self._follow = asyncio.get_running_loop(), follow
+
+    def receive(self, line: bytes) -> None:
+        """Passes an order on in the event loop. Any thread may call it."""
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop has ended, and so does the process
+                self._loop.call_soon_threadsafe(self._follow, from_line(line, HostOrder))
+
+
+class IdleUnloading:
+    """The idle time of one host. `watch` ends when the model is unloaded."""
+
+    def __init__(
+        self, host: HostServer, status: StatusPipe, stop: asyncio.Event, keep_alive: float | None
+    ) -> None:
+        """`stop`: set when the host must end. `keep_alive`: seconds without a call after which it unloads."""
+        self._host = host
+        self._status = status
+        self._stop = stop
+        self._keep_alive = keep_alive
+        self._is_ordered = False
+        """Whether another model needs the memory."""
+        self._changed = asyncio.Event()
+        host.used_at = time.monotonic() + FIRST_USE_S
+
+    def follow(self, order: HostOrder) -> None:
+        """Follows an order of the supervisor."""
+        if order.unload:
+            self._is_ordered = True
+            self._changed.set()
+        elif self._host.is_busy():
+            self._status.report_use(ChildState.IN_USE)
+        else:
+            self._status.report_use(ChildState.IDLE, max(0.0, time.monotonic() - self._host.used_at))
+
+    async def watch(self) -> None:
+        """Waits until no call has needed the model for long enough, and unloads it."""
+        while not self._unload():
+            self._changed.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._find_pause()):
+                    await self._changed.wait()
+
+    def _find_limit(self) -> float | None:
+        """Returns the seconds without a call after which the model is unloaded."""
+        return PAUSE_S if self._is_ordered else self._keep_alive
+
+    def _find_pause(self) -> float | None:
+        """Returns the seconds until the model can be unloaded at the earliest; None waits for an order."""
+        limit = self._find_limit()
+        if limit is None or self._host.is_busy():
+            return limit
+        return max(0.0, self._host.used_at + limit - time.monotonic())
+
+    def _unload(self) -> bool:
+        """Ends all connections if no call needs the model. Returns whether it did."""
+        is_busy, limit = self._host.is_busy(), self._find_limit()
+        if is_busy and self._is_ordered:
+            self._is_ordered = False
+            self._status.report_use(ChildState.IN_USE)
+        if is_busy or limit is None or time.monotonic() < self._host.used_at + limit:
+            return False
+        self._status.report_use(ChildState.UNLOADED)
+        self._host.close_sessions("the model is unloaded")
+        self._stop.set()
+        return True
+
+
+@asynccontextmanager
+async def unload_idle(unloading: IdleUnloading, orders: HostOrders) -> AsyncIterator[None]:
+    """Unloads the model when no call needs it, while the context lasts."""
+    orders.follow(unloading.follow)
+    async with task_group() as group:
+        watching = group.create_task(unloading.watch())
+        try:
+            yield
+        finally:
+            watching.cancel()
