@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from http.client import HTTPConnection, HTTPResponse
 
 import psutil
@@ -69,13 +70,16 @@ def find_states(line: Line) -> dict[str, str]:
     return {each["id"]: each["state"] for each in line.ask("GET", "/v1/models")[1]["data"]}
 
 
-def open_stream(server: Server, model: str, tokens: int = 2) -> HTTPResponse:
+@contextmanager
+def open_stream(server: Server, model: str) -> Iterator[HTTPResponse]:
     """A stream whose headers have come."""
     host, port = server.url.removeprefix("http://").split(":")
     connection = HTTPConnection(host, int(port), timeout=PATIENCE)
-    body = {"model": model, "messages": QUESTION, "max_tokens": tokens, "stream": True, "min_tokens": tokens}
-    connection.request("POST", CHAT, json.dumps(body), {"content-type": "application/json"})
-    return connection.getresponse()
+    body = {"model": model, "messages": QUESTION, "max_tokens": 2, "stream": True}
+    with closing(connection):
+        connection.request("POST", CHAT, json.dumps(body), {"content-type": "application/json"})
+        with connection.getresponse() as reply:
+            yield reply
 
 
 def wait_for_host(server: Server) -> psutil.Process:
@@ -152,9 +156,9 @@ def test_a_stream_is_kept_alive_during_a_load(server: Server, both: list[Line]) 
 
     holding = threading.Thread(target=hold)
     holding.start()
-    reply = open_stream(server, "brief")
-    assert reply.status == 200
-    assert reply.readline().startswith(b":")
-    holding.join()
-    held[0].resume()
-    assert b"[DONE]" in reply.read()
+    with open_stream(server, "brief") as reply:
+        assert reply.status == 200
+        assert reply.readline().startswith(b":")
+        holding.join()
+        held[0].resume()
+        assert b"[DONE]" in reply.read()

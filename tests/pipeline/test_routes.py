@@ -19,6 +19,7 @@ from antiphon.errors import (
     EngineLost,
     EngineUnavailable,
     InvalidValue,
+    ModelNotLoaded,
     ProviderBroken,
     ProviderFailed,
     ProviderKeyRefused,
@@ -403,6 +404,49 @@ async def test_an_engine_that_was_given_up_leaves_the_other_routes():
     engine_of(bench, "vendor").failures = [ProviderFailed("no")]
     with pytest.raises(AntiphonError):
         await bench.run()
+
+
+class LoadingEngine(RouteEngine):
+    """An engine that is loaded on request, after some tries."""
+
+    loads = 0
+
+    def request_load(self) -> None:
+        self.loads += 1
+
+
+async def test_a_load_is_waited_for_beyond_the_patience():
+    engine = LoadingEngine("local", EngineState.LOADING)
+    bench = build_bench(ModelRoute(engine, name="local"), patience=0.0)
+
+    async def come_back():
+        while not engine.prepared:
+            await asyncio.sleep(0)
+        engine.engine_state = EngineState.READY
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(come_back())
+        await bench.run()
+    assert bench.served == "local"
+
+
+async def test_a_refused_load_is_not_waited_for():
+    engine = LoadingEngine("local", EngineState.PARKED)
+    bench = build_bench(ModelRoute(engine, name="local"), patience=1e9)
+    engine.refusal = ModelNotLoaded("no memory", retry_after=2.0)
+    with pytest.raises(ModelNotLoaded):
+        await bench.run()
+
+
+async def test_a_better_route_loads_while_another_serves():
+    first, last = LoadingEngine("first", EngineState.PARKED), LoadingEngine("last", EngineState.PARKED)
+    bench = build_bench(
+        ModelRoute(first, name="first"),
+        build_route("vendor", order=2),
+        ModelRoute(last, name="last", order=3),
+    )
+    await bench.run()
+    assert (bench.served, first.loads, last.loads) == ("vendor", 1, 0)
 
 
 # --- limits of routes ---------------------------------------------------------------------------------------

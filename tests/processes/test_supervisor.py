@@ -465,5 +465,12 @@ def test_every_setting_of_a_model_reaches_its_engine():
     }
     assert (spec.model, spec.library) == ("m.gguf", "lib.so")
     assert (spec.adapter_memory, spec.weights_in_memory) == (9, True)
-    above = {"name", "tool_calls", "reasoning", "weights"}  # of the model in front of the engine
+    above = {
+        "name",
+        "tool_calls",
+        "reasoning",
+        "weights",
+        "load",
+        "keep_alive",
+    }  # of the model in front of the engine
     assert {*said} | above == {*ModelSettings.__struct_fields__}

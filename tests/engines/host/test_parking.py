@@ -1,0 +1,45 @@
+"""What an HTTP process knows of a model that is loaded on request."""
+
+from antiphon.engines.base import EngineState
+from antiphon.engines.host.control import EngineNews
+from antiphon.engines.host.parking import Parking
+from antiphon.errors import ModelNotLoaded
+
+
+class Clock:
+    """A clock that the test moves."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_calls_ask_for_the_load_once_until_there_is_news() -> None:
+    asked: list[str] = []
+    parking = Parking("m", lambda: asked.append("m"))
+    assert parking.state is EngineState.PARKED
+    for _ in range(3):
+        assert not isinstance(parking.build_absence(), ModelNotLoaded)
+    assert asked == ["m"]
+    parking.note(EngineNews("m", EngineState.LOADING))
+    parking.request_load()
+    assert (asked, parking.state) == (["m"], EngineState.LOADING)
+    parking.note(EngineNews("m", EngineState.READY))
+    assert parking.state is EngineState.LOADING  # not connected yet
+    parking.note(EngineNews("m", EngineState.PARKED))
+    parking.request_load()
+    assert asked == ["m", "m"]
+
+
+def test_a_refusal_holds_for_its_time() -> None:
+    asked: list[str] = []
+    clock = Clock()
+    parking = Parking("m", lambda: asked.append("m"), clock)
+    parking.note(EngineNews("m", EngineState.PARKED, "no memory", 5.0))
+    refused = parking.build_absence()
+    assert isinstance(refused, ModelNotLoaded)
+    assert (refused.message, refused.retry_after, asked) == ("no memory", 5.0, [])
+    clock.now += 5.0
+    assert not isinstance(parking.build_absence(), ModelNotLoaded)
+    assert asked == ["m"]
