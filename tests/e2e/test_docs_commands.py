@@ -195,5 +195,5 @@ def test_the_settings_page_has_every_value_of_enumerations() -> None:
     }
     assert {"unknown_fields", "level", "kv_type", "algorithms"} <= set(few)
     for name, values in few.items():
-        (row,) = [row for row in rows if row.startswith(f"| `{name}` |")]
-        assert [value for value in values if f"`{value}`" not in row] == [], name
+        shown = [row for row in rows if row.startswith(f"| `{name}` |")]  # several tables can have the name
+        assert any(all(f"`{value}`" in row for value in values) for row in shown), name

@@ -124,7 +124,7 @@ def holdings(place: Place) -> dict[str, Holding]:
             continue
         process = each.process
         server.lines.clear()  # thousands of records would be read again and again
-        process.send_signal(signal.SIGUSR1)
+        process.send_signal(signal.SIGPROF)
         wait_until(lambda: server.records("held"), 60, f"{each.name} counts")
         (said,) = server.records("held")
         assert said["pid"] == process.pid

@@ -1,5 +1,5 @@
 """Has every Python process that starts with this directory in PYTHONPATH say what it holds, when it gets
-SIGUSR1: one line of JSON on standard error. The server's own code is as it is."""
+SIGPROF: one line of JSON on standard error. The server's own code is as it is."""
 
 import gc
 import json
@@ -20,5 +20,5 @@ def say(*said: object) -> None:
     os.write(2, json.dumps(line).encode() + b"\n")
 
 
-if hasattr(signal, "SIGUSR1"):
-    signal.signal(signal.SIGUSR1, say)
+if hasattr(signal, "SIGPROF"):
+    signal.signal(signal.SIGPROF, say)
