@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.services.usage import THREADS as USAGE_THREADS
 from benchmarks.memory import CALLERS, MOST, REQUESTS, growth_of, measured, processes
 from tests.e2e.furnished import Place, furnished
 from tests.e2e.traffic import KINDS, Kind, Traffic, kind_of
@@ -209,8 +208,7 @@ def test_nothing_is_kept_of_a_thousand_requests_in_any_process(tmp_path: Path) -
     for name, holding in last.items():
         assert remains(holding) == {}, name
         assert holding.descriptors <= first[name].descriptors + FEW, name
-        # The threads of usage begin when two callers ask at once, so the first may come late.
-        assert holding.threads <= first[name].threads + USAGE_THREADS - 1, name
+        assert holding.threads <= first[name].threads, name
 
 
 @pytest.mark.soak
