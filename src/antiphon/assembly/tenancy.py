@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from antiphon.auth.base import TokenVerifier
 from antiphon.auth.keyring import Keyring
 from antiphon.auth.secrets import parse_pepper
-from antiphon.auth.single_sign_on import ClaimReader, parse_group_rules
 from antiphon.domain.context import Clock
 from antiphon.errors import SettingsError, StartupError
 from antiphon.ledger.recorder import StoreRecorder
@@ -156,7 +155,13 @@ def build_single_sign_on(oidc: OidcSettings, managed: TenancyParts, clock: Clock
         return None
     try:
         from antiphon.auth.signing_keys import SigningKeys, fetch
-        from antiphon.auth.single_sign_on import SingleSignOn, TokenProver, TokenRequirements
+        from antiphon.auth.single_sign_on import (
+            ClaimReader,
+            SingleSignOn,
+            TokenProver,
+            TokenRequirements,
+            parse_group_rules,
+        )
     except ModuleNotFoundError:
         raise StartupError("single sign-on needs a library: pip install 'antiphon[oidc]'") from None
 
