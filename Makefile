@@ -8,6 +8,9 @@
 PYTHON ?= python3
 ARGS ?=
 
+# An environment that forbids bytecode files, as containers do, would have each start compile every module.
+unexport PYTHONDONTWRITEBYTECODE
+
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
 INSTALL := $(PIP) install --no-compile
@@ -15,7 +18,7 @@ INSTALL := $(PIP) install --no-compile
 LOCKED := --no-deps --require-hashes --requirement
 
 # Each is a lock in requirements/ and an environment in .venvs; node's holds the npm packages' interpreter.
-CLIENTS := fireworks fireworks-client sdks pydantic-ai vendors node
+CLIENTS := fireworks fireworks-client sgp sdks pydantic-ai vendors node
 CLIENT_STAMPS := $(CLIENTS:%=.venvs/%/made.stamp) .venvs/node/npm.stamp
 NODE_TESTS := tests/contract/node
 
@@ -69,7 +72,7 @@ lock: .venv/lock.stamp .venvs/node/linked.stamp ## Resolve the locks again from 
 
 clean: ## Remove the environments and what the tools left behind
 	rm -rf .venv .venvs $(NODE_TESTS)/node_modules dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find src tests -name __pycache__ -prune -exec rm -rf {} +
+	find src tests benchmarks models scripts -name __pycache__ -prune -exec rm -rf {} +
 
 # The locks hold for every platform and name no registry: the user's own pip configuration says where packages are.
 LOCK = .venv/lock/bin/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate \

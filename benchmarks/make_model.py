@@ -23,6 +23,12 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
 )
 CONTROL = ("<|system|>", "<|user|>", "<|assistant|>", "<|end|>")
+INFILL = {
+    "tokenizer.ggml.fim_pre_token_id": "<|before|>",
+    "tokenizer.ggml.fim_suf_token_id": "<|after|>",
+    "tokenizer.ggml.fim_mid_token_id": "<|middle|>",
+}
+"""Control tokens for filling in the middle, by the keys of their ids. llama.cpp knows none by its name."""
 BYTES = 256
 SPACE = "▁"
 LETTERS = "etaoinshrdlucmfwypvbgkjqxz"
@@ -91,11 +97,12 @@ def pieces(count: int) -> list[str]:
     return list(found)[:count]
 
 
-def add_vocabulary(writer: gguf.GGUFWriter, size: int) -> None:
+def add_vocabulary(writer: gguf.GGUFWriter, size: int, fills: bool = False) -> None:
     """A SentencePiece vocabulary: <unk>, <s>, </s>, control tokens, 256 bytes, then pieces that merge."""
     kinds = gguf.TokenType
-    tokens = ["<unk>", "<s>", "</s>", *CONTROL, *(f"<0x{byte:02X}>" for byte in range(BYTES))]
-    types = [kinds.UNKNOWN, *[kinds.CONTROL] * (2 + len(CONTROL)), *[kinds.BYTE] * BYTES]
+    controls = (*CONTROL, *INFILL.values()) if fills else CONTROL
+    tokens = ["<unk>", "<s>", "</s>", *controls, *(f"<0x{byte:02X}>" for byte in range(BYTES))]
+    types = [kinds.UNKNOWN, *[kinds.CONTROL] * (2 + len(controls)), *[kinds.BYTE] * BYTES]
     scores = [0.0] * len(tokens)
     text = pieces(size - len(tokens))
     if len(tokens) + len(text) != size:
@@ -111,6 +118,8 @@ def add_vocabulary(writer: gguf.GGUFWriter, size: int) -> None:
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     writer.add_eot_token_id(tokens.index("<|end|>"))
+    for key, name in INFILL.items() if fills else ():
+        writer.add_uint32(key, tokens.index(name))
     writer.add_unk_token_id(0)
     writer.add_add_bos_token(True)
     writer.add_add_space_prefix(True)
@@ -154,15 +163,17 @@ def write_model(
     kind: str = "q8_0",
     seed: int = 0,
     sampling: Mapping[str, float] | None = None,
+    fills: bool = False,
 ) -> Path:
     """Writes the file and returns its path. Columns must divide by 32 for quantized types.
 
     `sampling`: defaults that the file recommends, by the names that llama.cpp gives them (`temp`, `top_p`).
+    `fills`: whether the model has tokens for filling in the middle.
     """
     quantization = gguf.GGMLQuantizationType[kind.upper()]
     writer = gguf.GGUFWriter(path, "llama")
     add_shape(writer, shape, quantization)
-    add_vocabulary(writer, shape.vocabulary)
+    add_vocabulary(writer, shape.vocabulary, fills)
     for name, value in (sampling or {}).items():
         writer.add_float32(f"general.sampling.{name}", value)
     add_weights(writer, shape, quantization, seed)

@@ -29,6 +29,7 @@ LAYERS = {
     "antiphon.limits.base": 2,
     "antiphon.ledger.base": 2,
     "antiphon.constraints": 2,
+    "antiphon.memory": 2,
     "antiphon.processes.ipc": 2,
     "antiphon.telemetry": 2,
     "antiphon.pipeline": 3,

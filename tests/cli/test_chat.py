@@ -88,7 +88,7 @@ def test_the_first_model_that_generates_is_asked(antiphon: Run):
         server.models = (ENCODER, "good")
         assert antiphon("chat", "--url", server.url, stdin="Hello?\n").stdout == "one two three\n"
         refused = antiphon("chat", "--url", server.url, "--model", ENCODER, stdin="Hello?\n")
-        assert refused.returncode == 1 and "encoder makes vectors of texts and cannot chat" in refused.stderr
+        assert refused.returncode == 1 and "encoder makes vectors or ranks documents" in refused.stderr
         server.models = (ENCODER,)
         none = antiphon("chat", "--url", server.url, stdin="Hello?\n")
         assert none.returncode == 1 and "has no model that chats: encoder" in none.stderr

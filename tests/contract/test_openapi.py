@@ -53,7 +53,7 @@ def attack(folder: Path, *options: str, excluded: str = EXCLUDED, keyed: bool = 
 @pytest.mark.timeout(600)
 @pytest.mark.slow
 def test_a_few_requests_for_each_path(tmp_path: Path) -> None:
-    phases = ("--phases", "examples,coverage,fuzzing", "--max-examples", "3", "--seed", "6")
+    phases = ("--phases", "examples,fuzzing", "--max-examples", "8", "--seed", "6")
     attack(tmp_path, *phases, "--exclude-path-regex", "^/admin/")
 
 
@@ -62,6 +62,13 @@ def test_a_few_requests_for_each_path(tmp_path: Path) -> None:
 def test_a_few_requests_for_each_path_of_the_admin_api(tmp_path: Path) -> None:
     phases = ("--phases", "examples,coverage,fuzzing", "--max-examples", "2", "--seed", "6")
     attack(tmp_path, *phases, "--include-path-regex", "^/admin/", excluded=KEYED, keyed=True)
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.soak
+def test_each_boundary_of_each_field(tmp_path: Path) -> None:
+    """Ten thousand requests: every field at its bounds, missing, and of a wrong type."""
+    attack(tmp_path, "--phases", "coverage", "--seed", "6", "--exclude-path-regex", "^/admin/")
 
 
 @pytest.mark.timeout(3600)

@@ -39,7 +39,7 @@ def test_they_are_refused_by_default(index: int, body: dict[str, Any]):
 
 def test_a_known_unbuilt_field_is_always_refused():
     with pytest.raises(UnsupportedParameter):
-        decoded(1, {"model": "m", "prompt": "a", "suffix": "b"}, True)
+        decoded(1, {"model": "m", "prompt": "a", "use_beam_search": True}, True)
 
 
 def test_many_and_strange_names_fit_a_header():

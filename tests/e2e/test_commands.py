@@ -71,6 +71,6 @@ def test_chat_and_bench_skip_an_encoder_and_take_an_alias(
         assert {(each.returncode, each.stderr) for each in answers} == {(0, "")}
         assert all("cantor" in each.stdout for each in answers)
         refused = said("chat", "--model", "encoder")
-        assert refused.returncode == 1 and "makes vectors of texts and cannot chat" in refused.stderr
+        assert refused.returncode == 1 and "makes vectors or ranks documents" in refused.stderr
         measured = said("bench", "--requests", "1", "--max-tokens", "4", "--prompt-tokens", "20", "--json")
         assert json.loads(measured.stdout)["model"] == "cantor"

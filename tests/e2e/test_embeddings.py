@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-import gguf
 import httpx2
 import numpy as np
 import pytest
@@ -81,13 +80,5 @@ def test_a_caller_that_leaves_frees_the_engine(running: Server) -> None:
     asyncio.run(leave())
 
 
-def test_what_cannot_be_served_is_refused_at_start(encoder: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_served_is_refused_at_start(encoder: Path) -> None:
     assert "more than the 96" in refused("--model", str(encoder), "--context-length", "97")
-    ranking = tmp_path / "ranking.gguf"
-    data = bytearray(encoder.read_bytes())
-    key = b"bert.pooling_type"
-    at = data.index(key) + len(key) + 4  # behind the key comes its type
-    assert int.from_bytes(data[at : at + 4], "little") == gguf.PoolingType.MEAN
-    data[at : at + 4] = int(gguf.PoolingType.RANK).to_bytes(4, "little")
-    ranking.write_bytes(data)
-    assert "pooling rank" in refused("--model", str(ranking))

@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -91,10 +90,14 @@ def wait_for_none(server: Server) -> None:
     wait_until(lambda: not server.children("engines.host"), PATIENCE, "the end of the host")
 
 
+def wait_for_load(line: Line, model: str) -> None:
+    """Asks until the model answers: a refusal of an earlier test holds for a moment."""
+    wait_until(lambda: ask(line, model) == 200, PATIENCE, f"the model {model}")
+
+
 def park_all(server: Server, line: Line) -> None:
-    """Leaves no model loaded: the brief one takes the memory, and is idle then. A refusal holds for a
-    moment."""
-    wait_until(lambda: ask(line, "brief") == 200, PATIENCE, "the brief model")
+    """Leaves no model loaded: the brief one takes the memory, and is idle then."""
+    wait_for_load(line, "brief")
     wait_for_none(server)
 
 
@@ -120,9 +123,7 @@ def test_requests_at_once_load_once(server: Server, both: list[Line]) -> None:
 def test_a_full_budget_swaps_idle_models(server: Server, both: list[Line]) -> None:
     assert ask(both[0], "lasting") == 200
     first = wait_for_host(server)
-    time.sleep(1.5)  # longer than the other model's idle time
-    assert first.is_running()
-    assert ask(both[1], "brief") == 200
+    wait_for_load(both[1], "brief")
     assert not first.is_running()
     assert ask(both[0], "lasting") == 200
     assert len(server.children("engines.host")) == 1

@@ -13,7 +13,8 @@ from tests.e2e.workers import CHAT, PATIENCE, Line, lines
 from tests.support.model_files import BUNDLED, CANTOR
 from tests.support.processes import bare_environment
 from tests.support.server import Server, serving
-from tests.support.vendors.scripted_upstream import WORDS, ScriptedUpstream, serve_upstream
+from tests.support.vendors.answer_shapes import WORDS
+from tests.support.vendors.scripted_upstream import ScriptedUpstream, serve_upstream
 from tests.support.waiting import wait_until
 
 KEY = "sk-of-these-tests-only-0123456789"

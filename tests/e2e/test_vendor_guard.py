@@ -12,7 +12,8 @@ import openai
 import pytest
 
 from tests.support.server import Server, serving
-from tests.support.vendors.scripted_upstream import WORDS, ScriptedUpstream, serve_upstream
+from tests.support.vendors.answer_shapes import WORDS
+from tests.support.vendors.scripted_upstream import ScriptedUpstream, serve_upstream
 from tests.support.waiting import wait_until
 
 SETTINGS = """

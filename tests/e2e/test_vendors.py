@@ -8,7 +8,8 @@ import openai
 import pytest
 
 from tests.support.server import Server, serving, start
-from tests.support.vendors.scripted_upstream import WORDS, ScriptedUpstream, serve_upstream
+from tests.support.vendors.answer_shapes import WORDS
+from tests.support.vendors.scripted_upstream import ScriptedUpstream, serve_upstream
 from tests.support.waiting import wait_until
 
 EXAMPLE = """
@@ -17,14 +18,29 @@ kind = "openai"                       # openai, anthropic, gemini
 base_url = "{url}"
 key = "env:FIRST_KEY"                 # or file:PATH
 private = true                        # the address may be a private one
+extra_params = ["reasoning"]
+extra_headers = ["X-Trace"]
 
 [providers.away]
 kind = "openai"
 base_url = "http://127.0.0.1:9/v1"
 private = true
 
+[providers.azure]
+base_url = "{url}"
+key = "env:FIRST_KEY"
+private = true
+
+[[models]]
+name = "azure/*"                      # MODEL/DEPLOYMENT
+provider = "azure"
+
 [[models]]
 name = "either"
+routes = [{{ provider = "first", model = "fake-503" }}, {{ provider = "first", model = "fake", order = 2 }}]
+
+[[models]]
+name = "added"
 routes = [{{ provider = "first", model = "fake-503" }}, {{ provider = "first", model = "fake", order = 2 }}]
 
 [[models]]
@@ -95,6 +111,65 @@ def test_a_pattern_passes_the_rest_of_the_name_on(client: openai.OpenAI, upstrea
     request = upstream.requests[-1]
     assert request.body["model"] == "some/model:free"
     assert request.headers["authorization"] == f"Bearer {KEY}"
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/sgp/v4/beta/chat/completions"])
+def test_azure_gets_the_deployment_of_a_model(path: str, gateway: Server, upstream: ScriptedUpstream):
+    for name in ("azure/gpt-4o/mine", "azure/mine"):
+        body = {"model": name, "messages": [{"role": "user", "content": "Count."}], "max_tokens": 7}
+        with gateway.client() as client:
+            answer = client.post(path, json=body)
+        assert answer.status_code == 200 and answer.json()["model"] == name
+        assert upstream.requests[-1].body["model"] == "mine"
+
+
+SGP_CHAT = "/sgp/v4/beta/chat/completions"
+COUNT = {"model": "added", "messages": [{"role": "user", "content": "Count."}]}
+
+
+def test_what_the_operator_allows_reaches_each_route(gateway: Server, upstream: ScriptedUpstream):
+    upstream.requests.clear()
+    added = {"top_p": 0.5, "reasoning": {"max": 7}}
+    fields = {"inference_extra_params": added, "inference_extra_headers": {"x-Trace": "7"}}
+    with gateway.client() as client:
+        assert client.post(SGP_CHAT, json=COUNT | fields).status_code == 200
+    assert [request.body["model"] for request in upstream.requests] == ["fake-503", "fake"]
+    for request in upstream.requests:
+        assert request.body.items() >= added.items()
+        assert request.headers["x-trace"] == "7"
+        assert request.headers["authorization"] == f"Bearer {KEY}"
+
+
+@pytest.mark.parametrize("name", ["authorization", "X-Api-Key", "Host", "cookie", "x-other"])
+def test_a_forbidden_header_is_refused_before_the_vendor(
+    name: str, gateway: Server, upstream: ScriptedUpstream
+):
+    upstream.requests.clear()
+    secret = "a-secret-of-the-caller"
+    with gateway.client() as client:
+        refused = client.post(SGP_CHAT, json=COUNT | {"inference_extra_headers": {name: secret}})
+    assert (refused.status_code, upstream.requests) == (422, [])
+    assert f"inference_extra_headers.{name}" in refused.text
+    assert secret not in refused.text
+    assert not has_said(gateway, secret)
+
+
+def test_a_field_that_the_operator_does_not_allow_is_refused(gateway: Server, upstream: ScriptedUpstream):
+    upstream.requests.clear()
+    with gateway.client() as client:
+        refused = client.post(SGP_CHAT, json=COUNT | {"inference_extra_params": {"provider": "x"}})
+    assert (refused.status_code, upstream.requests) == (422, [])
+    assert "inference_extra_params.provider is not allowed by the operator" in refused.text
+
+
+@pytest.mark.parametrize(("point", "status"), [("mid-chunk", 504), ("between-chunks", 200)])
+def test_the_callers_timeout_ends_a_vendors_answer(point: str, status: int, gateway: Server):
+    fields = {"model": f"first/fake-stall-at-{point}", "stream": status == 200, "inference_timeout": "0.5"}
+    with gateway.client() as client:
+        late = client.post(SGP_CHAT, json=COUNT | fields)
+    assert late.status_code == status
+    assert "[DONE]" not in late.text
+    assert "time has passed" in late.text
 
 
 def test_a_patterns_own_name_is_one_of_its_names(client: openai.OpenAI, upstream: ScriptedUpstream):

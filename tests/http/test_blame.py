@@ -8,6 +8,8 @@ from antiphon.dialects.common.field_table import FieldSupport
 from antiphon.dialects.common.fields import TABLES as OPENAI
 from antiphon.dialects.empower.fields import TABLES as EMPOWER
 from antiphon.dialects.fireworks.fields import TABLES as FIREWORKS
+from antiphon.dialects.sgp.fields import TABLES as SGP
+from antiphon.dialects.sgp.fields import SgpScope
 from antiphon.testing import Script, ScriptedEmbeddingEngine, ScriptedTokenEngine, scripted_info
 from tests.rendering.test_reasoning import NOT_AT_ALL, OPENING, QWEN
 from tests.support.http_server import CHAT, HELLO, PROMPT, TEXT, serving_tokens
@@ -26,6 +28,8 @@ NAMED: dict[str, dict[str, Any]] = {
     FIREWORKS_CHAT: HELLO,
     FIREWORKS_TEXT: PROMPT,
     EMPOWER_CHAT: HELLO,
+    SgpScope.CHAT: HELLO,
+    SgpScope.TEXT: PROMPT,
     DEPLOY: LORA,
 }
 WRONG: Any = [[]]
@@ -47,19 +51,22 @@ def serving(template: str):
 
 def flat(reply: Any) -> Any:
     said = reply.json()
+    if "detail" in said:
+        (problem,) = said["detail"]
+        return {"param": ".".join(map(str, problem["loc"][1:])), "message": problem["msg"]}
     return said.get("error", said)
 
 
 async def test_every_field_of_every_table_is_blamed_by_its_name(plain):
     blamed = 0
-    for table in (OPENAI, FIREWORKS, EMPOWER):
+    for table in (OPENAI, FIREWORKS, EMPOWER, SGP):
         for path, known in table.items():
             for name, field in known.items() if path in NAMED else ():
                 value = OTHER.get(name, WRONG)
                 reply = await plain.ask(str(path), NAMED[path] | {name: value})
                 if field.support is FieldSupport.IGNORED and reply.status == 200:
                     continue
-                assert reply.status == 400, (path, name, reply.body)
+                assert reply.status == (422 if table is SGP else 400), (path, name, reply.body)
                 assert (flat(reply)["param"] or "").startswith(name), (path, name, reply.body)
                 assert name in flat(reply)["message"], (path, name, reply.body)
                 blamed += 1

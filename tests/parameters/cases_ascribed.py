@@ -1,10 +1,10 @@
 """To whom a request is ascribed: what the ledger then says."""
 
 from tests.parameters.registry import OUT, Answer, case
-from tests.parameters.spots import CHAT, EMBEDDINGS, GENERATING
+from tests.parameters.spots import CHAT, EMBEDDINGS, GENERATING, RERANK
 
 
-@case((*GENERATING, *EMBEDDINGS), "user", {}, "ada", "grace", ledgered=True)
+@case((*GENERATING, *EMBEDDINGS, *RERANK), "user", {}, "ada", "grace", ledgered=True)
 @case(CHAT, "safety_identifier", {}, "ada", "grace", ledgered=True)
 def the_entry_names_the_end_user(ada: Answer, grace: Answer) -> None:
     assert ada.entry is not None and grace.entry is not None

@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 from tests.parameters.registry import OUT, Answer, case
-from tests.parameters.spots import GENERATING
+from tests.parameters.spots import CHAT, GENERATING, TEXT
 
 HOT = {"temperature": 1.2, "seed": 1, "max_tokens": 60}
 AGE: dict[str, Any] = {
@@ -51,7 +51,7 @@ def what_constrains_nothing_is_refused(bound: Answer, empty: Answer, none: Answe
 
 
 @case(
-    GENERATING,
+    (*CHAT, *TEXT),
     "guided_whitespace_pattern",
     HOT | {"structured_outputs": {"json": AGE, "whitespace_pattern": " "}},
     OUT,

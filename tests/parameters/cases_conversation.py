@@ -54,6 +54,16 @@ def one_that_has_to_call_calls(auto: Answer, required: Answer) -> None:
     assert required.calls and auto.text and not auto.calls
 
 
+ABOUT: Any = {"messages": [HELLO[0], {"role": "assistant", "content": "I am cantor."}, USER]}
+
+
+@case(CHATS, "memory_strategy", ABOUT, OUT, {"k": 1}, {"name": "last_k", "params": {"k": 1}}, recorded=True)
+def the_model_sees_the_last_messages(whole: Answer, beside: Answer, inside: Answer) -> None:
+    assert prompt(beside) == prompt(inside) and len(prompt(beside)) < len(prompt(whole))
+    assert beside.headers["x-antiphon-memory"] == "kept=1, dropped=2, summarised=0"
+    assert "x-antiphon-memory" not in whole.headers
+
+
 LONGER = {"messages": [USER], "tools": [WEATHER], "tool_choice": "required", "max_tokens": 120}
 
 

@@ -5,7 +5,7 @@ import struct
 from typing import Any
 
 from tests.parameters.registry import OUT, Answer, Asker, case
-from tests.parameters.spots import DETOKENIZE, EMBEDDINGS, LOAD, TALK, TOKENIZE, UNLOAD, WEATHER
+from tests.parameters.spots import DETOKENIZE, EMBEDDINGS, LOAD, RERANK, TALK, TOKENIZE, UNLOAD, WEATHER
 
 TALKED: dict[str, Any] = {"prompt": None, "messages": TALK["messages"]}
 
@@ -37,6 +37,7 @@ def each_token_has_its_text(without: Answer, texts: Answer) -> None:
 
 @case((*TOKENIZE, *DETOKENIZE), "model", {}, "cantor", "nobody")
 @case(EMBEDDINGS, "model", {}, "encoder", "nobody")
+@case(RERANK, "model", {}, "reranker", "nobody")
 def an_unknown_model_is_refused(known: Answer, unknown: Answer) -> None:
     assert known.status == 200 and unknown.status == 404 and "nobody" in unknown.refusal
 
@@ -63,6 +64,29 @@ def the_same_numbers_as_bytes(numbers: Answer, packed: Answer) -> None:
 @case(EMBEDDINGS, "dimensions", {}, 64, 32)
 def only_what_the_model_makes(own: Answer, other: Answer) -> None:
     assert len(vector(own)) == 64 and other.status == 400 and "dimensions" in other.refusal
+
+
+@case(RERANK, "query", {}, "the book", "a man and a woman")
+@case(RERANK, "documents", {}, ["a", "fire"], ["a", {"text": "water"}])
+@case(RERANK, "max_tokens_per_doc", {"documents": ["the first book of all", "fire and water"]}, OUT, 1)
+def other_texts_have_other_scores(one: Answer, other: Answer) -> None:
+    assert scores(one) != scores(other) and len(scores(one)) == len(scores(other)) == 2
+
+
+@case(RERANK, "top_n", {}, OUT, 1)
+def only_the_best_are_told(every: Answer, best: Answer) -> None:
+    assert len(scores(every)) == 2 and scores(best) == scores(every)[:1]
+
+
+@case(RERANK, "return_documents", {}, OUT, True)
+def the_answer_has_the_texts(without: Answer, texts: Answer) -> None:
+    assert not any("document" in each for each in without.json["results"])
+    assert {each["document"]["text"] for each in texts.json["results"]} == {"a", "fire"}
+
+
+def scores(answer: Answer) -> list[float]:
+    """The scores of an answer's documents, best first."""
+    return [each["relevance_score"] for each in answer.json["results"]]
 
 
 # --- adapters -----------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """What comes back, and when it ends."""
 
-from tests.parameters.registry import OUT, Answer, case
-from tests.parameters.spots import CHATS, GENERATING, STREAM, TEXTS
+from tests.parameters.registry import INFILL, OUT, Answer, case
+from tests.parameters.spots import CHATS, GENERATING, MARKED, OPENAI_TEXTS, STREAM, TEXTS, UNENDED
 
 TURN = "<|im_start|>user\nWho are you?<|im_end|>\n<|im_start|>assistant\n"
 LONG = {"prompt": "The hen saw the fox near the old mill. " * 12}
@@ -23,14 +23,14 @@ def another_prompt_goes_on_otherwise(one: Answer, other: Answer) -> None:
     assert one.text != other.text
 
 
-@case(TEXTS, "prompt", {}, ["Once", "Once upon"], [1, 300, 301], [[1, 300], [1, 301], [1, 302]])
+@case(OPENAI_TEXTS, "prompt", {}, ["Once", "Once upon"], [1, 300, 301], [[1, 300], [1, 301], [1, 302]])
 def every_prompt_has_its_choice(texts: Answer, tokens: Answer, lists: Answer) -> None:
     assert [len(each.choices) for each in (texts, tokens, lists)] == [2, 1, 3]
     assert [each["index"] for each in lists.choices] == [0, 1, 2]
 
 
-@case(GENERATING, "max_tokens", {"ignore_eos": True}, 3, 9)
-@case(CHATS, "max_completion_tokens", {"max_tokens": None, "ignore_eos": True}, 3, 9)
+@case(UNENDED, "max_tokens", {"ignore_eos": True}, 3, 9)
+@case(UNENDED, "max_completion_tokens", {"max_tokens": None, "ignore_eos": True}, 3, 9)
 def so_many_tokens_are_made(short: Answer, long: Answer) -> None:
     assert [each.usage["completion_tokens"] for each in (short, long)] == [3, 9]
     assert long.text.startswith(short.text) and short.finish == long.finish == "length"
@@ -71,7 +71,7 @@ def nothing_comes_after_a_stop_token(free: Answer, stopped: Answer) -> None:
     assert free.text.startswith(stopped.text) and len(stopped.text) < len(free.text)
 
 
-@case(GENERATING, "stream", {}, False, True)
+@case(MARKED, "stream", {}, False, True)
 def a_stream_is_events(whole: Answer, streamed: Answer) -> None:
     assert whole.json and not whole.events and streamed.headers["content-type"].startswith("text/event")
     parts = [each["choices"][0] for each in streamed.events[:-1] if each["choices"]]
@@ -79,7 +79,7 @@ def a_stream_is_events(whole: Answer, streamed: Answer) -> None:
     assert streamed.events[-1] == "[DONE]" and "".join(said) == whole.text
 
 
-@case(GENERATING, "stream_options", {"stream": True}, OUT, {"include_usage": True})
+@case(MARKED, "stream_options", {"stream": True}, OUT, {"include_usage": True})
 @case(STREAM, "include_usage", {}, False, True)
 def the_last_chunk_brings_the_usage(without: Answer, counted: Answer) -> None:
     last = counted.events[-2]
@@ -87,7 +87,7 @@ def the_last_chunk_brings_the_usage(without: Answer, counted: Answer) -> None:
     assert not any(each.get("usage") for each in without.events[:-1])
 
 
-@case(TEXTS, "logprobs", {}, OUT, 0, 3)
+@case(OPENAI_TEXTS, "logprobs", {}, OUT, 0, 3)
 def so_many_alternatives(without: Answer, chosen: Answer, three: Answer) -> None:
     assert without.choices[0]["logprobs"] is None
     scores = [each.choices[0]["logprobs"] for each in (chosen, three)]
@@ -112,12 +112,27 @@ def each_place_has_its_likeliest(none: Answer, two: Answer) -> None:
     assert found == [{0}, {2}]
 
 
+@case(TEXTS, "suffix", {}, OUT, " the end", recorded=True)
+def what_follows_comes_before_the_middle(without: Answer, between: Answer) -> None:
+    infill, plain = INFILL, without.asked[0].segments[0].tokens
+    (segment,) = between.asked[0].segments
+    begin, first, *between_ids, last = segment.tokens
+    assert (begin, first, last) == (plain[0], infill.prefix, infill.middle)
+    after = between_ids.index(infill.suffix)
+    assert tuple(between_ids[:after]) == plain[1:] and len(between_ids) > after + 1
+
+
+@case(TEXTS, "suffix", {}, "", " the end")
+def a_model_without_the_tokens_refuses_it(none: Answer, after: Answer) -> None:
+    assert none.status == 200 and "suffix is not supported: this model has no tokens" in after.refusal
+
+
 @case(TEXTS, "echo", {}, False, True)
 def the_text_begins_with_the_prompt(plain: Answer, echoed: Answer) -> None:
     assert echoed.text == "Once upon a time there was a" + plain.text
 
 
-@case(TEXTS, "best_of", {"temperature": 1.5, "seed": 3, "logprobs": 0}, OUT, 6)
+@case(OPENAI_TEXTS, "best_of", {"temperature": 1.5, "seed": 3, "logprobs": 0}, OUT, 6)
 def the_likeliest_candidate_is_given(first: Answer, best: Answer) -> None:
     def mean(answer: Answer) -> float:
         values: list[float] = answer.choices[0]["logprobs"]["token_logprobs"]

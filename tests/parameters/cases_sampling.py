@@ -3,7 +3,7 @@
 from typing import Any
 
 from tests.parameters.registry import OUT, Answer, Asker, case
-from tests.parameters.spots import CHATS, GENERATING, TEXTS
+from tests.parameters.spots import CHATS, GENERATING, TEXTS, UNENDED
 
 MANY = {"n": 8, "max_tokens": 10, "temperature": 1.5, "seed": 1}
 """A wide distribution, drawn from several times; alike for all values of a field."""
@@ -48,8 +48,8 @@ def repeated(answer: Answer) -> float:
     return 1 - len(set(pairs)) / len(pairs)
 
 
-@case(GENERATING, "presence_penalty", LONG, 2, -2)
-@case(GENERATING, "frequency_penalty", LONG, 2, -2)
+@case(UNENDED, "presence_penalty", LONG, 2, -2)
+@case(UNENDED, "frequency_penalty", LONG, 2, -2)
 @case(GENERATING, "repetition_penalty", LONG, 2, 0.2)
 def punished_tokens_repeat_less(punished: Answer, courted: Answer) -> None:
     assert repeated(punished) < repeated(courted) - 0.05

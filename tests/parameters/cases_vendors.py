@@ -15,6 +15,9 @@ from tests.parameters.spots import (
     IMAGE_URL,
     INPUT_AUDIO,
     MESSAGES,
+    PART,
+    SPEECH_REFERENCE,
+    TOOL,
     USER,
 )
 
@@ -42,6 +45,56 @@ def a_model_of_this_server_refuses_it(usual: Answer, other: Answer) -> None:
 def a_model_of_this_server_names_it(without: Answer, named: Answer) -> None:
     assert named.headers.get("x-antiphon-ignored") == "prompt_cache_key"
     assert "x-antiphon-ignored" not in without.headers
+
+
+@case(CHATS, "prediction", {}, OUT, {"type": "content", "content": "Once"}, hosted=True)
+def the_vendor_gets_the_prediction(without: Answer, sent: Answer) -> None:
+    assert [told(each)["prediction"] for each in (without, sent)] == [None, "Once"]
+
+
+MARK = {"type": "ephemeral"}
+
+
+@case(TOOL, "cache_control", {}, MARK, MARK | {"ttl": "1h"}, hosted=True)
+@case(PART, "cache_control", {}, MARK, MARK | {"ttl": "1h"}, hosted=True)
+def the_vendor_gets_the_mark(usual: Answer, long: Answer) -> None:
+    assert [told(each)["marks"] for each in (usual, long)] == [[[None]], [["1h"]]]
+
+
+@case(TOOL, "cache_control", {}, OUT, MARK, recorded=True)
+@case(PART, "cache_control", {}, OUT, MARK, recorded=True)
+def a_model_of_this_server_names_the_mark(without: Answer, marked: Answer) -> None:
+    assert without.asked[0].segments == marked.asked[0].segments
+    assert "x-antiphon-ignored" not in without.headers
+    named = marked.headers["x-antiphon-ignored"]
+    assert named in ("tools[].cache_control", "messages[].content[].cache_control")
+
+
+SPEECH = {"format": "wav", "voice": "alloy"}
+
+
+@case(CHATS, "modalities", {"audio": SPEECH}, ["audio"], ["text", "audio"], hosted=True)
+def the_vendor_is_told_what_to_give(alone: Answer, both: Answer) -> None:
+    assert [told(each)["modalities"] for each in (alone, both)] == [["audio"], ["text", "audio"]]
+
+
+@case(CHATS, "audio", {"modalities": ["text", "audio"]}, SPEECH,
+      {"format": "mp3", "voice": {"id": "mine"}}, hosted=True)  # fmt: skip
+def the_vendor_is_told_how_to_speak(usual: Answer, other: Answer) -> None:
+    assert told(usual)["audio"] == ["wav", "alloy", False]
+    assert told(other)["audio"] == ["mp3", "mine", True]
+
+
+@case(CHAT, "modalities", {}, ["text"], ["text", "audio"])
+@case(CHAT, "modalities", {"audio": SPEECH}, ["text", "audio"], ["text"])
+def modalities_and_audio_belong_together(right: Answer, wrong: Answer) -> None:
+    assert right.status in (200, 400) and wrong.status == 400 and wrong.json["error"]["param"] == "audio"
+    assert right.status == 200 or right.json["error"]["param"] == "modalities"
+
+
+@case(CHATS, "prediction", {}, OUT, {"type": "content", "content": "Once"})
+def a_model_of_this_server_predicts_itself(without: Answer, sent: Answer) -> None:
+    assert without.status == 200 and "prediction is not supported" in sent.refusal
 
 
 # --- images and recordings ---
@@ -96,9 +149,24 @@ def the_signature_returns(without: Answer, sent: Answer) -> None:
     assert (told(without)["signatures"], told(sent)["signatures"]) == ([None], ["c2ln"])
 
 
+@case(MESSAGES, "audio", ANSWERED, OUT, {"id": "audio_1"}, hosted=True)
+def the_speech_returns_by_its_id(without: Answer, sent: Answer) -> None:
+    assert [told(each)["speech"] for each in (without, sent)] == [[None, None], [None, "audio_1"]]
+
+
+@case(SPEECH_REFERENCE, "id", {}, "audio_1", "audio_2", hosted=True)
+def each_speech_has_its_id(first: Answer, second: Answer) -> None:
+    assert [told(each)["speech"][1] for each in (first, second)] == ["audio_1", "audio_2"]
+
+
 @case(MESSAGES, "thinking_blocks", ANSWERED, OUT, [BLOCK], recorded=True)
+@case(MESSAGES, "audio", ANSWERED, OUT, {"id": "audio_1"}, recorded=True)
 @case(CALL, "extra_content", {"messages": CALL_TALK, "tools": []}, OUT, SIGNED)
 def a_model_of_this_server_names_what_it_has_no_use_for(without: Answer, sent: Answer) -> None:
     assert "x-antiphon-ignored" not in without.headers
     named = sent.headers["x-antiphon-ignored"]
-    assert named in ("messages[].thinking_blocks", "messages[].tool_calls[].extra_content")
+    assert named in (
+        "messages[].thinking_blocks",
+        "messages[].audio",
+        "messages[].tool_calls[].extra_content",
+    )

@@ -17,11 +17,12 @@ from antiphon.domain.request import Constraint, GenerationRequest
 from antiphon.engines.base import PreparedRequest, TokenEvent, TokenRequest
 from antiphon.rendering.renderer import Renderer
 from antiphon.testing import Script, ScriptedEngine, ScriptedTokenEngine, scripted_info
-from tests.parameters.registry import Asker
+from antiphon.testing.toy_model import build_vocabulary
+from tests.parameters.registry import INFILL, Asker
 from tests.support.chat_templates import prove_here
 from tests.support.http_server import serving as serving_scripted
 from tests.support.hub_server import HubServer, Repository, running
-from tests.support.model_files import write_encoder, write_thinker
+from tests.support.model_files import write_encoder, write_reranker, write_thinker
 from tests.support.server import serving
 from tests.support.vendor_engine import VendorDouble, describe_request
 
@@ -42,6 +43,7 @@ def cantor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asker]:
     shelf = place / "shelf"
     shutil.copytree(ADAPTERS, shelf)
     encoder = write_encoder(place / "encoder.gguf")
+    reranker = write_reranker(place / "reranker.gguf")
     cantor = ADAPTERS.parent / "cantor.gguf"
     files = {"mood.gguf": (shelf / "mood.gguf").read_bytes()}
     repositories = {"ada/mood": Repository(files), "ada/gated": Repository(files, is_gated=True)}
@@ -52,7 +54,8 @@ def cantor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asker]:
         "ANTIPHON_REQUEST_TEMPLATES": "true",
         "ANTIPHON_ADAPTERS": f"mood={shelf / 'mood.gguf'}",
     }
-    models = ("--model", f"cantor={cantor}", "--model", f"encoder={encoder}", "--exact")
+    others = ("--model", f"encoder={encoder}", "--model", f"reranker={reranker}")
+    models = ("--model", f"cantor={cantor}", *others, "--exact")
     with (
         running(HubServer(repositories)) as hub,
         serving(*models, env=env | {"ANTIPHON_HUB_ENDPOINT": hub.url}) as server,
@@ -74,8 +77,10 @@ def ledgered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asker]:
     """A real server with keys, asked by its operator: cantor and an embedding model."""
     place = tmp_path_factory.mktemp("ledgered")
     encoder = write_encoder(place / "encoder.gguf")
+    reranker = write_reranker(place / "reranker.gguf")
     env = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(place / "home")}
-    models = ("--model", f"cantor={ADAPTERS.parent / 'cantor.gguf'}", "--model", f"encoder={encoder}")
+    others = ("--model", f"encoder={encoder}", "--model", f"reranker={reranker}")
+    models = ("--model", f"cantor={ADAPTERS.parent / 'cantor.gguf'}", *others)
     with serving(*models, env=env) as server:
         admin = (place / "home" / "admin.key").read_text().strip()
         with server.client(headers={"authorization": f"Bearer {admin}"}) as client:
@@ -97,7 +102,8 @@ class Keeping(ScriptedTokenEngine):
     """Keeps every request whole, and says its script whatever the constraint is."""
 
     def __init__(self) -> None:
-        super().__init__(Script(text="Yes."), info=scripted_info(chat_template=NAMING))
+        vocabulary = replace(build_vocabulary(), infill=INFILL)
+        super().__init__(Script(text="Yes."), info=scripted_info(chat_template=NAMING), vocabulary=vocabulary)
         self.kept: list[TokenRequest] = []
 
     async def check(self, constraint: Constraint) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 import httpx2
 
-from antiphon.engines.base import TokenRequest
+from antiphon.engines.base import InfillTokens, TokenRequest
 from tests.parameters.spots import Spot
 
 
@@ -31,6 +31,9 @@ class Left(Enum):
 
 OUT = Left.OUT
 """The field is not sent."""
+
+INFILL = InfillTokens(5, 6, 7)
+"""The tokens of the recorded server's model for filling in the middle."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,9 @@ class Answer:
     def refusal(self) -> str:
         """The sentence of an error, whatever the dialect's shape."""
         assert self.status >= 400, self.body
+        detail = self.json.get("detail")
+        if detail is not None:
+            return detail if isinstance(detail, str) else "; ".join(each["msg"] for each in detail)
         found: str = (self.json.get("error") or self.json)["message"]
         return found
 

@@ -10,6 +10,8 @@ from typing import Any
 from antiphon import dialects
 from antiphon.dialects.common.field_table import FieldSupport, FieldTable
 from antiphon.dialects.common.fields import FieldScope
+from antiphon.dialects.sgp.fields import SgpScope
+from antiphon.dialects.sgp.legacy.fields import LegacyScope
 
 USER = {"role": "user", "content": "What is the weather in Berlin?"}
 STORY = "Once upon a time there was a"
@@ -100,6 +102,12 @@ IMAGE = openai(FieldScope.IMAGE, "/v1/chat/completions", SHOWN, PART_PATH)
 IMAGE_URL = openai(FieldScope.IMAGE_URL, "/v1/chat/completions", SHOWN, (*PART_PATH, "image_url"))
 AUDIO = openai(FieldScope.AUDIO, "/v1/chat/completions", HEARD, PART_PATH)
 INPUT_AUDIO = openai(FieldScope.INPUT_AUDIO, "/v1/chat/completions", HEARD, (*PART_PATH, "input_audio"))
+SPEECH_REFERENCE = openai(
+    FieldScope.SPEECH,
+    "/v1/chat/completions",
+    TALK | {"messages": [USER, {"role": "assistant", "audio": {"id": "audio_1"}}, USER]},
+    ("messages", 1, "audio"),
+)
 TOOL = openai(FieldScope.TOOL, "/v1/chat/completions", TOOLED, ("tools", 0))
 FUNCTION = openai(FieldScope.FUNCTION, "/v1/chat/completions", TOOLED, ("tools", 0, "function"))
 CALL = openai(
@@ -116,6 +124,9 @@ CALLED_FUNCTION = openai(
 )
 STREAM = openai(
     FieldScope.STREAM, "/v1/completions", TELL | {"stream": True, "stream_options": {}}, ("stream_options",)
+)
+RERANK = openai(
+    FieldScope.RERANK, "/v1/rerank", {"model": "reranker", "query": "the book", "documents": ["a", "fire"]}
 )
 EMBEDDINGS = openai(FieldScope.EMBEDDINGS, "/v1/embeddings", {"model": "encoder", "input": "a text"})
 TOKENIZE = openai(FieldScope.TOKENIZE, "/tokenize", {"model": "cantor", "prompt": "Who are you?"})
@@ -145,16 +156,63 @@ FIREWORKS_TEXT = (
     Spot("fireworks", "/fireworks/inference/v1/completions", "/fireworks/inference/v1/completions", TELL),
 )
 
-CHATS = (*CHAT, *EMPOWER, *FIREWORKS_CHAT)
+SGP_CHAT = (Spot("sgp", SgpScope.CHAT, SgpScope.CHAT, TALK),)
+SGP_TEXT = (Spot("sgp", SgpScope.TEXT, SgpScope.TEXT, TELL),)
+SGP_MESSAGE = (Spot("sgp", SgpScope.MESSAGE, SgpScope.CHAT, TALK, ("messages", -1)),)
+SGP_IMAGE_URL = (Spot("sgp", SgpScope.IMAGE_URL, SgpScope.CHAT, SHOWN, (*PART_PATH, "image_url")),)
+
+OLD_SHORT = {"model": "cantor", "model_parameters": {"temperature": 0, "max_tokens": 16}}
+OLD_CHAT = (
+    Spot("sgp", LegacyScope.CHAT, LegacyScope.CHAT, OLD_SHORT | {"messages": [{"content": "Who are you?"}]}),
+)
+OLD_TEXT = (Spot("sgp", LegacyScope.TEXT, LegacyScope.TEXT, OLD_SHORT | {"prompt": STORY}),)
+OLD_PARAMETERS = tuple(
+    Spot("sgp", LegacyScope.PARAMETERS, each.url, each.body, ("model_parameters",))
+    for each in (*OLD_CHAT, *OLD_TEXT)
+)
+
+
+def old_part(scope: LegacyScope, part: Mapping[str, Any], *path: str) -> tuple[Spot, ...]:
+    """A part of a message of the older API, or an object in it."""
+    body = {**OLD_SHORT, "messages": [{"content": [part]}]}
+    return (Spot("sgp", scope, LegacyScope.CHAT, body, ("messages", 0, "content", 0, *path)),)
+
+
+OLD_MESSAGE = (Spot("sgp", LegacyScope.MESSAGE, LegacyScope.CHAT, OLD_CHAT[0].body, ("messages", 0)),)
+OLD_PART = old_part(LegacyScope.PART, {"text": "Who are you?"})
+OLD_IMAGE_URL = old_part(LegacyScope.IMAGE_URL, PICTURE, "image_url")
+OLD_IMAGE_DATA = old_part(
+    LegacyScope.IMAGE_DATA, {"image_data": {"data": "AAAA", "media_type": "image/png"}}, "image_data"
+)
+OLD_PROMPT_IMAGE = (
+    Spot("sgp", LegacyScope.PROMPT_IMAGE, LegacyScope.TEXT,
+         OLD_SHORT | {"prompt": STORY, "images": [{"image_url": "data:image/png;base64,AAAA"}]},
+         ("images", 0)),
+)  # fmt: skip
+OLD = (
+    *OLD_CHAT, *OLD_TEXT, *OLD_PARAMETERS, *OLD_MESSAGE, *OLD_PART, *OLD_IMAGE_URL, *OLD_IMAGE_DATA,
+    *OLD_PROMPT_IMAGE,
+)  # fmt: skip
+
+CHATS = (*CHAT, *EMPOWER, *FIREWORKS_CHAT, *SGP_CHAT)
 """Conversations of every dialect; a case that names this runs wherever the field is supported."""
 
-TEXTS = (*TEXT, *FIREWORKS_TEXT)
+TEXTS = (*TEXT, *FIREWORKS_TEXT, *SGP_TEXT)
 """Completions of every dialect."""
 
 GENERATING = (*CHATS, *TEXTS)
+OPENAI_TEXTS = (*TEXT, *FIREWORKS_TEXT)
+"""Completions of the dialects that take several prompts, and give log-probabilities in arrays."""
+
+UNENDED = tuple(spot for spot in GENERATING if spot.supports("ignore_eos"))
+"""Where a caller can have generation go on past the end."""
+
+MARKED = tuple(spot for spot in GENERATING if spot.dialect != "sgp")
+"""Where a stream ends with [DONE]."""
+
 MESSAGES = MESSAGE
 SPOTS = (
-    *GENERATING, *MESSAGES, *PART, *REFUSAL, *IMAGE, *IMAGE_URL, *AUDIO, *INPUT_AUDIO,
-    *TOOL, *FUNCTION, *CALL, *CALLED_FUNCTION, *STREAM, *EMBEDDINGS,
-    *TOKENIZE, *APPLY, *DETOKENIZE, *LOAD, *UNLOAD, *DEPLOY,
+    *GENERATING, *MESSAGES, *PART, *REFUSAL, *IMAGE, *IMAGE_URL, *AUDIO, *INPUT_AUDIO, *SPEECH_REFERENCE,
+    *TOOL, *FUNCTION, *CALL, *CALLED_FUNCTION, *STREAM, *EMBEDDINGS, *RERANK,
+    *TOKENIZE, *APPLY, *DETOKENIZE, *LOAD, *UNLOAD, *DEPLOY, *SGP_MESSAGE, *SGP_IMAGE_URL, *OLD,
 )  # fmt: skip

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from antiphon.errors import TemplateRefused
-from antiphon.processes.sandbox import JobStopped, run_job
+from antiphon.processes.sandbox import JobStopped, Limits, Stop, run_job
 from antiphon.rendering.model_info import PROOF, prove_in_sandbox
 from antiphon.rendering.template.chat_template import build_proof, prove
 from antiphon.testing import FakeClock
@@ -64,6 +64,20 @@ TAKING = {
     "plus lists": again("{% set ns.y = ns.y + ns.y %}"),
     "block": again("{% set ns.x %}{{ ns.x }}{{ ns.x }}{% endset %}"),
     "macro": "{% macro m(n, x) %}{% if n %}{{ m(n - 1, x ~ x) }}{% endif %}{% endmacro %}{{ m(40, 'abc') }}",
+    "replace": "{{ ('a' * 100000).replace('a', 'b' * 100000) }}",
+    "replace filter": "{{ ('a' * 100000) | replace('a', 'b' * 100000) }}",
+    "join": "{{ ('b' * 100000).join(('a' * 100000) | list) }}",
+    "join filter": "{{ ('a' * 100000) | list | join('b' * 100000) }}",
+    "indent": "{{ ('\n' * 100000) | indent(100000) }}",
+    "batch": "{{ [1] | batch(1000000000, 0) | list }}",
+    "sum of lists": "{{ [[1] * 1000] * 1000 | sum(start=[]) }}",
+    "json indent": "{{ [1] * 1000 | tojson(indent=1000000) }}",
+    "range": "{% for i in range(10**9) %}{% endfor %}",
+    "recursion": "{% macro m() %}{{ m() }}{{ m() }}{% endmacro %}{{ m() }}",
+    "recursive loop": "{% for x in [1, 2] recursive %}{{ loop([1, 2]) }}{% endfor %}",
+}
+"""Too much, by what the template itself says."""
+LASTING = {
     "shared lists": again("{% set ns.y = [ns.y, ns.y] %}"),
     "shared tuples": again("{% set ns.y = (ns.y, ns.y) %}"),
     "shared dicts": again("{% set ns.y = {'a': ns.y, 'b': ns.y} %}"),
@@ -72,25 +86,17 @@ TAKING = {
         "{% set ns.y = [ns.y, ns.y] %}{% set ns.z = [ns.z, ns.z] %}{{ ns.y == ns.z }}"
     ),
     "namespaces": again("{% set ns.y = [namespace(y=ns.y), namespace(y=ns.y)] %}"),
-    "replace": "{{ ('a' * 100000).replace('a', 'b' * 100000) }}",
-    "replace filter": "{{ ('a' * 100000) | replace('a', 'b' * 100000) }}",
-    "join": "{{ ('b' * 100000).join(('a' * 100000) | list) }}",
-    "join filter": "{{ ('a' * 100000) | list | join('b' * 100000) }}",
-    "indent": "{{ ('\n' * 100000) | indent(100000) }}",
     "round": "{{ 5 | round(-1000000000) }}",
-    "batch": "{{ [1] | batch(1000000000, 0) | list }}",
     "slice": "{{ [1] | slice(1000000000) | list }}",
-    "sum of lists": "{{ [[1] * 1000] * 1000 | sum(start=[]) }}",
-    "json indent": "{{ [1] * 1000 | tojson(indent=1000000) }}",
-    "range": "{% for i in range(10**9) %}{% endfor %}",
     "loops": "{% for i in range(90000) %}{% for j in range(90000) %}{% endfor %}{% endfor %}",
-    "recursion": "{% macro m() %}{{ m() }}{{ m() }}{% endmacro %}{{ m() }}",
-    "recursive loop": "{% for x in [1, 2] recursive %}{{ loop([1, 2]) }}{% endfor %}",
     "sorting": "{% for i in range(90000) %}{% set x = range(90000) | list | sort %}{% endfor %}",
     "searching": "{% set x = 'a' * 999999 %}{% for i in range(99999) %}{{ x.count('b') }}{% endfor %}",
 }
-"""Too much, by what the template itself says."""
-ENDLESS = TAKING["loops"]
+"""Too much time, in little memory."""
+ENDLESS = LASTING["loops"]
+SHORT = Limits(seconds=0.25)
+SMALL = Limits(memory=128 * 1024 * 1024)
+"""A refusal costs all that the limits allow, so most are shown under lower ones; a good proof needs less."""
 
 
 @pytest.mark.parametrize("name", REACHING)
@@ -122,7 +128,31 @@ def test_no_loop_goes_on_for_ever(monkeypatch):
 @pytest.mark.parametrize("name", TAKING)
 async def test_what_takes_too_much_is_not_proved(name):
     with pytest.raises((TemplateRefused, JobStopped)):
-        await run_job(PROOF, build_proof(TAKING[name], SPECIAL))
+        await run_job(PROOF, build_proof(TAKING[name], SPECIAL), SMALL)
+
+
+@pytest.mark.parametrize("name", LASTING)
+async def test_what_takes_too_long_is_stopped(name):
+    with pytest.raises(JobStopped) as stopped:
+        await run_job(PROOF, build_proof(LASTING[name], SPECIAL), SHORT)
+    assert stopped.value.stop is Stop.TIME
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in ("loops", "replace") else pytest.mark.soak)
+        for name in TAKING | LASTING
+    ],
+)
+async def test_the_usual_limits_prove_nothing_of_the_kind(name):
+    with pytest.raises((TemplateRefused, JobStopped)):
+        await run_job(PROOF, build_proof((TAKING | LASTING)[name], SPECIAL))
+
+
+@pytest.mark.parametrize("limits", [SHORT, SMALL])
+async def test_lower_limits_prove_a_good_template(limits):
+    await run_job(PROOF, build_proof(CHATML, SPECIAL), limits)
 
 
 def test_a_large_conversation_is_written():

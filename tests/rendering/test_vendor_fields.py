@@ -15,8 +15,15 @@ from antiphon.domain.request import (
     HostedOptions,
     Output,
     SchemaDeclaration,
+    SpeechOptions,
 )
-from antiphon.domain.vendor_fields import CALL_SIGNATURE, PROMPT_CACHE_KEY, list_unused
+from antiphon.domain.vendor_fields import (
+    CALL_SIGNATURE,
+    EXTRA_HEADERS,
+    PROMPT_CACHE_KEY,
+    SPEECH_ID,
+    list_unused,
+)
 from antiphon.errors import UnsupportedParameter
 from antiphon.rendering.renderer import Renderer
 from antiphon.testing import ScriptedTokenEngine
@@ -28,6 +35,7 @@ PICTURE = MediaContent(MediaKind.IMAGE, "image/png", "AAAA", field=FIELD)
 SEEN = Conversation((Message(Role.USER, "Look", content=(TextContent("Look"), PICTURE)),))
 HELLO = [{"role": "user", "content": "hi"}]
 TALK = Conversation((Message(Role.USER, "Hello"),))
+SPOKEN = HostedOptions(modalities=("text", "audio"), audio=SpeechOptions("wav", "alloy"))
 
 
 def asking(*prompts, hosted=NO_HOSTED_OPTIONS, **output):
@@ -41,6 +49,16 @@ def asking(*prompts, hosted=NO_HOSTED_OPTIONS, **output):
          "verbosity is not supported: say in a message how long the answer shall be"),
         (asking(hosted=HostedOptions(service_tier="flex")), "service_tier",
          "service_tier is not supported: there is one tier; leave it out"),
+        (asking(hosted=HostedOptions(extra_params={"reasoning": {}})), "inference_extra_params.reasoning",
+         "inference_extra_params.reasoning is not supported: the models of this server have no such "
+         "parameter; leave it out"),
+        (asking(hosted=HostedOptions(prediction="a")), "prediction",
+         "prediction is not supported: the models here take no predicted output; leave it out"),
+        (asking(hosted=SPOKEN), "modalities",
+         "modalities is not supported: the models here give only text; leave it and audio out"),
+        (asking(Conversation((*TALK.messages, Message(Role.ASSISTANT, "", speech_id="a")))),
+         "messages[1].audio", "messages[1].audio is not supported: this model does not know earlier speech; "
+         "send its transcript as content"),
         (asking(TALK, SEEN), FIELD, f"{FIELD} is not supported: the models here take only text "
          "(modalities in /v1/models/{model}); leave it out"),
     ],
@@ -65,7 +83,7 @@ async def test_a_template_shows_no_images(work):
 async def test_what_asks_for_nothing_is_taken(tier):
     engine, _ = renderer()
     context = Context("r")
-    await engine.prepare(asking(hosted=HostedOptions("medium", tier)), context)
+    await engine.prepare(asking(hosted=HostedOptions("medium", tier, modalities=("text",))), context)
     assert context.progress.unread == ()
 
 
@@ -74,17 +92,16 @@ async def test_hints_are_named_on_every_attempt_anew():
     context = Context("r")
     context.progress.unread, context.progress.has_own_schemas = ("of another route",), True
     called = Message(Role.ASSISTANT, "", tool_calls=(ToolCall("c", "f", "{}", "mark"),))
-    thought = Message(Role.ASSISTANT, "Hm", thinking_blocks=({"type": "thinking"},))
+    thought = Message(Role.ASSISTANT, "Hm", thinking_blocks=({"type": "thinking"},), speech_id="a")
     talk = Conversation((Message(Role.USER, "Hello", name="Ada"), called, thought, *TALK.messages))
-    request = asking(talk, hosted=HostedOptions(prompt_cache_key="k"))
+    request = asking(talk, hosted=HostedOptions(prompt_cache_key="k", extra_headers={"x-a": "1"}))
     for _ in range(2):
         await engine.prepare(request, context)
-        named = [PROMPT_CACHE_KEY, CALL_SIGNATURE, "messages[].thinking_blocks"]
-        assert list(context.progress.unread)[:3] == named
+        named = [PROMPT_CACHE_KEY, EXTRA_HEADERS, CALL_SIGNATURE, "messages[].thinking_blocks", SPEECH_ID]
+        assert list(context.progress.unread)[:5] == named
         assert not context.progress.has_own_schemas
-    assert list_unused(request, frozenset({PROMPT_CACHE_KEY, CALL_SIGNATURE})) == (
-        "messages[].thinking_blocks",
-    )
+    used = frozenset({PROMPT_CACHE_KEY, CALL_SIGNATURE, EXTRA_HEADERS, SPEECH_ID})
+    assert list_unused(request, used) == ("messages[].thinking_blocks",)
 
 
 class Checking(ScriptedTokenEngine):

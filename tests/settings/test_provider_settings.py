@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.assembly.providers import require_providers
+from antiphon.assembly.providers import require_providers, resolve_provider
+from antiphon.assembly.vendors import build_client
 from antiphon.errors import SettingsError
 from antiphon.settings.loading import load_settings
+from antiphon.settings.providers import ProviderSettings
 
 FIRST = "[providers.first]\nkind = 'openai'\nbase_url = 'https://one.example/v1'\n"
 
@@ -58,3 +60,29 @@ def test_certificates_that_cannot_be_read_are_refused(tmp_path: Path):
     (tmp_path / "empty.pem").write_text("")
     for name in ("missing.pem", "empty.pem"):
         assert "cannot be used" in refuse(tmp_path, f"{FIRST}ca_file = '{tmp_path / name}'")
+
+
+@pytest.mark.parametrize("name", ["top_k", "stop", "guided_regex", "model", "stream", "generationConfig"])
+def test_extra_params_are_fields_of_the_vendor_alone(tmp_path: Path, name: str):
+    assert f"extra_params cannot have '{name}'" in refuse(tmp_path, f"{FIRST}extra_params = ['{name}']")
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a" * 65, "1"])
+def test_an_extra_param_without_a_usable_name_is_refused(tmp_path: Path, name: str):
+    assert "extra_params" in refuse(tmp_path, f"{FIRST}extra_params = ['{name}']")
+
+
+@pytest.mark.parametrize(
+    "name", ["Authorization", "X-Api-Key", "cookie", "Host", "connection", "x y", "X-Project"]
+)
+def test_an_extra_header_of_credentials_is_refused(tmp_path: Path, name: str):
+    lines = f"headers = {{ x-project = 'p' }}\nextra_headers = ['x-trace-id', '{name}']"
+    assert f"extra_headers cannot have '{name}'" in refuse(tmp_path, FIRST + lines)
+
+
+def test_an_extra_header_of_the_wire_format_is_refused():
+    settings = ProviderSettings(
+        preset="anthropic", key="env:KEY", extra_headers=("anthropic-beta", "Anthropic-Version")
+    )
+    with pytest.raises(SettingsError, match="extra_headers cannot have 'Anthropic-Version'"):
+        build_client(resolve_provider("first", settings, {"KEY": "a"}))

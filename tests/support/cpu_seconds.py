@@ -1,13 +1,14 @@
 """`--cpu-seconds N` prints the CPU seconds of the N costliest test files and of the N costliest tests.
 
-A figure is what the process of a test and its children used from its setup to its teardown. A child counts
-where it is waited for: the server of a session's fixture counts for the last test of the worker.
+A figure is what the process of a test and all its descendants used from its setup to its teardown: a server
+of several tests counts for each test that it works for.
 """
 
-import resource
+import os
 from collections import defaultdict
 from collections.abc import Generator
 
+import psutil
 import pytest
 
 __all__ = ["pytest_addoption", "pytest_configure"]
@@ -60,6 +61,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _used() -> float:
-    """CPU seconds of this process and of the children that it waited for."""
-    both = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(each.ru_utime + each.ru_stime for each in both)
+    """CPU seconds of this process, of its descendants, and of those that were waited for."""
+    return sum(os.times()[:4]) + sum(map(_used_by, psutil.Process().children(recursive=True)))
+
+
+def _used_by(process: psutil.Process) -> float:
+    """CPU seconds of a running process and of its children that ended; none where it ends in this moment."""
+    try:
+        return float(sum(process.cpu_times()[:4]))
+    except psutil.NoSuchProcess:
+        return 0.0

@@ -19,6 +19,7 @@ from antiphon.auth.keyring import ServiceKey
 from antiphon.dialects.empower.dialect import Empower
 from antiphon.dialects.fireworks.dialect import Fireworks
 from antiphon.dialects.openai.dialect import OpenAI
+from antiphon.dialects.sgp.dialect import Sgp
 from antiphon.domain.context import Context
 from antiphon.domain.events import Event
 from antiphon.domain.models import Aliases
@@ -205,7 +206,7 @@ async def serving(
     metrics = Metrics()
     pipeline = Pipeline(models, metrics, restart_patience=0.0, accounting=accounting)
     how = (chosen.unknown_fields == "report", chosen.schema_keywords == "strict")
-    others = (Fireworks(*how), Empower(*how))
+    others = (Fireworks(*how), Empower(*how), Sgp(*how))
     edge = AppState(pipeline, models, OpenAI(*how), chosen, verifiers, metrics=metrics, others=others)
     async with serving_edge(edge) as (port, connections):
         yield Served(port, made, edge, connections)
@@ -218,7 +219,7 @@ async def serving_tokens(**engines: TokenEngine) -> AsyncIterator[Served]:
     models = ModelRegistry(
         tuple(Model(name, (ModelRoute(engine),), 1_700_000_000) for name, engine in rendered)
     )
-    pipeline, others = Pipeline(models, Metrics(), restart_patience=0.0), (Fireworks(), Empower())
+    pipeline, others = Pipeline(models, Metrics(), restart_patience=0.0), (Fireworks(), Empower(), Sgp())
     edge = AppState(pipeline, models, OpenAI(), ServerSettings(), others=others)
     async with serving_edge(edge) as (port, connections):
         yield Served(port, ScriptedEngine(), edge, connections)

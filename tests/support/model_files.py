@@ -1,11 +1,17 @@
-"""Model files of tests: cantor, an encoder and a model that reasons."""
+"""Model files of tests: cantor, an encoder, a reranker and a model that reasons."""
 
 import json
 import struct
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+import gguf
+import numpy as np
+
 import antiphon
+from antiphon.domain.request import Pooling
 from antiphon.weights.convert.bert import convert_bert
 
 BUNDLED = Path(antiphon.__file__).parent / "bundled"
@@ -20,6 +26,58 @@ def write_encoder(path: Path, kind: str = "F16") -> Path:
     """Converts the recorded encoder, with mean pooling."""
     convert_bert(SAVED, path, kind)
     return path
+
+
+def write_reranker(path: Path, template: str | None = None, types: int = 1) -> Path:
+    """Makes the recorded encoder a reranker, with a random head of one class over its first token.
+    `template`: the text of a pair. `types`: its token types."""
+    source = write_encoder(path.with_suffix(".encoder"), "F32")
+    return copy_with_pooling(source, path, Pooling.RANK, make_head(), template, types)
+
+
+def copy_with_pooling(
+    source: Path,
+    path: Path,
+    pooling: Pooling,
+    head: Mapping[str, np.ndarray] = MappingProxyType({}),
+    template: str | None = None,
+    types: int = 1,
+) -> Path:
+    """Copies an encoder, with another pooling, and with `types` of its two token types."""
+    reader, writer = gguf.GGUFReader(source), gguf.GGUFWriter(path, "bert")
+    for field in reader.fields.values():
+        if not field.name.startswith("GGUF.") and field.name not in ("general.architecture", POOLING, TYPES):
+            inner = field.types[-1] if len(field.types) > 1 else None
+            writer.add_key_value(field.name, field.contents(), field.types[0], sub_type=inner)
+    writer.add_uint32(POOLING, gguf.PoolingType[pooling.upper()])
+    writer.add_uint32(TYPES, types)
+    if template is not None:
+        writer.add_string("tokenizer.chat_template.rerank", template)
+        writer.add_array("tokenizer.chat_templates", ["rerank"])
+    for tensor in reader.tensors:
+        data = tensor.data[:types] if tensor.name == "token_types.weight" else tensor.data
+        if head or not tensor.name.startswith("cls."):
+            writer.add_tensor(tensor.name, data, raw_dtype=tensor.tensor_type)
+    for name, values in head.items():
+        writer.add_tensor(name, values)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+POOLING, TYPES = "bert.pooling_type", "tokenizer.ggml.token_type_count"
+WIDTH = 64
+"""Numbers of the recorded encoder's rows."""
+
+
+def make_head() -> dict[str, np.ndarray]:
+    """The tensors of the reranker's head, by llama.cpp's names."""
+    random = np.random.default_rng(3)
+    sizes = {"cls.weight": (WIDTH, WIDTH), "cls.bias": (WIDTH,), "cls.output.weight": (1, WIDTH)}
+    tensors = {name: random.normal(size=size).astype(np.float32) for name, size in sizes.items()}
+    return tensors | {"cls.output.bias": np.array([0.25], np.float32)}
 
 
 MARKS = ("<think>", "</think>")

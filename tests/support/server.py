@@ -89,14 +89,18 @@ def share_of(process: psutil.Process) -> int:
 
 
 def start(
-    *arguments: str, threads: int | None = 1, env: dict[str, str] | None = None, cwd: Path | None = None
+    *arguments: str,
+    threads: int | None = 1,
+    env: dict[str, str] | None = None,
+    cwd: Path | None = None,
+    python: str = sys.executable,
 ) -> Server:
     """Starts `antiphon serve` on a free port of loopback and returns at once.
 
     With one thread an engine of a small model takes a third of the CPU seconds: several threads mostly wait
     for each other. With None the engine chooses, as it does for a user.
     """
-    command = [sys.executable, "-m", "antiphon", "serve", "--port", "0", "--log-format", "json", *arguments]
+    command = [python, "-m", "antiphon", "serve", "--port", "0", "--log-format", "json", *arguments]
     if threads is not None:
         command += ["--threads", str(threads)]
     process = subprocess.Popen(
@@ -123,10 +127,14 @@ def _read(server: Server) -> None:
 
 @contextmanager
 def serving(
-    *arguments: str, threads: int | None = 1, env: dict[str, str] | None = None, cwd: Path | None = None
+    *arguments: str,
+    threads: int | None = 1,
+    env: dict[str, str] | None = None,
+    cwd: Path | None = None,
+    python: str = sys.executable,
 ) -> Iterator[Server]:
     """A server that is ready; ended, with all its processes, when the context is left."""
-    server = start(*arguments, threads=threads, env=env, cwd=cwd)
+    server = start(*arguments, threads=threads, env=env, cwd=cwd, python=python)
     tree: list[psutil.Process] = []
     try:
         wait_until(

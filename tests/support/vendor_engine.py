@@ -7,7 +7,7 @@ from functools import partial
 
 from antiphon.domain.context import Context
 from antiphon.domain.events import Event, Finished, FinishReason, Started, TextDelta, Usage, UsageSource
-from antiphon.domain.messages import MediaContent
+from antiphon.domain.messages import MediaContent, TextContent
 from antiphon.domain.request import Conversation, GenerationRequest
 from antiphon.engines.base import RequestSize
 from antiphon.testing import ScriptedEngine
@@ -73,6 +73,25 @@ def describe_request(request: GenerationRequest) -> list[Event]:
                     for message in messages
                     for part in message.content
                 ],
+                "marks": [
+                    mark and [mark.lifetime]
+                    for prompt in request.prompts
+                    if isinstance(prompt, Conversation)
+                    for mark in (
+                        *(tool.cache_control for tool in (prompt.tools.tools if prompt.tools else ())),
+                        *(
+                            part.cache_control
+                            for message in prompt.messages
+                            for part in message.content
+                            if isinstance(part, TextContent)
+                        ),
+                    )
+                ],
+                "extras": [dict(hosted.extra_params), dict(hosted.extra_headers)],
+                "prediction": hosted.prediction,
+                "modalities": hosted.modalities,
+                "audio": hosted.audio and [hosted.audio.format, hosted.audio.voice, hosted.audio.is_custom],
+                "speech": [message.speech_id for message in messages],
                 "blocks": [block for message in messages for block in message.thinking_blocks],
                 "signatures": [call.signature for message in messages for call in message.tool_calls],
             }

@@ -13,6 +13,7 @@ from antiphon.dialects.base import Endpoint
 from antiphon.dialects.empower.dialect import Empower
 from antiphon.dialects.fireworks.dialect import Fireworks
 from antiphon.dialects.openai.dialect import OpenAI
+from antiphon.dialects.sgp.dialect import Sgp
 from antiphon.domain.context import Clock
 from antiphon.engines.base import Engine
 from antiphon.engines.host.client import HostTokenEngine
@@ -151,7 +152,7 @@ def build_app_state(
         ),
         models=models,
         dialect=OpenAI(report, strict),
-        others=(Fireworks(report, strict), Empower(report, strict)),
+        others=(Fireworks(report, strict), Empower(report, strict), Sgp(report, strict)),
         settings=settings.server,
         verifiers=tuple(verifiers),
         keys_on=managed is not None,

@@ -7,15 +7,12 @@ from functools import partial
 from pathlib import Path
 
 from antiphon.engines.profiles.presets import ProviderPreset, find_preset, list_presets
-from antiphon.engines.vendors.parameters import list_names
+from antiphon.engines.vendors.caller_extras import COUNTED_FIELDS
+from antiphon.engines.vendors.parameters import PART_PARAMETERS, list_names
 from antiphon.errors import SettingsError
 from antiphon.settings.loading import suggest_nearest
 from antiphon.settings.providers import ProviderSettings
 from antiphon.settings.schema import Settings
-
-HISTORY_PARAMETERS = frozenset(("extra_content", "thinking_blocks"))
-"""Parts of messages that some providers take back. They are named among the parameters that a provider
-takes."""
 
 LONGEST_KEY = 16_384
 """The most characters of a key. Some are signed tokens."""
@@ -58,6 +55,7 @@ def require_providers(settings: Settings, environ: Mapping[str, str]) -> None:
     for name, provider in settings.providers.items():
         resolve_provider(name, provider, environ)
         _require_parameters((*provider.takes, *provider.refuses), f"providers.{name}")
+        _require_extra_params(provider.extra_params, f"providers.{name}.extra_params")
         _require_certificates(name, provider.ca_file)
     for model in settings.routed_models:
         _require_parameters(model.profile.refused or (), f"the profile of the model {model.name}")
@@ -65,10 +63,23 @@ def require_providers(settings: Settings, environ: Mapping[str, str]) -> None:
 
 def _require_parameters(names: Iterable[str], where: str) -> None:
     """Raises SettingsError for a name that is no parameter, which would have no effect."""
-    known = list_names() | HISTORY_PARAMETERS
+    known = list_names() | PART_PARAMETERS
     for name in names:
         if name not in known:
             raise SettingsError(f"{where}: there is no parameter {name!r}{suggest_nearest(name, known)}")
+
+
+def _require_extra_params(names: Iterable[str], where: str) -> None:
+    """Raises SettingsError for a field that callers can send under a name of this server, or that says what
+    is generated."""
+    known = list_names()
+    for name in names:
+        if name in known:
+            raise SettingsError(
+                f"{where} cannot have {name!r}: callers send it as a field, and `takes` passes it on"
+            )
+        if name in COUNTED_FIELDS:
+            raise SettingsError(f"{where} cannot have {name!r}: this server writes it, and counts on it")
 
 
 def _require_certificates(name: str, path: str | None) -> None:

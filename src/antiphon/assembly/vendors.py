@@ -1,31 +1,29 @@
-"""Builds the models that are served by routes, and the clients of their providers."""
+"""Builds the models that are served by routes, and the clients of their providers.
+
+The clients' code is imported only where there is a provider: it is a fifth of an HTTP process's start.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TYPE_CHECKING
 
 from antiphon.assembly.providers import ResolvedProvider, resolve_provider
 from antiphon.domain.models import STAR
 from antiphon.engines.base import Engine
 from antiphon.engines.profiles.base import VendorProfile, build_profile, merge_profile
+from antiphon.engines.profiles.presets import ProviderPreset
 from antiphon.engines.profiles.table import find_profile
 from antiphon.engines.registry import Model, ModelPattern, ModelRoute
 from antiphon.engines.route_state import RouteState
-from antiphon.engines.vendors.anthropic.dialect import AnthropicUpstream
 from antiphon.engines.vendors.base import UpstreamDialect, VendorModel
-from antiphon.engines.vendors.engine import VendorEngine
-from antiphon.engines.vendors.gemini.dialect import GeminiUpstream
-from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
-from antiphon.engines.vendors.provider import Provider, ProviderOptions
+from antiphon.errors import SettingsError
 from antiphon.settings.providers import ProfileSettings, RoutedModelSettings, RouteSettings, is_pattern
 from antiphon.settings.schema import Settings
 
-UPSTREAMS: Mapping[str, type[UpstreamDialect]] = {
-    "anthropic": AnthropicUpstream,
-    "gemini": GeminiUpstream,
-    "openai": OpenAIUpstream,
-}
-"""The upstream dialect of each kind of provider."""
+if TYPE_CHECKING:
+    from antiphon.engines.vendors.engine import VendorEngine
+    from antiphon.engines.vendors.provider import Provider
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +31,7 @@ class Vendors:
     """All providers, with their clients."""
 
     resolved: Mapping[str, ResolvedProvider]
-    clients: Mapping[str, Provider]
+    clients: "Mapping[str, Provider]"
 
     async def aclose(self) -> None:
         """Closes every connection."""
@@ -57,12 +55,21 @@ def build_vendors(settings: Settings, environ: Mapping[str, str], before: Vendor
     return Vendors(resolved, {name: kept.get(name) or build_client(each) for name, each in resolved.items()})
 
 
-def build_client(provider: ResolvedProvider) -> Provider:
-    """Builds the client of a provider. Raises SettingsError for a private address that is not allowed."""
+def build_client(provider: ResolvedProvider) -> "Provider":
+    """Builds the client of a provider. Raises SettingsError for a private address that is not allowed, and
+    for a header that callers could set beside the server's own."""
+    from antiphon.engines.vendors.provider import Provider, ProviderOptions
+
     settings, preset = provider.settings, provider.preset
-    upstream = UPSTREAMS[preset.kind]()
+    upstream = build_upstream(preset.kind)
     usual_header, usual_prefix = upstream.credential_header
     prefix = usual_prefix if preset.key_prefix is None else preset.key_prefix
+    own_headers = {name.lower() for name, _ in upstream.headers}
+    for name in settings.extra_headers:
+        if name.lower() in own_headers:
+            raise SettingsError(
+                f"providers.{provider.name}.extra_headers cannot have {name!r}: this server sets it"
+            )
     options = ProviderOptions(
         name=provider.name,
         base_url=provider.base_url,
@@ -78,6 +85,20 @@ def build_client(provider: ResolvedProvider) -> Provider:
         timeout=settings.timeout,
     )
     return Provider(options, upstream, provider.read_key)
+
+
+def build_upstream(kind: str) -> UpstreamDialect:
+    """Builds the upstream dialect of a kind of provider."""
+    from antiphon.engines.vendors.anthropic.dialect import AnthropicUpstream
+    from antiphon.engines.vendors.gemini.dialect import GeminiUpstream
+    from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
+
+    upstreams: Mapping[str, type[UpstreamDialect]] = {
+        "anthropic": AnthropicUpstream,
+        "gemini": GeminiUpstream,
+        "openai": OpenAIUpstream,
+    }
+    return upstreams[kind]()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +160,15 @@ class RoutedModelBuilder:
             state=self.states.get((served, name)) or RouteState(),
         )
 
-    def _build_engine(self, provider: ResolvedProvider, model: str, given: ProfileSettings) -> VendorEngine:
+    def _build_engine(self, provider: ResolvedProvider, model: str, given: ProfileSettings) -> "VendorEngine":
         """Builds the engine of a vendor's model."""
+        from antiphon.engines.vendors.engine import VendorEngine
+
         settings, preset = provider.settings, provider.preset
-        profile = find_vendor_profile(provider, model, given)
+        base, deployment = split_deployment(preset, model)
+        profile = find_vendor_profile(provider, base, given)
         described = VendorModel(
-            model,
+            deployment,
             provider.name,
             profile,
             extra_parameters=frozenset((*preset.takes, *settings.takes)),
@@ -155,9 +179,18 @@ class RoutedModelBuilder:
             renames=preset.renames,
             body=preset.body,
             passes_addresses=settings.pass_addresses,
+            extra_fields=frozenset(settings.extra_params),
+            extra_headers=frozenset(header.lower() for header in settings.extra_headers),
         )
         shown = build_profile(profile, provider.name, preset.kind, described.refused_parameters)
         return VendorEngine(self.vendors.clients[provider.name], described, shown)
+
+
+def split_deployment(preset: ProviderPreset, model: str) -> tuple[str, str]:
+    """Returns the model whose profile counts, and the name that the vendor gets. They differ only for a
+    deployment, MODEL/DEPLOYMENT."""
+    base, _, deployment = model.rpartition("/")
+    return (base, deployment) if preset.has_deployments and base and deployment else (model, model)
 
 
 def name_vendor_model(route: RouteSettings, settings: RoutedModelSettings, rest: str) -> str:
@@ -178,11 +211,4 @@ def find_vendor_profile(provider: ResolvedProvider, model: str, given: ProfileSe
             modalities=preset.modalities,
             reasoning=True if preset.reasoning_field is not None else None,
         )
-    return merge_profile(
-        found,
-        context_length=given.context_length,
-        max_output=given.max_output,
-        modalities=given.modalities,
-        reasoning=given.reasoning,
-        refused=given.refused,
-    )
+    return merge_profile(found, given)

@@ -135,13 +135,17 @@ class Client:
                 if problem.status:  # the server describes no models, whatever its message says
                     return name
                 raise
-        raise CallFailed(f"{self.url} has no model that chats: {', '.join(names)} make vectors of texts")
+        raise CallFailed(
+            f"{self.url} has no model that chats: {', '.join(names)} make vectors or rank documents"
+        )
 
     def require_generating(self, name: str) -> str:
         """Returns the name if it belongs to a model that generates text. Raises CallFailed otherwise."""
         embeds = self._is_embedding(name)
         if embeds:
-            raise CallFailed(f"{name} makes vectors of texts and cannot chat; name a model that generates")
+            raise CallFailed(
+                f"{name} makes vectors or ranks documents, and cannot chat; name a model that generates"
+            )
         if embeds is None and name not in (names := self.list_models()):
             raise CallFailed(f"there is no model {name!r}; the server has: {', '.join(names) or 'none'}")
         return name

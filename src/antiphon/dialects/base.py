@@ -24,6 +24,7 @@ from antiphon.domain.models import (
     TokenizerInfo,
 )
 from antiphon.domain.request import Conversation, EmbeddingRequest, Embeddings, GenerationRequest, Prompt
+from antiphon.domain.rerank import Ranking, RerankRequest
 from antiphon.errors import AntiphonError
 
 JSON = "application/json"
@@ -34,6 +35,12 @@ MULTIPART = "multipart/form-data"
 T = TypeVar("T")
 
 Headers = tuple[tuple[bytes, bytes], ...]
+
+PROJECT_HEADERS = (b"x-project-id", b"x-selected-account-id")
+"""Headers that choose one of the projects of a key."""
+
+USER_HEADERS = (b"x-user-id",)
+"""Headers that name the user whom a key acts for."""
 
 # --- what a handler takes and gives -------------------------------------------------------------------------
 
@@ -253,6 +260,20 @@ class EmbeddingCall:
 
 
 @dataclass(frozen=True, slots=True)
+class RerankCall:
+    """A request to rank documents, and the form of the answer."""
+
+    request: RerankRequest
+    top_n: int | None = None
+    """The number of documents in the answer; None means all."""
+    returns_documents: bool = False
+    """Whether the answer repeats the documents' texts."""
+    ignored: tuple[str, ...] = ()
+    """Fields that are accepted and have no effect, as in `GenerationCall`."""
+    attribution: Attribution = NO_ATTRIBUTION
+
+
+@dataclass(frozen=True, slots=True)
 class ModelEntry:
     """One entry in a list of models."""
 
@@ -332,6 +353,9 @@ class Services(Protocol):
 
     async def embed(self, request: EmbeddingRequest, context: Context) -> Embeddings:
         """Returns the vectors of texts."""
+
+    async def rerank(self, request: RerankRequest, context: Context) -> Ranking:
+        """Returns how well documents match a query."""
 
     async def offload(self, work: Callable[[], T]) -> T:
         """Runs work that takes milliseconds in a thread, and returns its result."""

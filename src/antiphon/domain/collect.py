@@ -2,7 +2,7 @@
 streams."""
 
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 from antiphon.domain.events import (
     Delta,
@@ -12,6 +12,7 @@ from antiphon.domain.events import (
     FinishReason,
     PromptScored,
     ReasoningDelta,
+    SpeechDelta,
     Started,
     TextDelta,
     ThinkingBlock,
@@ -21,6 +22,30 @@ from antiphon.domain.events import (
 from antiphon.domain.logprobs import Scores, join_scores
 from antiphon.domain.messages import ToolCall
 from antiphon.domain.values import Value
+
+
+class Speech(Value, frozen=True):
+    """The spoken answer of one choice."""
+
+    id: str | None
+    """The vendor's id, by which the next request refers to it."""
+    data: str
+    """The recording in base64."""
+    transcript: str
+    expires_at: int | None
+    """The Unix time until which the vendor keeps the speech."""
+
+
+def join_speech(deltas: Sequence[SpeechDelta]) -> Speech | None:
+    """Joins the parts of a spoken answer; None if there are none."""
+    if not deltas:
+        return None
+    return Speech(
+        next((each.id for each in deltas if each.id is not None), None),
+        "".join([each.data for each in deltas]),
+        "".join([each.transcript for each in deltas]),
+        next((each.expires_at for each in deltas if each.expires_at is not None), None),
+    )
 
 
 class CollectedChoice(Value, frozen=True):
@@ -39,6 +64,8 @@ class CollectedChoice(Value, frozen=True):
     """Token ids, as many as `scores`, if the caller requests them."""
     thinking_blocks: tuple[Mapping[str, object], ...] = ()
     """The vendor's blocks of reasoning, which the vendor needs back."""
+    speech: Speech | None = None
+    """The spoken answer, if the caller requests one."""
 
 
 class CollectedGeneration(Value, frozen=True):
@@ -55,7 +82,7 @@ class CollectedGeneration(Value, frozen=True):
 class _ChoiceParts:
     """The parts of one choice so far."""
 
-    __slots__ = ("arguments", "begun", "blocks", "end", "ids", "reasoning", "scores", "text")
+    __slots__ = ("arguments", "begun", "blocks", "end", "ids", "reasoning", "scores", "speech", "text")
 
     def __init__(self) -> None:
         self.text: list[str] = []
@@ -64,6 +91,7 @@ class _ChoiceParts:
         self.arguments: dict[int, list[str]] = {}
         """The parts of each call's arguments, by its number."""
         self.blocks: list[Mapping[str, object]] = []
+        self.speech: list[SpeechDelta] = []
         self.scores: list[Scores] = []
         self.ids: list[int] = []
         self.end: Finished | None = None
@@ -80,6 +108,8 @@ class _ChoiceParts:
             self.begun.append(event)
         elif isinstance(event, ThinkingBlock):
             self.blocks.append(event.block)
+        elif isinstance(event, SpeechDelta):
+            self.speech.append(event)
         else:
             self.arguments.setdefault(event.index, []).append(event.arguments)
         if event.scores:
@@ -97,8 +127,8 @@ class _ChoiceParts:
             ]
         )
         text, reasoning = "".join(self.text), "".join(self.reasoning)
-        ids, blocks = tuple(self.ids), tuple(self.blocks)
-        return CollectedChoice(index, text, end.reason, scores, calls, reasoning, ids, blocks)
+        ids, blocks, speech = tuple(self.ids), tuple(self.blocks), join_speech(self.speech)
+        return CollectedChoice(index, text, end.reason, scores, calls, reasoning, ids, blocks, speech)
 
 
 async def collect(events: AsyncIterator[Event]) -> CollectedGeneration:

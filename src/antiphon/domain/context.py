@@ -10,7 +10,8 @@ from typing import Protocol
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor
 from antiphon.domain.ledger import NOTHING, RouteTry
 from antiphon.domain.limits import LimitStatus
-from antiphon.domain.values import Value, field
+from antiphon.domain.memory import MemoryReport
+from antiphon.domain.values import Value, changed, field
 
 
 class Clock(Protocol):
@@ -87,6 +88,7 @@ class RequestProgress:
         "has_own_schemas",
         "is_ended",
         "limit_statuses",
+        "memory",
         "model",
         "relaxed",
         "route",
@@ -109,6 +111,8 @@ class RequestProgress:
         self.is_ended = False
         """Whether the HTTP edge has ended the request with an error. The edge then answers and logs the
         error."""
+        self.memory: MemoryReport | None = None
+        """What the request's memory strategy did; None without one."""
         self.model = ""
         """The model's own name, once the model is found."""
         self.limit_statuses: tuple[LimitStatus, ...] = ()
@@ -137,3 +141,8 @@ class Context(Value, frozen=True, gc=True):
     def remaining(self) -> float | None:
         """Returns the seconds until the deadline, at least 0; None if the request has no deadline."""
         return None if self.deadline is None else max(0.0, self.deadline - self.clock.monotonic())
+
+    def limit_time(self, seconds: float) -> "Context":
+        """Returns the context with a deadline in so many seconds, or with its own if that is earlier."""
+        end = self.clock.monotonic() + seconds
+        return self if self.deadline is not None and self.deadline <= end else changed(self, deadline=end)

@@ -38,6 +38,14 @@ class Usage(Value, frozen=True):
     reasoning_tokens: int = 0
     """Completion tokens that were spent on reasoning."""
     source: UsageSource = UsageSource.ENGINE
+    cache_write_tokens: int = 0
+    """Prompt tokens that a vendor wrote into its cache."""
+    prompt_audio_tokens: int = 0
+    completion_audio_tokens: int = 0
+    accepted_prediction_tokens: int = 0
+    """Tokens of the caller's prediction that are in the completion."""
+    rejected_prediction_tokens: int = 0
+    """Tokens of the prediction that are not in the answer, but count as completion tokens."""
 
     @property
     def total_tokens(self) -> int:
@@ -121,6 +129,23 @@ class ThinkingBlock(Value, frozen=True):
     ids: tuple[int, ...] = ()
 
 
+class SpeechDelta(Value, frozen=True):
+    """More of a spoken answer of one choice. Only requests that ask for speech get it."""
+
+    choice: int
+    id: str | None = None
+    """The vendor's id of the speech, in one of its deltas. The next request refers to it."""
+    data: str = ""
+    """More of the recording: the next part of one base64 text, whose length can be any."""
+    transcript: str = ""
+    """More of what is said."""
+    expires_at: int | None = None
+    """The Unix time until which the vendor keeps the speech; in the last delta."""
+    tokens: int = 0
+    scores: Scores = ()
+    ids: tuple[int, ...] = ()
+
+
 class ToolCallStarted(Value, frozen=True):
     """The next call of one choice; its arguments follow in deltas."""
 
@@ -169,7 +194,7 @@ class DiscardedTokens(Value, frozen=True):
     tokens: int
 
 
-Delta = TextDelta | ReasoningDelta | ThinkingBlock | ToolCallStarted | ToolCallDelta
+Delta = TextDelta | ReasoningDelta | ThinkingBlock | SpeechDelta | ToolCallStarted | ToolCallDelta
 """More output of a choice."""
 
 Event = Started | PromptScored | Delta | Finished | DiscardedTokens | Usage

@@ -19,6 +19,13 @@ PROPERTY_KEYWORDS = frozenset(
 """Keywords that name properties in a schema that declares none."""
 
 
+class CacheControl(Value, frozen=True):
+    """A mark in a prompt. The vendor keeps the prompt up to it for later requests. No answer changes."""
+
+    lifetime: str | None = None
+    """How long the vendor keeps it: `5m`, `1h`. None leaves it to the vendor."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tool:
     """A function as the caller describes it."""
@@ -33,6 +40,8 @@ class Tool:
     """The schema without the unsupported keywords; None if it is the same as `parameters`."""
     field: str = field(default="tools", compare=False)
     """The caller's name of the schema, for errors."""
+    cache_control: CacheControl | None = None
+    """The mark up to which the vendor keeps the prompt, if it is after this tool."""
 
     @property
     def schema(self) -> Mapping[str, object]:
@@ -102,6 +111,8 @@ class TextContent(Value, frozen=True, tag="text"):
     """A text part of a message."""
 
     text: str
+    cache_control: CacheControl | None = None
+    """The mark after this part."""
 
 
 class MediaContent(Value, frozen=True, tag="media"):
@@ -150,7 +161,14 @@ class Message:
     reasoning_field: str = field(default="reasoning_content", compare=False)
     """The name of the reasoning field in the caller's message."""
     content: tuple[Content, ...] = ()
-    """The parts in their order, if one of them is not text; otherwise empty."""
+    """The parts in their order, if one of them is not text or has a mark; otherwise empty."""
     thinking_blocks: tuple[Mapping[str, object], ...] = ()
     """The vendor's own blocks of reasoning, which the vendor needs back unchanged. `text` and `reasoning` do
     not contain them."""
+    speech_id: str | None = None
+    """The vendor's id of the assistant's spoken answer. `text` does not contain what was said."""
+
+    @property
+    def mixed_content(self) -> tuple[Content, ...]:
+        """The parts in their order, if one of them is not text; otherwise empty."""
+        return self.content if any(isinstance(part, MediaContent) for part in self.content) else ()

@@ -92,8 +92,13 @@ class Profile:
     sampling: SamplingOptions = field(default_factory=SamplingOptions)
     """Defaults for fields that a request leaves out."""
     modalities: tuple[str, ...] = ("text",)
+    """What messages can contain: `text`, `image`, `audio`."""
+    output_modalities: tuple[str, ...] = ("text",)
+    """What answers can contain: `text`, `audio`."""
     reasoning: bool | None = False
     """Whether the model can reason before it answers. The reasoning then comes apart from the text."""
+    infill: bool | None = False
+    """Whether the model fills in the middle of a text (`suffix`). None is unknown."""
     embedding: EmbeddingFacts | None = None
     """For an embedding model; None for one that generates."""
     max_output: int | None = None

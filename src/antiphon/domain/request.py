@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from antiphon.domain.events import UsageSource
+from antiphon.domain.ledger import NOTHING
+from antiphon.domain.memory import MemoryStrategy
 from antiphon.domain.messages import Message, Tools
 from antiphon.domain.sampling import SamplingOptions
 from antiphon.domain.values import Value
@@ -187,9 +189,26 @@ class Output(Value, frozen=True):
     """The end that is cut."""
     include_stop: bool = False
     """Whether the text that ended a choice stays in it."""
+    suffix: str = ""
+    """The text after the completion: the model fills the middle. Only for a raw prompt."""
     overflow: Overflow = Overflow.ERROR
     is_usual: bool = False
     """Whether `max_tokens` is the dialect's default."""
+
+
+SPEECH = "audio"
+"""The modality of spoken answers."""
+
+
+class SpeechOptions(Value, frozen=True):
+    """The form of a spoken answer."""
+
+    format: str
+    """The format of the recording: `wav`, `mp3`, `flac`, `opus`, `pcm16`."""
+    voice: str
+    """The name of a voice of the vendor."""
+    is_custom: bool = False
+    """Whether `voice` is the id of a voice of one's own."""
 
 
 class HostedOptions(Value, frozen=True):
@@ -201,6 +220,21 @@ class HostedOptions(Value, frozen=True):
     """The vendor's class of service: `flex`, `priority`."""
     prompt_cache_key: str | None = None
     """Requests with the same key have prompts that begin alike."""
+    modalities: tuple[str, ...] = ()
+    """The kinds of output that the caller wants: `text`, `audio`. Empty is the model's own."""
+    audio: SpeechOptions | None = None
+    """The form of a spoken answer; needs `audio` among the modalities."""
+    prediction: str | None = None
+    """OpenAI's predicted output: a text that the answer probably repeats."""
+    extra_params: Mapping[str, object] = NOTHING
+    """Fields that the caller adds to the vendor's body, as the operator allows."""
+    extra_headers: Mapping[str, str] = NOTHING
+    """Headers that the caller adds to the vendor's request, as the operator allows."""
+
+    @property
+    def wants_speech(self) -> bool:
+        """Whether the answer shall be spoken."""
+        return SPEECH in self.modalities or self.audio is not None
 
 
 NO_HOSTED_OPTIONS = HostedOptions()
@@ -218,6 +252,10 @@ class GenerationRequest(Value, frozen=True):
     priority: int = 0
     """Lower is admitted earlier, among the requests of one actor."""
     hosted: HostedOptions = NO_HOSTED_OPTIONS
+    memory: MemoryStrategy | None = None
+    """Which part of the conversation the model sees; None is all of it."""
+    timeout: float | None = None
+    """The most seconds that the generation can take; None is only the server's own limit."""
     is_buffered: bool = False
     """Whether the caller gets the whole answer at once. An engine may then produce all events together."""
 
@@ -234,6 +272,8 @@ class Pooling(StrEnum):
     """The first token's row."""
     LAST = "last"
     """The last token's row."""
+    RANK = "rank"
+    """A reranker: one number for a query with a document, the logarithm of the odds that they match."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,8 +281,13 @@ class EmbeddingFacts:
     """The vectors that an embedding model makes."""
 
     dimensions: int
-    """Numbers of one vector."""
+    """Numbers of one vector; 1 for a reranker."""
     pooling: Pooling
+
+    @property
+    def ranks(self) -> bool:
+        """Whether the model is a reranker, which scores documents and makes no vectors."""
+        return self.pooling is Pooling.RANK
 
 
 @dataclass(frozen=True, slots=True)

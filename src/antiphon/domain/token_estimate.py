@@ -10,6 +10,16 @@ def measure_text(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
 
 
+SPEECH_PER_TOKEN = 3200
+"""Characters of base64 in one token of speech. OpenAI counts 20 tokens for a second, which has 24,000 samples
+of two bytes. Compressed recordings have fewer characters, so their estimates are too low."""
+
+
+def measure_speech(data: str) -> int:
+    """Returns the bytes of a text that has as many tokens as a recording in base64."""
+    return len(data) * BYTES_PER_TOKEN // SPEECH_PER_TOKEN
+
+
 def estimate_tokens(size: int) -> int:
     """Estimates the tokens of a text of `size` bytes: one for every four bytes, and at least one for any
     text."""

@@ -51,6 +51,7 @@ from antiphon.domain.request import (
     Prompt,
     Vectors,
 )
+from antiphon.domain.rerank import Ranking, RerankRequest
 from antiphon.domain.sampling import Sampling, SamplingOptions
 
 
@@ -103,6 +104,18 @@ class PreparedEmbedding(Protocol):
     async def embed(self, context: Context) -> Embeddings:
         """Computes all vectors; cancelling ends the work. `context.progress.embedded` counts the texts whose
         vectors are computed."""
+
+
+class PreparedRerank(Protocol):
+    """A request to rank documents that is ready for one engine."""
+
+    @property
+    def size(self) -> RequestSize:
+        """The request's size, known before the engine computes anything. It has no output tokens."""
+
+    async def rank(self, context: Context) -> Ranking:
+        """Scores all documents; cancelling ends the work. `context.progress.embedded` counts the tokens of
+        the documents that are scored."""
 
 
 class Engine(Protocol):
@@ -160,6 +173,14 @@ class TextEmbeddingEngine(Protocol):
     requests for the other."""
 
     async def prepare_embedding(self, request: EmbeddingRequest, context: Context) -> PreparedEmbedding:
+        """Prepares the request for this engine. Raises as `Engine.prepare` does."""
+
+
+@runtime_checkable
+class RerankEngine(Protocol):
+    """An engine that ranks documents by a query."""
+
+    async def prepare_rerank(self, request: RerankRequest, context: Context) -> PreparedRerank:
         """Prepares the request for this engine. Raises as `Engine.prepare` does."""
 
 
@@ -367,6 +388,27 @@ class TokenKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class PairFrame:
+    """The tokens around a query and a document that a reranker reads."""
+
+    before: tuple[int, ...] = ()
+    between: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class InfillTokens:
+    """The control tokens of a model that fills in the middle of a text."""
+
+    prefix: int
+    """Comes before the text that precedes the middle."""
+    suffix: int
+    """Comes before the text that follows the middle."""
+    middle: int
+    """Comes last. The model then generates the middle."""
+
+
+@dataclass(frozen=True, slots=True)
 class Vocabulary:
     """Bytes and kind of each id, loaded once, and the special ids."""
 
@@ -385,6 +427,10 @@ class Vocabulary:
     """Whether the tokenizer puts a space before a text, which decoding the tokens removes again."""
     embedding_frame: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
     """The tokens before and after a whole text in an embedding model."""
+    infill: InfillTokens | None = None
+    """The tokens for filling in the middle; None where the model has none."""
+    pair_frame: PairFrame = PairFrame()
+    """The tokens around a pair of texts in a reranker without a template of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,6 +459,8 @@ class EngineInfo:
     load: Load = field(default_factory=Load)
     embedding: EmbeddingFacts | None = None
     """The facts of an embedding model, which makes no tokens; None for a model that makes tokens."""
+    rerank_template: str | None = None
+    """For a reranker: the text of a pair, with `{query}` and `{document}`, if the model file has one."""
 
 
 class TokenEngine(Protocol):

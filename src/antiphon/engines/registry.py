@@ -4,13 +4,14 @@ Adapters are added and removed while requests run, and a reload replaces the oth
 engine that it found, so removing a name ends no request.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import attrgetter
 
+from antiphon.domain.identity import Actor
 from antiphon.domain.ledger import ABORTED, RouteTry, encode_tries
-from antiphon.domain.models import Adapter, Aliases, DeployedAdapter
+from antiphon.domain.models import STAR, Adapter, Aliases, DeployedAdapter
 from antiphon.engines.base import Engine
 from antiphon.engines.route_state import RouteState
 from antiphon.errors import ModelNotFound
@@ -131,6 +132,23 @@ class ModelPattern:
         """The text before the `*`."""
         return self.model.name[:-1]
 
+    def narrow(self, allowed: Iterable[str]) -> Iterator[str]:
+        """Yields the names and patterns that are within this pattern and one of a key's patterns."""
+        for each in allowed:
+            head, star, tail = each.partition(STAR)
+            if len(each) > LONGEST_NAME or not each.isprintable():
+                continue
+            if head.startswith(self.prefix) and each != self.prefix:
+                yield each
+            elif star and self.prefix.startswith(head):
+                yield self.model.name + tail
+
+    def describe(self, name: str) -> Model:
+        """Returns the model of a name, or of a pattern within this pattern, for lists."""
+        if STAR in name:
+            return replace(self.model, name=name)
+        return self.build(name, name.removeprefix(self.prefix))
+
 
 class ModelRegistry:
     """All models: those of the settings in their order, then adapters in the order of loading. Names that
@@ -188,6 +206,16 @@ class ModelRegistry:
     def list_patterns(self) -> tuple[ModelPattern, ...]:
         """The patterns."""
         return tuple(self._patterns)
+
+    def list_usable(self, actor: Actor) -> list[Model]:
+        """The models that the actor can call. A pattern that its key allows in part is listed with the names
+        that the key allows: `first/ok*` of `first/*`."""
+        found = {model.name: model for model in self if actor.may_use(model.name)}
+        for pattern in self._patterns:
+            if pattern.model.name not in found:
+                for name in pattern.narrow(actor.grant.models or ()):
+                    found.setdefault(name, pattern.describe(name))
+        return list(found.values())
 
     def list_adapters(self) -> tuple[Model, ...]:
         """The models that are adapters of another."""

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from starlette.types import Scope
 
 from antiphon.auth.base import NO_SCOPE, REFUSAL, RequestedScope, TokenVerifier
-from antiphon.dialects.base import Request
+from antiphon.dialects.base import PROJECT_HEADERS, USER_HEADERS, Request
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor, Right
 from antiphon.errors import AuthenticationFailed, InvalidValue, PermissionDenied, RequestError
 from antiphon.http.state import AppState
@@ -23,8 +23,6 @@ MAX_CREDENTIAL = 8192
 hashed."""
 
 KEY_HEADERS = (b"x-api-key", b"api-key")
-PROJECT_HEADERS = (b"x-project-id", b"x-selected-account-id")
-USER_HEADERS = (b"x-user-id",)
 CHOICES = (*PROJECT_HEADERS, *USER_HEADERS)
 
 ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")

@@ -69,6 +69,7 @@ ERRORS: Mapping[int, str] = {
     409: "Something of that name is there already, or is in use",
     413: "The body is too large",
     415: "The body is not JSON",
+    422: "A field or the body is at fault; the sentence names it",
     429: "Too much is waiting, or a limit or budget has no room; see Retry-After",
     431: "The headers are too large",
     500: "A defect; quote the request id",
@@ -81,11 +82,11 @@ COMMON_ERRORS = (RequestError, PermissionDenied, RequestTimedOut, HeadersTooLarg
 BODY_ERRORS = (BodyTooLarge, UnsupportedMediaType, ServerBusy)
 MODEL_ERRORS = (ModelNotFound, EngineUnavailable, DeadlineExceeded)
 STORE_ERRORS = (NotFound, StoreUnavailable)
-QUEUED_TAGS = {"completions", "embeddings", "tokens"}
+QUEUED_TAGS = {"completions", "embeddings", "rerank", "tokens"}
 """Tags of operations that can wait for an engine, or for the rendering of a custom template."""
 BUDGET = 402
 """The status that some dialects use for a spent budget."""
-METERED_TAGS = {"completions", "embeddings"}
+METERED_TAGS = {"completions", "embeddings", "rerank"}
 """Tags of operations that limits and budgets count."""
 CHANGING_TAGS = {"adapters", "loras", "admin"}
 """Tags of operations that can conflict with the current state."""
@@ -200,15 +201,23 @@ def _build_operation(
         status: _build_response(int(status), response, error, _list_headers(operation, asks))
         for status, response in operation["responses"].items()
     }
-    for status in sorted({dialect.status(kind("")) for kind in _list_failures(operation, asks)}):
+    for status in sorted({dialect.status(failure) for failure in _list_failures(operation, asks)}):
         failed = {"description": ERRORS[status], "content": {"application/json": {"schema": error}}}
         responses.setdefault(str(status), _build_response(status, failed, error))
     parameters = [*operation.get("parameters", ()), {"$ref": "#/components/parameters/RequestId"}]
     return {**operation, "parameters": parameters, "responses": responses}
 
 
-def _list_failures(operation: Mapping[str, Any], needs_key: bool) -> Iterator[type[AntiphonError]]:
-    """Yields the errors that an operation can end with."""
+def _list_failures(operation: Mapping[str, Any], needs_key: bool) -> Iterator[AntiphonError]:
+    """Yields the errors that an operation can end with. Some dialects have a status of their own for errors
+    that name a field."""
+    yield from (kind("") for kind in _list_failure_kinds(operation, needs_key))
+    if "requestBody" in operation or "parameters" in operation:
+        yield RequestError("", param="field")
+
+
+def _list_failure_kinds(operation: Mapping[str, Any], needs_key: bool) -> Iterator[type[AntiphonError]]:
+    """Yields the kinds of errors that an operation can end with."""
     yield from COMMON_ERRORS
     if needs_key:
         yield AuthenticationFailed

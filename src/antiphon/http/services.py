@@ -23,6 +23,7 @@ from antiphon.domain.events import Event
 from antiphon.domain.identity import Actor
 from antiphon.domain.models import Profile, TokenizerInfo
 from antiphon.domain.request import EmbeddingRequest, Embeddings, GenerationRequest
+from antiphon.domain.rerank import Ranking, RerankRequest
 from antiphon.engines.base import TokenizerEngine
 from antiphon.engines.registry import Model
 from antiphon.errors import (
@@ -80,16 +81,19 @@ class ServerServices:
     async def embed(self, request: EmbeddingRequest, context: Context) -> Embeddings:
         return await self._pipeline.embed(request, context)
 
+    async def rerank(self, request: RerankRequest, context: Context) -> Ranking:
+        return await self._pipeline.rerank(request, context)
+
     async def offload(self, work: Callable[[], T]) -> T:
         return await asyncio.to_thread(work)
 
     # --- models ---
 
     def list_models(self, actor: Actor) -> list[ModelEntry]:
-        return [_build_entry(model) for model in self._app_state.models if actor.may_use(model.name)]
+        return [_build_entry(model) for model in self._app_state.models.list_usable(actor)]
 
     async def list_profiled_models(self, actor: Actor) -> list[ModelEntry]:
-        models = [model for model in self._app_state.models if actor.may_use(model.name)]
+        models = self._app_state.models.list_usable(actor)
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(load_entry(model)) for model in models]
         return [task.result() for task in tasks]

@@ -12,6 +12,7 @@ from antiphon.dialects.base import Dialect, Endpoint
 from antiphon.domain.context import Clock, Context, SystemClock
 from antiphon.domain.events import Event
 from antiphon.domain.request import EmbeddingRequest, Embeddings, GenerationRequest
+from antiphon.domain.rerank import Ranking, RerankRequest
 from antiphon.engines.registry import ModelRegistry
 from antiphon.http.body_budget import BodyBudget
 from antiphon.http.in_flight import InFlightRegistry
@@ -39,6 +40,9 @@ class Runner(Protocol):
 
     async def embed(self, request: EmbeddingRequest, context: Context) -> Embeddings:
         """Returns the vectors of texts. Cancelling ends the work."""
+
+    async def rerank(self, request: RerankRequest, context: Context) -> Ranking:
+        """Returns how well documents match a query. Cancelling ends the work."""
 
 
 class Coordination(Protocol):

@@ -22,6 +22,7 @@ from antiphon.domain.events import (
     Event,
     Finished,
     ReasoningDelta,
+    SpeechDelta,
     Started,
     TextDelta,
     ToolCallDelta,
@@ -29,7 +30,7 @@ from antiphon.domain.events import (
     Usage,
     UsageSource,
 )
-from antiphon.domain.token_estimate import estimate_tokens, measure_text
+from antiphon.domain.token_estimate import estimate_tokens, measure_speech, measure_text
 from antiphon.domain.values import changed
 from antiphon.engines.registry import Model
 from antiphon.errors import AntiphonError, DeadlineExceeded, InternalError
@@ -59,7 +60,7 @@ class GenerationTally:
     is_estimated: bool = False
     """Whether the deltas carry no tokens, so that the bytes of their text are counted."""
     text_bytes: int = 0
-    """Bytes of text and tool calls, if `is_estimated`."""
+    """Bytes of text, tool calls and speech, if `is_estimated`."""
     reasoning_bytes: int = 0
     finish_reasons: list[str] = field(default_factory=list)
     is_whole: bool = False
@@ -85,11 +86,10 @@ class GenerationTally:
             self.reasoning_tokens += event.tokens
             if self.is_estimated:
                 self.reasoning_bytes += measure_text(event.text)
-        elif isinstance(event, ToolCallStarted | ToolCallDelta | DiscardedTokens):
+        elif isinstance(event, ToolCallStarted | ToolCallDelta | SpeechDelta | DiscardedTokens):
             self.completion_tokens += event.tokens
             if self.is_estimated and not isinstance(event, DiscardedTokens):
-                part = event.name if isinstance(event, ToolCallStarted) else event.arguments
-                self.text_bytes += measure_text(part)
+                self.text_bytes += measure_delta(event)
         elif isinstance(event, Usage):
             self.prompt_tokens, self.cached_tokens = event.prompt_tokens, event.cached_tokens
             self.completion_tokens = event.completion_tokens
@@ -115,6 +115,13 @@ class GenerationTally:
         )
         first = None if self.first_token is None else self.first_token - self.started_at
         return RequestOutcome(status, usage, now - self.started_at, self.queued, first)
+
+
+def measure_delta(event: ToolCallStarted | ToolCallDelta | SpeechDelta) -> int:
+    """Returns the bytes of text in a part of a call, or of a text as long as a part of speech."""
+    if isinstance(event, SpeechDelta):
+        return measure_text(event.transcript) + measure_speech(event.data)
+    return measure_text(event.name if isinstance(event, ToolCallStarted) else event.arguments)
 
 
 class Settlement:
@@ -290,6 +297,8 @@ class RecordedChoice:
     text: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
     calls: dict[int, RecordedCall] = field(default_factory=dict)
+    transcript: list[str] = field(default_factory=list)
+    """What was spoken. The recording is not kept."""
     reason: str | None = None
 
     def to_dict(self, index: int) -> dict[str, object]:
@@ -301,6 +310,8 @@ class RecordedChoice:
         }
         if self.reasoning:
             fields["reasoning"] = "".join(self.reasoning)
+        if self.transcript:
+            fields["transcript"] = "".join(self.transcript)
         if self.calls:
             fields["tool_calls"] = [
                 {"id": call.id, "name": call.name, "arguments": "".join(call.arguments)}
@@ -321,6 +332,8 @@ class RecordedAnswer:
             self._choice(event.choice).text.append(event.text)
         elif isinstance(event, ReasoningDelta):
             self._choice(event.choice).reasoning.append(event.text)
+        elif isinstance(event, SpeechDelta):
+            self._choice(event.choice).transcript.append(event.transcript)
         elif isinstance(event, ToolCallStarted):
             self._choice(event.choice).calls[event.index] = RecordedCall(event.id, event.name)
         elif isinstance(event, ToolCallDelta):

@@ -19,6 +19,7 @@ from antiphon.domain.request import (
 from antiphon.domain.sampling import SamplingOptions
 from antiphon.errors import ContextLengthExceeded, InvalidValue, UnsupportedParameter
 from antiphon.rendering.echo import PromptEcho, lay_out
+from antiphon.rendering.infill import encode_infill
 from antiphon.rendering.logprobs import PromptLogprobs
 from antiphon.rendering.model_info import ModelInfo
 from antiphon.rendering.prompt import blame_field, context_sentence, describe_prompt, encode, require_known
@@ -62,10 +63,12 @@ async def fit_prompts(
     fitted: list[FittedPrompt] = []
     for prompt in request.prompts:
         _require_continuable(prompt, model_info)
-        is_cut = request.output.truncate_prompt is not None
-        ids = truncate_tokens(
-            await encode(tokens, model_info, prompt, clock, is_cut), request.output, model_info
-        )
+        if request.output.suffix:
+            ids = await encode_infill(tokens, model_info, request, prompt)
+        else:
+            is_cut = request.output.truncate_prompt is not None
+            ids = await encode(tokens, model_info, prompt, clock, is_cut)
+            ids = truncate_tokens(ids, request.output, model_info)
         fits = fit(prompt, ids, request.output, model_info)
         fits = _add_logprobs(len(fitted), prompt, fits, request.output, model_info)
         fitted.append(await _add_echo(prompt, fits, request, model_info))
@@ -95,8 +98,15 @@ def _require_continuable(prompt: Prompt, model_info: ModelInfo) -> None:
 
 
 def require_generating(model_info: ModelInfo, model: str) -> None:
-    """Raises UnsupportedParameter for an embedding model."""
-    if model_info.info.embedding is not None:
+    """Raises UnsupportedParameter for an embedding model or a reranker."""
+    makes = model_info.info.embedding
+    if makes is not None and makes.ranks:
+        raise UnsupportedParameter(
+            f"{model} ranks documents and generates no text; send POST /v1/rerank, or name a model that "
+            "generates",
+            param="model",
+        )
+    if makes is not None:
         raise UnsupportedParameter(
             f"{model} is an embedding model: it makes vectors of texts and generates none; ask for "
             "embeddings, or name a model that generates",
@@ -192,7 +202,7 @@ def fit(prompt: Prompt, tokens: tuple[int, ...], output: Output, model_info: Mod
     """Checks the prompt's length and sets the limit of the completion. Raises ContextLengthExceeded with both
     lengths in its message."""
     context, count, max_tokens = model_info.info.context_length, len(tokens), output.max_tokens
-    free_tokens, part = context - count, describe_prompt(prompt)
+    free_tokens, part = context - count, "prompt and suffix" if output.suffix else describe_prompt(prompt)
     if not count:
         raise InvalidValue(_explain_no_token(prompt), param=blame_field(prompt, ()))
     if max_tokens is not None and max_tokens < (0 if output.echo else 1):

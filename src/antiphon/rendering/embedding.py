@@ -2,8 +2,9 @@
 text."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
+from typing import TypeVar
 
 from antiphon.domain.context import Context
 from antiphon.domain.request import (
@@ -22,6 +23,9 @@ from antiphon.rendering.prompt import require_known, tokenize_text
 from antiphon.rendering.streams import deadline_error
 from antiphon.rendering.tokenizer import TextTokenizer
 from antiphon.task_group import task_group
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 AT_ONCE = 128
 """The most texts that one call of the engine tokenizes."""
@@ -81,11 +85,13 @@ async def prepare_embedding(
 
 def _require_embedding_model(model_info: ModelInfo, request: EmbeddingRequest) -> EmbeddingFacts:
     """Returns the model's facts about embedding. Raises UnsupportedParameter for a model without them."""
-    if model_info.info.embedding is None:
+    makes = model_info.info.embedding
+    if makes is None or makes.ranks:
+        work = "generates text" if makes is None else "ranks documents (POST /v1/rerank)"
         raise UnsupportedParameter(
-            f"{request.model} generates text and makes no vectors; name an embedding model", param="model"
+            f"{request.model} {work} and makes no vectors; name an embedding model", param="model"
         )
-    return model_info.info.embedding
+    return makes
 
 
 async def _tokenize_inputs(
@@ -101,12 +107,21 @@ async def _tokenize_inputs(
             else await tokenize_text(tokens, model_info, prompt.text or "")
         )
 
-    token_lists: list[tuple[int, ...]] = []
-    for start in range(0, len(inputs), AT_ONCE):
+    return await map_in_groups(ids, inputs)
+
+
+async def map_in_groups(work: Callable[[T], Awaitable[R]], items: Sequence[T]) -> list[R]:
+    """Returns the results of the work on all items, in order. At most AT_ONCE items are worked on at once."""
+
+    async def run(item: T) -> R:
+        return await work(item)
+
+    results: list[R] = []
+    for start in range(0, len(items), AT_ONCE):
         async with task_group() as group:
-            jobs = [group.create_task(ids(prompt)) for prompt in inputs[start : start + AT_ONCE]]
-        token_lists += [job.result() for job in jobs]
-    return token_lists
+            jobs = [group.create_task(run(item)) for item in items[start : start + AT_ONCE]]
+        results += [job.result() for job in jobs]
+    return results
 
 
 def _require_fitting(texts: Sequence[tuple[int, ...]], model_info: ModelInfo) -> None:

@@ -132,7 +132,7 @@ async def load_info(
         spelt=await asyncio.to_thread(pieces.with_names, vocabulary.names),
         ends=frozenset(vocabulary.end_ids),
         longest_piece=max(map(len, vocabulary.pieces), default=1) or 1,
-        profile=_build_profile(info, template),
+        profile=_build_profile(info, template, vocabulary),
         special=special,
         families=families,
         template=template,
@@ -212,8 +212,9 @@ async def _load_template(
         return None, f"this model serves no chat, as its template was refused; use /v1/completions ({reason})"
 
 
-def _build_profile(info: EngineInfo, template: ChatTemplate | None) -> Profile:
-    """Builds the public description of a model from the engine's and the template's properties."""
+def _build_profile(info: EngineInfo, template: ChatTemplate | None, vocabulary: Vocabulary) -> Profile:
+    """Builds the public description of a model from the properties of the engine, the template and the
+    vocabulary."""
     return Profile(
         architecture=info.architecture,
         parameters=info.parameters,
@@ -227,5 +228,6 @@ def _build_profile(info: EngineInfo, template: ChatTemplate | None) -> Profile:
         sequences=info.sequences,
         engine=info.library,
         sampling=info.sampling,
+        infill=vocabulary.infill is not None and info.embedding is None,
         embedding=info.embedding,
     )

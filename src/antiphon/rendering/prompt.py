@@ -40,7 +40,7 @@ async def encode(
         return start_of_text(model_info) if prompt.add_special else ()
     adds_bos = _adds_bos(prompt, model_info)
     pieces = await render_prompt(model_info, prompt, clock)
-    _require_possible(pieces, model_info, prompt, MOST_CUT if is_cut else 0)
+    require_possible(pieces, model_info, prompt, MOST_CUT if is_cut else 0)
     bos = model_info.vocabulary.names.get(
         -1 if model_info.vocabulary.bos_id is None else model_info.vocabulary.bos_id
     )
@@ -112,7 +112,9 @@ def require_known(tokens: Sequence[int], model_info: ModelInfo, field: str) -> N
         )
 
 
-def _require_possible(pieces: Sequence[TextPiece], model_info: ModelInfo, prompt: Prompt, cut: int) -> None:
+def require_possible(
+    pieces: Sequence[TextPiece], model_info: ModelInfo, prompt: Prompt, cut: int = 0
+) -> None:
     """Raises ContextLengthExceeded for a text that no tokenizer can make short enough. `cut`: the characters
     that truncation allows anyway."""
     size = sum(len(piece.text) for piece in pieces)

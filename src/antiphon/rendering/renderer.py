@@ -16,6 +16,7 @@ from antiphon.domain.fair_queue import FairSemaphore, QueueLimits
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor
 from antiphon.domain.models import Load, Profile, TokenizerInfo
 from antiphon.domain.request import Constraint, Conversation, EmbeddingRequest, GenerationRequest, Prompt
+from antiphon.domain.rerank import RerankRequest
 from antiphon.domain.values import changed
 from antiphon.domain.vendor_fields import list_unused, require_local, require_text
 from antiphon.engines.base import ConstraintEngine, EngineState, TokenEngine, TokenRequest
@@ -35,6 +36,7 @@ from antiphon.rendering.output_parser import constrain_calls
 from antiphon.rendering.prompt import encode, render_prompt, require_known
 from antiphon.rendering.reasoning.constraint import constrain_prompt
 from antiphon.rendering.rendered_request import ReadyRequest, RenderedRequest
+from antiphon.rendering.rerank import TokenizedPairs, prepare_rerank
 from antiphon.rendering.streams import deadline_error
 from antiphon.rendering.template.chat_template import BY_TEMPLATE, NotationFamilies
 from antiphon.rendering.template.field_usage import watch_fields
@@ -106,6 +108,11 @@ class Renderer:
         tokens = self._make_tokenizer(context.actor, context.clock)
         model_info = await self._run_in_time(self._refresh_info(), context)
         return await self._run_in_time(prepare_embedding(self._engine, tokens, model_info, request), context)
+
+    async def prepare_rerank(self, request: RerankRequest, context: Context) -> TokenizedPairs:
+        tokens = self._make_tokenizer(context.actor, context.clock)
+        model_info = await self._run_in_time(self._refresh_info(), context)
+        return await self._run_in_time(prepare_rerank(self._engine, tokens, model_info, request), context)
 
     async def profile(self) -> Profile:
         """Returns what the model can do. Asking for it loads no parked model."""

@@ -3,7 +3,6 @@
 In the file a `[[models]]` table with `routes` or `provider` is a routed model; any other is a local one.
 """
 
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
@@ -12,19 +11,14 @@ import msgspec
 from msgspec import Meta
 
 from antiphon.domain.models import STAR
+from antiphon.domain.upstream_headers import RESERVED_HEADERS, is_header_name, is_protected
 from antiphon.errors import SettingsError
 from antiphon.settings.server import POSITIVE
 
-HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-"""A token of RFC 9110. The HTTP client raises an error for another name, at each request."""
-
 PROVIDER_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
-RESERVED_HEADERS = frozenset(
-    "authorization host content-length content-type transfer-encoding connection proxy-authorization cookie "
-    "accept-encoding expect upgrade te trailer".split()
-)
-"""Headers that the client sets itself, or that would carry a credential around `key`."""
+EXTRA_NAME = r"^[A-Za-z_][A-Za-z0-9_.-]{0,63}$"
+"""The name of a field in a vendor's body."""
 
 
 class ProviderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -92,6 +86,22 @@ class ProviderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     refuses: Annotated[
         tuple[str, ...], Meta(description="Parameters that this provider does not take; requests get a 400.")
     ] = ()
+    extra_params: Annotated[
+        tuple[Annotated[str, Meta(pattern=EXTRA_NAME)], ...],
+        Meta(
+            description="Fields of the vendor's own that callers can add to the body of a request "
+            "(inference_extra_params); others are a 400.",
+            examples=[["provider", "web_search_options"]],
+        ),
+    ] = ()
+    extra_headers: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Headers that callers can add to a request (inference_extra_headers); others are a "
+            "400. Never one of a credential or of the connection.",
+            examples=[["x-trace-id"]],
+        ),
+    ] = ()
     context_length: Annotated[
         Annotated[int, Meta(ge=1)] | None,
         Meta(description="Context length of models that no table knows."),
@@ -111,6 +121,9 @@ class ProfileSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_output: Annotated[Annotated[int, Meta(ge=1)] | None, Meta(description="Most output tokens.")] = None
     modalities: Annotated[
         tuple[Literal["text", "image", "audio"], ...] | None, Meta(description="What messages can contain.")
+    ] = None
+    output_modalities: Annotated[
+        tuple[Literal["text", "audio"], ...] | None, Meta(description="What answers can contain.")
     ] = None
     reasoning: Annotated[bool | None, Meta(description="Whether it can reason before it answers.")] = None
     refused: Annotated[tuple[str, ...] | None, Meta(description="Parameters that it does not take.")] = None
@@ -236,10 +249,17 @@ def _require_route(
 def require_provider(name: str, provider: ProviderSettings) -> None:
     """Raises SettingsError for a provider whose address carries a credential, or with a reserved header."""
     for header, value in provider.headers.items():
-        usable = HEADER_NAME.fullmatch(header) is not None and value.isprintable()
+        usable = is_header_name(header) and value.isprintable()
         if header.lower() in RESERVED_HEADERS or not usable:
             raise SettingsError(
                 f'providers.{name}.headers cannot set {header!r}; a key belongs into key = "env:NAME"'
+            )
+    own_headers = {header.lower() for header in provider.headers}
+    for header in provider.extra_headers:
+        if not is_header_name(header) or is_protected(header) or header.lower() in own_headers:
+            raise SettingsError(
+                f"providers.{name}.extra_headers cannot have {header!r}: callers never set headers of "
+                "credentials, of the connection, or of `headers`"
             )
     for option, url in (("base_url", provider.base_url), ("proxy", provider.proxy)):
         if url is not None and not _is_address(url):

@@ -2,7 +2,8 @@
 
 SQLite runs in WAL mode with full synchronisation, so that answered changes survive a power failure.
 PostgreSQL has a small pool. Statements can have a time limit, so no caller holds a connection and a thread
-for ever.
+for ever. Alembic, which migrates, is imported only where a schema is compared: it is a quarter of a second of
+computing, and the processes that serve do not need it.
 """
 
 import logging
@@ -14,18 +15,18 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from antiphon.errors import DeadlineExceeded, InvalidValue, StoreRefused, StoreUnavailable
 from antiphon.telemetry.logs import record
+
+if TYPE_CHECKING:
+    from alembic.script import ScriptDirectory
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 UPGRADE = "antiphon store upgrade"
@@ -141,6 +142,9 @@ class Database:
     def schema_state(self) -> SchemaState:
         """Compares the database's schema with this version. Raises StoreUnavailable if the database does not
         answer, and StoreRefused if its tables are not Antiphon's."""
+        from alembic.runtime.migration import MigrationContext
+        from alembic.script import ScriptDirectory
+
         script = ScriptDirectory(str(MIGRATIONS))
         newest = script.get_current_head() or ""
         with self.reading() as connection:
@@ -170,6 +174,9 @@ class Database:
 
     def _upgrade(self) -> None:
         """Applies all pending migrations in one transaction, while no other server changes the tables."""
+        from alembic import command
+        from alembic.config import Config
+
         config = Config()
         config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
         with self._altering() as connection:
@@ -401,7 +408,7 @@ def _without_foreign_keys(connection: Connection) -> Iterator[None]:
             switch.execute("PRAGMA foreign_keys=ON")
 
 
-def _list_pending(script: ScriptDirectory, current: str | None) -> Iterator[str]:
+def _list_pending(script: "ScriptDirectory", current: str | None) -> Iterator[str]:
     """Yields the number and title of each migration after the revision `current`."""
     steps = list(script.iterate_revisions("head", current or "base"))
     for each in reversed(steps):

@@ -75,6 +75,18 @@ EMBEDDINGS = Family(
 EMBEDDING_SECONDS = Family(
     "antiphon_embedding_seconds", MetricKind.HISTOGRAM, "From a request for vectors to its answer.", MODEL
 )
+RERANKS = Family(
+    "antiphon_reranks_total",
+    MetricKind.COUNTER,
+    "Requests to rank documents ended: `ok`, `cancelled` by the caller, or the code of their error.",
+    ("model", "status"),
+)
+RERANK_SECONDS = Family(
+    "antiphon_rerank_seconds",
+    MetricKind.HISTOGRAM,
+    "From a request to rank documents to its answer.",
+    MODEL,
+)
 ROUTE_ATTEMPTS = Family(
     "antiphon_route_attempts_total",
     MetricKind.COUNTER,
@@ -130,6 +142,8 @@ FAMILIES = (
     CACHED,
     EMBEDDINGS,
     EMBEDDING_SECONDS,
+    RERANKS,
+    RERANK_SECONDS,
     ROUTE_ATTEMPTS,
     ROUTE_RESTS,
     ROUTE_FIRST_EVENT,
@@ -169,6 +183,9 @@ class Metrics:
     embeddings: Counter[tuple[str, ...]] = field(default_factory=Counter)
     """Embedding requests that ended, by model and status."""
     embedding_seconds: defaultdict[str, Timer] = field(default_factory=lambda: defaultdict(Timer))
+    reranks: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    """Requests to rank documents that ended, by model and status."""
+    rerank_seconds: defaultdict[str, Timer] = field(default_factory=lambda: defaultdict(Timer))
     requests: Counter[tuple[str, ...]] = field(default_factory=Counter)
     """Responses, by route and status."""
     request_seconds: defaultdict[str, Timer] = field(default_factory=lambda: defaultdict(Timer))
@@ -202,9 +219,9 @@ class Metrics:
         self.leaving.discard(model)
         for counts in (self.running, self.prompt_tokens, self.completion_tokens, self.cached_tokens):
             counts.pop(model, None)
-        for times in (self.seconds, self.first_tokens, self.embedding_seconds):
+        for times in (self.seconds, self.first_tokens, self.embedding_seconds, self.rerank_seconds):
             times.pop(model, None)
-        for ended in (self.ended, self.embeddings, self.cost):
+        for ended in (self.ended, self.embeddings, self.reranks, self.cost):
             for labels in [labels for labels in ended if labels[0] == model]:
                 del ended[labels]
         for route in [route for route in self.routes if route[0] == model]:
@@ -228,6 +245,12 @@ class Metrics:
         """Counts an embedding request that ended."""
         self.embeddings[model, status] += 1
         self.embedding_seconds[model].add(seconds)
+        self.prompt_tokens[model] += tokens
+
+    def count_rerank(self, model: str, status: str, tokens: int, seconds: float) -> None:
+        """Counts a request to rank documents that ended."""
+        self.reranks[model, status] += 1
+        self.rerank_seconds[model].add(seconds)
         self.prompt_tokens[model] += tokens
 
     def count_refusal(self, subject: str, measure: str, window: str | None) -> None:
@@ -255,6 +278,8 @@ class Metrics:
         yield CACHED, {(model,): count for model, count in self.cached_tokens.items()}
         yield EMBEDDINGS, {**self.embeddings}
         yield EMBEDDING_SECONDS, _histograms(self.embedding_seconds)
+        yield RERANKS, {**self.reranks}
+        yield RERANK_SECONDS, _histograms(self.rerank_seconds)
         yield from self._list_route_series()
         yield REFUSALS, {**self.refusals}
         yield COST, {**self.cost}

@@ -36,6 +36,7 @@ from antiphon.domain.vendor_fields import list_unused, require_local
 from antiphon.engines.base import (
     EngineState,
     LoadSpec,
+    PairFrame,
     PreparedRequest,
     RequestSize,
     SequenceStarted,
@@ -70,7 +71,7 @@ class EmbeddingScript:
 
 class ScriptedEmbeddingEngine(ScriptedTokenEngine):
     """`TokenEngine` and `EmbeddingEngine`. `asked` contains every request in order; `ended` counts the
-    finished ones."""
+    finished ones. With the pooling RANK it is a reranker."""
 
     def __init__(
         self,
@@ -79,15 +80,19 @@ class ScriptedEmbeddingEngine(ScriptedTokenEngine):
         context_length: int = 512,
         sequences: int = 4,
         spec: LoadSpec = BOUNDS,
+        pooling: Pooling = Pooling.MEAN,
+        rerank_template: str | None = None,
     ) -> None:
         """Only the queue's limits of `spec` are used."""
         table = build_vocabulary()
-        ends = (() if table.bos_id is None else (table.bos_id,), (table.eos_id or 0,))
+        before, after = () if table.bos_id is None else (table.bos_id,), (table.eos_id or 0,)
         info = replace(
             scripted_info(context_length, sequences, None),
-            embedding=EmbeddingFacts(DIMENSIONS, Pooling.MEAN),
+            embedding=EmbeddingFacts(1 if pooling is Pooling.RANK else DIMENSIONS, pooling),
+            rerank_template=rerank_template,
         )
-        super().__init__(info=info, vocabulary=replace(table, embedding_frame=ends), spec=spec)
+        framed = replace(table, embedding_frame=(before, after), pair_frame=PairFrame(before, after, after))
+        super().__init__(info=info, vocabulary=framed, spec=spec)
         self.behaviour = script
         self.asked: list[EmbedRequest] = []
 
@@ -111,7 +116,8 @@ class ScriptedEmbeddingEngine(ScriptedTokenEngine):
                     await self.behaviour.hold.wait()
                 await asyncio.sleep(0)
                 self._count(prefill_tokens=len(text), steps=1, admitted=1)
-                yield Vectors(index, make_vector(text))
+                ranks = self._facts.embedding is not None and self._facts.embedding.ranks
+                yield Vectors(index, make_score(text) if ranks else make_vector(text))
         finally:
             self._count(queued=-1)
             self.ended += 1
@@ -135,6 +141,11 @@ class ScriptedEmbeddingEngine(ScriptedTokenEngine):
             raise ContextLengthExceeded(
                 "a text is longer than this model's maximum context length", param="input"
             )
+
+
+def make_score(text: tuple[int, ...]) -> bytes:
+    """The number that the scripted reranker gives to these token ids: larger for shorter texts."""
+    return array("f", [10.0 - len(text)]).tobytes()
 
 
 def make_vector(text: tuple[int, ...]) -> bytes:

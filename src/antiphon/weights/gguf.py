@@ -140,7 +140,30 @@ def read_header(path: Path) -> Header:
     for key, value in header.metadata.items():
         if key.startswith(f"{header.architecture}.") and isinstance(value, float):
             _require_number(path, key, value)
+    if header.number("pooling_type") == RANKING:
+        _require_ranking_head(header)
     return header
+
+
+RANKING = 4
+"""llama.cpp's number of a reranker's pooling."""
+
+HEAD_TENSORS = ("cls.weight", "cls.output.weight")
+"""The tensors that score a pair. A reranker has one of them or both."""
+
+
+def _require_ranking_head(header: Header) -> None:
+    """Raises ModelFileError for a reranker that llama.cpp computes otherwise than it was trained."""
+    if header.shapes.keys().isdisjoint(HEAD_TENSORS):
+        raise ModelFileError(
+            f"{header.path.name} is a reranker without the tensors that score; convert or fetch it again"
+        )
+    types = header.metadata.get("tokenizer.ggml.token_type_count", 1)
+    if isinstance(types, int) and types > 1:
+        raise ModelFileError(
+            f"{header.path.name} marks the document by a token type, which llama.cpp does not compute, so "
+            "its scores would be wrong; choose a reranker with one token type, such as bge-reranker-v2-m3"
+        )
 
 
 def read_gguf(path: Path) -> Header:

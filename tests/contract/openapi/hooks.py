@@ -10,6 +10,7 @@ MOST_TOKENS = 4
 SANE = 1 << 20
 """A number of tokens up to which it is cut: what is above may be refused, which is asked for too."""
 
+WITH_OPTIONS = ("/sgp/v4/chat-completions", "/sgp/v4/completions")
 LIMITS = ("max_tokens", "max_completion_tokens")
 
 
@@ -17,7 +18,7 @@ LIMITS = ("max_tokens", "max_completion_tokens")
 def before_call(_: Any, case: Any, **__: Any) -> None:
     """Changes the body in place of the one that was generated."""
     if isinstance(case.body, dict) and "completions" in case.path:
-        case.body = modest(case.body)
+        case.body = modest_options(case.body) if case.path in WITH_OPTIONS else modest(case.body)
     elif isinstance(case.body, dict) and isinstance(case.body.get("model"), str):
         case.body = named(case.body)
 
@@ -27,6 +28,12 @@ def modest(body: dict[str, Any]) -> dict[str, Any]:
     given = {name: body[name] for name in LIMITS if isinstance(body.get(name), int | float)}
     few = {name: MOST_TOKENS for name, value in given.items() if MOST_TOKENS < value < SANE}
     return named(body) | (few if given else {"max_tokens": MOST_TOKENS})
+
+
+def modest_options(body: dict[str, Any]) -> dict[str, Any]:
+    """The same where the number of tokens stands in an object of its own."""
+    options = body.get("model_parameters") or {}
+    return named(body) | ({"model_parameters": modest(options)} if isinstance(options, dict) else {})
 
 
 def named(body: dict[str, Any]) -> dict[str, Any]:

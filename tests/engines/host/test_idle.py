@@ -12,9 +12,10 @@ from antiphon.engines.base import TextPiece
 from antiphon.engines.host.control import HostOrder, StatusPipe
 from antiphon.engines.host.idle import FIRST_USE_S, PAUSE_S, IdleUnloading
 from antiphon.errors import EngineUnavailable
+from antiphon.settings.models import ModelSettings
 from tests.support.host_engines import asking, brief, endless
 from tests.support.host_link import linked
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, settle
 
 Pipe = tuple[int, StatusPipe]
 """The end that the supervisor reads, and the host's end."""
@@ -53,6 +54,22 @@ async def test_an_idle_host_unloads_after_its_idle_time(pipe: Pipe) -> None:
         assert stop.is_set() and read_states(reading) == ["unloaded"]
         with pytest.raises(EngineUnavailable):
             await link.client.tokenize([TextPiece("a")], False)
+
+
+async def test_a_host_without_an_idle_time_stays(pipe: Pipe) -> None:
+    reading, status = pipe
+    stop = asyncio.Event()
+    async with linked(brief()) as link, asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
+        unloading = IdleUnloading(link.host, status, stop, ModelSettings(name="a", path="a").keep_alive)
+        link.host.used_at = time.monotonic() - 10**9
+        watching = group.create_task(unloading.watch())
+        await settle()  # a host with any idle time ends in its first step
+        unloading.follow(HostOrder(unload=False))
+        assert read_states(reading) == ["idle"]
+        assert not stop.is_set() and not watching.done()
+        unloading.follow(HostOrder(unload=True))
+        await watching
+        assert read_states(reading) == ["unloaded"]
 
 
 async def test_a_busy_host_refuses_to_unload(pipe: Pipe) -> None:

@@ -247,11 +247,6 @@ async def test_a_model_does_one_or_the_other(encoders: Path, models: Path) -> No
             await anext(engine.embed(EmbedRequest(((1, 9),))))
 
 
-async def test_a_ranking_model_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(LoadError, match="pooling rank"):
-        await LlamaTokenEngine().load(LoadSpec(str(decoder(tmp_path / "rank.gguf", "RANK"))))
-
-
 async def test_a_context_beyond_the_positions_is_refused(encoders: Path) -> None:
     with pytest.raises(LoadError, match="1 to 96 tokens; 97"):
         await LlamaTokenEngine().load(LoadSpec(str(encoders / "MEAN-F16.gguf"), context_length=97))

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from antiphon.engines.profiles.presets import ProviderPreset, find_preset, list_presets, read_presets
-from antiphon.engines.vendors.parameters import list_names
+from antiphon.engines.vendors.parameters import PART_PARAMETERS, list_names
 
 VENDORS = "openai anthropic gemini xai mistral groq deepseek together fireworks openrouter cohere".split()
 SERVERS = "vllm sglang llama-server ollama antiphon".split()
@@ -44,7 +44,7 @@ def test_azure_has_no_common_address_and_another_header():
 @pytest.mark.parametrize("name", list_presets())
 def test_parameters_have_names_that_requests_can_ask_for(name: str):
     preset = read_presets()[name]
-    assert {*preset.takes, *preset.refuses, *preset.renames} <= list_names()
+    assert {*preset.takes, *preset.refuses, *preset.renames} <= list_names() | PART_PARAMETERS
     assert not set(preset.takes) & set(preset.refuses)
     assert list(preset.takes) == sorted(preset.takes)
     assert list(preset.refuses) == sorted(preset.refuses)
@@ -59,3 +59,13 @@ def test_vllm_takes_what_its_reference_documents():
 def test_a_misspelt_field_of_a_preset_is_an_error():
     with pytest.raises(msgspec.ValidationError, match="bearer"):
         msgspec.convert({"kind": "openai", "key_variable": "K", "bearer": True}, ProviderPreset)
+
+
+TAKE_SUFFIX = {"openai", "azure", "deepseek", "ollama", "antiphon"}
+"""The presets whose references tell that text completions have `suffix`."""
+
+
+def test_a_suffix_that_a_server_would_ignore_is_refused():
+    presets = read_presets().items()
+    taking = {name for name, each in presets if each.kind == "openai" and "suffix" not in each.refuses}
+    assert taking == TAKE_SUFFIX

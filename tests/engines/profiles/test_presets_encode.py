@@ -4,21 +4,25 @@ import json
 
 import pytest
 
-from antiphon.domain.messages import Message, Role
+from antiphon.domain.messages import CacheControl, Message, Role, Tool, Tools
 from antiphon.domain.request import (
     Constraint,
     ConstraintKind,
     Conversation,
     GenerationRequest,
+    HostedOptions,
     Output,
     Prompt,
     RawPrompt,
     Reasoning,
 )
+from antiphon.domain.rerank import RerankRequest
 from antiphon.domain.sampling import Mirostat, SamplingOptions
 from antiphon.engines.profiles.presets import read_presets
 from antiphon.engines.vendors.base import NOBODY, VendorModel
 from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
+from antiphon.engines.vendors.parameters import PART_PARAMETERS, RERANK_NAMES
+from antiphon.engines.vendors.rerank import RERANK, TOKENS_PER_DOCUMENT
 
 MESSAGES = (Message(Role.USER, "Hi"), Message(Role.ASSISTANT, "Well"))
 PLAIN = Conversation(MESSAGES)
@@ -39,7 +43,10 @@ def sample(**sampling: object) -> GenerationRequest:
     return request_of(sampling=SamplingOptions(**sampling))  # type: ignore[arg-type]
 
 
+TOOLS = Tools((Tool("look", cache_control=CacheControl()),))
+
 REQUESTS = {
+    "cache_control": request_of(Conversation(MESSAGES, tools=TOOLS)),
     "add_generation_prompt": request_of(Conversation(MESSAGES, generation_prompt=False)),
     "add_special_tokens": request_of(RawPrompt("Hi", add_special=False)),
     "allowed_token_ids": sample(allowed_token_ids=(1, 2)),
@@ -60,6 +67,7 @@ REQUESTS = {
     "min_p": sample(min_p=0.1),
     "min_tokens": sample(min_tokens=2),
     "mirostat_target": sample(mirostat=Mirostat()),
+    "prediction": GenerationRequest("m", (PLAIN,), hosted=HostedOptions(prediction="Once")),
     "priority": GenerationRequest("m", (PLAIN,), priority=2),
     "repetition_penalty": sample(repetition_penalty=1.2),
     "response_format": request_of(RawPrompt("Hi"), constraint=Constraint(ConstraintKind.JSON_OBJECT)),
@@ -77,6 +85,9 @@ SENT_AS = {
     "logprobs (all)": "logprobs",
 }
 
+RANKED = {RERANK: None, TOKENS_PER_DOCUMENT: 5}
+"""The tokens of each document that a ranking asks for, by the parameter that it shows."""
+
 TAKEN = [(name, taken) for name, preset in read_presets().items() for taken in preset.takes]
 
 
@@ -84,7 +95,14 @@ TAKEN = [(name, taken) for name, preset in read_presets().items() for taken in p
 def test_what_a_preset_takes_is_sent(name: str, parameter: str):
     preset = read_presets()[name]
     model = VendorModel("m", "p", extra_parameters=frozenset(preset.takes), renames=preset.renames)
+    if parameter in RERANK_NAMES:
+        sent = OpenAIUpstream().encode_rerank(RerankRequest("m", "who", ("a",), RANKED[parameter]), model)
+        assert sent.path == "/rerank" and json.loads(sent.body).get(TOKENS_PER_DOCUMENT) == RANKED[parameter]
+        return
     body = json.loads(OpenAIUpstream().encode(REQUESTS[parameter], model, NOBODY).body)
+    if parameter in PART_PARAMETERS:
+        assert parameter in body["tools"][0]
+        return
     field = SENT_AS.get(parameter, parameter)
     assert preset.renames.get(field, field) in body
 

@@ -7,6 +7,7 @@ from antiphon.engines.profiles.base import VendorProfile, build_profile, merge_p
 from antiphon.engines.profiles.presets import list_presets
 from antiphon.engines.profiles.table import find_profile, read_table
 from antiphon.engines.vendors.parameters import list_names
+from antiphon.settings.providers import ProfileSettings
 
 
 def find(kind: str, model: str) -> VendorProfile:
@@ -81,7 +82,7 @@ def test_output_fits_into_the_context():
 
 
 def test_an_operators_values_go_before_the_tables():
-    merged = merge_profile(find("openai", "gpt-4o"), context_length=1000, refused=("seed",))
+    merged = merge_profile(find("openai", "gpt-4o"), ProfileSettings(context_length=1000, refused=("seed",)))
     assert (merged.context_length, merged.max_output) == (1000, 16_384)
     assert merged.refused == {"seed"} and merged.modalities == ("text", "image")
     assert merged.source is ProfileSource.SETTINGS
@@ -89,7 +90,7 @@ def test_an_operators_values_go_before_the_tables():
 
 def test_an_operator_who_sets_nothing_changes_nothing():
     profile = find("openai", "gpt-4o")
-    assert merge_profile(profile) is profile
+    assert merge_profile(profile, ProfileSettings()) is profile
 
 
 def test_a_published_profile_invents_nothing():

@@ -26,5 +26,5 @@ def test_every_source_of_a_profile_is_explained():
 
 def test_examples_of_settings_can_be_read():
     examples = [part.split("```")[0] for part in PAGE.split("```toml\n")[1:]]
-    assert len(examples) == 3
+    assert len(examples) == 4
     assert all(tomllib.loads(example) for example in examples)

@@ -15,6 +15,7 @@ from antiphon.domain.request import (
     RawPrompt,
     Reasoning,
     ReasoningTerms,
+    SpeechOptions,
 )
 from antiphon.domain.sampling import Mirostat, SamplingOptions
 from antiphon.engines.profiles.base import VendorProfile
@@ -175,7 +176,9 @@ def test_every_name_that_a_request_asks_for_is_listed():
         Conversation(
             (Message(Role.USER, "a"),), continues=True, template="a", documents=(), template_values={"a": 1}
         ),
-        hosted=HostedOptions("low", "flex", "k"),
+        hosted=HostedOptions(
+            "low", "flex", "k", ("text", "audio"), SpeechOptions("wav", "alloy"), prediction="a"
+        ),
         cache_salt="s",
     )
     assert {*iterate_parameters(raw), *iterate_parameters(chat)} <= list_names()
@@ -223,6 +226,21 @@ def test_reasoning_that_nobody_shows_is_refused(upstream: UpstreamDialect):
     with pytest.raises(UnsupportedParameter) as caught:
         upstream.encode(request, silent, NOBODY)
     assert caught.value.param == "include_thinking"
+
+
+@pytest.mark.parametrize("upstream", [OpenAIUpstream(), AnthropicUpstream(), GeminiUpstream()])
+def test_earlier_speech_is_refused_or_named(upstream: UpstreamDialect):
+    asked, model = Message(Role.USER, "a"), VendorModel("m", "p")
+    for text in ("", "Hm"):
+        chat = Conversation((asked, Message(Role.ASSISTANT, text, speech_id="a"), asked))
+        request = GenerationRequest("m", (chat,), output=Output(max_tokens=9))
+        if text:
+            (named,) = upstream.encode(request, model, NOBODY).ignored
+            assert named in ("messages[].audio", "messages[1].audio")
+            continue
+        with pytest.raises(UnsupportedParameter, match="send its transcript as content") as caught:
+            upstream.encode(request, model, NOBODY)
+        assert caught.value.param == "messages[1].audio"
 
 
 def test_reasoning_of_a_vendor_that_keeps_it_is_refused():

@@ -26,7 +26,8 @@ from antiphon.errors import (
     ProviderTimeout,
     SettingsError,
 )
-from tests.support.vendors.scripted_upstream import WORDS, ScriptedUpstream, serve_upstream
+from tests.support.vendors.answer_shapes import WORDS
+from tests.support.vendors.scripted_upstream import ScriptedUpstream, serve_upstream
 from tests.support.waiting import await_until
 
 REQUEST = GenerationRequest("m", (Conversation((Message(Role.USER, "Count."),)),))

@@ -1,4 +1,4 @@
-"""A vendor on loopback that answers in OpenAI's shapes, and fails as the name of the model says.
+"""A vendor on loopback that answers in the shape that the path asks for, and fails as the model's name says.
 
 - `fake` answers. `fake-no-usage` tells no usage.
 - `fake-503` answers with that status, `fake-429-after-7` also with Retry-After.
@@ -16,36 +16,35 @@ import json
 import re
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-WORDS = ("One", " two", " three", " four", " five")
-"""The text of every answer, in parts."""
-
-USAGE = {"prompt_tokens": 11, "completion_tokens": 5, "total_tokens": 16}
-
-POINTS = (
-    "before-headers",
-    "after-headers",
-    "mid-chunk",
-    "between-chunks",
-    "after-finish",
-    "after-done",
+from tests.support.vendors.answer_shapes import (
+    CLAUDE,
+    GEMINI,
+    OPENAI,
+    POINTS,
+    AnswerShape,
+    Asked,
+    build_spoilt_headers,
+    build_spoilt_part,
+    find_place,
 )
-"""Where an exchange can fail, in its order. A whole answer has one chunk. `after-finish` is before the usage
-and `[DONE]`, `after-done` before the end of the body."""
+from tests.support.waiting import await_until
 
-FAULTS = ("reset", "close", "stall", "garbage", "truncated", "error", "huge", "trickle")
-"""What happens there: the connection is reset or closed in order, nothing more comes, bytes come that are no
-event, an event is cut, an error event comes, an event that is too large, or one byte after the other."""
+FAULTS = ("reset", "close", "ended", "stall", "garbage", "truncated", "error", "huge", "trickle")
+"""What happens there: the connection is reset or closed in order, the body ends in order, nothing more comes,
+bytes come that are no event, an event is cut, an error event comes, an event that is too large, or one byte
+after the other."""
+
+SPOILT = frozenset(("ended", "garbage", "truncated", "error", "huge"))
+"""Faults that put other bytes in the place of the answer."""
 
 STATUS = re.compile(r"fake-(\d{3})(?:-after-([\w,: ]+))?")
 CODE = re.compile(r"fake-says-(\w+)")
 FAULT = re.compile(rf"fake-({'|'.join(FAULTS)})-at-({'|'.join(POINTS)})")
-
-HUGE = 17 << 20
 
 DEEP = b"[" * 100_000 + b"]" * 100_000
 
@@ -59,10 +58,10 @@ UNREADABLE = {
 PAUSE_S = 0.06
 """Seconds before a fault, so that what came before it is on its way to the caller."""
 
-TRICKLE_S = 0.05
+TRICKLE_S = 0.5
 """Seconds between two bytes of a trickle."""
 
-ERROR = json.dumps({"error": {"message": "boom at http://10.1.2.3/x", "type": "server_error"}}).encode()
+GEMINI_PATH = re.compile(r"/models/([^:/]+):(stream)?")
 
 END = b"0\r\n\r\n"
 
@@ -98,6 +97,9 @@ class ScriptedUpstream:
     """Connections so far."""
     open: int = 0
     """Connections that are open."""
+    has_shown: Callable[[str], bool] | None = None
+    """Whether the caller has seen what came before a fault, by `name_fault`. Without it, a fault waits for a
+    moment."""
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serves one connection."""
@@ -121,14 +123,15 @@ class ScriptedUpstream:
     async def _answer(
         self, request: UpstreamRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        model = str(request.body.get("model", ""))
+        shape, asked = read_asked(request)
+        model = asked.model
         await asyncio.sleep(self.thinking)
         if self.refused_key and request.headers.get("authorization", "").endswith(self.refused_key):
-            send_status(writer, 401, None)
+            send_status(writer, shape, 401, None)
         elif request.path.endswith("/models"):
             send_json(writer, 200, {"data": [{"id": "fake"}, {"id": "fake-503"}]})
         elif found := STATUS.fullmatch(model):
-            send_status(writer, int(found[1]), found[2], self.redirect)
+            send_status(writer, shape, int(found[1]), found[2], self.redirect)
         elif found := CODE.fullmatch(model):
             status = 429 if found[1] == "insufficient_quota" else 400
             send_json(writer, status, {"error": {"message": "too long by 7 tokens", "code": found[1]}})
@@ -140,26 +143,29 @@ class ScriptedUpstream:
             vectors = [{"index": at, "embedding": [1.0, at]} for at, _ in enumerate(request.body["input"])]
             send_json(writer, 200, {"data": vectors, "usage": {"prompt_tokens": 3}})
         else:
-            await self._send(build_parts(request.body), FAULT.fullmatch(model), (reader, writer))
+            await self._send(shape, asked, FAULT.fullmatch(model), (reader, writer))
         await writer.drain()
 
-    async def _send(self, parts: list[bytes], fault: "re.Match[str] | None", connection: Connection) -> None:
+    async def _send(
+        self, shape: AnswerShape, asked: Asked, fault: "re.Match[str] | None", connection: Connection
+    ) -> None:
         """Sends an answer in chunks, and fails at the point."""
         reader, writer = connection
-        is_stream = parts[0].startswith(b"data:")
-        kind = "text/event-stream" if is_stream else "application/json"
+        parts = shape.build_parts(asked)
+        kind = "text/event-stream" if asked.is_streamed else "application/json"
         head = f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ntransfer-encoding: chunked\r\n\r\n".encode()
         frames = [head, *map(frame, parts), END]
-        stop = find_place(fault[2], is_stream, len(frames)) if fault else len(frames)
-        for part in frames[:stop]:
-            if b"missing-finish" in parts[0] and b"[DONE]" in part:
+        stop = find_place(shape, fault[2], asked.is_streamed, len(frames)) if fault else len(frames)
+        for at, part in enumerate(frames[:stop]):
+            if asked.model == "fake-missing-finish" and at == len(frames) - 2:
                 await asyncio.sleep(PAUSE_S)  # the words are on their way to the caller
             writer.write(part)
             await writer.drain()
             await self._wait(reader)
         if fault:
-            await asyncio.sleep(PAUSE_S)
-            await self._fail(fault, frames[stop:], is_stream, connection)
+            await self._await_shown(name_fault(shape.name, asked.model, asked.is_streamed))
+            spoilt = build_spoilt(shape, fault, asked.is_streamed)
+            await self._fail(fault, frames[stop:], spoilt, connection)
 
     async def _wait(self, reader: asyncio.StreamReader) -> None:
         """Waits between two chunks. Raises ConnectionError if the client leaves meanwhile."""
@@ -169,13 +175,22 @@ class ScriptedUpstream:
                     if not await reader.read(1):
                         raise ConnectionResetError("the client left")
 
+    async def _await_shown(self, fault: str) -> None:
+        """Waits until the caller has seen what came before the fault, or can have seen it."""
+        if self.has_shown is None:
+            await asyncio.sleep(PAUSE_S)
+        else:
+            has_shown = self.has_shown
+            await await_until(lambda: has_shown(fault), what=f"what came before {fault}")
+
     async def _fail(
-        self, fault: "re.Match[str]", rest: list[bytes], is_stream: bool, connection: Connection
+        self, fault: "re.Match[str]", rest: list[bytes], spoilt: bytes, connection: Connection
     ) -> None:
-        """Fails as scripted, and then waits until the client leaves. `rest`: what an answer would have."""
+        """Fails as scripted, and then waits until the client leaves. `rest`: what an answer would have.
+        `spoilt`: what comes in its place."""
         reader, writer = connection
         kind, point = fault[1], fault[2]
-        if point == "mid-chunk" and kind not in ("error", "huge", "truncated"):
+        if point == "mid-chunk" and kind not in ("ended", "error", "huge", "truncated"):
             writer.write(rest[0][: len(rest[0]) // 2])
         match kind:
             case "reset":
@@ -191,15 +206,11 @@ class ScriptedUpstream:
                 await self._trickle(b"".join(rest), connection)
             case "stall":
                 pass
-            case _ if point == "before-headers":
-                writer.write(BEFORE_HEADERS[kind])
-                if kind == "truncated":
+            case _:
+                writer.write(spoilt)
+                if kind == "truncated" and point == "before-headers":
                     writer.close()
                     raise ConnectionResetError
-            case _:
-                shown = CONTENTS[kind] if is_stream else CONTENTS[kind].removeprefix(b"data: ").rstrip()
-                ends = kind == "truncated" or not is_stream
-                writer.write(frame(shown) + (END if ends else b""))
         await writer.drain()
         if not await reader.read(1):
             raise ConnectionResetError("the client left")
@@ -215,35 +226,27 @@ class ScriptedUpstream:
                         raise ConnectionResetError("the client left")
 
 
+def name_fault(shape: str, model: str, is_streamed: bool) -> str:
+    """The name of one fault of the vendor."""
+    return f"{shape} {model} {'streamed' if is_streamed else 'whole'}"
+
+
 def frame(part: bytes) -> bytes:
     """A part as a chunk of HTTP."""
     return b"%x\r\n%b\r\n" % (len(part), part)
 
 
-CONTENTS = {
-    "garbage": b"\x00\xff not an event\n\ndata: {]\n\n",
-    "truncated": b'data: {"choices": [{"index": 0, "delta": {"content": "cu',
-    "error": b"data: %b\n\n" % ERROR,
-    "huge": b"data: " + b"x" * HUGE,
-}
-"""What comes in the place of a part."""
-
-BEFORE_HEADERS = {
-    "garbage": b"\x00\xff no answer\r\n\r\n",
-    "truncated": b"HTTP/1.1 200 OK\r\ncontent-ty",
-    "error": b"HTTP/1.1 500 Oh\r\ncontent-length: %d\r\n\r\n%b" % (len(ERROR), ERROR),
-    "huge": b"HTTP/1.1 200 OK\r\nx-huge: " + b"x" * HUGE,
-}
-"""What comes in the place of the headers."""
-
-
-def find_place(point: str, is_stream: bool, parts: int) -> int:
-    """The number of parts that come before the fault. A stream has the role and a word before the chunk that
-    breaks; its last parts are usage, `[DONE]` and the end of the body."""
-    if not is_stream:
-        return {"before-headers": 0, "after-headers": 1, "mid-chunk": 1, "after-done": 2}[point]
-    early = {"before-headers": 0, "after-headers": 1, "mid-chunk": 3, "between-chunks": 4}
-    return {**early, "after-finish": parts - 3, "after-done": parts - 1}[point]
+def build_spoilt(shape: AnswerShape, fault: "re.Match[str]", is_streamed: bool) -> bytes:
+    """The bytes that come in the place of the rest; none for a fault of the connection."""
+    kind, point = fault[1], fault[2]
+    if kind not in SPOILT:
+        return b""
+    if kind == "ended":
+        return END
+    if point == "before-headers":
+        return build_spoilt_headers(shape, kind)
+    ends = kind == "truncated" or not is_streamed
+    return frame(build_spoilt_part(shape, kind, is_streamed)) + (END if ends else b"")
 
 
 async def read_request(reader: asyncio.StreamReader) -> UpstreamRequest | None:
@@ -258,27 +261,16 @@ async def read_request(reader: asyncio.StreamReader) -> UpstreamRequest | None:
     return UpstreamRequest(first.split()[1], headers, json.loads(body) if body else {})
 
 
-def build_parts(body: dict[str, Any]) -> list[bytes]:
-    """The parts of an answer: one for a whole answer, or the events of a stream."""
-    is_chat = "messages" in body
-    name = "chat.completion" if is_chat else "text_completion"
-    base = {"id": "chatcmpl-1", "object": name, "created": 1, "model": body.get("model")}
-    text, model = "".join(WORDS), body.get("model")
-    usage = {} if model == "fake-no-usage" else {"usage": USAGE}
-    finish = None if model == "fake-missing-finish" else "stop"
-    if not body.get("stream"):
-        choice: dict[str, Any] = {"index": 0, "finish_reason": finish}
-        choice |= {"message": {"role": "assistant", "content": text}} if is_chat else {"text": text}
-        return [json.dumps(base | {"choices": [choice]} | usage).encode()]
-    base["object"] = name + ".chunk" if is_chat else name
-    deltas: list[dict[str, Any]] = [{"delta": {"role": "assistant", "content": ""}}] if is_chat else []
-    deltas += [{"delta": {"content": word}} if is_chat else {"text": word} for word in WORDS]
-    chunks = [base | {"choices": [{"index": 0, "finish_reason": None} | delta]} for delta in deltas]
-    end: dict[str, Any] = {"delta": {}} if is_chat else {"text": ""}
-    chunks.append(base | {"choices": [{"index": 0, "finish_reason": finish} | end]})
-    if usage and (body.get("stream_options") or {}).get("include_usage"):
-        chunks.append(base | {"choices": []} | usage)
-    return [b"data: %b\n\n" % json.dumps(chunk).encode() for chunk in chunks] + [b"data: [DONE]\n\n"]
+def read_asked(request: UpstreamRequest) -> tuple[AnswerShape, Asked]:
+    """The shape that the request's path asks for, and what it asks."""
+    body = request.body
+    if found := GEMINI_PATH.search(request.path):
+        return GEMINI, Asked(found[1], found[2] is not None)
+    model, is_streamed = str(body.get("model", "")), bool(body.get("stream"))
+    if request.path.endswith("/messages"):
+        return CLAUDE, Asked(model, is_streamed)
+    asks_usage = bool((body.get("stream_options") or {}).get("include_usage"))
+    return OPENAI, Asked(model, is_streamed, "messages" in body, asks_usage)
 
 
 def send_json(writer: asyncio.StreamWriter, status: int, body: object, headers: str = "") -> None:
@@ -293,14 +285,14 @@ def send_body(writer: asyncio.StreamWriter, status: int, data: bytes, headers: s
 
 
 def send_status(
-    writer: asyncio.StreamWriter, status: int, retry_after: str | None, redirect: str = ""
+    writer: asyncio.StreamWriter, shape: AnswerShape, status: int, retry_after: str | None, redirect: str = ""
 ) -> None:
     """Sends an error, or a redirect."""
     headers = "" if retry_after is None else f"retry-after: {retry_after}\r\n"
     if 300 <= status < 400:
         headers += f"location: {redirect}\r\n"
-    error = {"message": f"said {status} of sk-secret-0123456789abcdef", "type": "said", "code": None}
-    send_json(writer, status, {"error": error}, headers)
+    error = shape.build_error(status, f"said {status} of sk-secret-0123456789abcdef")
+    send_json(writer, status, error, headers)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from antiphon.cli.local_servers import publish_notice
 from antiphon.cli.model_files import fetch, find_local, keep_adapters
 from antiphon.cli.output import escape_unprintable
 from antiphon.cli.serve_options import ServeOptions, find_home
+from antiphon.domain.request import EmbeddingFacts
 from antiphon.engines.base import EngineInfo
 from antiphon.errors import AntiphonError, SettingsError
 from antiphon.processes.model_memory import estimate_memory
@@ -250,9 +251,18 @@ def make_example(model: str, info: EngineInfo | None) -> tuple[str, dict[str, ob
     """Returns the path and the body of a first request. `info`: the engine of a local model."""
     question = "What is Antiphon?"
     if info is not None and info.embedding is not None:
+        if info.embedding.ranks:
+            return "/v1/rerank", {"model": model, "query": question, "documents": ["A server.", "A song."]}
         return "/v1/embeddings", {"model": model, "input": question}
     messages = [{"role": "user", "content": question}]
     return "/v1/chat/completions", {"model": model, "messages": messages}
+
+
+def describe_embedding(facts: EmbeddingFacts) -> str:
+    """Describes what an embedding model or a reranker gives, for people."""
+    if facts.ranks:
+        return "ranks documents"
+    return f"vectors of {facts.dimensions} dimensions ({facts.pooling} pooling)"
 
 
 def format_panel(settings: Settings, serving: ServingInfo) -> str:
@@ -266,7 +276,7 @@ def format_panel(settings: Settings, serving: ServingInfo) -> str:
         size = f"{info.parameters / 1e6:.1f} M parameters, {info.quantization}"
         mode = ", exact" if info.exact else ""
         if info.embedding is not None:
-            mode += f", vectors of {info.embedding.dimensions} dimensions ({info.embedding.pooling} pooling)"
+            mode += f", {describe_embedding(info.embedding)}"
         lines.append(f"  model    {escape_unprintable(model.name)}: {size}, {describe_room(model)}{mode}")
         if adapters := [adapter.name for adapter in settings.adapters if adapter.model == model.name]:
             lines.append(f"  lora     {', '.join(adapters)}")

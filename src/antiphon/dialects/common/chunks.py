@@ -15,12 +15,12 @@ from antiphon.dialects.common.encode import (
     CHAT_PREFIX,
     FINISHES,
     TEXT_PREFIX,
+    LogprobsBuilder,
     MetaFields,
     TokenSpelling,
     build_chat_logprobs,
     build_extras,
     build_meta,
-    build_text_logprobs,
     build_usage,
     encode_error,
     spell_by_text,
@@ -31,6 +31,7 @@ from antiphon.dialects.common.response_types import (
     Completion,
     Delta,
     FunctionPart,
+    SpeechPart,
     TextChoice,
     ToolCallPart,
     UsageShape,
@@ -43,6 +44,7 @@ from antiphon.domain.events import (
     FinishReason,
     PromptScored,
     ReasoningDelta,
+    SpeechDelta,
     Started,
     TextDelta,
     ThinkingBlock,
@@ -88,6 +90,9 @@ class ChunkBuilder(Protocol[Part]):
 
     def build_thinking(self, choice: int, blocks: list[Mapping[str, Any]]) -> Part | None:
         """Builds the part with a vendor's blocks of reasoning; None if the format has no place for them."""
+
+    def build_speech(self, event: SpeechDelta) -> Part:
+        """Builds a part with more of a spoken answer."""
 
     def build_closing(self, choice: int, reason: FinishReason, scores: Scores = ()) -> Part:
         """Builds the last part of a choice."""
@@ -135,6 +140,15 @@ class BaseChatChunkBuilder(Generic[Part]):
 
     def build_thinking(self, choice: int, blocks: list[Mapping[str, Any]]) -> Part | None:
         return self.build_part(choice, Delta(thinking_blocks=blocks))
+
+    def build_speech(self, event: SpeechDelta) -> Part:
+        part = SpeechPart(
+            id=event.id or UNSET,
+            data=event.data or UNSET,
+            transcript=event.transcript or UNSET,
+            expires_at=UNSET if event.expires_at is None else event.expires_at,
+        )
+        return self.build_part(event.choice, Delta(audio=part), event.scores)
 
     def build_closing(self, choice: int, reason: FinishReason, scores: Scores = ()) -> Part:
         """Builds the part with the finish reason."""
@@ -194,6 +208,10 @@ class BaseTextChunkBuilder(Generic[Part]):
         """Returns None, because nobody sends a text completion back."""
         return None
 
+    def build_speech(self, event: SpeechDelta) -> Part:
+        """Builds an empty part. A text completion cannot ask for speech."""
+        return self.build_part(event.choice, "")
+
     def build_closing(self, choice: int, reason: FinishReason, scores: Scores = ()) -> Part:
         """Builds the part with the finish reason."""
         return self.build_part(choice, "", scores, reason)
@@ -204,15 +222,13 @@ class TextChunkBuilder(BaseTextChunkBuilder[TextChoice]):
 
     prefix = TEXT_PREFIX
 
-    def __init__(self, ranked: bool, spell: TokenSpelling = spell_by_text) -> None:
-        """`ranked`: whether the likeliest tokens are listed. `spell` names tokens in log-probabilities."""
-        self._ranked = ranked
-        self._spell = spell
+    def __init__(self, build_logprobs: LogprobsBuilder) -> None:
+        self._build_logprobs = build_logprobs
 
     def build_part(
         self, choice: int, text: str, scores: Scores = (), reason: FinishReason | None = None
     ) -> TextChoice:
-        logprobs = build_text_logprobs(scores, self._ranked, self._spell) if scores else None
+        logprobs = self._build_logprobs(scores) if scores else None
         finish = None if reason is None else FINISHES[reason]
         return TextChoice(index=choice, text=text, logprobs=logprobs, finish_reason=finish)
 
@@ -232,9 +248,9 @@ class OpenAIStreamEncoder(Generic[Part]):
     """Encodes one stream: events as data lines, then the usage in a chunk without choices, then the end of
     the stream.
 
-    If a model can call tools, the encoder delays the opening of a choice until the choice's first event. The
-    reason is that a choice of calls alone has no content. If each chunk also contains token ids or the usage,
-    no bytes are encoded ahead.
+    If a model can call tools or speak, the encoder delays the opening of a choice until the choice's first
+    event. The reason is that a choice of calls or speech alone has no content. If each chunk also contains
+    token ids or the usage, no bytes are encoded ahead.
 
     A choice's blocks of reasoning come in one chunk before its end. The reason is that clients join text and
     calls, but keep only the last value of other fields, or fail at the second one.
@@ -253,17 +269,19 @@ class OpenAIStreamEncoder(Generic[Part]):
         self._blocks: dict[int, list[Mapping[str, Any]]] = {}
         """The blocks of reasoning of each choice so far."""
         self._surroundings: dict[int, tuple[bytes, bytes]] = {}
-        self._may_call = any(allows_calls(prompt) for prompt in call.request.prompts)
+        self._may_lack_text = call.request.hosted.wants_speech or any(
+            allows_calls(prompt) for prompt in call.request.prompts
+        )
         self._prompts: tuple[tuple[int, ...], ...] = ()
         self._has_sent_prompt_ids = False
         """Whether the prompt's token ids were sent."""
         self._unopened: set[int] = set()
         self._contentless: set[int] = set()
-        """Choices that have no content and no call so far."""
+        """Choices that have no content, no call and no speech so far."""
 
     def encode(self, event: Event) -> bytes:
         """Encodes one event, after the parts that must precede it."""
-        if self._may_call and isinstance(event, events.Delta | Finished):
+        if self._may_lack_text and isinstance(event, events.Delta | Finished):
             return self._encode_before(event) + self._encode_event(event)
         return self._encode_event(event)
 
@@ -281,12 +299,12 @@ class OpenAIStreamEncoder(Generic[Part]):
                 return self._encode_part(
                     event, self._builder.build_reasoning(event.choice, event.text, event.scores)
                 )
-            case ToolCallStarted() | ToolCallDelta():
-                return self._encode_part(event, self._builder.build_call(event))
+            case ToolCallStarted() | ToolCallDelta() | SpeechDelta():
+                return self._encode_part(event, build_delta(self._builder, event))
             case Started():
                 self._usage = Usage(event.prompt_tokens, 0, event.cached_tokens)
                 self._prompts = event.prompts
-                if self._may_call:
+                if self._may_lack_text:
                     self._unopened.update(range(self._choices))
                     return b""
                 return b"".join(map(self._encode_opening, range(self._choices)))
@@ -333,14 +351,14 @@ class OpenAIStreamEncoder(Generic[Part]):
         return before, after
 
     def _encode_before(self, event: events.Delta | Finished) -> bytes:
-        """Encodes the parts that must precede an event if tools can be called. These are the opening of the
-        choice, and empty content at the end of a choice without text and calls."""
+        """Encodes the parts that must precede an event if text can be missing. These are the opening of the
+        choice, and empty content at the end of a choice without text, calls and speech."""
         choice, opened = event.choice, b""
         if isinstance(event, ThinkingBlock):
             return opened
         if choice in self._unopened:
             self._unopened.discard(choice)
-            if isinstance(event, ReasoningDelta | ToolCallStarted):
+            if isinstance(event, ReasoningDelta | ToolCallStarted | SpeechDelta):
                 self._contentless.add(choice)
             opened = self._encode_opening(choice, None if choice in self._contentless else "")
         if isinstance(event, ReasoningDelta) or choice not in self._contentless:
@@ -378,6 +396,11 @@ class OpenAIStreamEncoder(Generic[Part]):
             usage = build_usage(self._usage)
         chunk = self._builder.build_chunk(self._meta, choices, usage if self._include_usage else UNSET)
         return b"data: %b\n\n" % _encode(replace_fields(chunk, **more) if more else chunk)
+
+
+def build_delta(builder: ChunkBuilder[Part], event: ToolCallStarted | ToolCallDelta | SpeechDelta) -> Part:
+    """Builds the part of a call or of speech."""
+    return builder.build_speech(event) if isinstance(event, SpeechDelta) else builder.build_call(event)
 
 
 def allows_calls(prompt: Prompt) -> bool:

@@ -52,12 +52,14 @@ _get_constraint_fields = attrgetter(
 NO_CONSTRAINT_FIELDS = (None,) * 7
 
 
-def read_constraint(wire: CommonRequest, strict: bool = False) -> RelaxedConstraint:
-    """Reads the constraint of each choice. `strict`: every schema keyword must be enforced. Raises
-    InvalidValue if two fields ask for a constraint."""
-    if _get_constraint_fields(wire) == NO_CONSTRAINT_FIELDS:
+def read_constraint(
+    wire: CommonRequest, strict: bool = False, forms: Sequence[RelaxedConstraint] = ()
+) -> RelaxedConstraint:
+    """Reads the constraint of each choice. `strict`: every schema keyword must be enforced. `forms`:
+    constraints that the dialect read itself. Raises InvalidValue if two fields ask for a constraint."""
+    if not forms and _get_constraint_fields(wire) == NO_CONSTRAINT_FIELDS:
         return UNCONSTRAINED
-    fields = [*read_response_format(wire.response_format, strict), *_read_guided(wire, strict)]
+    fields = [*forms, *read_response_format(wire.response_format, strict), *_read_guided(wire, strict)]
     fields += _read_structured(wire.structured_outputs, strict)
     constraints = [(each, each.constraint) for each in fields if each.constraint is not None]
     if len(constraints) > 1:
@@ -91,14 +93,14 @@ def read_response_format(
         if response_format.json_schema is None:
             raise MissingParameter(f"{field}.json_schema is missing", param=f"{field}.json_schema")
         json_schema = response_format.json_schema
-        form = _read_schema(
+        form = read_schema(
             json_schema.schema, f"{field}.json_schema.schema", strict or bool(json_schema.strict)
         )
         yield _declare(form, json_schema.name, json_schema.description, json_schema.strict)
     elif response_format.schema is not None:
         if response_format.schema.get("type", "object") != "object":
             raise InvalidValue(f"{field}.schema must be of type object", param=f"{field}.schema")
-        yield _read_schema({"type": "object"} | response_format.schema, f"{field}.schema", strict)
+        yield read_schema({"type": "object"} | response_format.schema, f"{field}.schema", strict)
     elif response_format.type == "json_object":
         yield RelaxedConstraint(Constraint(ConstraintKind.JSON_OBJECT, field=field))
 
@@ -106,7 +108,7 @@ def read_response_format(
 def _read_guided(wire: CommonRequest, strict: bool) -> Iterator[RelaxedConstraint]:
     """Yields the constraints of the guided_* fields."""
     if wire.guided_json is not None:
-        yield _read_schema(wire.guided_json, "guided_json", strict)
+        yield read_schema(wire.guided_json, "guided_json", strict)
     yield from _read_texts(wire.guided_regex, wire.guided_choice, wire.guided_grammar, "guided_")
 
 
@@ -122,7 +124,7 @@ def _read_structured(structured: StructuredOutputs | None, strict: bool) -> Iter
             param="structured_outputs",
         )
     if structured.json is not None:
-        yield _read_schema(structured.json, f"{field}json", strict)
+        yield read_schema(structured.json, f"{field}json", strict)
     if structured.json_object:
         yield RelaxedConstraint(Constraint(ConstraintKind.JSON_OBJECT, field=f"{field}json_object"))
     yield from _read_texts(structured.regex, structured.choice, structured.grammar, field)
@@ -158,7 +160,7 @@ def _declare(
     return replace(form, constraint=replace(constraint, declared=declared))
 
 
-def _read_schema(given: dict[str, Any] | bool | str, field: str, strict: bool) -> RelaxedConstraint:
+def read_schema(given: dict[str, Any] | bool | str, field: str, strict: bool) -> RelaxedConstraint:
     """Builds the constraint of a schema. With `strict`, or if it is very large, the schema stays unchanged.
     Otherwise the keywords that cannot be enforced are removed."""
     source = given if isinstance(given, str) else _dump_json(given, field)

@@ -1,11 +1,14 @@
 """Builds a generation request from the wire types of chats and text completions, with OpenAI's defaults and
 rules."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypedDict
 
 from antiphon.dialects.base import GenerationCall
-from antiphon.dialects.common.constraint_fields import read_constraint, shorten_names
+from antiphon.dialects.common.constraint_fields import RelaxedConstraint, read_constraint, shorten_names
+from antiphon.dialects.common.hosted_fields import read_chat_hosted
+from antiphon.dialects.common.memory import read_memory
 from antiphon.dialects.common.messages import (
     build_conversation,
     build_messages,
@@ -31,6 +34,7 @@ from antiphon.domain.request import (
     RawPrompt,
     Truncation,
 )
+from antiphon.domain.values import changed
 from antiphon.errors import InvalidValue
 
 TEXT_MAX_TOKENS = 16
@@ -38,9 +42,13 @@ TEXT_MAX_TOKENS = 16
 
 
 def build_chat_call(
-    wire: ChatCompletionRequest, ignored: tuple[str, ...] = (), strict: bool = False
+    wire: ChatCompletionRequest,
+    ignored: tuple[str, ...] = (),
+    strict: bool = False,
+    forms: Sequence[RelaxedConstraint] = (),
 ) -> GenerationCall:
-    """Builds the call of a chat of any dialect. Raises a RequestError."""
+    """Builds the call of a chat of any dialect. `forms`: constraints that the dialect read itself. Raises a
+    RequestError."""
     if None is not wire.max_completion_tokens != wire.max_tokens is not None:
         raise InvalidValue(
             "max_tokens and max_completion_tokens differ; send one of them", param="max_completion_tokens"
@@ -48,7 +56,7 @@ def build_chat_call(
     if wire.top_logprobs and not wire.logprobs:
         raise InvalidValue("top_logprobs is taken only together with logprobs: true", param="top_logprobs")
     limit = wire.max_tokens if wire.max_tokens is not None else wire.max_completion_tokens
-    form = read_constraint(wire, strict)
+    form = read_constraint(wire, strict, forms)
     output = Output(
         max_tokens=limit,
         choices=wire.n or 1,
@@ -66,8 +74,10 @@ def build_chat_call(
     prompt = build_conversation(
         wire, build_messages(wire.messages), tools, wire.add_special_tokens, read_reasoning(wire)
     )
-    hosted = read_hosted(wire.service_tier, wire.prompt_cache_key, wire.verbosity)
-    call = _build_call(wire, (prompt,), output, (ignored, form.relaxed + relaxed), hosted)
+    unused = (ignored, form.relaxed + relaxed)
+    call = _build_call(wire, (prompt,), output, unused, read_chat_hosted(wire))
+    if wire.memory_strategy is not None:
+        call = replace(call, request=changed(call.request, memory=read_memory(wire.memory_strategy)))
     if wire.safety_identifier is not None:
         attribution = read_attribution(wire.user, wire.metadata, wire.safety_identifier)
         call = replace(call, attribution=attribution)
@@ -75,14 +85,17 @@ def build_chat_call(
 
 
 def build_text_call(
-    wire: CompletionRequest, ignored: tuple[str, ...] = (), strict: bool = False
+    wire: CompletionRequest,
+    ignored: tuple[str, ...] = (),
+    strict: bool = False,
+    forms: Sequence[RelaxedConstraint] = (),
 ) -> GenerationCall:
-    """Builds the call of a text completion of any dialect. Raises a RequestError."""
+    """Builds the call of a text completion of any dialect. The parameters are those of `build_chat_call`."""
     if wire.max_tokens == 0 and not wire.echo:
         raise InvalidValue(
             "max_tokens must be at least 1; 0 is taken with echo: true, to score a prompt", param="max_tokens"
         )
-    form = read_constraint(wire, strict)
+    form = read_constraint(wire, strict, forms)
     output = Output(
         max_tokens=wire.max_tokens if wire.max_tokens is not None else TEXT_MAX_TOKENS,
         is_usual=wire.max_tokens is None,
@@ -93,6 +106,7 @@ def build_text_call(
         best_of=_read_best_of(wire),
         echo=bool(wire.echo),
         logprobs=wire.logprobs,
+        suffix=wire.suffix or "",
         **_read_token_options(wire),
     )
     prompts = _build_raw_prompts(wire.prompt or "", wire.add_special_tokens is not False)
@@ -223,15 +237,6 @@ def _build_call(
         relaxed=shorten_names(relaxed),
         attribution=read_attribution(wire.user, wire.metadata),
     )
-
-
-def read_hosted(
-    service_tier: str | None, prompt_cache_key: str | None, verbosity: str | None = None
-) -> HostedOptions:
-    """Reads the options that only hosted vendors have. An empty `prompt_cache_key` counts as absent."""
-    if service_tier is None and not prompt_cache_key and verbosity is None:
-        return NO_HOSTED_OPTIONS
-    return HostedOptions(verbosity, service_tier, prompt_cache_key or None)
 
 
 def _wants_running_usage(options: StreamOptions | None) -> bool:

@@ -17,18 +17,19 @@ from msgspec import UNSET, UnsetType
 from antiphon.dialects.base import GenerationCall, ResponseMeta
 from antiphon.dialects.common.response_types import (
     AssistantMessage,
-    CachedTokens,
     CallExtras,
     ChatChoice,
     ChatCompletion,
     ChatLogprobs,
     Completion,
+    CompletionTokensDetails,
     ErrorBody,
     ErrorEnvelope,
     FinishName,
     FunctionCall,
+    PromptTokensDetails,
     RankedToken,
-    ReasoningTokens,
+    SpeechAnswer,
     TextChoice,
     TextLogprobs,
     ThoughtSignature,
@@ -37,7 +38,7 @@ from antiphon.dialects.common.response_types import (
     TopLogprob,
     UsageShape,
 )
-from antiphon.domain.collect import CollectedChoice, CollectedGeneration
+from antiphon.domain.collect import CollectedChoice, CollectedGeneration, Speech
 from antiphon.domain.events import (
     FinishReason,
     Usage,
@@ -64,6 +65,8 @@ FINISHES: Mapping[FinishReason, FinishName] = MappingProxyType(
     }
 )
 
+NO_DETAILS = CompletionTokensDetails()
+
 UNLIKELY = -9999.0
 """OpenAI's number for an extremely unlikely token. JSON has no infinity."""
 
@@ -85,6 +88,9 @@ class MetaFields(TypedDict):
 
 TokenSpelling = Callable[[int, bytes], str]
 """Names a token by its id and its bytes."""
+
+LogprobsBuilder = Callable[[Scores], Any]
+"""Builds the log-probabilities of a part of a choice, in a dialect's form."""
 
 
 def encode_chat(head: ResponseMeta, call: GenerationCall, generation: CollectedGeneration) -> bytes:
@@ -111,17 +117,22 @@ def encode_chat(head: ResponseMeta, call: GenerationCall, generation: CollectedG
     )
 
 
-def encode_text(head: ResponseMeta, call: GenerationCall, generation: CollectedGeneration) -> bytes:
-    """Encodes a buffered text completion."""
-    output, spell = call.request.output, choose_spelling(call)
+def encode_text(
+    head: ResponseMeta,
+    call: GenerationCall,
+    generation: CollectedGeneration,
+    build_logprobs: LogprobsBuilder | None = None,
+) -> bytes:
+    """Encodes a buffered text completion. `build_logprobs`: the form of its log-probabilities, if it is not
+    OpenAI's."""
+    output = call.request.output
+    build = build_logprobs or choose_text_logprobs(call)
     scored = _encode_prompt_scores(generation)
     choices = [
         TextChoice(
             index=choice.index,
             text=choice.text,
-            logprobs=None
-            if choice.scores is None
-            else build_text_logprobs(choice.scores, bool(output.logprobs), spell),
+            logprobs=None if choice.scores is None else build(choice.scores),
             finish_reason=FINISHES[choice.reason],
             prompt_token_ids=list(generation.prompts[choice.index // output.choices])
             if output.token_ids
@@ -145,7 +156,8 @@ def _encode_prompt_scores(generation: CollectedGeneration) -> list[dict[str, Any
 def build_message(choice: CollectedChoice) -> AssistantMessage:
     """Builds the assistant's message of a choice."""
     calls = build_calls(choice)
-    content = None if calls and not choice.text else choice.text
+    has_other = bool(calls) or choice.speech is not None
+    content = None if has_other and not choice.text else choice.text
     thought = choice.reasoning or UNSET
     return AssistantMessage(
         content=content,
@@ -153,6 +165,17 @@ def build_message(choice: CollectedChoice) -> AssistantMessage:
         reasoning=thought,
         tool_calls=calls or UNSET,
         thinking_blocks=list(choice.thinking_blocks) or UNSET,
+        audio=UNSET if choice.speech is None else build_speech(choice.speech),
+    )
+
+
+def build_speech(speech: Speech) -> SpeechAnswer:
+    """Builds the spoken answer of a choice."""
+    return SpeechAnswer(
+        id=speech.id or UNSET,
+        data=speech.data,
+        expires_at=UNSET if speech.expires_at is None else speech.expires_at,
+        transcript=speech.transcript,
     )
 
 
@@ -178,6 +201,18 @@ def choose_spelling(call: GenerationCall) -> TokenSpelling:
     return spell_by_id if call.request.output.names_by_id else spell_by_text
 
 
+def choose_text_logprobs(call: GenerationCall) -> LogprobsBuilder:
+    """Returns the function that builds the log-probabilities of this text completion."""
+    is_ranked, spell = bool(call.request.output.logprobs), choose_spelling(call)
+    return lambda scores: build_text_logprobs(scores, is_ranked, spell)
+
+
+def choose_chat_logprobs(call: GenerationCall) -> LogprobsBuilder:
+    """Returns the function that builds log-probabilities of this call in the form of chats."""
+    spell = choose_spelling(call)
+    return lambda scores: build_chat_logprobs(scores, spell)
+
+
 def build_meta(prefix: str, head: ResponseMeta) -> MetaFields:
     """Returns the common fields of an answer. `prefix` begins its id."""
     return {"id": prefix + head.id, "created": head.created, "model": head.model}
@@ -187,9 +222,24 @@ def build_usage(usage: Usage) -> UsageShape | None:
     """Builds the usage in OpenAI's form. Returns None for an estimate: a caller sees no invented numbers."""
     if usage.source is UsageSource.ESTIMATED:
         return None
-    cached = CachedTokens(usage.cached_tokens)
-    thought = ReasoningTokens(usage.reasoning_tokens) if usage.reasoning_tokens else UNSET
-    return UsageShape(usage.prompt_tokens, usage.completion_tokens, usage.total_tokens, cached, thought)
+    prompt = PromptTokensDetails(
+        usage.cached_tokens, usage.cache_write_tokens or UNSET, usage.prompt_audio_tokens or UNSET
+    )
+    accepted, rejected = usage.accepted_prediction_tokens, usage.rejected_prediction_tokens
+    has_prediction = bool(accepted or rejected)
+    completion = CompletionTokensDetails(
+        usage.reasoning_tokens or UNSET,
+        usage.completion_audio_tokens or UNSET,
+        accepted if has_prediction else UNSET,
+        rejected if has_prediction else UNSET,
+    )
+    return UsageShape(
+        usage.prompt_tokens,
+        usage.completion_tokens,
+        usage.total_tokens,
+        prompt,
+        UNSET if completion == NO_DETAILS else completion,
+    )
 
 
 def encode_error(error: AntiphonError) -> bytes:

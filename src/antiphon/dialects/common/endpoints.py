@@ -11,6 +11,8 @@ from antiphon.dialects.base import (
     EVENT_STREAM,
     JSON,
     NO_ATTRIBUTION,
+    PROJECT_HEADERS,
+    USER_HEADERS,
     Answer,
     Attribution,
     EmbeddingCall,
@@ -22,6 +24,7 @@ from antiphon.dialects.base import (
     ModelEntry,
     Request,
     RequestBody,
+    RerankCall,
     Response,
     ResponseMeta,
     Services,
@@ -163,21 +166,30 @@ def add_attribution(origin: Origin, attribution: Attribution) -> Origin:
 
 
 def build_report_headers(
-    call: GenerationCall | EmbeddingCall, request: Request, services: Services
+    call: GenerationCall | EmbeddingCall | RerankCall, request: Request, services: Services
 ) -> Headers:
-    """Returns the headers that name the route, fields without effect, and schema keywords that are not
-    enforced."""
+    """Returns the headers that name the route, fields without effect, schema keywords that are not enforced,
+    and what the memory strategy left out."""
     progress = request.progress
     ignored = (*call.ignored, *[INDEX.sub("[]", path) for path in progress.unread])
     if not services.keeps_records:
-        ignored += call.attribution.fields
+        ignored += call.attribution.fields + _list_scope_headers(request)
     relaxed = progress.relaxed
     if isinstance(call, GenerationCall) and not progress.has_own_schemas:
         relaxed = call.relaxed
     reports = ((b"x-antiphon-ignored", ignored), (b"x-antiphon-relaxed", relaxed))
     headers = [(name, ", ".join(dict.fromkeys(fields)).encode()) for name, fields in reports if fields]
+    if (memory := progress.memory) is not None:
+        report = f"kept={memory.kept}, dropped={memory.dropped}, summarised={memory.summarised}"
+        headers.append((b"x-antiphon-memory", report.encode()))
     route = progress.route
     return ((b"x-antiphon-route", route), *headers) if route else tuple(headers)
+
+
+def _list_scope_headers(request: Request) -> tuple[str, ...]:
+    """Lists the headers of a request that choose a project or a user. Empty headers count as absent."""
+    names = (*PROJECT_HEADERS, *USER_HEADERS)
+    return tuple(name.decode() for name in names if any(map(bytes.strip, request.headers.get(name, ()))))
 
 
 def _has_many_scores(generation: CollectedGeneration) -> bool:

@@ -32,6 +32,7 @@ class Need(StrEnum):
     EMBEDDING = "an embedding model"
     VISION = "a model that takes images"
     HEARING = "a model that takes recordings"
+    SPEECH = "a model that speaks"
     VENDOR = "a vendor's model"
 
     @property
@@ -53,13 +54,14 @@ _EXPLAINED: Mapping[Need, str] = {
     Need.VISION: "a vendor's, with `image` among the modalities of its profile; models of this server take "
     "only text.",
     Need.HEARING: "a vendor's, with `audio` among the modalities of its profile.",
+    Need.SPEECH: "a vendor's, with `audio` among the output modalities of its profile.",
     Need.VENDOR: "one that a provider serves, and that knows the field. Models of this server refuse it by "
     "name, or name it in the header `x-antiphon-ignored`, as the field's row says.",
 }
 
 _NAMES: Mapping[Need, str] = {
     Need.TOKENS: "top_k min_p typical_p repetition_penalty logit_bias mirostat_target mirostat_lr min_tokens "
-    "ignore_eos allowed_token_ids stop_token_ids cache_salt echo best_of logprobs top_logprobs "
+    "ignore_eos allowed_token_ids stop_token_ids cache_salt echo suffix best_of logprobs top_logprobs "
     "prompt_logprobs skip_special_tokens spaces_between_special_tokens add_special_tokens "
     "include_stop_str_in_output bad_words "
     "truncate_prompt_tokens truncation_side logprob_token_ids "
@@ -77,7 +79,9 @@ _NAMES: Mapping[Need, str] = {
     Need.EMBEDDING: "input encoding_format dimensions",
     Need.VISION: "images image_url detail",
     Need.HEARING: "input_audio data format",
-    Need.VENDOR: "verbosity service_tier prompt_cache_key thinking_blocks extra_content",
+    Need.SPEECH: "modalities audio",
+    Need.VENDOR: "cache_control verbosity prediction service_tier prompt_cache_key thinking_blocks "
+    "extra_content",
 }
 
 NEEDS: Mapping[str, Need] = {name: need for need, names in _NAMES.items() for name in names.split()}
@@ -101,6 +105,20 @@ SERVICE_TIER = (
 CACHE_KEY = (
     "Requests with the same key have prompts that begin alike: a hint for a vendor's cache. A model of this "
     "server finds the longest cached prefix by itself, and the header x-antiphon-ignored names the field."
+)
+
+MEMORY = (
+    "Which part of the conversation the model sees: an object of `name` and its parameters, beside it or in "
+    "`params`. last_k keeps the last `k` messages; last_tokens keeps the last turns within `tokens`; summary "
+    "is read and refused, since no summaries are written yet. Leading system messages always "
+    "stay, and the header x-antiphon-memory tells what was left out."
+)
+NO_MEMORY = "a raw prompt has no messages to choose from; send messages to chat/completions"
+
+SUFFIX = (
+    "The text after the completion: a model with `infill` in its profile fills in the middle. Prompt and "
+    "suffix are then plain texts. Models of this server refuse it together with token ids, echo and "
+    "truncate_prompt_tokens. An empty text is none."
 )
 
 MOST_NAMED = 32

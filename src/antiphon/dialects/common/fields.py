@@ -5,12 +5,17 @@ with it.
 from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
+from typing import Any
 
 from antiphon.dialects.common.field_table import (
     CACHE_KEY,
     END_USER,
+    MEMORY,
+    NO_MEMORY,
     SERVICE_TIER,
+    SUFFIX,
     TAGS,
+    FieldReport,
     FieldTable,
     RequestField,
     declare_echoed,
@@ -31,12 +36,14 @@ class FieldScope(StrEnum):
     IMAGE_URL = "image part's image_url"
     AUDIO = "audio part"
     INPUT_AUDIO = "audio part's input_audio"
+    SPEECH = "assistant message's audio"
     TOOL = "tool"
     FUNCTION = "tool's function"
     CALL = "tool call"
     CALLED = "tool call's function"
     STREAM = "stream_options"
     EMBEDDINGS = "/v1/embeddings"
+    RERANK = "/v1/rerank"
     TOKENIZE = "/tokenize"
     DETOKENIZE = "/detokenize"
     APPLY = "/v1/apply-template"
@@ -54,12 +61,14 @@ IMAGE = frozenset({FieldScope.IMAGE})
 IMAGE_URL = frozenset({FieldScope.IMAGE_URL})
 AUDIO = frozenset({FieldScope.AUDIO})
 INPUT_AUDIO = frozenset({FieldScope.INPUT_AUDIO})
+SPEECH = frozenset({FieldScope.SPEECH})
 TOOL = frozenset({FieldScope.TOOL})
 FUNCTION = frozenset({FieldScope.FUNCTION})
 CALL = frozenset({FieldScope.CALL})
 CALLED = frozenset({FieldScope.CALLED})
 STREAM = frozenset({FieldScope.STREAM})
 EMBEDDINGS = frozenset({FieldScope.EMBEDDINGS})
+RERANK = frozenset({FieldScope.RERANK})
 TOKENIZE = frozenset({FieldScope.TOKENIZE})
 DETOKENIZE = frozenset({FieldScope.DETOKENIZE})
 APPLY = frozenset({FieldScope.APPLY})
@@ -84,7 +93,6 @@ RENDERED: Mapping[str, str] = MappingProxyType(
 
 
 LEGACY = "OpenAI took its place by tools; send tools"
-MEDIA = "only text is given out"
 WIDTH = "at most 20 unless the operator set ANTIPHON_MAX_LOGPROBS; -1 asks for the whole vocabulary"
 STORE = "nothing is stored here; leave it out"
 HOSTED = "it belongs to OpenAI's hosted service; leave it out"
@@ -115,6 +123,7 @@ GENERATING: tuple[RequestField, ...] = (
         f"penalties, temperature and cuts), and so many of the likeliest tokens at its place, {WIDTH}.",
         add_special_tokens="Whether a text gets the begin token that the model wants; true by default. Token "
         "ids stay as they are.",
+        suffix=SUFFIX,
         echo="Whether the text begins with the prompt, as it was sent; with logprobs its tokens are scored "
         "too, and with max_tokens 0 nothing else is done.",
     ),
@@ -200,13 +209,17 @@ GENERATING: tuple[RequestField, ...] = (
         service_tier=SERVICE_TIER,
         verbosity="How long the answer shall be: low, medium or high. A model of this server refuses low and "
         "high; say it in a message.",
+        prediction="A text that the answer probably repeats, as {type: content, content: a text or text "
+        "parts}. Some vendors answer faster with it. A model of this server refuses it.",
+        modalities="What the answer contains: [text], or [text, audio] of a model that gives spoken answers "
+        "(`output_modalities` of its profile). Other models refuse audio.",
+        audio="The format (wav, aac, mp3, flac, opus, pcm16) and the voice of a spoken answer; only "
+        "together with modalities that contain audio.",
+        memory_strategy=MEMORY,
     ),
-    declare_refused("suffix", TEXT, "completion of a middle is not built yet; leave it out", ""),
+    declare_refused("memory_strategy", TEXT, NO_MEMORY),
     declare_refused("functions", CHAT, LEGACY, []),
     declare_refused("function_call", CHAT, LEGACY, "none", "auto"),
-    declare_refused("modalities", CHAT, MEDIA, ["text"]),
-    declare_refused("audio", CHAT, MEDIA),
-    declare_refused("prediction", CHAT, "predicted outputs are not built yet; leave it out"),
     declare_refused("store", CHAT, STORE, False),
     declare_refused("web_search_options", CHAT, HOSTED),
     declare_refused("moderation", CHAT, HOSTED),
@@ -229,6 +242,11 @@ UNKNOWN_MEDIA = (
     "messages contain text, images (image_url) and recordings (input_audio) for models that take them "
     "(modalities in /v1/models/{model}); leave it out"
 )
+MARK = (
+    "{type: ephemeral}, and perhaps a ttl of 5m or 1h. Vendors with such marks, as Anthropic, keep the "
+    "prompt up to it for later requests. It changes no answer. Other models ignore it, and the header "
+    "x-antiphon-ignored names it. It stands after"
+)
 ECHO = "a part of some server's answer, which clients send back"
 THOUGHT = "reasoning as some server's answer had it; reasoning and reasoning_content act"
 
@@ -245,7 +263,9 @@ MESSAGES: tuple[RequestField, ...] = (
         tool_calls="What the assistant called in this turn; an empty list is none.",
         tool_call_id="Which call a tool's content is the result of.",
     ),
-    *declare_supported(TOOL, type="function.", function="What can be called."),
+    *declare_supported(
+        TOOL, type="function.", function="What can be called.", cache_control=f"{MARK} this tool."
+    ),
     *declare_supported(
         FUNCTION,
         name="1 to 64 letters, digits, underscores and hyphens; each tool's own.",
@@ -279,7 +299,15 @@ MESSAGES: tuple[RequestField, ...] = (
         "`google.thought_signature`. A model that does not use it ignores it, and the header "
         "x-antiphon-ignored names it.",
     ),
-    *declare_supported(PART, type="text.", text="The text."),
+    *declare_supported(
+        MESSAGE,
+        audio="The assistant's spoken answer by the vendor's id; only in an assistant's message. A model "
+        "without spoken answers ignores it beside content, and the header x-antiphon-ignored names it. "
+        "Without content it refuses it.",
+    ),
+    *declare_supported(SPEECH, id="The id that the answer had."),
+    *declare_echoed(SPEECH, ECHO, "data", "expires_at", "transcript"),
+    *declare_supported(PART, type="text.", text="The text.", cache_control=f"{MARK} this part."),
     *declare_supported(
         IMAGE,
         type="image_url; only in messages of a user or a tool.",
@@ -327,7 +355,6 @@ MESSAGES: tuple[RequestField, ...] = (
     *declare_echoed(CALL | CALLED, ECHO, "provider_specific_fields"),
     *declare_echoed(CALLED, ECHO, "parsed_arguments"),
     declare_refused("function_call", MESSAGE, "OpenAI took its place by tool_calls; send tool_calls"),
-    declare_refused("audio", MESSAGE, "earlier recordings of the assistant are not kept; leave it out"),
     declare_refused("image_url", PART, "it belongs to a part of the type image_url"),
     declare_refused("input_audio", PART, "it belongs to a part of the type input_audio"),
     declare_refused("file", PART, UNKNOWN_MEDIA),
@@ -383,6 +410,22 @@ OTHERS: tuple[RequestField, ...] = (
         encoding_format="float, numbers; or base64, their bytes as float32, little-endian.",
         dimensions="Taken only where it is what the model makes: no vector is shortened.",
     ),
+    *declare_supported(
+        RERANK,
+        model="Name of a reranker of /v1/models.",
+        query="The text that the documents are compared with.",
+        documents="The texts to rank, at most 1000, each as a text or as an object of `text`. Nothing in "
+        "them is a control token.",
+        top_n="The number of documents in the answer, the best first; all by default.",
+        return_documents="Whether the answer repeats each document's text; false by default.",
+        max_tokens_per_doc="The number of tokens of each document to read, from its beginning. Without it, a "
+        "document that does not fit into the context is refused.",
+        user=END_USER,
+    ),
+    declare_refused("rank_fields", RERANK, "send the text to compare as each document", ["text"]),
+    declare_refused("max_chunks_per_doc", RERANK, "documents are not split; send max_tokens_per_doc", 1),
+    declare_refused("truncate_prompt_tokens", RERANK, "send max_tokens_per_doc"),
+    declare_refused("priority", RERANK, "requests are served in turn; leave it out", 0),
     *declare_supported(TOKENIZE, return_token_strs="Whether the text of each token is given too."),
     *declare_supported(DETOKENIZE, tokens="The token ids."),
     *declare_supported(
@@ -413,3 +456,10 @@ FIELDS: tuple[RequestField, ...] = (*GENERATING, *MESSAGES, *REASONING, *OTHERS)
 FIELD_TABLE = FieldTable(FIELDS, tuple(FieldScope), endpoints=(FieldScope.CHAT, FieldScope.TEXT))
 TABLES = FIELD_TABLE.tables
 filter_fields = FIELD_TABLE.filter
+
+
+def filter_stream_options(fields: dict[str, Any], report: FieldReport) -> None:
+    """Filters the fields of stream_options in place."""
+    options = fields.get("stream_options")
+    if isinstance(options, dict):
+        fields["stream_options"] = filter_fields(options, FieldScope.STREAM, "stream_options.", report)

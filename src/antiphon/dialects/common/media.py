@@ -63,6 +63,19 @@ def read_image(image: ImageUrlShape, field: str) -> MediaContent:
     return MediaContent(MediaKind.IMAGE, url=image.url, detail=image.detail, field=field)
 
 
+def read_image_data(data: str, media_type: str, detail: str | None, field: str) -> MediaContent:
+    """Reads an image in base64. `field`: the caller's name of it. Raises InvalidValue."""
+    known = IMAGE_TYPES.get(media_type.lower())
+    if known is None:
+        raise InvalidValue(
+            f"{field}.media_type must be image/png, image/jpeg, image/gif or image/webp; got "
+            f"{sanitize_key(media_type)}",
+            param=f"{field}.media_type",
+        )
+    _require_base64(data, f"{field}.data")
+    return MediaContent(MediaKind.IMAGE, known, data, detail=detail, field=field)
+
+
 def read_audio(audio: InputAudioShape, field: str) -> MediaContent:
     """Reads a recording. `field`: the caller's name of it. Raises InvalidValue."""
     _require_base64(audio.data, f"{field}.data")

@@ -23,7 +23,7 @@ from antiphon.dialects.common.request_types import (
 from antiphon.dialects.common.strict_json import describe_value, sanitize_key
 from antiphon.dialects.common.tools import require_function, require_name, require_shallow
 from antiphon.dialects.common.vendor_state import is_signature_alone, read_signature, read_thinking_blocks
-from antiphon.domain.messages import Content, Message, Role, TextContent, ToolCall, Tools
+from antiphon.domain.messages import CacheControl, Content, Message, Role, TextContent, ToolCall, Tools
 from antiphon.domain.request import (
     Conversation,
     Reasoning,
@@ -239,6 +239,8 @@ def _filter_message(message: object, field: str, report: FieldReport | None) -> 
     if filtered.get("refusal") and content and report is not None:
         report.paths.append(f"{field}.refusal")  # The content is the text.
     filter_calls(filtered, field, report)
+    if isinstance(audio := filtered.get("audio"), dict):
+        filtered["audio"] = filter_fields(audio, FieldScope.SPEECH, f"{field}.audio.", report)
     if isinstance(content, list):
         parts = enumerate(content)
         filtered["content"] = [_filter_part(part, f"{field}.content[{i}]", report) for i, part in parts]
@@ -303,7 +305,16 @@ def _build_message(message: ChatMessage, path: str) -> Message:
     parts = read_parts(message.content, f"{path}.content") if isinstance(message.content, list) else ()
     blocks = read_thinking_blocks(message, path) if message.thinking_blocks else ()
     return Message(
-        ROLES[message.role], text, message.name, calls, message.tool_call_id, reasoning, field, parts, blocks
+        ROLES[message.role],
+        text,
+        message.name,
+        calls,
+        message.tool_call_id,
+        reasoning,
+        field,
+        parts,
+        blocks,
+        speech_id=None if message.audio is None else message.audio.id,
     )
 
 
@@ -322,11 +333,18 @@ def _get_text(part: ContentPart) -> str | None:
 
 
 def read_parts(parts: Sequence[ContentPart], field: str) -> tuple[Content, ...]:
-    """Returns the parts of a content, or nothing if all are text. Raises a RequestError for an image or a
-    recording in a wrong form."""
-    if not any(isinstance(part, ImageUrlPart | InputAudioPart) for part in parts):
+    """Returns the parts of a content, or nothing if all are text without marks. Raises a RequestError for an
+    image or a recording in a wrong form."""
+    if not any(map(_is_special, parts)):
         return ()
     return tuple(_read_part(part, f"{field}[{at}]") for at, part in enumerate(parts))
+
+
+def _is_special(part: ContentPart) -> bool:
+    """Whether the part is more than a text."""
+    return isinstance(part, ImageUrlPart | InputAudioPart) or (
+        isinstance(part, TextPart) and part.cache_control is not None
+    )
 
 
 def _read_part(part: ContentPart, field: str) -> Content:
@@ -335,7 +353,8 @@ def _read_part(part: ContentPart, field: str) -> Content:
         return read_image(part.image_url, f"{field}.image_url")
     if isinstance(part, InputAudioPart):
         return read_audio(part.input_audio, f"{field}.input_audio")
-    return TextContent(_get_text(part) or "")
+    mark = part.cache_control if isinstance(part, TextPart) else None
+    return TextContent(_get_text(part) or "", None if mark is None else CacheControl(mark.ttl))
 
 
 def filter_calls(message: dict[str, Any], field: str, report: FieldReport | None) -> None:
@@ -369,8 +388,7 @@ def require_consistent_messages(messages: list[ChatMessage]) -> None:
         if message.tool_calls:
             _require_role(message, "assistant", f"{field}.tool_calls")
             _require_calls(message, field, call_ids)
-        if message.refusal is not None:
-            _require_role(message, "assistant", f"{field}.refusal")
+        _require_answers(message, field)
         if isinstance(message.content, list):
             _require_parts(message, message.content, f"{field}.content")
         if message.content is None and message.role != "assistant":
@@ -396,6 +414,13 @@ def _require_parts(message: ChatMessage, parts: Sequence[ContentPart], field: st
             _require_role(message, "user", f"{field}[{at}].input_audio")
         elif isinstance(part, ImageUrlPart) and message.role != "tool":
             _require_role(message, "user", f"{field}[{at}].image_url", " or tool")
+
+
+def _require_answers(message: ChatMessage, field: str) -> None:
+    """Raises InvalidValue for what only an assistant's message contains."""
+    for name in ("refusal", "audio"):
+        if getattr(message, name) is not None:
+            _require_role(message, "assistant", f"{field}.{name}")
 
 
 def _require_role(message: ChatMessage, role: str, field: str, others: str = "") -> None:

@@ -168,8 +168,8 @@ JAMAI = ProductPage(
 SGP = ProductPage(
     "Scale SGP",
     "POST /v4/beta/chat/completions",
-    None,
-    "/v1/chat/completions",
+    "sgp",
+    "/sgp/v4/beta/chat/completions",
     (
         PageRow("model", "string", required=True),
         PageRow("messages", "object[]", required=True),

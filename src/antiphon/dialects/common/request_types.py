@@ -87,6 +87,13 @@ LONGEST_CACHE_KEY = 1024
 MOST_TAGS, LONGEST_TAG, LONGEST_TEXT = 16, 64, 512
 """The most pairs of `metadata`, and the most characters of a key and of a value. The bounds are OpenAI's."""
 
+MOST_EXTRA_PARAMS = 64
+"""The most fields that a caller adds to a vendor's body."""
+
+MOST_EXTRA_HEADERS, LONGEST_HEADER = 16, 1024
+"""The most headers that a caller adds to a vendor's request, and the most characters of each value. All of
+them together fit the 32 KB that common servers allow."""
+
 INT32_MAX = 2**31 - 1
 
 # --- requests -----------------------------------------------------------------------------------------------
@@ -123,13 +130,28 @@ Priority = Annotated[int, Meta(ge=-(2**31), le=INT32_MAX)]
 CacheKey = Annotated[str, Meta(max_length=LONGEST_CACHE_KEY)]
 EndUser = Annotated[str, Meta(max_length=LONGEST_USER)]
 Tags = Annotated[dict[str, Annotated[str, Meta(max_length=LONGEST_TEXT)]], Meta(max_length=MOST_TAGS)]
+Modalities = Annotated[list[Literal["text", "audio"]], Meta(min_length=1, max_length=2)]
 StopTokens = Annotated[list[TokenId], Meta(max_length=MAX_STOP_TOKENS)]
+Seconds = float | str
+ExtraParams = Annotated[dict[str, Any], Meta(max_length=MOST_EXTRA_PARAMS)]
+ExtraHeaders = Annotated[
+    dict[str, Annotated[str, Meta(max_length=LONGEST_HEADER)]], Meta(max_length=MOST_EXTRA_HEADERS)
+]
+
+
+class CacheControlShape(Struct, frozen=True, forbid_unknown_fields=True):
+    """A mark: the vendor keeps the prompt up to it for later requests."""
+
+    type: Literal["ephemeral"]
+    ttl: Literal["5m", "1h"] | None = None
+    """How long the vendor keeps it."""
 
 
 class TextPart(Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="text"):
     """A part of a message's content."""
 
     text: str
+    cache_control: CacheControlShape | None = None
 
 
 class RefusalPart(Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="refusal"):
@@ -185,6 +207,12 @@ class MessageToolCall(Struct, frozen=True, forbid_unknown_fields=True):
     """Google's own data about the call: its thought signature."""
 
 
+class SpeechReference(Struct, frozen=True, forbid_unknown_fields=True):
+    """A spoken answer that the vendor keeps."""
+
+    id: Name
+
+
 class ChatMessage(Struct, frozen=True, forbid_unknown_fields=True):
     """One turn of the conversation."""
 
@@ -202,6 +230,8 @@ class ChatMessage(Struct, frozen=True, forbid_unknown_fields=True):
     """The same as `reasoning_content`, under its newer name."""
     thinking_blocks: Annotated[list[dict[str, Any]], Meta(max_length=MAX_BLOCKS)] | None = None
     """The vendor's own blocks of reasoning, as the answer had them."""
+    audio: SpeechReference | None = None
+    """The assistant's spoken answer."""
 
 
 class Function(Struct, frozen=True, forbid_unknown_fields=True):
@@ -219,6 +249,7 @@ class ToolShape(Struct, frozen=True, forbid_unknown_fields=True):
 
     type: Literal["function"]
     function: Function
+    cache_control: CacheControlShape | None = None
 
 
 class NamedFunction(Struct, frozen=True, forbid_unknown_fields=True):
@@ -285,6 +316,32 @@ class StructuredOutputs(Struct, frozen=True, forbid_unknown_fields=True):
     whitespace_pattern: str | None = None
 
 
+class VoiceShape(Struct, frozen=True, forbid_unknown_fields=True):
+    """A voice of one's own at the vendor."""
+
+    id: Name
+
+
+class SpeechShape(Struct, frozen=True, forbid_unknown_fields=True):
+    """The form of a spoken answer."""
+
+    format: Literal["wav", "aac", "mp3", "flac", "opus", "pcm16"]
+    voice: Name | VoiceShape
+
+
+class PredictedPart(Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="text"):
+    """A part of a predicted text."""
+
+    text: str
+
+
+class PredictionShape(Struct, frozen=True, forbid_unknown_fields=True):
+    """A text that the answer probably repeats, as when a file is edited."""
+
+    type: Literal["content"]
+    content: str | Annotated[list[PredictedPart], Meta(min_length=1)]
+
+
 class CommonRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The fields that chat and text completions share."""
 
@@ -333,6 +390,26 @@ class CommonRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     metadata: Tags | None = None
 
 
+class MemoryParameters(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The parameters of a memory strategy."""
+
+    k: PositiveInt | None = None
+    """With last_k: the most messages to keep."""
+    tokens: PositiveInt | None = None
+    """With last_tokens and summary: the most tokens of the prompt."""
+    model: Name | None = None
+    """With summary: the model that writes it."""
+
+
+class MemoryShape(MemoryParameters, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Which part of the conversation the model sees."""
+
+    name: Literal["last_k", "last_tokens", "summary"] | None = None
+    """Missing where the parameters tell the strategy."""
+    params: MemoryParameters | None = None
+    """The parameters, in their other layout."""
+
+
 class ChatCompletionRequest(CommonRequest, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Body of POST /v1/chat/completions."""
 
@@ -357,6 +434,10 @@ class ChatCompletionRequest(CommonRequest, frozen=True, forbid_unknown_fields=Tr
     prompt_cache_key: CacheKey | None = None
     service_tier: Name | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
+    prediction: PredictionShape | None = None
+    modalities: Modalities | None = None
+    audio: SpeechShape | None = None
+    memory_strategy: MemoryShape | None = None
 
 
 class CompletionRequest(CommonRequest, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -368,6 +449,7 @@ class CompletionRequest(CommonRequest, frozen=True, forbid_unknown_fields=True, 
     """An empty or missing prompt means the model's start token."""
     max_tokens: NonNegativeInt | None = None
     """The value 0 is allowed only together with `echo`."""
+    suffix: str | None = None
     logprobs: Alternatives | None = None
     echo: bool | None = None
     add_special_tokens: bool | None = None

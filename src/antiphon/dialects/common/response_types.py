@@ -11,16 +11,25 @@ OWNER = "antiphon"
 """The owner of the models that this server serves itself. OpenAI's shape needs a name."""
 
 
-class CachedTokens(Struct, frozen=True):
+class PromptTokensDetails(Struct, frozen=True):
     """The number of the prompt's tokens by kind."""
 
     cached_tokens: int
+    cache_write_tokens: int | UnsetType = UNSET
+    """The tokens that a vendor wrote into its cache, if there are any."""
+    audio_tokens: int | UnsetType = UNSET
+    """The tokens of recordings, if a vendor counts some."""
 
 
-class ReasoningTokens(Struct, frozen=True):
-    """The number of the completion's tokens by kind."""
+class CompletionTokensDetails(Struct, frozen=True):
+    """The number of the completion's tokens by kind. A number that a vendor does not tell is absent."""
 
-    reasoning_tokens: int
+    reasoning_tokens: int | UnsetType = UNSET
+    audio_tokens: int | UnsetType = UNSET
+    accepted_prediction_tokens: int | UnsetType = UNSET
+    """The tokens of the prediction that are in the completion."""
+    rejected_prediction_tokens: int | UnsetType = UNSET
+    """The tokens of the prediction that are not in the answer. They count as completion tokens."""
 
 
 class UsageShape(Struct, frozen=True):
@@ -29,9 +38,9 @@ class UsageShape(Struct, frozen=True):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
-    prompt_tokens_details: CachedTokens
-    completion_tokens_details: ReasoningTokens | UnsetType = UNSET
-    """The details are present only if the model reasoned."""
+    prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET
+    """The details are present only if one of them is."""
 
 
 class TopLogprob(Struct, frozen=True, kw_only=True):
@@ -100,12 +109,34 @@ class ToolCallShape(Struct, frozen=True, kw_only=True):
     """Present only if a vendor gave the call a signature. Send it back with the call."""
 
 
+class SpeechAnswer(Struct, frozen=True, kw_only=True):
+    """A spoken answer."""
+
+    id: str | UnsetType = UNSET
+    """The vendor's id. The next request refers to the speech by it."""
+    data: str
+    """The recording in base64."""
+    expires_at: int | UnsetType = UNSET
+    """The Unix time until which the vendor keeps the speech."""
+    transcript: str
+
+
+class SpeechPart(Struct, frozen=True, kw_only=True):
+    """A part of a spoken answer, as the vendor sends it. The texts of all parts are joined."""
+
+    id: str | UnsetType = UNSET
+    data: str | UnsetType = UNSET
+    """More of one base64 text."""
+    transcript: str | UnsetType = UNSET
+    expires_at: int | UnsetType = UNSET
+
+
 class AssistantMessage(Struct, frozen=True, kw_only=True):
     """The assistant's message."""
 
     role: Literal["assistant"] = "assistant"
     content: str | None
-    """The text; null if the model only called tools."""
+    """The text; null if the model only called tools or spoke."""
     refusal: None = None
     reasoning_content: str | UnsetType = UNSET
     """The reasoning before the text. The field is present only if the model reasoned."""
@@ -115,6 +146,8 @@ class AssistantMessage(Struct, frozen=True, kw_only=True):
     thinking_blocks: list[Mapping[str, Any]] | UnsetType = UNSET
     """The vendor's blocks of reasoning with their signatures, if it sent some. Send them back in the message:
     the vendor may refuse the next turn without them."""
+    audio: SpeechAnswer | UnsetType = UNSET
+    """The spoken answer, if the request asks for one."""
 
 
 class RankedToken(Struct, frozen=True, kw_only=True):
@@ -183,7 +216,7 @@ class Delta(Struct, frozen=True, kw_only=True):
 
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType | None = UNSET
-    """The added text; null if a choice begins with a call or with reasoning."""
+    """The added text; null if a choice begins with a call, with reasoning or with speech."""
     reasoning_content: str | UnsetType = UNSET
     reasoning: str | UnsetType = UNSET
     """The same as `reasoning_content`, under its newer name."""
@@ -191,6 +224,7 @@ class Delta(Struct, frozen=True, kw_only=True):
     tool_calls: list[ToolCallPart] | UnsetType = UNSET
     thinking_blocks: list[Mapping[str, Any]] | UnsetType = UNSET
     """All blocks of the choice, as in AssistantMessage. They come once, before the choice ends."""
+    audio: SpeechPart | UnsetType = UNSET
 
 
 class ChatChunkChoice(Struct, frozen=True, kw_only=True):

@@ -90,18 +90,18 @@ def read_attribution(
     names = {"user": user, "safety_identifier": safety_identifier}
     users = tuple(name for name, value in names.items() if value is not None)
     for name in users:
-        _require_text(name, names[name] or "")
+        require_text(name, names[name] or "")
     for name, value in (tags or {}).items():
         if not 0 < len(name) <= LONGEST_TAG:
             raise InvalidValue(
                 f"metadata must have keys of 1 to {LONGEST_TAG} characters; got {len(name)}", param="metadata"
             )
-        _require_text("metadata", name + value)
+        require_text("metadata", name + value)
     fields = (*users, "metadata") if tags else users
     return Attribution((safety_identifier if user is None else user) or None, tags or {}, fields)
 
 
-def _require_text(name: str, text: str) -> None:
+def require_text(name: str, text: str) -> None:
     """Raises InvalidValue if the text contains NUL."""
     if NUL in text:
         raise InvalidValue(f"{name} must hold no NUL character", param=name)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from antiphon.constraints.json_schema.lowering import relax_schema
@@ -11,6 +12,7 @@ from antiphon.dialects.common.fields import FieldScope, filter_fields
 from antiphon.dialects.common.request_types import (
     FUNCTION_NAME,
     AllowedTools,
+    CacheControlShape,
     ChatCompletionRequest,
     Function,
     NamedTool,
@@ -18,7 +20,7 @@ from antiphon.dialects.common.request_types import (
     ToolShape,
 )
 from antiphon.dialects.common.strict_json import describe_value, sanitize_key
-from antiphon.domain.messages import Tool, ToolChoice, Tools
+from antiphon.domain.messages import CacheControl, Tool, ToolChoice, Tools
 from antiphon.errors import InvalidValue, MissingParameter, UnsupportedParameter
 
 FUNCTION_NAME_PATTERN = re.compile(FUNCTION_NAME)
@@ -85,7 +87,8 @@ def build_tools(given: Sequence[ToolShape], strict: bool = False) -> tuple[tuple
     keyword must be enforced. Raises a RequestError."""
     left_out: list[str] = []
     tools = tuple(
-        _build_tool(each.function, f"tools[{at}].function", left_out, strict) for at, each in enumerate(given)
+        _mark_tool(_build_tool(each.function, f"tools[{at}].function", left_out, strict), each.cache_control)
+        for at, each in enumerate(given)
     )
     names: set[str] = set()
     for at, tool in enumerate(tools):
@@ -94,6 +97,11 @@ def build_tools(given: Sequence[ToolShape], strict: bool = False) -> tuple[tuple
             raise InvalidValue(f"{field}: another tool is named {tool.name} too; name each once", param=field)
         names.add(tool.name)
     return tools, tuple(left_out)
+
+
+def _mark_tool(tool: Tool, mark: CacheControlShape | None) -> Tool:
+    """Returns the tool with its mark for a vendor's cache."""
+    return tool if mark is None else replace(tool, cache_control=CacheControl(mark.ttl))
 
 
 def _build_tool(function: Function, path: str, left_out: list[str], strict: bool) -> Tool:

@@ -15,8 +15,9 @@ from antiphon.dialects.common.constraint_fields import (
     read_response_format,
     shorten_names,
 )
-from antiphon.dialects.common.decode import build_chat_call, build_text_call, read_hosted
+from antiphon.dialects.common.decode import build_chat_call, build_text_call
 from antiphon.dialects.common.field_table import FieldReport
+from antiphon.dialects.common.hosted_fields import read_hosted
 from antiphon.dialects.common.messages import filter_messages
 from antiphon.dialects.common.request_types import NamedSchema
 from antiphon.dialects.common.request_types import ResponseFormat as SupersetFormat
@@ -114,6 +115,7 @@ def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> Gene
         parallel_tool_calls=wire.parallel_tool_calls,
         logprobs=alternatives is not None,
         top_logprobs=alternatives,
+        memory_strategy=wire.memory_strategy,
         **_read_same_fields(wire),
     )
     call = build_chat_call(openai_request, field_report.names, strict)

@@ -9,6 +9,8 @@ from enum import StrEnum
 from antiphon.dialects.common.field_table import (
     CACHE_KEY,
     END_USER,
+    MEMORY,
+    NO_MEMORY,
     SERVICE_TIER,
     TAGS,
     FieldTable,
@@ -105,6 +107,8 @@ FIELDS: tuple[RequestField, ...] = (
         "project and key.",
     ),
     *declare_supported(BOTH, prompt_cache_key=CACHE_KEY, service_tier=SERVICE_TIER),
+    *declare_supported(CHAT, memory_strategy=MEMORY),
+    declare_refused("memory_strategy", TEXT, NO_MEMORY),
     declare_refused("stream_options", BOTH, "usage always comes; leave it out", {}, {"include_usage": True}),
     declare_refused("echo", CHAT, "a conversation is not repeated; leave it out", False),
     declare_refused("echo_last", BOTH, "send echo, which repeats the whole prompt of a text completion", 0),

@@ -19,6 +19,7 @@ from antiphon.dialects.common.request_types import (
     Choices,
     EndUser,
     Fraction,
+    MemoryShape,
     MirostatRate,
     MirostatTarget,
     Name,
@@ -145,6 +146,7 @@ class FireworksChatCompletionRequest(
     parallel_tool_calls: bool | None = None
     reasoning_effort: Literal["none", "low", "medium", "high"] | bool | MostReasoningTokens | None = None
     thinking: FireworksThinking | None = None
+    memory_strategy: MemoryShape | None = None
 
 
 FireworksFinishName = Literal["stop", "length", "tool_calls", "error"]

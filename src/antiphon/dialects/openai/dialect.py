@@ -2,19 +2,24 @@
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
 
 from antiphon.dialects.base import Description, Endpoint, GenerationCall, ResponseMeta, StreamEncoder
 from antiphon.dialects.common import request_types, response_types
 from antiphon.dialects.common.chunks import ChatChunkBuilder, OpenAIStreamEncoder, TextChunkBuilder
 from antiphon.dialects.common.decode import build_chat_call, build_text_call
-from antiphon.dialects.common.encode import choose_spelling, encode_chat, encode_error, encode_text
+from antiphon.dialects.common.encode import (
+    choose_spelling,
+    choose_text_logprobs,
+    encode_chat,
+    encode_error,
+    encode_text,
+)
 from antiphon.dialects.common.endpoints import (
     declare_generation,
     declare_models,
 )
 from antiphon.dialects.common.field_table import FieldReport
-from antiphon.dialects.common.fields import TABLES, FieldScope, filter_fields
+from antiphon.dialects.common.fields import TABLES, FieldScope, filter_fields, filter_stream_options
 from antiphon.dialects.common.messages import filter_messages
 from antiphon.dialects.common.openapi_schemas import (
     build_schemas,
@@ -27,6 +32,7 @@ from antiphon.dialects.common.strict_json import convert, read_object
 from antiphon.dialects.common.tools import filter_tools
 from antiphon.dialects.openai.embeddings import OpenAIEmbeddings
 from antiphon.dialects.openai.models import OpenAIModels, declare_adapters
+from antiphon.dialects.openai.rerank import Rerank
 from antiphon.dialects.openai.tokens import declare_tokens
 from antiphon.domain.collect import CollectedGeneration
 from antiphon.errors import AntiphonError
@@ -43,12 +49,14 @@ REQUESTS: Mapping[str, FieldScope] = {
     "ImageUrlShape": FieldScope.IMAGE_URL,
     "InputAudioPart": FieldScope.AUDIO,
     "InputAudioShape": FieldScope.INPUT_AUDIO,
+    "SpeechReference": FieldScope.SPEECH,
     "ToolShape": FieldScope.TOOL,
     "Function": FieldScope.FUNCTION,
     "MessageToolCall": FieldScope.CALL,
     "CalledFunction": FieldScope.CALLED,
     "StreamOptions": FieldScope.STREAM,
     "EmbeddingsRequest": FieldScope.EMBEDDINGS,
+    "RerankBody": FieldScope.RERANK,
     "TokenizeRequest": FieldScope.TOKENIZE,
     "DetokenizeRequest": FieldScope.DETOKENIZE,
     "ApplyRequest": FieldScope.APPLY,
@@ -61,6 +69,7 @@ EXAMPLES: Mapping[str, object] = {
     "ChatCompletionRequest": {"model": "cantor", "messages": [{"role": "user", "content": "Hello!"}]},
     "CompletionRequest": {"model": "cantor", "prompt": "Once upon a time", "max_tokens": 32},
     "EmbeddingsRequest": {"model": "all-minilm", "input": ["A text.", "Another one."]},
+    "RerankBody": {"model": "bge-reranker", "query": "Who wrote it?", "documents": ["Ada did.", "In 1843."]},
     "TokenizeRequest": {"prompt": "Hello!"},
     "DetokenizeRequest": {"tokens": [1, 2, 3]},
     "ApplyRequest": {"messages": [{"role": "user", "content": "Hello!"}]},
@@ -110,9 +119,7 @@ class OpenAICompletions:
         return encode_text(meta, call, generation)
 
     def encoder(self, meta: ResponseMeta, call: GenerationCall) -> StreamEncoder:
-        return OpenAIStreamEncoder(
-            TextChunkBuilder(bool(call.request.output.logprobs), choose_spelling(call)), meta, call
-        )
+        return OpenAIStreamEncoder(TextChunkBuilder(choose_text_logprobs(call)), meta, call)
 
 
 class OpenAI:
@@ -130,6 +137,7 @@ class OpenAI:
             declare_generation(NAME, "/v1/chat/completions", "Answer a conversation", chat),
             declare_generation(NAME, "/v1/completions", "Continue a text", text),
             OpenAIEmbeddings(report_unknown).declare(),
+            Rerank(report_unknown).declare(),
             *declare_models("/v1/models", OpenAIModels(), "Show one model and its profile"),
             *declare_tokens(),
             *declare_adapters(),
@@ -166,7 +174,7 @@ def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> Gene
     refused. `strict`: a schema with a keyword that is not enforced is refused. Raises a RequestError."""
     field_report = FieldReport(report)
     accepted = filter_fields(read_object(body), FieldScope.CHAT, report=field_report)
-    _filter_stream_options(accepted, field_report)
+    filter_stream_options(accepted, field_report)
     accepted = filter_tools(filter_messages(accepted, field_report), field_report)
     return build_chat_call(convert(accepted, ChatCompletionRequest), field_report.names, strict)
 
@@ -175,12 +183,5 @@ def decode_text(body: bytes, report: bool = False, strict: bool = False) -> Gene
     """Decodes a body of POST /v1/completions. The parameters are those of `decode_chat`."""
     field_report = FieldReport(report)
     accepted = filter_fields(read_object(body), FieldScope.TEXT, report=field_report)
-    _filter_stream_options(accepted, field_report)
+    filter_stream_options(accepted, field_report)
     return build_text_call(convert(accepted, CompletionRequest), field_report.names, strict)
-
-
-def _filter_stream_options(fields: dict[str, Any], report: FieldReport) -> None:
-    """Filters the fields of stream_options in place."""
-    options = fields.get("stream_options")
-    if isinstance(options, dict):
-        fields["stream_options"] = filter_fields(options, FieldScope.STREAM, "stream_options.", report)

@@ -14,9 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from antiphon.domain.fair_queue import FairQueue
 from antiphon.domain.models import Load, Timer
 from antiphon.domain.request import EmbeddingFacts, EmbedRequest, Pooling, Vectors
@@ -25,7 +22,6 @@ from antiphon.engines.base import EngineInfo, LoadSpec, SequenceStarted
 from antiphon.engines.defects import build_batch_error, guard, log_thread_end
 from antiphon.engines.llama.libllama.context import (
     POOLING,
-    RANKING,
     UNPOOLED,
     ContextSizes,
     DecodeStatus,
@@ -42,11 +38,11 @@ from antiphon.engines.llama.loading import (
 )
 from antiphon.engines.llama.machine import choose_thread_count
 from antiphon.engines.llama.mailboxes import AbortableContext, CommandInbox, EventMailbox, StreamEnd
+from antiphon.engines.llama.pooled_rows import CLASS_COUNTS, FinishRows, Rows, find_log_odds, scale_rows
 from antiphon.engines.llama.sequence import SchedulingPolicy
 from antiphon.errors import AntiphonError, EngineDied, EngineError, EngineUnavailable, LoadError
 
 EmbeddingEvent = SequenceStarted | Vectors
-Rows = NDArray[np.float32]
 
 
 class EmbeddingStream(EventMailbox[EmbeddingEvent]):
@@ -87,12 +83,15 @@ class EmbeddingLoop:
         policy: SchedulingPolicy,
         post: Callable[[list[Delivery]], None],
         clock: Callable[[], float] = time.monotonic,
+        finish: FinishRows = scale_rows,
     ) -> None:
-        """`policy.budget` is the most tokens of one step, unless a single text has more."""
+        """`policy.budget` is the most tokens of one step, unless a single text has more. `finish` turns the
+        model's rows into vectors; the default scales them to unit length."""
         self._context = context
         self._policy = policy
         self._post = post
         self._clock = clock
+        self._finish = finish
         self._inbox = CommandInbox(context)
         self._outbox: list[Delivery] = []
         self._queue: FairQueue[EmbeddingStream] = FairQueue(policy)
@@ -273,15 +272,12 @@ class EmbeddingLoop:
             self._tokens += sum(map(len, texts))
 
     def _send_vectors(self, batch: list[tuple[EmbeddingStream, "array[int]"]], rows: Rows) -> None:
-        """Sends each request its vectors, scaled to unit length, in the order of its texts."""
-        lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-        usable = np.isfinite(lengths[:, 0]) & (lengths[:, 0] > 0)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            units = (rows / lengths).astype("<f4")
+        """Sends each request its vectors in the order of its texts."""
+        units, usable = self._finish(rows)
         for answer in dict.fromkeys(answer for answer, _ in batch):
             own_rows = [place for place, (owner, _) in enumerate(batch) if owner is answer]
             if not usable[own_rows].all():
-                self._end(answer, StreamEnd(EngineError("the model made no vector of one of these texts")))
+                self._end(answer, StreamEnd(EngineError("the model computed nothing for one of these texts")))
                 continue
             self._outbox.append((answer, Vectors(answer.sent, units[own_rows].tobytes())))
             answer.sent += len(own_rows)
@@ -317,6 +313,7 @@ class LoadedEmbedder:
     context: NativeEmbedder
     policy: SchedulingPolicy
     info: EngineInfo
+    finish: FinishRows
 
     def close(self) -> None:
         self.context.close()
@@ -348,10 +345,13 @@ def find_pooling(model: NativeModel, name: str) -> Pooling | None:
             f"{name} reads a text as a whole and names no pooling, so it makes neither tokens nor vectors; "
             "convert it again together with its pooling"
         )
-    if pooling == RANKING:
-        raise LoadError(f"{name} ranks pairs of texts (pooling rank), which is not served")
     if pooling not in POOLING:
-        raise LoadError(f"{name} pools by the unknown type {pooling}; mean, CLS and last are served")
+        raise LoadError(f"{name} pools by the unknown type {pooling}; mean, CLS, last and rank are served")
+    if POOLING[pooling] is Pooling.RANK and model.count_classes() not in CLASS_COUNTS:
+        raise LoadError(
+            f"{name} sorts texts into {model.count_classes()} classes; a reranker gives one number, or the "
+            "probabilities of yes and no"
+        )
     return POOLING[pooling]
 
 
@@ -380,7 +380,8 @@ def load_embedder(spec: LoadSpec, model: NativeModel, pooling: Pooling, origin: 
         context_length=longest,
         chat_template=None,
         sampling=SamplingOptions(),
-        embedding=EmbeddingFacts(model.get_dimensions(), pooling),
+        embedding=EmbeddingFacts(1 if pooling is Pooling.RANK else model.get_dimensions(), pooling),
+        rerank_template=find_rerank_template(model) if pooling is Pooling.RANK else None,
     )
     rows = count_step_rows(model)
     policy = SchedulingPolicy(
@@ -393,7 +394,14 @@ def load_embedder(spec: LoadSpec, model: NativeModel, pooling: Pooling, origin: 
         queue_per_actor=spec.queue_per_actor,
         keeps_prefixes=False,
     )
-    return LoadedEmbedder(model, context, policy, info)
+    finish = find_log_odds if pooling is Pooling.RANK else scale_rows
+    return LoadedEmbedder(model, context, policy, info, finish)
+
+
+def find_rerank_template(model: NativeModel) -> str | None:
+    """Returns the text of a pair that the file has for its reranker, if it has the places of both texts."""
+    template = model.get_chat_template(b"rerank")
+    return template if template and "{query}" in template and "{document}" in template else None
 
 
 def choose_text_length(spec: LoadSpec, model: NativeModel) -> int:

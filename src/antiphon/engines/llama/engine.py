@@ -111,7 +111,7 @@ class LlamaTokenEngine:
 
         worker: WorkLoop
         if isinstance(loaded, LoadedEmbedder):
-            worker = EmbeddingLoop(loaded.context, loaded.policy, post, self._clock)
+            worker = EmbeddingLoop(loaded.context, loaded.policy, post, self._clock, loaded.finish)
         else:
             sampler, scheduler = Sampler(loaded.info.vocabulary), Scheduler(loaded.policy)
             worker = DecodeLoop(loaded.context, scheduler, sampler, loaded.ends, post, self._clock)

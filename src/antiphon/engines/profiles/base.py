@@ -1,8 +1,10 @@
 """The profile of a vendor's model. It holds facts and does no work."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from antiphon.domain.models import Profile, ProfileSource
+from antiphon.domain.request import SPEECH
+from antiphon.settings.providers import ProfileSettings
 
 __all__ = ("ProfileSource", "VendorProfile", "build_profile", "merge_profile")
 
@@ -24,29 +26,24 @@ class VendorProfile:
     source: ProfileSource = ProfileSource.DEFAULTS
     token_limit: str | None = None
     """The name of the limit of output tokens: `max_completion_tokens`. None is the provider's."""
+    output_modalities: tuple[str, ...] = ("text",)
+    """What answers can contain: `text`, `audio`."""
+
+    @property
+    def gives_speech(self) -> bool:
+        """Whether the model can give spoken answers."""
+        return SPEECH in self.output_modalities
 
 
-def merge_profile(
-    profile: VendorProfile,
-    *,
-    context_length: int | None = None,
-    max_output: int | None = None,
-    modalities: tuple[str, ...] | None = None,
-    reasoning: bool | None = None,
-    refused: tuple[str, ...] | None = None,
-) -> VendorProfile:
+def merge_profile(profile: VendorProfile, given: ProfileSettings) -> VendorProfile:
     """Returns the profile with the operator's values, which go before the table's. None is not set."""
-    if (context_length, max_output, modalities, reasoning, refused) == (None,) * 5:
+    names = given.__struct_fields__
+    told = {name: value for name in names if (value := getattr(given, name)) is not None}
+    if not told:
         return profile
-    return VendorProfile(
-        profile.context_length if context_length is None else context_length,
-        profile.max_output if max_output is None else max_output,
-        profile.modalities if modalities is None else modalities,
-        profile.reasoning if reasoning is None else reasoning,
-        profile.refused if refused is None else frozenset(refused),
-        ProfileSource.SETTINGS,
-        profile.token_limit,
-    )
+    if given.refused is not None:
+        told["refused"] = frozenset(given.refused)
+    return replace(profile, **told, source=ProfileSource.SETTINGS)
 
 
 def build_profile(profile: VendorProfile, provider: str, engine: str, refused: frozenset[str]) -> Profile:
@@ -64,7 +61,9 @@ def build_profile(profile: VendorProfile, provider: str, engine: str, refused: f
         sequences=None,
         engine=engine,
         modalities=profile.modalities,
+        output_modalities=profile.output_modalities,
         reasoning=profile.reasoning,
+        infill=None,
         max_output=profile.max_output,
         refused=tuple(sorted(profile.refused | refused)),
         source=profile.source,

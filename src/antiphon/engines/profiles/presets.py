@@ -48,6 +48,8 @@ class ProviderPreset(Value, frozen=True, forbid_unknown_fields=True):
     """The field of messages that contains reasoning. None where none does."""
     asks_usage: bool = True
     """Whether it takes `stream_options.include_usage`."""
+    has_deployments: bool = False
+    """Whether MODEL/DEPLOYMENT names a deployment of a model. The vendor gets only the deployment."""
     modalities: tuple[str, ...] = ("text",)
     """What messages to models that no table knows can contain. Such a model may still refuse it."""
     context_length: int | None = None

@@ -34,6 +34,7 @@ class ProfileEntry(Value, frozen=True, forbid_unknown_fields=True):
     context_length: int | None = None
     max_output: int | None = None
     modalities: tuple[Literal["text", "image", "audio"], ...] = ("text",)
+    output_modalities: tuple[Literal["text", "audio"], ...] = ("text",)
     reasoning: bool = False
     refused: str | None = None
     """The name of a set of parameters."""
@@ -49,6 +50,7 @@ class ProfileEntry(Value, frozen=True, forbid_unknown_fields=True):
             frozenset() if self.refused is None else refused[self.refused],
             ProfileSource.TABLE,
             self.token_limit,
+            tuple(self.output_modalities),
         )
 
 

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from antiphon.domain.events import Event
 from antiphon.domain.request import EmbeddingRequest, Embeddings, GenerationRequest
+from antiphon.domain.rerank import Ranking, RerankRequest
 from antiphon.domain.values import Value
 from antiphon.engines.profiles.base import VendorProfile
 
@@ -45,6 +46,11 @@ class VendorModel:
     """Fields of the body of each generation request."""
     passes_addresses: bool = False
     """Whether `https:` addresses of images are passed on. Otherwise they are refused."""
+    extra_fields: frozenset[str] = frozenset()
+    """Fields of the vendor's own that callers can add to the body, as the operator allows. This server does
+    not know what they mean, unlike `extra_parameters`."""
+    extra_headers: frozenset[str] = frozenset()
+    """Headers that callers can add, in lower case."""
 
 
 class Attributes(Value, frozen=True):
@@ -142,6 +148,12 @@ class UpstreamDialect(Protocol):
 
     def decode_embedding(self, request: EmbeddingRequest, body: bytes) -> Embeddings:
         """Reads the vectors. Raises ValueError or msgspec.MsgspecError if they cannot be read."""
+
+    def encode_rerank(self, request: RerankRequest, model: VendorModel) -> UpstreamCall:
+        """Translates a request to rank documents. Raises UnsupportedParameter if the vendor ranks none."""
+
+    def decode_rerank(self, request: RerankRequest, body: bytes) -> Ranking:
+        """Reads the scores. Raises ValueError or msgspec.MsgspecError if they cannot be read."""
 
     def encode_probe(self) -> str:
         """The path of a GET request that lists the models and costs nothing."""

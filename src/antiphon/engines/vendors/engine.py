@@ -4,11 +4,13 @@ A broken, stalled or unreadable stream raises an error, so it never looks finish
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, starmap
 from math import inf
+from typing import TypeVar
 
 import aiohttp
 
@@ -17,6 +19,8 @@ from antiphon.domain.events import Event, Started, UsageSource
 from antiphon.domain.messages import MediaContent
 from antiphon.domain.models import Profile
 from antiphon.domain.request import Conversation, EmbeddingRequest, Embeddings, GenerationRequest
+from antiphon.domain.rerank import Ranking, RerankRequest
+from antiphon.domain.token_estimate import measure_text
 from antiphon.domain.vendor_fields import SCHEMA_NAME
 from antiphon.engines.base import EngineState, RequestSize
 from antiphon.engines.vendors.base import (
@@ -41,7 +45,13 @@ from antiphon.errors import (
     ProviderTimeout,
 )
 
+T = TypeVar("T")
+
 EVENT_STREAM = "text/event-stream"
+
+CLOCK_SLACK_S = 0.01
+"""Seconds by which the event loop's clock may reach a deadline before the request's clock does. uvloop's
+counts whole milliseconds."""
 
 MAX_ANSWER = 256 << 20
 """The most bytes of a whole answer."""
@@ -94,6 +104,11 @@ class VendorEngine:
         call = self._provider.upstream.encode_embedding(request, self._model)
         return PreparedVendorEmbedding(self._provider, request, call)
 
+    async def prepare_rerank(self, request: RerankRequest, context: Context) -> "PreparedVendorRerank":
+        """Translates a request to rank documents. Raises UnsupportedParameter if the vendor ranks none."""
+        call = self._provider.upstream.encode_rerank(request, self._model)
+        return PreparedVendorRerank(self._provider, request, call)
+
     async def profile(self) -> Profile:
         return self._profile
 
@@ -113,6 +128,7 @@ def bound_size(request: GenerationRequest, call: UpstreamCall, model: VendorMode
     output = request.output.max_tokens
     if output is None:
         output = model.profile.max_output or MAX_OUTPUT
+    output += len((request.hosted.prediction or "").encode())  # its rejected tokens count too
     choices = request.output.best_of or request.output.choices
     return RequestSize(prompt, output * choices * len(request.prompts), is_counted=False)
 
@@ -135,9 +151,10 @@ def read_names(header: str) -> tuple[str, ...]:
 
 def iterate_media(request: GenerationRequest) -> Iterator[MediaContent]:
     """Yields the images and recordings of a request."""
-    conversations = (each for each in request.prompts if isinstance(each, Conversation))
-    for message in chain.from_iterable(each.messages for each in conversations):
-        yield from (part for part in message.content if isinstance(part, MediaContent))
+    for prompt in request.prompts:
+        if isinstance(prompt, Conversation):
+            for message in prompt.messages:
+                yield from [part for part in message.content if isinstance(part, MediaContent)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +208,8 @@ class PreparedVendorRequest:
         try:
             return await self.provider.send(self.call, deadline)
         except ProviderTimeout:
-            if context.remaining() == 0:
-                raise DeadlineExceeded("the request's time has passed") from None
+            if is_expired(context):
+                raise build_deadline_error() from None
             raise
 
     async def _read_answer(
@@ -233,8 +250,8 @@ class PreparedVendorRequest:
     def _map_failure(self, failure: Exception, begun: bool, context: Context) -> AntiphonError:
         """Returns the error for a failure of the answer. After the first event nothing can be tried again."""
         error = self._explain_failure(failure)
-        if context.remaining() == 0:
-            return DeadlineExceeded("the request's time has passed", cause=error.cause)
+        if is_expired(context):
+            return build_deadline_error(error.cause)
         if not begun or not isinstance(error, ProviderError):
             return error
         return ProviderBroken(
@@ -269,27 +286,65 @@ class PreparedVendorEmbedding:
 
     async def embed(self, context: Context) -> Embeddings:
         """Returns the vectors. Raises a ProviderError."""
-        deadline = find_deadline(self.provider, context, asyncio.get_running_loop().time())
-        response = await self.provider.send(self.call, deadline)
-        try:
-            body = await read_body(response, deadline)
-            return self.provider.upstream.decode_embedding(self.request, body)
-        except UNREADABLE as failure:
-            name = self.provider.name
-            raise ProviderFailed(
-                f"the provider {name} gave an answer that cannot be read", cause=f"{name}: {failure}"
-            ) from None
-        except (aiohttp.ClientError, OSError) as failure:
-            raise self.provider.map_failure(failure) from None
-        finally:
-            response.close()
-            await self.provider.remove_user()
+        decode = partial(self.provider.upstream.decode_embedding, self.request)
+        return await exchange(self.provider, self.call, decode, context)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedVendorRerank:
+    """`PreparedRerank`: a translated request to rank documents."""
+
+    provider: Provider
+    request: RerankRequest
+    call: UpstreamCall
+
+    @property
+    def size(self) -> RequestSize:
+        """An upper bound: a vendor reads the query once with each document."""
+        query = measure_text(self.request.query) * len(self.request.documents)
+        return RequestSize(query + sum(map(measure_text, self.request.documents)), 0)
+
+    async def rank(self, context: Context) -> Ranking:
+        """Returns the scores. Raises a ProviderError."""
+        decode = partial(self.provider.upstream.decode_rerank, self.request)
+        return await exchange(self.provider, self.call, decode, context)
+
+
+async def exchange(
+    provider: Provider, call: UpstreamCall, decode: Callable[[bytes], T], context: Context
+) -> T:
+    """Sends a request, and returns its whole answer decoded. Raises a ProviderError."""
+    deadline = find_deadline(provider, context, asyncio.get_running_loop().time())
+    response = await provider.send(call, deadline)
+    try:
+        return decode(await read_body(response, deadline))
+    except UNREADABLE as failure:
+        raise ProviderFailed(
+            f"the provider {provider.name} gave an answer that cannot be read",
+            cause=f"{provider.name}: {failure}",
+        ) from None
+    except (aiohttp.ClientError, OSError) as failure:
+        raise provider.map_failure(failure) from None
+    finally:
+        response.close()
+        await provider.remove_user()
 
 
 def find_deadline(provider: Provider, context: Context, now: float) -> float:
     """Returns the end of a request on the event loop's clock: the provider's timeout or the request's."""
     remaining, timeout = context.remaining(), provider.options.timeout
     return now + (timeout if remaining is None else min(timeout, remaining))
+
+
+def is_expired(context: Context) -> bool:
+    """Whether the request's own deadline has passed. The vendor is then not to blame."""
+    remaining = context.remaining()
+    return remaining is not None and remaining <= CLOCK_SLACK_S
+
+
+def build_deadline_error(cause: str | None = None) -> DeadlineExceeded:
+    """Makes the error for a request whose own deadline has passed."""
+    return DeadlineExceeded("the request's time has passed; ask for less, or allow more time", cause=cause)
 
 
 async def read_body(response: aiohttp.ClientResponse, deadline: float) -> bytes:

@@ -10,10 +10,17 @@ MOST_TOKENS = 1 << 31
 
 def is_possible(usage: Usage) -> bool:
     """Whether a vendor's counts can be true. Others would bill a negative amount, or any amount."""
-    return (
-        0 <= usage.cached_tokens <= usage.prompt_tokens <= MOST_TOKENS
-        and 0 <= usage.reasoning_tokens <= usage.completion_tokens <= MOST_TOKENS
+    prompt, completion = usage.prompt_tokens, usage.completion_tokens
+    parts = (
+        (usage.cached_tokens, prompt),
+        (usage.cache_write_tokens, prompt),
+        (usage.prompt_audio_tokens, prompt),
+        (usage.reasoning_tokens, completion),
+        (usage.completion_audio_tokens, completion),
+        (usage.accepted_prediction_tokens + usage.rejected_prediction_tokens, completion),
     )
+    is_whole = max(prompt, completion) <= MOST_TOKENS
+    return is_whole and all(0 <= part <= whole for part, whole in parts)
 
 
 def estimate_usage(request: GenerationRequest, output_size: int) -> Usage:
@@ -24,7 +31,8 @@ def estimate_usage(request: GenerationRequest, output_size: int) -> Usage:
 
 def estimate_prompt(request: GenerationRequest) -> int:
     """Returns an estimate of the prompts' tokens, without images and recordings."""
-    return estimate_tokens(sum(map(_measure, request.prompts)))
+    suffixes = measure_text(request.output.suffix) * len(request.prompts)
+    return estimate_tokens(sum(map(_measure, request.prompts)) + suffixes)
 
 
 def estimate_inputs(request: EmbeddingRequest) -> int:

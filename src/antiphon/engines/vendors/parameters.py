@@ -1,7 +1,10 @@
 """Names what a request asks for, so that a vendor that lacks it can refuse it by name."""
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from types import MappingProxyType
+
+from msgspec.structs import astuple
 
 from antiphon.domain.messages import MediaContent, MediaKind, Role, ToolChoice
 from antiphon.domain.request import (
@@ -14,8 +17,10 @@ from antiphon.domain.request import (
     RawPrompt,
 )
 from antiphon.domain.sampling import SamplingOptions
-from antiphon.domain.vendor_fields import iterate_hosted
+from antiphon.domain.values import changed
+from antiphon.domain.vendor_fields import iterate_hosted, require_written
 from antiphon.engines.vendors.base import VendorModel
+from antiphon.engines.vendors.rerank import RERANK, TOKENS_PER_DOCUMENT
 from antiphon.errors import UnsupportedParameter
 
 SAMPLING_NAMES = {"mirostat": "mirostat_target"}
@@ -68,9 +73,15 @@ names, and an assistant's message at the end that the model shall answer."""
 ALL_LOGPROBS = "logprobs (all)"
 """Log-probabilities of the whole vocabulary."""
 
+EXTRAS = frozenset(("extra_params", "extra_headers"))
+"""Options that no vendor takes or lacks as such: the operator allows each name in them (`caller_extras`)."""
+
+MAX_COMBINATIONS = 256
+"""Sets of parameters that are kept, one for each kind of model and request."""
+
 OTHER_NAMES = frozenset(
     """
-    max_tokens n stop stop_token_ids best_of echo logprobs logprob_token_ids prompt_logprobs bad_words
+    max_tokens n stop stop_token_ids best_of echo suffix logprobs logprob_token_ids prompt_logprobs bad_words
     skip_special_tokens return_token_ids return_tokens_as_token_ids truncate_prompt_tokens
     include_stop_str_in_output stream_options.continuous_usage_stats add_special_tokens
     add_generation_prompt continue_final_message chat_template chat_template_kwargs
@@ -81,27 +92,41 @@ OTHER_NAMES = frozenset(
 """Names of parameters that are neither sampling options nor options of vendors' services."""
 
 
+RERANK_NAMES = frozenset((RERANK, TOKENS_PER_DOCUMENT))
+"""Names of what a provider takes besides generations: rankings of documents, and their parameter."""
+
+
 def iterate_sampling(sampling: SamplingOptions, takes: frozenset[str] = frozenset()) -> Iterator[str]:
     """Yields the sampling options that have an effect. With `takes` also those that only say our default, if
     they are among these: the vendor's own default may differ."""
-    for name in sampling.__struct_fields__:
-        value = getattr(sampling, name)
+    for name, value in zip(sampling.__struct_fields__, astuple(sampling), strict=True):
         if value is not None and (name in takes or DEFAULTS.get(name, UNSET) != value):
             yield SAMPLING_NAMES.get(name, name)
 
 
+PART_PARAMETERS = frozenset(("cache_control", "extra_content", "thinking_blocks"))
+"""Fields of messages and tools that some providers take. They are named among the parameters that a provider
+takes."""
+
 UNSET = object()
+
+
+PLAIN_OUTPUT = Output()
 
 
 def iterate_output(output: Output) -> Iterator[str]:
     """Yields the options of the output that have an effect."""
+    if output.max_tokens is not None and not output.is_usual:
+        yield "max_tokens"
+    if changed(output, max_tokens=None, is_usual=False) == PLAIN_OUTPUT:  # most requests ask for nothing more
+        return
     asked: dict[str, object] = {
-        "max_tokens": output.max_tokens is not None and not output.is_usual,
         "n": output.choices > 1,
         "stop": output.stop,
         "stop_token_ids": output.stop_token_ids,
         "best_of": output.best_of is not None,
         "echo": output.echo,
+        "suffix": output.suffix,
         "logprobs": output.logprobs is not None,
         ALL_LOGPROBS: output.logprobs == -1,
         "logprob_token_ids": output.logprob_token_ids,
@@ -155,8 +180,9 @@ def iterate_conversation(prompt: Conversation) -> Iterator[str]:
 def list_names() -> frozenset[str]:
     """Returns all names of parameters: the vocabulary of providers' settings and presets."""
     sampling = SamplingOptions.__struct_fields__
-    names = {SAMPLING_NAMES.get(name, name) for name in sampling} | set(HostedOptions.__struct_fields__)
-    return frozenset(names | OTHER_NAMES | set(CONSTRAINT_NAMES.values()))
+    hosted = set(HostedOptions.__struct_fields__) - EXTRAS
+    names = {SAMPLING_NAMES.get(name, name) for name in sampling} | hosted
+    return frozenset(names | OTHER_NAMES | RERANK_NAMES | set(CONSTRAINT_NAMES.values()))
 
 
 def iterate_parameters(request: GenerationRequest) -> Iterator[str]:
@@ -186,12 +212,12 @@ def require_supported(
     """Returns all parameters that the vendor's model takes. Raises UnsupportedParameter for the first thing
     that it does not take. `taken`: the parameters of its wire format. `unsendable`: what is refused even if
     the provider takes it, since this server cannot write it, or cannot read what it brings."""
-    refused = model.refused_parameters | model.profile.refused | unsendable
-    takes = (taken | model.extra_parameters) - refused
+    refused = (model.refused_parameters, model.profile.refused, unsendable)
+    takes, refused_kinds = combine_parameters(taken, model.extra_parameters, refused)
     for name in iterate_parameters(request):
         if name not in takes:
             raise build_refusal(name, request, model)
-    for name in FINER.keys() & refused:
+    for name in refused_kinds:
         if FINER[name](request):
             raise build_refusal(name, request, model)
     for prompt in request.prompts:
@@ -199,7 +225,17 @@ def require_supported(
             require_one(request, model)
             require_reasoning(prompt, model)
             require_modalities(prompt, model)
+            require_speech(request, prompt, model)
     return takes
+
+
+@lru_cache(MAX_COMBINATIONS)
+def combine_parameters(
+    taken: frozenset[str], extra: frozenset[str], refused: tuple[frozenset[str], ...]
+) -> tuple[frozenset[str], tuple[str, ...]]:
+    """Returns the parameters that are taken or extra and not refused, and the refused kinds of `FINER`."""
+    all_refused = frozenset().union(*refused)
+    return (taken | extra) - all_refused, tuple(name for name in FINER if name in all_refused)
 
 
 def build_refusal(name: str, request: GenerationRequest, model: VendorModel) -> UnsupportedParameter:
@@ -278,6 +314,20 @@ def require_modalities(prompt: Conversation, model: VendorModel) -> None:
         for part in message.content:
             if isinstance(part, MediaContent):
                 require_media(part, model)
+
+
+def require_speech(request: GenerationRequest, prompt: Conversation, model: VendorModel) -> None:
+    """Raises UnsupportedParameter for a spoken answer, the next or an earlier one, if the model gives
+    none."""
+    if model.profile.gives_speech:
+        return
+    if request.hosted.wants_speech:
+        raise UnsupportedParameter(
+            f"modalities: the model {model.name} of the provider {model.provider} gives only text; leave it "
+            "and audio out",
+            param="modalities",
+        )
+    require_written(prompt)
 
 
 def require_media(part: MediaContent, model: VendorModel) -> None:

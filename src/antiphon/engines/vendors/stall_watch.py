@@ -49,12 +49,13 @@ class StallWatch:
         self._tick = min(max(chunk_timeout / TICKS, SHORTEST_TICK), LONGEST_TICK)
         self._streams: set[WatchedStream] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._next_look = inf
+        """When the timer fires."""
 
     def add(self, stream: WatchedStream) -> None:
         """Begins to watch a stream."""
         self._streams.add(stream)
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._tick, self._look)
+        self._look_by(min(asyncio.get_running_loop().time() + self._tick, stream.deadline))
 
     def remove(self, stream: WatchedStream) -> None:
         """Stops watching a stream."""
@@ -71,13 +72,24 @@ class StallWatch:
         for stream in self._streams:
             stream.response.close()
         self._streams.clear()
+        self._stop_timer()
+
+    def _look_by(self, when: float) -> None:
+        """Has the streams looked at until `when`, at the latest."""
+        if when < self._next_look:
+            self._stop_timer()
+            self._timer = asyncio.get_running_loop().call_at(when, self._look)
+            self._next_look = when
+
+    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
+        self._timer, self._next_look = None, inf
 
     def _look(self) -> None:
         """Ends each stream that is late. The reader of an ended stream gets a TimeoutError."""
-        loop = asyncio.get_running_loop()
-        now = loop.time()
+        now = asyncio.get_running_loop().time()
+        self._timer, self._next_look = None, inf
         self._streams = {stream for stream in self._streams if stream.look(now)}
-        self._timer = loop.call_later(self._tick, self._look) if self._streams else None
+        if self._streams:
+            self._look_by(min(now + self._tick, *(stream.deadline for stream in self._streams)))

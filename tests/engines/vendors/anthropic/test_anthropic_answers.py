@@ -239,7 +239,8 @@ def test_counts_of_a_stream_are_the_last_ones():
         "output_tokens": 7,
         "output_tokens_details": {"thinking_tokens": 5},
     }
-    assert list(feed(start, END, END | {"usage": last}, STOP))[-1] == Usage(15, 7, 3, 5, UsageSource.REPORTED)
+    told = Usage(15, 7, 3, 5, UsageSource.REPORTED, cache_write_tokens=2)
+    assert list(feed(start, END, END | {"usage": last}, STOP))[-1] == told
 
 
 @pytest.mark.parametrize("lie", [{"output_tokens": -1}, {"cache_read_input_tokens": -3}])

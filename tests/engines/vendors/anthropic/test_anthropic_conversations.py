@@ -15,7 +15,7 @@ from tests.support.vendors.conversations import BY_NAME, CONVERSATIONS, PHOTO, P
 from tests.support.vendors.vendor_exchange import VendorExchange
 
 PROFILE = VendorProfile(max_output=8000, modalities=("text", "image"), reasoning=True)
-USAGE = Usage(125, 40, 100, 15, UsageSource.REPORTED)
+USAGE = Usage(125, 40, 100, 15, UsageSource.REPORTED, cache_write_tokens=5)
 
 
 def open_exchange(model: str = "claude-m") -> VendorExchange:

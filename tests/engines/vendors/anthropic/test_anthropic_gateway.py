@@ -8,20 +8,12 @@ from typing import Any
 import openai
 import pytest
 
-from antiphon.dialects.openai.dialect import OpenAI
-from antiphon.engines.profiles.base import VendorProfile, build_profile
-from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
+from antiphon.engines.profiles.base import VendorProfile
 from antiphon.engines.vendors.anthropic.dialect import AnthropicUpstream
 from antiphon.engines.vendors.base import VendorModel
-from antiphon.engines.vendors.engine import VendorEngine
-from antiphon.engines.vendors.provider import Provider, ProviderOptions
-from antiphon.http.state import AppState
-from antiphon.pipeline.run import Pipeline
-from antiphon.settings.server import ServerSettings
-from antiphon.telemetry.metrics import Metrics
-from tests.support.http_server import serving_edge
 from tests.support.vendors.anthropic_server import KEY, answer_call, sign
 from tests.support.vendors.conversations import BY_NAME, PIXEL
+from tests.support.vendors.vendor_gateway import connect_client
 from tests.support.vendors.vendor_http import VendorServer, serve_vendor
 
 PROFILE = VendorProfile(max_output=8000, modalities=("text", "image"), reasoning=True)
@@ -42,34 +34,9 @@ def vendor() -> Iterator[VendorServer]:
 @asynccontextmanager
 async def connect(vendor: VendorServer) -> AsyncIterator[openai.AsyncOpenAI]:
     """A client of a server whose models are the vendor's."""
-    upstream = AnthropicUpstream()
-    options = ProviderOptions(
-        "anthropic", f"{vendor.url}/v1", upstream.credential_header, allows_private=True
-    )
-    provider = Provider(options, upstream, lambda: KEY)
-    profile = build_profile(PROFILE, "anthropic", "anthropic", frozenset())
-    models = ModelRegistry(
-        tuple(
-            Model(
-                name,
-                (ModelRoute(VendorEngine(provider, VendorModel(name, "anthropic", PROFILE), profile)),),
-                1,
-            )
-            for name in MODELS
-        )
-    )
-    pipeline = Pipeline(models, Metrics(), restart_patience=0.0)
-    edge = AppState(pipeline, models, OpenAI(), ServerSettings())
-    try:
-        async with (
-            serving_edge(edge) as (port, _),
-            openai.AsyncOpenAI(
-                base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0
-            ) as client,
-        ):
-            yield client
-    finally:
-        await provider.aclose()
+    models = [VendorModel(name, "anthropic", PROFILE) for name in MODELS]
+    async with connect_client(AnthropicUpstream(), f"{vendor.url}/v1", KEY, models) as client:
+        yield client
 
 
 async def ask(client: openai.AsyncOpenAI, stream: bool, model: str = "claude-m", **fields: Any) -> Any:

@@ -19,12 +19,13 @@ from antiphon.domain.request import (
     Reasoning,
     ReasoningTerms,
     SchemaDeclaration,
+    SpeechOptions,
 )
 from antiphon.domain.sampling import Mirostat, SamplingOptions
 from antiphon.engines.profiles.base import VendorProfile
 from antiphon.engines.vendors.anthropic.dialect import AnthropicUpstream
 from antiphon.engines.vendors.base import NOBODY, Attributes, UpstreamCall, VendorModel
-from antiphon.engines.vendors.parameters import ALL_LOGPROBS, FINER, list_names
+from antiphon.engines.vendors.parameters import ALL_LOGPROBS, FINER, RERANK_NAMES, list_names
 from antiphon.errors import InvalidValue, MissingParameter, RequestError, UnsupportedParameter
 
 PROFILE = VendorProfile(max_output=8000, modalities=("text", "image", "audio"), reasoning=True)
@@ -138,6 +139,7 @@ ROWS = {
     "stop_token_ids": Row(ask(output=Output(stop_token_ids=(1,)))),
     "best_of": Row(ask(output=Output(best_of=1))),
     "echo": Row(ask(output=Output(echo=True))),
+    "suffix": Row(ask(output=Output(suffix=" end"))),
     "logprobs": Row(ask(output=Output(logprobs=0))),
     "logprob_token_ids": Row(ask(output=Output(logprob_token_ids=(1,)))),
     "prompt_logprobs": Row(ask(output=Output(prompt_logprobs=0))),
@@ -160,6 +162,9 @@ ROWS = {
     "cache_salt": Row(ask(cache_salt="a")),
     "priority": Row(ask(priority=1)),
     "verbosity": Row(ask(hosted=HostedOptions(verbosity="low"))),
+    "prediction": Row(ask(hosted=HostedOptions(prediction="a"))),
+    "modalities": Row(ask(hosted=HostedOptions(modalities=("text", "audio")))),
+    "audio": Row(ask(hosted=HostedOptions(audio=SpeechOptions("wav", "alloy")))),
     "prompt (token ids)": Row(GenerationRequest("m", (RawPrompt(tokens=(1,)),)), param="prompt"),
 }
 
@@ -168,7 +173,7 @@ REPORTED = frozenset({"prompt_cache_key"})
 
 
 def test_the_table_has_every_parameter():
-    assert ROWS.keys() == list_names() - REPORTED - {ALL_LOGPROBS} - FINER.keys()
+    assert ROWS.keys() == list_names() - REPORTED - RERANK_NAMES - {ALL_LOGPROBS} - FINER.keys()
 
 
 @pytest.mark.parametrize("name", ROWS)

@@ -18,12 +18,13 @@ from antiphon.domain.request import (
     Reasoning,
     ReasoningTerms,
     SchemaDeclaration,
+    SpeechOptions,
 )
 from antiphon.domain.sampling import Mirostat, SamplingOptions
 from antiphon.engines.profiles.base import VendorProfile
 from antiphon.engines.vendors.base import NOBODY, UpstreamCall, VendorModel
 from antiphon.engines.vendors.gemini.dialect import GeminiUpstream
-from antiphon.engines.vendors.parameters import ALL_LOGPROBS, FINER, list_names
+from antiphon.engines.vendors.parameters import ALL_LOGPROBS, FINER, RERANK_NAMES, list_names
 from antiphon.errors import InvalidValue, RequestError, UnsupportedParameter
 
 MODEL = VendorModel("gemini-m", "google", VendorProfile(modalities=("text", "image", "audio")))
@@ -132,6 +133,7 @@ REFUSED: dict[str, GenerationRequest] = {
     "stop_token_ids": output(stop_token_ids=(1,)),
     "best_of": output(best_of=2),
     "echo": output(echo=True),
+    "suffix": output(suffix=" end"),
     "logprob_token_ids": output(logprob_token_ids=(1,)),
     "prompt_logprobs": output(prompt_logprobs=1),
     "bad_words": output(bad_words=("a",)),
@@ -155,10 +157,13 @@ REFUSED: dict[str, GenerationRequest] = {
     "cache_salt": chat(cache_salt="a"),
     "priority": chat(priority=1),
     "verbosity": chat(hosted=HostedOptions(verbosity="low")),
+    "prediction": chat(hosted=HostedOptions(prediction="a")),
+    "modalities": chat(hosted=HostedOptions(modalities=("text", "audio"))),
+    "audio": chat(hosted=HostedOptions(audio=SpeechOptions("wav", "alloy"))),
 }
 """A request for each parameter that Gemini lacks."""
 
-ELSEWHERE = FINER.keys() | {"prompt (token ids)", ALL_LOGPROBS, "prompt_cache_key"}
+ELSEWHERE = RERANK_NAMES | FINER.keys() | {"prompt (token ids)", ALL_LOGPROBS, "prompt_cache_key"}
 """Names that no parameter of a chat has, and the one that is ignored by name."""
 
 

@@ -28,6 +28,7 @@ from antiphon.domain.request import (
     RawPrompt,
     Reasoning,
     SchemaDeclaration,
+    SpeechOptions,
     Truncation,
 )
 from antiphon.domain.sampling import Mirostat, SamplingOptions
@@ -36,11 +37,11 @@ from antiphon.engines.profiles.presets import find_preset
 from antiphon.engines.vendors.base import NOBODY, Attributes, UpstreamCall, VendorModel
 from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
 from antiphon.engines.vendors.openai.encode import CHAT, TEXT, UNSENDABLE
-from antiphon.engines.vendors.parameters import ALL_LOGPROBS, FINER, list_names
+from antiphon.engines.vendors.parameters import ALL_LOGPROBS, FINER, RERANK_NAMES, list_names
 from antiphon.errors import RequestError, UnsupportedParameter
 
 HI = (Message(Role.USER, "hi"),)
-PROFILE = VendorProfile(modalities=("text", "image", "audio"))
+PROFILE = VendorProfile(modalities=("text", "image", "audio"), output_modalities=("text", "audio"))
 BARE = VendorModel("m-1", "bare", PROFILE)
 LOOK = Tool("look", "Looks.", {"type": "object", "properties": {"at": {"type": "string"}}}, strict=True)
 WAIT = Tool("wait")
@@ -179,6 +180,18 @@ CHATS: dict[str, Case] = {
     "priority": (chat(priority=-1), {"priority": -1}),
     "verbosity": (chat(hosted=HostedOptions(verbosity="low")), {"verbosity": "low"}),
     "service_tier": (chat(hosted=HostedOptions(service_tier="flex")), {"service_tier": "flex"}),
+    "prediction": (
+        chat(hosted=HostedOptions(prediction="Once")),
+        {"prediction": {"type": "content", "content": "Once"}},
+    ),
+    "modalities": (
+        chat(hosted=HostedOptions(modalities=("text", "audio"))),
+        {"modalities": ["text", "audio"]},
+    ),
+    "audio": (
+        chat(hosted=HostedOptions(audio=SpeechOptions("wav", "alloy"))),
+        {"audio": {"format": "wav", "voice": "alloy"}},
+    ),
 }
 """A chat for each parameter, and what it adds to the body where the vendor takes it."""
 
@@ -187,6 +200,7 @@ TEXTS: dict[str, Case] = {
     "n": (text(choices=2), {"n": 2}),
     "best_of": (text(best_of=3), {"best_of": 3}),
     "echo": (text(echo=True), {"echo": True}),
+    "suffix": (text(suffix=" end"), {"suffix": " end"}),
     "stop": (text(stop=("a",)), {"stop": ["a"]}),
     "logprobs": (text(logprobs=0), {"logprobs": 1}),
     "prompt (token ids)": (text(RawPrompt(tokens=(1, 2))), {"prompt": [1, 2]}),
@@ -204,7 +218,11 @@ UNREAD: dict[str, GenerationRequest] = {
 }
 """What no provider is asked for."""
 
-ELSEWHERE = FINER.keys() | {ALL_LOGPROBS, "prompt_cache_key", "best_of", "prompt (token ids)"}
+ELSEWHERE = (
+    RERANK_NAMES
+    | FINER.keys()
+    | {ALL_LOGPROBS, "prompt_cache_key", "best_of", "suffix", "prompt (token ids)"}
+)
 """Names that no chat has, and the one that changes no answer."""
 
 
@@ -406,6 +424,35 @@ def test_a_vendors_own_state_is_given_back():
         ],
     }
     assert result == {"role": "tool", "content": "seen", "tool_call_id": "call_1"}
+
+
+SPOKE = Message(Role.ASSISTANT, "", speech_id="audio_1")
+
+
+def talk(*messages: Message, **hosted: Any) -> GenerationRequest:
+    return GenerationRequest("m", (Conversation((*HI, *messages, *HI)),), hosted=HostedOptions(**hosted))
+
+
+def test_speech_returns_by_its_id_to_a_model_that_speaks():
+    call = send(talk(SPOKE), BARE)
+    spoken = {"role": "assistant", "content": None, "audio": {"id": "audio_1"}}
+    assert (json.loads(call.body)["messages"][1], call.ignored) == (spoken, ())
+
+
+def test_a_custom_voice_is_an_object():
+    body = read(talk(audio=SpeechOptions("wav", "voice_1", is_custom=True)), BARE)
+    assert body["audio"]["voice"] == {"id": "voice_1"}
+
+
+def test_speech_of_a_model_that_gives_text_is_refused_or_named():
+    silent = replace(BARE, profile=VendorProfile(modalities=("text", "audio")))
+    assert refuse(talk(SPOKE), silent).param == "messages[1].audio"
+    for hosted in ({"modalities": ("audio",)}, {"audio": SpeechOptions("wav", "alloy")}):
+        assert refuse(talk(**hosted), silent).param == "modalities"
+    assert read(talk(modalities=("text",)), silent).keys() == read(chat(), silent).keys()
+    call = send(talk(Message(Role.ASSISTANT, "Hm", speech_id="audio_1")), silent)
+    assert json.loads(call.body)["messages"][1] == {"role": "assistant", "content": "Hm"}
+    assert call.ignored == ("messages[1].audio",)
 
 
 def test_state_that_the_vendor_lacks_is_named():

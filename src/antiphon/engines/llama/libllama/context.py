@@ -244,9 +244,9 @@ class NativeContext:
         self._flag[0] = CLEAR
 
 
-POOLING = {1: Pooling.MEAN, 2: Pooling.CLS, 3: Pooling.LAST}
+POOLING = {1: Pooling.MEAN, 2: Pooling.CLS, 3: Pooling.LAST, 4: Pooling.RANK}
 """llama.cpp's numbers of the pooling types; model files use the same ones."""
-UNPOOLED, RANKING = 0, 4
+UNPOOLED = 0
 
 Vector = NDArray[np.float32]
 
@@ -260,7 +260,7 @@ class NativeEmbedder(NativeContext):
         """`shape.rows` must hold a whole text unless the model is causal. Raises as `NativeContext` does."""
         self._pooling = pooling
         self._pooling_number = next(number for number, name in POOLING.items() if name is pooling)
-        self._dimensions = model.get_dimensions()
+        self._dimensions = model.count_classes() if pooling is Pooling.RANK else model.get_dimensions()
         super().__init__(model, shape)
 
     def _build_params(self, library: Library) -> ctypes.Structure:
@@ -319,7 +319,7 @@ class NativeEmbedder(NativeContext):
                 match self._pooling:
                     case Pooling.MEAN:
                         vectors[0] += self._read_pooled(0) * (len(part) / len(text))
-                    case Pooling.LAST:
+                    case Pooling.LAST | Pooling.RANK:  # a causal reranker judges by its last token
                         vectors[0] = self._read_pooled(0)
                     case Pooling.CLS if start == 0:
                         vectors[0] = self._read_pooled(0)

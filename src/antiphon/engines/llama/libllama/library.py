@@ -61,6 +61,12 @@ FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "llama_vocab_bos": (I32, [P]),
     "llama_vocab_eos": (I32, [P]),
     "llama_vocab_get_add_bos": (BOOL, [P]),
+    "llama_vocab_fim_pre": (I32, [P]),
+    "llama_vocab_fim_suf": (I32, [P]),
+    "llama_vocab_fim_mid": (I32, [P]),
+    "llama_vocab_get_add_eos": (BOOL, [P]),
+    "llama_vocab_get_add_sep": (BOOL, [P]),
+    "llama_vocab_sep": (I32, [P]),
     "llama_tokenize": (I32, [P, STR, I32, P, I32, BOOL, BOOL]),
     "llama_token_to_piece": (I32, [P, I32, P, I32, I32, BOOL]),
     "llama_free": (None, [P]),
@@ -85,6 +91,7 @@ FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "llama_get_embeddings_seq": (P, [P, I32]),
     "llama_pooling_type": (ctypes.c_int, [P]),
     "llama_model_n_embd_out": (I32, [P]),
+    "llama_model_n_cls_out": (U32, [P]),
 }
 """Result and argument types of every function that is called, except those that take parameter structs."""
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from antiphon.engines.base import TextPiece, TokenKind, Vocabulary
+from antiphon.engines.base import InfillTokens, PairFrame, TextPiece, TokenKind, Vocabulary
 from antiphon.engines.llama.libllama.library import Library
 from antiphon.errors import LoadError
 
@@ -91,9 +91,13 @@ class NativeModel:
         """The length of the vectors that the model makes."""
         return int(self._call.llama_model_n_embd_out(self.pointer))
 
-    def get_chat_template(self) -> str | None:
-        """The default chat template's source."""
-        source = self._call.llama_model_chat_template(self.pointer, None)
+    def count_classes(self) -> int:
+        """How many numbers a classifier gives for a text."""
+        return int(self._call.llama_model_n_cls_out(self.pointer))
+
+    def get_chat_template(self, name: bytes | None = None) -> str | None:
+        """The source of the chat template of this name; None is the default one."""
+        source = self._call.llama_model_chat_template(self.pointer, name)
         return source.decode("utf-8", "replace") if source else None
 
     # --- vocabulary
@@ -135,6 +139,15 @@ class NativeModel:
         """Whether the tokenizer puts a BOS before a text."""
         return bool(self._call.llama_vocab_get_add_bos(self._vocabulary))
 
+    def find_infill_tokens(self) -> InfillTokens | None:
+        """The tokens for filling in the middle; None if the model lacks one of them."""
+        call, vocabulary = self._call, self._vocabulary
+        found = call.llama_vocab_fim_pre, call.llama_vocab_fim_suf, call.llama_vocab_fim_mid
+        before, after, middle = (self._id(find(vocabulary)) for find in found)
+        if before is None or after is None or middle is None:
+            return None
+        return InfillTokens(before, after, middle)
+
     def find_embedding_frame(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The tokens that the tokenizer puts before and after a whole text: BERT's [CLS] and [SEP], a BOS, an
         EOS."""
@@ -143,6 +156,16 @@ class NativeModel:
             if whole[at : at + len(plain)] == plain:
                 return tuple(whole[:at]), tuple(whole[at + len(plain) :])
         return tuple(whole[:1]) if self.adds_bos() else (), ()
+
+    def find_pair_frame(self) -> PairFrame:
+        """The tokens around the two texts of a pair, as rerankers are trained: those around a whole text, and
+        between the texts an EOS, a separator, or both."""
+        call, vocabulary = self._call, self._vocabulary
+        before, after = self.find_embedding_frame()
+        end, separator = self.get_eos(), self._id(call.llama_vocab_sep(vocabulary))
+        ends = (end,) if end is not None and call.llama_vocab_get_add_eos(vocabulary) else ()
+        parts = (separator,) if separator is not None and call.llama_vocab_get_add_sep(vocabulary) else ()
+        return PairFrame(before, (*ends, *parts), after)
 
     def tokenize(self, text: bytes, whole: bool = False) -> list[int]:
         """The token ids of UTF-8 text without control tokens. `whole` adds the tokens that the model puts
@@ -270,6 +293,8 @@ def read_vocabulary(model: NativeModel) -> Vocabulary:
         space_prefix=model.get_vocabulary_type() == SENTENCE_PIECE
         and model.get_metadata(SPACE_PREFIX) != "false",
         embedding_frame=model.find_embedding_frame(),
+        infill=model.find_infill_tokens(),
+        pair_frame=model.find_pair_frame(),
     )
 
 

@@ -338,6 +338,7 @@ def build_usage(usage: MessageUsageWire) -> Usage:
         usage.cache_read_input_tokens or 0,
         details.thinking_tokens if details is not None else 0,
         UsageSource.REPORTED,
+        cache_write_tokens=usage.cache_creation_input_tokens or 0,
     )
     if not is_possible(told):
         raise ValueError("the answer's usage cannot be true")

@@ -6,11 +6,13 @@ import msgspec
 
 from antiphon.domain.events import Event
 from antiphon.domain.request import EmbeddingRequest, Embeddings, GenerationRequest
+from antiphon.domain.rerank import Ranking, RerankRequest
 from antiphon.engines.vendors.anthropic.decode import MessagesDecoder, decode_answer, decode_error
 from antiphon.engines.vendors.anthropic.encode import encode_request
 from antiphon.engines.vendors.anthropic.wire_types import ModelListWire
 from antiphon.engines.vendors.base import Attributes, StreamDecoder, UpstreamCall, VendorError, VendorModel
 from antiphon.engines.vendors.parameters import shows_reasoning
+from antiphon.engines.vendors.rerank import refuse_rerank
 from antiphon.errors import UnsupportedParameter
 
 read_models = msgspec.json.Decoder(ModelListWire).decode
@@ -41,6 +43,12 @@ class AnthropicUpstream:
 
     def decode_embedding(self, request: EmbeddingRequest, body: bytes) -> Embeddings:
         raise ValueError("this vendor makes no embeddings")
+
+    def encode_rerank(self, request: RerankRequest, model: VendorModel) -> UpstreamCall:
+        raise refuse_rerank(model)
+
+    def decode_rerank(self, request: RerankRequest, body: bytes) -> Ranking:
+        raise ValueError("this vendor ranks no documents")
 
     def encode_probe(self) -> str:
         return "/models?limit=1000"

@@ -14,9 +14,10 @@ from antiphon.domain.request import (
     Reasoning,
 )
 from antiphon.domain.sampling import SamplingOptions
-from antiphon.domain.vendor_fields import THINKING_BLOCKS, list_unused
-from antiphon.engines.vendors.anthropic.messages import Body, encode_messages, read_object
+from antiphon.domain.vendor_fields import CONTENT_MARK, EXTRA_HEADERS, THINKING_BLOCKS, TOOL_MARK, list_unused
+from antiphon.engines.vendors.anthropic.messages import Body, encode_mark, encode_messages, read_object
 from antiphon.engines.vendors.base import Attributes, UpstreamCall, VendorModel
+from antiphon.engines.vendors.caller_extras import add_extra_fields, read_extra_headers
 from antiphon.engines.vendors.parameters import iterate_sampling, require_supported
 from antiphon.errors import InvalidValue, MissingParameter, RequestError, UnsupportedParameter
 
@@ -28,7 +29,7 @@ TAKEN = frozenset(
 )
 """Parameters that this vendor has."""
 
-USED = frozenset({THINKING_BLOCKS})
+USED = frozenset({THINKING_BLOCKS, EXTRA_HEADERS, TOOL_MARK, CONTENT_MARK})
 """What this vendor uses of the fields that a local engine ignores."""
 
 EXTRA = frozenset(SamplingOptions.__struct_fields__) - {"logit_bias", "mirostat"}
@@ -75,8 +76,11 @@ def encode_request(request: GenerationRequest, model: VendorModel, attributes: A
         body["service_tier"] = encode_tier(tier)
     if is_streamed:
         body["stream"] = True
+    body |= dict(model.body)
+    add_extra_fields(body, request, model)
+    headers = read_extra_headers(request, model)
     unused = (*list_unused(request, USED), *dict.fromkeys(ignored))
-    return UpstreamCall("/messages", JSON.encode(body | dict(model.body)), is_streamed, ignored=unused)
+    return UpstreamCall("/messages", JSON.encode(body), is_streamed, headers, unused)
 
 
 def limit_extras(model: VendorModel) -> VendorModel:
@@ -142,7 +146,7 @@ def encode_tool(tool: Tool) -> Body:
     made["input_schema"] = {"type": "object"} | dict(tool.parameters or {"properties": {}})
     if tool.strict:
         made["strict"] = True
-    return made
+    return made | encode_mark(tool.cache_control)
 
 
 def encode_choice(tools: Tools) -> Body:

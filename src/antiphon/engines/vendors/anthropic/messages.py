@@ -4,7 +4,16 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from antiphon.domain.messages import Content, MediaContent, MediaKind, Message, Role, TextContent, ToolCall
+from antiphon.domain.messages import (
+    CacheControl,
+    Content,
+    MediaContent,
+    MediaKind,
+    Message,
+    Role,
+    TextContent,
+    ToolCall,
+)
 from antiphon.domain.request import Conversation
 from antiphon.domain.vendor_fields import THINKING_BLOCKS
 from antiphon.engines.vendors.anthropic.wire_types import AFTER, BlockPlaceWire, PlacedBlockWire
@@ -110,7 +119,25 @@ def encode_assistant(message: Message, where: str, ignored: list[str]) -> list[B
     for place, thought in thoughts:
         blocks += [*encode_text(message.text[text_at : place.text]), *calls[calls_at : place.calls], thought]
         text_at, calls_at = max(text_at, place.text), max(calls_at, place.calls)
-    return [*blocks, *encode_text(message.text[text_at:]), *calls[calls_at:]]
+    blocks += encode_text(message.text[text_at:])
+    mark_text(blocks, message)
+    return [*blocks, *calls[calls_at:]]
+
+
+def mark_text(blocks: Iterable[Body], message: Message) -> None:
+    """Marks the last text of an assistant's message if one of its parts is marked."""
+    marks = [part.cache_control for part in message.content if isinstance(part, TextContent)]
+    mark = next((each for each in reversed(marks) if each is not None), None)
+    texts = [block for block in blocks if block["type"] == "text"]
+    if texts:
+        texts[-1].update(encode_mark(mark))
+
+
+def encode_mark(mark: CacheControl | None) -> Body:
+    """Translates the mark of a block or a tool; empty if there is none."""
+    if mark is None:
+        return {}
+    return {"cache_control": {"type": "ephemeral"} | ({"ttl": mark.lifetime} if mark.lifetime else {})}
 
 
 def read_thoughts(blocks: Iterable[Mapping[str, object]]) -> Iterator[tuple[BlockPlaceWire, Body]]:
@@ -162,7 +189,7 @@ def encode_content(message: Message) -> Iterator[Body]:
         if isinstance(part, MediaContent):
             yield encode_image(part)
         else:
-            yield from encode_text(part.text)
+            yield from (block | encode_mark(part.cache_control) for block in encode_text(part.text))
 
 
 def encode_image(part: MediaContent) -> Body:

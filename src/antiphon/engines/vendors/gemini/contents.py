@@ -70,7 +70,7 @@ def encode_messages(messages: Sequence[Message], ignored: list[str]) -> Body:
 def _encode_instruction(message: Message, where: str) -> list[Body]:
     """Translates one system or developer message. Raises UnsupportedParameter if it has more than text."""
     _refuse_name(message, where)
-    for part in message.content:
+    for part in message.mixed_content:
         if isinstance(part, MediaContent):
             raise UnsupportedParameter(
                 f"{part.field}: Gemini takes only text in instructions; send it as the user", param=part.field
@@ -126,7 +126,7 @@ class _ContentsEncoder:
         blocks = list(read_blocks(message.thinking_blocks))
         parts = [encode_part(each.part) for each in blocks if each is not None and each.part.thought]
         signed = [each for each in blocks if each is not None and not each.part.thought]
-        text = split_text(message.text, signed) if not message.content else None
+        text = split_text(message.text, signed) if not message.mixed_content else None
         if None in blocks or (text is None and signed):
             self._ignored.append(THINKING_BLOCKS)
         if message.reasoning and not parts:
@@ -150,7 +150,7 @@ class _ContentsEncoder:
         if message.name != name:
             _refuse_name(message, where)
         result: Body = {"id": message.tool_call_id, "name": name}
-        media = [part for part in message.content if isinstance(part, MediaContent)]
+        media = [part for part in message.mixed_content if isinstance(part, MediaContent)]
         result["response"] = {} if media and not message.text else _encode_output(message.text)
         if media:
             result["parts"] = [_encode_result_media(part) for part in media]
@@ -159,7 +159,7 @@ class _ContentsEncoder:
 
 def _encode_content(message: Message) -> list[Body]:
     """Translates the text and the media of a message."""
-    return [_encode_part(part) for part in message.content or (TextContent(message.text),)]
+    return [_encode_part(part) for part in message.mixed_content or (TextContent(message.text),)]
 
 
 def _encode_part(part: Content) -> Body:

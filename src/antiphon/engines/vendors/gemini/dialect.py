@@ -6,6 +6,7 @@ import msgspec
 
 from antiphon.domain.events import Event
 from antiphon.domain.request import EmbeddingRequest, Embeddings, GenerationRequest
+from antiphon.domain.rerank import Ranking, RerankRequest
 from antiphon.engines.vendors.base import (
     Attributes,
     StreamDecoder,
@@ -17,6 +18,7 @@ from antiphon.engines.vendors.gemini.decode import GeminiDecoder, decode_error
 from antiphon.engines.vendors.gemini.embedding import decode_embedding, encode_embedding
 from antiphon.engines.vendors.gemini.encode import encode_request
 from antiphon.engines.vendors.gemini.wire_types import GeminiModels
+from antiphon.engines.vendors.rerank import refuse_rerank
 
 read_models = msgspec.json.Decoder(GeminiModels).decode
 
@@ -45,6 +47,12 @@ class GeminiUpstream:
 
     def decode_embedding(self, request: EmbeddingRequest, body: bytes) -> Embeddings:
         return decode_embedding(request, body)
+
+    def encode_rerank(self, request: RerankRequest, model: VendorModel) -> UpstreamCall:
+        raise refuse_rerank(model)
+
+    def decode_rerank(self, request: RerankRequest, body: bytes) -> Ranking:
+        raise ValueError("this vendor ranks no documents")
 
     def encode_probe(self) -> str:
         return "/models?pageSize=1000"

@@ -15,8 +15,15 @@ from antiphon.domain.request import (
     Reasoning,
 )
 from antiphon.domain.sampling import SamplingOptions
-from antiphon.domain.vendor_fields import PROMPT_CACHE_KEY, SCHEMA_DESCRIPTION, SCHEMA_NAME
+from antiphon.domain.vendor_fields import (
+    PROMPT_CACHE_KEY,
+    SCHEMA_DESCRIPTION,
+    SCHEMA_NAME,
+    SPEECH_ID,
+    list_marks,
+)
 from antiphon.engines.vendors.base import UpstreamCall, VendorModel
+from antiphon.engines.vendors.caller_extras import add_extra_fields, read_extra_headers
 from antiphon.engines.vendors.gemini.contents import encode_messages
 from antiphon.engines.vendors.parameters import iterate_sampling, require_supported
 from antiphon.errors import InvalidValue, UnsupportedParameter
@@ -80,6 +87,9 @@ def encode_request(request: GenerationRequest, model: VendorModel) -> UpstreamCa
     # Another parameter has no place in this format, whatever the operator's settings say.
     takes = require_supported(request, TAKEN, replace(model, extra_parameters=frozenset()))
     ignored = [] if request.hosted.prompt_cache_key is None else [PROMPT_CACHE_KEY]
+    ignored += list_marks(prompt)
+    if any(message.speech_id is not None for message in prompt.messages):
+        ignored.append(SPEECH_ID)
     body = encode_messages(prompt.messages, ignored)
     body |= _encode_tools(prompt.tools) if prompt.tools is not None else {}
     config = _encode_config(request, prompt, model, ignored)
@@ -89,11 +99,12 @@ def encode_request(request: GenerationRequest, model: VendorModel) -> UpstreamCa
     if (tier := _encode_tier(request.hosted.service_tier)) is not None:
         body["serviceTier"] = tier
     body |= model.body
+    add_extra_fields(body, request, model)
+    headers = read_extra_headers(request, model)
     method = "generateContent" if request.is_buffered else "streamGenerateContent?alt=sse"
     path = build_path(model.name, method)
-    return UpstreamCall(
-        path, JSON.encode(body), not request.is_buffered, ignored=tuple(dict.fromkeys(ignored))
-    )
+    unused = tuple(dict.fromkeys(ignored))
+    return UpstreamCall(path, JSON.encode(body), not request.is_buffered, headers, unused)
 
 
 def _encode_config(

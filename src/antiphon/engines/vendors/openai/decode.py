@@ -11,6 +11,7 @@ from antiphon.domain.events import (
     Finished,
     FinishReason,
     ReasoningDelta,
+    SpeechDelta,
     Started,
     TextDelta,
     ThinkingBlock,
@@ -21,16 +22,19 @@ from antiphon.domain.events import (
 )
 from antiphon.domain.logprobs import Scores
 from antiphon.domain.request import GenerationRequest
-from antiphon.domain.token_estimate import measure_text
+from antiphon.domain.token_estimate import measure_speech, measure_text
 from antiphon.engines.vendors.base import StreamFailure, VendorError
 from antiphon.engines.vendors.estimate import estimate_usage, is_possible
 from antiphon.engines.vendors.openai.errors import build_error, decode_error, require_no_error
 from antiphon.engines.vendors.openai.scores import count_alternatives, read_scores
 from antiphon.engines.vendors.openai.wire_types import (
+    NO_COMPLETION_DETAILS,
+    NO_PROMPT_DETAILS,
     AnswerWire,
     ChoiceWire,
     MessageWire,
     PartWire,
+    SpeechWire,
     ToolCallWire,
     UsageWire,
 )
@@ -82,10 +86,26 @@ class CallReader:
 class ChoiceReader:
     """What has come of one choice."""
 
-    __slots__ = ("by_index", "calls", "has_scores", "is_finished", "length", "scores")
+    __slots__ = (
+        "by_index",
+        "calls",
+        "has_scores",
+        "is_finished",
+        "is_spoken",
+        "is_whole_speech",
+        "length",
+        "reason",
+        "scores",
+    )
 
     def __init__(self) -> None:
         self.is_finished = False
+        self.is_spoken = False
+        """Whether speech has come. Its last part can follow the reason of the end, or be the only end."""
+        self.reason: FinishReason | None = None
+        """The reason of the end of a choice with speech, until the answer ends."""
+        self.is_whole_speech = False
+        """Whether the time of expiry has come, which is the last part of speech."""
         self.length = 0
         """Characters of its text, for the offsets of tokens."""
         self.has_scores = False
@@ -173,9 +193,10 @@ class AnswerReader:
 
     def close(self) -> Sequence[Event]:
         """`StreamDecoder.close`."""
+        ends = [end for index, reader in self._choices.items() for end in self._end_speech(index, reader)]
         if self._unfinished:
             raise ValueError("the answer ended before its finish")
-        return (self._build_usage(),)
+        return (*ends, self._build_usage())
 
     def _find_choice(self, choice: ChoiceWire, message: MessageWire) -> ChoiceReader | None:
         """Returns the reader of a choice; None if it says nothing more. Raises ValueError for a choice that
@@ -211,6 +232,8 @@ class AnswerReader:
             self._size += measure_text(text)
             reader.length += len(text)
             yield TextDelta(index, text, scores=reader.take_scores() if reader.scores else ())
+        if message.audio is not None:
+            yield from self._read_speech(message.audio, index, reader)
         for call in message.tool_calls or ():
             yield from self._read_call(call, index, reader, choice.delta is not None)
         if choice.finish_reason:
@@ -222,6 +245,18 @@ class AnswerReader:
         scores = reader.take_scores()
         if self._shows_reasoning:
             yield ReasoningDelta(index, thought, scores=scores)
+
+    def _read_speech(self, speech: SpeechWire, index: int, reader: ChoiceReader) -> Iterator[Event]:
+        """Yields the event of speech. Raises ValueError if nobody asked for it."""
+        if not self._request.hosted.wants_speech:
+            raise ValueError("the answer has speech that was not asked for")
+        data, transcript = speech.data or "", speech.transcript or ""
+        if not (speech.id or data or transcript or speech.expires_at):
+            return
+        self._size += measure_text(transcript) + measure_speech(data)
+        reader.is_spoken = True
+        reader.is_whole_speech = speech.expires_at is not None
+        yield SpeechDelta(index, speech.id, data, transcript, speech.expires_at, scores=reader.take_scores())
 
     def _read_call(
         self, call: ToolCallWire, index: int, reader: ChoiceReader, is_part: bool
@@ -257,6 +292,23 @@ class AnswerReader:
             found = FinishReason.TOOL_CALLS  # a call by a forced name ends with "stop"
         if found is FinishReason.TOOL_CALLS and not reader.calls:
             raise ValueError("the answer ended with calls and has none")
+        if reader.is_spoken:
+            reader.reason = found
+        else:
+            yield from self._end_choice(found, index, reader)
+
+    def _end_speech(self, index: int, reader: ChoiceReader) -> Iterator[Event]:
+        """Yields the end of a choice with speech when the answer has ended. OpenAI's streams of speech can
+        have no reason of the end, and end with the time of expiry."""
+        if not reader.is_spoken:
+            return
+        usual = FinishReason.TOOL_CALLS if reader.calls else FinishReason.STOP
+        reason = reader.reason or (usual if reader.is_whole_speech else None)
+        if reason is not None:
+            yield from self._end_choice(reason, index, reader)
+
+    def _end_choice(self, found: FinishReason, index: int, reader: ChoiceReader) -> Iterator[Event]:
+        """Yields the last events of a choice."""
         if found is FinishReason.TOOL_CALLS:
             for call in reader.calls:
                 if not call.arguments:
@@ -277,17 +329,27 @@ class AnswerReader:
         if said.total_tokens is not None:
             # xAI and Gemini leave hidden reasoning out of completion_tokens, and bill it
             completion = max(completion, said.total_tokens - prompt)
-        cached = said.prompt_tokens_details and said.prompt_tokens_details.cached_tokens
-        thought = said.completion_tokens_details and said.completion_tokens_details.reasoning_tokens
-        cached = cached or said.prompt_cache_hit_tokens or 0
-        told = Usage(prompt, completion, cached, thought or 0, UsageSource.REPORTED)
+        read = said.prompt_tokens_details or NO_PROMPT_DETAILS
+        made = said.completion_tokens_details or NO_COMPLETION_DETAILS
+        told = Usage(
+            prompt,
+            completion,
+            read.cached_tokens or said.prompt_cache_hit_tokens or 0,
+            made.reasoning_tokens or 0,
+            UsageSource.REPORTED,
+            cache_write_tokens=read.cache_write_tokens or 0,
+            prompt_audio_tokens=read.audio_tokens or 0,
+            completion_audio_tokens=made.audio_tokens or 0,
+            accepted_prediction_tokens=made.accepted_prediction_tokens or 0,
+            rejected_prediction_tokens=made.rejected_prediction_tokens or 0,
+        )
         return told if is_possible(told) else estimate_usage(self._request, self._size)
 
 
 def _read_texts(choice: ChoiceWire, message: MessageWire) -> tuple[str, str]:
     """Returns the reasoning and the text of a choice. Raises ValueError for content that would be lost."""
-    if message.audio or message.function_call:
-        raise ValueError("the answer has speech, or a call in the older form")
+    if message.function_call:
+        raise ValueError("the answer has a call in the older form")
     if choice.text is not None:
         return "", choice.text
     thought, content = message.reasoning_content or message.reasoning or "", message.content or ""

@@ -9,6 +9,7 @@ import msgspec
 
 from antiphon.domain.events import Event
 from antiphon.domain.request import EmbeddingRequest, Embeddings, GenerationRequest
+from antiphon.domain.rerank import Ranking, RerankRequest
 from antiphon.engines.vendors.base import (
     Attributes,
     StreamDecoder,
@@ -20,6 +21,7 @@ from antiphon.engines.vendors.openai.decode import AnswerReader
 from antiphon.engines.vendors.openai.encode import JSON, encode_request
 from antiphon.engines.vendors.openai.errors import decode_error
 from antiphon.engines.vendors.openai.wire_types import ModelsWire, VectorsWire, VectorWire
+from antiphon.engines.vendors.rerank import decode_rerank, encode_rerank
 from antiphon.engines.vendors.vectors import join_vectors
 
 read_vectors = msgspec.json.Decoder(VectorsWire).decode
@@ -57,6 +59,12 @@ class OpenAIUpstream:
         answer = read_vectors(body)
         vectors = [_read_vector(each.embedding) for each in _sort_vectors(answer.data)]
         return join_vectors(vectors, request, None if answer.usage is None else answer.usage.prompt_tokens)
+
+    def encode_rerank(self, request: RerankRequest, model: VendorModel) -> UpstreamCall:
+        return encode_rerank(request, model)
+
+    def decode_rerank(self, request: RerankRequest, body: bytes) -> Ranking:
+        return decode_rerank(request, body)
 
     def encode_probe(self) -> str:
         return "/models"

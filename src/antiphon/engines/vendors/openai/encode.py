@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from antiphon.domain.messages import (
+    CacheControl,
     Content,
     MediaContent,
     MediaKind,
@@ -17,6 +18,7 @@ from antiphon.domain.messages import (
     Tools,
 )
 from antiphon.domain.request import (
+    SPEECH,
     Constraint,
     ConstraintKind,
     Conversation,
@@ -25,8 +27,9 @@ from antiphon.domain.request import (
     RawPrompt,
     Truncation,
 )
-from antiphon.domain.vendor_fields import PROMPT_CACHE_KEY
+from antiphon.domain.vendor_fields import PROMPT_CACHE_KEY, list_marks
 from antiphon.engines.vendors.base import Attributes, UpstreamCall, VendorModel
+from antiphon.engines.vendors.caller_extras import add_extra_fields, read_extra_headers
 from antiphon.engines.vendors.parameters import (
     CHOSEN_TOOLS,
     CONSTRAINT_NAMES,
@@ -40,10 +43,10 @@ COMMON = frozenset(
 )
 CHAT = COMMON | frozenset(
     "response_format tools tool_choice parallel_tool_calls reasoning_effort verbosity service_tier "
-    "prompt_cache_key".split()
+    "prompt_cache_key modalities audio".split()
 )
 """What chats of OpenAI's format have."""
-TEXT = COMMON | frozenset(("echo", "best_of", "prompt (token ids)"))
+TEXT = COMMON | frozenset(("echo", "best_of", "suffix", "prompt (token ids)"))
 """What text completions of OpenAI's format have."""
 
 UNSENDABLE = frozenset(
@@ -51,6 +54,9 @@ UNSENDABLE = frozenset(
     "stream_options.continuous_usage_stats".split()
 )
 """Parameters of vLLM and its like whose answers are not read. Providers that take them are not asked."""
+
+CACHE_CONTROL = "cache_control"
+"""The field of the marks that some servers of this format take."""
 
 AUDIO_FORMATS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
 
@@ -74,6 +80,8 @@ def encode_request(request: GenerationRequest, model: VendorModel, attributes: A
             _encode_message(each, f"messages[{at}]", model, ignored) for at, each in enumerate(first.messages)
         ]
         _add_chat_options(body, first, model)
+        if CACHE_CONTROL not in model.extra_parameters:
+            ignored += list_marks(first)
         path = "/chat/completions"
     else:
         body["prompt"] = _encode_prompts(request.prompts)
@@ -93,7 +101,9 @@ def encode_request(request: GenerationRequest, model: VendorModel, attributes: A
     for name in body.keys() & model.renames.keys():
         body[model.renames[name]] = body.pop(name)
     body |= model.body
-    return UpstreamCall(path, JSON.encode(body), is_streamed, ignored=tuple(ignored))
+    add_extra_fields(body, request, model)
+    headers = read_extra_headers(request, model)
+    return UpstreamCall(path, JSON.encode(body), is_streamed, headers, tuple(ignored))
 
 
 def _require_shown(prompt: Conversation, model: VendorModel) -> None:
@@ -112,8 +122,9 @@ def _require_shown(prompt: Conversation, model: VendorModel) -> None:
 def _encode_message(message: Message, where: str, model: VendorModel, ignored: list[str]) -> Body:
     """Translates one message, and adds the names of what the vendor has no place for to `ignored`."""
     made: Body = {"role": str(message.role), "content": message.text}
-    if message.content:
-        made["content"] = [_encode_part(part) for part in message.content]
+    takes_marks = CACHE_CONTROL in model.extra_parameters
+    if parts := message.content if takes_marks else message.mixed_content:
+        made["content"] = [_encode_part(part, takes_marks) for part in parts]
     if message.name is not None:
         made["name"] = message.name
     if message.tool_call_id is not None:
@@ -124,6 +135,14 @@ def _encode_message(message: Message, where: str, model: VendorModel, ignored: l
         if not keeps and any(call.signature is not None for call in message.tool_calls):
             ignored.append(f"{where}.tool_calls.extra_content")
         made["content"] = made["content"] or None
+    _add_vendor_state(made, message, where, model, ignored)
+    return made
+
+
+def _add_vendor_state(
+    made: Body, message: Message, where: str, model: VendorModel, ignored: list[str]
+) -> None:
+    """Adds the reasoning and the speech of an earlier answer, as the vendor needs them back."""
     if message.reasoning and model.reasoning_field is not None:
         made[model.reasoning_field] = message.reasoning
     elif message.reasoning:
@@ -132,13 +151,16 @@ def _encode_message(message: Message, where: str, model: VendorModel, ignored: l
         made["thinking_blocks"] = list(message.thinking_blocks)
     elif message.thinking_blocks:
         ignored.append(f"{where}.thinking_blocks")
-    return made
+    if message.speech_id is not None and model.profile.gives_speech:
+        made |= {"audio": {"id": message.speech_id}, "content": made["content"] or None}
+    elif message.speech_id is not None:
+        ignored.append(f"{where}.audio")
 
 
-def _encode_part(part: Content) -> Body:
+def _encode_part(part: Content, takes_marks: bool) -> Body:
     """Translates one part of a message. Raises UnsupportedParameter for a kind of recording."""
     if isinstance(part, TextContent):
-        return {"type": "text", "text": part.text}
+        return {"type": "text", "text": part.text} | (_encode_mark(part.cache_control) if takes_marks else {})
     return _encode_image(part) if part.kind is MediaKind.IMAGE else _encode_audio(part)
 
 
@@ -188,7 +210,8 @@ def _encode_prompts(prompts: Sequence[Prompt]) -> object:
 def _add_chat_options(body: Body, prompt: Conversation, model: VendorModel) -> None:
     """Adds the tools and the reasoning."""
     if prompt.tools is not None:
-        body["tools"] = [_encode_tool(tool) for tool in prompt.tools.tools]
+        takes_marks = CACHE_CONTROL in model.extra_parameters
+        body["tools"] = [_encode_tool(tool, takes_marks) for tool in prompt.tools.tools]
         choice = _encode_choice(prompt.tools, model)
         if choice is not None:
             body["tool_choice"] = choice
@@ -198,7 +221,14 @@ def _add_chat_options(body: Body, prompt: Conversation, model: VendorModel) -> N
         body["reasoning_effort"] = prompt.reasoning.effort
 
 
-def _encode_tool(tool: Tool) -> Body:
+def _encode_mark(mark: CacheControl | None) -> Body:
+    """Translates a mark for the vendor's cache, in Anthropic's form; empty if there is none."""
+    if mark is None:
+        return {}
+    return {CACHE_CONTROL: {"type": "ephemeral"} | ({"ttl": mark.lifetime} if mark.lifetime else {})}
+
+
+def _encode_tool(tool: Tool, takes_marks: bool) -> Body:
     """Translates one tool. The schema is the caller's own."""
     function: Body = {"name": tool.name}
     if tool.description is not None:
@@ -207,7 +237,8 @@ def _encode_tool(tool: Tool) -> Body:
         function["parameters"] = tool.parameters
     if tool.strict:
         function["strict"] = True
-    return {"type": "function", "function": function}
+    made: Body = {"type": "function", "function": function}
+    return made | _encode_mark(tool.cache_control) if takes_marks else made
 
 
 def _names_one(tools: Tools) -> bool:
@@ -304,6 +335,7 @@ def _add_extras(body: Body, request: GenerationRequest, takes: frozenset[str]) -
     asked: Body = {
         "stop_token_ids": output.stop_token_ids,
         "bad_words": output.bad_words,
+        "suffix": output.suffix,
         "include_stop_str_in_output": output.include_stop and bool(output.stop or output.stop_token_ids),
         "truncate_prompt_tokens": output.truncate_prompt,
         "cache_salt": request.cache_salt,
@@ -312,6 +344,13 @@ def _add_extras(body: Body, request: GenerationRequest, takes: frozenset[str]) -
         "service_tier": hosted.service_tier,
         "prompt_cache_key": hosted.prompt_cache_key,
     }
+    if hosted.prediction is not None:
+        body["prediction"] = {"type": "content", "content": hosted.prediction}
+    if SPEECH in hosted.modalities:
+        body["modalities"] = list(hosted.modalities)
+    if hosted.audio is not None:
+        voice: object = {"id": hosted.audio.voice} if hosted.audio.is_custom else hosted.audio.voice
+        body["audio"] = {"format": hosted.audio.format, "voice": voice}
     body |= {name: value for name, value in asked.items() if value and name in takes}
     if output.show_special:
         body["skip_special_tokens"] = False

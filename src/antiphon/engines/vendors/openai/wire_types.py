@@ -29,6 +29,15 @@ class PartWire(Struct):
     thinking: "list[PartWire] | str | None" = None
 
 
+class SpeechWire(Struct):
+    """A spoken answer, or a part of one."""
+
+    id: str | None = None
+    data: str | None = None
+    transcript: str | None = None
+    expires_at: int | None = None
+
+
 class MessageWire(Struct):
     """A message, or a part of one."""
 
@@ -38,8 +47,7 @@ class MessageWire(Struct):
     refusal: str | None = None
     tool_calls: list[ToolCallWire] | None = None
     thinking_blocks: list[dict[str, Any]] | None = None
-    audio: dict[str, Any] | None = None
-    """Speech, which nobody here can ask for."""
+    audio: SpeechWire | None = None
     function_call: dict[str, Any] | None = None
     """The older form of a call."""
 
@@ -82,16 +90,24 @@ class ChoiceWire(Struct):
     logprobs: LogprobsWire | None = None
 
 
-class CachedWire(Struct):
+class PromptDetailsWire(Struct):
     """Details of the prompt's tokens."""
 
     cached_tokens: int | None = None
+    cache_write_tokens: int | None = None
+    audio_tokens: int | None = None
 
 
-class ReasoningWire(Struct):
+class CompletionDetailsWire(Struct):
     """Details of the completion's tokens."""
 
     reasoning_tokens: int | None = None
+    audio_tokens: int | None = None
+    accepted_prediction_tokens: int | None = None
+    rejected_prediction_tokens: int | None = None
+
+
+NO_PROMPT_DETAILS, NO_COMPLETION_DETAILS = PromptDetailsWire(), CompletionDetailsWire()
 
 
 class UsageWire(Struct):
@@ -100,10 +116,10 @@ class UsageWire(Struct):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     total_tokens: int | None = None
-    prompt_tokens_details: CachedWire | None = None
+    prompt_tokens_details: PromptDetailsWire | None = None
     prompt_cache_hit_tokens: int | None = None
     """DeepSeek's name of the cached tokens."""
-    completion_tokens_details: ReasoningWire | None = None
+    completion_tokens_details: CompletionDetailsWire | None = None
 
 
 class ErrorWire(Struct):

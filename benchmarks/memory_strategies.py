@@ -1,0 +1,91 @@
+"""What a memory strategy adds to a request, in milliseconds.
+
+    python benchmarks/memory_strategies.py [--rounds 9] [--requests 20]
+
+`antiphon serve` with the bundled model, without keys. Two requests are asked by turns, one after the other,
+for one token each: a conversation of 200 turns with the strategy, and the messages that it keeps without a
+strategy. What is added includes sending and reading the longer body. Prints the medians over all rounds.
+"""
+
+import argparse
+import os
+import platform
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tests.support.server import serving
+
+TURNS = 200
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "last_k 7": {"name": "last_k", "k": 7},
+    "last_tokens 400": {"name": "last_tokens", "tokens": 400},
+    "last_tokens 1500": {"name": "last_tokens", "tokens": 1500},
+}
+
+Messages = list[dict[str, str]]
+
+
+def build_talk() -> Messages:
+    """A conversation of 200 turns, the last of which is a question."""
+    messages: Messages = [{"role": "system", "content": "You are Cantor."}]
+    for number in range(TURNS):
+        messages.append({"role": "user", "content": f"Question {number}: what are keys, limits and prices?"})
+        messages.append({"role": "assistant", "content": f"Answer {number}: parts of this server."})
+    return messages[:-1]
+
+
+def ask(client: httpx2.Client, messages: Messages, strategy: dict[str, Any] | None) -> tuple[float, int]:
+    """The milliseconds of one request, and the messages that the model saw."""
+    body: dict[str, Any] = {"model": "cantor", "messages": messages, "max_tokens": 1}
+    if strategy:
+        body["memory_strategy"] = strategy
+    began = time.perf_counter()
+    answer = client.post("/v1/chat/completions", json=body)
+    took = (time.perf_counter() - began) * 1000
+    answer.raise_for_status()
+    seen = answer.headers.get("x-antiphon-memory", f"kept={len(messages)},")
+    return took, int(seen.partition(",")[0].removeprefix("kept="))
+
+
+def measure(
+    client: httpx2.Client, strategy: dict[str, Any], rounds: int, requests: int
+) -> tuple[float, float]:
+    """The medians of the request with the strategy, and of the same prompt without it."""
+    talk = build_talk()
+    _, kept = ask(client, talk, strategy)
+    short = [talk[0], *talk[1 - kept :]]
+    medians: tuple[list[float], list[float]] = ([], [])
+    for _ in range(rounds):
+        times: tuple[list[float], list[float]] = ([], [])
+        for _ in range(requests):
+            times[0].append(ask(client, talk, strategy)[0])
+            times[1].append(ask(client, short, None)[0])
+        for found, each in zip(medians, times, strict=True):
+            found.append(statistics.median(each))
+    return statistics.median(medians[0]), statistics.median(medians[1])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--requests", type=int, default=20)
+    options = parser.parse_args()
+    print(f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; milliseconds")
+    with serving() as server, server.client() as client:
+        for name, strategy in STRATEGIES.items():
+            ask(client, build_talk(), strategy)
+            long, short = measure(client, strategy, options.rounds, options.requests)
+            print(
+                f"{name:18} {long:7.2f}  without {short:7.2f}  adds {long - short:6.2f}  x{long / short:.2f}"
+            )
+
+
+if __name__ == "__main__":
+    main()

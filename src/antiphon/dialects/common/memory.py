@@ -1,0 +1,75 @@
+"""Reads the memory strategy of a chat, in both of its layouts."""
+
+from collections.abc import Mapping, Sequence
+
+from antiphon.dialects.common.request_types import MemoryParameters, MemoryShape
+from antiphon.domain.memory import MEMORY_FIELD, LastMessages, LastTokens, MemoryStrategy, Summary
+from antiphon.errors import InvalidValue, MissingParameter
+
+LAST_K, LAST_TOKENS, SUMMARY = "last_k", "last_tokens", "summary"
+
+PARAMETERS: Mapping[str, tuple[str, ...]] = {
+    LAST_K: ("k",),
+    LAST_TOKENS: ("tokens",),
+    SUMMARY: ("tokens", "model"),
+}
+"""The parameters of each strategy."""
+
+
+def read_memory(wire: MemoryShape) -> MemoryStrategy:
+    """Returns the strategy. Without a name, `k` means last_k, `model` means summary, and `tokens` alone means
+    last_tokens. Raises MissingParameter, and InvalidValue for a parameter that the strategy does not have."""
+    given, path = _choose_layout(wire)
+    names = _list_given(given)
+    name = wire.name or _guess_name(names)
+    for parameter in names:
+        if parameter not in PARAMETERS[name]:
+            raise InvalidValue(
+                f"{path}.{parameter} does not belong to the strategy {name}, which takes "
+                f"{' and '.join(PARAMETERS[name])}; leave it out",
+                param=f"{path}.{parameter}",
+            )
+    if name == SUMMARY:
+        return Summary(given.tokens, given.model)
+    if name == LAST_K:
+        return LastMessages(_require(given.k, f"{path}.k", name))
+    return LastTokens(_require(given.tokens, f"{path}.tokens", name))
+
+
+def _choose_layout(wire: MemoryShape) -> tuple[MemoryParameters, str]:
+    """Returns the object that holds the parameters, and its path. Raises InvalidValue if both objects hold
+    some."""
+    if wire.params is None:
+        return wire, MEMORY_FIELD
+    if not _list_given(wire):
+        return wire.params, f"{MEMORY_FIELD}.params"
+    if not _list_given(wire.params):
+        return wire, MEMORY_FIELD
+    raise InvalidValue(
+        f"send the parameters in {MEMORY_FIELD} or in {MEMORY_FIELD}.params, not in both",
+        param=f"{MEMORY_FIELD}.params",
+    )
+
+
+def _list_given(parameters: MemoryParameters) -> list[str]:
+    """Returns the names of the parameters that were sent."""
+    return [name for name in ("k", "tokens", "model") if getattr(parameters, name) is not None]
+
+
+def _guess_name(given: Sequence[str]) -> str:
+    """Returns the strategy that the parameters tell. Raises MissingParameter without parameters."""
+    if not given:
+        raise MissingParameter(
+            f"{MEMORY_FIELD}.name is missing; send {LAST_K}, {LAST_TOKENS} or {SUMMARY}",
+            param=f"{MEMORY_FIELD}.name",
+        )
+    if "k" in given:
+        return LAST_K
+    return SUMMARY if "model" in given else LAST_TOKENS
+
+
+def _require(value: int | None, path: str, name: str) -> int:
+    """Returns the value of a parameter that the strategy needs. Raises MissingParameter."""
+    if value is None:
+        raise MissingParameter(f"{path} is missing: the strategy {name} needs it", param=path)
+    return value

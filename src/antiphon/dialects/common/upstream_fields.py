@@ -1,0 +1,166 @@
+"""Reads the fields about the call to a vendor: how long it can take, and what the caller adds to its body and
+its headers.
+
+A product's dialect has these fields under the names of its page. `/v1` has none of them. What the caller adds
+under the name of a field acts as that field, on every engine. Only the rest is for vendors.
+"""
+
+import math
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from antiphon.dialects.common.request_types import CommonRequest
+from antiphon.dialects.common.strict_json import convert, describe_value, sanitize_key
+from antiphon.domain.upstream_headers import is_header_name, is_protected
+from antiphon.domain.vendor_fields import EXTRA_HEADERS, EXTRA_PARAMS
+from antiphon.errors import InvalidValue, UnsupportedParameter
+
+INFERENCE_TIMEOUT = "inference_timeout"
+
+PROTECTED = frozenset(
+    (
+        "model",
+        "messages",
+        "prompt",
+        "stream",
+        "stream_options",
+        INFERENCE_TIMEOUT,
+        EXTRA_PARAMS,
+        EXTRA_HEADERS,
+    )
+)
+"""Fields that only the body itself can have: they say what is generated, and how the answer comes."""
+
+PARAM_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
+"""The name of a field that a vendor can have."""
+
+LONGEST_NAME = 64
+"""The most characters of a header's name."""
+
+NUMBER = re.compile(r"-?[0-9]{1,20}(\.[0-9]{1,20})?([eE][+-]?[0-9]{1,3})?")
+"""A number as JSON writes it."""
+
+
+def read_inference_timeout(value: float | str) -> float:
+    """Returns the most seconds that a generation can take, from a number or a text with a number. Raises
+    InvalidValue for a time that is not above 0, or not finite."""
+    seconds = _parse_seconds(value)
+    if not 0 < seconds < math.inf:
+        shown = value if math.isnan(seconds) else seconds
+        raise InvalidValue(
+            f"{INFERENCE_TIMEOUT} must be a number of seconds above 0, or a text with one; got "
+            f"{describe_value(shown)}",
+            param=INFERENCE_TIMEOUT,
+        )
+    return seconds
+
+
+def _parse_seconds(value: float | str) -> float:
+    """Returns the number; NaN for a text that contains no number, and infinity for one that is too large."""
+    if isinstance(value, str) and not NUMBER.fullmatch(value):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class MergedBody:
+    """A body with the fields that its caller adds by `inference_extra_params`."""
+
+    fields: dict[str, Any]
+    """The body's fields, with those added that the dialect has too."""
+    values: dict[str, Any]
+    """Values of added fields that only `/v1` has, for its wire type."""
+    rest: dict[str, Any]
+    """Added fields that this server does not know."""
+
+
+def merge_extra_params(
+    fields: dict[str, Any], own: Collection[str], shape: type[CommonRequest]
+) -> MergedBody:
+    """Sorts the added fields of a body. Call it before the fields are converted to the dialect's wire type,
+    which checks the type and the number of `inference_extra_params`.
+
+    `own`: names of the dialect's fields. `shape`: the wire type of `/v1`. Raises a RequestError for a field
+    that only the body itself can have, or that it has too, and for a wrong value of `/v1`.
+    """
+    added = fields.get(EXTRA_PARAMS)
+    if not isinstance(added, dict):
+        return MergedBody(fields, {}, {})
+    merged, known, rest = dict(fields), {}, {}
+    for name, value in added.items():
+        _require_free(name, fields)
+        if name in own:
+            merged[name] = value
+        elif name in shape.__struct_fields__:
+            known[name] = value
+        else:
+            rest[name] = value
+    return MergedBody(merged, _read_values(known, shape), rest)
+
+
+def _require_free(name: str, fields: Mapping[str, Any]) -> None:
+    """Raises a RequestError if a field cannot be added under this name."""
+    field = f"{EXTRA_PARAMS}.{sanitize_key(name)}"
+    if not PARAM_NAME.fullmatch(name):
+        raise InvalidValue(
+            f"{EXTRA_PARAMS} must have names of 1 to 64 letters, digits and characters of _.-; got {field}",
+            param=field,
+        )
+    if name in PROTECTED:
+        raise UnsupportedParameter(
+            f"{field} is not supported: {name} belongs into the body itself; send it there", param=field
+        )
+    if fields.get(name) is not None:
+        raise InvalidValue(f"{field} and {name} are both set; send one of them", param=field)
+
+
+def _read_values(known: dict[str, Any], shape: type[CommonRequest]) -> dict[str, Any]:
+    """Returns the values of fields of `/v1`, checked as there. Null means absent."""
+    if not known:
+        return {}
+    checked = getattr(convert({EXTRA_PARAMS: known}, _build_shape(shape)), EXTRA_PARAMS)
+    return {name: value for name in known if (value := getattr(checked, name)) is not None}
+
+
+@cache
+def _build_shape(shape: type[CommonRequest]) -> type[msgspec.Struct]:
+    """Builds the wire type of a body that has only `inference_extra_params`, with fields of `/v1`."""
+    fields = [
+        (each.name, each.type, None) for each in msgspec.structs.fields(shape) if each.name not in PROTECTED
+    ]
+    inner = msgspec.defstruct("ExtraFields", fields, frozen=True, kw_only=True)
+    return msgspec.defstruct("ExtraBody", [(EXTRA_PARAMS, inner)], frozen=True)
+
+
+def read_extra_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Returns the headers that a caller adds, with names in lower case. Raises a RequestError for a name or a
+    value that no header has, and for headers that callers never set."""
+    found: dict[str, str] = {}
+    for name, value in headers.items():
+        field = f"{EXTRA_HEADERS}.{sanitize_key(name)}"
+        if len(name) > LONGEST_NAME or not is_header_name(name):
+            raise InvalidValue(
+                f"{EXTRA_HEADERS} must have names of headers with at most {LONGEST_NAME} characters; got "
+                f"{field}",
+                param=field,
+            )
+        if is_protected(name):
+            raise UnsupportedParameter(
+                f"{field} is not supported: headers of credentials and of the connection are not passed on; "
+                "leave it out",
+                param=field,
+            )
+        if name.lower() in found:
+            raise InvalidValue(f"{field} is set twice, since case means nothing; send it once", param=field)
+        if not value.isascii() or not value.isprintable():
+            raise InvalidValue(f"{field} must be printable ASCII", param=field)
+        found[name.lower()] = value
+    return found

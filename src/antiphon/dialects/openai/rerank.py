@@ -1,0 +1,162 @@
+"""POST /v1/rerank: ranks documents by how well they match a query, in the shapes of Cohere and Jina."""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from antiphon.dialects.base import (
+    JSON,
+    Answer,
+    Endpoint,
+    Request,
+    RequestBody,
+    RerankCall,
+    Response,
+    ResponseMeta,
+    Services,
+)
+from antiphon.dialects.common.endpoints import add_attribution, build_report_headers, decode_body
+from antiphon.dialects.common.field_table import FieldReport
+from antiphon.dialects.common.fields import FieldScope, filter_fields
+from antiphon.dialects.common.request_types import EndUser, Name, PositiveInt
+from antiphon.dialects.common.sampling import read_attribution
+from antiphon.dialects.common.strict_json import convert, read_object
+from antiphon.domain.context import Origin
+from antiphon.domain.identity import Right
+from antiphon.domain.rerank import Ranking, RerankRequest
+from antiphon.errors import InvalidValue
+
+MAX_DOCUMENTS = 1000
+"""The most documents of one request. The bound is Cohere's advice."""
+
+ORIGIN = Origin("openai", "/v1/rerank")
+
+_encode = msgspec.json.Encoder().encode
+
+
+class RerankDocument(Struct, frozen=True, forbid_unknown_fields=True):
+    """A document as an object."""
+
+    text: str
+
+
+class RerankBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Body of POST /v1/rerank."""
+
+    model: Name
+    query: Annotated[str, Meta(min_length=1)]
+    documents: Annotated[list[str | RerankDocument], Meta(min_length=1, max_length=MAX_DOCUMENTS)]
+    top_n: PositiveInt | None = None
+    return_documents: bool | None = None
+    max_tokens_per_doc: PositiveInt | None = None
+    user: EndUser | None = None
+
+
+class RerankResult(Struct, frozen=True, kw_only=True):
+    """One document's place in the ranking."""
+
+    index: int
+    """The document's place in the request, from 0."""
+    relevance_score: float
+    """A local reranker gives a probability. A vendor's number is its own."""
+    document: RerankDocument | UnsetType = UNSET
+
+
+class RerankUsage(Struct, frozen=True):
+    """Tokens of the query with each document."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class InputTokens(Struct, frozen=True):
+    """Cohere's name of the tokens."""
+
+    input_tokens: int
+
+
+class RerankMeta(Struct, frozen=True):
+    """Cohere's place of the usage."""
+
+    tokens: InputTokens
+
+
+class RerankAnswer(Struct, frozen=True, kw_only=True):
+    """The documents, best first."""
+
+    id: str
+    object: Literal["list"] = "list"
+    model: str
+    results: list[RerankResult]
+    usage: RerankUsage
+    meta: RerankMeta
+
+
+class Rerank:
+    """The endpoint that ranks documents."""
+
+    def __init__(self, report: bool = False) -> None:
+        """`report`: the answer names unknown fields, which are not refused."""
+        self._report = report
+
+    def decode(self, body: bytes) -> RerankCall:
+        """Decodes and validates a body. Raises a RequestError."""
+        field_report = FieldReport(self._report)
+        accepted = filter_fields(read_object(body), FieldScope.RERANK, report=field_report)
+        wire = convert(accepted, RerankBody)
+        documents = tuple(each if isinstance(each, str) else each.text for each in wire.documents)
+        for index, text in enumerate(documents):
+            if not text:
+                field = f"documents[{index}]"
+                raise InvalidValue(f"{field} is empty; send at least one character", param=field)
+        return RerankCall(
+            RerankRequest(wire.model, wire.query, documents, wire.max_tokens_per_doc),
+            top_n=wire.top_n,
+            returns_documents=bool(wire.return_documents),
+            ignored=field_report.names,
+            attribution=read_attribution(wire.user),
+        )
+
+    def answer(self, meta: ResponseMeta, call: RerankCall, ranking: Ranking) -> bytes:
+        """Encodes the ranking."""
+        documents, tokens = call.request.documents, ranking.prompt_tokens
+        results = [
+            RerankResult(
+                index=index,
+                relevance_score=ranking.scores[index],
+                document=RerankDocument(documents[index]) if call.returns_documents else UNSET,
+            )
+            for index in ranking.order()[: call.top_n]
+        ]
+        return _encode(
+            RerankAnswer(
+                id=f"rerank-{meta.id}",
+                model=meta.model,
+                results=results,
+                usage=RerankUsage(tokens, tokens),
+                meta=RerankMeta(InputTokens(tokens)),
+            )
+        )
+
+    async def rank(self, request: Request, services: Services) -> Answer:
+        """Answers a request to rank documents."""
+        call = await decode_body(self.decode, request, services)
+        context = services.build_context(request, add_attribution(ORIGIN, call.attribution))
+        ranking = await services.rerank(call.request, context)
+        body = self.answer(services.create_meta(call.request.model), call, ranking)
+        return Response(body, headers=build_report_headers(call, request, services))
+
+    def declare(self) -> Endpoint:
+        """Declares the endpoint."""
+        return Endpoint(
+            method="POST",
+            path=ORIGIN.operation,
+            aliases=("/v2/rerank", "/rerank"),
+            handler=self.rank,
+            right=Right.GENERATE,
+            body=RequestBody(shape=RerankBody),
+            summary="Rank documents by a query",
+            tag="rerank",
+            answers={JSON: RerankAnswer},
+        )

@@ -1,0 +1,1 @@
+"""Scale's Generative AI Platform (SGP), version 4 beta: chat and text completions."""

@@ -1,0 +1,167 @@
+"""The table of every request field of Scale's page and of its text completions. It says what Antiphon does
+with each field.
+"""
+
+from enum import StrEnum
+
+from antiphon.dialects.common.field_table import (
+    END_USER,
+    MEMORY,
+    NO_MEMORY,
+    SUFFIX,
+    TAGS,
+    FieldTable,
+    RequestField,
+    declare_ignored,
+    declare_refused,
+    declare_supported,
+)
+from antiphon.dialects.common.fields import RENDERED
+from antiphon.dialects.sgp.legacy.fields import FIELDS as LEGACY_FIELDS
+from antiphon.dialects.sgp.legacy.fields import LegacyScope
+
+PREFIX = "/sgp/v4/beta"
+
+
+class SgpScope(StrEnum):
+    """The object that a field belongs to. Fields of messages that are not listed are in OpenAI's table."""
+
+    CHAT = f"{PREFIX}/chat/completions"
+    TEXT = f"{PREFIX}/completions"
+    MESSAGE = "SGP's message"
+    IMAGE_URL = "SGP's image_url"
+
+
+CHAT = frozenset({SgpScope.CHAT})
+TEXT = frozenset({SgpScope.TEXT})
+BOTH = CHAT | TEXT
+MESSAGE = frozenset({SgpScope.MESSAGE})
+IMAGE_URL = frozenset({SgpScope.IMAGE_URL})
+
+CHAT_ALONE = "only chats have it; send messages to chat/completions"
+LEGACY = "tools took its place; send tools"
+LIMITS = "max_completion_tokens wins over max_tokens, and max_tokens over max_new_tokens; the header "
+LIMITS += "x-antiphon-ignored names the other."
+
+FIELDS: tuple[RequestField, ...] = (
+    *declare_supported(
+        CHAT,
+        messages="The conversation so far.",
+        chat_template=RENDERED["chat_template"],
+        chat_template_kwargs=RENDERED["chat_template_kwargs"],
+        guided_whitespace_pattern="With JSON: what may stand, once or not at all, wherever JSON takes "
+        "whitespace, as [ \\n]{0,2}; nothing else may.",
+        tools="Functions that the model may call, at most 128.",
+        tool_choice="Whether it calls: auto, none, required, or one tool by its name.",
+        modalities="What the answer contains: [text], or [text, audio] of a model that gives spoken answers. "
+        "Other models refuse audio.",
+        audio="The format (wav, aac, mp3, flac, opus, pcm16) and the voice of a spoken answer; only "
+        "together with modalities that contain audio.",
+        prediction="A text that the answer probably repeats, as {type: content, content: a text or text "
+        "parts}. Some vendors answer faster with it. A model of this server refuses it.",
+        parallel_tool_calls="Whether one turn may make several calls; true by default.",
+    ),
+    declare_ignored(
+        "guided_decoding_backend",
+        CHAT,
+        "outlines or lm-format-enforcer. This server has one compiler of constraints, which keeps what both "
+        "keep.",
+    ),
+    *declare_supported(
+        TEXT,
+        prompt="A text. It may contain control tokens.",
+        max_new_tokens=f"An older name of max_tokens. {LIMITS}",
+        return_token_log_probs="Whether each token's log-probability is given, as with logprobs.",
+        stop_sequences="More texts that end a choice, besides those of stop: at most four together.",
+    ),
+    *declare_supported(
+        BOTH,
+        model="Name of a model of this server, as VENDOR/MODEL or VENDOR/MODEL/DEPLOYMENT where the operator "
+        "named it so, or an alias of the settings.",
+        guided_json="A JSON Schema, as an object or a text, that each choice satisfies. At most one of the "
+        "four guided_ fields is taken.",
+        guided_regex="A regular expression that matches the whole of each choice.",
+        guided_choice="Texts, one of which each choice is.",
+        guided_grammar="A grammar in Lark's or llama.cpp's notation (GBNF) of each choice.",
+        include_stop_str_in_output="Whether the stop text that ended a choice stays at its end.",
+        stream="Whether the answer comes as server-sent events; false by default. There is no [DONE].",
+        stream_options="`include_usage`: whether one more chunk, with empty choices, brings the usage; only "
+        "together with stream.",
+        stop="Texts that end a choice, at most four; cut from its text.",
+        frequency_penalty="Taken from a token's logit for each time it is in the output; -2 to 2.",
+        logit_bias="Added to the logits of tokens: an object of token ids, as texts, to numbers of -100 to "
+        "100.",
+        logprobs="Whether each token's log-probability is given, in the model's raw distribution: before "
+        "bias, penalties, temperature and cuts.",
+        top_logprobs="How many of the likeliest tokens are given at each place, 0 to 20; only together with "
+        "logprobs.",
+        max_tokens=f"Most tokens of one choice; a chat may else use the rest of the context, a text makes "
+        f"16. {LIMITS}",
+        max_completion_tokens=f"The newer name of max_tokens. {LIMITS}",
+        n="Choices, 1 to 128; 1 by default.",
+        best_of="Makes so many candidates, at most 20, and gives the n with the highest mean "
+        "log-probability per token, best first; all are counted. Not in a stream. 0 means absent.",
+        presence_penalty="Taken from the logit of each token that is in the output; -2 to 2.",
+        seed="The same seed gives the same draws.",
+        temperature="0 is greedy; 0 to 2; the model's own default, else 1.",
+        top_p="Smallest set of tokens whose probability reaches this; the model's own default, else 1.",
+        top_k="The k likeliest tokens; 0 or -1 keeps all.",
+        response_format="text; json_object, any object or one of `schema`; json_schema, JSON of a schema; "
+        "any other object is itself the JSON Schema. A model of this server is shown none of it, and "
+        "x-antiphon-ignored names the schema's name and description. A vendor's gets it as it is.",
+    ),
+    *declare_supported(BOTH, user=END_USER),
+    *declare_supported(
+        CHAT,
+        reasoning_effort="How much a model that reasons shall do so, as at /v1. Of the product's later "
+        "clients.",
+    ),
+    *declare_supported(CHAT, memory_strategy=MEMORY),
+    declare_refused("memory_strategy", TEXT, NO_MEMORY),
+    *declare_supported(
+        BOTH,
+        inference_timeout="The most seconds that the generation can take, as a number or a text; it never "
+        "extends the server's own limit. What takes longer ends with an error.",
+        inference_extra_params="Fields to add to the request. One that this server knows acts as that field. "
+        "Others go to the vendor as they are, where the operator allows them (`extra_params`); elsewhere "
+        "they are refused.",
+        inference_extra_headers="Headers to add to the vendor's request, where the operator allows them "
+        "(`extra_headers`). A model of this server has no use for them, and the header x-antiphon-ignored "
+        "names the field.",
+    ),
+    *declare_supported(BOTH, metadata=TAGS),
+    *declare_supported(TEXT, suffix=SUFFIX),
+    declare_refused("suffix", CHAT, "a conversation has no middle; send a prompt to completions", ""),
+    declare_refused("audio", TEXT, CHAT_ALONE),
+    declare_refused("modalities", TEXT, CHAT_ALONE, ["text"]),
+    declare_refused("prediction", TEXT, CHAT_ALONE),
+    declare_refused("tools", TEXT, CHAT_ALONE, []),
+    declare_refused("tool_choice", TEXT, CHAT_ALONE, "none", "auto"),
+    declare_refused("parallel_tool_calls", TEXT, CHAT_ALONE, False, True),
+    declare_refused("store", CHAT, "nothing is stored here; leave it out", False),
+    declare_refused("functions", CHAT, LEGACY, []),
+    declare_refused("function_call", CHAT, LEGACY, "none", "auto"),
+    *declare_supported(
+        MESSAGE,
+        role="system, developer, user, assistant, tool or function. May be left out: a message with "
+        "tool_call_id is the tool's, one with tool_calls or function_call the assistant's, and any other the "
+        "user's.",
+        content="As at /v1; also one part instead of a list of parts.",
+        function_call="The one call of an assistant's message in the older form: an object of `name` and "
+        "`arguments`. The next message of the role function contains its result.",
+    ),
+    *declare_supported(
+        IMAGE_URL,
+        media_type="image/png, image/jpeg, image/gif or image/webp. It completes base64 that has no media "
+        "type, and must be that of a data: URL. Beside an https: address it has no effect, and the header "
+        "x-antiphon-ignored names it.",
+    ),
+)
+
+FIELD_TABLE = FieldTable(
+    (*FIELDS, *LEGACY_FIELDS),
+    (*SgpScope, *LegacyScope),
+    endpoints=(SgpScope.CHAT, SgpScope.TEXT, LegacyScope.CHAT, LegacyScope.TEXT),
+)
+TABLES = FIELD_TABLE.tables
+filter_fields = FIELD_TABLE.filter

@@ -1,0 +1,176 @@
+"""Decodes a body of the older API to a generation request, with the product's defaults."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from antiphon.dialects.base import NO_ATTRIBUTION, Attribution, GenerationCall
+from antiphon.dialects.common.field_table import FieldReport
+from antiphon.dialects.common.media import read_image, read_image_data
+from antiphon.dialects.common.memory import read_memory
+from antiphon.dialects.common.request_types import ImageUrlShape
+from antiphon.dialects.common.sampling import require_text
+from antiphon.dialects.common.strict_json import convert, read_object
+from antiphon.dialects.sgp.legacy.fields import LegacyScope, filter_fields
+from antiphon.dialects.sgp.legacy.wire_types import (
+    LegacyChatRequest,
+    LegacyMessage,
+    LegacyModelParameters,
+    LegacyPart,
+    LegacyRequest,
+    LegacyTextRequest,
+)
+from antiphon.domain.messages import Content, Message, Role, TextContent
+from antiphon.domain.request import Conversation, GenerationRequest, Output, Prompt, RawPrompt, Reasoning
+from antiphon.domain.sampling import SamplingOptions
+from antiphon.domain.values import changed
+from antiphon.errors import InvalidValue
+
+TEMPERATURE = 0.2
+"""The product's default of temperature. A model's own default does not change it."""
+
+ACCOUNT = "account_id"
+"""The field, and the tag in the records of usage."""
+
+HIDDEN = Reasoning(shown=False)
+"""The answer has no place for reasoning."""
+
+NO_PARAMETERS = LegacyModelParameters()
+
+KINDS = ("text", "image_url", "image_data")
+"""The types of a content part. Each is also the name of the field with the part's value."""
+
+INNER: Mapping[LegacyScope, Mapping[str, LegacyScope]] = {
+    LegacyScope.CHAT: {"model_parameters": LegacyScope.PARAMETERS, "messages": LegacyScope.MESSAGE},
+    LegacyScope.TEXT: {"model_parameters": LegacyScope.PARAMETERS, "images": LegacyScope.PROMPT_IMAGE},
+    LegacyScope.MESSAGE: {"content": LegacyScope.PART},
+    LegacyScope.PART: {"image_url": LegacyScope.IMAGE_URL, "image_data": LegacyScope.IMAGE_DATA},
+}
+"""The fields of an object that contain objects, or lists of objects, of another table."""
+
+
+def decode_legacy_chat(body: bytes, report: bool = False) -> GenerationCall:
+    """Decodes a body of POST /sgp/v4/chat-completions. `report`: unknown fields are ignored and named instead
+    of refused. Raises a RequestError."""
+    field_report = FieldReport(report)
+    fields = _filter_object(read_object(body), LegacyScope.CHAT, "", field_report)
+    wire = convert(fields, LegacyChatRequest)
+    messages = [_build_message(message, f"messages[{at}]") for at, message in enumerate(wire.messages)]
+    if wire.instructions:
+        messages.insert(0, Message(Role.SYSTEM, wire.instructions))
+    prompt = Conversation(tuple(messages), template=wire.chat_template, reasoning=HIDDEN)
+    call = _build_call(wire, prompt, field_report)
+    if wire.memory_strategy is None:
+        return call
+    return replace(call, request=changed(call.request, memory=read_memory(wire.memory_strategy)))
+
+
+def decode_legacy_text(body: bytes, report: bool = False) -> GenerationCall:
+    """Decodes a body of POST /sgp/v4/completions. `report` is that of `decode_legacy_chat`. Raises a
+    RequestError."""
+    field_report = FieldReport(report)
+    fields = _filter_object(read_object(body), LegacyScope.TEXT, "", field_report)
+    wire = convert(fields, LegacyTextRequest)
+    return _build_call(wire, _build_prompt(wire), field_report)
+
+
+def _filter_object(
+    fields: dict[str, Any], scope: LegacyScope, prefix: str, report: FieldReport
+) -> dict[str, Any]:
+    """Returns the object with its fields filtered, and those of all objects in it. `prefix` is its path."""
+    accepted = filter_fields(fields, scope, prefix, report)
+    for name, inner in INNER.get(scope, {}).items():
+        if name in accepted:
+            accepted[name] = _filter_inner(accepted[name], inner, f"{prefix}{name}", report)
+    return accepted
+
+
+def _filter_inner(value: object, scope: LegacyScope, path: str, report: FieldReport) -> object:
+    """Returns the object, or the list of objects, with all fields filtered. Other values stay unchanged."""
+    if isinstance(value, dict):
+        return _filter_object(value, scope, f"{path}.", report)
+    if not isinstance(value, list):
+        return value
+    return [
+        _filter_object(item, scope, f"{path}[{at}].", report) if isinstance(item, dict) else item
+        for at, item in enumerate(value)
+    ]
+
+
+def _build_message(message: LegacyMessage, path: str) -> Message:
+    """Converts one message. Raises a RequestError."""
+    role = Role(message.role or Role.USER)
+    if isinstance(message.content, str):
+        return Message(role, message.content)
+    if role is not Role.USER:
+        raise InvalidValue(
+            f"{path}.content must be a text in a message of the role {role}; only the user's can be a list",
+            param=f"{path}.content",
+        )
+    parts = tuple(_build_part(part, f"{path}.content[{at}]") for at, part in enumerate(message.content))
+    return _build_user_message(parts)
+
+
+def _build_user_message(parts: tuple[Content, ...]) -> Message:
+    """Builds a message of the user. Parts that are all text become one text."""
+    text = "".join(part.text for part in parts if isinstance(part, TextContent))
+    has_images = not all(isinstance(part, TextContent) for part in parts)
+    return Message(Role.USER, text, content=parts if has_images else ())
+
+
+def _build_part(part: LegacyPart, path: str) -> Content:
+    """Converts one part of a content. Raises a RequestError."""
+    kinds = [kind for kind in KINDS if getattr(part, kind) is not None]
+    if len(kinds) != 1:
+        raise InvalidValue(f"{path} must have exactly one of text, image_url and image_data", param=path)
+    if part.type not in (None, *kinds):
+        raise InvalidValue(
+            f"{path}.type must be {kinds[0]}, as the part has {kinds[0]}", param=f"{path}.type"
+        )
+    if part.image_url is not None:
+        shape = ImageUrlShape(part.image_url.url, part.image_url.detail)
+        return read_image(shape, f"{path}.image_url")
+    if part.image_data is not None:
+        image = part.image_data
+        return read_image_data(image.data, image.media_type, image.detail, f"{path}.image_data")
+    return TextContent(part.text or "")
+
+
+def _build_prompt(wire: LegacyTextRequest) -> Prompt:
+    """Builds the prompt. With images it is a message of the user, as no raw prompt contains images."""
+    if not wire.images:
+        return RawPrompt(wire.prompt)
+    images = tuple(
+        read_image(ImageUrlShape(image.image_url, image.detail), f"images[{at}]")
+        for at, image in enumerate(wire.images)
+    )
+    message = _build_user_message((*images, TextContent(wire.prompt)))
+    return Conversation((message,), reasoning=HIDDEN)
+
+
+def _build_call(wire: LegacyRequest, prompt: Prompt, report: FieldReport) -> GenerationCall:
+    """Builds the call, with the product's defaults."""
+    parameters = wire.model_parameters or NO_PARAMETERS
+    sampling = SamplingOptions(
+        temperature=TEMPERATURE if parameters.temperature is None else parameters.temperature,
+        top_p=parameters.top_p,
+        top_k=parameters.top_k,
+        presence_penalty=parameters.presence_penalty,
+        frequency_penalty=parameters.frequency_penalty,
+    )
+    output = Output(max_tokens=parameters.max_tokens, stop=tuple(parameters.stop_sequences or ()))
+    return GenerationCall(
+        GenerationRequest(wire.model, (prompt,), sampling, output),
+        bool(wire.stream),
+        include_usage=True,
+        ignored=report.names,
+        attribution=_read_account(wire.account_id),
+    )
+
+
+def _read_account(account: str | None) -> Attribution:
+    """Reads the account, which becomes a tag in the records of usage. Raises InvalidValue."""
+    if account is None:
+        return NO_ATTRIBUTION
+    require_text(ACCOUNT, account)
+    return Attribution(tags={ACCOUNT: account}, fields=(ACCOUNT,))

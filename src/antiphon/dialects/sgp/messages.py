@@ -1,0 +1,139 @@
+"""Rewrites the messages of a request to OpenAI's form: roles that are left out, one part instead of a list,
+media types of images, and calls in the form that came before tools.
+
+It reads the JSON before its types are checked, so values of a wrong type stay as they are.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from antiphon.dialects.common.field_table import FieldReport
+from antiphon.dialects.common.media import IMAGE_TYPES, SCHEME
+from antiphon.dialects.common.strict_json import describe_value, sanitize_key
+from antiphon.dialects.common.tools import require_name
+from antiphon.errors import InvalidValue, MissingParameter
+
+FUNCTION = "function"
+"""The role of a result, and the type of a call."""
+
+DATA = "data:"
+MARK = ";base64,"
+
+
+def normalize_messages(fields: dict[str, Any], report: FieldReport) -> dict[str, Any]:
+    """Returns the body with its messages in OpenAI's form. Raises a RequestError."""
+    messages = fields.get("messages")
+    if not isinstance(messages, list):
+        return fields
+    calls = FunctionCalls()
+    return fields | {
+        "messages": [
+            _normalize_message(message, f"messages[{at}]", calls, report)
+            for at, message in enumerate(messages)
+        ]
+    }
+
+
+class FunctionCalls:
+    """The calls of the older form that wait for their results."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[str, str]] = []
+        """The id and the function's name of each call."""
+
+    def add(self, message: Mapping[str, Any], field: str) -> list[object]:
+        """Returns the call of an assistant's message as a list of tool calls. Raises a RequestError."""
+        call, field = message["function_call"], f"{field}.function_call"
+        if not isinstance(call, dict):
+            raise InvalidValue(f"{field} must be an object; got {describe_value(call)}", param=field)
+        if message.get("tool_calls"):
+            raise InvalidValue(f"{field} and tool_calls exclude each other; send tool_calls", param=field)
+        name, arguments = call.get("name"), call.get("arguments") or ""
+        if not isinstance(name, str):
+            raise MissingParameter(f"{field}.name is missing", param=f"{field}.name")
+        require_name(name, f"{field}.name")
+        if not isinstance(arguments, str | dict):
+            raise InvalidValue(f"{field}.arguments must be a text or an object", param=f"{field}.arguments")
+        call_id = f"call-{field}"
+        self._waiting.append((call_id, name))
+        return [{"id": call_id, "type": FUNCTION, FUNCTION: {"name": name, "arguments": arguments}}]
+
+    def take(self, name: object, field: str) -> str:
+        """Returns the id of the first call that a result answers. Raises InvalidValue if there is none."""
+        for at, (call_id, called) in enumerate(self._waiting):
+            if name is None or name == called:
+                del self._waiting[at]
+                return call_id
+        shown = "" if name is None else f" of {sanitize_key(str(name))}"
+        raise InvalidValue(
+            f"{field}.role function: no function_call{shown} before it waits for a result; send role tool "
+            "with tool_call_id for a tool's result",
+            param=f"{field}.role",
+        )
+
+
+def _normalize_message(message: object, field: str, calls: FunctionCalls, report: FieldReport) -> object:
+    """Returns one message in OpenAI's form."""
+    if not isinstance(message, dict):
+        return message
+    message = {name: value for name, value in message.items() if value is not None}
+    role = message.setdefault("role", _infer_role(message))
+    if "function_call" in message:
+        message["tool_calls"] = calls.add(message, field)
+        del message["function_call"]
+    if role == FUNCTION:
+        call_id = calls.take(message.pop("name", None), field)
+        message |= {"role": "tool", "tool_call_id": call_id}
+    content = message.get("content")
+    if isinstance(content, dict):
+        message["content"] = content = [content]
+    if isinstance(content, list):
+        message["content"] = [
+            _normalize_part(part, f"{field}.content[{at}]", report) for at, part in enumerate(content)
+        ]
+    return message
+
+
+def _infer_role(message: Mapping[str, Any]) -> str:
+    """Returns the role of a message without one."""
+    if "tool_call_id" in message:
+        return "tool"
+    return "assistant" if message.get("tool_calls") or "function_call" in message else "user"
+
+
+def _normalize_part(part: object, field: str, report: FieldReport) -> object:
+    """Returns one part of a content. The URL of an image contains its media type."""
+    image = part.get("image_url") if isinstance(part, dict) else None
+    if not isinstance(part, dict) or not isinstance(image, dict) or "media_type" not in image:
+        return part
+    rest = {name: value for name, value in image.items() if name != "media_type"}
+    url, media_type = image.get("url"), image["media_type"]
+    if isinstance(url, str) and media_type is not None:
+        rest["url"] = _complete_url(url, media_type, f"{field}.image_url.media_type", report)
+    return part | {"image_url": rest}
+
+
+def _complete_url(url: str, media_type: object, field: str, report: FieldReport) -> str:
+    """Returns the URL of an image with its media type. Raises InvalidValue for an unknown media type, and for
+    one that differs from the URL's."""
+    if not isinstance(media_type, str) or IMAGE_TYPES.get(media_type) != media_type:
+        raise InvalidValue(
+            f"{field} must be image/png, image/jpeg, image/gif or image/webp; got "
+            f"{describe_value(media_type)}",
+            param=field,
+        )
+    scheme = SCHEME.match(url)
+    if scheme is None:
+        return f"{DATA}{media_type}{MARK}{url}"
+    if scheme[1].lower() != "data":
+        report.paths.append(field)
+        return url
+    given = url[len(DATA) : max(url.find(","), len(DATA))].partition(";")[0].lower()
+    if not given:
+        return f"{DATA}{media_type}{url[len(DATA) :]}"
+    if IMAGE_TYPES.get(given, given) != media_type:
+        raise InvalidValue(
+            f"{field} is {media_type}, and the data: URL says {sanitize_key(given)}; send one of them",
+            param=field,
+        )
+    return url

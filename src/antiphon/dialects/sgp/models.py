@@ -1,0 +1,221 @@
+"""The list of models in Scale's form, in pages, and one model.
+
+A model on this server is deployed once, and its account is the caller's project.
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from functools import partial
+from typing import Annotated, Any, Literal, NamedTuple
+
+import msgspec
+from msgspec import Meta, Struct
+
+from antiphon.dialects.base import Answer, Endpoint, ModelEntry, Request, Response, Services
+from antiphon.dialects.common.endpoints import declare_get
+from antiphon.dialects.common.response_types import OWNER
+from antiphon.dialects.common.strict_json import sanitize_key
+from antiphon.dialects.sgp.encode import QUERY
+from antiphon.domain.identity import Actor
+from antiphon.errors import InvalidValue, UnknownParameter, UnsupportedParameter
+
+PATH = "/sgp/v4/models"
+DOCUMENT = "/openapi.json#/components/schemas"
+
+PAGE_SIZE, LARGEST_PAGE = 100, 10_000
+"""The default and the largest number of models in one page, as in Scale's documentation."""
+
+LAST_PAGE = 2**31 - 1
+
+ModelType = Literal["COMPLETION", "CHAT_COMPLETION", "EMBEDDING", "GENERIC"]
+
+SCHEMAS: Mapping[ModelType, tuple[str, str]] = {
+    "COMPLETION": ("SgpLegacyTextRequest", "SgpLegacyTextAnswer"),
+    "CHAT_COMPLETION": ("SgpLegacyChatRequest", "SgpLegacyChatAnswer"),
+}
+"""The schemas of the request and the answer of models that have an endpoint in this dialect."""
+
+FILTERS = ("account_id", "model_type", "model_group_id")
+SORT_KEYS = ("id", "name", "display_name", "created_at", "model_type", "base_model_id", "supports_multi_turn")
+VIEW = "a model has neither deployments of its own nor a group; leave it out"
+
+PARAMETERS: Mapping[str, Mapping[str, Any]] = {
+    "page": {"type": "integer", "minimum": 1, "maximum": LAST_PAGE, "default": 1},
+    "limit": {"type": "integer", "minimum": 1, "maximum": LARGEST_PAGE, "default": PAGE_SIZE},
+    "account_id": {"type": "string"},
+    "model_type": {"type": "string"},
+    "model_group_id": {"type": "string"},
+    "sort_by": {
+        "type": "string",
+        "pattern": rf"^((({'|'.join(SORT_KEYS)}):(asc|desc))?,?)*$",
+        "description": "FIELD:asc or FIELD:desc, separated by commas.",
+    },
+}
+"""The schemas of the query's parameters."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+class SgpModelShape(Struct, frozen=True, kw_only=True):
+    """One model."""
+
+    id: str
+    name: str
+    display_name: str
+    account_id: str
+    """The caller's project."""
+    created_at: Annotated[datetime, Meta(tz=True)]
+    created_by_user_id: str = OWNER
+    deployment_count: int = 1
+    model_type: ModelType
+    """GENERIC while the model's engine is not available."""
+    supports_multi_turn: bool
+    base_model_id: str | None
+    """Of an adapter, the base model; otherwise null."""
+    request_schema: dict[str, str]
+    """Where the schema of the model's requests is."""
+    response_schema: dict[str, str]
+    model_group_id: None = None
+
+
+class SgpModelPage(Struct, frozen=True, kw_only=True):
+    """One page of the models: first those of the settings in their order, then adapters."""
+
+    current_page: int
+    """The number of the page, from 1."""
+    items: list[SgpModelShape]
+    items_per_page: int
+    total_item_count: int
+    """The number of models in all pages."""
+
+
+class PageQuery(NamedTuple):
+    """The page that a caller wants."""
+
+    page: int
+    limit: int
+    filters: Mapping[str, str]
+    """The wanted values by field."""
+    order: tuple[tuple[str, bool], ...]
+    """The fields to sort by, the first one first, and whether each descends."""
+
+
+def declare_pages() -> tuple[Endpoint, Endpoint]:
+    """Declares the endpoints for the list of models and for one model."""
+    parameters = [{"name": name, "in": "query", "schema": schema} for name, schema in PARAMETERS.items()]
+    return (
+        declare_get(PATH, list_models, "List the models", "models", SgpModelPage, *parameters),
+        declare_get(f"{PATH}/{{model:path}}", show_model, "Show one model", "models", SgpModelShape),
+    )
+
+
+async def list_models(request: Request, services: Services) -> Answer:
+    """Lists one page of the models that the caller can use."""
+    query = read_query(request.query())
+    entries = await services.list_profiled_models(request.actor)
+    return Response(_encode(build_page([build_model(entry, request.actor) for entry in entries], query)))
+
+
+async def show_model(request: Request, services: Services) -> Answer:
+    """Shows one model."""
+    _collect_parameters(request.query(), ("view",))
+    entry = await services.load_model(request.path_params["model"], request)
+    return Response(_encode(build_model(entry, request.actor)))
+
+
+def read_query(pairs: Iterable[tuple[str, str]]) -> PageQuery:
+    """Reads the query. Raises a RequestError that names the parameter."""
+    values = _collect_parameters(pairs, ("page", "limit", "sort_by", "view", *FILTERS))
+    return PageQuery(
+        _read_number(values.get("page", "1"), "page", LAST_PAGE),
+        _read_number(values.get("limit", str(PAGE_SIZE)), "limit", LARGEST_PAGE),
+        {name: values[name] for name in FILTERS if name in values},
+        tuple(_read_order(word) for word in values.get("sort_by", "").split(",") if word),
+    )
+
+
+def build_page(models: list[SgpModelShape], query: PageQuery) -> SgpModelPage:
+    """Builds the page of these models."""
+    chosen = [
+        model
+        for model in models
+        if all(getattr(model, name) == value for name, value in query.filters.items())
+    ]
+    for name, descends in reversed(query.order):
+        chosen.sort(key=partial(_get_sort_key, name), reverse=descends)
+    start = (query.page - 1) * query.limit
+    return SgpModelPage(
+        current_page=query.page,
+        items=chosen[start : start + query.limit],
+        items_per_page=query.limit,
+        total_item_count=len(chosen),
+    )
+
+
+def _get_sort_key(name: str, model: SgpModelShape) -> str:
+    """Returns the text by which models are sorted. A missing value comes first."""
+    return str(getattr(model, name) or "")
+
+
+def _collect_parameters(pairs: Iterable[tuple[str, str]], known: tuple[str, ...]) -> dict[str, str]:
+    """Returns the query's values by name. An empty value means absent. Raises a RequestError for an unknown
+    name, for a repeated one, and for a view."""
+    values: dict[str, str] = {}
+    for name, value in pairs:
+        shown = sanitize_key(name)
+        if name not in known:
+            raise UnknownParameter(f"unknown query parameter {shown}", param=f"{QUERY}.{shown}")
+        if name in values:
+            raise InvalidValue(f"{shown} stands twice in the query; send it once", param=f"{QUERY}.{shown}")
+        if value:
+            values[name] = value
+    if "view" in values:
+        raise UnsupportedParameter(f"view is not supported: {VIEW}", param=f"{QUERY}.view")
+    return values
+
+
+def _read_number(text: str, name: str, most: int) -> int:
+    """Returns the number, which is at least 1. Raises InvalidValue."""
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(most)) and 1 <= int(text) <= most):
+        raise InvalidValue(f"{name} must be a whole number of 1 to {most}", param=f"{QUERY}.{name}")
+    return int(text)
+
+
+def _read_order(word: str) -> tuple[str, bool]:
+    """Returns the field of `FIELD:asc` or `FIELD:desc`, and whether it descends. Raises InvalidValue."""
+    name, _, direction = word.partition(":")
+    if name not in SORT_KEYS or direction not in ("asc", "desc"):
+        raise InvalidValue(
+            f"sort_by must have FIELD:asc or FIELD:desc, separated by commas, with the fields "
+            f"{', '.join(SORT_KEYS)}; got {sanitize_key(word)}",
+            param=f"{QUERY}.sort_by",
+        )
+    return name, direction == "desc"
+
+
+def build_model(entry: ModelEntry, actor: Actor) -> SgpModelShape:
+    """Builds the entry of one model."""
+    kind = _get_type(entry)
+    name = entry.alias or entry.name
+    request, response = SCHEMAS.get(kind, ("", ""))
+    return SgpModelShape(
+        id=name,
+        name=name,
+        display_name=name,
+        account_id=actor.project,
+        created_at=datetime.fromtimestamp(entry.created, UTC),
+        model_type=kind,
+        supports_multi_turn=kind == "CHAT_COMPLETION",
+        base_model_id=entry.parent,
+        request_schema={"$ref": f"{DOCUMENT}/{request}"} if request else {},
+        response_schema={"$ref": f"{DOCUMENT}/{response}"} if response else {},
+    )
+
+
+def _get_type(entry: ModelEntry) -> ModelType:
+    """Returns the type of a model; GENERIC if its profile is unknown."""
+    if entry.profile is None:
+        return "GENERIC"
+    if entry.profile.embedding is not None:
+        return "EMBEDDING"
+    return "CHAT_COMPLETION" if entry.profile.chat else "COMPLETION"

@@ -1,0 +1,48 @@
+"""Memory strategies: which part of a conversation the model sees.
+
+`antiphon.memory` carries them out. The leading system messages always stay, and a tool's result always stays
+with its call.
+"""
+
+from antiphon.domain.values import Value
+
+MEMORY_FIELD = "memory_strategy"
+"""The field's name in every dialect."""
+
+
+class LastMessages(Value, frozen=True, tag="last_k"):
+    """Keeps the last messages. One call with its results can begin before the cut; then all of it is
+    dropped."""
+
+    k: int
+    """The most messages to keep, at least 1, besides the leading system messages."""
+
+
+class LastTokens(Value, frozen=True, tag="last_tokens"):
+    """Keeps the last turns that fit into a budget. A turn begins with a message of the user."""
+
+    tokens: int
+    """The most tokens of the prompt, as the model's template renders it."""
+
+
+class Summary(Value, frozen=True, tag="summary"):
+    """Replaces the older turns by a summary that a model writes."""
+
+    tokens: int | None = None
+    """The most tokens of the prompt with the summary; None is half of the model's context."""
+    model: str | None = None
+    """The model that writes the summary, as the caller named it; None is the request's own model."""
+
+
+MemoryStrategy = LastMessages | LastTokens | Summary
+
+
+class MemoryReport(Value, frozen=True):
+    """What a memory strategy did. The messages of the conversation are kept, dropped, or summarised."""
+
+    kept: int
+    """Messages that the model saw as they were sent."""
+    dropped: int = 0
+    """Messages that the model did not see."""
+    summarised: int = 0
+    """Messages that a summary replaced."""

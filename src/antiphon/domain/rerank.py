@@ -1,0 +1,33 @@
+"""Requests that rank documents by how well they match a query, and their answers."""
+
+from dataclasses import dataclass
+
+from antiphon.domain.events import UsageSource
+
+
+@dataclass(frozen=True, slots=True)
+class RerankRequest:
+    """One call."""
+
+    model: str
+    query: str
+    documents: tuple[str, ...]
+    """In these texts and in the query, nothing is a control token."""
+    tokens_per_document: int | None = None
+    """The number of tokens of each document to keep, from its beginning; None keeps all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """The scores of a request."""
+
+    scores: tuple[float, ...]
+    """How well each document matches, in the order of the documents. A local reranker gives a probability."""
+    prompt_tokens: int
+    """Tokens of all pairs of the query and a document, with the model's own tokens."""
+    source: UsageSource = UsageSource.ENGINE
+    """Who counted them."""
+
+    def order(self) -> list[int]:
+        """Returns the documents' indexes, best first. Equal scores keep the order of the documents."""
+        return sorted(range(len(self.scores)), key=lambda index: -self.scores[index])

@@ -1,0 +1,73 @@
+"""Adds to a vendor's request what the caller adds to it: fields of the body, and headers.
+
+The operator allows names for each provider. Another name is refused, so that a route to a provider that
+allows it can be tried. A caller never overwrites what the server wrote.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from antiphon.domain.request import GenerationRequest
+from antiphon.domain.vendor_fields import EXTRA_HEADERS, EXTRA_PARAMS
+from antiphon.engines.vendors.base import VendorModel
+from antiphon.errors import UnsupportedParameter
+
+COUNTED_FIELDS = frozenset(
+    """
+    model models messages prompt input contents system systemInstruction instructions stream stream_options
+    max_completion_tokens max_output_tokens max_new_tokens max_tokens_to_sample generationConfig
+    """.split()
+)
+"""Fields that say what is generated and how much of it. Limits and prices count on what this server writes
+there, so callers can never add them."""
+
+LONGEST_SHOWN = 64
+"""The most characters of a caller's name in an error."""
+
+
+def add_extra_fields(body: dict[str, Any], request: GenerationRequest, model: VendorModel) -> None:
+    """Adds the caller's fields to the body. Objects on both sides are merged. Raises UnsupportedParameter for
+    a field that the operator does not allow, or that the body has already."""
+    for name, value in request.hosted.extra_params.items():
+        field = f"{EXTRA_PARAMS}.{name}"
+        if name not in model.extra_fields:
+            raise _build_refusal(field, "extra_params", model)
+        body[name] = _merge_objects(body[name], value, field, model) if name in body else value
+
+
+def _merge_objects(ours: object, theirs: object, field: str, model: VendorModel) -> dict[str, Any]:
+    """Returns both objects as one. Raises UnsupportedParameter for a value that is set on both sides."""
+    if not isinstance(ours, Mapping) or not isinstance(theirs, Mapping):
+        raise _build_conflict(field, model)
+    for name in theirs:
+        if name in ours:
+            raise _build_conflict(f"{field}.{name[:LONGEST_SHOWN]}", model)
+    return {**ours, **theirs}
+
+
+def read_extra_headers(request: GenerationRequest, model: VendorModel) -> tuple[tuple[str, str], ...]:
+    """Returns the caller's headers. Raises UnsupportedParameter for a header that the operator does not
+    allow."""
+    headers = request.hosted.extra_headers
+    for name in headers:
+        if name not in model.extra_headers:
+            raise _build_refusal(f"{EXTRA_HEADERS}.{name}", "extra_headers", model)
+    return tuple(headers.items())
+
+
+def _build_conflict(field: str, model: VendorModel) -> UnsupportedParameter:
+    """Makes the error for a field that this server has written already."""
+    return UnsupportedParameter(
+        f"{field} is not supported here: the rest of the request sets it for the provider {model.provider}; "
+        "leave one of them out",
+        param=field,
+    )
+
+
+def _build_refusal(field: str, setting: str, model: VendorModel) -> UnsupportedParameter:
+    """Makes the error for a name that the operator does not allow."""
+    return UnsupportedParameter(
+        f"{field} is not allowed by the operator of this server for the provider {model.provider}; leave it "
+        f"out, or have the operator add it to {setting} of the provider",
+        param=field,
+    )

@@ -1,0 +1,58 @@
+"""Builds the prompt of a request with `suffix`: the model fills in the middle between two texts.
+
+The order is the one of llama.cpp's server: a begin token where the model wants one, the prefix's token and
+the prompt, the suffix's token and the suffix, the middle's token. Both texts are plain: a control token in
+them would end its part.
+"""
+
+from antiphon.domain.request import GenerationRequest, Prompt, RawPrompt
+from antiphon.engines.base import InfillTokens, TextPiece
+from antiphon.errors import UnsupportedParameter
+from antiphon.rendering.model_info import ModelInfo
+from antiphon.rendering.prompt import require_possible
+from antiphon.rendering.tokenizer import TextTokenizer
+
+
+async def encode_infill(
+    tokens: TextTokenizer, model_info: ModelInfo, request: GenerationRequest, prompt: Prompt
+) -> tuple[int, ...]:
+    """Returns the token ids of a prompt with the request's suffix. Raises UnsupportedParameter for a request
+    whose middle cannot be filled in."""
+    text, infill = _require_fillable(model_info, request, prompt)
+    before, after = TextPiece(text), TextPiece(request.output.suffix)
+    require_possible((before, after), model_info, prompt)
+    bos = model_info.vocabulary.bos_id
+    adds_bos = model_info.vocabulary.add_bos and prompt.add_special is not False
+    return (
+        *((bos,) if adds_bos and bos is not None else ()),
+        infill.prefix,
+        *await tokens.tokenize((before,), False),
+        infill.suffix,
+        *await tokens.tokenize((after,), False),
+        infill.middle,
+    )
+
+
+def _require_fillable(
+    model_info: ModelInfo, request: GenerationRequest, prompt: Prompt
+) -> tuple[str, InfillTokens]:
+    """Returns the text before the middle, and the model's tokens. Raises UnsupportedParameter."""
+    infill, output = model_info.vocabulary.infill, request.output
+    if not isinstance(prompt, RawPrompt):
+        raise _build_refusal("a conversation has no middle; send a prompt instead of messages")
+    if infill is None:
+        raise _build_refusal("this model has no tokens for filling in the middle; leave it out")
+    if prompt.tokens is not None:
+        raise _build_refusal("a prompt of token ids stays as it is; send the prompt as a text")
+    if output.echo:
+        raise _build_refusal("echo repeats the prompt, which the suffix is part of here; leave out echo")
+    if output.truncate_prompt is not None:
+        raise _build_refusal(
+            "truncate_prompt_tokens would cut the tokens that mark the parts; shorten the texts instead"
+        )
+    return prompt.text or "", infill
+
+
+def _build_refusal(reason: str) -> UnsupportedParameter:
+    """Makes the error for a suffix that is refused."""
+    return UnsupportedParameter(f"suffix is not supported: {reason}", param="suffix")

@@ -1,0 +1,139 @@
+"""Reranking over a token engine: builds the token ids of the query with each document, and collects scores.
+
+Texts contain no control token. No text is shortened unless the request asks for it.
+"""
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp
+
+from antiphon.domain.context import Context
+from antiphon.domain.rerank import Ranking, RerankRequest
+from antiphon.engines.base import EmbeddingEngine, RequestSize, TextPiece, TokenEngine
+from antiphon.errors import ContextLengthExceeded, UnsupportedParameter
+from antiphon.rendering.embedding import TokenizedTexts, map_in_groups
+from antiphon.rendering.model_info import ModelInfo
+from antiphon.rendering.tokenizer import TextTokenizer
+
+QUERY, DOCUMENT = "{query}", "{document}"
+"""The places of the texts in a model's template."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizedPairs:
+    """The renderer's `PreparedRerank`: pairs as token ids, each within the context length."""
+
+    pairs: TokenizedTexts
+
+    @property
+    def size(self) -> RequestSize:
+        return self.pairs.size
+
+    async def rank(self, context: Context) -> Ranking:
+        """Returns the probability of a match for each document. Raises DeadlineExceeded."""
+        rows = await self.pairs.embed(context)
+        odds = array("f", rows.vectors)
+        return Ranking(tuple(map(find_probability, odds)), rows.prompt_tokens)
+
+
+def find_probability(log_odds: float) -> float:
+    """Returns the probability whose odds have this logarithm."""
+    if log_odds >= 0:
+        return 1 / (1 + exp(-log_odds))
+    odds = exp(log_odds)
+    return odds / (1 + odds)
+
+
+@dataclass(frozen=True, slots=True)
+class PairBuilder:
+    """Builds the token ids of a query with one document."""
+
+    tokens: TextTokenizer
+    before: tuple[int, ...]
+    """The tokens before the document, the query's included."""
+    after: tuple[int, ...]
+    most: int | None
+    """The most tokens of the document; more are cut from its end."""
+    around: tuple[tuple[TextPiece, ...], tuple[TextPiece, ...]] | None = None
+    """A template's text before and after the document. A whole text is tokenized together with it."""
+
+    async def build(self, document: str) -> tuple[int, ...]:
+        if self.around is None or self.most is not None:
+            ids = await self.tokens.tokenize([TextPiece(document)], False)
+            if self.around is None or len(ids) > (self.most or 0):
+                return (*self.before, *ids[: self.most], *self.after)
+        before, after = self.around
+        return await self.tokens.tokenize([*before, TextPiece(document), *after], False)
+
+
+async def prepare_rerank(
+    engine: TokenEngine, tokens: TextTokenizer, model_info: ModelInfo, request: RerankRequest
+) -> TokenizedPairs:
+    """Builds the pairs. Raises a RequestError that names the wrong part."""
+    makes = model_info.info.embedding
+    if makes is None or not makes.ranks or not isinstance(engine, EmbeddingEngine):
+        raise UnsupportedParameter(f"{request.model} is no reranker; name one", param="model")
+    context_length = model_info.info.context_length
+    builder = await _start_builder(tokens, model_info, request)
+    # each pair repeats the query, so this bounds their memory
+    _require_fitting_query(builder, context_length)
+    pairs = await map_in_groups(builder.build, request.documents)
+    _require_fitting_pairs(pairs, context_length)
+    return TokenizedPairs(TokenizedTexts(engine, pairs, makes.dimensions))
+
+
+async def _start_builder(tokens: TextTokenizer, model_info: ModelInfo, request: RerankRequest) -> PairBuilder:
+    """Tokenizes what all pairs share."""
+    template, most = model_info.info.rerank_template, request.tokens_per_document
+    if template is None:
+        frame = model_info.vocabulary.pair_frame
+        query = await tokens.tokenize([TextPiece(request.query)], False)
+        return PairBuilder(tokens, (*frame.before, *query, *frame.between), frame.after, most)
+    before, after = split_template(template, request.query)
+    return PairBuilder(
+        tokens,
+        await tokens.tokenize(before, False),
+        await tokens.tokenize(after, False),
+        most,
+        (before, after),
+    )
+
+
+def split_template(template: str, query: str) -> tuple[tuple[TextPiece, ...], tuple[TextPiece, ...]]:
+    """Returns what a template writes before and after the document. Only the template's own text can contain
+    control tokens."""
+    before, _, after = template.partition(DOCUMENT)
+    return tuple(_fill(before, query)), tuple(_fill(after, query))
+
+
+def _fill(part: str, query: str) -> list[TextPiece]:
+    """Returns a part of a template with the query in its places."""
+    pieces: list[TextPiece] = []
+    for index, text in enumerate(part.split(QUERY)):
+        pieces += [TextPiece(query)] * (index > 0)
+        pieces += [TextPiece(text, control=True)] * bool(text)
+    return pieces
+
+
+def _require_fitting_query(builder: PairBuilder, context_length: int) -> None:
+    """Raises ContextLengthExceeded for a query that leaves no room for a document."""
+    shared = len(builder.before) + len(builder.after)
+    if shared >= context_length:
+        raise ContextLengthExceeded(
+            f"This model's maximum context length is {context_length} tokens. However, the query takes "
+            f"{shared} of them, and no document fits beside it. Shorten the query.",
+            param="query",
+        )
+
+
+def _require_fitting_pairs(pairs: Sequence[tuple[int, ...]], context_length: int) -> None:
+    """Raises ContextLengthExceeded for a document that does not fit with the query."""
+    for index, pair in enumerate(pairs):
+        if len(pair) > context_length:
+            raise ContextLengthExceeded(
+                f"This model's maximum context length is {context_length} tokens. However, the query and "
+                f"documents[{index}] resulted in {len(pair)} tokens. Split the document, or send "
+                "max_tokens_per_doc.",
+                param=f"documents[{index}]",
+            )

@@ -1,0 +1,103 @@
+"""A conversation that outgrows the model's context: with a memory strategy it goes on answering."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import openai
+import pytest
+
+from tests.support.server import Server, serving
+
+CONTEXT = 2048
+TURNS = 200
+SYSTEM = {"role": "system", "content": "You are Cantor. Answer in one sentence."}
+QUESTION = "Question {number}: what can you tell me about keys, limits, prices and the ledger of this server?"
+ANSWER = "Answer {number}: keys have limits, prices make costs, and the ledger has a row for each request."
+
+STRATEGIES: Mapping[str, dict[str, Any]] = {
+    "last_k": {"name": "last_k", "k": 7},
+    "last_tokens": {"name": "last_tokens", "tokens": 400},
+}
+
+Messages = list[dict[str, str]]
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Server]:
+    with serving() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def client(running: Server) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{running.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
+        yield client
+
+
+def build_talk(turns: int) -> Messages:
+    """A conversation of so many turns, all answered."""
+    messages: Messages = [SYSTEM]
+    for number in range(turns):
+        messages.append({"role": "user", "content": QUESTION.format(number=number)})
+        messages.append({"role": "assistant", "content": ANSWER.format(number=number)})
+    return messages
+
+
+def ask(
+    client: openai.OpenAI, messages: Messages, strategy: dict[str, Any] | None, stream: bool
+) -> tuple[str, str, int]:
+    """The answer, the header that says what the model saw, and the tokens of the prompt."""
+    body: dict[str, Any] = {"model": "cantor", "messages": messages, "max_tokens": 12}
+    if strategy:
+        body["extra_body"] = {"memory_strategy": strategy}
+    if stream:
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
+    raw = client.chat.completions.with_raw_response.create(**body)
+    answer: Any = raw.parse()
+    if stream:
+        chunks = list(answer)
+        text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+        usage = chunks[-1].usage
+    else:
+        text, usage = answer.choices[0].message.content, answer.usage
+    return text, raw.headers["x-antiphon-memory"], usage.prompt_tokens
+
+
+def talk_on(client: openai.OpenAI, strategy: dict[str, Any], answered: int) -> None:
+    """Asks the rest of the 200 turns, each with all that was said before."""
+    messages = build_talk(answered)
+    for number in range(answered, TURNS):
+        messages.append({"role": "user", "content": QUESTION.format(number=number)})
+        text, header, tokens = ask(client, messages, strategy, stream=bool(number % 2))
+        told = dict(each.split("=") for each in header.split(", "))
+        kept, dropped = int(told["kept"]), int(told["dropped"])
+        assert text and told["summarised"] == "0"
+        assert kept + dropped == len(messages)
+        assert tokens <= strategy.get("tokens", CONTEXT)
+        if "k" in strategy:
+            assert kept == min(len(messages), 1 + strategy["k"])
+        messages.append({"role": "assistant", "content": text})
+
+
+def test_without_a_strategy_a_long_talk_is_refused(client: openai.OpenAI):
+    messages = [*build_talk(TURNS - 1), {"role": "user", "content": "And now?"}]
+    with pytest.raises(openai.BadRequestError) as refused:
+        ask(client, messages, None, stream=False)
+    assert refused.value.code == "context_length_exceeded"
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_talk_of_200_turns_goes_on_answering(client: openai.OpenAI, name: str):
+    talk_on(client, STRATEGIES[name], answered=TURNS - 6)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_each_of_200_turns_is_answered(client: openai.OpenAI, name: str):
+    talk_on(client, STRATEGIES[name], answered=0)
+
+
+def test_a_short_talk_is_seen_whole(client: openai.OpenAI):
+    messages = [*build_talk(2), {"role": "user", "content": "And now?"}]
+    for strategy in ({"name": "last_k", "k": 50}, {"name": "last_tokens", "tokens": 1500}):
+        assert ask(client, messages, strategy, stream=True)[1] == "kept=6, dropped=0, summarised=0"

@@ -1,0 +1,47 @@
+"""The openai client at this server, in the test's own process, whose models are a vendor's."""
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+
+import openai
+
+from antiphon.dialects.openai.dialect import OpenAI
+from antiphon.engines.profiles.base import build_profile
+from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
+from antiphon.engines.vendors.base import UpstreamDialect, VendorModel
+from antiphon.engines.vendors.engine import VendorEngine
+from antiphon.engines.vendors.provider import Provider, ProviderOptions
+from antiphon.http.state import AppState
+from antiphon.pipeline.run import Pipeline
+from antiphon.settings.server import ServerSettings
+from antiphon.telemetry.metrics import Metrics
+from tests.support.http_server import serving_edge
+
+
+@asynccontextmanager
+async def connect_client(
+    upstream: UpstreamDialect, base_url: str, key: str, models: Iterable[VendorModel]
+) -> AsyncIterator[openai.AsyncOpenAI]:
+    """A client of a server that has these models of one provider."""
+    described = tuple(models)
+    name = described[0].provider
+    options = ProviderOptions(name, base_url, upstream.credential_header, allows_private=True)
+    provider = Provider(options, upstream, lambda: key)
+    registry = ModelRegistry(tuple(build_model(provider, each) for each in described))
+    edge = AppState(Pipeline(registry, Metrics(), restart_patience=0.0), registry, OpenAI(), ServerSettings())
+    try:
+        async with (
+            serving_edge(edge) as (port, _),
+            openai.AsyncOpenAI(
+                base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0
+            ) as client,
+        ):
+            yield client
+    finally:
+        await provider.aclose()
+
+
+def build_model(provider: Provider, model: VendorModel) -> Model:
+    """A model of the server by the vendor's name."""
+    profile = build_profile(model.profile, model.provider, "vendor", model.refused_parameters)
+    return Model(model.name, (ModelRoute(VendorEngine(provider, model, profile)),), 1)
