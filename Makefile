@@ -38,8 +38,9 @@ native: system .venv/native.stamp ## Build llama.cpp for this processor, which t
 
 install: .venv/test.stamp $(CLIENT_STAMPS) ## Make .venv with the runtime and the test tools, and the clients' .venvs
 
+# xdist waits for ever when it replaces a worker that ended: the others go on without it, and the test it died in fails.
 test: .venv/test.stamp $(CLIENT_STAMPS) ## Run every test but the soak, on every core (ARGS="-k words" chooses)
-	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --max-worker-restart 0 --dist loadfile $(ARGS)
 
 check: .venv/test.stamp ## Check format, lint, types, made docs and architecture
 	@$(BIN)/ruff format --check

@@ -223,7 +223,7 @@ def free_port() -> str:
         return str(listener.getsockname()[1])
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(480)
 def test_without_a_server_one_is_started_and_ends_with_the_chat(tmp_path: Path):
     with screen("chat", cwd=tmp_path, env={"ANTIPHON_PORT": free_port()}) as shown:
         shown.expect("starting a server for this chat")
@@ -238,7 +238,7 @@ def test_without_a_server_one_is_started_and_ends_with_the_chat(tmp_path: Path):
         assert not psutil.wait_procs(tree, timeout=10)[1]
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(480)
 def test_a_chat_that_is_killed_takes_its_server_with_it(tmp_path: Path):
     with screen("chat", cwd=tmp_path, env={"ANTIPHON_PORT": free_port()}) as shown:
         shown.expect("cantor at http://127.0.0.1")

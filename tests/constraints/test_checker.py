@@ -35,7 +35,7 @@ async def checking(limits: CheckLimits = DEFAULT) -> AsyncIterator[Checker]:
         await checker.aclose()
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(480)
 async def test_hostile_grammars_end_within_their_limits():
     pauses: list[float] = []
 

@@ -95,7 +95,7 @@ async def require_schemas_kept(schemas: Sequence[Any], count: int) -> None:
     assert ended > taken / 2
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(480)
 @pytest.mark.parametrize("part", range(PARTS))
 async def test_every_schema_is_refused_by_name_or_kept(part: int) -> None:
     await require_schemas_kept(SCHEMAS[part::PARTS], 2)
@@ -108,7 +108,7 @@ async def test_every_schema_is_kept_twenty_times(part: int) -> None:
     await require_schemas_kept(SCHEMAS[part::PARTS], 20)
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(480)
 async def test_regexes_and_choices_are_kept() -> None:
     asked = {Constraint(ConstraintKind.REGEX, each): each for each in REGEXES}
     for pattern, found in zip(REGEXES, await said([*asked], 2), strict=True):

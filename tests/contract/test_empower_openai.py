@@ -24,7 +24,7 @@ WEATHER: Any = {
     },
 }
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(480)
 """The first of them starts a server too."""
 
 

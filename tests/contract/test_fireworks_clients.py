@@ -55,7 +55,7 @@ WEATHER = {
 }
 IMAGE = "data:image/jpeg;base64,/9j/4AAQSkZJRg=="
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(480)
 """The first of them starts a server; each starts a client's interpreter."""
 
 

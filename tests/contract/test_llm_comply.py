@@ -12,7 +12,7 @@ from tests.contract.conftest import Target
 
 COMMAND = Path(sys.executable).with_name("llm-comply")
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(480)
 """The first of them starts a server too."""
 
 

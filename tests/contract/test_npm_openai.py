@@ -33,7 +33,7 @@ WEATHER = {
 }
 WEATHER_ASKED: Any = [{"role": "user", "content": "What is the weather in Berlin?"}]
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(480)
 """The first of them starts a server too; each starts Node.js."""
 
 

@@ -9,7 +9,7 @@ from benchmarks.make_adapter import write_adapter
 from tests.support.model_files import CANTOR
 from tests.support.server import serving
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(480)
 """The first of them starts a server too."""
 
 

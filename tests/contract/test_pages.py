@@ -21,7 +21,7 @@ BODIES: dict[str, dict[str, Any]] = {
 }
 BELOW, ABOVE = -1, 1
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(480)
 """The first test starts a server too."""
 
 

@@ -44,7 +44,7 @@ HOT: Any = {"temperature": 2, "max_tokens": 12, "seed": 1}
 SEEDED: Any = {"temperature": 0.8, "seed": 11, "max_tokens": 12}
 PICTURE = "data:image/png;base64,AAAA"
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(480)
 """The first of them starts a server, and the client's interpreter."""
 
 

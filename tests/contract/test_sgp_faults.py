@@ -22,7 +22,7 @@ from tests.contract.sgp.caller import (
 from tests.contract.test_openai_errors import ended, find_records
 from tests.support.accounting import Books, limit
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(480)
 
 
 def say(name: str, words: str) -> dict[str, Any]:

@@ -24,7 +24,7 @@ BACK = 20.0
 LONG = {"model": "second", "prompt": "Once upon a time", "temperature": 0, "max_tokens": 1500}
 
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(480)
 """Each starts a server and several commands: seconds, and minutes where the machine is busy with others."""
 
 

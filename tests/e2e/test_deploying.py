@@ -20,7 +20,7 @@ API = "/empower/api/v1"
 SOON = 30.0
 """Seconds in which a small adapter answers, on a machine that is busy with others; alone it takes two."""
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(480)
 """Each starts a server, and processes that fetch and convert."""
 
 

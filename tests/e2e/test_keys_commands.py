@@ -63,7 +63,7 @@ def status(server: Server, key: str) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(480)
 def test_from_a_project_to_a_revoked_key(place: Place) -> None:
     server, ran = place.server, place.run
     project = ran("projects", "create", "Research")

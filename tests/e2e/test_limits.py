@@ -30,7 +30,7 @@ def test_a_limit_of_a_minute_holds_over_several_processes() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(480)
 @COUNTED
 def test_fifty_at_once_overspend_a_budget_by_nothing(redis: bool) -> None:
     with limited(2, redis, threads=1) as place:
@@ -61,7 +61,7 @@ def turned(place: Limited, secret: str, before: int, after: int) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(480)
 def test_a_limit_changes_in_every_process_within_a_second() -> None:
     with limited(3, redis=False, threads=1) as place:
         key, secret = place.key("requests", 10**6, "minute")
@@ -98,7 +98,7 @@ def ready(server: Server) -> tuple[int, str | None]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(480)
 def test_a_server_waits_for_its_redis_and_says_so(own_redis: Redis, tmp_path) -> None:
     own_redis.stop()
     env = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(tmp_path), "ANTIPHON_LIMITS_URL": own_redis.url}
@@ -116,7 +116,7 @@ def test_a_server_waits_for_its_redis_and_says_so(own_redis: Redis, tmp_path) ->
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(480)
 def test_two_servers_share_what_redis_counts(redis_server: Redis, tmp_path) -> None:
     shared = {
         "ANTIPHON_KEYS": "true",

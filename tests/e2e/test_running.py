@@ -70,7 +70,7 @@ def streamed(server: Server, secret: str, change: Callable[[], object]) -> tuple
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(480)
 def test_a_stream_is_held_to_a_limit_as_it_is_by_then(place: Limited) -> None:
     host = place.server.host()
 
@@ -105,7 +105,7 @@ def test_a_stream_is_held_to_a_limit_as_it_is_by_then(place: Limited) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(480)
 def test_ending_a_key_ends_its_streams_and_counts_their_tokens(place: Limited) -> None:
     id_, secret, limit = key(place, 10_000)
     ended: list[float] = []

@@ -178,7 +178,7 @@ def asker(server: Server) -> Iterator[Asker]:
         yield Asker(client)
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(480)
 @pytest.mark.parametrize("path", OPERATIONS)
 @hypothesis.settings(max_examples=10, suppress_health_check=list(hypothesis.HealthCheck))
 @hypothesis.given(data=st.data())

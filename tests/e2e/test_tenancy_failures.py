@@ -110,7 +110,7 @@ def redis():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(480)
 def test_no_failure_tells_anything_of_the_machine(tmp_path, redis):
     home = tmp_path / "home"
     with running() as cluster:

@@ -228,7 +228,7 @@ def redis():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(480)
 def test_no_secret_no_prompt_and_no_address_is_found_anywhere(tmp_path, cluster, redis):
     url = f"unix://default:{STARTUP['the password of Redis']}@{redis.path}"
     with world(tmp_path, cluster, ANTIPHON_LIMITS_URL=url) as made:

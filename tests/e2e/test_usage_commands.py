@@ -58,7 +58,7 @@ def import_later(ran: Callable[..., str], directory: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(480)
 def test_from_a_price_to_a_bill(server: Server, env: dict[str, str], tmp_path) -> None:
     def ran(*words: str, key: str = "") -> str:
         """What a command prints where the server's home is, with a key or with none said."""

@@ -27,7 +27,7 @@ KEYS, LIMITS = "/admin/v1/keys", "/admin/v1/limits"
 TIMES = 20
 LONG = {"model": "cantor", "prompt": "Once upon a time", "max_tokens": 1800, "stream": True}
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(480)
 """Each starts a server of several processes: seconds, and minutes where the machine is busy with others."""
 
 

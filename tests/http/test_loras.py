@@ -25,7 +25,7 @@ API = "/empower/api/v1"
 PIRATE = "ada/pirate-lora"
 PEFT = ("adapter_config.json", "adapter_model.safetensors")
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(480)
 """Each deployment takes two processes, a second or two where the machine is busy."""
 
 

@@ -19,7 +19,7 @@ IDS = [
 ]
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(480)
 @pytest.mark.parametrize(("spot", "each"), RUNS, ids=IDS)
 def test_the_field_makes_its_difference(spot: Spot, each: Case, request: pytest.FixtureRequest) -> None:
     asker: Asker = request.getfixturevalue(each.server)
