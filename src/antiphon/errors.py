@@ -18,6 +18,7 @@
     │   ├── MethodNotAllowed               405     method_not_allowed
     │   ├── RequestTimedOut                408     request_timeout
     │   ├── Conflict                       409     conflict
+    │   ├── KnowledgeLimitReached          409     knowledge_limit_reached
     │   ├── BodyTooLarge                   413     body_too_large
     │   ├── UnsupportedMediaType           415     unsupported_media_type
     │   ├── HeadersTooLarge                431     headers_too_large
@@ -42,6 +43,7 @@
     │   └── ProviderBroken                 502     provider_stream_broken
     ├── ServerBusy                         503     server_busy                  yes
     ├── StoreUnavailable                   503     store_unavailable            yes
+    ├── KnowledgeUnavailable               503     knowledge_unavailable        yes
     ├── LimitsUnavailable                  503     limits_unavailable           yes
     ├── LedgerFull                         503     ledger_full                  yes
     ├── IssuerUnavailable                  503     issuer_unavailable           yes
@@ -176,6 +178,13 @@ class Conflict(RequestError):
 
     status = 409
     code = "conflict"
+
+
+class KnowledgeLimitReached(RequestError):
+    """The project's knowledge tables have no room for this; something must be removed first."""
+
+    status = 409
+    code = "knowledge_limit_reached"
 
 
 class RouteNotFound(RequestError):
@@ -407,6 +416,17 @@ class StoreUnavailable(AntiphonError):
 
     status = 503
     code = "store_unavailable"
+    retryable = True
+
+
+class KnowledgeUnavailable(AntiphonError):
+    """The index of knowledge tables is away, its disk is full, or a file of it is damaged.
+
+    Nothing was changed, unless the message says that it may be.
+    """
+
+    status = 503
+    code = "knowledge_unavailable"
     retryable = True
 
 

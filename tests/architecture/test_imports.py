@@ -88,7 +88,7 @@ BORDERS = {
     "psutil": ("antiphon.cli.local_servers",),
     "psycopg": ("antiphon.store",),
     "redis": ("antiphon.limits.redis",),
-    "sqlite3": ("antiphon.store",),
+    "sqlite3": ("antiphon.store", "antiphon.retrieval.sqlite"),
     "sqlalchemy": ("antiphon.store",),
     "alembic": ("antiphon.store",),
     "httptools": ("antiphon.http",),
