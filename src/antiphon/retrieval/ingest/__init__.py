@@ -1,0 +1,2 @@
+"""Ingest: reads the text of documents and splits it into the chunks of a knowledge table. No module here
+stores anything."""

@@ -1,0 +1,97 @@
+"""Values of ingest: a document's text, page by page, and the limits of reading it."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from antiphon.errors import InvalidValue
+
+FIELD = "file"
+"""The request field that errors of a document name."""
+
+MAX_SHOWN_NAME = 200
+"""The most characters of a file's name that an error repeats."""
+
+MEBIBYTE = 1 << 20
+
+
+class DocumentFormat(StrEnum):
+    """A kind of file that ingest reads."""
+
+    TEXT = "text"
+    MARKDOWN = "Markdown"
+    HTML = "HTML"
+    CSV = "CSV"
+    TSV = "TSV"
+    JSON = "JSON"
+    JSON_LINES = "JSON Lines"
+    PDF = "PDF"
+    DOCX = "DOCX"
+    PPTX = "PPTX"
+    XLSX = "XLSX"
+
+
+BINARY_FORMATS = frozenset(
+    {DocumentFormat.PDF, DocumentFormat.DOCX, DocumentFormat.PPTX, DocumentFormat.XLSX}
+)
+"""Formats that the extra `documents` reads. All others are text."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExtractionLimits:
+    """Limits of reading one document."""
+
+    size: int = 64 * MEBIBYTE
+    """The most bytes of the file."""
+    unpacked: int = 256 * MEBIBYTE
+    """The most bytes of everything inside the file after it is unpacked."""
+    pages: int = 5_000
+    """The most pages, slides or sheets."""
+    characters: int = 16 * MEBIBYTE
+    """The most characters of its text."""
+    seconds: float = 120.0
+    """CPU seconds."""
+    patience: float = 600.0
+    """Seconds of wall clock, for busy machines."""
+    memory: int = 1024 * MEBIBYTE
+    """Bytes of address space of the process that reads it."""
+
+
+DEFAULT_LIMITS = ExtractionLimits()
+
+
+@dataclass(frozen=True, slots=True)
+class ExtractedPage:
+    """The text of one page, slide or sheet; a format without pages has one, without a number."""
+
+    text: str
+    number: int | None = None
+    """From 1."""
+    title: str = ""
+    """The slide's title or the sheet's name; empty for other formats."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExtractedDocument:
+    """The text of one document. It has at least one page whose text is not blank."""
+
+    file_name: str
+    format: DocumentFormat
+    pages: tuple[ExtractedPage, ...]
+    title: str = ""
+    """The document's own title; empty if it has none."""
+    markdown: bool = False
+    """Whether the pages are Markdown, so that headings and lists are known."""
+    notes: tuple[str, ...] = field(default=())
+    """What could not be read, one sentence each: pages without text, for example."""
+
+
+def shorten_name(file_name: str) -> str:
+    """Returns a file's name in quotes as an error shows it."""
+    shown = "".join(letter if letter.isprintable() else "?" for letter in file_name)
+    return f"'{shown[:MAX_SHOWN_NAME]}'"
+
+
+def refuse(file_name: str, problem: str) -> InvalidValue:
+    """Builds the error for a document that cannot be read. `problem` continues the sentence after its
+    name."""
+    return InvalidValue(f"{shorten_name(file_name)} {problem}", param=FIELD)

@@ -1,0 +1,74 @@
+"""Decodes the bytes of a text file. The encoding is known, never guessed: a byte order mark, the file's own
+or the caller's declaration, or UTF-8."""
+
+import codecs
+import re
+from email.message import Message
+
+from antiphon.retrieval.ingest.documents import refuse
+
+MARKS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),  # before UTF-16, whose mark begins the same
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+
+DECLARATION_SPAN = 1024
+"""Bytes from the start in which an HTML page declares its encoding."""
+
+DECLARATION = re.compile(
+    rb"<meta[^>]{0,200}?charset\s{0,10}=\s{0,10}[\"']?\s{0,10}([\w:.-]{1,40})", re.IGNORECASE
+)
+
+UNPAIRED = re.compile("[\ud800-\udfff\x00]")
+"""Characters that no store of text takes: halves of a pair, and null."""
+
+
+def decode_text(data: bytes, file_name: str, charset: str = "") -> str:
+    """Returns the text of a file without its byte order mark. `charset`: the declared encoding, if any.
+
+    Raises InvalidValue for bytes that are not text in that encoding.
+    """
+    for mark, encoding in MARKS:
+        if data.startswith(mark):
+            return _decode_strictly(data[len(mark) :], encoding, file_name)
+    return _decode_strictly(data, charset or "utf-8", file_name)
+
+
+def parse_charset(media_type: str) -> str:
+    """Returns the charset of a media type such as `text/plain; charset=latin-1`; empty if there is none."""
+    header = Message()
+    header["content-type"] = media_type.replace("\r", " ").replace("\n", " ")
+    return str(header.get_content_charset(""))
+
+
+def find_html_charset(data: bytes) -> str:
+    """Returns the encoding that an HTML page declares; empty if it declares none."""
+    declared = DECLARATION.search(data[:DECLARATION_SPAN])
+    name = declared.group(1).decode("ascii", "replace").lower() if declared else ""
+    return "utf-8" if name.startswith("utf-16") else name  # its declaration was readable, so it is not UTF-16
+
+
+def clean_text(text: str) -> str:
+    """Returns the text with newlines as `\\n`, and with what no store can keep replaced or removed."""
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    return UNPAIRED.sub(lambda found: "" if found.group() == "\x00" else "\ufffd", text)
+
+
+def _decode_strictly(data: bytes, encoding: str, file_name: str) -> str:
+    """Decodes all bytes or raises InvalidValue."""
+    try:
+        text = data.decode(encoding)
+    except UnicodeDecodeError as problem:
+        place = f"at byte {problem.start:,}" if problem.start < len(data) else "at its end"
+        raise refuse(
+            file_name,
+            f"is not {encoding} text {place}; save it as UTF-8, or name its charset in the media type",
+        ) from None
+    except LookupError:
+        raise refuse(file_name, f"has the unknown charset '{encoding[:40]}'; save it as UTF-8") from None
+    if "\0" in text:
+        raise refuse(file_name, "holds null bytes, so it is not text; save it as UTF-8 text")
+    return text

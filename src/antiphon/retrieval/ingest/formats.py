@@ -1,0 +1,155 @@
+"""Tells a file's format by its name, its media type and its first bytes, and refuses a file whose content is
+of another format than it says."""
+
+import io
+import zipfile
+
+from antiphon.errors import UnsupportedMediaType
+from antiphon.retrieval.ingest.documents import (
+    BINARY_FORMATS,
+    FIELD,
+    DocumentFormat,
+    refuse,
+    shorten_name,
+)
+
+F = DocumentFormat
+
+EXTENSIONS: dict[str, DocumentFormat] = {
+    "txt": F.TEXT,
+    "text": F.TEXT,
+    "log": F.TEXT,
+    "md": F.MARKDOWN,
+    "markdown": F.MARKDOWN,
+    "html": F.HTML,
+    "htm": F.HTML,
+    "xhtml": F.HTML,
+    "csv": F.CSV,
+    "tsv": F.TSV,
+    "json": F.JSON,
+    "jsonl": F.JSON_LINES,
+    "ndjson": F.JSON_LINES,
+    "pdf": F.PDF,
+    "docx": F.DOCX,
+    "pptx": F.PPTX,
+    "xlsx": F.XLSX,
+}
+
+OFFICE = "application/vnd.openxmlformats-officedocument."
+
+MEDIA_TYPES: dict[str, DocumentFormat] = {
+    "text/plain": F.TEXT,
+    "text/markdown": F.MARKDOWN,
+    "text/x-markdown": F.MARKDOWN,
+    "text/html": F.HTML,
+    "application/xhtml+xml": F.HTML,
+    "text/csv": F.CSV,
+    "text/tab-separated-values": F.TSV,
+    "application/json": F.JSON,
+    "application/jsonl": F.JSON_LINES,
+    "application/x-ndjson": F.JSON_LINES,
+    "application/pdf": F.PDF,
+    OFFICE + "wordprocessingml.document": F.DOCX,
+    OFFICE + "presentationml.presentation": F.PPTX,
+    OFFICE + "spreadsheetml.sheet": F.XLSX,
+}
+
+PDF_HEADER = b"%PDF-"
+
+PDF_HEADER_SPAN = 1024
+"""Bytes from the start in which a PDF's header may begin; readers accept other bytes before it."""
+
+DAMAGED = "a damaged archive"
+
+OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+"""The first bytes of Office files before 2007, and of encrypted newer ones."""
+
+ENCRYPTED_PACKAGE = "EncryptedPackage".encode("utf-16-le")
+
+OFFICE_PARTS = {
+    "word/document.xml": F.DOCX,
+    "ppt/presentation.xml": F.PPTX,
+    "xl/workbook.xml": F.XLSX,
+}
+"""The part that each kind of Office file has in its archive."""
+
+FOREIGN: tuple[tuple[bytes, str], ...] = (
+    (b"\x89PNG", "a PNG image"),
+    (b"\xff\xd8\xff", "a JPEG image"),
+    (b"GIF87a", "a GIF image"),
+    (b"GIF89a", "a GIF image"),
+    (b"\x1f\x8b", "a gzip archive"),
+    (b"\xfd7zXZ\x00", "an xz archive"),
+    (b"7z\xbc\xaf\x27\x1c", "a 7z archive"),
+    (b"Rar!\x1a\x07", "a RAR archive"),
+    (b"\x7fELF", "a program"),
+    (b"{\\rtf", "an RTF document"),
+    (b"%!PS", "a PostScript document"),
+)
+"""The first bytes of common formats that ingest does not read."""
+
+
+def detect_format(data: bytes, file_name: str, media_type: str = "") -> DocumentFormat:
+    """Returns the format of a file from its name, or from its media type where the name has no known
+    extension.
+
+    Raises UnsupportedMediaType for an unknown format, and InvalidValue for content of another format, for an
+    encrypted file and for an empty one.
+    """
+    file_format = find_format(file_name, media_type)
+    if not data:
+        raise refuse(file_name, "is empty; send a file that has text")
+    if file_format is F.PDF and PDF_HEADER in data[:PDF_HEADER_SPAN]:
+        return file_format
+    content = _identify_content(data, file_name)
+    expected = str(file_format) if file_format in BINARY_FORMATS else None
+    if content == expected:
+        return file_format
+    if content in {None, DAMAGED}:
+        raise refuse(file_name, f"is not a {file_format} file, or it is damaged; open it and save it again")
+    raise refuse(
+        file_name, f"says that it is {file_format}, but its content is {content}; rename it or convert it"
+    )
+
+
+def find_format(file_name: str, media_type: str = "") -> DocumentFormat:
+    """Returns the format that a file says it has. Raises UnsupportedMediaType if it is unknown, and
+    InvalidValue if the name and the media type contradict each other."""
+    essence = media_type.partition(";")[0].strip().lower()
+    _, dot, extension = file_name.rpartition(".")
+    named = EXTENSIONS.get(extension.lower()) if dot else None
+    typed = MEDIA_TYPES.get(essence)
+    if named is not None and typed is not None and named is not typed and {named, typed} & BINARY_FORMATS:
+        raise refuse(file_name, f"has the media type of {typed}; send it with the media type of {named}")
+    found = named or typed
+    if found is None:
+        raise UnsupportedMediaType(
+            f"{shorten_name(file_name)} is of a type that cannot be read; send one of "
+            f"{', '.join(EXTENSIONS)}",
+            param=FIELD,
+        )
+    return found
+
+
+def _identify_content(data: bytes, file_name: str) -> str | None:
+    """Returns the format that the content is, in words; None if it is none of those that are known by their
+    bytes, which text formats are. Raises InvalidValue for an encrypted Office file."""
+    if data.startswith(PDF_HEADER):
+        return str(F.PDF)
+    if data.startswith(b"PK\x03\x04"):
+        return _identify_archive(data)
+    if data.startswith(OLE):
+        if ENCRYPTED_PACKAGE in data:
+            raise refuse(file_name, "is encrypted; remove its password and send it again")
+        return "an Office file from before 2007"
+    return next((words for start, words in FOREIGN if data.startswith(start)), None)
+
+
+def _identify_archive(data: bytes) -> str:
+    """Returns the Office format of a ZIP archive, in words. Reads only the archive's directory."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            names = archive.namelist()
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
+        return DAMAGED
+    return next((str(kind) for part, kind in OFFICE_PARTS.items() if part in names), "a ZIP archive")

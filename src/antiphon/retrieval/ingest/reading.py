@@ -1,0 +1,78 @@
+"""Reads one document in this process: its format, its limits, its text. `extract.py` runs this in a
+sandbox."""
+
+from antiphon.errors import UnsupportedMediaType
+from antiphon.retrieval.ingest.documents import (
+    BINARY_FORMATS,
+    DEFAULT_LIMITS,
+    FIELD,
+    DocumentFormat,
+    ExtractedDocument,
+    ExtractedPage,
+    ExtractionLimits,
+    refuse,
+    shorten_name,
+)
+from antiphon.retrieval.ingest.encoding import clean_text, decode_text, find_html_charset, parse_charset
+from antiphon.retrieval.ingest.formats import detect_format
+from antiphon.retrieval.ingest.html_text import read_html
+from antiphon.retrieval.ingest.records import read_csv, read_json, read_json_lines
+
+
+def read_document(
+    data: bytes, file_name: str, media_type: str = "", limits: ExtractionLimits = DEFAULT_LIMITS
+) -> ExtractedDocument:
+    """Returns the text of a document. Raises InvalidValue or UnsupportedMediaType, with one sentence that
+    names the file and the remedy."""
+    if len(data) > limits.size:
+        raise refuse(file_name, f"has more than {limits.size:,} bytes; split it")
+    file_format = detect_format(data, file_name, media_type)
+    if file_format in BINARY_FORMATS:
+        raise UnsupportedMediaType(
+            f"{shorten_name(file_name)} is {file_format}, which this server cannot read without the extra "
+            "`documents`; install antiphon[documents], or send the text",
+            param=FIELD,
+        )
+    text = decode_text(data, file_name, _choose_charset(file_format, data, media_type))
+    document = _read_text(clean_text(text), file_name, file_format)
+    _require_text(document, limits)
+    return document
+
+
+def _choose_charset(file_format: DocumentFormat, data: bytes, media_type: str) -> str:
+    """Returns the declared encoding: the caller's, or the HTML page's own."""
+    charset = parse_charset(media_type)
+    return charset or (find_html_charset(data) if file_format is DocumentFormat.HTML else "")
+
+
+def _read_text(text: str, file_name: str, file_format: DocumentFormat) -> ExtractedDocument:
+    """Reads a document of a text format."""
+    title, markdown = "", False
+    match file_format:
+        case DocumentFormat.HTML:
+            markdown = True
+            try:
+                title, text = read_html(text)
+            except ValueError:
+                raise refuse(file_name, "is not HTML that can be read; mend it, or send it as text") from None
+        case DocumentFormat.MARKDOWN:
+            markdown = True
+        case DocumentFormat.CSV | DocumentFormat.TSV:
+            text = read_csv(text, file_name, "\t" if file_format is DocumentFormat.TSV else "")
+        case DocumentFormat.JSON:
+            text = read_json(text, file_name)
+        case DocumentFormat.JSON_LINES:
+            text = read_json_lines(text, file_name)
+    return ExtractedDocument(file_name, file_format, (ExtractedPage(clean_text(text)),), title, markdown)
+
+
+def _require_text(document: ExtractedDocument, limits: ExtractionLimits) -> None:
+    """Raises InvalidValue for a document without text, or with too much."""
+    size = sum(len(page.text) for page in document.pages)
+    if size > limits.characters:
+        raise refuse(
+            document.file_name,
+            f"has {size:,} characters of text; the most is {limits.characters:,}: split it",
+        )
+    if all(not page.text.strip() for page in document.pages):
+        raise refuse(document.file_name, "has no text; if it is scanned, have its text recognized first")

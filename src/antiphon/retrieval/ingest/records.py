@@ -1,0 +1,134 @@
+"""Reads files of records: CSV, JSON and JSON Lines. Each record becomes a paragraph of lines `name: value`,
+so that a chunk tells what its values mean. Every value stays as it was written."""
+
+import csv
+import io
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from antiphon.retrieval.ingest.documents import refuse
+
+DELIMITERS = (",", ";", "\t", "|")
+
+SAMPLE = 65_536
+"""Characters from the start that tell the delimiter."""
+
+MAX_FIELD = 1 << 30
+"""The most characters of one field. The file's own limit is smaller."""
+
+
+class Members(list[tuple[str, object]]):
+    """Names and values of one JSON object, repeated names included."""
+
+    __slots__ = ()
+
+
+def read_csv(text: str, file_name: str, delimiter: str = "") -> str:
+    """Returns a table's text. The first row has the names of the columns.
+
+    `delimiter`: found in the first rows if it is empty. Raises InvalidValue for a field without its closing
+    quote.
+    """
+    csv.field_size_limit(MAX_FIELD)
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter or find_delimiter(text), strict=True)
+    try:
+        filled = [row for row in rows if any(cell.strip() for cell in row)]
+    except csv.Error as problem:
+        raise refuse(file_name, f"is not a CSV file at line {rows.line_num:,}: {problem}; mend it") from None
+    if len(filled) < 2:
+        return "\n".join(", ".join(row) for row in filled)
+    return "\n\n".join(format_record(filled[0], row) for row in filled[1:])
+
+
+def find_delimiter(text: str) -> str:
+    """Returns the character that separates the columns: the most frequent in the first row, outside
+    quotes."""
+    first = next((line for line in text[:SAMPLE].splitlines() if line.strip()), "")
+    bare = re.sub(r'"[^"]*"?', "", first)
+    return max(DELIMITERS, key=bare.count)
+
+
+def format_record(names: Sequence[str], cells: Sequence[str]) -> str:
+    """Returns a row as lines `name: value`. A column without a name has its number, and an empty cell no
+    line."""
+    lines = []
+    for position, cell in enumerate(cells):
+        name = names[position].strip() if position < len(names) else ""
+        if value := cell.strip():
+            lines.append(f"{name or f'column {position + 1}'}: {value}")
+    return "\n".join(lines)
+
+
+def read_json(text: str, file_name: str) -> str:
+    """Returns the text of a JSON file. The elements of a list are paragraphs.
+
+    Raises InvalidValue for text that is not JSON, and for values that are nested too deep.
+    """
+    try:
+        value = _parse(text)
+        return _join_lines(_list_records(value))
+    except ValueError as problem:
+        raise refuse(file_name, f"is not JSON: {problem}; mend it") from None
+    except RecursionError:
+        raise refuse(file_name, "is nested too deep; send it with fewer levels") from None
+
+
+def read_json_lines(text: str, file_name: str) -> str:
+    """Returns the text of a file with one JSON value in each line. Raises InvalidValue, which names the
+    line."""
+    records = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            records.append(_join_lines(_list_lines(_parse(line), "")))
+        except ValueError as problem:
+            raise refuse(file_name, f"is not JSON in line {number:,}: {problem}; mend it") from None
+        except RecursionError:
+            raise refuse(file_name, f"is nested too deep in line {number:,}; send fewer levels") from None
+    return "\n\n".join(records)
+
+
+def _parse(text: str) -> object:
+    """Parses JSON. Numbers stay text, as they were written; an object keeps repeated names."""
+    value: object = json.loads(
+        text, parse_float=str, parse_int=str, parse_constant=_refuse_constant, object_pairs_hook=Members
+    )
+    return value
+
+
+def _refuse_constant(name: str) -> object:
+    raise ValueError(f"{name} is no JSON value")
+
+
+def _list_records(value: object) -> Iterator[str]:
+    """Lists the lines of the top value, with an empty line between the elements of a list."""
+    if isinstance(value, list) and not isinstance(value, Members):
+        for element in value:
+            yield from _list_lines(element, "")
+            yield ""
+    else:
+        yield from _list_lines(value, "")
+
+
+def _list_lines(value: object, path: str) -> Iterator[str]:
+    """Lists a value as lines `path: value`."""
+    if value == []:
+        yield f"{path or 'value'}: empty"
+    elif isinstance(value, Members):
+        for name, member in value:
+            yield from _list_lines(member, f"{path}.{name}" if path else name)
+    elif isinstance(value, list):
+        for position, element in enumerate(value):
+            if isinstance(element, list):
+                yield ""
+            yield from _list_lines(element, f"{path}[{position}]")
+    else:
+        shown = value if isinstance(value, str) else json.dumps(value)  # null, true or false
+        yield f"{path}: {shown}" if path else shown
+
+
+def _join_lines(lines: Iterable[str]) -> str:
+    """Joins lines; several empty ones become one."""
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip("\n")

@@ -1,0 +1,68 @@
+"""A document is read in the sandbox: its text comes back, or one sentence tells what is wrong."""
+
+import asyncio
+import os
+from dataclasses import replace
+
+import pytest
+
+from antiphon.errors import InvalidValue, UnsupportedMediaType
+from antiphon.retrieval.ingest.documents import DEFAULT_LIMITS, DocumentFormat, ExtractedPage
+from antiphon.retrieval.ingest.extract import extract
+from tests.support.processes import descendants
+
+MARKDOWN = "# Title\n\nGrüße 漢字 😀\n"
+
+
+async def test_a_text_comes_back(tmp_path):
+    path = tmp_path / "upload"
+    path.write_bytes(MARKDOWN.replace("\n", "\r\n").encode())
+    read = await extract(path, "notes.md", "text/markdown")
+    assert read.pages == (ExtractedPage(MARKDOWN),)
+    assert (read.file_name, read.format, read.markdown) == ("notes.md", DocumentFormat.MARKDOWN, True)
+
+
+async def test_a_page_of_html_has_a_title(tmp_path):
+    path = tmp_path / "upload"
+    path.write_bytes('<meta charset="latin-1"><title>Ü</title><h1>Ä</h1><p>ö'.encode("latin-1"))
+    read = await extract(path, "a.html")
+    assert (read.title, read.markdown, read.pages[0].text) == ("Ü", True, "# Ä\n\nö")
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "limits", "words"),
+    [
+        ("a.txt", b"", {}, "is empty"),
+        ("a.txt", b" \n\t\n", {}, "has no text"),
+        ("a.html", b"<script>x</script>", {}, "has no text"),
+        ("a.json", b"{", {}, "is not JSON"),
+        ("a.txt", b"x" * 11, {"size": 10}, "has more than 10 bytes; split it"),
+        ("a.txt", b"x" * 11, {"characters": 10}, "has 11 characters of text; the most is 10"),
+        ("a.json", b"[" + b"12345," * 2_000_000 + b"0]", {"memory": 150 << 20}, "takes more than 150 MiB"),
+        ("a.json", b"[" + b"0," * 3_000_000 + b"0]", {"seconds": 0.2}, "takes more than 0.2 s of computing"),
+    ],
+)
+async def test_what_cannot_be_read_is_refused(tmp_path, name, data, limits, words):
+    path = tmp_path / "upload"
+    path.write_bytes(data)
+    with pytest.raises(InvalidValue, match=words) as raised:
+        await extract(path, name, "", replace(DEFAULT_LIMITS, **limits))
+    assert raised.value.message.startswith(f"'{name}' ") and raised.value.param == "file"
+    assert str(tmp_path) not in raised.value.message
+    assert descendants(os.getpid(), "antiphon.processes.sandbox") == []
+
+
+async def test_an_unknown_type_is_refused(tmp_path):
+    path = tmp_path / "upload"
+    path.write_bytes(b"x")
+    with pytest.raises(UnsupportedMediaType, match="of a type that cannot be read"):
+        await extract(path, "a.odt")
+
+
+async def test_a_cancelled_reading_leaves_no_process(tmp_path):
+    path = tmp_path / "upload"
+    path.write_bytes(b"[" + b"0," * 3_000_000 + b"0]")
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.3):
+            await extract(path, "a.json")
+    assert descendants(os.getpid(), "antiphon.processes.sandbox") == []
