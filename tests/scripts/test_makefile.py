@@ -19,7 +19,7 @@ def test_help_is_the_default_and_names_every_target():
     text = (ROOT / "Makefile").read_text("utf-8")
     (listed,) = re.findall(r"^\.PHONY: (.+)$", text, re.MULTILINE)
     shown = re.findall(r"^  make (\w+) +\S", make(), re.MULTILINE)
-    assert sorted(shown) == sorted(set(listed.split()) - {"system"})
+    assert sorted(shown) == sorted(set(listed.split()) - {"system", "extras"})
 
 
 def test_serve_takes_host_port_and_further_arguments():
@@ -29,6 +29,25 @@ def test_serve_takes_host_port_and_further_arguments():
 
 def test_serve_leaves_what_is_not_given_to_the_settings():
     assert re.search(r"antiphon serve *\n", make("--dry-run", "serve"))
+
+
+def test_knowledge_serves_minilm_beside_what_is_served_anyway(tmp_path):
+    def serve(*words: str) -> str:
+        return make("--dry-run", "serve", "EXTRAS=knowledge", *words).splitlines()[-1].partition("serve")[2]
+
+    assert serve().split() == ["--model", "cantor", "--model", "minilm"]
+    assert serve("ARGS=--model a.gguf").split() == ["--model", "a.gguf", "--model", "minilm"]
+    assert serve("ARGS=--model a.gguf --model minilm").split() == ["--model", "a.gguf", "--model", "minilm"]
+    assert serve("ARGS=--config a.toml").split() == ["--config", "a.toml"]
+    (tmp_path / "antiphon.toml").write_text("")
+    assert serve(f"ANTIPHON_HOME={tmp_path}").split() == []
+    assert "name minilm there" in make("--dry-run", "serve", "EXTRAS=knowledge", f"ANTIPHON_HOME={tmp_path}")
+
+
+def test_an_extra_that_is_not_known_is_named():
+    command = ["make", "--dry-run", "serve", "EXTRAS=knowledge nonsense"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "EXTRAS takes knowledge, not nonsense" in done.stderr
 
 
 def test_serve_looks_at_the_machine_before_it_installs():

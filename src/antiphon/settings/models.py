@@ -15,7 +15,9 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One local model. Several are given as a list of tables in the file, or by repeating `--model`."""
 
     name: Annotated[str, Meta(description="Name that callers use.", min_length=1, max_length=200)]
-    path: Annotated[str, Meta(description="The GGUF file, or hf:OWNER/REPO:FILE on the hub.", min_length=1)]
+    path: Annotated[
+        str, Meta(description="The GGUF file, hf:OWNER/REPO:FILE on the hub, or minilm.", min_length=1)
+    ]
     sequences: Annotated[int, Meta(description="Choices that run at once; more wait.", ge=1, le=256)] = 8
     context_length: Annotated[
         Annotated[int, Meta(ge=16)] | None,

