@@ -289,8 +289,8 @@ class KnowledgeIndex(Protocol):
         progress: int | None = None,
     ) -> DocumentInfo:
         """Adds a batch of chunks to an INDEXING document; send the batches in the order of the text. A batch
-        number that is kept already changes nothing. `progress`: percent. Raises Conflict for a document in
-        another state."""
+        number that is kept already changes nothing, and so does any batch of a READY document. `progress`:
+        percent. Raises Conflict for a FAILED document."""
 
     async def finish_document(
         self, project: str, table: str, document: str, warnings: Sequence[str] = ()

@@ -1,0 +1,156 @@
+"""Checks the values of a call, the same for every index. Each refusal names the field and the remedy."""
+
+import json
+import unicodedata
+from collections.abc import Sequence
+
+from antiphon.errors import InvalidValue, KnowledgeLimitReached
+from antiphon.retrieval.base import (
+    LONGEST_FILE_NAME,
+    LONGEST_NAME,
+    LONGEST_TEXT,
+    MAX_BATCH,
+    MAX_BATCH_BYTES,
+    MAX_DIMENSIONS,
+    MAX_HITS,
+    MAX_PAGE,
+    ChunkInput,
+    DocumentInput,
+    IndexLimits,
+    IndexUsage,
+    SearchQuery,
+    TableSettings,
+)
+
+LARGEST_NUMBER = 2**31 - 1
+"""The largest page, size and batch number."""
+
+
+def require_settings(settings: TableSettings) -> None:
+    """Raises InvalidValue for a table that cannot be made."""
+    require_name(settings.name)
+    if not 0 <= settings.dimensions <= MAX_DIMENSIONS:
+        raise InvalidValue(f"dimensions must be from 0 to {MAX_DIMENSIONS}", param="dimensions")
+    if (settings.embedding_model is None) != (settings.dimensions == 0):
+        raise InvalidValue(
+            "dimensions must be given with embedding_model, and without one they must be 0",
+            param="dimensions",
+        )
+    if not 1 <= settings.chunk_size <= LONGEST_TEXT:
+        raise InvalidValue(f"chunk_size must be from 1 to {LONGEST_TEXT}", param="chunk_size")
+    if not 0 <= settings.chunk_overlap < settings.chunk_size:
+        raise InvalidValue("chunk_overlap must be at least 0 and below chunk_size", param="chunk_overlap")
+    measure_text(json.dumps(dict(settings.attributes)), "attributes")
+
+
+def require_name(name: str) -> None:
+    """Raises InvalidValue for a name that no table can have."""
+    if not 1 <= len(name) <= LONGEST_NAME or name != name.strip():
+        raise InvalidValue(
+            f"a table's name must have from 1 to {LONGEST_NAME} characters, and no space at its ends",
+            param="name",
+        )
+    _require_printable(name, "a table's name", "name")
+
+
+def require_document(document: DocumentInput) -> None:
+    """Raises InvalidValue for a document that cannot be added."""
+    require_file_name(document.name)
+    for value, field in ((document.digest, "digest"), (document.media_type, "media_type")):
+        if not 1 <= len(value) <= LONGEST_FILE_NAME:
+            raise InvalidValue(f"{field} must have from 1 to {LONGEST_FILE_NAME} characters", param=field)
+        _require_printable(value, field, field)
+    if document.bytes < 0:
+        raise InvalidValue("bytes must be at least 0", param="bytes")
+
+
+def require_file_name(name: str) -> None:
+    """Raises InvalidValue for a name that no document can have."""
+    if not 1 <= len(name) <= LONGEST_FILE_NAME:
+        raise InvalidValue(
+            f"a document's name must have from 1 to {LONGEST_FILE_NAME} characters", param="file_name"
+        )
+    _require_printable(name, "a document's name", "file_name")
+
+
+def _require_printable(text: str, what: str, field: str) -> None:
+    """Refuses control characters, and halves of characters that no encoding has."""
+    if any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text):
+        raise InvalidValue(f"{what} must not contain control characters", param=field)
+
+
+def require_batch(batch: int, chunks: Sequence[ChunkInput], progress: int | None) -> None:
+    """Raises InvalidValue for a batch that is too large, or has no proper number."""
+    if not 0 <= batch <= LARGEST_NUMBER:
+        raise InvalidValue("a batch's number must be at least 0", param="batch")
+    if progress is not None and not 0 <= progress <= 100:
+        raise InvalidValue("progress must be from 0 to 100 percent", param="progress")
+    require_chunks(chunks)
+
+
+def require_chunks(chunks: Sequence[ChunkInput]) -> None:
+    """Raises InvalidValue for too many chunks in one call, or for one that cannot be kept."""
+    if len(chunks) > MAX_BATCH:
+        raise InvalidValue(f"{len(chunks)} chunks are over the {MAX_BATCH} of one call", param="chunks")
+    total = sum(measure_chunk(chunk, f"chunks[{index}]") for index, chunk in enumerate(chunks))
+    if total > MAX_BATCH_BYTES:
+        raise InvalidValue(
+            f"{total} bytes of chunks are over the {MAX_BATCH_BYTES} of one call: send fewer at a time",
+            param="chunks",
+        )
+
+
+def measure_chunk(chunk: ChunkInput, field: str) -> int:
+    """Returns the bytes of a chunk's texts and vector. Raises InvalidValue for one that cannot be kept."""
+    if chunk.page is not None and not 0 <= chunk.page <= LARGEST_NUMBER:
+        raise InvalidValue(f"{field}.page must be at least 0", param=f"{field}.page")
+    if chunk.file_name:
+        require_file_name(chunk.file_name)
+    texts = measure_text(chunk.text + chunk.title + json.dumps(dict(chunk.metadata)), f"{field}.text")
+    return texts + len(chunk.vector)
+
+
+def measure_text(text: str, field: str) -> int:
+    """Returns the bytes of a text in UTF-8. Raises InvalidValue for one that is too long or no text."""
+    if len(text) > LONGEST_TEXT:
+        raise InvalidValue(
+            f"{field}, with title and metadata, has {len(text)} characters: the most is {LONGEST_TEXT}",
+            param=field,
+        )
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError:
+        raise InvalidValue(f"{field} contains half of a character: send whole Unicode", param=field) from None
+
+
+def require_listing(offset: int, limit: int) -> None:
+    """Raises InvalidValue for a part of a list that cannot be asked for."""
+    if not 0 <= offset <= LARGEST_NUMBER:
+        raise InvalidValue("offset must be at least 0", param="offset")
+    if not 1 <= limit <= MAX_PAGE:
+        raise InvalidValue(f"limit must be from 1 to {MAX_PAGE}", param="limit")
+
+
+def require_query(query: SearchQuery) -> None:
+    """Raises InvalidValue for a search that cannot be made."""
+    for value, field in ((query.k, "k"), (query.depth, "depth")):
+        if not 1 <= value <= MAX_HITS:
+            raise InvalidValue(f"{field} must be from 1 to {MAX_HITS}", param=field)
+    require_ids(query.documents, "documents")
+
+
+def require_ids(ids: Sequence[str], field: str) -> None:
+    """Raises InvalidValue for too many ids, or for one that is no text."""
+    if len(ids) > MAX_HITS:
+        raise InvalidValue(f"{field} must name at most {MAX_HITS}", param=field)
+
+
+def require_room(limits: IndexLimits, total: IndexUsage) -> None:
+    """Raises KnowledgeLimitReached where a project would keep more than it can."""
+    for name in ("tables", "documents", "chunks", "bytes"):
+        most = getattr(limits, name)
+        if getattr(total, name) > most:
+            raise KnowledgeLimitReached(
+                f"this project's knowledge tables can keep {most} {name}: remove some, or ask for more",
+                param=name,
+            )

@@ -1,0 +1,402 @@
+"""The files of all knowledge tables: which there are, which are open, and what each project keeps.
+
+    <directory>/lock                        held by the one process that uses the directory
+    <directory>/<project>/<random>.db       one table; its name is inside
+
+A name of a table or project never is a part of a path: a table's file is named at random, and a project's
+folder by its digest. So a table is renamed by one write inside its file. A file with another ending is
+incomplete, left by a crash, and is removed when its project is opened.
+"""
+
+import fcntl
+import logging
+import os
+import re
+import secrets
+import sqlite3
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import astuple, dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+
+from antiphon.errors import AntiphonError, Conflict, KnowledgeUnavailable, NotFound
+from antiphon.retrieval.base import IndexLimits, IndexUsage, TableInfo, TableSettings
+from antiphon.retrieval.checks import require_room
+from antiphon.retrieval.sqlite.documents import delete_unready
+from antiphon.retrieval.sqlite.schema import (
+    create_file,
+    encode_table,
+    sync_directory,
+    translate_errors,
+    write_marks,
+)
+from antiphon.retrieval.sqlite.table import TableChange, TableFile
+from antiphon.telemetry.logs import record
+
+ENDING = ".db"
+COMPANIONS = ("-wal", "-shm", "-journal")
+"""What SQLite appends to a file's name for its own files beside it."""
+
+LOCK = "lock"
+
+MOST_OPEN = 24
+"""Tables that stay open while nobody uses them. Each takes up to 15 descriptors."""
+
+EXACT_PART = 2
+"""One table's exact vectors take at most one in so many parts of the memory of all."""
+
+
+@dataclass(slots=True, eq=False)
+class TableEntry:
+    """One table of a project, open or not."""
+
+    path: Path
+    info: TableInfo
+    """Its latest state; newer where the file is open."""
+    file: TableFile | None = None
+    users: int = 0
+    is_gone: bool = False
+
+    def refresh(self) -> TableInfo:
+        """Returns the table as it is now."""
+        if self.file is not None:
+            self.info = self.file.info
+        return self.info
+
+
+class OpenTables:
+    """The open files. It closes those that were not used for longest."""
+
+    def __init__(self, memory: int, most_open: int = MOST_OPEN) -> None:
+        """`memory`: bytes of vectors of all tables together."""
+        self._memory = memory
+        self._most_open = most_open
+        self._lock = threading.Lock()
+        self._open: OrderedDict[TableEntry, str] = OrderedDict()
+
+    @contextmanager
+    def use(self, entry: TableEntry, project: str) -> Iterator[TableFile]:
+        """Keeps a table open for a call. Raises NotFound for one that was deleted meanwhile."""
+        file = self._take(entry, project)
+        try:
+            yield file
+        finally:
+            self._release(entry)
+
+    def _take(self, entry: TableEntry, project: str) -> TableFile:
+        with self._lock:
+            if entry.is_gone:
+                raise make_missing(entry.info.settings.name)
+            if entry.file is None:
+                entry.file = TableFile(entry.path, project, self._memory // EXACT_PART)
+            entry.users += 1
+            self._open[entry] = project
+            self._open.move_to_end(entry)
+            return entry.file
+
+    def _release(self, entry: TableEntry) -> None:
+        with self._lock:
+            entry.users -= 1
+            unused = [each for each in self._open if not each.users]
+            memory = sum(each.file.memory.bytes for each in self._open if each.file is not None)
+            for each in unused:
+                is_over = len(self._open) > self._most_open or memory > self._memory
+                if each.is_gone or (is_over and each is not entry):
+                    memory -= self._close(each)
+
+    def _close(self, entry: TableEntry) -> int:
+        """Closes a table without users. Returns the bytes of vectors that it had."""
+        del self._open[entry]
+        file = entry.file
+        if file is None:
+            return 0
+        entry.refresh()
+        entry.file = None
+        file.close()
+        return file.memory.bytes
+
+    def retire(self, entry: TableEntry) -> None:
+        """Refuses any later use of a deleted table, and waits for its running write."""
+        with self._lock:
+            entry.is_gone = True
+            file = entry.file
+        if file is not None:
+            file.forbid_writes()
+        with self._lock:
+            if entry in self._open and not entry.users:
+                self._close(entry)
+
+    def close(self) -> None:
+        """Closes all tables. No call may be running."""
+        with self._lock:
+            for entry in list(self._open):
+                self._close(entry)
+
+
+class ProjectTables:
+    """The tables of one project. Any thread may call it."""
+
+    def __init__(self, folder: Path, project: str, limits: IndexLimits, tables: OpenTables) -> None:
+        self._folder = folder
+        self._project = project
+        self._limits = limits
+        self._open = tables
+        self._names = threading.Lock()
+        """Held while a table is made, renamed or removed."""
+        self._counting = threading.Lock()
+        self._pending: list[IndexUsage] = []
+        """What running writes will add."""
+        self._entries = dict(self._scan()) if folder.is_dir() else {}
+
+    # --- files ----------------------------------------------------------------------------------------------
+
+    def _scan(self) -> Iterator[tuple[str, TableEntry]]:
+        """Reads what each file of the folder says of itself, and removes incomplete ones."""
+        for path in sorted(self._folder.iterdir()):
+            if path.suffix != ENDING and not _has_owner(path):
+                path.unlink(missing_ok=True)
+        for path in sorted(self._folder.glob(f"*{ENDING}")):
+            if not path.stat().st_size and not _companion(path, "-wal").exists():
+                path.unlink()  # it was created, and the server died before it was filled
+                continue
+            with suppress(AntiphonError):  # a damaged file is in the log, and the others stay usable
+                info = self._read_info(path)
+                yield info.settings.name, TableEntry(path, info)
+
+    def _read_info(self, path: Path) -> TableInfo:
+        try:
+            file = TableFile(path, self._project, 0)
+        except AntiphonError as error:
+            record("knowledge_file_unusable", logging.ERROR, file=path.name, problem=error.message)
+            raise
+        try:
+            return file.info
+        finally:
+            file.close()
+
+    def _new_path(self, ending: str = ENDING) -> Path:
+        """Returns a path that no file has. Makes the folder where it is missing."""
+        if not self._folder.is_dir():
+            self._folder.mkdir(mode=0o700)
+            sync_directory(self._folder.parent)
+        return self._folder / f"{secrets.token_hex(8)}{ending}"
+
+    # --- tables ---------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def use(self, table: str) -> Iterator[TableFile]:
+        """Keeps a table open for a call. Raises NotFound."""
+        with self._open.use(self._find(table), self._project) as file:
+            yield file
+
+    @contextmanager
+    def write(self, table: str, now: int) -> Iterator[TableChange]:
+        """Runs one write of a table. Raises NotFound and KnowledgeLimitReached."""
+        with self.use(table) as file, file.write(now, self.reserve) as change:
+            yield change
+
+    def _find(self, table: str) -> TableEntry:
+        entry = self._entries.get(table)
+        if entry is None:
+            raise make_missing(table)
+        return entry
+
+    def list_tables(self) -> tuple[TableInfo, ...]:
+        """Returns all tables by name."""
+        return tuple(self._entries[name].refresh() for name in sorted(self._entries.copy()))
+
+    def get(self, table: str) -> TableInfo:
+        """Raises NotFound."""
+        return self._find(table).refresh()
+
+    def create(self, settings: TableSettings, now: int) -> TableInfo:
+        """Makes an empty table. Raises Conflict and KnowledgeLimitReached."""
+        with self._names, self.reserve(IndexUsage(tables=1)):
+            self._require_free(settings.name)
+            with translate_errors(self._folder):
+                path = self._new_path()
+                try:
+                    create_file(path, self._project, settings, now)
+                except BaseException:
+                    remove_file(path)
+                    raise
+            return self._add_entry(path, settings, now)
+
+    def _add_entry(self, path: Path, settings: TableSettings, now: int) -> TableInfo:
+        entry = TableEntry(path, TableInfo(settings, now, now, 0, 0, 0))
+        with self._open.use(entry, self._project):
+            info = entry.refresh()
+        self._entries[settings.name] = entry
+        return info
+
+    def _require_free(self, name: str) -> None:
+        if name in self._entries:
+            raise Conflict(
+                f"there is a knowledge table {name[:80]!r} already: choose another name", param="name"
+            )
+
+    def rename(self, table: str, new_name: str, now: int) -> TableInfo:
+        """Raises NotFound and Conflict."""
+        with self._names:
+            entry = self._find(table)
+            if new_name != table:
+                self._require_free(new_name)
+            with self._open.use(entry, self._project) as file:
+                file.rename(replace(file.settings, name=new_name), now)
+                entry.refresh()
+            self._entries[new_name] = self._entries.pop(table)
+            return entry.info
+
+    def duplicate(self, table: str, new_name: str, now: int, *, with_documents: bool) -> TableInfo:
+        """Copies a table with its ready documents. Raises NotFound, Conflict and KnowledgeLimitReached."""
+        if not with_documents:
+            return self.create(replace(self.get(table).settings, name=new_name), now)
+        with self._names, self.use(table) as file:
+            self._require_free(new_name)
+            counts, settings = file.counts, replace(file.settings, name=new_name)
+            with self.reserve(IndexUsage(1, counts.documents, counts.chunks, counts.bytes)):
+                return self._add_entry(self._copy(file, settings, now), settings, now)
+
+    def _copy(self, file: TableFile, settings: TableSettings, now: int) -> Path:
+        """Copies a file. The copy gets its ending when it is complete and on the disk."""
+
+        def prepare(connection: sqlite3.Connection) -> None:
+            delete_unready(connection)
+            write_marks(connection, settings=encode_table(settings), created_at=str(now), updated_at=str(now))
+
+        part = self._new_path(".part")
+        try:
+            file.copy_into(part, prepare)
+            with translate_errors(part):
+                path = part.with_suffix(ENDING)
+                part.rename(path)
+                sync_directory(self._folder)
+        except BaseException:
+            remove_file(part)
+            raise
+        return path
+
+    def delete(self, table: str) -> None:
+        """Raises NotFound."""
+        with self._names:
+            entry = self._find(table)
+            self._open.retire(entry)
+            with translate_errors(entry.path):
+                remove_file(entry.path)
+                sync_directory(self._folder)
+            del self._entries[table]
+
+    def delete_all(self) -> int:
+        """Removes all tables, damaged files too. Returns the number of tables."""
+        names = list(self._entries)
+        for name in names:
+            with suppress(NotFound):  # another call removed it
+                self.delete(name)
+        with self._names, translate_errors(self._folder):
+            if self._folder.is_dir() and not self._entries:
+                for path in self._folder.iterdir():
+                    path.unlink(missing_ok=True)
+                self._folder.rmdir()
+        return len(names)
+
+    # --- what the project keeps -----------------------------------------------------------------------------
+
+    def count_usage(self) -> IndexUsage:
+        """Returns what the project keeps."""
+        infos = self.list_tables()
+        return IndexUsage(
+            len(infos),
+            sum(info.documents for info in infos),
+            sum(info.chunks for info in infos),
+            sum(info.bytes for info in infos),
+        )
+
+    @contextmanager
+    def reserve(self, more: IndexUsage) -> Iterator[None]:
+        """Keeps room for a write until it is done. Raises KnowledgeLimitReached."""
+        with self._counting:
+            require_room(self._limits, add_usage(self.count_usage(), *self._pending, more))
+            self._pending.append(more)
+        try:
+            yield
+        finally:
+            with self._counting:
+                self._pending.remove(more)
+
+
+class TableCatalog:
+    """All projects of one directory. One process at a time uses it."""
+
+    def __init__(self, directory: Path, limits: IndexLimits, memory: int) -> None:
+        """Takes the directory. Raises KnowledgeUnavailable where another process has it, or where it cannot
+        be used."""
+        self._directory = directory
+        self._limits = limits
+        self._open = OpenTables(memory)
+        self._projects: dict[str, ProjectTables] = {}
+        self._lock = threading.Lock()
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._held = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as problem:
+            raise KnowledgeUnavailable(
+                f"the directory {directory} of the knowledge tables cannot be used: {problem.strerror}"
+            ) from None
+        try:
+            fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._held)
+            raise KnowledgeUnavailable(
+                f"another server uses the knowledge tables in {directory}: stop it, or set another directory"
+            ) from None
+
+    def get_project(self, project: str) -> ProjectTables:
+        """Returns a project's tables."""
+        with self._lock:
+            if project not in self._projects:
+                folder = self._directory / name_folder(project)
+                self._projects[project] = ProjectTables(folder, project, self._limits, self._open)
+            return self._projects[project]
+
+    def close(self) -> None:
+        """Closes all files, and leaves the directory to other processes."""
+        self._open.close()
+        os.close(self._held)
+
+
+def name_folder(project: str) -> str:
+    """Returns the name of a project's folder: readable, and different for each project on any file system."""
+    readable = re.sub("[^a-z0-9]+", "-", project.lower())[:40].strip("-")
+    return f"{readable}-{sha256(project.encode()).hexdigest()[:16]}".lstrip("-")
+
+
+def add_usage(*parts: IndexUsage) -> IndexUsage:
+    """Returns the sum."""
+    return IndexUsage(*(sum(numbers) for numbers in zip(*(astuple(part) for part in parts), strict=True)))
+
+
+def remove_file(path: Path) -> None:
+    """Removes a table's file, and then what SQLite has beside it."""
+    path.unlink(missing_ok=True)
+    for ending in COMPANIONS:
+        _companion(path, ending).unlink(missing_ok=True)
+
+
+def _companion(path: Path, ending: str) -> Path:
+    return path.with_name(path.name + ending)
+
+
+def _has_owner(path: Path) -> bool:
+    """Whether a file belongs to a table's file that is there."""
+    return any(
+        path.name.endswith(ENDING + ending) and path.with_name(path.name.removesuffix(ending)).exists()
+        for ending in COMPANIONS
+    )
+
+
+def make_missing(table: str) -> NotFound:
+    """Makes the error for a table that the project does not have."""
+    return NotFound(f"there is no knowledge table {table[:80]!r}", param="table")

@@ -1,0 +1,192 @@
+"""Documents of one table, from their first batch to their removal."""
+
+import json
+import sqlite3
+from collections.abc import Sequence
+
+from antiphon.errors import Conflict, NotFound
+from antiphon.retrieval.base import (
+    ChunkInput,
+    DocumentInfo,
+    DocumentInput,
+    DocumentPage,
+    DocumentState,
+    IndexUsage,
+)
+from antiphon.retrieval.sqlite.chunks import delete_all_chunks, insert_chunks, prepare_chunks
+from antiphon.retrieval.sqlite.schema import LOOSE
+from antiphon.retrieval.sqlite.table import TableChange
+
+DOCUMENT = """
+SELECT number, id, name, digest, media_type, bytes, chunks, state, error, progress, warnings, created_at,
+updated_at FROM document
+"""
+
+LONGEST_ERROR = 1000
+"""Characters of an error, and of a warning, that are kept."""
+
+MOST_WARNINGS = 100
+"""Warnings of a document that are kept."""
+
+
+def begin_document(change: TableChange, document: DocumentInput, id_: str) -> DocumentInfo:
+    """Adds a document, or begins a failed one again. Returns the existing one of the same digest. `id_`: for
+    a new one."""
+    found = change.connection.execute(
+        "SELECT id, state FROM document WHERE digest = ? AND number != ?", (document.digest, LOOSE)
+    ).fetchone()
+    if found is not None and found[1] != DocumentState.FAILED:
+        return get_document(change.connection, found[0])
+    if found is not None:  # its new number is later than that of any document in between
+        id_ = found[0]
+        change.connection.execute("DELETE FROM document WHERE id = ?", (id_,))
+    else:
+        change.take_room(IndexUsage(documents=1))
+    change.connection.execute(
+        "INSERT INTO document (id, name, digest, media_type, bytes, state, created_at, updated_at)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            *(id_, document.name, document.digest, document.media_type, document.bytes),
+            *(DocumentState.INDEXING.value, change.now, change.now),
+        ),
+    )
+    return get_document(change.connection, id_)
+
+
+def put_chunks(
+    change: TableChange, document: str, batch: int, chunks: Sequence[ChunkInput], progress: int | None
+) -> DocumentInfo:
+    """Adds a batch to an INDEXING document, unless it is kept already. Raises Conflict for a FAILED one."""
+    number, state = find_document(change.connection, document)
+    if state is DocumentState.FAILED:
+        raise Conflict(
+            "this document has failed, and takes no chunks: begin it again, with the same digest",
+            param="document",
+        )
+    kept = change.connection.execute(
+        "SELECT 1 FROM batch WHERE document = ? AND number = ?", (number, batch)
+    ).fetchone()
+    if state is DocumentState.INDEXING and kept is None:
+        change.connection.execute("INSERT INTO batch VALUES (?, ?)", (number, batch))
+        insert_chunks(change, number, prepare_chunks(change.settings, chunks))
+        change.connection.execute(
+            "UPDATE document SET progress = coalesce(?, progress) WHERE number = ?", (progress, number)
+        )
+    return get_document(change.connection, document)
+
+
+def finish_document(change: TableChange, document: str, warnings: Sequence[str]) -> DocumentInfo:
+    """Lets search find a document, and removes earlier ones of its name."""
+    number, state = find_document(change.connection, document)
+    if state is DocumentState.FAILED:
+        raise Conflict("this document has failed: begin it again, with the same digest", param="document")
+    if state is DocumentState.INDEXING:
+        for (older,) in change.connection.execute(
+            "SELECT older.number FROM document AS older JOIN document USING (name) "
+            "WHERE document.number = ? AND older.number < document.number AND older.number != ?",
+            (number, LOOSE),
+        ).fetchall():
+            _remove(change, older)
+        kept = json.dumps([text[:LONGEST_ERROR] for text in warnings[:MOST_WARNINGS]])
+        change.connection.execute(
+            "UPDATE document SET state = ?, progress = 100, warnings = ?, updated_at = ? WHERE number = ?",
+            (DocumentState.READY, kept, change.now, number),
+        )
+        change.connection.execute("DELETE FROM batch WHERE document = ?", (number,))
+        change.index_words("document = ?", number)
+        change.new_documents.append(number)
+    return get_document(change.connection, document)
+
+
+def fail_document(change: TableChange, document: str, error: str) -> DocumentInfo:
+    """Keeps why an INDEXING document failed, and removes its chunks."""
+    number, state = find_document(change.connection, document)
+    if state is DocumentState.INDEXING:
+        delete_all_chunks(change, number)
+        change.connection.execute("DELETE FROM batch WHERE document = ?", (number,))
+        change.connection.execute(
+            "UPDATE document SET state = ?, error = ?, progress = 0, updated_at = ? WHERE number = ?",
+            (DocumentState.FAILED, error[:LONGEST_ERROR], change.now, number),
+        )
+    return get_document(change.connection, document)
+
+
+def list_documents(connection: sqlite3.Connection, offset: int, limit: int) -> DocumentPage:
+    """Returns documents, the latest first."""
+    total = connection.execute("SELECT count(*) - 1 FROM document").fetchone()[0]
+    rows = connection.execute(
+        f"{DOCUMENT} WHERE number != ? ORDER BY number DESC LIMIT ? OFFSET ?", (LOOSE, limit, offset)
+    ).fetchall()
+    return DocumentPage(tuple(_build_document(connection, row) for row in rows), total)
+
+
+def get_document(connection: sqlite3.Connection, document: str) -> DocumentInfo:
+    """Raises NotFound."""
+    number, _ = find_document(connection, document)
+    row = connection.execute(f"{DOCUMENT} WHERE number = ?", (number,)).fetchone()
+    return _build_document(connection, row)
+
+
+def delete_document(change: TableChange, document: str) -> None:
+    """Raises NotFound."""
+    number, _ = find_document(change.connection, document)
+    _remove(change, number)
+
+
+def delete_unready(connection: sqlite3.Connection) -> None:
+    """Removes what search does not find, from the copy of a table."""
+    for table in ("vector", "chunk", "batch", "document"):
+        key = "number" if table == "document" else "document"
+        connection.execute(
+            f"DELETE FROM {table} WHERE {key} IN (SELECT number FROM document WHERE state != ?)",  # noqa: S608
+            (DocumentState.READY,),
+        )
+
+
+def find_document(connection: sqlite3.Connection, document: str) -> tuple[int, DocumentState]:
+    """Returns a document's number and state. Raises NotFound."""
+    row = connection.execute(
+        "SELECT number, state FROM document WHERE id = ? AND number != ?", (document, LOOSE)
+    ).fetchone()
+    if row is None:
+        raise NotFound(f"there is no document {document[:40]!r} in this knowledge table", param="document")
+    return row[0], DocumentState(row[1])
+
+
+def find_numbers(connection: sqlite3.Connection, documents: Sequence[str]) -> list[int]:
+    """Returns the numbers of the ready documents among these."""
+    rows = connection.execute(
+        "SELECT number FROM document WHERE id IN (SELECT value FROM json_each(?)) AND state = ? "
+        "AND number != ?",
+        (json.dumps(list(documents)), DocumentState.READY, LOOSE),
+    )
+    return [row[0] for row in rows]
+
+
+def _remove(change: TableChange, number: int) -> None:
+    """Removes a document with its chunks and batches."""
+    delete_all_chunks(change, number)
+    change.connection.execute("DELETE FROM batch WHERE document = ?", (number,))
+    change.connection.execute("DELETE FROM document WHERE number = ?", (number,))
+
+
+def _build_document(connection: sqlite3.Connection, row: sqlite3.Row) -> DocumentInfo:
+    """Makes a document of a row of DOCUMENT."""
+    batches = connection.execute(
+        "SELECT number FROM batch WHERE document = ? ORDER BY number", (row["number"],)
+    )
+    return DocumentInfo(
+        id=row["id"],
+        name=row["name"],
+        digest=row["digest"],
+        media_type=row["media_type"],
+        bytes=row["bytes"],
+        chunks=row["chunks"],
+        batches=tuple(batch for (batch,) in batches),
+        state=DocumentState(row["state"]),
+        error=row["error"],
+        progress=row["progress"],
+        warnings=tuple(json.loads(row["warnings"])),
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+    )

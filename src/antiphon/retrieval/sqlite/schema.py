@@ -1,0 +1,230 @@
+"""The file of one knowledge table: how it is opened, its tables, and what its failures mean to a caller."""
+
+import errno
+import json
+import logging
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from antiphon.errors import AntiphonError, KnowledgeUnavailable
+from antiphon.retrieval.base import SizeUnit, TableSettings
+from antiphon.retrieval.sqlite.words import SEGMENTATION
+from antiphon.telemetry.logs import record
+
+VERSION = 1
+"""The version of the tables in a file (`user_version`)."""
+
+APPLICATION = 0x416E744B
+"""The number by which a file says that it is a knowledge table (`application_id`)."""
+
+BUSY_S = 10.0
+"""Seconds that a connection waits for another one's lock."""
+
+CACHE_KIB = 8 * 1024
+"""KiB of pages that a connection keeps."""
+
+LARGEST_LOG = 16 * 1024 * 1024
+"""Bytes to which the write-ahead log shrinks after a large transaction."""
+
+LOOSE = 0
+"""The number of the document of chunks that belong to none. It has no id, and no list shows it."""
+
+TABLES = """
+CREATE TABLE mark (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE document (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    name TEXT NOT NULL,
+    digest TEXT NOT NULL UNIQUE,
+    media_type TEXT NOT NULL,
+    bytes INTEGER NOT NULL,
+    state TEXT NOT NULL,
+    error TEXT,
+    progress INTEGER NOT NULL DEFAULT 0,
+    warnings TEXT NOT NULL DEFAULT '[]',
+    chunks INTEGER NOT NULL DEFAULT 0,
+    stored INTEGER NOT NULL DEFAULT 0,
+    created_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL
+);
+CREATE INDEX document_name ON document (name);
+CREATE INDEX document_size ON document (chunks, stored);
+CREATE TABLE batch (
+    document INTEGER NOT NULL, number INTEGER NOT NULL, PRIMARY KEY (document, number)
+) WITHOUT ROWID;
+CREATE TABLE chunk (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    position INTEGER NOT NULL UNIQUE,
+    document INTEGER NOT NULL,
+    text TEXT NOT NULL,
+    title TEXT NOT NULL,
+    page INTEGER,
+    file_name TEXT NOT NULL,
+    metadata TEXT NOT NULL,
+    stored INTEGER NOT NULL,
+    created_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL
+);
+CREATE INDEX chunk_document ON chunk (document, position);
+CREATE TABLE vector (id INTEGER PRIMARY KEY, document INTEGER NOT NULL, value BLOB NOT NULL);
+CREATE VIRTUAL TABLE words USING fts5 (title, body, doc, tokenize = "unicode61 remove_diacritics 2");
+CREATE VIRTUAL TABLE word_count USING fts5vocab (words, 'row');
+INSERT INTO words (words, rank) VALUES ('rank', 'bm25(1.0, 1.0, 0.0)');
+"""
+"""`document.stored` and `chunk.stored` are bytes of texts and vectors. A chunk's `position` is its id for
+callers: a changed chunk gets a new `id`, since a vector is never changed in place. `words.rowid` and
+`vector.id` are `chunk.id`; `words.doc` names the document. Only chunks of ready documents are in `words`."""
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """Opens a file, which must exist. Transactions are begun by hand."""
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode=rw",
+        uri=True,
+        timeout=BUSY_S,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+    connection.row_factory = sqlite3.Row
+    try:
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+        connection.execute(f"PRAGMA journal_size_limit = {LARGEST_LOG}")
+        connection.execute("PRAGMA temp_store = MEMORY")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def create_file(path: Path, project: str, settings: TableSettings, now: int) -> None:
+    """Makes the file of an empty table. A file without its tables, left by a crash, is swept later."""
+    path.touch(mode=0o600, exist_ok=False)
+    connection = connect(path)
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        with begin_write(connection):
+            for statement in TABLES.split(";\n"):
+                connection.execute(statement)
+            connection.execute(
+                "INSERT INTO document (number, id, name, digest, media_type, bytes, state, created_at, "
+                "updated_at) VALUES (?, '', '', '', '', 0, 'ready', ?, ?)",
+                (LOOSE, now, now),
+            )
+            write_marks(connection, project=project, revision="0", created_at=str(now), updated_at=str(now))
+            write_marks(connection, segmentation=str(SEGMENTATION), settings=encode_table(settings))
+            connection.execute(f"PRAGMA application_id = {APPLICATION}")
+            connection.execute(f"PRAGMA user_version = {VERSION}")
+    finally:
+        connection.close()
+    sync_directory(path.parent)
+
+
+def read_version(connection: sqlite3.Connection) -> int:
+    """Returns the version of a file's tables; 0 for a file without tables."""
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    return version
+
+
+def read_marks(connection: sqlite3.Connection) -> dict[str, str]:
+    """Returns the values that a file keeps once."""
+    return dict(connection.execute("SELECT name, value FROM mark"))
+
+
+def read_revision(connection: sqlite3.Connection) -> int:
+    """Returns the number of the last change of what search finds."""
+    return int(connection.execute("SELECT value FROM mark WHERE name = 'revision'").fetchone()[0])
+
+
+def write_marks(connection: sqlite3.Connection, **marks: str) -> None:
+    connection.executemany("INSERT OR REPLACE INTO mark VALUES (?, ?)", list(marks.items()))
+
+
+def encode_table(settings: TableSettings) -> str:
+    """Returns the settings as JSON."""
+    return json.dumps(
+        {
+            "name": settings.name,
+            "embedding_model": settings.embedding_model,
+            "dimensions": settings.dimensions,
+            "chunk_size": settings.chunk_size,
+            "chunk_overlap": settings.chunk_overlap,
+            "chunk_unit": settings.chunk_unit,
+            "attributes": dict(settings.attributes),
+        }
+    )
+
+
+def decode_table(text: str) -> TableSettings:
+    """Returns the settings that `encode_table` encoded."""
+    values = json.loads(text)
+    return TableSettings(**{**values, "chunk_unit": SizeUnit(values["chunk_unit"])})
+
+
+@contextmanager
+def begin_write(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    """Runs a transaction that writes. It is committed and on the disk at the end, or undone."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield connection
+        connection.execute("COMMIT")
+    except BaseException:
+        with suppress(sqlite3.Error):  # SQLite has undone it already where the disk was full
+            connection.execute("ROLLBACK")
+        raise
+
+
+@contextmanager
+def begin_read(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    """Runs statements that all see one moment."""
+    connection.execute("BEGIN")
+    try:
+        yield connection
+    finally:
+        connection.execute("ROLLBACK")
+
+
+@contextmanager
+def translate_errors(path: Path) -> Iterator[None]:
+    """Turns failures of the file into errors for callers. The log names the file; the errors do not."""
+    try:
+        yield
+    except (sqlite3.Error, OSError) as problem:
+        error = _name_failure(problem)
+        record("knowledge_failure", logging.ERROR, file=path.name, problem=describe_failure(problem))
+        raise error from None
+
+
+def describe_failure(problem: sqlite3.Error | OSError) -> str:
+    """Returns the kind of a failure, without any text of a document."""
+    return getattr(problem, "sqlite_errorname", None) or type(problem).__name__
+
+
+def _name_failure(problem: sqlite3.Error | OSError) -> AntiphonError:
+    """Returns the error for callers."""
+    code = getattr(problem, "sqlite_errorcode", 0) & 0xFF
+    full = isinstance(problem, OSError) and problem.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    if full or code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+        return KnowledgeUnavailable(
+            "the disk of the knowledge tables is full or fails, and nothing was changed: make room on it, "
+            "then try again"
+        )
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return KnowledgeUnavailable(
+            "the file of this knowledge table is damaged: restore it from a copy, or delete the table"
+        )
+    return KnowledgeUnavailable(
+        "the knowledge table cannot be used now, and nothing was changed; the server's log says why"
+    )
+
+
+def sync_directory(path: Path) -> None:
+    """Makes sure that the names in a directory survive a power failure."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

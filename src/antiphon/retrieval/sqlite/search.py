@@ -1,0 +1,171 @@
+"""Search in one table: by words, by vector, or by both, fused."""
+
+import json
+import sqlite3
+import time
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from antiphon.errors import InvalidValue
+from antiphon.retrieval.base import SearchHit, SearchQuery, TextChunk
+from antiphon.retrieval.fusion import FusedRank, fuse
+from antiphon.retrieval.sqlite.chunks import find_chunks
+from antiphon.retrieval.sqlite.documents import find_numbers
+from antiphon.retrieval.sqlite.schema import read_revision
+from antiphon.retrieval.sqlite.table import TableFile
+from antiphon.retrieval.sqlite.vectors import (
+    Floats,
+    Nearest,
+    decode_halves,
+    normalize,
+    read_halves,
+    score_candidates,
+)
+from antiphon.retrieval.sqlite.words import QueryWord, build_match, list_words
+
+FREQUENT_SHARE = 5
+"""A word in more than one in so many chunks is left out of a query: the index scores every chunk that has a
+word of it, and such words tell little."""
+
+FREQUENT_FROM = 5000
+"""Chunks of the smallest table with that rule. In a tiny table every word is frequent."""
+
+MOST_SCORED_WORDS = 32
+"""Words of a query that are looked for, the rarest ones."""
+
+STALE_SHARE = 10
+"""The chunks with a word are counted again when the table has grown or shrunk by one in so many."""
+
+MOST_COUNTED_WORDS = 50_000
+"""Words whose counts a table remembers."""
+
+ATTEMPTS = 20
+ATTEMPT_PAUSE_S = 0.005
+"""Attempts, and seconds between them, for a search during which a write is applied."""
+
+
+def search(table: TableFile, query: SearchQuery) -> tuple[SearchHit, ...]:
+    """Returns the best chunks. Raises InvalidValue for a vector of other dimensions."""
+    vector = prepare_vector(table, query.vector)
+    for attempt in range(1, ATTEMPTS + 1):
+        hits = _search_once(table, query, vector, is_last=attempt == ATTEMPTS)
+        if hits is not None:
+            return hits
+        time.sleep(ATTEMPT_PAUSE_S)
+    return ()
+
+
+def prepare_vector(table: TableFile, vector: bytes) -> Floats | None:
+    """Returns the query's vector with length 1; None for a search by words."""
+    if not vector:
+        return None
+    dimensions = table.settings.dimensions
+    if not dimensions:
+        raise InvalidValue(
+            "this knowledge table finds by words only: search it without a vector", param="vector"
+        )
+    return decode_halves(read_halves(normalize(vector, dimensions, "vector")))
+
+
+def _search_once(
+    table: TableFile, query: SearchQuery, vector: Floats | None, *, is_last: bool
+) -> tuple[SearchHit, ...] | None:
+    """Searches one moment of the table. Returns None where the vectors in memory were of another moment; the
+    last attempt takes them as they are."""
+    depth = max(query.k, query.depth)
+    with table.read() as connection:
+        revision = read_revision(connection)
+        numbers = find_numbers(connection, query.documents)
+        if query.documents and not numbers:
+            return ()
+        nearest = _find_nearest(table, connection, vector, depth, numbers) if vector is not None else None
+        if vector is not None and not is_last and (nearest is None or not table.memory.is_current(revision)):
+            return None
+        words = find_by_words(table, connection, query.words or "", depth, numbers)
+        return _fuse_hits(connection, words, nearest, query.k)
+
+
+def _find_nearest(
+    table: TableFile, connection: sqlite3.Connection, vector: Floats, depth: int, numbers: Sequence[int]
+) -> Nearest | None:
+    """Returns the nearest chunks; None where the memory has those of another moment."""
+    rows = table.memory.get(connection, read_revision(connection))
+    if rows is None:
+        return None
+    nearest = rows.find(vector, depth, numbers)
+    if nearest.similarities is not None:
+        return nearest
+    found = connection.execute(
+        "SELECT id, value FROM vector WHERE id IN (SELECT value FROM json_each(?))",
+        (json.dumps(np.sort(nearest.ids).tolist()),),
+    ).fetchall()
+    return score_candidates([row["id"] for row in found], (row["value"] for row in found), vector, depth)
+
+
+def find_by_words(
+    table: TableFile, connection: sqlite3.Connection, text: str, depth: int, numbers: Sequence[int]
+) -> list[int]:
+    """Returns the ids of the chunks that match best by BM25, the best first."""
+    words = choose_words(table, connection, list_words(text))
+    if not words:
+        return []
+    rows = connection.execute(
+        "SELECT rowid FROM words WHERE words MATCH ? ORDER BY rank LIMIT ?",
+        (build_match(words, numbers), depth),
+    )
+    return [row[0] for row in rows]
+
+
+def choose_words(
+    table: TableFile, connection: sqlite3.Connection, words: Sequence[QueryWord]
+) -> Sequence[QueryWord]:
+    """Returns the words to look for: all of a few in a small table, otherwise the rare ones, or the rarest.
+    Words that seem absent come last, since another spelling of them may be there."""
+    chunks = table.counts.chunks
+    if chunks < FREQUENT_FROM and len(words) <= MOST_SCORED_WORDS:
+        return words
+    counted = sorted((count_word(table, connection, word), place) for place, word in enumerate(words))
+    absent = [words[place] for count, place in counted if not count]
+    there = [(count, words[place]) for count, place in counted if count]
+    most = chunks // FREQUENT_SHARE if chunks >= FREQUENT_FROM else chunks
+    rare = [word for count, word in there if count <= most] or [word for _, word in there[:1]]
+    return [*rare, *absent][:MOST_SCORED_WORDS]
+
+
+def count_word(table: TableFile, connection: sqlite3.Connection, word: QueryWord) -> int:
+    """Returns about how many chunks have a word."""
+    chunks, known = table.counts.chunks, table.word_counts.get(word.expression)
+    if known is not None and abs(known[1] - chunks) * STALE_SHARE <= chunks:
+        return known[0]
+    if len(table.word_counts) > MOST_COUNTED_WORDS:
+        table.word_counts.clear()
+    count = _read_count(connection, word)
+    table.word_counts[word.expression] = (count, chunks)
+    return count
+
+
+def _read_count(connection: sqlite3.Connection, word: QueryWord) -> int:
+    term = word.term
+    last = term + "\U0010ffff" if word.is_prefix else term
+    row = connection.execute(
+        "SELECT sum(doc) FROM word_count WHERE term >= ? AND term <= ?", (term, last)
+    ).fetchone()
+    return row[0] or 0
+
+
+def _fuse_hits(
+    connection: sqlite3.Connection, words: Sequence[int], nearest: Nearest | None, most: int
+) -> tuple[SearchHit, ...]:
+    """Fuses the rankings, and reads the chunks."""
+    if nearest is None or nearest.similarities is None:
+        similarities: dict[int, float] = {}
+    else:
+        similarities = dict(zip(nearest.ids.tolist(), nearest.similarities.tolist(), strict=True))
+    ranks = fuse(words, list(similarities), most)
+    chunks = find_chunks(connection, [rank.id for rank in ranks])
+    return tuple(_build_hit(rank, chunks, similarities.get(rank.id)) for rank in ranks if rank.id in chunks)
+
+
+def _build_hit(rank: FusedRank, chunks: Mapping[int, TextChunk], similarity: float | None) -> SearchHit:
+    return SearchHit(chunks[rank.id], rank.words_rank, rank.vector_rank, rank.score, similarity)

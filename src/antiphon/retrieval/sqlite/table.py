@@ -1,0 +1,322 @@
+"""One open knowledge table: its connections, its writes one after the other, and its vectors in memory."""
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from antiphon.errors import KnowledgeUnavailable, NotFound
+from antiphon.retrieval.base import DocumentState, IndexUsage, TableInfo, TableSettings
+from antiphon.retrieval.sqlite.schema import (
+    APPLICATION,
+    VERSION,
+    begin_read,
+    begin_write,
+    connect,
+    decode_table,
+    encode_table,
+    read_marks,
+    read_revision,
+    read_version,
+    translate_errors,
+    write_marks,
+)
+from antiphon.retrieval.sqlite.vectors import CodedVectors, ExactVectors, VectorRow, VectorRows
+from antiphon.retrieval.sqlite.words import SEGMENTATION, name_document, segment
+
+Reserve = Callable[[IndexUsage], AbstractContextManager[None]]
+"""Keeps room in the project while the context lasts. Raises KnowledgeLimitReached."""
+
+EXACT_ROWS = 100_000
+"""Most vectors of a table whose search is exact."""
+
+LOAD_BLOCK = 4096
+"""Vectors that are read at a time."""
+
+READY_VECTORS = """
+SELECT vector.id, vector.document, value FROM vector JOIN document ON number = vector.document WHERE state = ?
+"""
+DOCUMENT_VECTORS = """
+SELECT vector.id, vector.document, value FROM chunk JOIN vector USING (id) WHERE chunk.document = ?
+"""
+
+
+class TableGone(NotFound):
+    """The table was deleted after the call found it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableCounts:
+    """What a table contains, in the units of TableInfo."""
+
+    documents: int = 0
+    chunks: int = 0
+    bytes: int = 0
+
+
+@dataclass(slots=True)
+class TableChange:
+    """One write, and what it means for the vectors in memory."""
+
+    connection: sqlite3.Connection
+    settings: TableSettings
+    now: int
+    """Unix milliseconds."""
+    take_room: Callable[[IndexUsage], None]
+    """Keeps room in the project for what this write adds. Raises KnowledgeLimitReached."""
+    new_documents: list[int] = field(default_factory=list)
+    """Numbers of documents all of whose chunks search finds from now on."""
+    new_vectors: list[VectorRow] = field(default_factory=list)
+    removed: list[int] = field(default_factory=list)
+    """Ids of chunks that are gone."""
+
+    @property
+    def affects_vectors(self) -> bool:
+        """Whether search by vector finds something else than before."""
+        return bool(self.new_documents or self.new_vectors or self.removed)
+
+    def index_words(self, where: str, value: int) -> None:
+        """Adds the chunks that a condition chooses to the full-text index."""
+        self.connection.execute(
+            "INSERT INTO words (rowid, title, body, doc) "  # noqa: S608 - conditions are this package's own
+            f"SELECT id, segment(title), segment(text), name_document(document) FROM chunk WHERE {where}",
+            (value,),
+        )
+
+
+class VectorMemory:
+    """The vectors of a table in memory, from the first search by vector on.
+
+    They belong to one revision of the file. A search that reads the file at another one tries again: a write
+    is committed first, and applied to the memory right after that.
+    """
+
+    def __init__(self, dimensions: int, most_bytes: int) -> None:
+        """`most_bytes`: memory for exact vectors; a table that needs more has coded ones."""
+        self._dimensions = dimensions
+        self._exact_rows = min(EXACT_ROWS, most_bytes // (4 * max(1, dimensions)))
+        self._rows: VectorRows | None = None
+        self._revision = -1
+        self._lock = threading.Lock()
+        """Held while the rows or their revision change."""
+        self._loading = threading.Lock()
+
+    @property
+    def bytes(self) -> int:
+        return 0 if (rows := self._rows) is None else rows.bytes
+
+    def is_current(self, revision: int) -> bool:
+        """Whether the rows are still those of a revision."""
+        with self._lock:
+            return self._revision == revision
+
+    def get(self, connection: sqlite3.Connection, revision: int) -> VectorRows | None:
+        """Returns the vectors of the revision that the connection reads. None: a write is being applied."""
+        with self._lock:
+            if self._rows is not None:
+                return self._rows if self._revision == revision else None
+        with self._loading:
+            with self._lock:
+                if self._rows is not None:
+                    return self._rows if self._revision == revision else None
+            rows = self._read(connection)
+            with self._lock:
+                if self._revision <= revision:  # otherwise a write was faster
+                    self._rows, self._revision = rows, revision
+            return rows
+
+    def _read(self, connection: sqlite3.Connection) -> VectorRows:
+        """Reads all vectors that search can find."""
+        count = connection.execute("SELECT count(*) FROM vector").fetchone()[0]
+        exact = count <= self._exact_rows
+        rows: VectorRows = ExactVectors(self._dimensions) if exact else CodedVectors(self._dimensions)
+        for block in read_blocks(connection, READY_VECTORS, DocumentState.READY):
+            rows.add(block)
+        return rows
+
+    def publish(self, change: TableChange, revision: int) -> None:
+        """Applies a write that is committed. The thread that wrote calls it before it writes again."""
+        with self._lock:
+            rows, known = self._rows, self._revision
+            if known >= revision:
+                return
+            self._rows, self._revision = None, revision
+            if rows is not None and known == revision - 1:
+                self._rows = self._apply(rows, change)
+
+    def _apply(self, rows: VectorRows, change: TableChange) -> VectorRows | None:
+        """Returns the rows after a write; None where a search must read all again."""
+        rows.remove(change.removed)
+        for number in change.new_documents:
+            for block in read_blocks(change.connection, DOCUMENT_VECTORS, number):
+                rows.add(block)
+        if change.new_vectors:
+            rows.add(change.new_vectors)
+        outgrown = isinstance(rows, ExactVectors) and rows.size > self._exact_rows
+        return None if outgrown else rows
+
+
+def read_blocks(
+    connection: sqlite3.Connection, statement: str, value: int | str
+) -> Iterator[Sequence[VectorRow]]:
+    """Yields vectors, some at a time."""
+    cursor = connection.execute(statement, (value,))
+    while block := cursor.fetchmany(LOAD_BLOCK):
+        yield [VectorRow(*row) for row in block]
+
+
+class TableFile:
+    """One open table. Any thread may call it. Writes follow one another, reads run beside them."""
+
+    def __init__(self, path: Path, project: str, memory: int) -> None:
+        """`memory`: bytes for exact vectors. Raises KnowledgeUnavailable for a file that is damaged, of a
+        later version, or of another project."""
+        self.path = path
+        self._readers: list[sqlite3.Connection] = []
+        self._readers_lock = threading.Lock()
+        self._writing = threading.Lock()
+        self._is_gone = False
+        with translate_errors(path):
+            self._writer = self._open_writer()
+            try:
+                marks = self._require_marks(project)
+                self.counts = count_contents(self._writer)
+            except BaseException:
+                self._writer.close()
+                raise
+        self.settings = decode_table(marks["settings"])
+        self.created_at, self.updated_at = int(marks["created_at"]), int(marks["updated_at"])
+        self.memory = VectorMemory(self.settings.dimensions, memory)
+        self.word_counts: dict[str, tuple[int, int]] = {}
+        """How many chunks have a word, by term, with the table's chunks when that was counted."""
+        if int(marks["segmentation"]) != SEGMENTATION:
+            self._rebuild_words()
+
+    @property
+    def info(self) -> TableInfo:
+        """The table as callers see it."""
+        counts = self.counts
+        return TableInfo(
+            self.settings, self.created_at, self.updated_at, counts.documents, counts.chunks, counts.bytes
+        )
+
+    def _open_writer(self) -> sqlite3.Connection:
+        writer = connect(self.path)
+        writer.create_function("segment", 1, segment, deterministic=True)
+        writer.create_function("name_document", 1, name_document, deterministic=True)
+        return writer
+
+    def _require_marks(self, project: str) -> dict[str, str]:
+        """Returns the file's marks. Raises KnowledgeUnavailable for a file that is not this project's."""
+        if (version := read_version(self._writer)) > VERSION:
+            raise KnowledgeUnavailable(
+                "a later version of Antiphon made this knowledge table: install that version, or delete it"
+            )
+        kind = self._writer.execute("PRAGMA application_id").fetchone()[0]
+        marks = read_marks(self._writer) if version and kind == APPLICATION else {}
+        if marks.get("project") != project:
+            raise KnowledgeUnavailable(
+                "the file of this knowledge table is not of this project, so it stays closed"
+            )
+        return marks
+
+    @contextmanager
+    def read(self) -> Iterator[sqlite3.Connection]:
+        """Runs statements that all see one moment."""
+        with translate_errors(self.path):
+            connection = self._take_reader()
+            try:
+                with begin_read(connection):
+                    yield connection
+            except sqlite3.Error:
+                connection.close()
+                raise
+            except BaseException:
+                self._return_reader(connection)
+                raise
+            self._return_reader(connection)
+
+    def _return_reader(self, connection: sqlite3.Connection) -> None:
+        with self._readers_lock:
+            self._readers.append(connection)
+
+    def _take_reader(self) -> sqlite3.Connection:
+        with self._readers_lock:
+            if self._readers:
+                return self._readers.pop()
+        return connect(self.path)
+
+    @contextmanager
+    def write(self, now: int, reserve: Reserve) -> Iterator[TableChange]:
+        """Runs one write, which is on the disk at the end, or undone. `now`: Unix milliseconds. Raises
+        TableGone where the table was deleted."""
+        with self._writing, translate_errors(self.path), ExitStack() as rooms:
+            if self._is_gone:
+                raise TableGone("this knowledge table was deleted", param="table")
+            change = TableChange(
+                self._writer, self.settings, now, lambda more: rooms.enter_context(reserve(more))
+            )
+            with begin_write(self._writer):
+                yield change
+                revision = read_revision(self._writer) + change.affects_vectors
+                write_marks(self._writer, revision=str(revision), updated_at=str(now))
+                counts = count_contents(self._writer)
+            self.counts, self.updated_at = counts, now
+            self.memory.publish(change, revision)
+
+    def rename(self, settings: TableSettings, now: int) -> None:
+        """Keeps the settings with another name."""
+        with self.write(now, keep_no_room) as change:
+            write_marks(change.connection, settings=encode_table(settings))
+        self.settings = settings
+
+    def copy_into(self, target: Path, prepare: Callable[[sqlite3.Connection], None]) -> None:
+        """Writes a copy of one moment, without what is not ready, and lets `prepare` change it before it is
+        complete."""
+        with translate_errors(self.path):
+            source = connect(self.path)
+            try:
+                source.execute("VACUUM INTO ?", (str(target),))
+            finally:
+                source.close()
+            copy = connect(target)
+            try:
+                with begin_write(copy):
+                    prepare(copy)
+                copy.execute("PRAGMA journal_mode = WAL")
+            finally:
+                copy.close()
+
+    def forbid_writes(self) -> None:
+        """Waits for the running write, and refuses later ones."""
+        with self._writing:
+            self._is_gone = True
+
+    def close(self) -> None:
+        """Closes all connections. No call may be running."""
+        for connection in [*self._readers, self._writer]:
+            connection.close()
+        self._readers.clear()
+
+    def _rebuild_words(self) -> None:
+        """Makes the full-text index again, in the words of this version."""
+        with self.write(self.updated_at, keep_no_room) as change:
+            change.connection.execute("DELETE FROM words")
+            for (number,) in change.connection.execute(
+                "SELECT number FROM document WHERE state = ?", (DocumentState.READY,)
+            ).fetchall():
+                change.index_words("document = ?", number)
+            write_marks(change.connection, segmentation=str(SEGMENTATION))
+
+
+def keep_no_room(_: IndexUsage) -> AbstractContextManager[None]:
+    """For writes that add nothing."""
+    return nullcontext()
+
+
+def count_contents(connection: sqlite3.Connection) -> TableCounts:
+    """Counts the documents, chunks and bytes of a table."""
+    row = connection.execute("SELECT count(*) - 1, sum(chunks), sum(stored) FROM document").fetchone()
+    return TableCounts(*row)

@@ -1,0 +1,318 @@
+"""The vectors of one table in memory, and the search for the nearest ones.
+
+A small table has all vectors in single precision, and its search is exact (`ExactVectors`). A large one has
+one bit for each dimension, its sign (`CodedVectors`). The bits choose candidates, which the caller scores by
+the vectors in the file.
+
+One thread adds and removes at a time. Any number may search meanwhile: they see a state before or after.
+Vectors are kept in half precision with length 1. Bytes of vectors are little-endian.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Generic, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from antiphon.errors import InvalidValue
+
+Halves = npt.NDArray[np.uint16]
+"""The bits of numbers in half precision."""
+Floats = npt.NDArray[np.float32]
+Ids = npt.NDArray[np.int64]
+Places = npt.NDArray[np.intp]
+
+FEWEST_CANDIDATES = 2000
+"""Candidates of a small table: of 41,620 real chunks these had 0.9995 of the ten nearest."""
+
+CANDIDATE_SHARE = 40
+"""One in so many chunks of a large table is a candidate."""
+
+BLOCK = 65_536
+"""Rows that are computed at a time, so that the intermediate values stay in the cache."""
+
+HALF_BYTES = 2
+SIGN = 0x8000
+WORD_BITS = 64
+
+
+def normalize(vector: bytes, dimensions: int, field: str) -> bytes:
+    """Returns a vector of length 1 in half precision. `vector`: float32. Raises InvalidValue, which names
+    `field`."""
+    if len(vector) != 4 * dimensions:
+        raise InvalidValue(
+            f"{field} has {describe_dimensions(vector)}, and this table's vectors have {dimensions}: make it "
+            "with the table's embedding model",
+            param=field,
+        )
+    values = np.frombuffer(vector, "<f4").astype(np.float64)
+    length = float(np.sqrt(values @ values)) if np.isfinite(values).all() else 0.0
+    if not length:
+        raise InvalidValue(
+            f"{field} has no direction: its numbers must be finite, and one not 0", param=field
+        )
+    return (values / length).astype("<f2").tobytes()
+
+
+def describe_dimensions(vector: bytes) -> str:
+    return f"{len(vector) // 4} dimensions" if vector else "no vector"
+
+
+def decode_halves(halves: Halves) -> Floats:
+    """Returns the numbers in single precision. A table of all 65,536 is faster than the processor's
+    conversion through numpy."""
+    return load_half_table()[halves]
+
+
+def encode_floats(halves: bytes) -> bytes:
+    """Returns a kept vector in single precision."""
+    return decode_halves(read_halves(halves)).astype("<f4").tobytes()
+
+
+def read_halves(values: bytes) -> Halves:
+    return np.frombuffer(values, "<u2").astype(np.uint16, copy=False)
+
+
+@lru_cache(maxsize=1)
+def load_half_table() -> Floats:
+    """Returns the value of each pattern of 16 bits."""
+    return np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class VectorRow:
+    """One vector to add."""
+
+    id: int
+    document: int
+    value: bytes
+    """Half precision."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nearest:
+    """Chunks that a search by vectors found."""
+
+    ids: Ids
+    """The nearest first where there are similarities; otherwise candidates in no order."""
+    similarities: Floats | None
+    """None for candidates, which must be scored."""
+
+
+class VectorRows(Protocol):
+    """The vectors of one table."""
+
+    @property
+    def size(self) -> int:
+        """Rows in use, removed ones included."""
+
+    @property
+    def bytes(self) -> int:
+        """Memory of all arrays."""
+
+    def add(self, rows: Sequence[VectorRow]) -> None:
+        """Adds vectors."""
+
+    def remove(self, ids: Sequence[int]) -> None:
+        """Removes vectors; unknown ids change nothing."""
+
+    def find(self, query: Floats, most: int, documents: Sequence[int]) -> Nearest:
+        """Finds the nearest vectors in these documents; no documents means all. `query` has length 1."""
+
+
+S = TypeVar("S", bound=np.generic)
+
+
+@dataclass(frozen=True, slots=True)
+class _RowState(Generic[S]):
+    """The arrays at one moment. Rows after `size` may change; of earlier rows only `is_alive` does."""
+
+    size: int
+    ids: Ids
+    documents: Ids
+    is_alive: npt.NDArray[np.bool_]
+    values: npt.NDArray[S]
+    """One vector in each column for codes, in each row for exact values."""
+
+
+class ExactVectors:
+    """All vectors in single precision."""
+
+    def __init__(self, dimensions: int) -> None:
+        self._dimensions = dimensions
+        self._state = _make_state(np.empty((0, dimensions), np.float32))
+
+    @property
+    def size(self) -> int:
+        return self._state.size
+
+    @property
+    def bytes(self) -> int:
+        return _count_bytes(self._state)
+
+    def add(self, rows: Sequence[VectorRow]) -> None:
+        halves = read_halves(b"".join(row.value for row in rows)).reshape(-1, self._dimensions)
+        state = _grow(self._state, len(rows), axis=0)
+        state.values[state.size : state.size + len(rows)] = decode_halves(halves)
+        self._state = _append_ids(state, rows)
+
+    def remove(self, ids: Sequence[int]) -> None:
+        self._state = _drop_ids(self._state, ids, axis=0)
+
+    def find(self, query: Floats, most: int, documents: Sequence[int]) -> Nearest:
+        state = self._state
+        places = _find_places(state, documents)
+        if places is None:
+            scores = state.values[: state.size] @ query
+            scores[~state.is_alive[: state.size]] = -np.inf
+            best = _choose_best(scores, min(most, int(state.is_alive[: state.size].sum())))
+            return Nearest(state.ids[best], scores[best])
+        scores = state.values[places] @ query
+        best = _choose_best(scores, min(most, len(places)))
+        return Nearest(state.ids[places[best]], scores[best])
+
+
+class CodedVectors:
+    """The signs of all vectors: one bit for each dimension, in words of 64. A word of all rows is contiguous,
+    so a search reads one word of all rows after the other."""
+
+    def __init__(self, dimensions: int) -> None:
+        self._words = -(-dimensions // WORD_BITS)
+        self._dimensions = dimensions
+        self._state = _make_state(np.empty((self._words, 0), np.uint64))
+
+    @property
+    def size(self) -> int:
+        return self._state.size
+
+    @property
+    def bytes(self) -> int:
+        return _count_bytes(self._state)
+
+    def add(self, rows: Sequence[VectorRow]) -> None:
+        halves = read_halves(b"".join(row.value for row in rows)).reshape(-1, self._dimensions)
+        state = _grow(self._state, len(rows), axis=1)
+        state.values[:, state.size : state.size + len(rows)] = self._encode(halves < SIGN).T
+        self._state = _append_ids(state, rows)
+
+    def remove(self, ids: Sequence[int]) -> None:
+        self._state = _drop_ids(self._state, ids, axis=1)
+
+    def find(self, query: Floats, most: int, documents: Sequence[int]) -> Nearest:
+        state = self._state
+        candidates = max(FEWEST_CANDIDATES, 2 * most, state.size // CANDIDATE_SHARE)
+        places = _find_places(state, documents)
+        if places is not None and len(places) <= candidates:
+            return Nearest(state.ids[places], None)
+        distances = self._measure(state, self._encode(query[np.newaxis] >= 0)[0])
+        distances[~state.is_alive[: state.size]] = self._dimensions + 1
+        if places is None:
+            chosen = _choose_lowest(distances, candidates, self._dimensions)
+        else:
+            chosen = places[_choose_lowest(distances[places], candidates, self._dimensions)]
+        return Nearest(state.ids[chosen], None)
+
+    def _encode(self, signs: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint64]:
+        """Returns the words of each row. Missing dimensions are 0 in all rows, so they change no distance."""
+        padded = np.zeros((len(signs), self._words * WORD_BITS), np.bool_)
+        padded[:, : self._dimensions] = signs
+        return np.packbits(padded, axis=1).view(np.uint64)
+
+    def _measure(self, state: _RowState[np.uint64], code: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint16]:
+        """Returns the number of different bits of each row."""
+        distances = np.zeros(state.size, np.uint16)
+        for start in range(0, state.size, BLOCK):
+            block = distances[start : start + BLOCK]
+            for word in range(self._words):
+                row = state.values[word, start : min(start + BLOCK, state.size)]
+                block += np.bitwise_count(row ^ code[word])
+        return distances
+
+
+def score_candidates(ids: Sequence[int], values: Iterable[bytes], query: Floats, most: int) -> Nearest:
+    """Returns the nearest of some candidates by their vectors. `values`: in the order of `ids`."""
+    halves = read_halves(b"".join(values)).reshape(-1, len(query))
+    scores = np.concatenate(
+        [decode_halves(halves[start : start + BLOCK]) @ query for start in range(0, len(halves), BLOCK)]
+        or [np.empty(0, np.float32)]
+    )
+    best = _choose_best(scores, min(most, len(scores)))
+    return Nearest(np.asarray(ids, np.int64)[best], scores[best])
+
+
+def _make_state(values: npt.NDArray[S]) -> _RowState[S]:
+    none = np.empty(0, np.int64)
+    return _RowState(0, none, none, np.empty(0, np.bool_), values)
+
+
+def _count_bytes(state: _RowState[S]) -> int:
+    return state.ids.nbytes + state.documents.nbytes + state.is_alive.nbytes + state.values.nbytes
+
+
+def _grow(state: _RowState[S], more: int, axis: int) -> _RowState[S]:
+    """Returns the state with room for more rows: the same arrays if they have it, or larger copies."""
+    capacity = len(state.ids)
+    if state.size + more <= capacity:
+        return state
+    wanted = max(state.size + more, capacity + capacity // 2)
+    return _copy_state(state, np.arange(state.size), wanted, axis)
+
+
+def _copy_state(state: _RowState[S], places: Places, capacity: int, axis: int) -> _RowState[S]:
+    """Copies the rows at these places into new arrays of a capacity."""
+    size = len(places)
+    shape = list(state.values.shape)
+    shape[axis] = capacity
+    ids, documents = np.zeros(capacity, np.int64), np.zeros(capacity, np.int64)
+    is_alive, values = np.zeros(capacity, np.bool_), np.zeros(shape, state.values.dtype)
+    ids[:size], documents[:size] = state.ids[places], state.documents[places]
+    is_alive[:size] = state.is_alive[places]
+    target = values[:size] if axis == 0 else values[:, :size]
+    np.take(state.values, places, axis=axis, out=target)
+    return _RowState(size, ids, documents, is_alive, values)
+
+
+def _append_ids(state: _RowState[S], rows: Sequence[VectorRow]) -> _RowState[S]:
+    """Returns the state with the rows whose values are already there."""
+    size = state.size + len(rows)
+    state.ids[state.size : size] = [row.id for row in rows]
+    state.documents[state.size : size] = [row.document for row in rows]
+    state.is_alive[state.size : size] = True
+    return _RowState(size, state.ids, state.documents, state.is_alive, state.values)
+
+
+def _drop_ids(state: _RowState[S], ids: Sequence[int], axis: int) -> _RowState[S]:
+    """Returns the state without these rows. Where a quarter of all is gone, the rest is copied."""
+    state.is_alive[: state.size] &= ~np.isin(state.ids[: state.size], np.asarray(ids, np.int64))
+    alive = np.flatnonzero(state.is_alive[: state.size])
+    if len(alive) > state.size - state.size // 4:
+        return state
+    return _copy_state(state, alive, len(alive), axis)
+
+
+def _find_places(state: _RowState[S], documents: Sequence[int]) -> Places | None:
+    """Returns the places of the documents' rows; None where all documents are meant."""
+    if not documents:
+        return None
+    wanted = np.isin(state.documents[: state.size], np.asarray(documents, np.int64))
+    return np.flatnonzero(wanted & state.is_alive[: state.size])
+
+
+def _choose_best(scores: Floats, most: int) -> Places:
+    """Returns the places of the highest scores, the best first; among equals the first one."""
+    if most < len(scores):
+        chosen = np.sort(np.argpartition(-scores, most)[:most]) if most else np.empty(0, np.intp)
+    else:
+        chosen = np.arange(len(scores))
+    return chosen[np.argsort(-scores[chosen], kind="stable")]
+
+
+def _choose_lowest(distances: npt.NDArray[np.uint16], most: int, highest: int) -> Places:
+    """Returns the places of the `most` lowest distances; among equals the first ones. Higher distances than
+    `highest` are left out."""
+    counts = np.bincount(distances, minlength=highest + 2)[: highest + 1].cumsum()
+    bound = min(int(np.searchsorted(counts, most)), highest)
+    lower = np.flatnonzero(distances < bound)
+    return np.concatenate([lower, np.flatnonzero(distances == bound)[: most - len(lower)]])

@@ -1,0 +1,110 @@
+"""Makes the words of texts and of queries for SQLite's full-text index.
+
+The tokenizer `unicode61` takes a run of Chinese or Japanese characters for one word, so nothing finds a part
+of it. Here such runs become overlapping pairs of characters, in texts and in queries alike. The last
+character of a run also stands alone in a text, so that a prefix finds every single character.
+"""
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+SEGMENTATION = 1
+"""Raised when `segment` makes other words; the words of older tables are then made again."""
+
+CJK = re.compile(
+    "[\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff"
+    "\U00020000-\U0003134f]+"
+)
+"""Han, Hiragana, Katakana and Hangul: scripts whose words are not, or not only, separated by spaces."""
+
+LONGEST_QUERY = 20_000
+"""Characters of a query that count; the rest of a longer one is left out."""
+
+MOST_WORDS = 256
+"""Different words of a query that count, the first ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueryWord:
+    """A word of a query, as it is indexed but for case and accents."""
+
+    text: str
+    is_prefix: bool = False
+    """Whether it finds every word that begins with it: a single Chinese or Japanese character."""
+
+    @property
+    def term(self) -> str:
+        """The word in lower case and without accents, as the index has it."""
+        if CJK.match(self.text):
+            return self.text
+        letters = unicodedata.normalize("NFD", self.text.lower())
+        return "".join(letter for letter in letters if unicodedata.category(letter) != "Mn")
+
+    @property
+    def expression(self) -> str:
+        """The word in the language of SQLite's MATCH."""
+        return f'"{self.text}"*' if self.is_prefix else f'"{self.text}"'
+
+
+def segment(text: str) -> str:
+    """Returns the text with pairs of characters in place of Chinese, Japanese and Korean runs."""
+    text = unicodedata.normalize("NFKC", text)
+    return CJK.sub(lambda run: f" {' '.join(_list_pairs(run[0]))} ", text)
+
+
+def _list_pairs(run: str) -> list[str]:
+    """Returns all pairs of neighbours, and the last character alone."""
+    return [run[place : place + 2] for place in range(len(run))]
+
+
+def list_words(query: str) -> list[QueryWord]:
+    """Returns the different words of a query, in its order, at most MOST_WORDS."""
+    text = unicodedata.normalize("NFKC", query[:LONGEST_QUERY])
+    found: dict[QueryWord, None] = {}
+    for is_word, letters in groupby(text, _is_letter):
+        if is_word:
+            found.update(dict.fromkeys(_split_scripts("".join(letters))))
+        if len(found) >= MOST_WORDS:
+            break
+    return list(found)[:MOST_WORDS]
+
+
+def _is_letter(character: str) -> bool:
+    """Whether a character is part of a word: a letter, a digit, or a mark of one."""
+    return character.isalnum() or unicodedata.category(character).startswith("M")
+
+
+def _split_scripts(run: str) -> Iterator[QueryWord]:
+    """Yields the words of a run of letters: pairs where the script needs them, and the rest whole."""
+    end = 0
+    for match in CJK.finditer(run):
+        if match.start() > end:
+            yield QueryWord(run[end : match.start()])
+        yield from _split_pairs(match[0])
+        end = match.end()
+    if end < len(run):
+        yield QueryWord(run[end:])
+
+
+def _split_pairs(run: str) -> Iterable[QueryWord]:
+    if len(run) == 1:
+        return [QueryWord(run, is_prefix=True)]
+    return [QueryWord(pair) for pair in _list_pairs(run)[:-1]]
+
+
+def build_match(words: Sequence[QueryWord], documents: Sequence[int]) -> str:
+    """Returns the MATCH expression that finds any of the words, in documents of these numbers; no numbers
+    means all."""
+    match = f"{{title body}} : ({' OR '.join(word.expression for word in words)})"
+    if not documents:
+        return match
+    within = " OR ".join(f'"{name_document(number)}"' for number in documents)
+    return f"{match} AND doc : ({within})"
+
+
+def name_document(number: int) -> str:
+    """Returns the word by which the index knows a document's chunks."""
+    return f"d{number}"
