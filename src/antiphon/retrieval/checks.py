@@ -2,7 +2,7 @@
 
 import json
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from antiphon.errors import InvalidValue, KnowledgeLimitReached
 from antiphon.retrieval.base import (
@@ -106,8 +106,13 @@ def measure_chunk(chunk: ChunkInput, field: str) -> int:
         raise InvalidValue(f"{field}.page must be at least 0", param=f"{field}.page")
     if chunk.file_name:
         require_file_name(chunk.file_name)
-    texts = measure_text(chunk.text + chunk.title + json.dumps(dict(chunk.metadata)), f"{field}.text")
+    texts = measure_text(chunk.text + chunk.title + encode_metadata(chunk.metadata), f"{field}.text")
     return texts + len(chunk.vector)
+
+
+def encode_metadata(metadata: Mapping[str, str]) -> str:
+    """Returns metadata as JSON; an empty text for none."""
+    return json.dumps(dict(metadata), ensure_ascii=False) if metadata else ""
 
 
 def measure_text(text: str, field: str) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from antiphon.errors import InvalidValue, NotFound
 from antiphon.retrieval.base import ChunkInput, ChunkPage, DocumentState, IndexUsage, TableSettings, TextChunk
-from antiphon.retrieval.checks import measure_text
+from antiphon.retrieval.checks import encode_metadata, measure_text
 from antiphon.retrieval.sqlite.schema import LOOSE
 from antiphon.retrieval.sqlite.table import TableChange
 from antiphon.retrieval.sqlite.vectors import VectorRow, encode_floats, normalize
@@ -28,7 +28,7 @@ class ReadyChunk:
     page: int | None
     file_name: str
     metadata: str
-    """JSON."""
+    """JSON, or empty."""
     vector: bytes
     """Half precision; empty in a table without vectors."""
     stored: int
@@ -47,7 +47,7 @@ def _prepare_chunk(settings: TableSettings, chunk: ChunkInput, field: str) -> Re
             param=f"{field}.vector",
         )
     vector = normalize(chunk.vector, settings.dimensions, f"{field}.vector") if settings.dimensions else b""
-    metadata = json.dumps(dict(chunk.metadata), ensure_ascii=False)
+    metadata = encode_metadata(chunk.metadata)
     stored = measure_text(chunk.text + chunk.title + metadata, field) + len(vector)
     return ReadyChunk(chunk.text, chunk.title, chunk.page, chunk.file_name, metadata, vector, stored)
 
@@ -165,7 +165,7 @@ def build_chunk(row: sqlite3.Row, *, with_vector: bool = False) -> TextChunk:
         title=row["title"],
         page=row["page"],
         file_name=row["file_name"],
-        metadata=json.loads(row["metadata"]),
+        metadata=json.loads(row["metadata"] or "{}"),
         created_at=row["created_at"],
         updated_at=row["updated_at"],
         vector=encode_floats(row["value"]) if with_vector and row["value"] else b"",

@@ -1,0 +1,249 @@
+"""Knowledge tables: made, listed, renamed, copied and removed, each in its project."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from antiphon.domain.context import SystemClock
+from antiphon.errors import Conflict, InvalidValue, KnowledgeLimitReached, KnowledgeUnavailable, NotFound
+from antiphon.retrieval.base import IndexLimits, KnowledgeIndex, SearchQuery, SizeUnit, TableSettings
+from antiphon.retrieval.sqlite.index import SqliteIndex
+from tests.retrieval.knowledge import (
+    PROJECT,
+    VECTORS,
+    WORDS_ONLY,
+    add_document,
+    find,
+    list_files,
+    make_chunks,
+    make_document,
+)
+
+ALL = TableSettings("Алиса 不思議", "a/b:c", 12, 500, 50, SizeUnit.TOKENS, {"cols": '[{"id": "x"}]'})
+
+
+async def test_a_table_keeps_what_it_is_made_with(index: KnowledgeIndex) -> None:
+    made = await index.create_table(PROJECT, ALL)
+    assert made.settings == ALL
+    assert made == await index.get_table(PROJECT, ALL.name)
+    assert (made.documents, made.chunks, made.bytes) == (0, 0, 0)
+
+
+async def test_tables_are_listed_by_name(index: KnowledgeIndex) -> None:
+    for name in ("b", "C", "a"):
+        await index.create_table(PROJECT, TableSettings(name))
+    assert [table.settings.name for table in await index.list_tables(PROJECT)] == ["C", "a", "b"]
+
+
+async def test_a_name_is_taken_once_in_a_project(index: KnowledgeIndex) -> None:
+    await index.create_table(PROJECT, WORDS_ONLY)
+    with pytest.raises(Conflict, match="choose another name"):
+        await index.create_table(PROJECT, TableSettings(WORDS_ONLY.name))
+    await index.create_table("other", WORDS_ONLY)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../x",
+        "..",
+        "/etc/passwd",
+        "a/b",
+        "a\\b",
+        "C:x",
+        "CON",
+        "x.db",
+        "%2e%2e",
+        "'; drop table--",
+        "é" * 200,
+        "🦊",
+    ],
+)
+async def test_no_name_leaves_its_folder(index: KnowledgeIndex, tmp_path: Path, name: str) -> None:
+    for project in (PROJECT, name):
+        await index.create_table(project, TableSettings(name))
+        assert (await index.get_table(project, name)).settings.name == name
+    places = {path.parent.parent for path in list_files(tmp_path, "*.db")}
+    assert places == {tmp_path / "knowledge"}
+    assert len(list_files(tmp_path, "*.db")) == 2
+
+
+@pytest.mark.parametrize("name", ["", " ", "x ", "x" * 201, "a\nb", "a\0b", "\ud800"])
+async def test_a_name_that_none_can_have_is_refused(index: KnowledgeIndex, name: str) -> None:
+    with pytest.raises(InvalidValue, match="a table's name"):
+        await index.create_table(PROJECT, TableSettings(name))
+    await index.create_table(PROJECT, WORDS_ONLY)
+    with pytest.raises(InvalidValue, match="a table's name"):
+        await index.rename_table(PROJECT, WORDS_ONLY.name, name)
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        (TableSettings("x", None, 3), "dimensions"),
+        (TableSettings("x", "model", 0), "dimensions"),
+        (TableSettings("x", "model", 20_000), "dimensions"),
+        (TableSettings("x", chunk_size=0), "chunk_size"),
+        (TableSettings("x", chunk_size=10, chunk_overlap=10), "chunk_overlap"),
+        (TableSettings("x", attributes={"a": "b" * 70_000}), "attributes"),
+    ],
+)
+async def test_wrong_settings_are_named(index: KnowledgeIndex, settings: TableSettings, field: str) -> None:
+    with pytest.raises(InvalidValue, match=field) as refused:
+        await index.create_table(PROJECT, settings)
+    assert refused.value.param == field
+
+
+async def test_a_renamed_table_keeps_its_contents(index: KnowledgeIndex) -> None:
+    await index.create_table(PROJECT, WORDS_ONLY)
+    await add_document(index, WORDS_ONLY.name, "a", make_chunks(["an apple"]))
+    await index.create_table(PROJECT, TableSettings("taken"))
+    with pytest.raises(Conflict):
+        await index.rename_table(PROJECT, WORDS_ONLY.name, "taken")
+    renamed = await index.rename_table(PROJECT, WORDS_ONLY.name, "new")
+    assert renamed.settings == replace(WORDS_ONLY, name="new")
+    assert await find(index, "new", "apple") == ["an apple"]
+    with pytest.raises(NotFound):
+        await index.get_table(PROJECT, WORDS_ONLY.name)
+    assert (await index.rename_table(PROJECT, "new", "new")).settings.name == "new"
+
+
+async def test_a_copy_goes_its_own_way(index: KnowledgeIndex) -> None:
+    await index.create_table(PROJECT, VECTORS)
+    chunks = make_chunks(["one pear", "two pears"], VECTORS.dimensions)
+    document = await add_document(index, VECTORS.name, "a", chunks)
+    unready = await index.begin_document(PROJECT, VECTORS.name, make_document("b"))
+    await index.put_chunks(PROJECT, VECTORS.name, unready.id, 0, chunks)
+    copied = await index.duplicate_table(PROJECT, VECTORS.name, "copy")
+    assert (copied.documents, copied.chunks) == (1, 2)
+    assert copied.settings == replace(VECTORS, name="copy")
+    await index.delete_document(PROJECT, VECTORS.name, document.id)
+    query = SearchQuery("pear", chunks[1].vector)
+    hits = await index.search(PROJECT, "copy", query)
+    assert hits[0].chunk.text == "one pear" and hits[0].chunk.document == document.id
+    assert hits[1].vector_rank == 1
+    assert await index.search(PROJECT, VECTORS.name, query) == ()
+    empty = await index.duplicate_table(PROJECT, "copy", "empty", with_documents=False)
+    assert (empty.documents, empty.chunks, empty.settings.dimensions) == (0, 0, VECTORS.dimensions)
+
+
+async def test_a_removed_table_leaves_no_file(index: KnowledgeIndex, tmp_path: Path) -> None:
+    await index.create_table(PROJECT, WORDS_ONLY)
+    await add_document(index, WORDS_ONLY.name, "a", make_chunks(["an apple"]))
+    await index.delete_table(PROJECT, WORDS_ONLY.name)
+    assert list_files(tmp_path, "*.db*") == []
+    with pytest.raises(NotFound, match="no knowledge table"):
+        await index.delete_table(PROJECT, WORDS_ONLY.name)
+    await index.create_table(PROJECT, WORDS_ONLY)
+    assert await find(index, WORDS_ONLY.name, "apple") == []
+
+
+async def test_a_removed_project_leaves_nothing(index: KnowledgeIndex, tmp_path: Path) -> None:
+    for project in (PROJECT, "other"):
+        for name in ("a", "b"):
+            await index.create_table(project, TableSettings(name))
+    assert await index.delete_project(PROJECT) == 2
+    assert await index.list_tables(PROJECT) == ()
+    assert len(await index.list_tables("other")) == 2
+    assert len(list((tmp_path / "knowledge").glob("*/"))) == 1
+    assert await index.delete_project(PROJECT) == 0
+
+
+async def test_projects_see_nothing_of_each_other(index: KnowledgeIndex) -> None:
+    await index.create_table("mine", WORDS_ONLY)
+    document = await add_document(index, WORDS_ONLY.name, "a", make_chunks(["secret apple"]), "mine")
+    for project in ("theirs", "Mine", "mine ", "mine/../mine", ""):
+        for call in (
+            index.get_table(project, WORDS_ONLY.name),
+            index.search(project, WORDS_ONLY.name, SearchQuery("apple")),
+            index.get_document(project, WORDS_ONLY.name, document.id),
+            index.get_chunk(project, WORDS_ONLY.name, "1"),
+            index.delete_table(project, WORDS_ONLY.name),
+        ):
+            with pytest.raises(NotFound, match="no knowledge table 'words'"):
+                await call
+        assert await index.list_tables(project) == ()
+    await index.create_table("theirs", WORDS_ONLY)
+    assert await find(index, WORDS_ONLY.name, "apple", "theirs") == []
+    assert await index.search("theirs", WORDS_ONLY.name, SearchQuery("apple", documents=(document.id,))) == ()
+
+
+async def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
+    index = SqliteIndex(tmp_path, SystemClock(), IndexLimits())
+    await index.create_table(PROJECT, ALL)
+    await index.create_table(PROJECT, WORDS_ONLY)
+    await add_document(index, WORDS_ONLY.name, "a", make_chunks(["an apple"]))
+    tables = await index.list_tables(PROJECT)
+    await index.aclose()
+    index = SqliteIndex(tmp_path, SystemClock(), IndexLimits())
+    assert await index.list_tables(PROJECT) == tables
+    assert await find(index, WORDS_ONLY.name, "apple") == ["an apple"]
+    await index.aclose()
+
+
+async def test_a_directory_has_one_user(index: KnowledgeIndex, tmp_path: Path) -> None:
+    with pytest.raises(KnowledgeUnavailable, match="another server uses"):
+        SqliteIndex(tmp_path / "knowledge", SystemClock(), IndexLimits())
+
+
+async def test_limits_of_a_project_hold(tmp_path: Path) -> None:
+    index = SqliteIndex(tmp_path, SystemClock(), IndexLimits(tables=2, documents=2, chunks=3, bytes=1000))
+    await index.create_table(PROJECT, TableSettings("a"))
+    await index.create_table(PROJECT, TableSettings("b"))
+    with pytest.raises(KnowledgeLimitReached, match="2 tables") as refused:
+        await index.create_table(PROJECT, TableSettings("c"))
+    assert refused.value.param == "tables"
+    document = await add_document(index, "a", "x", make_chunks(["one", "two"]))
+    begun = await index.begin_document(PROJECT, "b", make_document("y"))
+    with pytest.raises(KnowledgeLimitReached, match="2 documents"):
+        await index.begin_document(PROJECT, "a", make_document("z"))
+    assert (await index.begin_document(PROJECT, "b", make_document("y"))).id == begun.id
+    with pytest.raises(KnowledgeLimitReached, match="3 chunks"):
+        await index.put_chunks(PROJECT, "b", begun.id, 0, make_chunks(["one", "two"]))
+    with pytest.raises(KnowledgeLimitReached, match="1000 bytes"):
+        await index.put_chunks(PROJECT, "b", begun.id, 0, make_chunks(["x" * 1001]))
+    assert (await index.put_chunks(PROJECT, "b", begun.id, 0, make_chunks(["three"]))).chunks == 1
+    with pytest.raises(KnowledgeLimitReached, match="2 tables"):
+        await index.duplicate_table(PROJECT, "a", "c")
+    await index.delete_document(PROJECT, "a", document.id)
+    usage = await index.count_usage(PROJECT)
+    assert (usage.tables, usage.documents, usage.chunks) == (2, 1, 1)
+    await index.create_table("other", TableSettings("a"))
+    await index.aclose()
+
+
+async def test_a_damaged_file_spares_the_other_tables(tmp_path: Path) -> None:
+    index = SqliteIndex(tmp_path, SystemClock(), IndexLimits())
+    await index.create_table(PROJECT, TableSettings("a"))
+    (damaged,) = list_files(tmp_path, "*.db")
+    await index.create_table(PROJECT, TableSettings("b"))
+    await index.aclose()
+    damaged.write_bytes(b"no database" * 1000)
+    (damaged.parent / "0123.part").write_bytes(b"a copy that a crash ended")
+    (damaged.parent / "0123.db").touch()
+    index = SqliteIndex(tmp_path, SystemClock(), IndexLimits())
+    assert [table.settings.name for table in await index.list_tables(PROJECT)] == ["b"]
+    assert damaged.exists() and len(list_files(tmp_path, "0123*")) == 0
+    await index.aclose()
+
+
+async def test_a_table_of_another_project_stays_closed(tmp_path: Path) -> None:
+    index = SqliteIndex(tmp_path, SystemClock(), IndexLimits())
+    await index.create_table("mine", TableSettings("a"))
+    await index.create_table("theirs", TableSettings("b"))
+    await index.aclose()
+    mine, theirs = list_files(tmp_path, "*.db")
+    theirs.rename(mine.parent / theirs.name)
+    index = SqliteIndex(tmp_path, SystemClock(), IndexLimits())
+    assert [table.settings.name for table in await index.list_tables("mine")] == ["a"]
+    await index.aclose()
+
+
+async def test_more_tables_than_stay_open_are_usable(index: KnowledgeIndex) -> None:
+    names = [f"table {number}" for number in range(40)]
+    for name in names:
+        await index.create_table(PROJECT, TableSettings(name))
+        await index.add_chunks(PROJECT, name, make_chunks([f"apple of {name}"]))
+    assert [await find(index, name, "apple") for name in names] == [[f"apple of {name}"] for name in names]
+    assert (await index.count_usage(PROJECT)).chunks == 40
