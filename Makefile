@@ -22,7 +22,7 @@ INSTALL := $(PIP) install --no-compile
 LOCKED := --no-deps --require-hashes --requirement
 
 # Each is a lock in requirements/ and an environment in .venvs; node's holds the npm packages' interpreter.
-CLIENTS := fireworks fireworks-client sgp sdks pydantic-ai vendors node
+CLIENTS := fireworks fireworks-client jamai sgp sdks pydantic-ai vendors node
 CLIENT_STAMPS := $(CLIENTS:%=.venvs/%/made.stamp) .venvs/node/npm.stamp
 NODE_TESTS := tests/contract/node
 

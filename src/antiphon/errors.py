@@ -22,6 +22,7 @@
     │   ├── BodyTooLarge                   413     body_too_large
     │   ├── UnsupportedMediaType           415     unsupported_media_type
     │   ├── HeadersTooLarge                431     headers_too_large
+    │   ├── FeatureNotServed               501     not_implemented
     │   ├── Overloaded                     429     overloaded                   yes
     │   ├── RateLimited                    429     rate_limit_exceeded          yes
     │   └── BudgetExceeded                 429     insufficient_quota
@@ -229,6 +230,13 @@ class HeadersTooLarge(RequestError):
 
     status = 431
     code = "headers_too_large"
+
+
+class FeatureNotServed(RequestError):
+    """A part of the product whose API a path belongs to, which this server does not have."""
+
+    status = 501
+    code = "not_implemented"
 
 
 class Overloaded(RequestError):

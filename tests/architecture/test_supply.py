@@ -16,7 +16,7 @@ from tests.architecture.source import ROOT, SRC, expect_none
 LOCKS = ROOT / "requirements"
 ENTRY = re.compile(r"([a-z0-9][a-z0-9.-]*)==([a-z0-9.!+-]+)( ; [^\\]+)?( --hash=sha256:[0-9a-f]{64})+")
 NPM = ROOT / "tests" / "contract" / "node"
-CLIENTS = ("fireworks", "fireworks-client", "sgp", "sdks", "pydantic-ai", "vendors", "node")
+CLIENTS = ("fireworks", "fireworks-client", "jamai", "sgp", "sdks", "pydantic-ai", "vendors", "node")
 """Groups and locks of what tests/contract speaks with from environments of their own."""
 
 # Each with its reason, and only as long as it holds paths and no code.

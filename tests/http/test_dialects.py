@@ -5,7 +5,15 @@ import json
 import pytest
 
 from antiphon.auth.keyring import ServiceKey
-from antiphon.dialects.base import Description, Endpoint, Request, RequestBody, Response, Services
+from antiphon.dialects.base import (
+    Description,
+    DialectDefaults,
+    Endpoint,
+    Request,
+    RequestBody,
+    Response,
+    Services,
+)
 from antiphon.dialects.common.endpoints import declare_generation
 from antiphon.dialects.openai.dialect import OpenAI, OpenAIChatCompletions
 from antiphon.domain.identity import Right
@@ -25,7 +33,7 @@ PREFIX = "/flat"
 FLAT_CHAT = f"{PREFIX}/chat"
 
 
-class Flat:
+class Flat(DialectDefaults):
     """A dialect whose errors are flat and know two statuses."""
 
     name = "flat"
@@ -36,7 +44,7 @@ class Flat:
     def status(self, error):
         return 400 if error.status < 500 else 500
 
-    def error(self, error):
+    def error(self, error, request=None):
         return json.dumps({"flat": error.code}).encode()
 
     def fields(self):

@@ -60,7 +60,7 @@ def test_serve_looks_at_the_machine_before_it_installs():
 
 def test_tests_get_every_client_from_its_lock_and_serve_none():
     told = make("--dry-run", "--always-make", "test")
-    for client in ("fireworks", "fireworks-client", "sgp", "sdks", "pydantic-ai", "vendors", "node"):
+    for client in ("fireworks", "fireworks-client", "jamai", "sgp", "sdks", "pydantic-ai", "vendors", "node"):
         environment = f"--python .venvs/{client}/bin/python"
         assert re.search(rf"{environment} install .*--require-hashes .*requirements/{client}\.txt\n", told)
     assert re.search(r"npm-cli\.js.* --ignore-scripts ci\n", told)

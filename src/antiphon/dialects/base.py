@@ -27,6 +27,9 @@ from antiphon.domain.request import Conversation, EmbeddingRequest, Embeddings, 
 from antiphon.domain.rerank import Ranking, RerankRequest
 from antiphon.errors import AntiphonError
 
+KEEP_ALIVE = b": keep-alive\n\n"
+"""A comment, which clients of server-sent events skip."""
+
 JSON = "application/json"
 EVENT_STREAM = "text/event-stream"
 PLAIN = "text/plain"
@@ -100,6 +103,8 @@ class EventStream:
     encoder: StreamEncoder
     headers: Callable[[], Headers]
     """Returns further headers when the answer begins."""
+    keep_alive: bytes = KEEP_ALIVE
+    """What fills a silence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,6 +411,16 @@ class Description:
     """The name of the schema of all errors of the dialect."""
 
 
+class DialectDefaults:
+    """What most dialects do alike."""
+
+    placeholder_project: str | None = None
+
+    def error_headers(self, error: AntiphonError, now: float) -> Headers:
+        """Returns no headers."""
+        return ()
+
+
 class Dialect(Protocol):
     """One product's wire format."""
 
@@ -426,8 +441,16 @@ class Dialect(Protocol):
         """Returns the HTTP status of an error. It is the error's own status unless the product uses another
         one."""
 
-    def error(self, error: AntiphonError) -> bytes:
-        """Returns the body of an error response."""
+    @property
+    def placeholder_project(self) -> str | None:
+        """The project that the product's clients name where their user chose none. A caller who has no such
+        project acts in the key's own. None if clients name none."""
+
+    def error(self, error: AntiphonError, request: Request | None = None) -> bytes:
+        """Returns the body of an error response. `request`: None if the request could not be read."""
+
+    def error_headers(self, error: AntiphonError, now: float) -> Headers:
+        """Returns the product's own headers of an error response. `now`: Unix seconds."""
 
     def describe(self) -> Description:
         """Returns the schemas for the OpenAPI document, made from the wire types."""

@@ -258,6 +258,8 @@ class GenerationRequest(Value, frozen=True):
     """The most seconds that the generation can take; None is only the server's own limit."""
     is_buffered: bool = False
     """Whether the caller gets the whole answer at once. An engine may then produce all events together."""
+    optional: frozenset[str] = frozenset()
+    """Parameters that an engine may leave out if it lacks them, by their names in errors."""
 
 
 WIDTH = 4

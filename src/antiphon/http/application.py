@@ -146,7 +146,7 @@ class Application:
         def headers() -> list[tuple[bytes, bytes]]:
             return [*stream.headers(), *build_limit_headers(request.progress.limit_statuses)]
 
-        writer = EventWriter(send, connection, self._pace, headers)
+        writer = EventWriter(send, connection, self._pace, headers, stream.keep_alive)
         last = None
         try:
             with self._cancel_on_leave(request, connection):
@@ -179,7 +179,9 @@ class Application:
         dialect = self._edge.get_dialect(request.path)
         record_refusal(error, dialect.status(error), request, raw_path, self._edge)
         if not state.begun:
-            await send_error(send, dialect, error, build_limit_headers(request.progress.limit_statuses))
+            headers = build_limit_headers(request.progress.limit_statuses)
+            headers += dialect.error_headers(error, self._edge.clock.wall())
+            await send_error(send, dialect, error, request, headers)
 
     def _cancel_on_leave(self, request: Request, connection: Connection) -> AbstractContextManager[object]:
         """Returns a context that cancels its work if the caller leaves, if the time is up, or if the caller's

@@ -14,6 +14,7 @@ from starlette.types import Scope
 from antiphon.auth.base import NO_SCOPE, REFUSAL, RequestedScope, TokenVerifier
 from antiphon.dialects.base import PROJECT_HEADERS, USER_HEADERS, Request
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor, Right
+from antiphon.domain.values import changed
 from antiphon.errors import AuthenticationFailed, InvalidValue, PermissionDenied, RequestError
 from antiphon.http.state import AppState
 from antiphon.settings.server import is_loopback
@@ -24,6 +25,9 @@ hashed."""
 
 KEY_HEADERS = (b"x-api-key", b"api-key")
 CHOICES = (*PROJECT_HEADERS, *USER_HEADERS)
+
+PROJECT = PROJECT_HEADERS[0].decode()
+"""The parameter of an error about the project."""
 
 ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
@@ -133,6 +137,7 @@ class Authenticator:
 
     def __init__(self, app_state: AppState) -> None:
         self._verifiers = app_state.verifiers
+        self._get_dialect = app_state.get_dialect
         self._managed = app_state.keys_on
         """Whether keys can have different rights. If not, no right is checked."""
 
@@ -141,20 +146,31 @@ class Authenticator:
         AuthenticationFailed, PermissionDenied or a RequestError."""
         if right is None:
             return LOCAL_ANONYMOUS
-        actor = await self._require_actor(request.headers)
+        actor = await self._require_actor(request)
         if self._managed:
             require_right(actor, right, request.path)
         return actor
 
-    async def _require_actor(self, headers: Headers) -> Actor:
+    async def _require_actor(self, request: Request) -> Actor:
         """Returns the actor of the credential. Raises AuthenticationFailed."""
         if not self._verifiers:
             return LOCAL_ANONYMOUS
-        token = read_credential(headers)
-        actor = await find_actor(self._verifiers, token, read_scope(headers)) if token else None
+        token, requested = read_credential(request.headers), read_scope(request.headers)
+        actor = await self._find_actor(token, requested, request.path) if token else None
         if actor is None:
             raise AuthenticationFailed(REFUSAL)
         return actor
+
+    async def _find_actor(self, token: str, requested: RequestedScope, path: str) -> Actor | None:
+        """Returns the actor of a token, or None. The project that a product's clients name by themselves
+        means the key's own project, if the caller has no project of that id."""
+        try:
+            return await find_actor(self._verifiers, token, requested)
+        except PermissionDenied as error:
+            is_placeholder = requested.project == self._get_dialect(path).placeholder_project
+            if requested.project is None or not is_placeholder or error.param != PROJECT:
+                raise
+        return await find_actor(self._verifiers, token, changed(requested, project=None))
 
 
 async def find_actor(

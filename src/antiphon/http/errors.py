@@ -85,11 +85,15 @@ def build_json_start(status: int, length: int, headers: list[tuple[bytes, bytes]
 
 
 async def send_error(
-    send: Send, dialect: Dialect, error: AntiphonError, headers: list[tuple[bytes, bytes]] | None = None
+    send: Send,
+    dialect: Dialect,
+    error: AntiphonError,
+    request: Request,
+    headers: list[tuple[bytes, bytes]],
 ) -> None:
     """Sends a whole error response in the dialect's format."""
-    body, status = dialect.error(error), dialect.status(error)
-    await send(build_json_start(status, len(body), build_error_headers(error, status) + (headers or [])))
+    body, status = dialect.error(error, request), dialect.status(error)
+    await send(build_json_start(status, len(body), build_error_headers(error, status) + headers))
     await send({"type": "http.response.body", "body": body})
 
 

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 
 from starlette.types import Message, Send
 
+from antiphon.dialects.base import KEEP_ALIVE
 from antiphon.http.connection import Connection
 
 HIGH_WATER = 1 << 16
 """The number of bytes that are written at once, even if more data follows: some hundreds of chunks."""
-
-KEEP_ALIVE = b": keep-alive\n\n"
 
 HEADERS: list[tuple[bytes, bytes]] = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -44,6 +43,7 @@ class EventWriter:
         "_connection",
         "_flushing",
         "_headers",
+        "_keep_alive",
         "_loop",
         "_moved_at",
         "_pace",
@@ -61,14 +61,17 @@ class EventWriter:
         connection: Connection,
         pace: Pace,
         headers: Callable[[], list[tuple[bytes, bytes]]],
+        keep_alive: bytes = KEEP_ALIVE,
     ) -> None:
-        """`headers` returns further headers of the response. The writer calls it when the response begins."""
+        """`headers` returns further headers of the response. The writer calls it when the response begins.
+        `keep_alive` fills a silence."""
         self.begun = False
         """Whether the response has begun."""
         self._send = send
         self._connection = connection
         self._pace = pace
         self._headers = headers
+        self._keep_alive = keep_alive
         self._parts: list[bytes] = []
         self._size = 0
         """The number of bytes in the waiting parts."""
@@ -138,7 +141,7 @@ class EventWriter:
             self._flushing = None
 
     def _check_pace(self) -> None:
-        """Writes a comment if there was no event for a while, or drops a client that does not read. Then sets
+        """Fills a silence if there was no event for a while, or drops a client that does not read. Then sets
         the timer again."""
         now, pace, is_paused = self._loop.time(), self._pace, self._connection.is_paused
         due = self._moved_at + (pace.patience if is_paused else pace.silence)
@@ -148,7 +151,7 @@ class EventWriter:
         if is_paused:
             self._connection.abort()
             return
-        self._parts.append(KEEP_ALIVE)
+        self._parts.append(self._keep_alive)
         self._flush()
         self._timer = self._loop.call_at(now + self._step, self._check_pace)
 

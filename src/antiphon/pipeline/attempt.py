@@ -35,6 +35,7 @@ from antiphon.errors import (
     ProviderUnavailable,
     UnsupportedParameter,
 )
+from antiphon.pipeline.prepare import prepare
 from antiphon.pipeline.route_use import RoutePolicy, RouteUse
 from antiphon.pipeline.routing import (
     LOADS_ON_REQUEST,
@@ -295,7 +296,7 @@ async def _start_route(
     use: RouteUse, *, request: GenerationRequest, context: Context, reserve: Reserve
 ) -> StartedStream:
     """Tries one route. Closes the stream if it fails before its first event."""
-    prepared = await use.route.engine.prepare(request, context)
+    prepared = await prepare(use.route.engine, request, context)
     await reserve(use.route, prepared.size)
     use.begin()
     stream = prepared.stream(context)

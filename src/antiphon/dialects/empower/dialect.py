@@ -3,7 +3,15 @@
 from collections.abc import Mapping
 from functools import cache
 
-from antiphon.dialects.base import Description, Endpoint, GenerationCall, ResponseMeta, StreamEncoder
+from antiphon.dialects.base import (
+    Description,
+    DialectDefaults,
+    Endpoint,
+    GenerationCall,
+    Request,
+    ResponseMeta,
+    StreamEncoder,
+)
 from antiphon.dialects.common.endpoints import declare_generation
 from antiphon.dialects.common.field_table import FieldSupport
 from antiphon.dialects.common.fields import TABLES as OPENAI_TABLES
@@ -70,7 +78,7 @@ class EmpowerChatCompletions:
         return EmpowerStreamEncoder(meta, call)
 
 
-class Empower:
+class Empower(DialectDefaults):
     """Empower's dialect. It has no state, so one value serves every request."""
 
     name = NAME
@@ -88,7 +96,7 @@ class Empower:
     def status(self, error: AntiphonError) -> int:
         return error.status
 
-    def error(self, error: AntiphonError) -> bytes:
+    def error(self, error: AntiphonError, request: Request | None = None) -> bytes:
         return encode_flat_error(error)
 
     def describe(self) -> Description:

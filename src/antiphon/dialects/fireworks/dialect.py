@@ -10,9 +10,11 @@ from msgspec import UNSET, Struct, UnsetType
 
 from antiphon.dialects.base import (
     Description,
+    DialectDefaults,
     Endpoint,
     GenerationCall,
     ModelEntry,
+    Request,
     ResponseMeta,
     StreamEncoder,
 )
@@ -177,7 +179,7 @@ class FireworksChatCompletions:
         return FireworksStreamEncoder(FireworksChatChunkBuilder(call), meta, call)
 
 
-class Fireworks:
+class Fireworks(DialectDefaults):
     """Fireworks' dialect. It has no state, so one value serves every request."""
 
     name = NAME
@@ -200,7 +202,7 @@ class Fireworks:
     def status(self, error: AntiphonError) -> int:
         return map_status(error)
 
-    def error(self, error: AntiphonError) -> bytes:
+    def error(self, error: AntiphonError, request: Request | None = None) -> bytes:
         return encode_fireworks_error(error)
 
     def describe(self) -> Description:

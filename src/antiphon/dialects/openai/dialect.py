@@ -3,7 +3,15 @@
 from collections.abc import Mapping
 from functools import cache
 
-from antiphon.dialects.base import Description, Endpoint, GenerationCall, ResponseMeta, StreamEncoder
+from antiphon.dialects.base import (
+    Description,
+    DialectDefaults,
+    Endpoint,
+    GenerationCall,
+    Request,
+    ResponseMeta,
+    StreamEncoder,
+)
 from antiphon.dialects.common import request_types, response_types
 from antiphon.dialects.common.chunks import ChatChunkBuilder, OpenAIStreamEncoder, TextChunkBuilder
 from antiphon.dialects.common.decode import build_chat_call, build_text_call
@@ -122,7 +130,7 @@ class OpenAICompletions:
         return OpenAIStreamEncoder(TextChunkBuilder(choose_text_logprobs(call)), meta, call)
 
 
-class OpenAI:
+class OpenAI(DialectDefaults):
     """OpenAI's dialect, with vLLM's endpoints for token ids and adapters. It has no state."""
 
     name = NAME
@@ -146,7 +154,7 @@ class OpenAI:
     def status(self, error: AntiphonError) -> int:
         return error.status
 
-    def error(self, error: AntiphonError) -> bytes:
+    def error(self, error: AntiphonError, request: Request | None = None) -> bytes:
         return encode_error(error)
 
     def describe(self) -> Description:

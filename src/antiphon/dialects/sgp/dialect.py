@@ -4,7 +4,15 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from antiphon.dialects.base import Description, Endpoint, GenerationCall, ResponseMeta, StreamEncoder
+from antiphon.dialects.base import (
+    Description,
+    DialectDefaults,
+    Endpoint,
+    GenerationCall,
+    Request,
+    ResponseMeta,
+    StreamEncoder,
+)
 from antiphon.dialects.common import response_types
 from antiphon.dialects.common.chunks import ChatChunkBuilder, TextChunkBuilder
 from antiphon.dialects.common.encode import choose_chat_logprobs, choose_spelling, encode_chat, encode_text
@@ -115,7 +123,7 @@ class SgpCompletions:
         return SgpStreamEncoder(TextChunkBuilder(choose_chat_logprobs(call)), meta, call)
 
 
-class Sgp:
+class Sgp(DialectDefaults):
     """Scale's dialect. It has no state, so one value serves every request."""
 
     name = NAME
@@ -136,7 +144,7 @@ class Sgp:
     def status(self, error: AntiphonError) -> int:
         return map_status(error)
 
-    def error(self, error: AntiphonError) -> bytes:
+    def error(self, error: AntiphonError, request: Request | None = None) -> bytes:
         return encode_sgp_error(error)
 
     def describe(self) -> Description:

@@ -18,9 +18,16 @@ from antiphon.domain.context import Context, RequestProgress
 from antiphon.domain.events import Event, Started, UsageSource
 from antiphon.domain.messages import MediaContent
 from antiphon.domain.models import Profile
-from antiphon.domain.request import Conversation, EmbeddingRequest, Embeddings, GenerationRequest
+from antiphon.domain.request import (
+    Conversation,
+    EmbeddingRequest,
+    Embeddings,
+    GenerationRequest,
+    Overflow,
+)
 from antiphon.domain.rerank import Ranking, RerankRequest
 from antiphon.domain.token_estimate import measure_text
+from antiphon.domain.values import changed
 from antiphon.domain.vendor_fields import SCHEMA_NAME
 from antiphon.engines.base import EngineState, RequestSize
 from antiphon.engines.vendors.base import (
@@ -91,6 +98,7 @@ class VendorEngine:
         """Translates the request. Raises a RequestError that names what the vendor lacks."""
         origin = context.origin
         attributes = Attributes(origin.end_user, origin.tags) if origin.end_user or origin.tags else NOBODY
+        request = shorten_output(request, self._profile.max_output)
         call = self._provider.upstream.encode(request, self._model, attributes)
         context.progress.unread, context.progress.has_own_schemas = call.ignored, True
         context.progress.relaxed = ()
@@ -118,6 +126,16 @@ class VendorEngine:
 
     async def aclose(self) -> None:
         """Does nothing: several models share a provider, which assembly closes."""
+
+
+def shorten_output(request: GenerationRequest, most: int | None) -> GenerationRequest:
+    """Returns the request with at most as many output tokens as the model makes, if the caller allows that."""
+    output = request.output
+    if most is None or output.max_tokens is None or output.max_tokens <= most:
+        return request
+    if output.overflow is not Overflow.SHORTEN:
+        return request
+    return changed(request, output=changed(output, max_tokens=most))
 
 
 def bound_size(request: GenerationRequest, call: UpstreamCall, model: VendorModel) -> RequestSize:

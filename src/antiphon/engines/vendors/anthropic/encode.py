@@ -50,6 +50,8 @@ SERVICE_TIERS = {"auto": "auto", "default": "standard_only", "standard_only": "s
 
 JSON = msgspec.json.Encoder()
 
+TOP_P = "top_p"
+
 
 def encode_request(request: GenerationRequest, model: VendorModel, attributes: Attributes) -> UpstreamCall:
     """Translates a request. Raises a RequestError that names the field that the vendor lacks."""
@@ -106,11 +108,15 @@ def find_limit(output: Output, model: VendorModel) -> int:
 
 def add_sampling(body: Body, request: GenerationRequest) -> None:
     """Adds the stop texts and the sampling options that have an effect. Our defaults are the vendor's too,
-    and some of its models refuse a temperature together with any top_p."""
+    and some of its models refuse a temperature together with any top_p. Raises UnsupportedParameter for an
+    optional top_p beside a temperature, and InvalidValue."""
     sampling = request.sampling
     if sampling.temperature is not None and sampling.temperature > 1:
         raise InvalidValue("temperature must be at most 1 at this vendor", param="temperature")
-    for name in iterate_sampling(sampling):
+    options = tuple(iterate_sampling(sampling))
+    if TOP_P in request.optional and {TOP_P, "temperature"} <= {*options}:
+        raise UnsupportedParameter("top_p is not taken beside temperature; send one of them", param=TOP_P)
+    for name in options:
         body[name] = getattr(sampling, name)
     if request.output.stop:
         body["stop_sequences"] = list(request.output.stop)
