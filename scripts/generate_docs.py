@@ -13,7 +13,7 @@ from typing import Literal, get_args, get_origin, get_type_hints
 import msgspec
 
 from antiphon.dialects.common.field_table import FieldSupport, Need, RequestField
-from antiphon.dialects.common.fields import FIELDS, TABLES, FieldScope
+from antiphon.dialects.common.fields import FIELDS, FieldScope
 from antiphon.dialects.common.product_pages import PAGES, UNSTATED, PageRow, ProductPage
 from antiphon.errors import AntiphonError, StartupError, index_by_code
 from antiphon.settings.models import AdapterSettings, AliasSettings, ModelSettings
@@ -155,7 +155,7 @@ def parameters() -> str:
     for page in PAGES:
         lines += ["", f"## {page.product}: `{page.endpoint}`", "", *_page(page)]
     paged = {page.served_at for page in PAGES}
-    for dialect in dict.fromkeys(page.dialect for page in PAGES if page.dialect is not None):
+    for dialect in dict.fromkeys(page.dialect for page in PAGES):
         for place, table in import_module(f"antiphon.dialects.{dialect}.fields").FIELD_TABLE.tables.items():
             if place not in paged:
                 lines += ["", f"## `{place}`", "", "Of the same product; not a page of its own.", ""]
@@ -174,8 +174,6 @@ def _fields(fields: Iterable[RequestField]) -> list[str]:
 
 
 def _page(page: ProductPage) -> list[str]:
-    if page.dialect is None:
-        return _unbuilt(page)
     table = import_module(f"antiphon.dialects.{page.dialect}.fields").FIELD_TABLE.tables[page.served_at]
     lines = [f"Served at `POST {page.served_at}`.", ""]
     lines += [
@@ -188,25 +186,14 @@ def _page(page: ProductPage) -> list[str]:
             f"| `{row.name}` | {_paged(row)} | {field.support} | {_need(field)} | {_said(field)} "
             f"| {row.difference} |"
         )
+    for header in page.headers:
+        stated = "string, required" if header.required else "string"
+        lines.append(
+            f"| header `{header.name}` | {stated} | supported | | {header.meaning} | {header.difference} |"
+        )
     named = {row.name for row in page.rows}
     further = [field for name, field in table.items() if name not in named]
     return [*lines, "", "Not on the page:", "", *_fields(further)]
-
-
-def _unbuilt(page: ProductPage) -> list[str]:
-    """A page without a dialect, beside the nearest place of /v1."""
-    table = TABLES[FieldScope(page.served_at)]
-    lines = [
-        "**Not built yet.** Its path answers 404. The last column says what a field of the same name is at",
-        f"`{page.served_at}`, whose defaults and errors are OpenAI's.",
-        "",
-        "| parameter | the page | here | at /v1 |",
-        "|---|---|---|---|",
-    ]
-    for row in page.rows:
-        there = table[row.name].support.value if row.name in table else "unknown, so refused"
-        lines.append(f"| `{row.name}` | {_paged(row)} | not built | {there} |")
-    return lines
 
 
 def _paged(row: PageRow) -> str:

@@ -20,6 +20,7 @@ from antiphon.auth.base import TokenVerifier
 from antiphon.auth.keyring import ServiceKey
 from antiphon.dialects.empower.dialect import Empower
 from antiphon.dialects.fireworks.dialect import Fireworks
+from antiphon.dialects.jamai.dialect import Jamai
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.dialects.sgp.dialect import Sgp
 from antiphon.domain.request import Conversation, GenerationRequest
@@ -117,7 +118,9 @@ def serve_engine(
     verifiers: tuple[TokenVerifier, ...] = (ServiceKey(key),) if key else ()
     pipeline = Pipeline(models, Metrics(), restart_patience=0.0, accounting=accounting)
     settings = ServerSettings(drain_timeout=0, keep_alive_interval=0.5)
-    edge = AppState(pipeline, models, OpenAI(), settings, verifiers, others=(Fireworks(), Empower(), Sgp()))
+    edge = AppState(
+        pipeline, models, OpenAI(), settings, verifiers, others=(Fireworks(), Empower(), Sgp(), Jamai())
+    )
     ready = threading.Event()
     server = create_server(create_app(edge), edge, ready.set)
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -23,6 +23,7 @@ from antiphon.http.admin.tenants import TenantResource
 from antiphon.http.admin.usage import UsageResource
 from antiphon.http.in_flight import InFlightRegistry
 from antiphon.limits.local import LocalLimiter
+from antiphon.services.access_tokens import AccessTokens
 from antiphon.services.changes import DirectoryChanges
 from antiphon.services.limits import LimitService
 from antiphon.services.policy import KeyRequest
@@ -112,6 +113,7 @@ async def keyed(folder, engine=None, **how):
             ongoing=ongoing,
             verifiers=(ServiceKey(KEY, is_only_key=False), ring),
             keys_on=True,
+            tokens=AccessTokens(tenants, changes, pepper),
             admin=tuple(endpoint for each in resources for endpoint in each.endpoints()),
         )
         async with serving_edge(edge) as (port, connections):
@@ -449,6 +451,8 @@ CARRIERS = (
     lambda token: {"api-key": token},
     lambda token: {"authorization": f"Bearer {token}"},
 )
+MISSING = ("/jamai/api/v2/", "/jamai/api/v1/gen_tables")
+"""Below these are parts of JamAI Base that this server does not have."""
 READS = ("/tokenize", "/detokenize", "/apply-template")
 
 
@@ -456,11 +460,11 @@ def asked_of(method, path):
     """Which right a route asks for, said a second time and by another way."""
     if "/usage" in path:
         return "read"
-    if "/admin/" in path:
+    if "/admin/" in path or path.startswith("/jamai/api/v2/pats"):
         return "manage"
     if path == "/metrics":
         return "observe"
-    if method == "GET" or path.endswith(READS):
+    if method == "GET" or path.endswith(READS) or path.startswith(MISSING):
         return "read"
     return "adapt" if "lora" in path else "generate"
 

@@ -8,6 +8,8 @@ from antiphon.dialects.common.field_table import FieldSupport
 from antiphon.dialects.common.fields import TABLES as OPENAI
 from antiphon.dialects.empower.fields import TABLES as EMPOWER
 from antiphon.dialects.fireworks.fields import TABLES as FIREWORKS
+from antiphon.dialects.jamai.fields import TABLES as JAMAI
+from antiphon.dialects.jamai.fields import JamaiScope
 from antiphon.dialects.sgp.fields import TABLES as SGP
 from antiphon.dialects.sgp.fields import SgpScope
 from antiphon.testing import Script, ScriptedEmbeddingEngine, ScriptedTokenEngine, scripted_info
@@ -31,6 +33,8 @@ NAMED: dict[str, dict[str, Any]] = {
     SgpScope.CHAT: HELLO,
     SgpScope.TEXT: PROMPT,
     DEPLOY: LORA,
+    JamaiScope.CHAT: HELLO,
+    JamaiScope.EMBEDDINGS: VECTORS,
 }
 WRONG: Any = [[]]
 """A list with an empty list in it: nothing takes that, but for one field."""
@@ -59,14 +63,14 @@ def flat(reply: Any) -> Any:
 
 async def test_every_field_of_every_table_is_blamed_by_its_name(plain):
     blamed = 0
-    for table in (OPENAI, FIREWORKS, EMPOWER, SGP):
+    for table in (OPENAI, FIREWORKS, EMPOWER, SGP, JAMAI):
         for path, known in table.items():
             for name, field in known.items() if path in NAMED else ():
                 value = OTHER.get(name, WRONG)
                 reply = await plain.ask(str(path), NAMED[path] | {name: value})
                 if field.support is FieldSupport.IGNORED and reply.status == 200:
                     continue
-                assert reply.status == (422 if table is SGP else 400), (path, name, reply.body)
+                assert reply.status == (422 if table in (SGP, JAMAI) else 400), (path, name, reply.body)
                 assert (flat(reply)["param"] or "").startswith(name), (path, name, reply.body)
                 assert name in flat(reply)["message"], (path, name, reply.body)
                 blamed += 1

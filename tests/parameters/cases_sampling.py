@@ -3,7 +3,7 @@
 from typing import Any
 
 from tests.parameters.registry import OUT, Answer, Asker, case
-from tests.parameters.spots import CHATS, GENERATING, TEXTS, UNENDED
+from tests.parameters.spots import CHATS, GENERATING, SEEDED, TEXTS, UNENDED
 
 MANY = {"n": 8, "max_tokens": 10, "temperature": 1.5, "seed": 1}
 """A wide distribution, drawn from several times; alike for all values of a field."""
@@ -14,12 +14,12 @@ def varied(answer: Answer) -> int:
     return len(set(answer.texts))
 
 
-@case(GENERATING, "temperature", {"n": 6, "max_tokens": 10, "seed": 1}, 0, 2)
+@case(SEEDED, "temperature", {"n": 6, "max_tokens": 10, "seed": 1}, 0, 2)
 def zero_is_greedy_and_two_is_not(cold: Answer, hot: Answer) -> None:
     assert varied(cold) == 1 < varied(hot)
 
 
-@case(GENERATING, "top_p", MANY, 0.0001, 1)
+@case(SEEDED, "top_p", MANY, 0.0001, 1)
 @case(GENERATING, "top_k", MANY, 1, 128)
 @case(GENERATING, "min_p", MANY, 1, 0)
 @case(GENERATING, "mirostat_target", MANY | {"mirostat_lr": 0}, 0.001, 9)

@@ -10,6 +10,7 @@ from typing import Any
 from antiphon import dialects
 from antiphon.dialects.common.field_table import FieldSupport, FieldTable
 from antiphon.dialects.common.fields import FieldScope
+from antiphon.dialects.jamai.fields import JamaiScope
 from antiphon.dialects.sgp.fields import SgpScope
 from antiphon.dialects.sgp.legacy.fields import LegacyScope
 
@@ -194,7 +195,17 @@ OLD = (
     *OLD_PROMPT_IMAGE,
 )  # fmt: skip
 
-CHATS = (*CHAT, *EMPOWER, *FIREWORKS_CHAT, *SGP_CHAT)
+JAMAI_CHAT = (Spot("jamai", JamaiScope.CHAT, JamaiScope.CHAT, TALK),)
+JAMAI_MESSAGE = (Spot("jamai", JamaiScope.MESSAGE, JamaiScope.CHAT, TALK, ("messages", -1)),)
+JAMAI_EMBEDDINGS = (
+    Spot("jamai", JamaiScope.EMBEDDINGS, JamaiScope.EMBEDDINGS, {"model": "encoder", "input": "a text"}),
+)
+JAMAI_RERANK = (
+    Spot("jamai", JamaiScope.RERANK, JamaiScope.RERANK,
+         {"model": "reranker", "query": "the book", "documents": ["a", "fire"]}),
+)  # fmt: skip
+
+CHATS = (*CHAT, *EMPOWER, *FIREWORKS_CHAT, *SGP_CHAT, *JAMAI_CHAT)
 """Conversations of every dialect; a case that names this runs wherever the field is supported."""
 
 TEXTS = (*TEXT, *FIREWORKS_TEXT, *SGP_TEXT)
@@ -203,6 +214,9 @@ TEXTS = (*TEXT, *FIREWORKS_TEXT, *SGP_TEXT)
 GENERATING = (*CHATS, *TEXTS)
 OPENAI_TEXTS = (*TEXT, *FIREWORKS_TEXT)
 """Completions of the dialects that take several prompts, and give log-probabilities in arrays."""
+
+SEEDED = tuple(spot for spot in GENERATING if spot.supports("seed"))
+"""Where a caller can repeat the draws."""
 
 UNENDED = tuple(spot for spot in GENERATING if spot.supports("ignore_eos"))
 """Where a caller can have generation go on past the end."""
@@ -215,4 +229,5 @@ SPOTS = (
     *GENERATING, *MESSAGES, *PART, *REFUSAL, *IMAGE, *IMAGE_URL, *AUDIO, *INPUT_AUDIO, *SPEECH_REFERENCE,
     *TOOL, *FUNCTION, *CALL, *CALLED_FUNCTION, *STREAM, *EMBEDDINGS, *RERANK,
     *TOKENIZE, *APPLY, *DETOKENIZE, *LOAD, *UNLOAD, *DEPLOY, *SGP_MESSAGE, *SGP_IMAGE_URL, *OLD,
+    *JAMAI_MESSAGE, *JAMAI_EMBEDDINGS, *JAMAI_RERANK,
 )  # fmt: skip

@@ -18,6 +18,7 @@ from antiphon.auth.base import TokenVerifier
 from antiphon.auth.keyring import ServiceKey
 from antiphon.dialects.empower.dialect import Empower
 from antiphon.dialects.fireworks.dialect import Fireworks
+from antiphon.dialects.jamai.dialect import Jamai
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.dialects.sgp.dialect import Sgp
 from antiphon.domain.context import Context
@@ -43,7 +44,9 @@ TEXT = "/v1/completions"
 KEY = "canary-key-4f1d0c8e55"
 HELLO: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 PROMPT: dict[str, Any] = {"model": "m", "prompt": "hi"}
-PUBLIC = frozenset({"/health", "/health/ready", "/docs", "/docs/page.css", "/docs/page.js"})
+PUBLIC = frozenset(
+    {"/health", "/health/ready", "/jamai/api/health", "/docs", "/docs/page.css", "/docs/page.js"}
+)
 """Paths that anybody may read: they hold no data."""
 
 TOO_LATE = 5.0
@@ -206,7 +209,7 @@ async def serving(
     metrics = Metrics()
     pipeline = Pipeline(models, metrics, restart_patience=0.0, accounting=accounting)
     how = (chosen.unknown_fields == "report", chosen.schema_keywords == "strict")
-    others = (Fireworks(*how), Empower(*how), Sgp(*how))
+    others = (Fireworks(*how), Empower(*how), Sgp(*how), Jamai(*how))
     edge = AppState(pipeline, models, OpenAI(*how), chosen, verifiers, metrics=metrics, others=others)
     async with serving_edge(edge) as (port, connections):
         yield Served(port, made, edge, connections)
@@ -219,7 +222,10 @@ async def serving_tokens(**engines: TokenEngine) -> AsyncIterator[Served]:
     models = ModelRegistry(
         tuple(Model(name, (ModelRoute(engine),), 1_700_000_000) for name, engine in rendered)
     )
-    pipeline, others = Pipeline(models, Metrics(), restart_patience=0.0), (Fireworks(), Empower(), Sgp())
+    pipeline, others = (
+        Pipeline(models, Metrics(), restart_patience=0.0),
+        (Fireworks(), Empower(), Sgp(), Jamai()),
+    )
     edge = AppState(pipeline, models, OpenAI(), ServerSettings(), others=others)
     async with serving_edge(edge) as (port, connections):
         yield Served(port, ScriptedEngine(), edge, connections)

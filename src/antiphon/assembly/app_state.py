@@ -12,6 +12,7 @@ from antiphon.auth.keyring import ServiceKey
 from antiphon.dialects.base import Endpoint
 from antiphon.dialects.empower.dialect import Empower
 from antiphon.dialects.fireworks.dialect import Fireworks
+from antiphon.dialects.jamai.dialect import Jamai
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.dialects.sgp.dialect import Sgp
 from antiphon.domain.context import Clock
@@ -152,9 +153,15 @@ def build_app_state(
         ),
         models=models,
         dialect=OpenAI(report, strict),
-        others=(Fireworks(report, strict), Empower(report, strict), Sgp(report, strict)),
+        others=(
+            Fireworks(report, strict),
+            Empower(report, strict),
+            Sgp(report, strict),
+            Jamai(report, strict),
+        ),
         settings=settings.server,
         verifiers=tuple(verifiers),
+        tokens=None if managed is None else managed.tokens,
         keys_on=managed is not None,
         admin=() if managed is None else list_admin_endpoints(managed, accounting, models, clock),
         limiter=accounting.limiter

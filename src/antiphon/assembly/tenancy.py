@@ -23,6 +23,7 @@ from antiphon.limits.seeding import LedgerSeeder
 from antiphon.pipeline.reserve import Accounting, LimitIndex
 from antiphon.processes.coordinator.assemble import ENDING_S, open_seeds
 from antiphon.processes.coordinator.client import CoordinatorClient
+from antiphon.services.access_tokens import AccessTokens
 from antiphon.services.changes import DirectoryChanges
 from antiphon.services.prices import PriceService
 from antiphon.services.request_log import RequestLog
@@ -48,6 +49,7 @@ class TenancyParts:
     keyring: Keyring
     rulebook: LimitIndex
     tenants: TenancyService
+    tokens: AccessTokens
     pricing: PriceService
     reading: UsageService
     recorder: StoreRecorder
@@ -90,9 +92,11 @@ def build_tenancy(
     feed = SqlFeed(database, coordinator.wait)
     changes = DirectoryChanges(tenancy, [learn], clock.wall, feed, coordinator.announce)
     tenants, recordings = TenancyService(changes, tenancy, pepper), RequestLog(changes, tenancy, records)
+    tokens = AccessTokens(tenants, changes, pepper)
     pricing, reading = PriceService(changes, SqlRules(database)), UsageService(changes, SqlUsage(database))
     recording_parts = (recorder, recordings, watchers)
-    return TenancyParts(database, changes, keyring, rulebook, tenants, pricing, reading, *recording_parts)
+    directory_parts = (changes, keyring, rulebook, tenants, tokens)
+    return TenancyParts(database, *directory_parts, pricing, reading, *recording_parts)
 
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ layer serves the declared endpoints and knows no product. A dialect knows no eng
 does no I/O. A handler reaches the server only through `Services`.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
@@ -25,6 +25,7 @@ from antiphon.domain.models import (
 )
 from antiphon.domain.request import Conversation, EmbeddingRequest, Embeddings, GenerationRequest, Prompt
 from antiphon.domain.rerank import Ranking, RerankRequest
+from antiphon.domain.tenancy import Key, Project
 from antiphon.errors import AntiphonError
 
 KEEP_ALIVE = b": keep-alive\n\n"
@@ -160,6 +161,8 @@ class Endpoint:
     ends_with_caller: bool = True
     """Whether the server cancels the work if the caller leaves. False for changes that must be made
     completely or not at all."""
+    is_suggested: bool = True
+    """Whether an error about a wrong path can suggest this one."""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -333,6 +336,28 @@ class DeploymentService(Protocol):
         """Lists the base models that the actor can use."""
 
 
+class TokenService(Protocol):
+    """Access tokens of users, and projects, within the rights of the caller."""
+
+    def list_projects(self, actor: Actor) -> Sequence[Project]:
+        """Lists the projects that the actor can see, archived ones too."""
+
+    def list_tokens(self, actor: Actor) -> Sequence[Key]:
+        """Lists the tokens of the actor's user that have not ended."""
+
+    async def add_token(
+        self, actor: Actor, name: str, project: str | None, expires: int | None
+    ) -> tuple[Key, str]:
+        """Creates a token of the actor's user. Returns its key and the token itself. `expires`: Unix seconds.
+        Raises a RequestError."""
+
+    async def change_token(self, actor: Actor, token: str, change: Callable[[Key], Key]) -> Key:
+        """Changes a token. `token` is its id or the token itself. Raises NotFound."""
+
+    async def end_token(self, actor: Actor, token: str) -> None:
+        """Ends a token. `token` is its id or the token itself. Raises NotFound."""
+
+
 class Services(Protocol):
     """The parts of the server that a handler can use."""
 
@@ -343,6 +368,10 @@ class Services(Protocol):
     @property
     def deployments(self) -> DeploymentService:
         """The adapters that callers deploy."""
+
+    @property
+    def tokens(self) -> TokenService | None:
+        """The access tokens of users; None if keys are off."""
 
     def create_meta(self, model: str) -> "ResponseMeta":
         """Returns a new id, the time and the model, for all parts of an answer."""

@@ -23,6 +23,7 @@ from antiphon.errors import (
     Conflict,
     DeadlineExceeded,
     EngineUnavailable,
+    FeatureNotServed,
     HeadersTooLarge,
     InternalError,
     ModelNotFound,
@@ -73,6 +74,7 @@ ERRORS: Mapping[int, str] = {
     429: "Too much is waiting, or a limit or budget has no room; see Retry-After",
     431: "The headers are too large",
     500: "A defect; quote the request id",
+    501: "A part of the product that this server does not have",
     503: "The engine or the room for the body is not there; see Retry-After",
     504: "The answer was not ready in time",
 }
@@ -88,8 +90,12 @@ BUDGET = 402
 """The status that some dialects use for a spent budget."""
 METERED_TAGS = {"completions", "embeddings", "rerank"}
 """Tags of operations that limits and budgets count."""
-CHANGING_TAGS = {"adapters", "loras", "admin"}
+CHANGING_TAGS = {"adapters", "loras", "admin", "pats"}
 """Tags of operations that can conflict with the current state."""
+STORED_TAGS = {"admin", "pats"}
+"""Tags of operations that need the database."""
+KEYED_TAGS = {"pats"}
+"""Tags of operations that exist only where keys are on."""
 
 ADMIN_PREFIX = "Admin"
 """The prefix of the schema names of the admin API."""
@@ -225,11 +231,13 @@ def _list_failure_kinds(operation: Mapping[str, Any], needs_key: bool) -> Iterat
         yield from BODY_ERRORS
     tags = set(operation.get("tags", ()))
     if "requestBody" in operation or "parameters" in operation:
-        yield from STORE_ERRORS if "admin" in tags else MODEL_ERRORS
+        yield from STORE_ERRORS if tags & STORED_TAGS else MODEL_ERRORS
     if tags & QUEUED_TAGS or (needs_key and "requestBody" in operation):
         yield Overloaded
     if needs_key and tags & METERED_TAGS:
         yield BudgetExceeded
+    if tags & KEYED_TAGS:
+        yield FeatureNotServed
     if tags & CHANGING_TAGS:
         yield Conflict
 

@@ -47,8 +47,10 @@ class Routes:
                 at = (open_paths if "{" in path else self._exact).setdefault(path, {})
                 at[endpoint.method] = RouteMatch(endpoint, NOTHING)
         self._open = [(path, compile_path(path)[0], methods) for path, methods in open_paths.items()]
-        self.paths: Sequence[str] = tuple(dict.fromkeys((*self._exact, *open_paths)))
-        """All paths in the order of their declaration."""
+        suggested = {path for endpoint in self.endpoints if endpoint.is_suggested for path in endpoint.paths}
+        declared = dict.fromkeys((*self._exact, *open_paths))
+        self.paths: Sequence[str] = tuple(path for path in declared if path in suggested)
+        """The paths that errors can suggest, in the order of their declaration."""
 
     @property
     def methods(self) -> frozenset[str]:
@@ -85,6 +87,10 @@ class Routes:
             return path
         return next((declared for declared, pattern, _ in self._open if pattern.match(path)), OTHER)
 
+    def can_suggest(self, path: str) -> bool:
+        """Whether an error can suggest a path: it has an endpoint that is suggested."""
+        return self.get_label(path) in self.paths
+
     def list_prefixes(self, prefix: str) -> Iterator[str]:
         """Yields the beginnings of all paths below a prefix, segment by segment."""
         for path in self.paths:
@@ -120,7 +126,8 @@ def _find_with_other_prefix(
         tries += [_join_path("", tail) for tail in tails]
     beginnings = sorted(set(routes.list_prefixes(dialect_prefix)), key=lambda each: (each.count("/"), each))
     tries += [_join_path(beginning, tail) for tail in tails for beginning in beginnings]
-    there = {each: routes.list_methods(each) for each in tries if each.startswith(dialect_prefix)}
+    below = [each for each in tries if each.startswith(dialect_prefix) and routes.can_suggest(each)]
+    there = {each: routes.list_methods(each) for each in below}
     return next((each for each, methods in there.items() if method in methods), None) or next(
         (each for each, methods in there.items() if methods), None
     )

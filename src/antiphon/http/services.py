@@ -61,6 +61,7 @@ class ServerServices:
         self._clock = app_state.clock
         self._seconds = app_state.settings.request_timeout
         self.keeps_records = app_state.pipeline.keeps_records
+        self.tokens = app_state.tokens
         self.deployments: DeploymentService = app_state.deployments or Deployments(app_state.models)
 
     # --- generation ---

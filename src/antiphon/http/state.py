@@ -8,7 +8,7 @@ from typing import Protocol
 from starlette.types import Scope
 
 from antiphon.auth.base import TokenVerifier
-from antiphon.dialects.base import Dialect, Endpoint
+from antiphon.dialects.base import Dialect, Endpoint, TokenService
 from antiphon.domain.context import Clock, Context, SystemClock
 from antiphon.domain.events import Event
 from antiphon.domain.request import EmbeddingRequest, Embeddings, GenerationRequest
@@ -87,6 +87,8 @@ class AppState:
     """The registry that loads and unloads adapters; None if callers cannot do so."""
     deployments: Deployments | None = None
     """Deploys adapters from repositories; None if callers cannot deploy adapters."""
+    tokens: TokenService | None = None
+    """The access tokens of users; None if keys are off."""
     keys_on: bool = False
     """Whether the server has projects, users and keys."""
     admin: tuple[Endpoint, ...] = ()

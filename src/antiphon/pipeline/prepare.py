@@ -1,4 +1,4 @@
-"""Prepares a request on one route. Optional parameters that the route's engine lacks are left out and named."""
+"""Prepares a request on one route, without the optional parameters that the route's engine lacks."""
 
 from collections.abc import Callable
 from dataclasses import replace

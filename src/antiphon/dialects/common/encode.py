@@ -93,8 +93,13 @@ LogprobsBuilder = Callable[[Scores], Any]
 """Builds the log-probabilities of a part of a choice, in a dialect's form."""
 
 
-def encode_chat(head: ResponseMeta, call: GenerationCall, generation: CollectedGeneration) -> bytes:
-    """Encodes a buffered chat completion."""
+def encode_chat(
+    head: ResponseMeta,
+    call: GenerationCall,
+    generation: CollectedGeneration,
+    unknown_usage: Any = None,  # noqa: ANN401 - the dialect's shape
+) -> bytes:
+    """Encodes a buffered chat completion. `unknown_usage`: the usage where a vendor tells none."""
     spell, ids = choose_spelling(call), call.request.output.token_ids
     choices = [
         ChatChoice(
@@ -110,7 +115,7 @@ def encode_chat(head: ResponseMeta, call: GenerationCall, generation: CollectedG
         ChatCompletion(
             **build_meta(CHAT_PREFIX, head),
             choices=choices,
-            usage=build_usage(generation.usage),
+            usage=build_usage(generation.usage) or unknown_usage,
             prompt_token_ids=list(generation.prompts[0]) if generation.prompts else UNSET,
             **(_encode_prompt_scores(generation)[0] if generation.prompt_scores else {}),
         )

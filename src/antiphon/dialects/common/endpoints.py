@@ -46,7 +46,17 @@ take about ten milliseconds."""
 T = TypeVar("T")
 
 
-class GenerationCodec(Protocol):
+class GenerationEncoder(Protocol):
+    """Encodes one product's answers of a generating endpoint."""
+
+    def answer(self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration) -> bytes:
+        """Encodes the buffered answer."""
+
+    def encoder(self, meta: ResponseMeta, call: GenerationCall) -> StreamEncoder:
+        """Creates the encoder of one streamed answer."""
+
+
+class GenerationCodec(GenerationEncoder, Protocol):
     """Decodes and encodes one product's body and answers of a generating endpoint."""
 
     @property
@@ -56,12 +66,6 @@ class GenerationCodec(Protocol):
     def decode(self, body: bytes) -> GenerationCall:
         """Decodes a body. Raises a RequestError that names the wrong field."""
 
-    def answer(self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration) -> bytes:
-        """Encodes the buffered answer."""
-
-    def encoder(self, meta: ResponseMeta, call: GenerationCall) -> StreamEncoder:
-        """Creates the encoder of one streamed answer."""
-
 
 def declare_generation(dialect: str, path: str, summary: str, codec: GenerationCodec) -> Endpoint:
     """Declares an endpoint that generates text, buffered or streamed."""
@@ -69,19 +73,8 @@ def declare_generation(dialect: str, path: str, summary: str, codec: GenerationC
 
     async def generate(request: Request, services: Services) -> Answer:
         call = await decode_body(codec.decode, request, services)
-        request.progress.body = request.body
-        context = services.build_context(request, add_attribution(origin, call.attribution))
         meta = services.create_meta(call.request.model)
-        if call.stream:
-            headers = partial(build_report_headers, call, request, services)
-            return EventStream(services.generate(call.request, context), codec.encoder(meta, call), headers)
-        async with services.generate(changed(call.request, is_buffered=True), context) as events:
-            generation = await collect(events)
-        if _has_many_scores(generation):
-            body = await services.offload(partial(codec.answer, meta, call, generation))
-        else:
-            body = codec.answer(meta, call, generation)
-        return Response(body, headers=build_report_headers(call, request, services))
+        return await answer_generation(call, meta, codec, origin, request, services)
 
     body, answer, chunk = codec.shapes
     return Endpoint(
@@ -94,6 +87,27 @@ def declare_generation(dialect: str, path: str, summary: str, codec: GenerationC
         tag="completions",
         answers={JSON: answer, EVENT_STREAM: chunk},
     )
+
+
+async def answer_generation(
+    call: GenerationCall,
+    meta: ResponseMeta,
+    codec: GenerationEncoder,
+    origin: Origin,
+    request: Request,
+    services: Services,
+) -> Response | EventStream:
+    """Generates text, buffered or streamed."""
+    request.progress.body = request.body
+    context = services.build_context(request, add_attribution(origin, call.attribution))
+    if call.stream:
+        headers = partial(build_report_headers, call, request, services)
+        return EventStream(services.generate(call.request, context), codec.encoder(meta, call), headers)
+    async with services.generate(changed(call.request, is_buffered=True), context) as events:
+        generation = await collect(events)
+    encode = partial(codec.answer, meta, call, generation)
+    body = await services.offload(encode) if _has_many_scores(generation) else encode()
+    return Response(body, headers=build_report_headers(call, request, services))
 
 
 class ModelCodec(Protocol):

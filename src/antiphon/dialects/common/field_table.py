@@ -73,7 +73,7 @@ _NAMES: Mapping[Need, str] = {
     Need.TEMPLATE: "messages tools add_generation_prompt continue_final_message chat_template "
     "chat_template_kwargs documents",
     Need.REASONING: "reasoning_effort include_reasoning include_thinking thinking_token_budget thinking "
-    "reasoning_history",
+    "reasoning_history thinking_budget",
     Need.ADAPTERS: "lora_name lora_path load_inplace base_model_name model_name model_source hf_revision "
     "hf_token",
     Need.EMBEDDING: "input encoding_format dimensions",

@@ -4,7 +4,6 @@ Bounds are inclusive, because some defaults on the pages equal a bound. docs/par
 the dialects' tables. tests/contract/test_pages.py tests the server against it.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
@@ -39,17 +38,31 @@ class PageRow:
 
 
 @dataclass(frozen=True, slots=True)
+class PageHeader:
+    """One header on a product's page."""
+
+    name: str
+    meaning: str
+    """What it does here."""
+    required: bool = False
+    difference: str = ""
+    """As of `PageRow`."""
+
+
+@dataclass(frozen=True, slots=True)
 class ProductPage:
     """One product's page."""
 
     product: str
     endpoint: str
     """The product's own endpoint."""
-    dialect: str | None
-    """The dialect that implements the page; None if none does."""
+    dialect: str
+    """The dialect that implements the page."""
     served_at: str
-    """The path on this server. For a page that no dialect implements, it is the most similar path of /v1."""
+    """The path on this server."""
     rows: tuple[PageRow, ...]
+    headers: tuple[PageHeader, ...] = ()
+    """The headers that the page lists among its parameters."""
 
 
 MIROSTAT = (
@@ -139,29 +152,55 @@ EMPOWER = ProductPage(
     ),
 )
 
+FOUR_STOPS = "at most four texts, as at /v1"
+
 JAMAI = ProductPage(
     "JamAI Base",
     "POST /api/v1/chat/completions",
-    None,
-    "/v1/chat/completions",
+    "jamai",
+    "/jamai/api/v1/chat/completions",
     (
         PageRow("model", "string", ""),
         PageRow("rag_params", "object"),
         PageRow("tools", "object[]"),
         PageRow("tool_choice", "none, auto, required or a tool"),
-        PageRow("temperature", "number", 0.2, 0.001),
-        PageRow("top_p", "number", 0.6, 0.001),
+        PageRow(
+            "temperature",
+            "number",
+            0.2,
+            0.001,
+            difference="0, which the product's later clients send, is greedy; at most 2",
+        ),
+        PageRow("top_p", "number", 0.6, 0.001, difference="at most 1"),
         PageRow("stream", "boolean", False),
-        PageRow("max_tokens", "integer", 2048, 1),
-        PageRow("stop", "string[]"),
+        PageRow("max_tokens", "integer", 2048, 1, difference="lowered to what fits"),
+        PageRow("stop", "string[]", difference=FOUR_STOPS),
         PageRow("presence_penalty", "number", 0, -2, 2),
         PageRow("frequency_penalty", "number", 0, -2, 2),
         PageRow("logit_bias", "object"),
         PageRow("id", "string", ""),
         PageRow("messages", "object[]", required=True),
-        PageRow("max_completion_tokens", "integer", low=1),
-        PageRow("n", "integer", 1),
-        PageRow("user", "string"),
+        PageRow("max_completion_tokens", "integer", low=1, difference="lowered to what fits"),
+        PageRow("n", "integer", 1, difference=COUNT + "; n is at most 128"),
+        PageRow("user", "string", difference=USER),
+    ),
+    (
+        PageHeader(
+            "Authorization",
+            "A user's access token, or a service key, as Bearer KEY.",
+            required=True,
+            difference="none is needed where keys are off",
+        ),
+        PageHeader(
+            "X-USER-ID",
+            "The user whom a service key acts for, a member of its project. An empty one counts as absent.",
+            difference="may be left out with a service key too",
+        ),
+        PageHeader(
+            "X-PROJECT-ID",
+            "The project, one that the key has; otherwise a 401. `default`, which the product's client sends "
+            "by itself, means the key's own project where the key has no project of this id.",
+        ),
     ),
 )
 
@@ -215,8 +254,3 @@ SGP = ProductPage(
 )
 
 PAGES = (FIREWORKS, EMPOWER, JAMAI, SGP)
-
-
-def list_built_pages() -> Iterator[ProductPage]:
-    """Yields the pages that a dialect implements."""
-    return (page for page in PAGES if page.dialect is not None)

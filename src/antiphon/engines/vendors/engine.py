@@ -129,7 +129,7 @@ class VendorEngine:
 
 
 def shorten_output(request: GenerationRequest, most: int | None) -> GenerationRequest:
-    """Returns the request with at most as many output tokens as the model makes, if the caller allows that."""
+    """Returns the request with at most as many output tokens as the model makes, if the caller allows it."""
     output = request.output
     if most is None or output.max_tokens is None or output.max_tokens <= most:
         return request

@@ -1,0 +1,1 @@
+"""JamAI Base's dialect, as its client `jamaibase` speaks it."""

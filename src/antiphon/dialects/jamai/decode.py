@@ -1,0 +1,154 @@
+"""Decodes bodies of JamAI Base's endpoints to requests, with the defaults and rules of JamAI's page.
+
+The decoder of `/v1` reads the fields that have the same meaning there. `read_retrieval` is the place that
+decides about `rag_params`.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from antiphon.dialects.base import Attribution, EmbeddingCall, GenerationCall, RerankCall
+from antiphon.dialects.common import request_types as superset
+from antiphon.dialects.common.decode import build_chat_call
+from antiphon.dialects.common.embeddings import build_prompts, require_form
+from antiphon.dialects.common.field_table import FieldReport
+from antiphon.dialects.common.messages import filter_messages
+from antiphon.dialects.common.sampling import require_text
+from antiphon.dialects.common.strict_json import convert, read_object
+from antiphon.dialects.common.tools import filter_tools
+from antiphon.dialects.jamai.fields import NO_KNOWLEDGE, JamaiScope, filter_fields
+from antiphon.dialects.jamai.messages import complete_turns, normalize_messages, normalize_tools
+from antiphon.dialects.jamai.wire_types import (
+    JamaiChatRequest,
+    JamaiEmbeddingRequest,
+    JamaiRerankRequest,
+    RagBody,
+)
+from antiphon.domain.request import (
+    Conversation,
+    EmbeddingRequest,
+    Overflow,
+    Prompt,
+    Reasoning,
+    ReasoningTerms,
+)
+from antiphon.domain.rerank import RerankRequest
+from antiphon.domain.values import changed
+from antiphon.errors import InvalidValue, UnsupportedParameter
+
+DEFAULTS: dict[str, Any] = {"temperature": 0.2, "top_p": 0.6}
+"""The default values of the page. A model's own defaults do not change them."""
+
+MAX_TOKENS = 2048
+"""The page's default of max_tokens."""
+
+SAME_FIELDS = (
+    "messages", "tools", "tool_choice", "temperature", "top_p", "stream", "stop", "presence_penalty",
+    "frequency_penalty", "logit_bias", "n",
+)  # fmt: skip
+"""The fields that have the same name in `/v1`."""
+
+OPTIONAL = frozenset(
+    "temperature top_p stop presence_penalty frequency_penalty logit_bias reasoning_effort "
+    "thinking_budget".split()
+)
+"""The parameters that JamAI's page ignores where a model lacks them."""
+
+TERMS = ReasoningTerms("reasoning_effort", "thinking_budget", "disable")
+
+EMPTY_DEFAULTS: dict[str, object] = {"id": "", "user": "", "reasoning_summary": "auto"}
+"""Values that the product's client sends where its user said nothing."""
+
+
+def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> GenerationCall:
+    """Decodes a body of POST chat/completions. An empty model means that the server chooses. `report`:
+    unknown fields are ignored and named instead of refused. `strict`: a schema with a keyword that is not
+    enforced is refused. Raises a RequestError."""
+    field_report = FieldReport(report)
+    sent = read_object(body)
+    fields = {name: value for name, value in sent.items() if EMPTY_DEFAULTS.get(name, sent) != value}
+    read_retrieval(fields)
+    accepted = filter_fields(fields, JamaiScope.CHAT, report=field_report)
+    accepted = filter_messages(normalize_messages(accepted), field_report)
+    wire = convert(filter_tools(normalize_tools(accepted), field_report), JamaiChatRequest)
+    limit = _read_limit(wire, field_report)
+    values = {name: value for name in SAME_FIELDS if (value := getattr(wire, name)) is not None}
+    openai_request = superset.ChatCompletionRequest(
+        model=wire.model or "", max_tokens=limit or MAX_TOKENS, **(DEFAULTS | values)
+    )
+    call = build_chat_call(openai_request, field_report.names, strict)
+    return _complete_call(call, wire, is_usual=limit is None)
+
+
+def read_retrieval(fields: dict[str, Any]) -> None:
+    """Checks `rag_params`, and raises UnsupportedParameter if there are any. Raises a RequestError that names
+    the wrong field inside."""
+    if fields.get("rag_params") is not None:
+        convert({"rag_params": fields["rag_params"]}, RagBody)
+        raise UnsupportedParameter(f"rag_params is not supported: {NO_KNOWLEDGE}", param="rag_params")
+
+
+def decode_embeddings(body: bytes, report: bool = False) -> EmbeddingCall:
+    """Decodes a body of POST embeddings. `report`: as of `decode_chat`. Raises a RequestError."""
+    field_report = FieldReport(report)
+    accepted = filter_fields(read_object(body), JamaiScope.EMBEDDINGS, report=field_report)
+    require_form(accepted.get("encoding_format"))
+    wire = convert(accepted, JamaiEmbeddingRequest)
+    request = EmbeddingRequest(wire.model or "", build_prompts(wire.input), wire.dimensions)
+    return EmbeddingCall(request, wire.encoding_format == "base64", field_report.names)
+
+
+def decode_rerank(body: bytes, report: bool = False) -> RerankCall:
+    """Decodes a body of POST rerank. `report`: as of `decode_chat`. Raises a RequestError."""
+    field_report = FieldReport(report)
+    accepted = filter_fields(read_object(body), JamaiScope.RERANK, report=field_report)
+    wire = convert(accepted, JamaiRerankRequest)
+    request = RerankRequest(wire.model or "", wire.query, tuple(wire.documents))
+    return RerankCall(request, ignored=field_report.names)
+
+
+def _read_limit(wire: JamaiChatRequest, report: FieldReport) -> int | None:
+    """Returns the most tokens of a choice, or None. Reports `max_tokens` if it loses. Raises InvalidValue if
+    the reasoning may be longer."""
+    newer, older = wire.max_completion_tokens, wire.max_tokens
+    if None is not newer != older is not None:
+        report.paths.append("max_tokens")
+    limit = older if newer is None else newer
+    if (wire.thinking_budget or 0) > (limit or MAX_TOKENS):
+        raise InvalidValue(
+            f"thinking_budget must be at most max_tokens, which is {limit or MAX_TOKENS}; got "
+            f"{wire.thinking_budget}",
+            param="thinking_budget",
+        )
+    return limit
+
+
+def _complete_call(call: GenerationCall, wire: JamaiChatRequest, *, is_usual: bool) -> GenerationCall:
+    """Completes a call with the differences from `/v1`. `is_usual`: whether the caller left max_tokens
+    out."""
+    output = changed(call.request.output, overflow=Overflow.SHORTEN, is_usual=is_usual)
+    reasoning = Reasoning(
+        "none" if wire.reasoning_effort == "disable" else wire.reasoning_effort,
+        wire.thinking_budget,
+        terms=TERMS,
+    )
+    prompts = tuple(_complete_prompt(prompt, reasoning) for prompt in call.request.prompts)
+    request = changed(call.request, output=output, prompts=prompts, optional=OPTIONAL)
+    return replace(call, request=request, include_usage=True, attribution=_read_attribution(wire))
+
+
+def _complete_prompt(prompt: Prompt, reasoning: Reasoning) -> Prompt:
+    """Returns the conversation with JamAI's turns and these options of reasoning."""
+    if not isinstance(prompt, Conversation):
+        return prompt
+    return replace(prompt, messages=complete_turns(prompt.messages), reasoning=reasoning)
+
+
+def _read_attribution(wire: JamaiChatRequest) -> Attribution:
+    """Reads the end user and the chat's id. Raises InvalidValue."""
+    given = {"user": wire.user, "id": wire.id}
+    values = {name: value for name, value in given.items() if value}
+    for name, value in values.items():
+        require_text(name, value)
+    tags = {"id": values["id"]} if "id" in values else {}
+    return Attribution(values.get("user"), tags, tuple(values))

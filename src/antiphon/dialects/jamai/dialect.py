@@ -1,0 +1,100 @@
+"""JamAI Base's dialect: its endpoints and its part of the OpenAPI document."""
+
+from collections.abc import Mapping
+from functools import cache
+
+from antiphon.dialects.base import Description, DialectDefaults, Endpoint, Headers, Request
+from antiphon.dialects.common.field_table import Table
+from antiphon.dialects.common.fields import TABLES as OPENAI_TABLES
+from antiphon.dialects.common.fields import FieldScope as OpenAIPlace
+from antiphon.dialects.common.openapi_schemas import (
+    build_schemas,
+    list_body_shapes,
+    list_field_names,
+    list_parameters,
+    list_shapes,
+)
+from antiphon.dialects.jamai.encode import build_limit_headers, encode_jamai_error, name_error
+from antiphon.dialects.jamai.features import declare_features
+from antiphon.dialects.jamai.fields import TABLES, JamaiScope
+from antiphon.dialects.jamai.generation import DIALECT, JamaiGeneration
+from antiphon.dialects.jamai.models import declare_models
+from antiphon.dialects.jamai.projects import declare_health, declare_projects
+from antiphon.dialects.jamai.tokens import declare_tokens
+from antiphon.dialects.jamai.wire_types import JamaiError
+from antiphon.domain.tenancy import DEFAULT_PROJECT
+from antiphon.errors import AntiphonError
+
+SCHEMA_PREFIX = "Jamai"
+"""The prefix of the dialect's schema names."""
+
+REQUESTS: Mapping[str, Table] = {
+    "JamaiChatRequest": TABLES[JamaiScope.CHAT],
+    "JamaiEmbeddingRequest": TABLES[JamaiScope.EMBEDDINGS],
+    "JamaiRerankRequest": TABLES[JamaiScope.RERANK],
+    "ChatMessage": OPENAI_TABLES[OpenAIPlace.MESSAGE],
+    "TextPart": OPENAI_TABLES[OpenAIPlace.PART],
+    "RefusalPart": OPENAI_TABLES[OpenAIPlace.REFUSAL],
+    "ImageUrlPart": OPENAI_TABLES[OpenAIPlace.IMAGE],
+    "ImageUrlShape": OPENAI_TABLES[OpenAIPlace.IMAGE_URL],
+    "InputAudioPart": OPENAI_TABLES[OpenAIPlace.AUDIO],
+    "InputAudioShape": OPENAI_TABLES[OpenAIPlace.INPUT_AUDIO],
+    "ToolShape": OPENAI_TABLES[OpenAIPlace.TOOL],
+    "Function": OPENAI_TABLES[OpenAIPlace.FUNCTION],
+    "MessageToolCall": OPENAI_TABLES[OpenAIPlace.CALL],
+    "CalledFunction": OPENAI_TABLES[OpenAIPlace.CALLED],
+}
+"""The schemas whose fields are in a table."""
+
+EXAMPLES: Mapping[str, object] = {
+    "JamaiChatRequest": {"model": "antiphon/cantor", "messages": [{"role": "user", "content": "Hello!"}]},
+}
+
+
+class Jamai(DialectDefaults):
+    """JamAI Base's dialect. It has no state, so one value serves every request."""
+
+    name = DIALECT
+    prefix = "/jamai"
+    placeholder_project = DEFAULT_PROJECT
+
+    def __init__(self, report_unknown: bool = False, strict_schemas: bool = False) -> None:
+        """`report_unknown`: the answer names unknown fields, which are not refused. `strict_schemas`: a
+        schema with a keyword that is not enforced is refused."""
+        self.endpoints = (
+            *JamaiGeneration(report_unknown, strict_schemas).endpoints(),
+            *declare_models(),
+            *declare_projects(),
+            *declare_tokens(),
+            declare_health(),
+            *declare_features(),
+        )
+
+    def status(self, error: AntiphonError) -> int:
+        return name_error(error).status
+
+    def error(self, error: AntiphonError, request: Request | None = None) -> bytes:
+        return encode_jamai_error(error, request)
+
+    def error_headers(self, error: AntiphonError, now: float) -> Headers:
+        return build_limit_headers(error, now)
+
+    def describe(self) -> Description:
+        return describe_endpoints(self.endpoints)
+
+    def fields(self) -> frozenset[str]:
+        return list_all_fields(self.endpoints)
+
+
+@cache
+def list_all_fields(endpoints: tuple[Endpoint, ...]) -> frozenset[str]:
+    """Returns the names of the fields and parameters of requests."""
+    parameters = {str(each["name"]) for endpoint in endpoints for each in list_parameters(endpoint)}
+    shapes = list_body_shapes(endpoints)
+    return list_field_names(shapes, (*TABLES.values(), *OPENAI_TABLES.values())) | parameters
+
+
+def describe_endpoints(endpoints: tuple[Endpoint, ...]) -> Description:
+    """Returns the dialect's part of the OpenAPI document, with its schemas."""
+    schemas = build_schemas((*list_shapes(endpoints), JamaiError), REQUESTS, EXAMPLES, SCHEMA_PREFIX)
+    return Description(schemas, SCHEMA_PREFIX, JamaiError.__name__)

@@ -1,0 +1,74 @@
+"""The parts of JamAI Base that this server does not have. Each answers 501 and names itself."""
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+
+from antiphon.dialects.base import Answer, Endpoint, Handler, Request, Services
+from antiphon.dialects.jamai.fields import BASE
+from antiphon.domain.identity import Right
+from antiphon.errors import FeatureNotServed
+
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+
+FEATURES: Mapping[str, str] = MappingProxyType(
+    {
+        "v1/gen_tables": "generative tables",
+        "v2/gen_tables": "generative tables",
+        "v2/auth": "accounts with passwords",
+        "v2/conversations": "stored conversations",
+        "v2/files": "files",
+        "v2/meters": "meters; `antiphon usage` and the admin API show the usage",
+        "v2/models": "the catalogue of models; the operator's settings name them",
+        "v2/organizations": "organizations; the admin API has projects",
+        "v2/prices": "price plans; the admin API has prices",
+        "v2/progress": "progress of tasks",
+        "v2/templates": "templates",
+        "v2/users": "accounts of users; the admin API has users",
+    }
+)
+"""Each part's path below the base, and its name."""
+
+CHANGED_PROJECTS = "changes of projects; the admin API has them"
+"""What other methods than GET do with a project."""
+
+
+def declare_features() -> tuple[Endpoint, ...]:
+    """Declares the endpoints of what is missing. The OpenAPI document omits them."""
+    return tuple(_declare_all())
+
+
+def _declare_all() -> Iterator[Endpoint]:
+    """Yields an endpoint for each method of each part."""
+    for path, noun in FEATURES.items():
+        yield from (_declare(method, f"{BASE}/{path}", noun) for method in METHODS)
+    for path in ("v2/projects/members", "v2/projects/invites", "v2/projects/import", "v2/projects/export"):
+        yield from (_declare(method, f"{BASE}/{path}", CHANGED_PROJECTS) for method in METHODS)
+    for method in ("POST", "PATCH", "DELETE"):
+        yield Endpoint(
+            method=method,
+            path=f"{BASE}/v2/projects",
+            handler=_build_handler(CHANGED_PROJECTS),
+            right=Right.READ,
+            is_suggested=False,
+        )
+
+
+def _declare(method: str, path: str, noun: str) -> Endpoint:
+    """Declares an endpoint of a path and of all paths below it."""
+    return Endpoint(
+        method=method,
+        path=path,
+        aliases=(f"{path}/{{rest:path}}",),
+        handler=_build_handler(noun),
+        right=Right.READ,
+        is_suggested=False,
+    )
+
+
+def _build_handler(noun: str) -> Handler:
+    """Returns a handler that refuses every request."""
+
+    async def refuse(_request: Request, _services: Services) -> Answer:
+        raise FeatureNotServed(f"not part of this server's JamAI Base: {noun}")
+
+    return refuse

@@ -1,0 +1,99 @@
+"""The table of every request field of JamAI Base's page and of its embeddings and rankings. It says what
+Antiphon does with each field.
+"""
+
+from enum import StrEnum
+
+from antiphon.dialects.common.field_table import (
+    END_USER,
+    FieldTable,
+    RequestField,
+    declare_ignored,
+    declare_refused,
+    declare_supported,
+)
+
+BASE = "/jamai/api"
+
+
+class JamaiScope(StrEnum):
+    """The object that a field belongs to. Fields of messages that are not listed are in OpenAI's table."""
+
+    CHAT = f"{BASE}/v1/chat/completions"
+    MESSAGE = "JamAI's message"
+    EMBEDDINGS = f"{BASE}/v1/embeddings"
+    RERANK = f"{BASE}/v1/rerank"
+
+
+CHAT = frozenset({JamaiScope.CHAT})
+MESSAGE = frozenset({JamaiScope.MESSAGE})
+EMBEDDINGS = frozenset({JamaiScope.EMBEDDINGS})
+RERANK = frozenset({JamaiScope.RERANK})
+
+NO_KNOWLEDGE = "this server has no knowledge tables; leave it out"
+
+OPTIONAL = "A model that lacks it ignores it, and the header x-antiphon-ignored names it."
+
+CHOSEN = "An empty one, or none, has the server choose the first model that can do the request."
+
+FIELDS: tuple[RequestField, ...] = (
+    *declare_supported(
+        CHAT,
+        model=f"Id of a model, as antiphon/NAME or NAME. {CHOSEN}",
+        messages="The conversation so far. Where it begins with the assistant, or has a system message alone "
+        "or before the assistant, messages of `.` are put between; an empty system message becomes `.`.",
+        tools="Functions that the model may call, 1 to 128. Empty texts and lists in the schemas of their "
+        "properties count as absent.",
+        tool_choice="Whether it calls: auto, none, required, or one tool by its name.",
+        temperature=f"0 is greedy; 0 to 2; 0.2 by default. {OPTIONAL}",
+        top_p=f"Smallest set of tokens whose probability reaches this; 0.6 by default. {OPTIONAL}",
+        stream="Whether the answer comes as server-sent events; false by default.",
+        max_tokens="Most tokens of one choice; 2048 by default. It is lowered to what fits the model.",
+        max_completion_tokens="The same; it wins over max_tokens, which the header x-antiphon-ignored names "
+        "if it differs.",
+        stop=f"Texts that end a choice, 1 to 4; cut from its text. {OPTIONAL}",
+        presence_penalty=f"Taken from the logit of each token that is in the output; -2 to 2. {OPTIONAL}",
+        frequency_penalty="Taken from a token's logit for each time it is in the output; -2 to 2. "
+        f"{OPTIONAL}",
+        logit_bias="Added to the logits of tokens: an object of token ids, as texts, to numbers of -100 to "
+        f"100. {OPTIONAL}",
+        id="The tag `id` in the records of usage, at most 512 characters; where keys are off there are none, "
+        "and the header x-antiphon-ignored names it. The request's own id is the header X-REQUEST-ID.",
+        n="Choices, 1 to 128; 1 by default.",
+        user=END_USER,
+        reasoning_effort="How much a model that reasons shall do so: disable, minimal, low, medium, high. "
+        f"{OPTIONAL} Of the product's later clients.",
+        thinking_budget=f"Most tokens of reasoning, at most max_tokens; 0 is none. {OPTIONAL} Of the "
+        "product's later clients.",
+    ),
+    declare_refused("rag_params", CHAT, NO_KNOWLEDGE),
+    declare_ignored(
+        "reasoning_summary", CHAT, "auto, concise or detailed: reasoning is shown as the model wrote it."
+    ),
+    declare_ignored("stream_options", CHAT, "every stream brings the usage."),
+    *declare_supported(
+        MESSAGE,
+        content="As at /v1; null and an empty list are an empty text.",
+        name="Who of that role speaks. Characters besides letters, digits, _ and - become _.",
+    ),
+    *declare_supported(
+        EMBEDDINGS,
+        model=f"Id of an embedding model. {CHOSEN}",
+        input="A text or a list of texts, at most 2048.",
+        encoding_format="float, numbers; or base64, their bytes as float32, little-endian.",
+        dimensions="Taken only where it is what the model makes: no vector is shortened.",
+    ),
+    declare_ignored("type", EMBEDDINGS, "query or document: a text's vector is the same for both."),
+    *declare_supported(
+        RERANK,
+        model=f"Id of a reranker. {CHOSEN}",
+        query="The text that the documents are compared with.",
+        documents="The texts to rank, at most 1000.",
+    ),
+)
+
+FIELD_TABLE = FieldTable(
+    FIELDS, tuple(JamaiScope), endpoints=(JamaiScope.CHAT, JamaiScope.EMBEDDINGS, JamaiScope.RERANK)
+)
+TABLES = FIELD_TABLE.tables
+filter_fields = FIELD_TABLE.filter

@@ -1,0 +1,119 @@
+"""Handles chats, embeddings and rankings of JamAI Base's clients."""
+
+from dataclasses import replace
+from functools import partial
+
+import msgspec
+
+from antiphon.dialects.base import (
+    EVENT_STREAM,
+    JSON,
+    Answer,
+    Endpoint,
+    EventStream,
+    GenerationCall,
+    Handler,
+    Request,
+    RequestBody,
+    RerankCall,
+    Response,
+    Services,
+)
+from antiphon.dialects.common.embeddings import EmbeddingsAnswer, answer_embeddings
+from antiphon.dialects.common.endpoints import answer_generation, build_report_headers, decode_body
+from antiphon.dialects.jamai.decode import decode_chat, decode_embeddings, decode_rerank
+from antiphon.dialects.jamai.encode import KEEP_ALIVE, JamaiChatEncoder
+from antiphon.dialects.jamai.fields import JamaiScope
+from antiphon.dialects.jamai.messages import list_modalities
+from antiphon.dialects.jamai.models import choose_model
+from antiphon.dialects.jamai.wire_types import (
+    JamaiChatChunk,
+    JamaiChatCompletion,
+    JamaiChatRequest,
+    JamaiEmbeddingRequest,
+    JamaiRerankRequest,
+    RerankingAnswer,
+    RerankingMeta,
+    RerankingShape,
+    RerankingUsage,
+)
+from antiphon.domain.context import Origin
+from antiphon.domain.identity import Right
+from antiphon.domain.request import Conversation
+from antiphon.domain.rerank import Ranking
+from antiphon.domain.values import changed
+
+DIALECT = "jamai"
+
+_encode = msgspec.json.Encoder().encode
+
+
+class JamaiGeneration:
+    """The endpoints that use a model."""
+
+    def __init__(self, report: bool = False, strict: bool = False) -> None:
+        """`report`: the answer names unknown fields, which are not refused. `strict`: a schema with a keyword
+        that is not enforced is refused."""
+        self._report = report
+        self._decode_chat = partial(decode_chat, report=report, strict=strict)
+
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """Declares the endpoints."""
+        answers = {JSON: JamaiChatCompletion, EVENT_STREAM: JamaiChatChunk}
+        chat = _declare(JamaiScope.CHAT, self.answer_chat, JamaiChatRequest, "completions")
+        embed = _declare(JamaiScope.EMBEDDINGS, self.embed, JamaiEmbeddingRequest, "embeddings")
+        rank = _declare(JamaiScope.RERANK, self.rank, JamaiRerankRequest, "rerank")
+        return (
+            replace(chat, summary="Answer a conversation, as JamAI Base does", answers=answers),
+            replace(embed, summary="Make vectors of texts, as JamAI Base", answers={JSON: EmbeddingsAnswer}),
+            replace(rank, summary="Rank documents by a query", answers={JSON: RerankingAnswer}),
+        )
+
+    async def answer_chat(self, request: Request, services: Services) -> Answer:
+        """Answers a conversation."""
+        call = await decode_body(self._decode_chat, request, services)
+        name, shown = await choose_model(call.request.model, list_needs(call), request, services)
+        call = replace(call, request=changed(call.request, model=name))
+        meta, origin = services.create_meta(shown), Origin(DIALECT, JamaiScope.CHAT)
+        encoder = JamaiChatEncoder(request)
+        answer = await answer_generation(call, meta, encoder, origin, request, services)
+        return replace(answer, keep_alive=KEEP_ALIVE) if isinstance(answer, EventStream) else answer
+
+    async def embed(self, request: Request, services: Services) -> Answer:
+        """Makes vectors of texts."""
+        call = await decode_body(partial(decode_embeddings, report=self._report), request, services)
+        name, shown = await choose_model(call.request.model, frozenset({"embed"}), request, services)
+        call = replace(call, request=replace(call.request, model=name))
+        return await answer_embeddings(call, shown, Origin(DIALECT, JamaiScope.EMBEDDINGS), request, services)
+
+    async def rank(self, request: Request, services: Services) -> Answer:
+        """Ranks documents."""
+        call = await decode_body(partial(decode_rerank, report=self._report), request, services)
+        name, shown = await choose_model(call.request.model, frozenset({"rerank"}), request, services)
+        context = services.build_context(request, Origin(DIALECT, JamaiScope.RERANK))
+        ranking = await services.rerank(replace(call.request, model=name), context)
+        headers = build_report_headers(call, request, services)
+        return Response(encode_ranking(shown, call, ranking), headers=headers)
+
+
+def _declare(path: str, handler: Handler, shape: type, tag: str) -> Endpoint:
+    """Declares an endpoint of POST that needs the right to generate."""
+    body = RequestBody(shape=shape)
+    return Endpoint(method="POST", path=path, handler=handler, right=Right.GENERATE, body=body, tag=tag)
+
+
+def list_needs(call: GenerationCall) -> frozenset[str]:
+    """Returns the capabilities that a model needs to answer a chat."""
+    chats = [prompt for prompt in call.request.prompts if isinstance(prompt, Conversation)]
+    modalities = frozenset[str]().union(*(list_modalities(chat.messages) for chat in chats))
+    has_tools = any(chat.tools is not None and chat.tools.tools for chat in chats)
+    return modalities | {"chat"} | ({"tool"} if has_tools else set())
+
+
+def encode_ranking(model: str, call: RerankCall, ranking: Ranking) -> bytes:
+    """Encodes a ranking."""
+    results = [
+        RerankingShape(index=index, relevance_score=ranking.scores[index]) for index in ranking.order()
+    ]
+    usage = RerankingUsage(len(call.request.documents), ranking.prompt_tokens)
+    return _encode(RerankingAnswer(results=results, usage=usage, meta=RerankingMeta(model)))

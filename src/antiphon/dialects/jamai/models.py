@@ -1,0 +1,195 @@
+"""The models in JamAI Base's form, their ids, and the choice of a model for a request that names none.
+
+An id contains a slash, as JamAI's do: `antiphon/NAME`, or the name itself if it contains one. Patterns of
+names are not listed, since nobody can call them.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from antiphon.dialects.base import Answer, Endpoint, ModelEntry, Request, Response, Services
+from antiphon.dialects.common.endpoints import declare_get
+from antiphon.dialects.common.response_types import OWNER
+from antiphon.dialects.jamai.encode import QUERY
+from antiphon.dialects.jamai.fields import BASE
+from antiphon.dialects.jamai.queries import ORDERING, ListQuery, declare_parameter, order_items
+from antiphon.domain.models import STAR, Profile
+from antiphon.errors import InvalidValue, ModelNotFound
+
+Kind = Literal["completion", "llm", "embed", "rerank"]
+
+CAPABILITIES = (
+    "completion", "chat", "image", "audio", "document", "tool", "embed", "rerank", "reasoning",
+)  # fmt: skip
+"""The capabilities that a query can name. No model has `document`, which only JamAI's client knows."""
+
+PREFIX = f"{OWNER}/"
+"""The beginning of an id whose model's name has no slash."""
+
+IDS: Mapping[str, Any] = {"type": "array", "items": {"type": "string"}}
+"""The schema of a list of ids."""
+
+SORT_KEYS = ("id", "name", "created_at", "updated_at")
+
+_encode = msgspec.json.Encoder().encode
+
+Moment = Annotated[datetime, Meta(tz=True)]
+
+
+class JamaiModel(Struct, frozen=True, kw_only=True):
+    """One model. What is unknown while its engine is not available is absent."""
+
+    id: str
+    type: Kind | UnsetType = UNSET
+    name: str
+    owned_by: str = OWNER
+    capabilities: list[str] | UnsetType = UNSET
+    context_length: int | UnsetType = UNSET
+    max_output_tokens: int | UnsetType = UNSET
+    created_at: Moment
+    updated_at: Moment
+
+
+class JamaiModelList(Struct, frozen=True, kw_only=True):
+    """The models: first those of the settings in their order, then adapters, unless the query orders them."""
+
+    object: Literal["models.info"] = "models.info"
+    data: list[JamaiModel]
+
+
+def declare_models() -> tuple[Endpoint, Endpoint]:
+    """Declares the endpoints for the models and for their ids."""
+    capabilities = declare_parameter(
+        "capabilities", {"type": "array", "items": {"enum": list(CAPABILITIES)}}, explode=True
+    )
+    text = {"type": "string"}
+    listing = (
+        declare_parameter("model", text),
+        capabilities,
+        declare_parameter("order_by", {"enum": list(SORT_KEYS)}),
+        declare_parameter("order_ascending", {"type": "boolean", "default": True}),
+    )
+    ids = (declare_parameter("prefer", text), capabilities)
+    models = declare_get(
+        f"{BASE}/v1/models", list_models, "List the models", "models", JamaiModelList, *listing
+    )
+    named = declare_get(f"{BASE}/v1/models/ids", list_ids, "List the ids of models", "models", IDS, *ids)
+    return models, replace(named, aliases=(f"{BASE}/v1/model_names",))
+
+
+async def list_models(request: Request, services: Services) -> Answer:
+    """Lists the models that the caller can use, of one id or with certain capabilities."""
+    query = ListQuery(request, "model", *ORDERING, repeated=("capabilities",))
+    wanted = query.get("model")
+    models = [
+        model
+        for model in await _load_models(request, services, _read_capabilities(query))
+        if wanted in ("", model.id, model.name)
+    ]
+    if query.get("order_by") or query.get("order_ascending"):
+        models = order_items(models, query, SORT_KEYS, "id")
+    return Response(_encode(JamaiModelList(data=models)))
+
+
+async def list_ids(request: Request, services: Services) -> Answer:
+    """Lists ids of models with certain capabilities, the preferred one first if it is among them."""
+    query = ListQuery(request, "prefer", repeated=("capabilities",))
+    models = await _load_models(request, services, _read_capabilities(query))
+    preferred = query.get("prefer")
+    models.sort(key=lambda model: preferred not in (model.id, model.name))
+    return Response(_encode([model.id for model in models]))
+
+
+def _read_capabilities(query: ListQuery) -> frozenset[str]:
+    """Returns the wanted capabilities. Raises InvalidValue for an unknown one."""
+    wanted = query.get_all("capabilities")
+    if not {*wanted} <= {*CAPABILITIES}:
+        raise InvalidValue(
+            f"capabilities must be some of {', '.join(CAPABILITIES)}", param=f"{QUERY}.capabilities"
+        )
+    return frozenset(wanted)
+
+
+async def _load_models(request: Request, services: Services, wanted: frozenset[str]) -> list[JamaiModel]:
+    """Returns the models that have all these capabilities."""
+    entries = await services.list_profiled_models(request.actor)
+    return [build_model(entry) for entry in _iterate_callable(entries) if wanted <= get_capabilities(entry)]
+
+
+def _iterate_callable(entries: Iterable[ModelEntry]) -> Iterator[ModelEntry]:
+    """Yields the models without patterns of names."""
+    return (entry for entry in entries if STAR not in entry.name)
+
+
+def build_model(entry: ModelEntry) -> JamaiModel:
+    """Builds the entry of one model."""
+    created, profile = datetime.fromtimestamp(entry.created, UTC), entry.profile
+    known = {} if profile is None else _describe_profile(profile)
+    return JamaiModel(
+        id=build_id(entry.name), name=entry.name, created_at=created, updated_at=created, **known
+    )
+
+
+def _describe_profile(profile: Profile) -> dict[str, Any]:
+    """Returns the fields of a model that depend on its profile."""
+    fields: dict[str, Any] = {
+        "type": _get_kind(profile),
+        "capabilities": [each for each in CAPABILITIES if each in list_capabilities(profile)],
+        "context_length": profile.context_length,
+        "max_output_tokens": profile.max_output,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _get_kind(profile: Profile) -> Kind:
+    """Returns the type of a model."""
+    if profile.embedding is not None:
+        return "rerank" if profile.embedding.ranks else "embed"
+    return "llm" if profile.chat else "completion"
+
+
+def get_capabilities(entry: ModelEntry) -> frozenset[str]:
+    """Returns what a model can do; nothing while its engine is not available."""
+    return frozenset() if entry.profile is None else list_capabilities(entry.profile)
+
+
+def list_capabilities(profile: Profile) -> frozenset[str]:
+    """Returns what a model of this profile can do."""
+    kind = _get_kind(profile)
+    if kind != "llm":
+        return frozenset({str(kind)})
+    found = {"chat", *profile.modalities} - {"text"}
+    return frozenset(
+        found
+        | ({"tool"} if "tools" not in profile.refused else set())
+        | ({"reasoning"} if profile.reasoning else set())
+    )
+
+
+def build_id(name: str) -> str:
+    """Returns the id of a model's name."""
+    return name if "/" in name else PREFIX + name
+
+
+async def choose_model(
+    model: str, needs: frozenset[str], request: Request, services: Services
+) -> tuple[str, str]:
+    """Returns the name of the model that a request means, and the id that its answer shows. `needs`: the
+    capabilities of a model that the server chooses. Raises ModelNotFound if there is none."""
+    if not model:
+        entries = await services.list_profiled_models(request.actor)
+        for entry in _iterate_callable(entries):
+            if needs <= get_capabilities(entry):
+                return entry.name, build_id(entry.name)
+        words = ", ".join(each for each in CAPABILITIES if each in needs)
+        raise ModelNotFound(
+            f"no model that you can use has the capabilities {words}; name a model", param="model"
+        )
+    names = {entry.name for entry in services.list_models(request.actor)}
+    bare = model.removeprefix(PREFIX)
+    return (bare if model not in names and bare in names else model), model

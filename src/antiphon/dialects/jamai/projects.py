@@ -1,0 +1,181 @@
+"""The caller's projects in JamAI Base's form, and the health of the process.
+
+JamAI's projects belong to an organization, which its client reads completely. This server is one
+organization. It has no plans, no credit and no quotas of JamAI's kind, so these fields are null or 0.
+"""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct, field
+
+from antiphon.dialects.base import Answer, Endpoint, Request, Response, Services
+from antiphon.dialects.common.endpoints import declare_get
+from antiphon.dialects.common.response_types import OWNER
+from antiphon.dialects.jamai.encode import QUERY
+from antiphon.dialects.jamai.fields import BASE
+from antiphon.dialects.jamai.queries import (
+    PAGING,
+    JamaiPage,
+    ListQuery,
+    build_page,
+    declare_paging,
+    declare_parameter,
+)
+from antiphon.dialects.jamai.wire_types import Health
+from antiphon.domain.tenancy import DEFAULT_PROJECT, Project
+from antiphon.errors import NotFound, UnsupportedParameter
+
+ORGANIZATION = OWNER
+"""The id of the only organization."""
+
+SORT_KEYS = ("id", "name", "created_at", "updated_at")
+
+EPOCH = datetime.fromtimestamp(0, UTC)
+"""The time of what never happened."""
+
+NO_AGENTS = "projects have no chat agents; leave it out"
+
+Moment = Annotated[datetime, Meta(tz=True)]
+
+_encode = msgspec.json.Encoder().encode
+
+
+class JamaiOrganization(Struct, frozen=True, kw_only=True):
+    """This server as an organization. No field counts anything: the admin API shows usage and limits."""
+
+    meta: dict[str, Any] = field(default_factory=dict)
+    id: str = ORGANIZATION
+    name: str = ORGANIZATION
+    currency: Literal["USD"] = "USD"
+    timezone: None = None
+    external_keys: dict[str, str] = field(default_factory=dict)
+    created_at: Moment = EPOCH
+    updated_at: Moment = EPOCH
+    created_by: str = OWNER
+    owner: str = OWNER
+    stripe_id: None = None
+    price_plan_id: None = None
+    payment_state: Literal["NONE"] = "NONE"
+    last_subscription_payment_at: None = None
+    quota_reset_at: Moment = EPOCH
+    credit: float = 0
+    credit_grant: float = 0
+    llm_tokens_quota_mtok: None = None
+    llm_tokens_usage_mtok: float = 0
+    embedding_tokens_quota_mtok: None = None
+    embedding_tokens_usage_mtok: float = 0
+    reranker_quota_ksearch: None = None
+    reranker_usage_ksearch: float = 0
+    db_quota_gib: None = None
+    db_usage_gib: float = 0
+    db_usage_updated_at: Moment = EPOCH
+    file_quota_gib: None = None
+    file_usage_gib: float = 0
+    file_usage_updated_at: Moment = EPOCH
+    egress_quota_gib: None = None
+    egress_usage_gib: float = 0
+    active: bool = True
+    quotas: dict[str, dict[str, float | None]] = field(default_factory=dict)
+
+
+class JamaiProject(Struct, frozen=True, kw_only=True):
+    """One project."""
+
+    meta: dict[str, Any] = field(default_factory=dict)
+    id: str
+    name: str
+    description: str = ""
+    """The operator's note."""
+    tags: list[str] = field(default_factory=list)
+    profile_picture_url: None = None
+    cover_picture_url: None = None
+    organization_id: str = ORGANIZATION
+    organization: JamaiOrganization = JamaiOrganization()
+    created_at: Moment
+    updated_at: Moment
+    created_by: str = OWNER
+    owner: str = OWNER
+    chat_agents: None = None
+
+
+class JamaiProjectPage(JamaiPage, frozen=True, kw_only=True):
+    """A part of the list of projects."""
+
+    items: list[JamaiProject]
+
+
+def declare_projects() -> tuple[Endpoint, Endpoint]:
+    """Declares the endpoints for the list of projects and for one project."""
+    text = {"type": "string"}
+    listing = (
+        declare_parameter("organization_id", text),
+        declare_parameter("search_query", text),
+        declare_parameter("list_chat_agents", {"type": "boolean", "default": False}),
+        *declare_paging(SORT_KEYS),
+    )
+    one = declare_parameter("project_id", text, required=True)
+    path = f"{BASE}/v2/projects"
+    return (
+        declare_get(f"{path}/list", list_projects, "List projects", "projects", JamaiProjectPage, *listing),
+        declare_get(path, show_project, "Show one project", "projects", JamaiProject, one),
+    )
+
+
+def declare_health() -> Endpoint:
+    """Declares the public endpoint of the health."""
+    health = declare_get(f"{BASE}/health", show_health, "Whether the process lives", "server", Health)
+    return replace(health, right=None)
+
+
+async def list_projects(request: Request, services: Services) -> Answer:
+    """Lists the projects that the caller can see."""
+    query = ListQuery(request, "organization_id", "search_query", "list_chat_agents", *PAGING)
+    organization, searched = query.get("organization_id"), query.get("search_query").casefold()
+    if organization not in ("", ORGANIZATION):
+        raise NotFound(
+            f"there is no such organization; this server is the organization {ORGANIZATION}",
+            param=f"{QUERY}.organization_id",
+        )
+    if query.read_switch("list_chat_agents", usual=False):
+        raise UnsupportedParameter(
+            f"list_chat_agents is not supported: {NO_AGENTS}", param=f"{QUERY}.list_chat_agents"
+        )
+    projects = [build_project(each) for each in _list_projects(request, services)]
+    found = [project for project in projects if searched in project.name.casefold()]
+    return Response(_encode(build_page(JamaiProjectPage, found, query, SORT_KEYS)))
+
+
+async def show_project(request: Request, services: Services) -> Answer:
+    """Shows one project that the caller can see."""
+    wanted = ListQuery(request, "project_id").require("project_id")
+    for project in _list_projects(request, services):
+        if project.id == wanted:
+            return Response(_encode(build_project(project)))
+    raise NotFound("there is no such project, or it is not yours", param=f"{QUERY}.project_id")
+
+
+async def show_health(_request: Request, _services: Services) -> Answer:
+    """Shows that the process lives."""
+    return Response(_encode(Health()))
+
+
+def _list_projects(request: Request, services: Services) -> list[Project]:
+    """Lists the projects of the caller. Where keys are off, there is only the default one."""
+    if services.tokens is None:
+        return [Project(DEFAULT_PROJECT, DEFAULT_PROJECT, 0)]
+    return [each for each in services.tokens.list_projects(request.actor) if each.archived is None]
+
+
+def build_project(project: Project) -> JamaiProject:
+    """Builds the entry of one project."""
+    created = datetime.fromtimestamp(project.created, UTC)
+    return JamaiProject(
+        id=project.id,
+        name=project.name,
+        description=project.note,
+        created_at=created,
+        updated_at=created,
+    )

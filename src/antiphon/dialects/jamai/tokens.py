@@ -1,0 +1,213 @@
+"""Personal access tokens in JamAI Base's form, which are this server's access tokens of the calling user.
+
+JamAI's id of a token is the token itself. This server shows a token only once, when it is created. Later its
+id is that of the key, and both are taken as `pat_id`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType, field
+
+from antiphon.dialects.base import (
+    JSON,
+    Answer,
+    Endpoint,
+    Handler,
+    Request,
+    RequestBody,
+    Response,
+    Services,
+    TokenService,
+)
+from antiphon.dialects.common.strict_json import convert, read_object
+from antiphon.dialects.jamai.fields import BASE
+from antiphon.dialects.jamai.queries import (
+    PAGING,
+    JamaiPage,
+    ListQuery,
+    build_page,
+    declare_paging,
+    declare_parameter,
+)
+from antiphon.dialects.jamai.wire_types import Done
+from antiphon.domain.identity import Actor, Right
+from antiphon.domain.tenancy import NAME_PATTERN, Key
+from antiphon.errors import FeatureNotServed, InvalidValue, MissingParameter, PermissionDenied
+
+PATH = f"{BASE}/v2/pats"
+
+SORT_KEYS = ("id", "name", "created_at", "updated_at", "expiry")
+
+LONGEST_NAME = 255
+"""The most characters of a token's name. The bound is JamAI's."""
+
+NO_KEYS = "this server has no keys of its own: set ANTIPHON_KEYS=true and restart it"
+
+NO_STORE = ((b"cache-control", b"no-store"),)
+
+TokenName = Annotated[str, Meta(min_length=1, max_length=LONGEST_NAME, pattern=NAME_PATTERN)]
+Expiry = Annotated[datetime, Meta(tz=True)]
+
+_encode = msgspec.json.Encoder().encode
+
+
+class NewPat(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A token to create. Without `expiry` it never ends."""
+
+    name: TokenName
+    expiry: Expiry | None = None
+    project_id: str | None = None
+    """The only project of the token; null is every project of its user."""
+    meta: dict[str, Any] | None = None
+    """An empty object, which JamAI's client sends."""
+
+
+class PatChange(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The values to change; others stay. A null `expiry` means that the token never ends."""
+
+    name: TokenName | None = None
+    expiry: Expiry | UnsetType | None = UNSET
+    meta: dict[str, Any] | None = None
+
+
+class Pat(Struct, frozen=True, kw_only=True):
+    """One token."""
+
+    meta: dict[str, Any] = field(default_factory=dict)
+    id: str
+    """The token itself when it is created, later the id of its key."""
+    user_id: str
+    name: str
+    expiry: Expiry | None
+    project_id: str | None
+    created_at: Expiry
+    updated_at: Expiry
+    """The same as `created_at`: no time of a change is kept."""
+
+
+class PatPage(JamaiPage, frozen=True, kw_only=True):
+    """A part of the list of tokens."""
+
+    items: list[Pat]
+
+
+def declare_tokens() -> tuple[Endpoint, ...]:
+    """Declares the endpoints of personal access tokens."""
+    one = (declare_parameter("pat_id", {"type": "string"}, required=True),)
+    body, change = RequestBody(shape=NewPat), RequestBody(shape=PatChange)
+    return (
+        replace(_declare("POST", PATH, create_token, Pat, "Create an access token"), body=body),
+        replace(
+            _declare("GET", f"{PATH}/list", list_tokens, PatPage, "List the caller's access tokens"),
+            parameters=declare_paging(SORT_KEYS),
+        ),
+        replace(
+            _declare("PATCH", PATH, change_token, Pat, "Change an access token"), body=change, parameters=one
+        ),
+        replace(_declare("DELETE", PATH, end_token, Done, "End an access token now"), parameters=one),
+    )
+
+
+def _declare(method: str, path: str, handler: Handler, answer: object, summary: str) -> Endpoint:
+    """Declares an endpoint that needs the right to manage keys."""
+    return Endpoint(
+        method=method,
+        path=path,
+        handler=handler,
+        right=Right.MANAGE,
+        summary=summary,
+        tag="pats",
+        answers={JSON: answer},
+        ends_with_caller=False,
+    )
+
+
+async def create_token(request: Request, services: Services) -> Answer:
+    """Creates a token of the calling user, and shows it this once."""
+    tokens, actor = _require_service(services), request.actor
+    new = convert(read_object(request.body), NewPat)
+    _require_no_meta(new.meta)
+    if actor.user is None:
+        raise MissingParameter("X-USER-ID is missing: name the user whose token it is", param="x-user-id")
+    expires = _read_expiry(new.expiry, actor)
+    key, secret = await tokens.add_token(actor, new.name, new.project_id, expires)
+    return _answer(replace_id(build_token(key), secret))
+
+
+async def list_tokens(request: Request, services: Services) -> Answer:
+    """Lists the tokens of the calling user that have not ended."""
+    query = ListQuery(request, *PAGING)
+    found = [build_token(key) for key in _require_service(services).list_tokens(request.actor)]
+    return Response(_encode(build_page(PatPage, found, query, SORT_KEYS)), headers=NO_STORE)
+
+
+async def change_token(request: Request, services: Services) -> Answer:
+    """Changes the name or the end of a token."""
+    tokens, actor = _require_service(services), request.actor
+    pat_id = ListQuery(request, "pat_id").require("pat_id")
+    change = convert(read_object(request.body), PatChange)
+    _require_no_meta(change.meta)
+    values: dict[str, Any] = {} if change.name is None else {"note": change.name}
+    if change.expiry is not UNSET:
+        values["expires"] = _read_expiry(change.expiry, actor)
+    key = await tokens.change_token(actor, pat_id, partial(replace, **values))
+    return _answer(build_token(key))
+
+
+async def end_token(request: Request, services: Services) -> Answer:
+    """Ends a token now."""
+    pat_id = ListQuery(request, "pat_id").require("pat_id")
+    await _require_service(services).end_token(request.actor, pat_id)
+    return Response(_encode(Done()), headers=NO_STORE)
+
+
+def _answer(token: Pat) -> Response:
+    """Answers with one token, which no cache must store."""
+    return Response(_encode(token), headers=NO_STORE)
+
+
+def _require_service(services: Services) -> TokenService:
+    """Returns the service of tokens. Raises FeatureNotServed where keys are off."""
+    if services.tokens is None:
+        raise FeatureNotServed(f"there are no access tokens: {NO_KEYS}")
+    return services.tokens
+
+
+def _require_no_meta(meta: Mapping[str, Any] | None) -> None:
+    """Raises InvalidValue if the caller wants to keep data with a token."""
+    if meta:
+        raise InvalidValue("meta must be empty: tokens keep no further data", param="meta")
+
+
+def _read_expiry(expiry: datetime | None, actor: Actor) -> int | None:
+    """Returns the end in Unix seconds. Raises PermissionDenied if the caller's own key ends earlier."""
+    expires = None if expiry is None else int(expiry.timestamp())
+    if actor.until is not None and (expires is None or expires > actor.until):
+        end = datetime.fromtimestamp(actor.until, UTC).isoformat()
+        raise PermissionDenied(f"expiry must be at most {end}, when your own key ends", param="expiry")
+    return expires
+
+
+def build_token(key: Key) -> Pat:
+    """Builds the entry of one token. A key without a note has the beginning of its secret as its name."""
+    created = datetime.fromtimestamp(key.created, UTC)
+    printable = "".join(each if each.isprintable() else " " for each in key.note).strip()
+    return Pat(
+        id=key.id,
+        user_id=key.user or "",
+        name=printable[:LONGEST_NAME] or key.prefix,
+        expiry=None if key.expires is None else datetime.fromtimestamp(key.expires, UTC),
+        project_id=key.project,
+        created_at=created,
+        updated_at=created,
+    )
+
+
+def replace_id(token: Pat, secret: str) -> Pat:
+    """Returns the token with the secret as its id."""
+    return msgspec.structs.replace(token, id=secret)

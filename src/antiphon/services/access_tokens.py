@@ -1,0 +1,67 @@
+"""Access tokens and projects of the calling user, for dialects whose products have them.
+
+`services.tenancy` makes the changes and decides who may make them.
+"""
+
+from collections.abc import Callable, Sequence
+
+from antiphon.auth.secrets import Pepper
+from antiphon.domain.identity import Actor
+from antiphon.domain.tenancy import Key, KeyKind, Project
+from antiphon.errors import NotFound
+from antiphon.services.changes import DirectoryChanges
+from antiphon.services.policy import LAST, KeyRequest
+from antiphon.services.tenancy import TenancyService
+
+
+class AccessTokens:
+    """The tokens of callers. The operator sees those of all users, or of the user whom the request names."""
+
+    def __init__(self, tenants: TenancyService, changes: DirectoryChanges, pepper: Pepper) -> None:
+        self._tenants = tenants
+        self._changes = changes
+        self._pepper = pepper
+
+    def list_projects(self, actor: Actor) -> Sequence[Project]:
+        """Lists the projects that the actor can see."""
+        return self._tenants.list_projects(actor)
+
+    def list_tokens(self, actor: Actor) -> Sequence[Key]:
+        """Lists the actor's tokens that have not ended, oldest first."""
+        now = self._changes.now()
+        return [
+            key
+            for key in self._tenants.list_keys(actor)
+            if key.kind is KeyKind.ACCESS_TOKEN
+            and actor.user in (None, key.user)
+            and key.revoked is None
+            and (key.expires or LAST) > now
+        ]
+
+    async def add_token(
+        self, actor: Actor, name: str, project: str | None, expires: int | None
+    ) -> tuple[Key, str]:
+        """Creates a token of the actor's user, with at most the actor's own permissions. Returns the key and
+        the token. `expires`: Unix seconds; None means never. Raises a RequestError."""
+        if project is None and actor.bound:
+            project = actor.project
+        request = KeyRequest(KeyKind.ACCESS_TOKEN, project, actor.user, actor.grant, expires, name)
+        issued = await self._tenants.add_key(actor, request)
+        return issued.key, issued.secret
+
+    async def change_token(self, actor: Actor, token: str, change: Callable[[Key], Key]) -> Key:
+        """Changes a token, which the caller names by its id or by itself. Raises NotFound."""
+        return await self._tenants.change_key(actor, self._find_id(actor, token), change)
+
+    async def end_token(self, actor: Actor, token: str) -> None:
+        """Ends a token, which the caller names by its id or by itself. Raises NotFound."""
+        await self._tenants.revoke_key(actor, self._find_id(actor, token))
+
+    def _find_id(self, actor: Actor, token: str) -> str:
+        """Returns the id of a token of the actor. Raises NotFound."""
+        digest = self._pepper.digest(token)
+        kept = {stored.key.id for stored in self._changes.directory.keys if stored.digest == digest}
+        for key in self.list_tokens(actor):
+            if key.id == token or key.id in kept:
+                return key.id
+        raise NotFound("there is no such token, or it is not yours", param="query.pat_id")
