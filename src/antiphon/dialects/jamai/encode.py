@@ -75,6 +75,9 @@ SCOPE_HEADERS = frozenset({"authorization", "x-user-id", "x-project-id"})
 
 MASK = "***"
 
+FIELDS: Mapping[str, str] = MappingProxyType({"expires_at": "expiry", "project": "project_id"})
+"""JamAI's names of fields of access tokens."""
+
 
 class ErrorName(NamedTuple):
     """What JamAI calls an error."""
@@ -218,7 +221,8 @@ def _split_param(param: str) -> list[str | int]:
     """Returns the place of a field: `messages[0].role` is `body`, `messages`, 0 and `role`."""
     if param in SCOPE_HEADERS:
         return ["header", param]
-    path: list[str | int] = [int(index) if index else name for name, index in STEP.findall(param)]
+    steps = STEP.findall(FIELDS.get(param, param))
+    path: list[str | int] = [int(index) if index else name for name, index in steps]
     return path if path[:1] == [QUERY] else ["body", *path]
 
 

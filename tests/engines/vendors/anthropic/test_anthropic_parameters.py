@@ -487,3 +487,20 @@ def test_embeddings_are_refused():
     with pytest.raises(UnsupportedParameter) as refused:
         AnthropicUpstream().encode_embedding(EmbeddingRequest("m", (RawPrompt("a"),)), MODEL)
     assert refused.value.param == "model"
+
+
+def test_an_optional_top_p_is_refused_beside_a_temperature() -> None:
+    """Some models refuse both together, and the pipeline leaves an optional one out."""
+    both = SamplingOptions(temperature=0.2, top_p=0.6)
+    for sampling, optional, is_refused in (
+        (both, {"top_p"}, True),
+        (both, set(), False),
+        (SamplingOptions(top_p=0.6), {"top_p"}, False),
+        (SamplingOptions(temperature=1.0, top_p=0.6), {"top_p"}, False),
+    ):
+        request = ask(sampling=sampling, optional=frozenset(optional))
+        if is_refused:
+            with pytest.raises(UnsupportedParameter, match="top_p"):
+                AnthropicUpstream().encode(request, MODEL, NOBODY)
+        else:
+            assert json.loads(AnthropicUpstream().encode(request, MODEL, NOBODY).body)["top_p"] == 0.6
