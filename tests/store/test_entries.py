@@ -105,15 +105,17 @@ def test_no_text_keeps_an_entry_out(entries, database, text):
 
 
 def test_sums_are_by_time_key_user_project_and_model(entries):
-    first, later = ENTRY.at, ENTRY.at + 10 * MINUTE
+    request = replace(ENTRY, parent=None)
+    first, later = request.at, request.at + 10 * MINUTE
     entries.add(
         [
-            replace(ENTRY, id="old", at=first - 1),
-            ENTRY,
-            replace(ENTRY, id="e2", at=first + 1, status="cancelled", cost=1),
-            replace(ENTRY, id="e3", user=None),
-            replace(ENTRY, id="e4", model="other", key="key-2"),
-            replace(ENTRY, id="e5", at=later),
+            replace(request, id="old", at=first - 1),
+            request,
+            replace(request, id="e2", at=first + 1, status="cancelled", cost=1),
+            replace(request, id="e3", user=None),
+            replace(request, id="e4", model="other", key="key-2"),
+            replace(request, id="e5", at=later),
+            replace(request, id="e6", at=later, parent="e5"),
         ]
     )
     sums = {(used.at, used.key, used.user, used.model): used for used in entries.sum_usage(first, MINUTE)}
@@ -121,7 +123,7 @@ def test_sums_are_by_time_key_user_project_and_model(entries):
         (first + 1, "key-1", "ann", "cantor"): Amounts(2, 200, 40, 10**15 + 1),
         (first, "key-1", None, "cantor"): Amounts(1, 100, 20, 10**15),
         (first, "key-2", "ann", "other"): Amounts(1, 100, 20, 10**15),
-        (later, "key-1", "ann", "cantor"): Amounts(1, 100, 20, 10**15),
+        (later, "key-1", "ann", "cantor"): Amounts(1, 200, 40, 2 * 10**15),
     }
     assert {used.project for used in sums.values()} == {"default"}
     assert [used.at for used in entries.sum_usage(first, 1)] == sorted(

@@ -105,15 +105,17 @@ def is_in(entry: Entry, chosen: EntrySelection) -> bool:
 
 
 def totals(found: Sequence[Entry]) -> UsageTotals:
+    requests = [each for each in found if each.parent is None]
+
     def mean(name: str) -> Mean:
-        said = [getattr(each, name) for each in found if getattr(each, name) is not None]
+        said = [getattr(each, name) for each in requests if getattr(each, name) is not None]
         return Mean(sum(said), len(said))
 
     def count(*statuses: str) -> int:
-        return sum(each.status in statuses for each in found)
+        return sum(each.status in statuses for each in requests)
 
     return UsageTotals(
-        requests=len(found),
+        requests=len(requests),
         ok=count("ok"),
         cancelled=count("cancelled"),
         aborted=count("aborted"),

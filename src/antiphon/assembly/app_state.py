@@ -32,6 +32,8 @@ from antiphon.http.in_flight import InFlightRegistry
 from antiphon.http.state import AppState
 from antiphon.ledger.base import MonitoredLedger
 from antiphon.limits.base import MonitoredLimiter
+from antiphon.memory.base import SummaryCache
+from antiphon.memory.summary_caches import ProcessSummaries, StoredSummaries
 from antiphon.pipeline.adapters import AdapterRegistry, AdapterTarget
 from antiphon.pipeline.deployments import Deployments
 from antiphon.pipeline.reserve import Accounting
@@ -41,6 +43,7 @@ from antiphon.rendering.adapter_renderer import AdapterRenderer
 from antiphon.rendering.renderer import Renderer
 from antiphon.services.limits import LimitService
 from antiphon.settings.changes import ReloadReport
+from antiphon.settings.memory import MemorySettings
 from antiphon.settings.models import LoraSettings
 from antiphon.settings.schema import Settings
 from antiphon.telemetry.metrics import Metrics
@@ -150,6 +153,7 @@ def build_app_state(
             settings.engine.restart_patience,
             accounting,
             None if coordinator is None else coordinator.limits,
+            build_summary_cache(settings.memory, clock, managed),
         ),
         models=models,
         dialect=OpenAI(report, strict),
@@ -174,6 +178,16 @@ def build_app_state(
         metrics=metrics,
         ongoing=InFlightRegistry() if managed is None else _watch_keys(managed),
     )
+
+
+def build_summary_cache(settings: MemorySettings, clock: Clock, managed: TenancyParts | None) -> SummaryCache:
+    """Returns where summaries are kept: in the database where keys are on."""
+    if managed is None:
+        return ProcessSummaries(settings.summaries, settings.summary_days, clock)
+    from antiphon.store.summaries import SqlSummaries
+
+    store = SqlSummaries(managed.database)
+    return StoredSummaries(store, settings.summaries, settings.summary_days, clock)
 
 
 def _watch_keys(managed: TenancyParts) -> InFlightRegistry:

@@ -137,6 +137,8 @@ class Context(Value, frozen=True, gc=True):
     clock: Clock = field(default_factory=SystemClock)
     origin: Origin = NOWHERE
     progress: RequestProgress = field(default_factory=RequestProgress)
+    parent: str | None = None
+    """Id of the ledger entry of the request that makes this call on its way; None for a caller's request."""
 
     def remaining(self) -> float | None:
         """Returns the seconds until the deadline, at least 0; None if the request has no deadline."""

@@ -34,6 +34,19 @@ class Summary(Value, frozen=True, tag="summary"):
     """The model that writes the summary, as the caller named it; None is the request's own model."""
 
 
+class KeptSummary(Value, frozen=True):
+    """A summary that later requests of the same project use again."""
+
+    digest: str
+    """What finds it: 64 hexadecimal digits of the messages that it covers."""
+    project: str
+    at: int
+    """Unix milliseconds when the request began that had it written."""
+    expires: int
+    """Unix seconds when it is removed."""
+    text: str
+
+
 MemoryStrategy = LastMessages | LastTokens | Summary
 
 

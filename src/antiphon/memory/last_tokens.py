@@ -63,6 +63,11 @@ class TurnSearch:
         """The messages that fit, once the search is over; None if the last turn alone does not fit."""
         return None if self._high == len(self._turns) else self.cut(self._high)
 
+    @property
+    def begin(self) -> int:
+        """The first message after the leading ones in `found`, or of the last turn if nothing fits."""
+        return self._turns[min(self._high, len(self._turns) - 1)]
+
     def cut(self, turn: int) -> tuple[Message, ...]:
         """Returns the leading messages and those from a turn on."""
         return self._messages[: self._leading] + self._messages[self._turns[turn] :]

@@ -93,6 +93,13 @@ class RequestMeter:
         """Reserves one request early if one of its limits was exhausted lately. Raises the refusal."""
         await self._reservation.open()
 
+    async def admit(self) -> None:
+        """Reserves one request and writes the intent, before the request makes calls on its way. A parent
+        then has an entry, even if it is refused later. Raises the refusal and LedgerFull."""
+        if not self.is_admitted:
+            await self._reservation.require()
+            self._begin(Usage(0, 0, source=UsageSource.ESTIMATED))
+
     async def reserve(self, route: ModelRoute, size: RequestSize) -> None:
         """Reserves what the request needs on a route, and writes the intent to the ledger. A later route
         reserves only the missing part. Raises the error of a limit that is too small."""
@@ -102,10 +109,14 @@ class RequestMeter:
         self._is_counted = size.is_counted
         await self._reservation.take(size, self._price, self._is_bounded or not size.is_counted)
         if not self.is_admitted:
-            estimate = Usage(size.prompt_tokens, 0, source=UsageSource.ESTIMATED)
-            self._accounting.ledger.begin(self._build_entry(estimate, self._compute_cost(estimate)))
-            self.is_admitted = True
+            self._begin(Usage(size.prompt_tokens, 0, source=UsageSource.ESTIMATED))
         self.granted = self._reservation.granted
+
+    def _begin(self, estimate: Usage) -> None:
+        """Writes the intent."""
+        cost = self._compute_cost(estimate) if estimate.total_tokens else 0
+        self._accounting.ledger.begin(self._build_entry(estimate, cost))
+        self.is_admitted = True
 
     async def grow(self, output_tokens: int) -> None:
         """Reserves more output tokens. `output_tokens`: the tokens made so far. Raises the refusal."""
@@ -140,7 +151,8 @@ class RequestMeter:
             record("completion_lost", logging.ERROR, request_id=self._context.request_id, entry=self.id)
             return full
         finally:
-            used = Amounts(1, usage.prompt_tokens, usage.completion_tokens, cost)
+            requests = 0 if self._context.parent is not None else 1
+            used = Amounts(requests, usage.prompt_tokens, usage.completion_tokens, cost)
             self._reservation.settle(used, self.at + round(ending.total * MILLISECONDS))
         return None
 
@@ -187,6 +199,7 @@ class RequestMeter:
             ttft_ms=None if ending is None else _to_milliseconds(ending.first_token),
             total_ms=None if ending is None else _to_milliseconds(ending.total),
             end_user=origin.end_user,
+            parent=context.parent,
             tags=origin.tags,
             routes=routes,
         )

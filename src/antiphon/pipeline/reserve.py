@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from antiphon.domain.context import Context
 from antiphon.domain.identity import Actor, matches
-from antiphon.domain.limits import Amounts, Limit, LimitStatus, Subject
+from antiphon.domain.limits import Amounts, Limit, LimitStatus, Measure, Subject
 from antiphon.domain.prices import Price, find_currency
 from antiphon.engines.base import RequestSize
 from antiphon.errors import BudgetExceeded, LargerThanLimit, RateLimited
@@ -106,6 +106,9 @@ class LimitIndex:
 MINIMUM = Amounts(requests=1, input_tokens=1)
 """What every request takes at least, before its prompt is counted."""
 
+CHILD_MINIMUM = Amounts(input_tokens=1)
+"""What a call takes at least that another request makes on its way. It counts as no request."""
+
 NOTHING = Amounts()
 
 UNLIMITED = sys.maxsize
@@ -169,12 +172,14 @@ class Reservation:
         "_claim",
         "_clock",
         "_exhausted",
+        "_is_child",
         "_is_open",
         "_limit_index",
         "_limiter",
         "_limits",
         "_max_output",
         "_metrics",
+        "_minimum",
         "_model",
         "_price",
         "_progress",
@@ -199,7 +204,9 @@ class Reservation:
         self._claim = claim
         self._limit_index, self._rules = accounting.limit_index, accounting.limit_index.rules
         self._actor, self._model = context.actor, model
-        self._limits = self._rules.find_limits(context.actor, model)
+        self._is_child = context.parent is not None
+        self._minimum = CHILD_MINIMUM if self._is_child else MINIMUM
+        self._limits = self._find_limits()
         self._price: Price | None = None
         self._progress, self._clock = context.progress, context.clock
         self._metrics = metrics
@@ -215,8 +222,14 @@ class Reservation:
         requests costs no template and no tokenizing. Other requests are reserved once their size is known.
         Raises RateLimited, BudgetExceeded or LimitsUnavailable."""
         if self._limits and self._exhausted.includes_any(self._limits, self._clock.monotonic()):
+            await self.require()
+
+    async def require(self) -> None:
+        """Reserves the request before its size is known. Raises RateLimited, BudgetExceeded or
+        LimitsUnavailable."""
+        if self._limits:
             try:
-                await self._take(MINIMUM)
+                await self._take(self._minimum)
             except REFUSALS as refusal:
                 self._count_refusal(refusal)
                 raise
@@ -264,7 +277,8 @@ class Reservation:
         before, cost = self._reserved_amounts, 0
         if self._price is not None:
             cost = self._price.most(self._prompt, output)
-        await self._take(Amounts(1, max(self._prompt, before.input_tokens), output, max(cost, before.cost)))
+        prompt = max(self._prompt, before.input_tokens)
+        await self._take(Amounts(self._minimum.requests, prompt, output, max(cost, before.cost)))
         self.granted = output
 
     async def _take(self, amounts: Amounts) -> None:
@@ -292,10 +306,18 @@ class Reservation:
         later applies only to later requests."""
         rules = self._limit_index.rules
         if rules is not self._rules:
-            now = {limit.id: limit for limit in rules.find_limits(self._actor, self._model)}
-            self._limits = tuple(now[limit.id] for limit in self._limits if limit.id in now)
             self._rules = rules
+            now = {limit.id: limit for limit in self._find_limits()}
+            self._limits = tuple(now[limit.id] for limit in self._limits if limit.id in now)
         return self._limits
+
+    def _find_limits(self) -> tuple[Limit, ...]:
+        """Returns the limits that apply now. A call that another request makes on its way takes no place of
+        its own."""
+        limits = self._rules.find_limits(self._actor, self._model)
+        if not self._is_child:
+            return limits
+        return tuple(limit for limit in limits if limit.measure is not Measure.CONCURRENT)
 
     def _count_refusal(self, refusal: Refusal) -> None:
         """Counts a refusal in the metrics, and remembers the exhausted limit."""

@@ -4,7 +4,7 @@ only this module.
 Each stage is in the module of its name. `embed` has the requests without generated text.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,7 +16,10 @@ from antiphon.domain.rerank import Ranking, RerankRequest
 from antiphon.domain.values import changed
 from antiphon.engines.registry import Model, ModelRegistry
 from antiphon.limits.base import Limiter
+from antiphon.memory.base import SummaryCache
+from antiphon.memory.summary_caches import ProcessSummaries
 from antiphon.pipeline.attempt import Reserve, StartedStream, attempt, pass_unlimited
+from antiphon.pipeline.child import ChildCalls
 from antiphon.pipeline.embed import EmbeddingStages
 from antiphon.pipeline.meter import meter_stream, record_stream
 from antiphon.pipeline.remember import remember
@@ -24,15 +27,11 @@ from antiphon.pipeline.request_meter import RequestMeter
 from antiphon.pipeline.reserve import Accounting
 from antiphon.pipeline.resolve import resolve
 from antiphon.pipeline.route_use import RoutePolicy
+from antiphon.pipeline.summarise import SummaryStages
 from antiphon.telemetry.metrics import Metrics
 
-
-async def _attempt_remembered(
-    model: Model, request: GenerationRequest, context: Context, policy: RoutePolicy, reserve: Reserve
-) -> StartedStream:
-    """Chooses the messages that the model sees, then starts the stream on the first route that works."""
-    request = await remember(request, model, context, policy)
-    return await attempt(model, request, context, policy, reserve)
+Begin = Callable[[], Awaitable[StartedStream]]
+"""Starts the stream of a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +47,21 @@ class Pipeline:
     route_limiter: Limiter | None = None
     """Counts the requests in flight of routes with a limit over all HTTP processes; None if there is only
     this process."""
+    summary_cache: SummaryCache | None = None
+    """Where summaries are kept; None keeps a few in memory."""
     policy: RoutePolicy = field(init=False)
     """What all uses of routes share."""
     embedding: EmbeddingStages = field(init=False)
     """The stages of requests without generated text."""
+    summaries: SummaryStages = field(init=False)
+    """The stages of the memory strategy `summary`."""
 
     def __post_init__(self) -> None:
         policy = RoutePolicy(self.metrics, self.restart_patience, self.route_limiter)
         object.__setattr__(self, "policy", policy)
         object.__setattr__(self, "embedding", EmbeddingStages(self.models, policy, self.accounting))
+        cache = self.summary_cache or ProcessSummaries()
+        object.__setattr__(self, "summaries", SummaryStages(self.models, policy, cache))
 
     @property
     def keeps_records(self) -> bool:
@@ -84,13 +89,25 @@ class Pipeline:
             is_bounded = request.output.max_tokens is not None and not request.output.is_usual
             account = RequestMeter(self.accounting, model, requested_model, is_bounded, context, self.metrics)
         reserve = pass_unlimited if account is None else account.reserve
-        start = attempt if request.memory is None else _attempt_remembered
-        begin = partial(start, model, request, context, self.policy, reserve)
+        if request.memory is None:
+            begin: Begin = partial(attempt, model, request, context, self.policy, reserve)
+        else:
+            calls = ChildCalls(self.run, context, account)
+            begin = partial(self._attempt_remembered, model, request, context, reserve, calls)
         events = meter_stream(begin, model, context, self.metrics, account)
         recorder = None if self.accounting is None else self.accounting.recorder
-        if account is not None and recorder is not None and recorder.wants(context.actor.project):
+        if account is None or recorder is None or context.parent is not None:
+            return aclosing(events)
+        if recorder.wants(context.actor.project):
             events = record_stream(events, account, context, recorder)
         return aclosing(events)
+
+    async def _attempt_remembered(
+        self, model: Model, request: GenerationRequest, context: Context, reserve: Reserve, calls: ChildCalls
+    ) -> StartedStream:
+        """Chooses the messages that the model sees, then starts the stream on the first route that works."""
+        request = await remember(request, model, context, self.summaries, calls)
+        return await attempt(model, request, context, self.policy, reserve)
 
     async def embed(self, request: EmbeddingRequest, context: Context) -> Embeddings:
         """Returns the vectors of texts. Cancelling ends the work. Raises ModelNotFound."""

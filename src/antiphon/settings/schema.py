@@ -7,6 +7,7 @@ from typing import Annotated, Literal, get_args, get_type_hints
 import msgspec
 from msgspec import Meta
 
+from antiphon.settings.memory import MemorySettings
 from antiphon.settings.models import (
     AdapterSettings,
     AliasSettings,
@@ -83,6 +84,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limits: LimitsSettings = LimitsSettings()
     ledger: LedgerSettings = LedgerSettings()
     oidc: OidcSettings = OidcSettings()
+    memory: MemorySettings = MemorySettings()
     log: LogSettings = LogSettings()
     models: tuple[ModelSettings, ...] = ()
     adapters: tuple[AdapterSettings, ...] = ()
@@ -92,7 +94,18 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The `[[models]]` tables that have routes. `models` has only local models."""
 
 
-SECTIONS: tuple[str, ...] = ("server", "engine", "hub", "lora", "keys", "limits", "ledger", "oidc", "log")
+SECTIONS: tuple[str, ...] = (
+    "server",
+    "engine",
+    "hub",
+    "lora",
+    "keys",
+    "limits",
+    "ledger",
+    "oidc",
+    "memory",
+    "log",
+)
 
 
 def list_settings(section: str) -> Iterator[tuple[str, str, str, object]]:

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from antiphon.domain.ledger import Dimension, Entry, EntryPosition, EntrySelection, LedgerReport, UsedAmounts
 from antiphon.domain.limits import Limit
+from antiphon.domain.memory import KeptSummary
 from antiphon.domain.prices import Price
 from antiphon.domain.tenancy import AuditEntry, Key, Membership, Project, RecordedRequest, User
 
@@ -169,12 +170,27 @@ class RecordStore(Protocol):
         """Returns the record with that id."""
 
     def expire(self, now: int) -> int:
-        """Removes the records that have expired by now (Unix seconds). Returns their number."""
+        """Removes the records and the summaries that have expired by now (Unix seconds). Returns the number
+        of records."""
 
     def erase(self, project: str, until: int, author: ChangeAuthor) -> tuple[int, int]:
-        """Removes all records of a project, and refuses later ones that began before `until` (Unix
-        milliseconds). It is a change as in `TenancyStore`. Returns the number of removed records and the
-        directory's revision. Raises NotFound."""
+        """Removes all records and summaries of a project, and refuses later ones that began before `until`
+        (Unix milliseconds). It is a change as in `TenancyStore`. Returns the number of removed records and
+        the directory's revision. Raises NotFound."""
+
+
+class SummaryStore(Protocol):
+    """Summaries of conversations, which projects never share. Every method blocks, so call it in a thread.
+    Raises StoreUnavailable. `RecordStore` removes them when they expire, and erases them with a project's
+    records."""
+
+    def find(self, project: str, digests: Sequence[str], now: int) -> Mapping[str, str]:
+        """Returns the texts of those digests that the project has and that have not expired by now (Unix
+        seconds)."""
+
+    def keep(self, summary: KeptSummary, most: int) -> None:
+        """Adds a summary, and removes the project's oldest ones above `most`. One of a request that began
+        before the project's last erasure is not added."""
 
 
 class EntryStore(Protocol):

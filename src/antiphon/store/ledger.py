@@ -84,7 +84,7 @@ class SqlEntries:
         sums = [sa.func.sum(each) for each in (row.prompt_tokens, row.output_tokens, row.cost)]
         ended = () if before is None else (row.at + sa.func.coalesce(row.total_ms, 0) < before,)
         summed = (
-            sa.select(sa.func.max(row.at), *group[1:], sa.func.count(), *sums)
+            sa.select(sa.func.max(row.at), *group[1:], _count_where(row.parent.is_(None)), *sums)
             .where(row.at >= since, *ended)
             .group_by(*group)
             .order_by(group[0])
@@ -268,18 +268,21 @@ def _month_column(backend: str) -> sa.ColumnElement[int]:
 
 
 def _build_sums() -> Iterator[sa.ColumnElement[int]]:
-    """Yields the columns that `_to_totals` reads."""
-    yield sa.func.count().label("requests")
+    """Yields the columns that `_to_totals` reads. Calls that a request made on its way count tokens and cost,
+    and no request."""
+    is_request = ledger.parent.is_(None)
+    yield _count_where(is_request).label("requests")
     for status in (OK, CANCELLED, ABORTED):
-        yield _count_where(ledger.status == status).label(status)
+        yield _count_where(sa.and_(is_request, ledger.status == status)).label(status)
     yield _count_where(ledger.price.is_(None)).label("unpriced")
     for name in SUMMED:
         yield _sum(ledger[name]).label(name)
     yield _sum(ledger.cost // HALF).label("cost_high")
     yield _sum(ledger.cost % HALF).label("cost_low")
     for name in MEASURED:
-        yield _sum(ledger[name]).label(f"{name}_sum")
-        yield sa.func.count(ledger[name]).label(f"{name}_count_where")
+        measured = sa.case((is_request, ledger[name]))
+        yield _sum(measured).label(f"{name}_sum")
+        yield sa.func.count(measured).label(f"{name}_count_where")
 
 
 def _sum(of: sa.ColumnElement[int]) -> sa.ColumnElement[int]:

@@ -29,14 +29,14 @@ class SqlRecords:
         if not records:
             return
         with self._database.writing() as connection:
-            erased = _read_erasures(connection, {each.project for each in records})
+            erased = read_erasures(connection, {each.project for each in records})
             rows = [
                 _build_row(each)
                 for each in sorted(records, key=lambda each: each.id)
                 if each.at > erased.get(each.project, -1)
             ]
             if rows:
-                connection.execute(_ignore_known(connection.dialect.name), rows)
+                connection.execute(ignore_known(TABLE, connection.dialect.name), rows)
 
     def page(
         self, project: str, most: int, before: tuple[int, str] | None = None
@@ -56,22 +56,25 @@ class SqlRecords:
 
     def expire(self, now: int) -> int:
         with self._database.writing() as connection:
+            connection.execute(schema.summaries.delete().where(schema.summaries.c.expires <= now))
             return connection.execute(TABLE.delete().where(TABLE.c.expires <= now)).rowcount
 
     def erase(self, project: str, until: int, author: ChangeAuthor) -> tuple[int, int]:
-        """Deletes a project's recorded requests. Returns their number and the new revision."""
+        """Deletes a project's recorded requests and its summaries. Returns the number of requests and the new
+        revision."""
         with change_directory(self._database, author, "the requests cannot be removed") as change:
             there = sa.select(schema.projects.c.id).where(schema.projects.c.id == project)
             change.connection.execute(there.with_for_update())  # waits for those who add to it
             change.require(schema.projects, project, "project")
             gone = change.connection.execute(TABLE.delete().where(TABLE.c.project == project)).rowcount
-            before = _read_erasures(change.connection, {project}).get(project, until)
+            change.connection.execute(schema.summaries.delete().where(schema.summaries.c.project == project))
+            before = read_erasures(change.connection, {project}).get(project, until)
             _set_mark(change.connection, ERASED + project, str(max(until, before)))
             change.note("project.erase_requests", project, {"removed": gone})
         return gone, change.revision
 
 
-def _read_erasures(connection: Connection, projects: Iterable[str]) -> dict[str, int]:
+def read_erasures(connection: Connection, projects: Iterable[str]) -> dict[str, int]:
     """Returns for each project the time until which its requests were erased. Blocks further erasures until
     the transaction ends."""
     names = sorted(projects)
@@ -101,11 +104,11 @@ def _build_row(record: RecordedRequest) -> dict[str, object]:
     }
 
 
-def _ignore_known(dialect: str) -> sa.Insert:
+def ignore_known(table: sa.Table, dialect: str) -> sa.Insert:
     """Builds the insert that leaves rows with known ids out. PostgreSQL's dialect takes a tenth
     of a second to import, so it is imported where it is used."""
     if dialect == "postgresql":
         from sqlalchemy.dialects import postgresql
 
-        return postgresql.insert(TABLE).on_conflict_do_nothing()
-    return sqlite.insert(TABLE).on_conflict_do_nothing()
+        return postgresql.insert(table).on_conflict_do_nothing()
+    return sqlite.insert(table).on_conflict_do_nothing()

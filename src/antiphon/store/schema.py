@@ -195,3 +195,16 @@ requests_logged = Table(
     Index(None, "expires"),
 )
 """Requests of projects with request logging; ids are the ledger's. `expires` is in seconds."""
+
+summaries = Table(
+    "summaries",
+    metadata,
+    Column("project", ID, primary_key=True),
+    Column("digest", String(64), primary_key=True),
+    Column("at", BigInteger, nullable=False),
+    Column("expires", BigInteger, nullable=False),
+    Column("text", Text, nullable=False),
+    Index(None, "project", "at"),
+    Index(None, "expires"),
+)
+"""Summaries of the older turns of conversations. `at` is in milliseconds, `expires` in seconds."""

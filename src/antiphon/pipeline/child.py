@@ -1,0 +1,43 @@
+"""The calls that a request makes on its way to its answer, such as the one that writes a summary.
+
+They are its children in the ledger. Their tokens and their cost count, but they are no requests of the caller
+and take no place of a limit of concurrent requests. A parent always gets an entry.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+
+from antiphon.domain.collect import CollectedGeneration, collect
+from antiphon.domain.context import Context, RequestProgress
+from antiphon.domain.events import Event
+from antiphon.domain.request import GenerationRequest
+from antiphon.domain.values import changed
+from antiphon.pipeline.request_meter import MILLISECONDS, RequestMeter
+
+Run = Callable[[GenerationRequest, Context], AbstractAsyncContextManager[AsyncIterator[Event]]]
+"""`Pipeline.run`."""
+
+
+class ChildCalls:
+    """Makes the calls of one request, as its caller and within its time."""
+
+    def __init__(self, run: Run, context: Context, account: RequestMeter | None) -> None:
+        """`account`: the parent's; None if keys are off."""
+        self._run = run
+        self._context = context
+        self._account = account
+        self.at = int(context.clock.wall() * MILLISECONDS) if account is None else account.at
+        """Unix milliseconds of the parent's beginning."""
+
+    async def generate(self, request: GenerationRequest) -> CollectedGeneration:
+        """Returns the whole answer. Raises what `Pipeline.run` raises, and the refusal of the parent's
+        limits."""
+        async with self._run(request, await self._enter()) as events:
+            return await collect(events)
+
+    async def _enter(self) -> Context:
+        """Writes the parent's intent, and returns the circumstances of a call."""
+        if self._account is None:
+            return changed(self._context, progress=RequestProgress())
+        await self._account.admit()
+        return changed(self._context, progress=RequestProgress(), parent=self._account.id)

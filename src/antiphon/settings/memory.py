@@ -1,0 +1,27 @@
+"""Settings of memory strategies."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from antiphon.settings.server import describe
+
+
+class MemorySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Summaries that the memory strategy `summary` has written (memory.md)."""
+
+    summaries: Annotated[
+        int,
+        describe(
+            "ANTIPHON_MEMORY_SUMMARIES",
+            "Summaries of conversations that are kept for each project; 0 keeps none, so that each request "
+            "writes its own. Without keys they are kept in the memory of each HTTP process.",
+        ),
+        Meta(ge=0, le=1_000_000),
+    ] = 1_000
+    summary_days: Annotated[
+        int,
+        describe("ANTIPHON_MEMORY_SUMMARY_DAYS", "Days for which a summary is kept."),
+        Meta(ge=1, le=3_650),
+    ] = 30
