@@ -20,6 +20,7 @@ from tests.support.vendors.answer_shapes import (
     OUTPUT_TOKENS,
     PROMPT_TOKENS,
     SHAPES,
+    WORDS,
     count_words,
 )
 from tests.support.vendors.scripted_upstream import FAULTS, ScriptedUpstream, name_fault, serve_upstream
@@ -94,6 +95,8 @@ class Case(NamedTuple):
     @property
     def words(self) -> int:
         """The words that come before the fault."""
+        if self.is_streamed and self.fault == "missing-finish":
+            return len(WORDS)
         return count_words(SHAPES[self.shape], self.point) if self.is_streamed and self.point else 0
 
     @property
@@ -123,7 +126,9 @@ class Case(NamedTuple):
     def provider(self) -> str:
         if self.fault == "refused":
             return "closed"
-        return f"{self.shape}-{'hurried' if self.is_endless else 'patient'}"
+        # A vendor that names a time is left alone: the two requests that get this answer must not meet.
+        is_alone = self.fault == "429-after-7" and not self.is_streamed
+        return f"{self.shape}-{'hurried' if self.is_endless or is_alone else 'patient'}"
 
 
 def list_cases(shape: str) -> Iterator[Case]:

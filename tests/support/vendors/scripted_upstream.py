@@ -158,7 +158,7 @@ class ScriptedUpstream:
         stop = find_place(shape, fault[2], asked.is_streamed, len(frames)) if fault else len(frames)
         for at, part in enumerate(frames[:stop]):
             if asked.model == "fake-missing-finish" and at == len(frames) - 2:
-                await asyncio.sleep(PAUSE_S)  # the words are on their way to the caller
+                await self._await_shown(name_fault(shape.name, asked.model, asked.is_streamed))
             writer.write(part)
             await writer.drain()
             await self._wait(reader)
