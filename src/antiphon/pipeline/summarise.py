@@ -38,7 +38,7 @@ from antiphon.pipeline.count_prompt import count_tokens, replace_messages, requi
 from antiphon.pipeline.resolve import resolve
 from antiphon.pipeline.route_use import RoutePolicy, RouteUse
 
-MOST_CALLS = 16
+MOST_CALLS = 32
 """Parts of a summary that one request writes."""
 
 TOKENS_FIELD, MODEL_FIELD = f"{MEMORY_FIELD}.tokens", f"{MEMORY_FIELD}.model"
@@ -169,16 +169,7 @@ class SummarisedConversation:
     async def _write_part(self, begin: int, end: int, previous: str | None) -> tuple[int, str]:
         """Writes the summary of as many turns as the writer's context takes. Returns its cut and its text.
         Raises InvalidValue if the model writes nothing."""
-        cuts = [cut for cut in self._cuts if begin < cut <= end]
-        while True:
-            cut = cuts[-1]
-            request = self._ask(previous, write_transcript(self._messages[begin:cut]))
-            if await self._can_read(request):
-                break
-            if len(cuts) == 1:
-                request = await self._ask_about_long_turn(previous, begin, cut)
-                break
-            cuts = cuts[: len(cuts) // 2]
+        cut, request = await self._choose_part(begin, end, previous)
         answer = await self._calls.generate(request)
         text = answer.choices[0].text.strip()
         if not text:
@@ -187,6 +178,23 @@ class SummarisedConversation:
                 param=MODEL_FIELD,
             )
         return cut, text
+
+    async def _choose_part(self, begin: int, end: int, previous: str | None) -> tuple[int, GenerationRequest]:
+        """Returns the cut before which the part ends, and the request that has it written."""
+        cuts = [cut for cut in self._cuts if begin < cut <= end]
+        found: GenerationRequest | None = None
+        low, high = 0, len(cuts)
+        at = high - 1  # mostly all of it fits
+        while low < high:
+            request = self._ask(previous, write_transcript(self._messages[begin : cuts[at]]))
+            if await self._can_read(request):
+                found, low = request, at + 1
+            else:
+                high = at
+            at = (low + high) // 2
+        if found is None:
+            return cuts[0], await self._ask_about_long_turn(previous, begin, cuts[0])
+        return cuts[low - 1], found
 
     async def _ask_about_long_turn(self, previous: str | None, begin: int, cut: int) -> GenerationRequest:
         """Returns the request for one turn that is longer than the writer's context. The middle of its text

@@ -1,0 +1,102 @@
+"""Summaries over the real server with keys: what they cost in the ledger, and what a kill leaves."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.e2e.ledgered import kill_gateway
+from tests.e2e.test_long_conversations import QUESTION, build_talk
+from tests.support.server import Server, serving
+from tests.support.waiting import wait_until
+
+STRATEGY = {"name": "summary", "tokens": 600}
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+@pytest.fixture
+def server(home: Path) -> Iterator[Server]:
+    with serving(env={"ANTIPHON_HOME": str(home), "ANTIPHON_KEYS": "true"}) as server:
+        yield server
+
+
+@pytest.fixture
+def admin(server: Server, home: Path) -> Iterator[httpx2.Client]:
+    with server.client(
+        headers={"authorization": f"Bearer {(home / 'admin.key').read_text().strip()}"}
+    ) as client:
+        yield client
+
+
+def make_key(admin: httpx2.Client, project: str = "default") -> dict[str, str]:
+    """The headers of a new key of the project."""
+    made = admin.post("/admin/v1/keys", json={"kind": "service", "project": project})
+    return {"authorization": f"Bearer {made.json()['secret']}"}
+
+
+def build_body(turns: int) -> dict[str, Any]:
+    messages = [*build_talk(turns), {"role": "user", "content": QUESTION.format(number=turns)}]
+    return {"model": "cantor", "messages": messages, "max_tokens": 8, "memory_strategy": STRATEGY}
+
+
+def list_rows(admin: httpx2.Client, requests: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The rows of so many requests, once they are there, and those of their children."""
+    parents: list[dict[str, Any]] = []
+    children: list[dict[str, Any]] = []
+
+    def has_all() -> bool:
+        rows = admin.get("/admin/v1/usage/entries", params={"limit": 1000}).json()["data"]
+        parents[:] = [row for row in rows if row["parent"] is None]
+        children[:] = [row for row in rows if row["parent"] is not None]
+        return len(parents) == requests
+
+    wait_until(has_all, what=f"rows of {requests} requests")
+    return parents, children
+
+
+def test_a_growing_talk_pays_for_its_summary_once(server: Server, admin: httpx2.Client):
+    mine, project = make_key(admin), admin.post("/admin/v1/projects", json={"name": "other"}).json()["id"]
+    theirs = make_key(admin, project)
+    reports = []
+    for turns, headers in ((20, mine), (20, mine), (21, mine), (20, theirs)):
+        answer = admin.post("/v1/chat/completions", json=build_body(turns), headers=headers)
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["usage"]["prompt_tokens"] <= STRATEGY["tokens"]
+        told = dict(each.split("=") for each in answer.headers["x-antiphon-memory"].split(", "))
+        assert int(told["kept"]) + int(told["summarised"]) == 2 * turns + 2
+        reports.append(told)
+    assert reports[0] == reports[1] == reports[3]
+    parents, children = list_rows(admin, 4)
+    rows = parents + children
+    assert {row["status"] for row in rows} == {"ok"}
+    assert {row["parent"] for row in children} == {parents[0]["id"], parents[3]["id"]}
+    total = admin.get("/admin/v1/usage").json()["total"]
+    assert total["requests"] == 4
+    assert total["output_tokens"] == sum(row["output_tokens"] for row in rows)
+    admin.delete("/admin/v1/requests", params={"project": "default"}).raise_for_status()
+    assert admin.post("/v1/chat/completions", json=build_body(20), headers=mine).status_code == 200
+    parents, written_anew = list_rows(admin, 5)
+    assert {row["parent"] for row in written_anew} - {row["parent"] for row in children} == {parents[4]["id"]}
+
+
+def test_a_kill_between_child_and_parent_leaves_both_rows(server: Server, home: Path, admin: httpx2.Client):
+    headers = make_key(admin)
+    body = build_body(20) | {"max_tokens": 1400, "stream": True, "ignore_eos": True}
+    with (
+        server.client() as client,
+        client.stream("POST", "/v1/chat/completions", json=body, headers=headers) as answer,
+    ):
+        lines = answer.iter_lines()
+        next(lines)
+        kill_gateway(server)
+        with pytest.raises(httpx2.TransportError):
+            list(lines)
+    (parent,), children = list_rows(admin, 1)
+    assert parent["status"] == "aborted"
+    assert {(child["status"], child["parent"]) for child in children} == {("ok", parent["id"])}
