@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from antiphon.domain.collect import collect
 from antiphon.domain.context import Context
-from antiphon.domain.identity import LOCAL_ANONYMOUS, Grant
+from antiphon.domain.identity import LOCAL_ANONYMOUS
 from antiphon.domain.limits import Measure
 from antiphon.domain.memory import MemoryReport, Summary
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation, GenerationRequest, RawPrompt
+from antiphon.domain.tenancy import Grant
 from antiphon.domain.values import changed
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import (
@@ -47,10 +48,16 @@ def build_talk(turns: int) -> tuple[Message, ...]:
     return tuple(messages[:-1])
 
 
+def list_messages(request: GenerationRequest) -> tuple[Message, ...]:
+    """The messages of the request's only conversation."""
+    (prompt,) = request.prompts
+    assert isinstance(prompt, Conversation)
+    return prompt.messages
+
+
 def numbered(request: GenerationRequest) -> ScriptedAnswer:
     """Answers with the numbers of the questions that the writer reads, those in the summary so far first."""
-    (prompt,) = request.prompts
-    numbers = re.findall(r"(?:question|seen) (\d+)", prompt.messages[-1].text)
+    numbers = re.findall(r"(?:question|seen) (\d+)", list_messages(request)[-1].text)
     return ScriptedAnswer((f"seen {min(numbers)}", f" to {max(numbers)}"))
 
 
@@ -62,7 +69,7 @@ class Bench:
         engines = {"m": self.engine, "w": self.writer}
         models = [Model(name, (ModelRoute(each, name=name),), 1) for name, each in engines.items()]
         self.books = books or Books(limit())
-        self.pipeline = Pipeline(ModelRegistry(models), Metrics(), 1.0, self.books.accounting)
+        self.pipeline = Pipeline(ModelRegistry(tuple(models)), Metrics(), 1.0, self.books.accounting)
         self.context = Context("req-1", clock=FakeClock())
 
     async def run(self, messages, tokens=600, model="w", actor=None):
@@ -74,7 +81,7 @@ class Bench:
         request = GenerationRequest("m", (prompt,), memory=Summary(tokens, model))
         async with self.pipeline.run(request, context) as events:
             await collect(events)
-        seen = self.engine.streams[-1].request.prompts[0].messages
+        seen = list_messages(self.engine.streams[-1].request)
         assert len(await self.engine.encode(Conversation(seen))) <= (tokens or 1024)
         return seen, context.progress.memory
 
@@ -109,7 +116,7 @@ async def test_a_growing_conversation_pays_for_each_turn_once():
         _, report = await bench.run(build_talk(turns))
         assert report.dropped == 0 and report.kept + report.summarised == 2 * turns
     for stream in bench.writer.streams:
-        read += re.findall(r"question (\d+)", stream.request.prompts[0].messages[-1].text)
+        read += re.findall(r"question (\d+)", list_messages(stream.request)[-1].text)
     assert read == sorted(set(read)) and 4 <= bench.written <= 15
     before = bench.written
     await bench.run(build_talk(60))
@@ -215,7 +222,7 @@ async def test_a_turn_longer_than_the_writers_context_is_cut():
     talk = list(build_talk(10))
     talk[3] = replace(talk[3], text="question 0001 " + "x" * 30_000 + " the end")
     _, report = await bench.run(tuple(talk))
-    read = [each.request.prompts[0].messages[-1].text for each in bench.writer.streams]
+    read = [list_messages(each.request)[-1].text for each in bench.writer.streams]
     assert report.summarised and any("[...]" in text and "the end" in text for text in read)
 
 
