@@ -108,6 +108,7 @@ BORDERS = {
         "antiphon.engines.vendors",
         "antiphon.processes.ipc",
         "antiphon.processes.coordinator.frames",
+        "antiphon.processes.knowledge.frames",
         "antiphon.engines.host.frames",
         "antiphon.ledger.records",
         "antiphon.retrieval.ingest.extract",
@@ -246,6 +247,7 @@ def test_what_serves_reaches_no_hub():
         "antiphon.assembly.__main__",
         "antiphon.engines.host.__main__",
         "antiphon.processes.coordinator.__main__",
+        "antiphon.processes.knowledge.__main__",
         "antiphon.processes.supervisor",
         "antiphon.processes.sandbox",
     )

@@ -14,6 +14,7 @@ BROAD_EXCEPT = {
     "antiphon.engines.llama": "the engine adapter: one request's failure must not end the others",
     "antiphon.engines.sampling.sampler": "the engine adapter: one row's failure must not end the others",
     "antiphon.engines.vendors": "the engine adapter: foreign errors are mapped by one table",
+    "antiphon.processes.knowledge.server": "the border around the index: one call fails, others go on",
     "antiphon.ledger.drain": "the drain: its thread outlives whatever a spool or a database does to it",
     "antiphon.processes.supervisor": "it outlives everything it starts",
 }

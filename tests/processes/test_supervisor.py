@@ -38,6 +38,7 @@ from tests.support.waiting import PATIENCE, wait_until
 ROOT = Path(__file__).parents[2]
 HOST = "antiphon.engines.host"
 HTTP = "tests.engines.host.http_standin"
+KNOWLEDGE = "antiphon.processes.knowledge"
 CANARY = "canary-key-0123456789"
 
 
@@ -137,6 +138,29 @@ def refused(**asked: object) -> tuple[int, str, list[str]]:
         assert "Traceback" not in errors.decode()
         assert len(lines) == 1, errors.decode()
         return process.returncode, lines[0], left
+
+
+# --- knowledge ---------------------------------------------------------------------------------------------
+
+
+def test_the_knowledge_process_starts_when_it_is_needed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with serving(knowledge=str(tmp_path)) as server:
+        assert descendants(server.process.pid, KNOWLEDGE) == []
+    monkeypatch.setenv("STANDIN_KNOWLEDGE", "1")
+    with serving(knowledge=str(tmp_path)) as server:
+        wait_until(lambda: len(descendants(server.process.pid, KNOWLEDGE)) == 1, what="the process")
+        (first,) = descendants(server.process.pid, KNOWLEDGE)
+        os.kill(first, signal.SIGKILL)
+        wait_until(
+            lambda: descendants(server.process.pid, KNOWLEDGE) not in ([], [first]), what="the next process"
+        )
+        assert len(descendants(server.process.pid, KNOWLEDGE)) == 1
+        server.process.terminate()
+        assert server.process.wait(PATIENCE) == 0
+        assert not any(alive(pid) for pid in descendants(os.getpid(), KNOWLEDGE))
+        assert server.left_behind() == []
 
 
 # --- start --------------------------------------------------------------------------------------------------

@@ -159,7 +159,6 @@ async def test_documents_are_listed_the_latest_first(index: KnowledgeIndex) -> N
         (ChunkInput("x", vector=bytes(4 * DIMENSIONS)), "vector"),
         (ChunkInput("x", vector=b"\x00\x00\xc0\x7f" * DIMENSIONS), "vector"),
         (ChunkInput("x" * (LONGEST_TEXT + 1), vector=make_vector(0)), "text"),
-        (ChunkInput("\ud800", vector=make_vector(0)), "text"),
         (ChunkInput("x", page=-1, vector=make_vector(0)), "page"),
         (ChunkInput("x", metadata={"a": "b" * LONGEST_TEXT}, vector=make_vector(0)), "text"),
     ],
@@ -195,7 +194,7 @@ async def test_batches_are_bounded(index: KnowledgeIndex) -> None:
             await index.put_chunks(PROJECT, TABLE, begun.id, 0, [], progress)
 
 
-@pytest.mark.parametrize("value", ["", "x" * 501, "a\nb", "\ud800"])
+@pytest.mark.parametrize("value", ["", "x" * 501, "a\nb"])
 async def test_a_document_needs_proper_names(index: KnowledgeIndex, value: str) -> None:
     document = make_document("a")
     for wrong in (replace(document, name=value), replace(document, digest=value)):

@@ -2,7 +2,8 @@
 
     supervisor ─┬─ engine host of each model     (python -m antiphon.engines.host)
                 ├─ HTTP processes, 1 or several  (python -m antiphon.assembly; `workers`)
-                └─ coordinator, of several       (python -m antiphon.processes.coordinator)
+                ├─ coordinator, of several       (python -m antiphon.processes.coordinator)
+                └─ knowledge, from its first use (python -m antiphon.processes.knowledge; `knowledge_host`)
 
 Each child holds the end of a pipe whose other end only this process has, so a supervisor that is killed takes
 its children with it. An engine host that dies is started again at once; three deaths in a minute stop that,
@@ -31,6 +32,7 @@ from antiphon.engines.host.runtime import build_coordinator_path, create_runtime
 from antiphon.errors import AddressUnavailable, AntiphonError
 from antiphon.processes.engine_hosts import EngineHost, EngineHosts
 from antiphon.processes.ipc import to_line
+from antiphon.processes.knowledge_host import KnowledgeHost
 from antiphon.processes.model_loads import ModelLoads
 from antiphon.processes.reload import HOST_DEADLINE, Reloadable, ReloadHooks, Reloads
 from antiphon.processes.workers import MARGIN, RETIRE_SIGNAL, Workers
@@ -182,6 +184,7 @@ class _Supervisor:
             "the coordinator", self._start_coordinator, lambda *_: None, paced=True
         )
         self._has_coordinator = settings.server.workers > 1
+        self._knowledge: KnowledgeHost | None = None
         self._up = asyncio.Event()
         self._stop = asyncio.Event()
         self._failure: AntiphonError | None = None
@@ -195,6 +198,8 @@ class _Supervisor:
             self._workers.on_question = reloads.request_for
             loads = ModelLoads(self._hosts, self._settings.engine.memory_budget, group)
             self._workers.on_load = loads.request
+            self._knowledge = KnowledgeHost(self._settings, self._runtime, group)
+            self._workers.on_knowledge = self._knowledge.request
             for_now = [
                 group.create_task(self._announce(serving, reloads)),
                 group.create_task(reloads.keep()),
@@ -262,6 +267,8 @@ class _Supervisor:
             self._workers.kill()
             for watch in self._list_watches():
                 watch.kill()
+            if self._knowledge is not None:
+                self._knowledge.watch.kill()
         self._stop.set()
 
     async def _end_all(self) -> None:
@@ -272,6 +279,8 @@ class _Supervisor:
         async with asyncio.TaskGroup() as group:
             for watch in self._list_watches():
                 group.create_task(watch.stop(HOST_DEADLINE))
+            if self._knowledge is not None:
+                group.create_task(self._knowledge.stop(HOST_DEADLINE))
 
     # --- the HTTP processes and the coordinator ------------------------------------------------------------
 

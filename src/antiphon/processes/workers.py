@@ -63,6 +63,8 @@ class Workers:
         line."""
         self.on_load: Callable[[str], None] = lambda _: None
         """Called with the name of a model that a request of a process needs."""
+        self.on_knowledge: Callable[[], None] = lambda: None
+        """Called when a request of a process needs the knowledge process."""
         self._count = count
         self._patience = patience + MARGIN
         self._start = start
@@ -172,6 +174,8 @@ class Workers:
             self.on_question(status.number, worker.watch.send)
         elif status.state is ChildState.ASKS_LOAD:
             self.on_load(status.model)
+        elif status.state is ChildState.ASKS_KNOWLEDGE:
+            self.on_knowledge()
         elif status.number == worker.question:
             worker.refusal = status.error
             worker.answered.set()

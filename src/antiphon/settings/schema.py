@@ -7,6 +7,7 @@ from typing import Annotated, Literal, get_args, get_type_hints
 import msgspec
 from msgspec import Meta
 
+from antiphon.settings.knowledge import KnowledgeSettings
 from antiphon.settings.memory import MemorySettings
 from antiphon.settings.models import (
     AdapterSettings,
@@ -85,6 +86,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ledger: LedgerSettings = LedgerSettings()
     oidc: OidcSettings = OidcSettings()
     memory: MemorySettings = MemorySettings()
+    knowledge: KnowledgeSettings = KnowledgeSettings()
     log: LogSettings = LogSettings()
     models: tuple[ModelSettings, ...] = ()
     adapters: tuple[AdapterSettings, ...] = ()
@@ -104,6 +106,7 @@ SECTIONS: tuple[str, ...] = (
     "ledger",
     "oidc",
     "memory",
+    "knowledge",
     "log",
 )
 
@@ -153,6 +156,12 @@ def with_keys(settings: Settings, store: str, pepper: str, spool: str) -> Settin
     keys = msgspec.structs.replace(settings.keys, store=store, pepper=pepper)
     ledger = msgspec.structs.replace(settings.ledger, spool=spool)
     return msgspec.structs.replace(settings, keys=keys, ledger=ledger)
+
+
+def with_knowledge(settings: Settings, directory: str) -> Settings:
+    """Returns the same settings with another directory of knowledge tables."""
+    knowledge = msgspec.structs.replace(settings.knowledge, directory=directory)
+    return msgspec.structs.replace(settings, knowledge=knowledge)
 
 
 def with_assigned_models(settings: Settings, embedding: Collection[str] | None = ()) -> Settings:

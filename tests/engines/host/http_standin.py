@@ -21,6 +21,9 @@ from antiphon.settings.schema import decode_settings
 NONSENSE = "STANDIN_NONSENSE"
 """Environment variable: set, the first report cannot be read."""
 
+KNOWLEDGE = "STANDIN_KNOWLEDGE"
+"""Environment variable: set, the process asks for the knowledge process, twice."""
+
 NOTE = "STANDIN_NOTE"
 """Environment variable: the file that the note goes to."""
 
@@ -40,7 +43,11 @@ def main() -> None:
     if NONSENSE in os.environ:
         os.write(config.status_fd, b"hello\n")
     signal.signal(signal.SIGTERM, lambda *_: _drain(listener, config))
-    StatusPipe(config.status_fd).report_ready()
+    status = StatusPipe(config.status_fd)
+    status.report_ready()
+    if KNOWLEDGE in os.environ:
+        status.ask_knowledge()
+        status.ask_knowledge()
     while True:
         connection, _ = listener.accept()
         known = {

@@ -9,6 +9,7 @@ import sys
 
 from antiphon.errors import AntiphonError
 from antiphon.processes.supervisor import Programs, ServingInfo, supervise
+from antiphon.settings.knowledge import KnowledgeSettings
 from antiphon.settings.models import AdapterSettings, ModelSettings
 from antiphon.settings.schema import EngineSettings, Settings
 from antiphon.settings.server import LogSettings, ServerSettings
@@ -26,6 +27,7 @@ def main() -> int:
         ),
         engine=EngineSettings(interpreter=asked.get("interpreter")),
         log=LogSettings(format="json"),
+        knowledge=KnowledgeSettings(directory=asked.get("knowledge")),
         models=tuple(ModelSettings(name=name, path="no file") for name in asked.get("models", ["cantor"])),
         adapters=tuple(
             AdapterSettings(name=name, path=path, model="cantor")

@@ -25,11 +25,21 @@ from antiphon.processes.supervisor import ServingInfo, supervise
 from antiphon.settings.changes import list_restart_settings
 from antiphon.settings.models import MODEL_DEFAULTS, ModelSettings, list_parked
 from antiphon.settings.providers import RouteSettings
-from antiphon.settings.schema import Settings, change_model, list_settings, with_models, with_reloaded
+from antiphon.settings.schema import (
+    Settings,
+    change_model,
+    list_settings,
+    with_knowledge,
+    with_models,
+    with_reloaded,
+)
 from antiphon.settings.server import MIB
 from antiphon.telemetry.logs import configure
 from antiphon.weights.gguf import read_header
 from antiphon.weights.kv_cache_size import CacheOptions, available_memory, fit_cache, fit_text_length
+
+KNOWLEDGE = "knowledge"
+"""The directory of knowledge tables in the home."""
 
 GENERATING = ("cells", "layout", "step_latency", "keep_prefixes", "tool_calls", "reasoning")
 """Settings of a model that only concern the generation of tokens."""
@@ -85,6 +95,7 @@ class SettingsSource:
         models = self._size_models([fetch(model, settings.hub) for model in settings.models], settings)
         settled = keep_adapters(with_models(settings, models))
         require_loadable(settled)
+        settled = place_knowledge(settled)
         return prepare_keys(settled) if settings.keys.enabled else settled
 
     def load_again(self, current: Settings) -> tuple[Settings, tuple[str, ...]]:
@@ -121,6 +132,12 @@ def list_unreloaded(at_start: Settings, read: Settings, loaded: Settings) -> tup
     before = {adapter.name: adapter.path for adapter in at_start.adapters if adapter.name in loaded_names}
     now = {adapter.name: adapter.path for adapter in read.adapters}
     return (*list_restart_settings(at_start, read), *(() if before == now else ("adapters",)))
+
+
+def place_knowledge(settings: Settings) -> Settings:
+    """Returns the settings with the absolute directory of knowledge tables. It is made at the first use."""
+    configured = settings.knowledge.directory or find_home(os.environ, Path.home()) / KNOWLEDGE
+    return with_knowledge(settings, str(Path(configured).expanduser().absolute()))
 
 
 def prepare_keys(settings: Settings) -> Settings:

@@ -9,6 +9,7 @@ status back. Every line is one JSON object.
   engine host    in: HostConfig                                   out: Status
   HTTP process   in: settings.encode(), HttpConfig, News*         out: Status
   coordinator    in: settings.encode(), CoordinatorConfig         out: Status
+  knowledge      in: KnowledgeConfig                              out: Status
 """
 
 import asyncio
@@ -24,6 +25,7 @@ from typing import Literal
 from antiphon.engines.base import EngineInfo, EngineState, LoadSpec
 from antiphon.errors import AntiphonError, ErrorReport
 from antiphon.processes.ipc import to_line
+from antiphon.retrieval.base import IndexLimits
 from antiphon.settings.changes import ReloadReport
 
 STDIN = 0
@@ -83,6 +85,22 @@ class CoordinatorConfig:
     socket: str
     """The path on which it listens; its directory is the runtime directory."""
     status_fd: int
+
+
+@dataclass(frozen=True, slots=True)
+class KnowledgeConfig:
+    """The configuration of the knowledge process. It contains no secret."""
+
+    socket: str
+    """The path on which it listens; its directory is the runtime directory."""
+    status_fd: int
+    directory: str
+    """Where the files of knowledge tables are."""
+    limits: IndexLimits
+    memory_bytes: int
+    """Vectors in memory."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["text", "json"] = "text"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +176,8 @@ class ChildState(StrEnum):
     """A caller of an HTTP process asks for a reload."""
     ASKS_LOAD = "asks for a model"
     """A request of an HTTP process needs a parked model."""
+    ASKS_KNOWLEDGE = "asks for knowledge"
+    """A request of an HTTP process needs the knowledge process."""
     IDLE = "idle"
     """An engine host reports since when no call needs its model."""
     IN_USE = "in use"
@@ -239,6 +259,10 @@ class StatusPipe:
     def ask_load(self, model: str) -> None:
         """Asks the supervisor to load a model. The supervisor answers with news of the model."""
         self._write(Status(ChildState.ASKS_LOAD, model=model))
+
+    def ask_knowledge(self) -> None:
+        """Asks the supervisor to start the knowledge process, if it does not run."""
+        self._write(Status(ChildState.ASKS_KNOWLEDGE))
 
     def report_use(self, state: ChildState, idle: float = 0.0) -> None:
         """Reports that an engine host is IDLE for some seconds, IN_USE, or UNLOADED."""

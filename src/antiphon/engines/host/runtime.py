@@ -62,6 +62,11 @@ def build_coordinator_path(runtime: Path) -> str:
     return str(runtime / "coordinator")
 
 
+def build_knowledge_path(runtime: Path) -> str:
+    """The path of the knowledge process's socket, named as the coordinator's is."""
+    return str(runtime / "knowledge")
+
+
 def remove_stale_directories(base: Path) -> None:
     """Removes the directories of dead supervisors."""
     for path in base.glob(f"{PREFIX}*"):

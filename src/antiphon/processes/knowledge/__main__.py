@@ -1,0 +1,105 @@
+"""`python -m antiphon.processes.knowledge`: the process of all knowledge tables. The supervisor starts it at
+the first use.
+
+It opens no port, receives no settings but its own, and holds no key. Everything it keeps is in its directory,
+so the supervisor can start it again after it died. Where the directory cannot be used, each call is answered
+with the reason, and tries again.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+from antiphon.domain.context import SystemClock
+from antiphon.engines.host.confine import confine
+from antiphon.engines.host.control import KnowledgeConfig, Lifeline, StatusPipe
+from antiphon.engines.host.runtime import leave_directory
+from antiphon.errors import AntiphonError
+from antiphon.processes.ipc import FrameError, from_line, remove_socket
+from antiphon.processes.knowledge.server import serve_index
+from antiphon.retrieval.base import KnowledgeIndex
+from antiphon.retrieval.sqlite.index import SqliteIndex
+from antiphon.telemetry.logs import configure, record, record_loop_failure
+
+ORPHANED = 3
+"""Exit status of a process whose supervisor is gone."""
+
+
+class IndexOpener:
+    """Opens the index at the first call, and tries again at the next call where that failed."""
+
+    def __init__(self, config: KnowledgeConfig) -> None:
+        self._config = config
+        self._opening = asyncio.Lock()
+        self._index: SqliteIndex | None = None
+
+    async def get(self) -> KnowledgeIndex:
+        """Returns the index. Raises KnowledgeUnavailable."""
+        async with self._opening:
+            if self._index is None:
+                config = self._config
+                self._index = await asyncio.to_thread(
+                    SqliteIndex, Path(config.directory), SystemClock(), config.limits, config.memory_bytes
+                )
+                record("knowledge_opened", logging.DEBUG, pid=os.getpid())
+            return self._index
+
+    async def aclose(self) -> None:
+        if self._index is not None:
+            await self._index.aclose()
+
+
+@asynccontextmanager
+async def open_index(config: KnowledgeConfig) -> AsyncIterator[IndexOpener]:
+    """Yields the index's opener, and closes what it opened."""
+    opener = IndexOpener(config)
+    try:
+        yield opener
+    finally:
+        await opener.aclose()
+
+
+async def run(config: KnowledgeConfig) -> None:
+    """Serves calls until the process is told to stop."""
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(record_loop_failure)
+    status, stop = StatusPipe(config.status_fd), asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    async with open_index(config) as opener, serve_index(opener.get, config.socket):
+        status.report_ready()
+        await status.report_alive_until(stop)
+
+
+def _abandon(config: KnowledgeConfig) -> None:
+    """Ends the process without its supervisor. What was acknowledged is on the disk."""
+    with suppress(OSError):
+        remove_socket(config.socket)
+        leave_directory(Path(config.socket).parent)
+    os._exit(ORPHANED)
+
+
+def main() -> None:
+    """The process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor handles a terminal's Ctrl-C
+    lifeline = Lifeline()
+    try:
+        config = from_line(lifeline.read_line(), KnowledgeConfig)
+    except (EOFError, FrameError) as problem:
+        sys.exit(f"the knowledge process is started by the supervisor: {problem}")
+    configure(config.log_level, config.log_format)
+    try:
+        confine()
+    except AntiphonError as error:
+        StatusPipe(config.status_fd).report_failure(error)
+        sys.exit(1)
+    lifeline.watch(on_line=lambda _: None, on_end=lambda: _abandon(config))
+    asyncio.run(run(config))
+
+
+if __name__ == "__main__":
+    main()

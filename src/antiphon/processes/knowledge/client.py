@@ -1,0 +1,279 @@
+"""The index of knowledge tables for an HTTP process: each call goes to the knowledge process.
+
+The first call has the supervisor start the process. Where the process ends during a call, the call fails with
+an error that can be tried again, and the next call waits for the new process.
+"""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+from antiphon.errors import InvalidValue, KnowledgeUnavailable
+from antiphon.processes.ipc import Channel, FrameError, FrameReader, Hello, Incompatible
+from antiphon.processes.knowledge.frames import (
+    FROM_KNOWLEDGE,
+    CancelIndexCall,
+    Encoded,
+    FromKnowledge,
+    IndexCall,
+    IndexFailure,
+    IndexResult,
+    encode_value,
+    load_methods,
+)
+from antiphon.retrieval.base import (
+    ChunkInput,
+    ChunkPage,
+    DocumentInfo,
+    DocumentInput,
+    DocumentPage,
+    IndexUsage,
+    SearchHit,
+    SearchQuery,
+    TableInfo,
+    TableSettings,
+    TextChunk,
+)
+from antiphon.telemetry.logs import record
+
+PATIENCE_S = 20.0
+"""Seconds that a call waits for the knowledge process to start. It takes one or two."""
+
+PAUSE_S = 0.02
+"""Seconds between attempts to connect; one on a local socket costs microseconds."""
+
+GREETING_S = 5.0
+"""Seconds for the greeting of the knowledge process."""
+
+RETRY_S = 1.0
+"""Seconds after which a caller may try a failed call again."""
+
+Outcome = IndexResult | IndexFailure
+T = TypeVar("T")
+
+
+class KnowledgeClient:
+    """The `KnowledgeIndex` of one HTTP process."""
+
+    def __init__(self, path: str, ask_start: Callable[[], None]) -> None:
+        """`path`: the socket of the knowledge process. `ask_start`: asks the supervisor to start it; asking
+        again changes nothing."""
+        self._path = path
+        self._ask_start = ask_start
+        self._numbers = itertools.count(1)
+        self._calls: dict[int, asyncio.Future[Outcome]] = {}
+        self._channel: Channel[FromKnowledge] | None = None
+        self._connecting = asyncio.Lock()
+
+    async def aclose(self) -> None:
+        """Ends the connection. Running calls fail."""
+        if self._channel is not None:
+            self._channel.cut("this side closed")
+
+    # --- KnowledgeIndex -------------------------------------------------------------------------------------
+
+    async def create_table(self, project: str, settings: TableSettings) -> TableInfo:
+        return await self._call(TableInfo, "create_table", project, settings)
+
+    async def list_tables(self, project: str) -> tuple[TableInfo, ...]:
+        return await self._call(tuple, "list_tables", project)
+
+    async def get_table(self, project: str, table: str) -> TableInfo:
+        return await self._call(TableInfo, "get_table", project, table)
+
+    async def rename_table(self, project: str, table: str, new_name: str) -> TableInfo:
+        return await self._call(TableInfo, "rename_table", project, table, new_name)
+
+    async def duplicate_table(
+        self, project: str, table: str, new_name: str, *, with_documents: bool = True
+    ) -> TableInfo:
+        return await self._call(TableInfo, "duplicate_table", project, table, new_name, with_documents)
+
+    async def delete_table(self, project: str, table: str) -> None:
+        await self._call(type(None), "delete_table", project, table)
+
+    async def delete_project(self, project: str) -> int:
+        return await self._call(int, "delete_project", project)
+
+    async def count_usage(self, project: str) -> IndexUsage:
+        return await self._call(IndexUsage, "count_usage", project)
+
+    async def begin_document(self, project: str, table: str, document: DocumentInput) -> DocumentInfo:
+        return await self._call(DocumentInfo, "begin_document", project, table, document)
+
+    async def put_chunks(
+        self,
+        project: str,
+        table: str,
+        document: str,
+        batch: int,
+        chunks: Sequence[ChunkInput],
+        progress: int | None = None,
+    ) -> DocumentInfo:
+        return await self._call(
+            DocumentInfo, "put_chunks", project, table, document, batch, list(chunks), progress
+        )
+
+    async def finish_document(
+        self, project: str, table: str, document: str, warnings: Sequence[str] = ()
+    ) -> DocumentInfo:
+        return await self._call(DocumentInfo, "finish_document", project, table, document, list(warnings))
+
+    async def fail_document(self, project: str, table: str, document: str, error: str) -> DocumentInfo:
+        return await self._call(DocumentInfo, "fail_document", project, table, document, error)
+
+    async def list_documents(
+        self, project: str, table: str, offset: int = 0, limit: int = 100
+    ) -> DocumentPage:
+        return await self._call(DocumentPage, "list_documents", project, table, offset, limit)
+
+    async def get_document(self, project: str, table: str, document: str) -> DocumentInfo:
+        return await self._call(DocumentInfo, "get_document", project, table, document)
+
+    async def delete_document(self, project: str, table: str, document: str) -> None:
+        await self._call(type(None), "delete_document", project, table, document)
+
+    async def add_chunks(
+        self, project: str, table: str, chunks: Sequence[ChunkInput]
+    ) -> tuple[TextChunk, ...]:
+        return await self._call(tuple, "add_chunks", project, table, list(chunks))
+
+    async def list_chunks(
+        self,
+        project: str,
+        table: str,
+        document: str | None = None,
+        offset: int = 0,
+        limit: int = 100,
+        *,
+        with_vectors: bool = False,
+    ) -> ChunkPage:
+        return await self._call(
+            ChunkPage, "list_chunks", project, table, document, offset, limit, with_vectors
+        )
+
+    async def get_chunk(self, project: str, table: str, chunk: str) -> TextChunk:
+        return await self._call(TextChunk, "get_chunk", project, table, chunk)
+
+    async def update_chunk(self, project: str, table: str, chunk: str, content: ChunkInput) -> TextChunk:
+        return await self._call(TextChunk, "update_chunk", project, table, chunk, content)
+
+    async def delete_chunks(self, project: str, table: str, chunks: Sequence[str]) -> int:
+        return await self._call(int, "delete_chunks", project, table, list(chunks))
+
+    async def search(self, project: str, table: str, query: SearchQuery) -> tuple[SearchHit, ...]:
+        return await self._call(tuple, "search", project, table, query)
+
+    # --- calls ----------------------------------------------------------------------------------------------
+
+    async def _call(self, kind: type[T], method: str, *arguments: object) -> T:
+        """Sends a call and returns its result, which is of this kind. Raises the call's own error, and
+        KnowledgeUnavailable."""
+        try:
+            encoded = encode_value(arguments)
+            outcome = await self._ask(method, encoded)
+        except FrameError as problem:
+            raise InvalidValue(f"this call cannot be sent: {problem}") from None
+        if isinstance(outcome, IndexFailure):
+            raise outcome.error.to_exception()
+        result = load_methods()[method].result.decode(outcome.value)
+        if not isinstance(result, kind):
+            raise TypeError(f"{method} returned {type(result).__name__}")
+        return result
+
+    async def _ask(self, method: str, arguments: Encoded) -> Outcome:
+        channel = await self._connect()
+        number = next(self._numbers)
+        answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._calls[number] = answer
+        try:
+            channel.put(IndexCall(number, method, arguments))
+            return await answer
+        except asyncio.CancelledError:
+            channel.put(CancelIndexCall(number))
+            raise
+        finally:
+            self._calls.pop(number, None)
+
+    def _receive(self, message: FromKnowledge) -> None:
+        if isinstance(message, Hello):
+            raise FrameError("the knowledge process said Hello twice")
+        if (answer := self._calls.get(message.call)) is not None and not answer.done():
+            answer.set_result(message)
+
+    # --- the connection -------------------------------------------------------------------------------------
+
+    async def _connect(self) -> Channel[FromKnowledge]:
+        """Returns the connection; has the process started if there is none. Raises KnowledgeUnavailable."""
+        async with self._connecting:
+            if self._channel is None:
+                try:
+                    async with asyncio.timeout(PATIENCE_S):
+                        self._channel = await self._wait_for_process()
+                except TimeoutError:
+                    raise KnowledgeUnavailable(
+                        "the knowledge process does not start; the server's log says why", retry_after=RETRY_S
+                    ) from None
+            return self._channel
+
+    async def _wait_for_process(self) -> Channel[FromKnowledge]:
+        has_asked = False
+        while True:
+            try:
+                return await self._open_channel()
+            except (OSError, TimeoutError):
+                if not has_asked:
+                    self._ask_start()
+                    has_asked = True
+            except Incompatible as problem:
+                raise KnowledgeUnavailable(
+                    f"the knowledge process is of another release: {problem}"
+                ) from None
+            await asyncio.sleep(PAUSE_S)
+
+    async def _open_channel(self) -> Channel[FromKnowledge]:
+        """Raises OSError, TimeoutError or Incompatible without a process."""
+        lost = asyncio.Event()
+
+        def lose(reason: str) -> None:
+            lost.set()
+            if self._channel is channel:
+                self._lose(reason)
+
+        channel: Channel[FromKnowledge] = Channel(FrameReader(FROM_KNOWLEDGE), self._receive, lose)
+        await asyncio.get_running_loop().create_unix_connection(lambda: channel, self._path)
+        try:
+            async with asyncio.timeout(GREETING_S):
+                await channel.greeted
+            if lost.is_set():  # right after the greeting
+                raise ConnectionError("the knowledge process ended")
+        except BaseException:
+            channel.cut("no greeting")
+            raise
+        return channel
+
+    def _lose(self, reason: str) -> None:
+        """Fails all calls of a connection that is gone."""
+        self._channel = None
+        record("knowledge_lost", logging.DEBUG, reason=reason, calls=len(self._calls))
+        for answer in self._calls.values():
+            if not answer.done():
+                answer.set_exception(
+                    KnowledgeUnavailable(
+                        "the knowledge process ended during this call, which may be done: try it again",
+                        retry_after=RETRY_S,
+                    )
+                )
+
+
+@asynccontextmanager
+async def connect_knowledge(path: str, ask_start: Callable[[], None]) -> AsyncIterator[KnowledgeClient]:
+    """Yields the index of this HTTP process, and ends its connection afterwards."""
+    client = KnowledgeClient(path, ask_start)
+    try:
+        yield client
+    finally:
+        await client.aclose()

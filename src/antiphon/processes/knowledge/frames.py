@@ -1,0 +1,107 @@
+"""The messages between an HTTP process and the knowledge process. `processes.ipc` encodes them.
+
+A call names a method of `KnowledgeIndex`. Its arguments and its result are encoded by the types that the
+interface declares, so both ends take the wire format from the same lines.
+"""
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from types import GenericAlias
+from typing import get_type_hints
+
+import msgspec
+
+from antiphon.errors import ErrorReport
+from antiphon.processes.ipc import Frame, FrameError, Hello
+from antiphon.retrieval.base import KnowledgeIndex
+
+# --- to the knowledge process; `call` is a number from the HTTP process, unique on one connection -----------
+
+
+class IndexCall(Frame, tag=1):
+    """Answered by IndexResult or IndexFailure."""
+
+    call: int
+    method: str
+    arguments: msgspec.Raw
+    """An array of all parameters in their order."""
+
+
+class CancelIndexCall(Frame, tag=2):
+    """Nobody waits for the call; no reply follows. What it began to write may be done."""
+
+    call: int
+
+
+# --- from the knowledge process -----------------------------------------------------------------------------
+
+
+class IndexResult(Frame, tag=1):
+    """The call is done."""
+
+    call: int
+    value: msgspec.Raw
+
+
+class IndexFailure(Frame, tag=2):
+    """The call ended with this error."""
+
+    call: int
+    error: ErrorReport
+
+
+Encoded = msgspec.Raw
+"""Encoded arguments, or an encoded result."""
+
+ToKnowledge = Hello | IndexCall | CancelIndexCall
+FromKnowledge = Hello | IndexResult | IndexFailure
+
+TO_KNOWLEDGE = msgspec.msgpack.Decoder(tuple[int, list[ToKnowledge]])
+FROM_KNOWLEDGE = msgspec.msgpack.Decoder(tuple[int, list[FromKnowledge]])
+
+
+@dataclass(frozen=True, slots=True)
+class MethodCodec:
+    """Encodes and decodes the arguments and the result of one method."""
+
+    parameters: tuple[str, ...]
+    arguments: "msgspec.msgpack.Decoder[tuple[object, ...]]"
+    result: "msgspec.msgpack.Decoder[object]"
+
+    def decode_arguments(self, encoded: msgspec.Raw) -> Mapping[str, object]:
+        """Returns the arguments by name. Raises FrameError."""
+        try:
+            return dict(zip(self.parameters, self.arguments.decode(encoded), strict=True))
+        except msgspec.DecodeError as problem:
+            raise FrameError(f"a call's arguments cannot be read: {problem}") from None
+
+
+def encode_value(value: object) -> msgspec.Raw:
+    """Encodes the arguments, as a tuple, or the result of a call. Raises FrameError for half of a character,
+    which no encoding has."""
+    try:
+        return msgspec.Raw(msgspec.msgpack.encode(value))
+    except UnicodeEncodeError:
+        raise FrameError("a text contains half of a character") from None
+
+
+@lru_cache(maxsize=1)
+def load_methods() -> Mapping[str, MethodCodec]:
+    """Returns the codec of each method of `KnowledgeIndex`."""
+    return {
+        name: _build_codec(method)
+        for name, method in vars(KnowledgeIndex).items()
+        if inspect.iscoroutinefunction(method)
+    }
+
+
+def _build_codec(method: object) -> MethodCodec:
+    hints = get_type_hints(method)
+    result = hints.pop("return")
+    return MethodCodec(
+        tuple(hints),
+        msgspec.msgpack.Decoder(GenericAlias(tuple, tuple(hints.values()))),
+        msgspec.msgpack.Decoder(result),
+    )

@@ -1,0 +1,54 @@
+"""Settings of knowledge tables."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from antiphon.settings.server import GIB, MIB, describe
+
+
+class KnowledgeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Knowledge tables, where they are kept and how much each project can keep (knowledge.md)."""
+
+    directory: Annotated[
+        str | None,
+        describe(
+            "ANTIPHON_KNOWLEDGE_DIRECTORY",
+            "Directory of the files of all knowledge tables, on a disk of this machine, for one server; none "
+            "means `knowledge` in `ANTIPHON_HOME`, or in the platform's directory for data.",
+        ),
+    ] = None
+    memory_bytes: Annotated[
+        int,
+        describe(
+            "ANTIPHON_KNOWLEDGE_MEMORY_BYTES",
+            "Bytes of vectors that stay in memory, of all tables together; beyond them the tables that were "
+            "not searched for longest are read again when they are searched.",
+        ),
+        Meta(ge=16 * MIB),
+    ] = 512 * MIB
+    max_tables: Annotated[
+        int,
+        describe("ANTIPHON_KNOWLEDGE_MAX_TABLES", "Most knowledge tables of one project."),
+        Meta(ge=1, le=10_000),
+    ] = 100
+    max_documents: Annotated[
+        int,
+        describe("ANTIPHON_KNOWLEDGE_MAX_DOCUMENTS", "Most documents in all tables of one project."),
+        Meta(ge=1),
+    ] = 100_000
+    max_chunks: Annotated[
+        int,
+        describe("ANTIPHON_KNOWLEDGE_MAX_CHUNKS", "Most chunks in all tables of one project."),
+        Meta(ge=1),
+    ] = 2_000_000
+    max_bytes: Annotated[
+        int,
+        describe(
+            "ANTIPHON_KNOWLEDGE_MAX_BYTES",
+            "Most bytes of texts and vectors in all tables of one project; on the disk they take up to three "
+            "times as much.",
+        ),
+        Meta(ge=MIB),
+    ] = 20 * GIB

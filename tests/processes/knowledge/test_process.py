@@ -1,0 +1,222 @@
+"""The knowledge process: started at the first use, killed at any moment, and started again."""
+
+import asyncio
+import os
+import random
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import pytest
+
+from antiphon.engines.host.runtime import build_knowledge_path
+from antiphon.errors import KnowledgeUnavailable, NotFound
+from antiphon.processes.knowledge.client import KnowledgeClient, connect_knowledge
+from antiphon.processes.knowledge_host import MODULE, KnowledgeHost, filter_environment, start_knowledge
+from antiphon.retrieval.base import DocumentState, SearchQuery
+from antiphon.settings.knowledge import KnowledgeSettings
+from antiphon.settings.schema import Settings, with_knowledge
+from tests.retrieval.knowledge import (
+    DIMENSIONS,
+    PROJECT,
+    VECTORS,
+    add_document,
+    make_chunks,
+    make_document,
+    make_vector,
+)
+from tests.support.host_link import short_directory
+from tests.support.processes import alive, descendants, environment
+
+TABLE = VECTORS.name
+STOP_S = 10.0
+BATCHES = 6
+T = TypeVar("T")
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """The supervisor's event loop."""
+    return "asyncio"
+
+
+class Running:
+    """A knowledge process that is started again when it dies, and a client."""
+
+    def __init__(self, client: KnowledgeClient) -> None:
+        self.client = client
+
+    @property
+    def pids(self) -> list[int]:
+        return descendants(os.getpid(), MODULE)
+
+    def kill(self) -> None:
+        for pid in self.pids:
+            os.kill(pid, signal.SIGKILL)
+
+
+@asynccontextmanager
+async def run_knowledge(directory: Path, settings: Settings | None = None) -> AsyncIterator[Running]:
+    """Runs the process as the supervisor does; a client asks for it at its first call."""
+    with short_directory() as runtime:
+        async with asyncio.TaskGroup() as group:
+            host = KnowledgeHost(with_knowledge(settings or Settings(), str(directory)), runtime, group)
+            async with connect_knowledge(build_knowledge_path(runtime), host.request) as client:
+                yield Running(client)
+            await host.stop(STOP_S)
+
+
+@asynccontextmanager
+async def run_without_rest(directory: Path) -> AsyncIterator[Running]:
+    """Runs the process and starts it again however often it dies. The supervisor rests after three deaths."""
+    settings, over = with_knowledge(Settings(), str(directory)), asyncio.Event()
+
+    async def keep(socket: str) -> None:
+        while not over.is_set():
+            child = await start_knowledge(settings, socket)
+            async for _ in child.read_reports():
+                pass
+            await child.wait_for_end()
+
+    with short_directory() as runtime:
+        socket = build_knowledge_path(runtime)
+        async with asyncio.TaskGroup() as group, connect_knowledge(socket, lambda: None) as client:
+            group.create_task(keep(socket))
+            yield (running := Running(client))
+            over.set()
+            running.kill()
+
+
+async def retry(call: Callable[[], Awaitable[T]]) -> T:
+    """Repeats a call while its error says that it can be tried again."""
+    while True:
+        try:
+            return await call()
+        except KnowledgeUnavailable as away:
+            if not away.retryable or away.retry_after is None:
+                raise
+            await asyncio.sleep(0.01)
+
+
+async def test_the_first_call_starts_the_process(tmp_path: Path) -> None:
+    async with run_knowledge(tmp_path) as running:
+        assert running.pids == [], "nobody needs it yet"
+        await running.client.create_table(PROJECT, VECTORS)
+        assert len(running.pids) == 1
+        document = await add_document(running.client, TABLE, "a", make_chunks(["an apple"], DIMENSIONS))
+        hits = await asyncio.gather(
+            *(running.client.search(PROJECT, TABLE, SearchQuery("apple", make_vector(0))) for _ in range(20))
+        )
+        assert {hit.chunk.document for (hit,) in hits} == {document.id}
+        with pytest.raises(NotFound, match="no knowledge table"):
+            await running.client.get_table("other", TABLE)
+        running.kill()
+        await retry(lambda: running.client.get_document(PROJECT, TABLE, document.id))
+        pids = running.pids
+    assert not any(alive(pid) for pid in pids)
+
+
+async def test_it_holds_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "ANTIPHON_API_KEY", "HF_TOKEN", "ANTIPHON_HOME"):
+        monkeypatch.setenv(name, "secret")
+    settings = msgspec.structs.replace(
+        Settings(), server=msgspec.structs.replace(Settings().server, api_key="secret-of-settings")
+    )
+    async with run_knowledge(tmp_path, settings) as running:
+        await running.client.list_tables(PROJECT)
+        variables = environment(running.pids[0])
+    assert not {name for name, value in variables.items() if "secret" in value}
+    assert filter_environment({"PATH": "x", "AWS_SECRET_ACCESS_KEY": "y"}) == {
+        "PATH": "x",
+        "OPENBLAS_NUM_THREADS": "1",
+    }
+
+
+async def test_limits_come_from_the_settings(tmp_path: Path) -> None:
+    settings = Settings(knowledge=KnowledgeSettings(max_documents=1))
+    async with run_knowledge(tmp_path, settings) as running:
+        await running.client.create_table(PROJECT, VECTORS)
+        await running.client.begin_document(PROJECT, TABLE, make_document("a"))
+        with pytest.raises(Exception, match="can keep 1 documents"):
+            await running.client.begin_document(PROJECT, TABLE, make_document("b"))
+
+
+async def test_a_directory_that_fails_is_named(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("no directory")
+    async with run_knowledge(blocked) as running:
+        for _ in range(2):
+            with pytest.raises(KnowledgeUnavailable, match="cannot be used"):
+                await running.client.list_tables(PROJECT)
+        blocked.unlink()
+        assert await running.client.list_tables(PROJECT) == ()
+
+
+async def ingest(running: Running, name: str, batches: int) -> None:
+    """Adds a document as a job does that repeats what failed, and notes nothing of its own."""
+    client = running.client
+    begun = await retry(lambda: client.begin_document(PROJECT, TABLE, make_document(name)))
+    for batch in range(batches):
+        chunks = make_chunks([f"apple {name} {batch} {place}" for place in range(4)], DIMENSIONS, batch)
+        await retry(lambda: client.put_chunks(PROJECT, TABLE, begun.id, batch, chunks))  # noqa: B023
+    await retry(lambda: client.finish_document(PROJECT, TABLE, begun.id))
+
+
+async def kill_often(running: Running, times: int) -> None:
+    """Kills the process at random moments while others write."""
+    for _ in range(times):
+        await asyncio.sleep(random.uniform(0.02, 0.3))
+        running.kill()
+        await retry(lambda: running.client.list_tables(PROJECT))
+
+
+async def check_killed_ingest(directory: Path, kills: int) -> None:
+    """Two writers and repeated kills: what was acknowledged is there, and nothing twice."""
+    async with run_without_rest(directory) as running:
+        await running.client.create_table(PROJECT, VECTORS)
+
+        async def write(writer: int) -> None:
+            number = 0
+            while not killing.done():
+                await ingest(running, f"{writer}-{number}", BATCHES)
+                number += 1
+
+        async with asyncio.TaskGroup() as group:
+            killing = group.create_task(kill_often(running, kills))
+            group.create_task(write(0))
+            group.create_task(write(1))
+        await check_contents(running.client)
+
+
+async def check_contents(client: KnowledgeClient) -> None:
+    page = await client.list_documents(PROJECT, TABLE, limit=1000)
+    assert {document.state for document in page.items} == {DocumentState.READY}
+    names = [document.name for document in page.items]
+    assert len(names) == len(set(names)) == page.total
+    expected = sorted(
+        f"apple {name} {batch} {place}" for name in names for batch in range(BATCHES) for place in range(4)
+    )
+    found: list[str] = []
+    while len(found) < len(expected):
+        part = await client.list_chunks(PROJECT, TABLE, offset=len(found), limit=1000)
+        assert part.total == len(expected)
+        found += [chunk.text for chunk in part.items]
+    assert sorted(found) == expected
+    for document in page.items[:5]:
+        query = SearchQuery("apple", make_vector(0), 50, 50, (document.id,))
+        hits = await client.search(PROJECT, TABLE, query)
+        assert len(hits) == len({hit.chunk.id for hit in hits}) == 4 * BATCHES
+        assert all(hit.words_rank and hit.vector_rank for hit in hits)
+
+
+async def test_kills_during_ingest_lose_and_double_nothing(tmp_path: Path) -> None:
+    await check_killed_ingest(tmp_path, 3)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+async def test_twenty_kills_lose_and_double_nothing(tmp_path: Path) -> None:
+    await check_killed_ingest(tmp_path, 20)
