@@ -210,16 +210,22 @@ class KnowledgeClient:
         """Returns the connection; has the process started if there is none. Raises KnowledgeUnavailable."""
         async with self._connecting:
             if self._channel is None:
-                try:
-                    async with asyncio.timeout(PATIENCE_S):
-                        self._channel = await self._wait_for_process()
-                except TimeoutError:
-                    raise KnowledgeUnavailable(
-                        "the knowledge process does not start; the server's log says why", retry_after=RETRY_S
-                    ) from None
+                self._channel = await self._wait_for_process()
             return self._channel
 
     async def _wait_for_process(self) -> Channel[FromKnowledge]:
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                return await self._open_first_channel()
+        except TimeoutError:
+            raise KnowledgeUnavailable(
+                "the knowledge process does not start; the server's log says why", retry_after=RETRY_S
+            ) from None
+        except Incompatible as problem:
+            raise KnowledgeUnavailable(f"the knowledge process is of another release: {problem}") from None
+
+    async def _open_first_channel(self) -> Channel[FromKnowledge]:
+        """Has the process started after the first attempt, and tries until it is there."""
         has_asked = False
         while True:
             try:
@@ -228,10 +234,6 @@ class KnowledgeClient:
                 if not has_asked:
                     self._ask_start()
                     has_asked = True
-            except Incompatible as problem:
-                raise KnowledgeUnavailable(
-                    f"the knowledge process is of another release: {problem}"
-                ) from None
             await asyncio.sleep(PAUSE_S)
 
     async def _open_channel(self) -> Channel[FromKnowledge]:
