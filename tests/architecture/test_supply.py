@@ -89,15 +89,17 @@ def test_the_locks_hold_what_the_project_asks_for():
     expect_none(unmet(groups["native-build"], _lock("native-build")))
     for client in CLIENTS:
         expect_none(unmet(groups[client], _lock(client)))
+    for extra, requirements in project["project"]["optional-dependencies"].items():
+        expect_none(unmet(requirements, _lock(extra)))
     assert groups["build"] == project["build-system"]["requires"]
     assert groups["native"] == project["project"]["optional-dependencies"]["native"]
 
 
 def test_the_runtime_is_tested_in_the_versions_it_is_served_with():
     tested = pins(_lock("test"))
-    assert {
-        name: versions for name, versions in pins(_lock("serve")).items() if tested.get(name) != versions
-    } == {}
+    for lock in ("serve", "documents", "oidc", "postgresql", "prices", "redis"):
+        served = pins(_lock(lock))
+        assert {name: versions for name, versions in served.items() if tested.get(name) != versions} == {}
 
 
 def test_every_npm_package_has_a_digest_and_no_address():

@@ -3,6 +3,7 @@ of another format than it says."""
 
 import io
 import zipfile
+from importlib.util import find_spec
 
 from antiphon.errors import UnsupportedMediaType
 from antiphon.retrieval.ingest.documents import (
@@ -53,6 +54,9 @@ MEDIA_TYPES: dict[str, DocumentFormat] = {
     OFFICE + "presentationml.presentation": F.PPTX,
     OFFICE + "spreadsheetml.sheet": F.XLSX,
 }
+
+LIBRARIES = {F.PDF: "pypdfium2", F.DOCX: "docx", F.PPTX: "pptx", F.XLSX: "openpyxl"}
+"""The library that reads each format, from the extra `documents`. The rest needs none."""
 
 PDF_HEADER = b"%PDF-"
 
@@ -129,6 +133,23 @@ def find_format(file_name: str, media_type: str = "") -> DocumentFormat:
             param=FIELD,
         )
     return found
+
+
+def require_readable(file_name: str, media_type: str = "") -> None:
+    """Raises UnsupportedMediaType or InvalidValue for a file that this server cannot read, before there is
+    any of it."""
+    require_extra(find_format(file_name, media_type), file_name)
+
+
+def require_extra(file_format: DocumentFormat, file_name: str) -> None:
+    """Raises UnsupportedMediaType if the library for a format is not installed."""
+    library = LIBRARIES.get(file_format)
+    if library is not None and find_spec(library) is None:
+        raise UnsupportedMediaType(
+            f"{shorten_name(file_name)} is {file_format}, which this server cannot read yet; its operator "
+            "installs the readers with pip install 'antiphon[documents]' or make serve EXTRAS=documents",
+            param=FIELD,
+        )
 
 
 def _identify_content(data: bytes, file_name: str) -> str | None:

@@ -2,9 +2,10 @@
 links and the descriptions of images; it drops scripts, styles and comments. It fetches nothing."""
 
 import re
-from collections.abc import Sequence
 from enum import Enum
 from html.parser import HTMLParser
+
+from antiphon.retrieval.ingest.tables import format_row
 
 HEADINGS = {f"h{level}": level for level in range(1, 7)}
 
@@ -197,11 +198,6 @@ def read_html(text: str) -> tuple[str, str]:
     except AssertionError as problem:
         raise ValueError(str(problem)) from None
     return reader.title, reader.to_markdown()
-
-
-def format_row(cells: Sequence[str]) -> str:
-    """Returns one line of a Markdown table. A bar inside a cell is escaped."""
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def _fence(text: str) -> str:

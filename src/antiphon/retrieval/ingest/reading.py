@@ -1,20 +1,20 @@
 """Reads one document in this process: its format, its limits, its text. `extract.py` runs this in a
 sandbox."""
 
-from antiphon.errors import UnsupportedMediaType
+from dataclasses import replace
+
+from antiphon.retrieval.ingest.archive import require_safe_archive
 from antiphon.retrieval.ingest.documents import (
     BINARY_FORMATS,
     DEFAULT_LIMITS,
-    FIELD,
     DocumentFormat,
     ExtractedDocument,
     ExtractedPage,
     ExtractionLimits,
     refuse,
-    shorten_name,
 )
 from antiphon.retrieval.ingest.encoding import clean_text, decode_text, find_html_charset, parse_charset
-from antiphon.retrieval.ingest.formats import detect_format
+from antiphon.retrieval.ingest.formats import detect_format, require_extra
 from antiphon.retrieval.ingest.html_text import read_html
 from antiphon.retrieval.ingest.records import read_csv, read_json, read_json_lines
 
@@ -28,15 +28,38 @@ def read_document(
         raise refuse(file_name, f"has more than {limits.size:,} bytes; split it")
     file_format = detect_format(data, file_name, media_type)
     if file_format in BINARY_FORMATS:
-        raise UnsupportedMediaType(
-            f"{shorten_name(file_name)} is {file_format}, which this server cannot read without the extra "
-            "`documents`; install antiphon[documents], or send the text",
-            param=FIELD,
-        )
-    text = decode_text(data, file_name, _choose_charset(file_format, data, media_type))
-    document = _read_text(clean_text(text), file_name, file_format)
+        document = _read_binary(data, file_name, file_format, limits)
+    else:
+        text = decode_text(data, file_name, _choose_charset(file_format, data, media_type))
+        document = _read_text(clean_text(text), file_name, file_format)
+    document = replace(
+        document, pages=tuple(replace(page, text=clean_text(page.text)) for page in document.pages)
+    )
     _require_text(document, limits)
     return document
+
+
+def _read_binary(
+    data: bytes, file_name: str, file_format: DocumentFormat, limits: ExtractionLimits
+) -> ExtractedDocument:
+    """Reads a document by the libraries of the extra `documents`, which are imported only here."""
+    require_extra(file_format, file_name)
+    if file_format is DocumentFormat.PDF:
+        from antiphon.retrieval.ingest.pdf import read_pdf
+
+        return read_pdf(data, file_name, limits)
+    require_safe_archive(data, file_name, limits)
+    if file_format is DocumentFormat.DOCX:
+        from antiphon.retrieval.ingest.word import read_word
+
+        return read_word(data, file_name)
+    if file_format is DocumentFormat.PPTX:
+        from antiphon.retrieval.ingest.slides import read_slides
+
+        return read_slides(data, file_name, limits)
+    from antiphon.retrieval.ingest.sheets import read_sheets
+
+    return read_sheets(data, file_name, limits)
 
 
 def _choose_charset(file_format: DocumentFormat, data: bytes, media_type: str) -> str:
@@ -63,7 +86,7 @@ def _read_text(text: str, file_name: str, file_format: DocumentFormat) -> Extrac
             text = read_json(text, file_name)
         case DocumentFormat.JSON_LINES:
             text = read_json_lines(text, file_name)
-    return ExtractedDocument(file_name, file_format, (ExtractedPage(clean_text(text)),), title, markdown)
+    return ExtractedDocument(file_name, file_format, (ExtractedPage(text),), title, markdown)
 
 
 def _require_text(document: ExtractedDocument, limits: ExtractionLimits) -> None:

@@ -5,9 +5,10 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from antiphon.retrieval.ingest.documents import refuse
+from antiphon.retrieval.ingest.tables import format_records
 
 DELIMITERS = (",", ";", "\t", "|")
 
@@ -33,12 +34,9 @@ def read_csv(text: str, file_name: str, delimiter: str = "") -> str:
     csv.field_size_limit(MAX_FIELD)
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter or find_delimiter(text), strict=True)
     try:
-        filled = [row for row in rows if any(cell.strip() for cell in row)]
+        return format_records(rows)
     except csv.Error as problem:
         raise refuse(file_name, f"is not a CSV file at line {rows.line_num:,}: {problem}; mend it") from None
-    if len(filled) < 2:
-        return "\n".join(", ".join(row) for row in filled)
-    return "\n\n".join(format_record(filled[0], row) for row in filled[1:])
 
 
 def find_delimiter(text: str) -> str:
@@ -47,17 +45,6 @@ def find_delimiter(text: str) -> str:
     first = next((line for line in text[:SAMPLE].splitlines() if line.strip()), "")
     bare = re.sub(r'"[^"]*"?', "", first)
     return max(DELIMITERS, key=bare.count)
-
-
-def format_record(names: Sequence[str], cells: Sequence[str]) -> str:
-    """Returns a row as lines `name: value`. A column without a name has its number, and an empty cell no
-    line."""
-    lines = []
-    for position, cell in enumerate(cells):
-        name = names[position].strip() if position < len(names) else ""
-        if value := cell.strip():
-            lines.append(f"{name or f'column {position + 1}'}: {value}")
-    return "\n".join(lines)
 
 
 def read_json(text: str, file_name: str) -> str:

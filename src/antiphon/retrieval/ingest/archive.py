@@ -1,0 +1,60 @@
+"""Checks the archive of an Office file before a library unpacks it: its size, its parts and its
+encryption."""
+
+import io
+import zipfile
+import zlib
+
+from antiphon.retrieval.ingest.documents import MEBIBYTE, ExtractionLimits, refuse
+
+MAX_PARTS = 20_000
+"""The most parts of one archive."""
+
+HEAD = 1_024
+"""Bytes of each part that are searched for a document type."""
+
+DAMAGED = (
+    zipfile.BadZipFile,
+    zlib.error,
+    SyntaxError,  # the base of both XML parsers' errors
+    OSError,
+    EOFError,
+    AttributeError,
+    LookupError,
+    NotImplementedError,
+    TypeError,
+    ValueError,
+)
+"""What `zipfile` and the libraries raise for files that are not as they expect."""
+
+ENCRYPTED = 0x1
+"""The flag of an encrypted part."""
+
+
+def require_safe_archive(data: bytes, file_name: str, limits: ExtractionLimits) -> None:
+    """Raises InvalidValue for an archive that is damaged or encrypted, or that unpacks to too much.
+
+    The directory's sizes are binding: Python's `zipfile`, which all the libraries use, reads no more of a
+    part than its directory says. No Office file declares entities; a file that does is an attack.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            parts = archive.infolist()
+            if sum(part.file_size for part in parts) > limits.unpacked or len(parts) > MAX_PARTS:
+                most = f"{limits.unpacked // MEBIBYTE:,} MiB or {MAX_PARTS:,} parts"
+                raise refuse(file_name, f"unpacks to more than {most}; split it")
+            if any(part.flag_bits & ENCRYPTED for part in parts):
+                raise refuse(file_name, "is encrypted; remove its password and send it again")
+            if any(_declares_entities(archive, part) for part in parts):
+                raise refuse(file_name, "declares entities, which no Office file needs; save it again")
+    except DAMAGED:
+        raise refuse(file_name, "is damaged; open it and save it again") from None
+
+
+def _declares_entities(archive: zipfile.ZipFile, part: zipfile.ZipInfo) -> bool:
+    """Whether an XML part has a document type."""
+    if not part.filename.lower().endswith((".xml", ".rels")):
+        return False
+    with archive.open(part) as opened:
+        head = opened.read(HEAD)
+    return b"<!DOCTYPE" in head.replace(b"\0", b"")  # also in UTF-16

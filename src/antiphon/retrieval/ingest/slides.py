@@ -1,0 +1,72 @@
+"""Reads the text of PPTX files: one page for each slide, with its title, its tables and its speaker's notes.
+Text in charts and in SmartArt is left out."""
+
+import io
+from collections.abc import Iterable, Iterator
+
+import pptx
+from pptx.exc import PackageNotFoundError, PythonPptxError
+from pptx.shapes.autoshape import Shape
+from pptx.shapes.base import BaseShape
+from pptx.shapes.graphfrm import GraphicFrame
+from pptx.shapes.group import GroupShape
+from pptx.slide import Slide
+from pptx.text.text import TextFrame, _Paragraph
+
+from antiphon.retrieval.ingest.archive import DAMAGED
+from antiphon.retrieval.ingest.documents import (
+    DocumentFormat,
+    ExtractedDocument,
+    ExtractedPage,
+    ExtractionLimits,
+    refuse,
+)
+from antiphon.retrieval.ingest.tables import format_table
+
+
+def read_slides(data: bytes, file_name: str, limits: ExtractionLimits) -> ExtractedDocument:
+    """Returns the text of a PPTX file. Raises InvalidValue if it is damaged or has too many slides."""
+    try:
+        presentation = pptx.Presentation(io.BytesIO(data))
+        slides = list(presentation.slides)
+        if len(slides) > limits.pages:
+            raise refuse(file_name, f"has {len(slides):,} slides; the most is {limits.pages:,}: split it")
+        pages = tuple(_read_slide(slide, number) for number, slide in enumerate(slides, 1))
+        title = (presentation.core_properties.title or "").strip()
+    except (PackageNotFoundError, PythonPptxError, *DAMAGED):
+        raise refuse(file_name, "is damaged; open it and save it again") from None
+    return ExtractedDocument(file_name, DocumentFormat.PPTX, pages, title, markdown=True)
+
+
+def _read_slide(slide: Slide, number: int) -> ExtractedPage:
+    """Returns a slide's text. Its title is a heading."""
+    heading = slide.shapes.title
+    title = " ".join(heading.text_frame.text.split()) if heading is not None else ""
+    own = heading.shape_id if heading is not None else None
+    blocks = [f"# {title}" if title else ""]
+    blocks.extend(_list_blocks(shape for shape in slide.shapes if shape.shape_id != own))
+    if slide.has_notes_slide and (notes := slide.notes_slide.notes_text_frame) is not None:
+        blocks.append(f"Notes: {said}" if (said := _read_frame(notes)) else "")
+    return ExtractedPage("\n\n".join(filter(None, blocks)), number, title)
+
+
+def _list_blocks(shapes: Iterable[BaseShape]) -> Iterator[str]:
+    """Lists the texts and tables of shapes, and of the shapes that are grouped in them."""
+    for shape in shapes:
+        if isinstance(shape, GroupShape):
+            yield from _list_blocks(shape.shapes)
+        elif isinstance(shape, GraphicFrame) and shape.has_table:
+            yield format_table([cell.text for cell in row.cells] for row in shape.table.rows)
+        elif isinstance(shape, Shape):
+            yield _read_frame(shape.text_frame)
+
+
+def _read_frame(frame: TextFrame) -> str:
+    """Returns the paragraphs of a text; those below the first level have dashes."""
+    return "\n".join(filter(None, map(_read_paragraph, frame.paragraphs)))
+
+
+def _read_paragraph(paragraph: _Paragraph) -> str:
+    """Returns a paragraph; one below the first level has a dash."""
+    text = paragraph.text.replace("\v", "\n").strip()
+    return "  " * (paragraph.level - 1) + f"- {text}" if text and paragraph.level else text
