@@ -47,7 +47,15 @@ def test_knowledge_serves_minilm_beside_what_is_served_anyway(tmp_path):
 def test_an_extra_that_is_not_known_is_named():
     command = ["make", "--dry-run", "serve", "EXTRAS=knowledge nonsense"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 2 and "EXTRAS takes knowledge, not nonsense" in done.stderr
+    assert done.returncode == 2
+    assert "EXTRAS takes knowledge documents oidc postgresql prices redis, not nonsense" in done.stderr
+
+
+def test_serve_installs_the_chosen_extras_from_their_locks():
+    told = make("--dry-run", "--always-make", "serve", "EXTRAS=documents redis")
+    locks = re.findall(r"--require-hashes --requirement requirements/(\w+)\.txt\n", told)
+    assert locks == ["serve", "documents", "redis"]
+    assert "requirements/documents" not in make("--dry-run", "--always-make", "serve")
 
 
 def test_serve_looks_at_the_machine_before_it_installs():
