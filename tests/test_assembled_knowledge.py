@@ -20,10 +20,10 @@ async def test_the_first_call_starts_the_process(tmp_path: Path) -> None:
     with os.fdopen(reading, "rb") as reports, os.fdopen(writing, "wb"):
         async with open_knowledge(settings, config, StatusPipe(writing)) as index:
             assert index is not None
-            asking = asyncio.create_task(index.list_tables("default"))
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
+                asking = group.create_task(index.list_tables("default"))
                 line = await asyncio.to_thread(reports.readline)
-            asking.cancel()
+                asking.cancel()
     assert from_line(line, Status).state is ChildState.ASKS_KNOWLEDGE
 
 
