@@ -146,7 +146,7 @@ def count_word(table: TableFile, connection: sqlite3.Connection, word: QueryWord
 
 
 def _read_count(connection: sqlite3.Connection, word: QueryWord) -> int:
-    term = word.term
+    term = word.text
     last = term + "\U0010ffff" if word.is_prefix else term
     row = connection.execute(
         "SELECT sum(doc) FROM word_count WHERE term >= ? AND term <= ?", (term, last)

@@ -20,6 +20,9 @@ CJK = re.compile(
 )
 """Han, Hiragana, Katakana and Hangul: scripts whose words are not, or not only, separated by spaces."""
 
+ACCENTS = re.compile("[\u0300-\u036f]+")
+"""Combining accents of Latin, Greek and Cyrillic letters."""
+
 LONGEST_QUERY = 20_000
 """Characters of a query that count; the rest of a longer one is left out."""
 
@@ -29,19 +32,11 @@ MOST_WORDS = 256
 
 @dataclass(frozen=True, slots=True)
 class QueryWord:
-    """A word of a query, as it is indexed but for case and accents."""
+    """A word of a query, as it is indexed."""
 
     text: str
     is_prefix: bool = False
     """Whether it finds every word that begins with it: a single Chinese or Japanese character."""
-
-    @property
-    def term(self) -> str:
-        """The word in lower case and without accents, as the index has it."""
-        if CJK.match(self.text):
-            return self.text
-        letters = unicodedata.normalize("NFD", self.text.lower())
-        return "".join(letter for letter in letters if unicodedata.category(letter) != "Mn")
 
     @property
     def expression(self) -> str:
@@ -49,10 +44,18 @@ class QueryWord:
         return f'"{self.text}"*' if self.is_prefix else f'"{self.text}"'
 
 
+def fold(text: str) -> str:
+    """Returns the text without differences of case, width and accents. The tokenizer folds too, but not all
+    of Greek, and not `ß`."""
+    if text.isascii():
+        return text.lower()
+    letters = unicodedata.normalize("NFKD", text.casefold())
+    return unicodedata.normalize("NFC", ACCENTS.sub("", letters))
+
+
 def segment(text: str) -> str:
-    """Returns the text with pairs of characters in place of Chinese, Japanese and Korean runs."""
-    text = unicodedata.normalize("NFKC", text)
-    return CJK.sub(lambda run: f" {' '.join(_list_pairs(run[0]))} ", text)
+    """Returns the text as it is indexed: folded, and Chinese, Japanese and Korean runs in pairs."""
+    return CJK.sub(lambda run: f" {' '.join(_list_pairs(run[0]))} ", fold(text))
 
 
 def _list_pairs(run: str) -> list[str]:
@@ -62,7 +65,7 @@ def _list_pairs(run: str) -> list[str]:
 
 def list_words(query: str) -> list[QueryWord]:
     """Returns the different words of a query, in its order, at most MOST_WORDS."""
-    text = unicodedata.normalize("NFKC", query[:LONGEST_QUERY])
+    text = fold(query[:LONGEST_QUERY])
     found: dict[QueryWord, None] = {}
     for is_word, letters in groupby(text, _is_letter):
         if is_word:
