@@ -88,6 +88,8 @@ async def _left(stream: Any) -> None:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, dict | list):
+        return value
     return value.model_dump(mode="json", exclude_unset=True)
 
 
@@ -99,4 +101,5 @@ def _error(error: Exception) -> dict[str, Any]:
         "class": type(error).__name__,
         "status": getattr(error, "status_code", None),
         "body": body if isinstance(body, dict) else str(body),
+        "numbers": {name: value for name, value in vars(error).items() if isinstance(value, int)},
     }
