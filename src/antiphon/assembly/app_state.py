@@ -161,7 +161,7 @@ def build_app_state(
             Fireworks(report, strict),
             Empower(report, strict),
             Sgp(report, strict),
-            Jamai(report, strict),
+            Jamai(report, strict, managed is not None),
         ),
         settings=settings.server,
         verifiers=tuple(verifiers),

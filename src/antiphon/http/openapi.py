@@ -23,9 +23,9 @@ from antiphon.errors import (
     Conflict,
     DeadlineExceeded,
     EngineUnavailable,
-    FeatureNotServed,
     HeadersTooLarge,
     InternalError,
+    InvalidValue,
     ModelNotFound,
     NotFound,
     Overloaded,
@@ -74,7 +74,6 @@ ERRORS: Mapping[int, str] = {
     429: "Too much is waiting, or a limit or budget has no room; see Retry-After",
     431: "The headers are too large",
     500: "A defect; quote the request id",
-    501: "A part of the product that this server does not have",
     503: "The engine or the room for the body is not there; see Retry-After",
     504: "The answer was not ready in time",
 }
@@ -94,8 +93,6 @@ CHANGING_TAGS = {"adapters", "loras", "admin", "pats"}
 """Tags of operations that can conflict with the current state."""
 STORED_TAGS = {"admin", "pats"}
 """Tags of operations that need the database."""
-KEYED_TAGS = {"pats"}
-"""Tags of operations that exist only where keys are on."""
 
 ADMIN_PREFIX = "Admin"
 """The prefix of the schema names of the admin API."""
@@ -219,7 +216,7 @@ def _list_failures(operation: Mapping[str, Any], needs_key: bool) -> Iterator[An
     that name a field."""
     yield from (kind("") for kind in _list_failure_kinds(operation, needs_key))
     if "requestBody" in operation or "parameters" in operation:
-        yield RequestError("", param="field")
+        yield InvalidValue("", param="field")
 
 
 def _list_failure_kinds(operation: Mapping[str, Any], needs_key: bool) -> Iterator[type[AntiphonError]]:
@@ -236,8 +233,6 @@ def _list_failure_kinds(operation: Mapping[str, Any], needs_key: bool) -> Iterat
         yield Overloaded
     if needs_key and tags & METERED_TAGS:
         yield BudgetExceeded
-    if tags & KEYED_TAGS:
-        yield FeatureNotServed
     if tags & CHANGING_TAGS:
         yield Conflict
 

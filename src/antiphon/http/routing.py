@@ -76,7 +76,8 @@ class Routes:
 
     def list_methods(self, path: str) -> frozenset[str]:
         """Returns the methods that a path accepts. The set is empty for an unknown path."""
-        allowed = set(self._exact.get(path, ())) or {
+        exact = self._exact.get(path, {})
+        allowed = {method for method, match in exact.items() if match.endpoint.is_suggested} or {
             method for _, pattern, methods in self._open if pattern.match(path) for method in methods
         }
         return frozenset(allowed | ({"HEAD"} if "GET" in allowed else set()))

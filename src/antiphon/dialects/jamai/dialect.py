@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from functools import cache
+from typing import Any
 
 from antiphon.dialects.base import Description, DialectDefaults, Endpoint, Headers, Request
 from antiphon.dialects.common.field_table import Table
@@ -58,16 +59,18 @@ class Jamai(DialectDefaults):
     prefix = "/jamai"
     placeholder_project = DEFAULT_PROJECT
 
-    def __init__(self, report_unknown: bool = False, strict_schemas: bool = False) -> None:
+    def __init__(
+        self, report_unknown: bool = False, strict_schemas: bool = False, has_keys: bool = True
+    ) -> None:
         """`report_unknown`: the answer names unknown fields, which are not refused. `strict_schemas`: a
-        schema with a keyword that is not enforced is refused."""
+        schema with a keyword that is not enforced is refused. `has_keys`: whether there are access tokens."""
         self.endpoints = (
             *JamaiGeneration(report_unknown, strict_schemas).endpoints(),
             *declare_models(),
             *declare_projects(),
-            *declare_tokens(),
+            *(declare_tokens() if has_keys else ()),
             declare_health(),
-            *declare_features(),
+            *declare_features(has_keys),
         )
 
     def status(self, error: AntiphonError) -> int:
@@ -97,4 +100,18 @@ def list_all_fields(endpoints: tuple[Endpoint, ...]) -> frozenset[str]:
 def describe_endpoints(endpoints: tuple[Endpoint, ...]) -> Description:
     """Returns the dialect's part of the OpenAPI document, with its schemas."""
     schemas = build_schemas((*list_shapes(endpoints), JamaiError), REQUESTS, EXAMPLES, SCHEMA_PREFIX)
+    _describe_normalized(schemas)
     return Description(schemas, SCHEMA_PREFIX, JamaiError.__name__)
+
+
+def _describe_normalized(schemas: dict[str, dict[str, Any]]) -> None:
+    """Changes the schemas of OpenAI's messages and tools to what this dialect takes."""
+    message, text, tool = (schemas[f"Jamai{name}"] for name in ("ChatMessage", "TextPart", "ToolShape"))
+    tool["required"].remove("type")
+    text["properties"]["text"]["type"] = ["string", "null"]
+    for name, field in TABLES[JamaiScope.MESSAGE].items():
+        message["properties"][name]["description"] = field.description
+    for schema in message["properties"]["content"]["anyOf"]:
+        schema.pop("minItems", None)
+    for schema in message["properties"]["name"]["anyOf"]:
+        schema.pop("minLength", None)

@@ -28,18 +28,22 @@ FEATURES: Mapping[str, str] = MappingProxyType(
 )
 """Each part's path below the base, and its name."""
 
+NO_KEYS = "access tokens, since keys are off; set ANTIPHON_KEYS=true and restart the server"
+"""What is said of access tokens where keys are off."""
+
 CHANGED_PROJECTS = "changes of projects; the admin API has them"
 """What other methods than GET do with a project."""
 
 
-def declare_features() -> tuple[Endpoint, ...]:
-    """Declares the endpoints of what is missing. The OpenAPI document omits them."""
-    return tuple(_declare_all())
+def declare_features(has_keys: bool = True) -> tuple[Endpoint, ...]:
+    """Declares the endpoints of what is missing. The OpenAPI document omits them. `has_keys`: whether there
+    are access tokens."""
+    return tuple(_declare_all(FEATURES if has_keys else {**FEATURES, "v2/pats": NO_KEYS}))
 
 
-def _declare_all() -> Iterator[Endpoint]:
+def _declare_all(features: Mapping[str, str]) -> Iterator[Endpoint]:
     """Yields an endpoint for each method of each part."""
-    for path, noun in FEATURES.items():
+    for path, noun in features.items():
         yield from (_declare(method, f"{BASE}/{path}", noun) for method in METHODS)
     for path in ("v2/projects/members", "v2/projects/invites", "v2/projects/import", "v2/projects/export"):
         yield from (_declare(method, f"{BASE}/{path}", CHANGED_PROJECTS) for method in METHODS)
@@ -69,6 +73,11 @@ def _build_handler(noun: str) -> Handler:
     """Returns a handler that refuses every request."""
 
     async def refuse(_request: Request, _services: Services) -> Answer:
-        raise FeatureNotServed(f"not part of this server's JamAI Base: {noun}")
+        raise build_refusal(noun)
 
     return refuse
+
+
+def build_refusal(noun: str) -> FeatureNotServed:
+    """Returns the error of a part that this server does not have."""
+    return FeatureNotServed(f"not part of this server's JamAI Base: {noun}")

@@ -113,7 +113,7 @@ def declare_projects() -> tuple[Endpoint, Endpoint]:
     listing = (
         declare_parameter("organization_id", text),
         declare_parameter("search_query", text),
-        declare_parameter("list_chat_agents", {"type": "boolean", "default": False}),
+        declare_parameter("list_chat_agents", {"enum": [False]}),
         *declare_paging(SORT_KEYS),
     )
     one = declare_parameter("project_id", text, required=True)

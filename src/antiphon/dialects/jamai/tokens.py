@@ -25,6 +25,7 @@ from antiphon.dialects.base import (
     TokenService,
 )
 from antiphon.dialects.common.strict_json import convert, read_object
+from antiphon.dialects.jamai.features import NO_KEYS, build_refusal
 from antiphon.dialects.jamai.fields import BASE
 from antiphon.dialects.jamai.queries import (
     PAGING,
@@ -37,7 +38,7 @@ from antiphon.dialects.jamai.queries import (
 from antiphon.dialects.jamai.wire_types import Done
 from antiphon.domain.identity import Actor, Right
 from antiphon.domain.tenancy import NAME_PATTERN, Key
-from antiphon.errors import FeatureNotServed, InvalidValue, MissingParameter, PermissionDenied
+from antiphon.errors import InvalidValue, MissingParameter, PermissionDenied
 
 PATH = f"{BASE}/v2/pats"
 
@@ -45,8 +46,6 @@ SORT_KEYS = ("id", "name", "created_at", "updated_at", "expiry")
 
 LONGEST_NAME = 255
 """The most characters of a token's name. The bound is JamAI's."""
-
-NO_KEYS = "this server has no keys of its own: set ANTIPHON_KEYS=true and restart it"
 
 NO_STORE = ((b"cache-control", b"no-store"),)
 
@@ -174,7 +173,7 @@ def _answer(token: Pat) -> Response:
 def _require_service(services: Services) -> TokenService:
     """Returns the service of tokens. Raises FeatureNotServed where keys are off."""
     if services.tokens is None:
-        raise FeatureNotServed(f"there are no access tokens: {NO_KEYS}")
+        raise build_refusal(NO_KEYS)
     return services.tokens
 
 
