@@ -254,6 +254,25 @@ async def test_a_search_never_misses_a_document_in_exchange(index: KnowledgeInde
     assert looks
 
 
+async def test_poor_hits_by_words_do_not_outweigh_a_vector(index: KnowledgeIndex) -> None:
+    """The nearest text shares no word with the query; many others share one of its four."""
+    texts = ["a boat goes over", *(f"the river {number} is wet" for number in range(30))]
+    texts += [f"something {number} different" for number in range(30)]
+    await add_document(index, VECTORS.name, "a", make_chunks(texts, DIMENSIONS))
+    query = SearchQuery("river crossing without swimming", make_vector(0), k=5)
+    best, *_ = await index.search(PROJECT, VECTORS.name, query)
+    assert (best.chunk.text, best.words_rank, best.vector_rank) == (texts[0], None, 1)
+
+
+async def test_a_good_hit_by_words_counts_beside_a_vector(index: KnowledgeIndex) -> None:
+    texts = [f"something {number} different" for number in range(60)]
+    await add_document(index, VECTORS.name, "a", make_chunks(["a golden apple", *texts], DIMENSIONS))
+    query = SearchQuery("which golden apple", make_vector(1), k=61, depth=61)
+    hits = {hit.chunk.text: hit for hit in await index.search(PROJECT, VECTORS.name, query)}
+    assert hits["a golden apple"].words_rank == 1
+    assert [text for text, hit in hits.items() if hit.words_rank is not None] == ["a golden apple"]
+
+
 async def test_a_deleted_table_ends_its_writers(index: KnowledgeIndex) -> None:
     await index.create_table(PROJECT, TableSettings("short"))
     begun = await index.begin_document(PROJECT, "short", make_document("a"))

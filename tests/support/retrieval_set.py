@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-FOLDER = Path(__file__).parents[1] / "retrieval" / "quality"
+FOLDER = Path(__file__).parents[2] / "benchmarks" / "retrieval"
 
 
 @dataclass(frozen=True, slots=True)

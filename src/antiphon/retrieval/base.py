@@ -191,7 +191,8 @@ class SearchQuery:
     """What to find. Without words and without a vector nothing is found."""
 
     words: str | None = None
-    """Text of any length. A chunk with any of its words matches; rare words count most (BM25)."""
+    """Text of any length. A chunk with any of its words matches; rare words count most (BM25). Beside a
+    vector, a chunk needs a third of the words by weight, unless the table is tiny."""
     vector: bytes = b""
     """As in ChunkInput. Empty: the search is by words only."""
     k: int = 3

@@ -1,6 +1,7 @@
 """Search in one table: by words, by vector, or by both, fused."""
 
 import json
+import math
 import sqlite3
 import time
 from collections.abc import Mapping, Sequence
@@ -30,6 +31,14 @@ word of it, and such words tell little."""
 
 FREQUENT_FROM = 5000
 """Chunks of the smallest table with that rule. In a tiny table every word is frequent."""
+
+LEAST_MATCH = 1 / 3
+"""Beside vectors a hit by words counts from this part of the query's weight on. The weight of a word is its
+BM25 score in a chunk of average length that has it once. Without this rule two poor hits outweigh the nearest
+vector, and a question in other words than the text's finds nothing (benchmarks/retrieval_quality.py)."""
+
+WEIGHED_FROM = 50
+"""Chunks of the smallest table with that rule. In a tiny table every word weighs nothing."""
 
 MOST_SCORED_WORDS = 32
 """Words of a query that are looked for, the rarest ones."""
@@ -82,8 +91,12 @@ def _search_once(
         nearest = _find_nearest(table, connection, vector, depth, numbers) if vector is not None else None
         if vector is not None and not is_last and (nearest is None or not table.memory.is_current(revision)):
             return None
-        words = find_by_words(table, connection, query.words or "", depth, numbers)
-        return _fuse_hits(connection, words, nearest, query.k)
+        words = choose_words(table, connection, list_words(query.words or ""))
+        scores = score_by_words(connection, words, depth, numbers)
+        if nearest is not None and table.counts.chunks >= WEIGHED_FROM:
+            least = LEAST_MATCH * weigh_words(table, connection, words)
+            scores = {id_: score for id_, score in scores.items() if score >= least}
+        return _fuse_hits(connection, list(scores), nearest, query.k)
 
 
 def _find_nearest(
@@ -103,18 +116,24 @@ def _find_nearest(
     return score_candidates([row["id"] for row in found], (row["value"] for row in found), vector, depth)
 
 
-def find_by_words(
-    table: TableFile, connection: sqlite3.Connection, text: str, depth: int, numbers: Sequence[int]
-) -> list[int]:
-    """Returns the ids of the chunks that match best by BM25, the best first."""
-    words = choose_words(table, connection, list_words(text))
+def score_by_words(
+    connection: sqlite3.Connection, words: Sequence[QueryWord], depth: int, numbers: Sequence[int]
+) -> dict[int, float]:
+    """Returns the BM25 scores of the chunks that match best, by their ids, the best first."""
     if not words:
-        return []
+        return {}
     rows = connection.execute(
-        "SELECT rowid FROM words WHERE words MATCH ? ORDER BY rank LIMIT ?",
+        "SELECT rowid, -rank FROM words WHERE words MATCH ? ORDER BY rank LIMIT ?",
         (build_match(words, numbers), depth),
     )
-    return [row[0] for row in rows]
+    return dict(rows.fetchall())
+
+
+def weigh_words(table: TableFile, connection: sqlite3.Connection, words: Sequence[QueryWord]) -> float:
+    """Returns the BM25 score of a chunk of average length that has each of the words once."""
+    chunks = table.counts.chunks
+    counts = (min(chunks, count_word(table, connection, word)) for word in words)
+    return sum(max(0.0, math.log((chunks - count + 0.5) / (count + 0.5))) for count in counts)
 
 
 def choose_words(
