@@ -111,10 +111,9 @@ def replace_part(data: bytes, name: str, content: bytes) -> bytes:
     return buffer.getvalue()
 
 
-def make_docx_of(paragraphs: int) -> bytes:
-    """A DOCX file with many paragraphs of 40 letters: some kilobytes, which unpack to 80 bytes for each."""
-    body = b"<w:p><w:r><w:t>%b</w:t></w:r></w:p>" % (b"a" * 40) * paragraphs
-    content = b'<w:document xmlns:w="%b"><w:body>%b</w:body></w:document>' % (WORDS.encode(), body)
+def make_docx_of(body: str) -> bytes:
+    """A DOCX file with the XML of its body."""
+    content = f'<w:document xmlns:w="{WORDS}"><w:body>{body}</w:body></w:document>'.encode()
     return replace_part(_save(docx.Document()), "word/document.xml", content)
 
 

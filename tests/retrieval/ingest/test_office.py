@@ -46,6 +46,8 @@ boxed
 
 controlled"""
 
+COMPATIBILITY = "http://schemas.openxmlformats.org/markup-compatibility/2006"
+
 SLIDE_TEXT = """# First slide
 
 point
@@ -85,6 +87,16 @@ def test_a_word_file_becomes_markdown():
     assert (read.title, read.markdown) == ("Manual", True)
 
 
+def test_a_table_in_a_cell_and_two_forms_of_a_box_are_read_once():
+    inner = "<w:tbl><w:tr><w:tc><w:p><w:r><w:t>deep|</w:t></w:r></w:p></w:tc></w:tr></w:tbl>"
+    box = "<w:txbxContent><w:p><w:r><w:t>box</w:t></w:r></w:p></w:txbxContent>"
+    cells = (f"<w:p><w:r><w:t>own</w:t></w:r></w:p>{inner}", f"<w:p><w:r>{make_two_forms(box)}</w:r></w:p>")
+    row = "".join(f"<w:tc>{cell}</w:tc>" for cell in cells)
+    body = f"<w:tbl><w:tr>{row}</w:tr></w:tbl><w:p><w:r>{make_two_forms(box)}<w:t>end</w:t></w:r></w:p>"
+    read = read_document(make_docx_of(body), "a.docx")
+    assert read.pages[0].text == "| own deep\\| | box |\n| --- | --- |\n\nend\n\nbox"
+
+
 def test_slides_have_titles_tables_and_notes():
     read = read_document(make_pptx(), "a.pptx")
     assert read.pages == (ExtractedPage(SLIDE_TEXT, 1, "First slide"), ExtractedPage("", 2))
@@ -97,7 +109,14 @@ def test_sheets_become_records():
     assert (read.title, read.markdown) == ("Book", False)
 
 
+PARAGRAPH = f"<w:p><w:r><w:t>{'a' * 40}</w:t></w:r></w:p>"
 ENTITIES = b'<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>'
+
+
+def make_two_forms(inner: str) -> str:
+    """A text box in the form of today's programs, and again in that of older ones."""
+    forms = "".join(f"<mc:{kind}>{inner}</mc:{kind}>" for kind in ("Choice", "Fallback"))
+    return f'<mc:AlternateContent xmlns:mc="{COMPATIBILITY}">{forms}</mc:AlternateContent>'
 
 
 def make_encrypted_docx() -> bytes:
@@ -125,12 +144,22 @@ def make_encrypted_docx() -> bytes:
             "has more than 90 characters of text",
         ),
         ("a.docx", make_encrypted_docx, {}, "is encrypted; remove its password"),
-        ("a.docx", lambda: make_docx_of(0), {}, "has no text"),
-        ("a.docx", lambda: make_docx_of(50_000), {"unpacked": 1 << 20}, "unpacks to more than 1 MiB"),
+        ("a.docx", lambda: make_docx_of(""), {}, "has no text"),
+        (
+            "a.docx",
+            lambda: make_docx_of(PARAGRAPH * 50_000),
+            {"unpacked": 1 << 20},
+            "unpacks to more than 1 MiB",
+        ),
         ("a.docx", lambda: replace_part(make_docx(), "word/document.xml", ENTITIES), {}, "declares entities"),
         ("a.docx", lambda: replace_part(make_docx(), "word/document.xml", b"<a><b></a>"), {}, "is damaged"),
         ("a.docx", lambda: replace_part(make_docx(), "[Content_Types].xml", b""), {}, "is damaged"),
-        ("a.docx", lambda: lie_about_size(make_docx_of(99), "word/document.xml", 9), {}, "is damaged"),
+        (
+            "a.docx",
+            lambda: lie_about_size(make_docx_of(PARAGRAPH * 99), "word/document.xml", 9),
+            {},
+            "is damaged",
+        ),
         ("a.pptx", lambda: replace_part(make_pptx(), "ppt/presentation.xml", b"<a/>"), {}, "is damaged"),
         ("a.pptx", make_pptx, {"pages": 1}, "has 2 slides; the most is 1"),
         ("a.xlsx", lambda: replace_part(make_xlsx(), "xl/worksheets/sheet1.xml", b"<a><"), {}, "is damaged"),
@@ -156,7 +185,7 @@ def test_a_file_that_is_cut_off_is_refused(make):
         # 144 MB of drawing on one page, in 140 kB
         ("a.pdf", lambda: make_pdf_of([b"BT (a) Tj ET " * 12_000_000]), "200 MiB"),
         # 32 MB of XML, whose tree takes much more
-        ("a.docx", lambda: make_docx_of(400_000), "200 MiB|is damaged"),
+        ("a.docx", lambda: make_docx_of(PARAGRAPH * 400_000), "200 MiB|is damaged"),
     ],
 )
 async def test_a_bomb_ends_only_its_own_process(tmp_path, name, make, words):

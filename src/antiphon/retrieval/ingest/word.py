@@ -63,7 +63,7 @@ class WordReader:
             if child.tag == f"{W}p":
                 yield from self._read_paragraph(child)
             elif child.tag == f"{W}tbl":
-                yield format_table(self._list_rows(child))
+                yield format_table(_list_rows(child))
             else:
                 yield from self.list_blocks(child)  # a content control, an insertion, a note
 
@@ -75,16 +75,6 @@ class WordReader:
             yield self._find_prefix(paragraph) + text
         for box in boxes:
             yield from self.list_blocks(box)
-
-    def _list_rows(self, table: etree.ElementBase) -> Iterator[list[str]]:
-        """Lists the cells of each row. A table inside a cell is text."""
-        for row in table.iterchildren(f"{W}tr", f"{W}sdt", f"{W}ins"):
-            if row.tag == f"{W}tr":
-                yield [
-                    " ".join(self.list_blocks(cell)) for cell in row.iter(f"{W}tc") if _find_row(cell) is row
-                ]
-            else:
-                yield [" ".join(self.list_blocks(row))]
 
     def _find_prefix(self, paragraph: etree.ElementBase) -> str:
         """Returns the marks of a heading or of a list item; empty for other paragraphs."""
@@ -119,9 +109,18 @@ def _list_words(element: etree.ElementBase, boxes: list[etree.ElementBase]) -> I
             yield from _list_words(child, boxes)
 
 
-def _find_row(cell: etree.ElementBase) -> etree.ElementBase:
-    """Returns the row that a cell belongs to."""
-    return next(cell.iterancestors(f"{W}tr"), None)
+def _list_rows(table: etree.ElementBase) -> Iterator[list[str]]:
+    """Lists the cells of each row."""
+    for row in table.iter(f"{W}tr"):
+        if next(row.iterancestors(f"{W}tbl")) is table:
+            cells = row.iter(f"{W}tc")
+            yield [_read_cell(cell) for cell in cells if next(cell.iterancestors(f"{W}tr")) is row]
+
+
+def _read_cell(cell: etree.ElementBase) -> str:
+    """Returns the paragraphs of a cell, and of the tables inside it, as one line."""
+    read = (each for each in cell.iter(f"{W}p") if UNREAD.isdisjoint(up.tag for up in each.iterancestors()))
+    return " ".join("".join(_list_words(paragraph, [])) for paragraph in read)
 
 
 def _list_note_parts(document: Document) -> Iterator[etree.ElementBase]:
