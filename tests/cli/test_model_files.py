@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.cli.model_files import keep_adapters
+from antiphon.cli.model_files import find_local, keep_adapters
 from antiphon.cli.serve_options import ServeOptions
 from antiphon.errors import SettingsError
+from antiphon.settings.models import HubSettings, ModelSettings
 from antiphon.settings.schema import Settings
 from benchmarks.make_model import SIZES, write_model
 from tests.support.lora_server import write_peft
@@ -40,3 +41,14 @@ def test_an_embedding_model_alone_takes_none(asked: list[str]) -> None:
 def test_among_several_that_generate_only_these_are_named(asked: list[str]) -> None:
     with pytest.raises(SettingsError, match=r"several models \(m, n\)"):
         settled([*asked, asked[1].replace("m=", "n=", 1)])
+
+
+def test_a_reload_fetches_no_minilm_and_says_how(tmp_path: Path) -> None:
+    hub, model = HubSettings(cache=str(tmp_path)), ModelSettings("mine", "minilm")
+    with pytest.raises(
+        SettingsError, match="model mine was not fetched yet: run `antiphon models pull minilm`"
+    ):
+        find_local(model, hub)
+    (tmp_path / "minilm").mkdir()
+    write_encoder(tmp_path / "minilm" / "minilm-f16.gguf")
+    assert find_local(model, hub).path == str(tmp_path / "minilm" / "minilm-f16.gguf")
