@@ -141,6 +141,15 @@ BORDERS = {
     ),
     "xllamacpp": ("antiphon.engines.llama.libllama",),
 }
+SERVED = (
+    "antiphon.assembly.__main__",
+    "antiphon.engines.host.__main__",
+    "antiphon.processes.coordinator.__main__",
+    "antiphon.processes.knowledge.__main__",
+    "antiphon.processes.supervisor",
+    "antiphon.processes.sandbox",
+)
+"""What a server's processes begin with."""
 SUPERVISED = frozenset({"msgspec"})  # settings are decoded with it; nothing else may reach the supervisor
 
 
@@ -249,19 +258,18 @@ def test_the_supervisor_reaches_no_framework():
 def test_what_serves_reaches_no_hub():
     signing_on = "antiphon.auth.signing_keys"  # asks its issuer, where one is set
     others = [module for module in modules() if module.name != signing_on]
-    served = (
-        "antiphon.assembly.__main__",
-        "antiphon.engines.host.__main__",
-        "antiphon.processes.coordinator.__main__",
-        "antiphon.processes.knowledge.__main__",
-        "antiphon.processes.supervisor",
-        "antiphon.processes.sandbox",
-    )
     assert {"huggingface_hub", "httpx2"} & {
-        name for start in served for name in reach(start, others)
+        name for start in SERVED for name in reach(start, others)
     } == set()
     assert "huggingface_hub" not in reach(signing_on, modules())
     assert "huggingface_hub" in reach("antiphon.weights.hub.download", modules())
+
+
+def test_only_the_job_of_the_sandbox_reaches_document_readers():
+    readers = {"pypdfium2", "docx", "pptx", "openpyxl", "lxml"}
+    for start in (*SERVED, "antiphon.retrieval.ingest.extract", "antiphon.retrieval.ingest.split"):
+        assert readers & reach(start, modules()) == set()
+    assert readers <= reach("antiphon.retrieval.ingest.reading_job", modules())
 
 
 def test_an_import_upward_or_sideways_is_found():
