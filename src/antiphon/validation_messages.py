@@ -15,6 +15,7 @@ WORDS = {
     "float": "a number",
     "bool": "true or false",
     "array": "a list",
+    "datetime": "a time, as 2099-01-31T12:00:00Z",
     "object": "an object",
 }
 SIGNS = {">=": "of at least", "<=": "of at most", ">": "above", "<": "below"}

@@ -337,7 +337,9 @@ async def test_no_token_gets_more_than_its_makers(server):
     soon = (await server.asked(bound, PATS, {"name": "a", "expiry": "2098-01-01T00:00:00Z"})).json()
     assert soon["project_id"] == "default"
     other = {"name": "a", "expiry": "2098-01-01T00:00:00Z", "project_id": mine.id}
-    assert (await server.asked(bound, PATS, other)).status == 403
+    refused = await server.asked(bound, PATS, other)
+    assert refused.status == 403 and "project_id must be default" in refused.json()["message"]
+    assert (await server.asked(bound, PATS, other | {"project_id": ""})).json()["project_id"] == "default"
     unnamed = await server.asked(server.admin, PATS, {"name": "a"})
     assert unnamed.status == 401 and "X-USER-ID is missing" in unnamed.json()["message"]
     named = await server.asked(server.admin, PATS, {"name": "a"}, headers={"x-user-id": user})
@@ -350,6 +352,9 @@ async def test_no_token_gets_more_than_its_makers(server):
         ({}, ["body", "name"]),
         ({"name": ""}, ["body", "name"]),
         ({"name": "a" * 256}, ["body", "name"]),
+        ({"name": " "}, ["body", "name"]),
+        ({"name": "a\nb"}, ["body", "name"]),
+        ({"name": "a", "expiry": 4102444800}, ["body", "expiry"]),
         ({"name": "a", "expiry": "soon"}, ["body", "expiry"]),
         ({"name": "a", "expiry": "2099-01-01T00:00:00"}, ["body", "expiry"]),
         ({"name": "a", "expiry": "2001-01-01T00:00:00Z"}, ["body", "expiry"]),
@@ -361,3 +366,17 @@ async def test_a_token_that_cannot_be_is_refused_by_name(server, body: Any, plac
     _, ann = await server.person(ProjectRole.MEMBER)
     reply = await server.asked(ann, PATS, body)
     assert reply.status == 422 and reply.json()["detail"][0]["loc"] == place
+
+
+async def test_a_field_of_the_name_query_is_in_the_body():
+    async with serving() as server:
+        reply = await server.ask(f"{BASE}/v1/rerank", {"query": "", "documents": ["a"]})
+    assert reply.json()["detail"][0]["loc"] == ["body", "query"]
+
+
+async def test_a_wrong_path_is_told_a_right_one():
+    async with serving() as server:
+        for path in ("/jamai/v1/chat/completions", "/jamai/api/chat/completions"):
+            assert f"did you mean {CHAT}?" in (await server.ask(path, HELLO)).json()["message"]
+        missing = await server.ask("/v2/conversations", HELLO)
+    assert "did you mean" not in missing.json()["error"]["message"]

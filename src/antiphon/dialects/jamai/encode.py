@@ -223,7 +223,7 @@ def _split_param(param: str) -> list[str | int]:
         return ["header", param]
     steps = STEP.findall(FIELDS.get(param, param))
     path: list[str | int] = [int(index) if index else name for name, index in steps]
-    return path if path[:1] == [QUERY] else ["body", *path]
+    return path if param.startswith(f"{QUERY}.") else ["body", *path]
 
 
 def _quote_body(error: AntiphonError, request: Request | None) -> msgspec.Raw | msgspec.UnsetType | None:

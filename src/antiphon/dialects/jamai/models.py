@@ -28,6 +28,9 @@ CAPABILITIES = (
 )  # fmt: skip
 """The capabilities that a query can name. No model has `document`, which only JamAI's client knows."""
 
+FAILED = "failed"
+"""The state of an engine that does not start any more."""
+
 PREFIX = f"{OWNER}/"
 """The beginning of an id whose model's name has no slash."""
 
@@ -182,14 +185,21 @@ async def choose_model(
     """Returns the name of the model that a request means, and the id that its answer shows. `needs`: the
     capabilities of a model that the server chooses. Raises ModelNotFound if there is none."""
     if not model:
-        entries = await services.list_profiled_models(request.actor)
-        for entry in _iterate_callable(entries):
-            if needs <= get_capabilities(entry):
-                return entry.name, build_id(entry.name)
-        words = ", ".join(each for each in CAPABILITIES if each in needs)
-        raise ModelNotFound(
-            f"no model that you can use has the capabilities {words}; name a model", param="model"
-        )
+        name = find_capable(await services.list_profiled_models(request.actor), needs)
+        return name, build_id(name)
     names = {entry.name for entry in services.list_models(request.actor)}
     bare = model.removeprefix(PREFIX)
     return (bare if model not in names and bare in names else model), model
+
+
+def find_capable(entries: Iterable[ModelEntry], needs: frozenset[str]) -> str:
+    """Returns the name of the first model that has these capabilities, of those whose engine can run. If
+    there is none, the first one that is not loaded yet may have them. Raises ModelNotFound."""
+    running = [entry for entry in _iterate_callable(entries) if entry.state != FAILED]
+    capable = [entry for entry in running if needs <= get_capabilities(entry)]
+    for entry in capable or [entry for entry in running if entry.profile is None]:
+        return entry.name
+    words = ", ".join(each for each in CAPABILITIES if each in needs)
+    raise ModelNotFound(
+        f"no model that you can use has the capabilities {words}; name a model", param="model"
+    )

@@ -4,6 +4,7 @@ JamAI's id of a token is the token itself. This server shows a token only once, 
 id is that of the key, and both are taken as `pat_id`.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -49,7 +50,7 @@ LONGEST_NAME = 255
 
 NO_STORE = ((b"cache-control", b"no-store"),)
 
-TokenName = Annotated[str, Meta(min_length=1, max_length=LONGEST_NAME, pattern=NAME_PATTERN)]
+TokenName = Annotated[str, Meta(min_length=1, max_length=LONGEST_NAME)]
 Expiry = Annotated[datetime, Meta(tz=True)]
 
 _encode = msgspec.json.Encoder().encode
@@ -131,10 +132,15 @@ async def create_token(request: Request, services: Services) -> Answer:
     tokens, actor = _require_service(services), request.actor
     new = convert(read_object(request.body), NewPat)
     _require_no_meta(new.meta)
+    _require_name(new.name)
     if actor.user is None:
         raise MissingParameter("X-USER-ID is missing: name the user whose token it is", param="x-user-id")
-    expires = _read_expiry(new.expiry, actor)
-    key, secret = await tokens.add_token(actor, new.name, new.project_id, expires)
+    expires, project = _read_expiry(new.expiry, actor), new.project_id or None
+    if actor.bound and project not in (None, actor.project):
+        raise PermissionDenied(
+            f"project_id must be {actor.project}, the only project of your own key", param="project_id"
+        )
+    key, secret = await tokens.add_token(actor, new.name, project, expires)
     return _answer(replace_id(build_token(key), secret))
 
 
@@ -151,7 +157,10 @@ async def change_token(request: Request, services: Services) -> Answer:
     pat_id = ListQuery(request, "pat_id").require("pat_id")
     change = convert(read_object(request.body), PatChange)
     _require_no_meta(change.meta)
-    values: dict[str, Any] = {} if change.name is None else {"note": change.name}
+    values: dict[str, Any] = {}
+    if change.name is not None:
+        _require_name(change.name)
+        values["note"] = change.name
     if change.expiry is not UNSET:
         values["expires"] = _read_expiry(change.expiry, actor)
     key = await tokens.change_token(actor, pat_id, partial(replace, **values))
@@ -181,6 +190,14 @@ def _require_no_meta(meta: Mapping[str, Any] | None) -> None:
     """Raises InvalidValue if the caller wants to keep data with a token."""
     if meta:
         raise InvalidValue("meta must be empty: tokens keep no further data", param="meta")
+
+
+def _require_name(name: str) -> None:
+    """Raises InvalidValue for a name that a list cannot show."""
+    if re.match(NAME_PATTERN, name) is None:
+        raise InvalidValue(
+            "name must be a text without control characters, not of blanks alone", param="name"
+        )
 
 
 def _read_expiry(expiry: datetime | None, actor: Actor) -> int | None:
