@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from antiphon.errors import InvalidValue
@@ -50,6 +50,7 @@ def lost(text: str, chunks: list[DocumentChunk]) -> str:
 
 
 @given(TEXTS, st.integers(16, 400), st.integers(0, 15), st.booleans())
+@example("lorem\n\n\n    漢字\nlorem ", 16, 2, True)  # the library repeats the four spaces, too
 def test_chunks_of_characters_hold_their_promises(text, size, sixteenths, markdown):
     overlap = size * sixteenths // 16
     made = list(split(document(text, markdown=markdown), SplitOptions(size, overlap)))

@@ -151,8 +151,15 @@ class _PageSplitter:
 
     def _split_text(self, text: str, start: int, size: int, overlap: int) -> list[Span]:
         """Splits a text that begins at `start` by characters."""
-        splitter = _make_splitter(self._markdown, size, overlap)
-        return [(start + offset, chunk) for offset, chunk in splitter.chunk_indices(text)]
+        spans: list[Span] = []
+        end = start
+        for offset, chunk in _make_splitter(self._markdown, size, overlap).chunk_indices(text):
+            excess = max(
+                0, end - overlap - (start + offset)
+            )  # the library does not count a line's indentation
+            spans.append((start + offset + excess, chunk[excess:]))
+            end = start + offset + len(chunk)
+        return spans
 
     def _fit(self, spans: list[Span], counts: Sequence[int]) -> Iterator[Span]:
         """Lists the chunks. Those with too many tokens are split again until they fit."""
