@@ -56,7 +56,7 @@ def test_the_first_capable_model_that_can_run_is_chosen(
 
 @pytest.mark.parametrize("entries", [[], [entry("a", VECTORS)], [entry("a", state="failed")], [entry("a/*")]])
 def test_no_capable_model_is_an_error_with_the_capabilities(entries: list[ModelEntry]):
-    with pytest.raises(ModelNotFound, match="the capabilities chat, tool; name a model"):
+    with pytest.raises(ModelNotFound, match="the capabilities chat, tool; GET /jamai/api"):
         find_capable(entries, frozenset({"tool", "chat"}))
 
 

@@ -380,3 +380,10 @@ async def test_a_wrong_path_is_told_a_right_one():
             assert f"did you mean {CHAT}?" in (await server.ask(path, HELLO)).json()["message"]
         missing = await server.ask("/v2/conversations", HELLO)
     assert "did you mean" not in missing.json()["error"]["message"]
+
+
+async def test_unknown_fields_are_named_where_the_operator_says_so():
+    async with serving(unknown_fields="report") as server:
+        reply = await server.ask(CHAT, HELLO | {"seed": 7, "colour": "red"})
+        refused = await server.ask(CHAT, HELLO | {"rag_params": {"table_id": "a"}})
+    assert reply.headers["x-antiphon-ignored"] == "seed, colour" and refused.status == 422

@@ -201,5 +201,6 @@ def find_capable(entries: Iterable[ModelEntry], needs: frozenset[str]) -> str:
         return entry.name
     words = ", ".join(each for each in CAPABILITIES if each in needs)
     raise ModelNotFound(
-        f"no model that you can use has the capabilities {words}; name a model", param="model"
+        f"no model that you can use has the capabilities {words}; GET {BASE}/v1/models tells what each has",
+        param="model",
     )
