@@ -1,14 +1,42 @@
-"""Opens the knowledge tables for an HTTP process."""
+"""Opens the knowledge tables for an HTTP process: the index, and the service over it."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
+from antiphon.auth.keyring import SERVICE_ACTOR, Keyring
+from antiphon.domain.context import Context, Origin
+from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor, ActorKind, Right
+from antiphon.domain.request import EmbeddingRequest, Embeddings, RawPrompt
+from antiphon.engines.base import TokenizerEngine
 from antiphon.engines.host import runtime
 from antiphon.engines.host.control import HttpConfig, StatusPipe
+from antiphon.engines.registry import Model, ModelRegistry
+from antiphon.errors import AntiphonError, UnsupportedParameter
+from antiphon.http.state import AppState, Runner
+from antiphon.pipeline.resolve import resolve
 from antiphon.processes.knowledge.client import connect_knowledge
-from antiphon.retrieval.base import KnowledgeIndex
+from antiphon.retrieval.base import IndexLimits, KnowledgeIndex
+from antiphon.retrieval.ingest.reader import SandboxedReader
+from antiphon.services.knowledge.documents import FindActor, IngestParts, run_jobs
+from antiphon.services.knowledge.tables import KnowledgeService
+from antiphon.services.knowledge.uploads import Uploader, UploadFolder
+from antiphon.services.knowledge.vectors import EmbeddingModelInfo
 from antiphon.settings.schema import Settings
+
+UPLOADS = "uploads"
+"""The folder of uploaded files in the knowledge directory."""
+
+INGEST = Origin("antiphon", "knowledge ingest")
+"""Where the ledger says that the embedding calls of jobs come from."""
+
+PROFILE_S = 10.0
+"""Seconds that a search for an embedding model waits for each model's facts."""
+
+TEXTS = 64
+"""Texts that are counted at the same time."""
 
 
 @asynccontextmanager
@@ -24,3 +52,98 @@ async def open_knowledge(
     path = runtime.build_knowledge_path(Path(config.runtime))
     async with connect_knowledge(path, status.ask_knowledge) as index:
         yield index
+
+
+@asynccontextmanager
+async def open_knowledge_service(
+    settings: Settings, index: KnowledgeIndex | None, app_state: AppState, keyring: Keyring | None
+) -> AsyncIterator[KnowledgeService | None]:
+    """Yields the service of knowledge tables, whose jobs run while the context lasts; None without an
+    index. `keyring`: None if keys are off."""
+    if index is None or settings.knowledge.directory is None:
+        yield None
+        return
+    models = ServedEmbeddingModels(app_state.models, app_state.pipeline)
+    parts = IngestParts(
+        index,
+        models,
+        SandboxedReader(),
+        UploadFolder(Path(settings.knowledge.directory) / UPLOADS),
+        build_actor_finder(app_state, keyring),
+        app_state.clock,
+        INGEST,
+    )
+    async with run_jobs(parts) as jobs:
+        yield KnowledgeService(index, models, jobs, build_limits(settings))
+
+
+def build_limits(settings: Settings) -> IndexLimits:
+    """Returns what one project can keep."""
+    knowledge = settings.knowledge
+    return IndexLimits(
+        knowledge.max_tables, knowledge.max_documents, knowledge.max_chunks, knowledge.max_bytes
+    )
+
+
+def build_actor_finder(app_state: AppState, keyring: Keyring | None) -> FindActor:
+    """Returns the function that finds the caller of an upload as it is now."""
+
+    def find(uploader: Uploader) -> Actor | None:
+        if uploader.kind == ActorKind.ANONYMOUS:
+            return None if app_state.verifiers else LOCAL_ANONYMOUS
+        if uploader.key == SERVICE_ACTOR.id:
+            return SERVICE_ACTOR if app_state.verifiers else None
+        actor = None if keyring is None else keyring.find_actor(uploader.key, uploader.project, uploader.user)
+        return actor if actor is not None and Right.GENERATE in actor.rights else None
+
+    return find
+
+
+@dataclass(frozen=True, slots=True)
+class ServedEmbeddingModels:
+    """The `EmbeddingModels` of one HTTP process."""
+
+    models: ModelRegistry
+    pipeline: Runner
+
+    async def find(self, name: str, actor: Actor) -> EmbeddingModelInfo:
+        model = resolve(self.models, name, actor)
+        info = await self._describe(model)
+        if info is None:
+            raise UnsupportedParameter(f"{name} makes no vectors; name an embedding model", param="model")
+        return info
+
+    async def find_first(self, actor: Actor) -> EmbeddingModelInfo | None:
+        for model in self.models.list_usable(actor):
+            try:
+                async with asyncio.timeout(PROFILE_S):
+                    profile = await model.engine.profile()
+            except (AntiphonError, TimeoutError):
+                continue
+            if profile.embedding is not None and not profile.embedding.ranks:
+                return await self._describe(model)
+        return None
+
+    async def _describe(self, model: Model) -> EmbeddingModelInfo | None:
+        """Returns the facts of a model; None if it is known that it makes no vectors."""
+        profile = await model.engine.profile()
+        counts = isinstance(model.engine, TokenizerEngine)
+        if profile.embedding is None and counts:  # a model of this server, whose facts are known
+            return None
+        if profile.embedding is not None and profile.embedding.ranks:
+            return None
+        return EmbeddingModelInfo(model.name, profile.context_length, counts)
+
+    async def count_tokens(self, model: str, texts: Sequence[str], actor: Actor) -> list[int]:
+        engine = resolve(self.models, model, actor).engine
+        if not isinstance(engine, TokenizerEngine):
+            raise UnsupportedParameter(f"the tokens of {model} cannot be counted here", param="model")
+        counts: list[int] = []
+        for start in range(0, len(texts), TEXTS):
+            prompts = [RawPrompt(text, add_special=False) for text in texts[start : start + TEXTS]]
+            found = await asyncio.gather(*(engine.encode(prompt, actor) for prompt in prompts))
+            counts += map(len, found)
+        return counts
+
+    async def embed(self, request: EmbeddingRequest, context: Context) -> Embeddings:
+        return await self.pipeline.embed(request, context)

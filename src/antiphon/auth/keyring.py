@@ -71,6 +71,18 @@ class Keyring:
             raise AuthenticationFailed(REFUSAL)
         return self._build_user(key, scope)
 
+    def find_actor(self, id_: str, project: str, user: str | None) -> Actor | None:
+        """Returns the actor of a key, by its id, for work that outlives its request; None if the key has
+        ended. Users who sign on have their own id instead of a key's."""
+        stored = next((each.key for each in self._known.keys.values() if each.key.id == id_), None)
+        key = stored or Key(id_, KeyKind.ACCESS_TOKEN, "", 0, id_, user=id_)
+        if not self._is_valid(key):
+            return None
+        try:
+            return self._build_actor(key, RequestedScope(project, user))
+        except (PermissionDenied, MissingParameter):
+            return None
+
     def _is_ended(self, stored_key: KeptKey) -> bool:
         """Whether the key was revoked, or a rotation moved the key's end into the past."""
         key, before = stored_key.key, self._known.keys.get(stored_key.digest, stored_key).key

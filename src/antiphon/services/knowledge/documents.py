@@ -1,0 +1,406 @@
+"""Adds documents: keeps an uploaded file, reads it, embeds its chunks and puts them into the index.
+
+A job outlives its request. It outlives its process too: the file stays in `uploads` until the document is
+READY or FAILED, and a process that finds a file on which nobody works goes on where the last one ended. So
+one process works on a document, and a batch of chunks that is in the index is not made again.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import TypeVar
+
+from antiphon.domain.context import Clock, Context, Origin
+from antiphon.domain.identity import Actor
+from antiphon.errors import AntiphonError, InvalidValue, KnowledgeUnavailable, NotFound, PermissionDenied
+from antiphon.retrieval.base import (
+    MAX_PAGE,
+    ChunkInput,
+    DocumentInfo,
+    DocumentState,
+    KnowledgeIndex,
+    SizeUnit,
+    TableInfo,
+)
+from antiphon.retrieval.checks import require_file_name
+from antiphon.retrieval.knowledge import (
+    ChunkSizes,
+    DocumentReader,
+    FileUpload,
+    SplitDocument,
+    StoredFile,
+    TokenRule,
+)
+from antiphon.services.knowledge.uploads import Uploader, UploadFolder, UploadOrder, digest_upload, make_id
+from antiphon.services.knowledge.vectors import OVERLAP, EmbeddingModels, embed_texts
+from antiphon.task_group import task_group
+from antiphon.telemetry.logs import record
+
+AT_ONCE = 2
+"""Documents that one process reads at the same time."""
+
+BATCH = 64
+"""Chunks of one batch."""
+
+AHEAD = 2
+"""Batches that are embedded before the first of them is kept."""
+
+LOOK_S = 15.0
+"""Seconds between two looks for files on which nobody works."""
+
+POLL_S = 0.2
+"""Seconds between two looks at a document on which another process works."""
+
+TRIES = 8
+"""How often a step is tried that fails with an error that passes."""
+
+PAUSE_S = 1.0
+"""Seconds before the second try; twice as many before each later one."""
+
+LONGEST_PAUSE_S = 60.0
+
+CALL_S = 600.0
+"""Seconds of one embedding call."""
+
+KNOWN = 20_000
+"""Vectors of an earlier version of a document that are read, so that equal chunks are not embedded again."""
+
+NAMES = 10
+"""Pages of documents in which an earlier version is looked for."""
+
+T = TypeVar("T")
+
+FindActor = Callable[[Uploader], Actor | None]
+"""Returns the caller who uploaded a file as it is now; None if its key has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class IngestParts:
+    """What a job uses."""
+
+    index: KnowledgeIndex
+    models: EmbeddingModels
+    reader: DocumentReader
+    uploads: UploadFolder
+    find_actor: FindActor
+    clock: Clock
+    origin: Origin
+    """Where the embedding calls of jobs come from, for the ledger."""
+    pause: float = PAUSE_S
+
+
+class DocumentJobs:
+    """The jobs of one process."""
+
+    def __init__(self, parts: IngestParts, group: asyncio.TaskGroup) -> None:
+        self.reader = parts.reader
+        self._parts = parts
+        self._group = group
+        self._slots = asyncio.Semaphore(AT_ONCE)
+        self._running: dict[str, asyncio.Future[DocumentInfo | None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def add(
+        self, table: TableInfo, upload: FileUpload, context: Context, *, wait: bool = False
+    ) -> DocumentInfo:
+        """Keeps a file and starts its job. `wait`: until it is READY. Raises the error of a file that cannot
+        be read, if it waits."""
+        require_file_name(upload.name)
+        self.reader.require_readable(upload.name, upload.media_type)
+        if not upload.content:
+            raise InvalidValue("the file is empty; send a file that has text", param="file")
+        order = build_order(table, upload, context)
+        self.reader.require_sizes(order.sizes)
+        parts, model = self._parts, table.settings.embedding_model
+        if model is not None:
+            await parts.models.find(model, context.actor)
+        await asyncio.to_thread(parts.uploads.keep, order, upload.content)
+        try:
+            begun = await parts.index.begin_document(order.project, order.table, order.document)
+        except BaseException:
+            if order.id not in self._running:
+                await asyncio.to_thread(parts.uploads.remove, order.id)
+            raise
+        if begun.state is DocumentState.READY:
+            await asyncio.to_thread(parts.uploads.remove, order.id)
+            return begun
+        if not parts.uploads.has(order.id):  # a job that failed meanwhile has removed it
+            await asyncio.to_thread(parts.uploads.keep, order, upload.content)
+        job = self.start(order)
+        return await self._wait(order, begun, job) if wait else begun
+
+    def start(self, order: UploadOrder) -> "asyncio.Future[DocumentInfo | None]":
+        """Starts the job of an upload, unless this process has started it."""
+        if order.id not in self._running:
+            done: asyncio.Future[DocumentInfo | None] = asyncio.get_running_loop().create_future()
+            self._running[order.id] = done
+            task = self._group.create_task(self._run(order, done))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return self._running[order.id]
+
+    def cancel(self) -> None:
+        """Ends all jobs. Their files stay."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def has_uploads(self, project: str, table: str) -> bool:
+        """Whether a file of a table is not read yet."""
+        orders = await asyncio.to_thread(self._parts.uploads.list_orders)
+        return any((each.project, each.table) == (project, table) for each in orders)
+
+    async def forget(self, project: str, table: str, digest: str | None = None) -> None:
+        """Removes the files of a table that are not read yet, or the one with this digest."""
+        uploads = self._parts.uploads
+        for order in await asyncio.to_thread(uploads.list_orders):
+            if (order.project, order.table) == (project, table) and digest in (None, order.digest):
+                await asyncio.to_thread(uploads.remove, order.id)
+
+    async def resume(self) -> None:
+        """Starts the jobs of all files on which nobody works, again and again."""
+        while True:
+            try:
+                for order in await asyncio.to_thread(self._parts.uploads.list_orders):
+                    _ = self.start(order)  # nobody waits for it
+            except OSError as problem:
+                record("knowledge_uploads_unreadable", logging.WARNING, cause=problem.strerror)
+            await asyncio.sleep(LOOK_S)
+
+    async def _wait(
+        self, order: UploadOrder, begun: DocumentInfo, job: "asyncio.Future[DocumentInfo | None]"
+    ) -> DocumentInfo:
+        """Returns the document when it is READY. Raises the error of one that cannot be read."""
+        found = await asyncio.shield(job)
+        while found is None or found.state is DocumentState.INDEXING:
+            await asyncio.sleep(POLL_S)
+            found = await self._parts.index.get_document(order.project, order.table, begun.id)
+        if found.state is DocumentState.FAILED:
+            raise InvalidValue(found.error or "the document cannot be read", param="file")
+        return found
+
+    async def _run(self, order: UploadOrder, done: "asyncio.Future[DocumentInfo | None]") -> None:
+        """Works on an upload if nobody else does, and tells its result."""
+        try:
+            async with self._slots:
+                with self._parts.uploads.lock(order.id) as kept:
+                    done.set_result(None if kept is None else await DocumentJob(self._parts, kept).run())
+        except AntiphonError as error:
+            done.set_exception(error)
+            done.exception()  # nobody may wait for it
+        except Exception as defect:  # noqa: BLE001 - a defect in one job must not end the others
+            record("knowledge_job_broken", logging.ERROR, cause=repr(defect))
+            done.set_exception(KnowledgeUnavailable("the document cannot be read now: try again"))
+            done.exception()
+        finally:
+            if not done.done():
+                done.cancel()
+            del self._running[order.id]
+
+
+class DocumentJob:
+    """Makes one uploaded file a document."""
+
+    def __init__(self, parts: IngestParts, order: UploadOrder) -> None:
+        self._parts = parts
+        self._order = order
+        self._vectors: dict[bytes, bytes] = {}
+        """Vectors that are known, by the digest of their text."""
+
+    async def run(self) -> DocumentInfo | None:
+        """Returns the READY document; None where its table or itself was removed meanwhile. Raises the error
+        of a file that cannot be read, after it is FAILED."""
+        order, parts = self._order, self._parts
+        document = None
+        try:
+            document = await self._retry(
+                lambda: parts.index.begin_document(order.project, order.table, order.document)
+            )
+            if document.state is not DocumentState.READY:
+                document = await self._index(document)
+        except NotFound:
+            document = None
+        except AntiphonError as error:
+            if isinstance(error, KnowledgeUnavailable):
+                raise  # a later look goes on
+            await self._fail(document, error)
+            await asyncio.to_thread(parts.uploads.remove, order.id)
+            raise
+        await asyncio.to_thread(parts.uploads.remove, order.id)
+        return document
+
+    async def _index(self, document: DocumentInfo) -> DocumentInfo:
+        """Reads, embeds and keeps the file."""
+        order, parts = self._order, self._parts
+        table = await self._retry(lambda: parts.index.get_table(order.project, order.table))
+        model = table.settings.embedding_model
+        self._find_actor()
+        split = await self._read(model)
+        if model is not None:
+            await self._load_vectors(document)
+        await self._put_all(document, split, model)
+        return await self._retry(
+            lambda: parts.index.finish_document(order.project, order.table, document.id, split.notes)
+        )
+
+    async def _read(self, model: str | None) -> SplitDocument:
+        """Returns the file's chunks. Raises InvalidValue for a file without any."""
+        order, parts = self._order, self._parts
+        rule = None
+        if model is not None:
+            info = await self._retry(lambda: parts.models.find(model, self._find_actor()))
+            if info.longest_text is not None:
+                rule = TokenRule(self._count_with(model), info.longest_text)
+        file = StoredFile(parts.uploads.get_path(order.id), order.name, order.media_type)
+        return await self._retry(lambda: parts.reader.read(file, order.sizes, rule))
+
+    def _count_with(self, model: str) -> Callable[[Sequence[str]], Awaitable[Sequence[int]]]:
+        """Returns the function that counts a model's tokens."""
+
+        async def count(texts: Sequence[str]) -> Sequence[int]:
+            actor = self._find_actor()
+            return await self._retry(lambda: self._parts.models.count_tokens(model, texts, actor))
+
+        return count
+
+    async def _put_all(self, document: DocumentInfo, split: SplitDocument, model: str | None) -> None:
+        """Embeds the batches that are not in the index yet, and puts them in their order."""
+        parts, order = self._parts, self._order
+        total = len(split.chunks)
+        starts = [start for start in range(0, total, BATCH) if start // BATCH not in document.batches]
+        ahead: deque[tuple[int, asyncio.Task[list[ChunkInput]]]] = deque()
+
+        async def put_next() -> None:
+            start, task = ahead.popleft()
+            chunks = await task
+            percent = min(99, (start + len(chunks)) * 100 // total)
+            await self._retry(
+                lambda: parts.index.put_chunks(
+                    order.project, order.table, document.id, start // BATCH, chunks, percent
+                )
+            )
+
+        async with task_group() as group:
+            for start in starts:
+                batch = split.chunks[start : start + BATCH]
+                ahead.append((start, group.create_task(self._embed(batch, model))))
+                if len(ahead) > AHEAD:
+                    await put_next()
+            while ahead:
+                await put_next()
+
+    async def _embed(self, chunks: Sequence[ChunkInput], model: str | None) -> list[ChunkInput]:
+        """Returns chunks with their vectors. Texts with a known vector are not embedded."""
+        if model is None:
+            return list(chunks)
+        missing = [chunk.text for chunk in chunks if _digest(chunk.text) not in self._vectors]
+        if missing:
+            made = await self._retry(lambda: self._call_model(model, missing))
+            self._vectors.update(zip(map(_digest, missing), made, strict=True))
+        return [replace(chunk, vector=self._vectors[_digest(chunk.text)]) for chunk in chunks]
+
+    async def _call_model(self, model: str, texts: list[str]) -> list[bytes]:
+        """Embeds texts as the caller who uploaded the file."""
+        parts = self._parts
+        deadline = parts.clock.monotonic() + CALL_S
+        context = Context(
+            self._order.request_id, self._find_actor(), deadline, parts.clock, origin=parts.origin
+        )
+        return await embed_texts(parts.models, model, texts, context, "file")
+
+    async def _load_vectors(self, document: DocumentInfo) -> None:
+        """Reads the vectors of the version that this document replaces, if there is one."""
+        parts, order = self._parts, self._order
+        for page in range(NAMES):
+            found = await parts.index.list_documents(order.project, order.table, page * MAX_PAGE, MAX_PAGE)
+            for older in found.items:
+                if older.name == order.name and older.id != document.id:
+                    await self._load_version(older)
+                    return
+            if len(found.items) < MAX_PAGE:
+                return
+
+    async def _load_version(self, older: DocumentInfo) -> None:
+        """Reads the vectors of a document, KNOWN at most."""
+        parts, order = self._parts, self._order
+        for offset in range(0, min(older.chunks, KNOWN), BATCH):
+            page = await parts.index.list_chunks(
+                order.project, order.table, older.id, offset, BATCH, with_vectors=True
+            )
+            self._vectors.update((_digest(chunk.text), chunk.vector) for chunk in page.items)
+
+    def _find_actor(self) -> Actor:
+        """Returns the caller who uploaded the file. Raises PermissionDenied if its key has ended."""
+        actor = self._parts.find_actor(self._order.uploader)
+        if actor is None:
+            raise PermissionDenied("the key that uploaded this file has ended: upload it again with another")
+        return actor
+
+    async def _fail(self, document: DocumentInfo | None, error: AntiphonError) -> None:
+        """Keeps why the document failed."""
+        order = self._order
+        if document is not None:
+            with suppress(NotFound):
+                await self._parts.index.fail_document(order.project, order.table, document.id, error.message)
+        record("knowledge_document_failed", logging.INFO, code=error.code, request_id=order.request_id)
+
+    async def _retry(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Makes a call, and tries again after errors that pass."""
+        pause = self._parts.pause
+        for _ in range(TRIES - 1):
+            try:
+                return await call()
+            except AntiphonError as error:
+                if not error.retryable:
+                    raise
+                wait = min(LONGEST_PAUSE_S, max(pause, error.retry_after or 0.0))
+            await asyncio.sleep(wait)
+            pause *= 2
+        return await call()
+
+
+def build_order(table: TableInfo, upload: FileUpload, context: Context) -> UploadOrder:
+    """Returns what to do with a file. Its sizes are the table's unless the caller chose others."""
+    settings, actor = table.settings, context.actor
+    unit = upload.chunk_unit or settings.chunk_unit
+    size = settings.chunk_size if upload.chunk_size is None else upload.chunk_size
+    overlap = settings.chunk_overlap if upload.chunk_size is None else size // OVERLAP
+    overlap = overlap if upload.chunk_overlap is None else upload.chunk_overlap
+    if unit is SizeUnit.TOKENS and settings.embedding_model is None:
+        raise InvalidValue("chunk_unit can be tokens only with an embedding model", param="chunk_unit")
+    sizes = ChunkSizes(size, overlap, unit)
+    digest = digest_upload(upload.content, upload.name, upload.media_type, sizes)
+    return UploadOrder(
+        id=make_id(actor.project, settings.name, digest),
+        table=settings.name,
+        name=upload.name,
+        media_type=upload.media_type,
+        bytes=len(upload.content),
+        digest=digest,
+        size=size,
+        overlap=overlap,
+        unit=unit.value,
+        uploader=Uploader(actor.kind.value, actor.id, actor.project, actor.user),
+        request_id=context.request_id,
+    )
+
+
+def _digest(text: str) -> bytes:
+    return sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
+@asynccontextmanager
+async def run_jobs(parts: IngestParts) -> AsyncIterator[DocumentJobs]:
+    """Yields the jobs of this process, and resumes those of others, while the context lasts. Jobs that are
+    left at its end stay on the disk."""
+    async with task_group() as group:
+        jobs = DocumentJobs(parts, group)
+        resuming = group.create_task(jobs.resume())
+        try:
+            yield jobs
+        finally:
+            resuming.cancel()
+            jobs.cancel()

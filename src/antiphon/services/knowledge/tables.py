@@ -1,0 +1,204 @@
+"""Knowledge tables of the caller's project: tables, chunks and search. `documents` adds files."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from antiphon.domain.context import Context
+from antiphon.domain.identity import Actor
+from antiphon.errors import Conflict, InvalidValue
+from antiphon.retrieval.base import (
+    MAX_BATCH,
+    ChunkInput,
+    ChunkPage,
+    DocumentInfo,
+    DocumentPage,
+    DocumentState,
+    IndexLimits,
+    IndexUsage,
+    KnowledgeIndex,
+    SearchHit,
+    SearchQuery,
+    TableInfo,
+    TableSettings,
+    TextChunk,
+)
+from antiphon.retrieval.knowledge import (
+    AutomaticModel,
+    FileUpload,
+    SearchMode,
+    TableRequest,
+    TableSearch,
+)
+from antiphon.services.knowledge.documents import DocumentJobs
+from antiphon.services.knowledge.vectors import (
+    EmbeddingModelInfo,
+    EmbeddingModels,
+    choose_sizes,
+    embed_texts,
+    measure_dimensions,
+)
+
+
+class KnowledgeService:
+    """The `KnowledgeTables` of one HTTP process."""
+
+    def __init__(
+        self, index: KnowledgeIndex, models: EmbeddingModels, jobs: DocumentJobs, limits: IndexLimits
+    ) -> None:
+        """`limits`: what the index allows one project."""
+        self._index = index
+        self._models = models
+        self._jobs = jobs
+        self._limits = limits
+
+    # --- tables ---------------------------------------------------------------------------------------------
+
+    async def create_table(self, request: TableRequest, context: Context) -> TableInfo:
+        require_addressable(request.name)
+        project = context.actor.project
+        if any(each.settings.name == request.name for each in await self._index.list_tables(project)):
+            raise Conflict(f"this project has a knowledge table {request.name!r}", param="name")
+        model = await self._find_model(request, context.actor)
+        sizes = choose_sizes(model, request.chunk_size, request.chunk_overlap, request.chunk_unit)
+        self._jobs.reader.require_sizes(sizes)
+        dimensions = 0 if model is None else await measure_dimensions(self._models, model.name, context)
+        settings = TableSettings(
+            request.name,
+            None if model is None else model.name,
+            dimensions,
+            sizes.size,
+            sizes.overlap,
+            sizes.unit,
+            dict(request.attributes),
+        )
+        return await self._index.create_table(project, settings)
+
+    async def _find_model(self, request: TableRequest, actor: Actor) -> EmbeddingModelInfo | None:
+        """Returns the embedding model of a new table. Raises ModelNotFound and PermissionDenied."""
+        wanted = request.embedding_model
+        if wanted is None:
+            return None
+        if wanted is AutomaticModel.FIRST:
+            return await self._models.find_first(actor)
+        return await self._models.find(wanted, actor)
+
+    async def list_tables(self, actor: Actor) -> tuple[TableInfo, ...]:
+        return await self._index.list_tables(actor.project)
+
+    async def get_table(self, actor: Actor, table: str) -> TableInfo:
+        return await self._index.get_table(actor.project, table)
+
+    async def rename_table(self, actor: Actor, table: str, new_name: str) -> TableInfo:
+        require_addressable(new_name)
+        if await self._jobs.has_uploads(actor.project, table):
+            raise Conflict(
+                "a document of this knowledge table is being read: wait until it is ready, and try again",
+                param="table",
+            )
+        return await self._index.rename_table(actor.project, table, new_name)
+
+    async def duplicate_table(
+        self, actor: Actor, table: str, new_name: str, *, with_documents: bool = True
+    ) -> TableInfo:
+        require_addressable(new_name)
+        return await self._index.duplicate_table(
+            actor.project, table, new_name, with_documents=with_documents
+        )
+
+    async def delete_table(self, actor: Actor, table: str) -> None:
+        await self._index.get_table(actor.project, table)
+        await self._jobs.forget(actor.project, table)
+        await self._index.delete_table(actor.project, table)
+
+    async def count_usage(self, actor: Actor) -> tuple[IndexUsage, IndexLimits]:
+        return await self._index.count_usage(actor.project), self._limits
+
+    # --- documents ------------------------------------------------------------------------------------------
+
+    async def add_document(
+        self, table: str, upload: FileUpload, context: Context, *, wait: bool = False
+    ) -> DocumentInfo:
+        info = await self._index.get_table(context.actor.project, table)
+        return await self._jobs.add(info, upload, context, wait=wait)
+
+    async def list_documents(
+        self, actor: Actor, table: str, offset: int = 0, limit: int = 100
+    ) -> DocumentPage:
+        return await self._index.list_documents(actor.project, table, offset, limit)
+
+    async def get_document(self, actor: Actor, table: str, document: str) -> DocumentInfo:
+        return await self._index.get_document(actor.project, table, document)
+
+    async def delete_document(self, actor: Actor, table: str, document: str) -> None:
+        info = await self._index.get_document(actor.project, table, document)
+        if info.state is DocumentState.INDEXING:
+            await self._jobs.forget(actor.project, table, info.digest)
+        await self._index.delete_document(actor.project, table, document)
+
+    # --- chunks ---------------------------------------------------------------------------------------------
+
+    async def add_chunks(
+        self, table: str, chunks: Sequence[ChunkInput], context: Context
+    ) -> tuple[TextChunk, ...]:
+        if not 1 <= len(chunks) <= MAX_BATCH:
+            raise InvalidValue(f"chunks must be from 1 to {MAX_BATCH} in one call", param="chunks")
+        embedded = await self._embed_chunks(table, chunks, context)
+        return await self._index.add_chunks(context.actor.project, table, embedded)
+
+    async def list_chunks(
+        self, actor: Actor, table: str, document: str | None = None, offset: int = 0, limit: int = 100
+    ) -> ChunkPage:
+        return await self._index.list_chunks(actor.project, table, document, offset, limit)
+
+    async def get_chunk(self, actor: Actor, table: str, chunk: str) -> TextChunk:
+        return await self._index.get_chunk(actor.project, table, chunk)
+
+    async def update_chunk(self, table: str, chunk: str, content: ChunkInput, context: Context) -> TextChunk:
+        project = context.actor.project
+        await self._index.get_chunk(project, table, chunk)
+        (embedded,) = await self._embed_chunks(table, [content], context)
+        return await self._index.update_chunk(project, table, chunk, embedded)
+
+    async def delete_chunks(self, actor: Actor, table: str, chunks: Sequence[str]) -> int:
+        return await self._index.delete_chunks(actor.project, table, chunks)
+
+    async def _embed_chunks(
+        self, table: str, chunks: Sequence[ChunkInput], context: Context
+    ) -> list[ChunkInput]:
+        """Returns chunks with their vectors. Raises InvalidValue for a blank text."""
+        info = await self._index.get_table(context.actor.project, table)
+        for place, chunk in enumerate(chunks):
+            if not chunk.text.strip():
+                raise InvalidValue("text is empty; send at least one word", param=f"chunks[{place}].text")
+        model = info.settings.embedding_model
+        if model is None:
+            return [replace(chunk, vector=b"") for chunk in chunks]
+        texts = [chunk.text for chunk in chunks]
+        vectors = await embed_texts(self._models, model, texts, context, "text")
+        return [replace(chunk, vector=vector) for chunk, vector in zip(chunks, vectors, strict=True)]
+
+    # --- search ---------------------------------------------------------------------------------------------
+
+    async def search(self, table: str, search: TableSearch, context: Context) -> tuple[SearchHit, ...]:
+        project = context.actor.project
+        info = await self._index.get_table(project, table)
+        if not search.query.strip():
+            raise InvalidValue("query is empty; send at least one word", param="query")
+        model, vector = info.settings.embedding_model, b""
+        if search.mode is SearchMode.VECTORS and model is None:
+            raise InvalidValue(
+                "this knowledge table has no embedding model: search it by words", param="mode"
+            )
+        if model is not None and search.mode is not SearchMode.WORDS:
+            (vector,) = await embed_texts(self._models, model, [search.query], context, "query")
+        words = None if search.mode is SearchMode.VECTORS else search.query
+        query = SearchQuery(words, vector, search.k, documents=search.documents)
+        return await self._index.search(project, table, query)
+
+
+def require_addressable(name: str) -> None:
+    """Raises InvalidValue for a table's name that no path of the API can contain."""
+    if "/" in name or not name.strip("."):
+        raise InvalidValue(
+            "a table's name must not contain a slash, and must not be dots alone", param="name"
+        )

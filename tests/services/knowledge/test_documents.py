@@ -1,0 +1,268 @@
+"""Documents of knowledge tables: read in the background, once, by one process, and resumed by another."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from antiphon.errors import (
+    AntiphonError,
+    Conflict,
+    EngineBusy,
+    EngineError,
+    InvalidValue,
+    KnowledgeLimitReached,
+    NotFound,
+    UnsupportedMediaType,
+)
+from antiphon.retrieval.base import DocumentInfo, DocumentState, IndexLimits, SizeUnit
+from antiphon.retrieval.knowledge import FileUpload, TableRequest, TableSearch
+from antiphon.services.knowledge import documents
+from antiphon.testing import EmbeddingScript
+from tests.support.knowledge import ALICE, Knowledge, act, open_service
+
+PATIENCE = 20.0
+WORDS = " ".join(f"word{number}" for number in range(3000))
+LONG = FileUpload("long.txt", WORDS.encode(), chunk_size=40, chunk_overlap=0, chunk_unit=SizeUnit.CHARACTERS)
+"""More than ten batches of chunks."""
+
+
+async def open_table(at: Knowledge, **wanted: object) -> None:
+    await at.service.create_table(TableRequest("t", **wanted), act())  # type: ignore[arg-type]
+
+
+async def add(at: Knowledge, name: str, text: str, **wanted: object) -> DocumentInfo:
+    upload = FileUpload(name, text.encode(), **wanted)  # type: ignore[arg-type]
+    return await at.service.add_document("t", upload, act(), wait=True)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def wait_for(at: Knowledge, state: DocumentState) -> DocumentInfo:
+    """The table's only document, once it is in a state."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            (document,) = (await at.service.list_documents(ALICE, "t")).items
+            if document.state is state:
+                return document
+            await asyncio.sleep(0.01)
+
+
+async def list_texts(at: Knowledge) -> list[str]:
+    texts: list[str] = []
+    while True:
+        page = await at.service.list_chunks(ALICE, "t", None, len(texts), 1000)
+        texts += [chunk.text for chunk in page.items]
+        if len(texts) >= page.total:
+            return texts
+
+
+async def test_a_file_becomes_chunks_that_search_finds(tmp_path: Path) -> None:
+    async with open_service(tmp_path) as at:
+        await open_table(at)
+        document = await add(at, "guide.md", "# Fruit\n\nApples are red.\n\n# Sea\n\nThe sea is blue.")
+        assert (document.state, document.progress, document.error) == (DocumentState.READY, 100, None)
+        (hit, *_) = await at.service.search("t", TableSearch("sea"), act())
+        assert (hit.chunk.file_name, hit.chunk.document) == ("guide.md", document.id)
+        assert "The sea is blue." in hit.chunk.text
+        assert at.list_uploads() == []
+
+
+async def test_the_same_file_is_read_once(tmp_path: Path) -> None:
+    async with open_service(tmp_path) as at:
+        await open_table(at)
+        one = await add(at, "a.txt", "apples")
+        asked = len(at.engine.asked)
+        assert await add(at, "a.txt", "apples") == one
+        assert len(at.engine.asked) == asked
+        assert (await add(at, "b.txt", "apples")).id != one.id
+        assert (await add(at, "a.txt", "apples", chunk_size=20)).id != one.id
+        assert at.list_uploads() == []
+
+
+async def test_a_new_version_embeds_only_what_is_new(tmp_path: Path) -> None:
+    async with open_service(tmp_path) as at:
+        await open_table(at)
+        how = {"chunk_size": 16, "chunk_overlap": 0, "chunk_unit": SizeUnit.CHARACTERS}
+        await add(at, "a.txt", "apples are red\n\nthe sea is blue", **how)
+        asked = len(at.engine.asked)
+        await add(at, "a.txt", "apples are red\n\nthe sea is grey", **how)
+        assert [len(request.texts) for request in at.engine.asked[asked:]] == [1]
+        assert await list_texts(at) == ["apples are red", "the sea is grey"]
+        assert (await at.service.list_documents(ALICE, "t")).total == 1
+
+
+@pytest.mark.parametrize(
+    ("upload", "error", "words"),
+    [
+        (FileUpload("a.exe", b"MZ"), UnsupportedMediaType, "cannot be read"),
+        (FileUpload("a.txt", b""), InvalidValue, "is empty"),
+        (FileUpload("a.txt", b"a", chunk_size=3), InvalidValue, "chunk_size"),
+        (FileUpload("a.txt", b"a", chunk_size=20, chunk_overlap=20), InvalidValue, "chunk_overlap"),
+        (FileUpload("", b"a"), InvalidValue, "document's name"),
+        (FileUpload("a\nb.txt", b"a"), InvalidValue, "control characters"),
+    ],
+)
+async def test_a_file_that_cannot_be_taken_leaves_nothing(
+    tmp_path: Path, upload: FileUpload, error: type[AntiphonError], words: str
+) -> None:
+    async with open_service(tmp_path) as at:
+        await open_table(at)
+        with pytest.raises(error, match=words):
+            await at.service.add_document("t", upload, act())
+        assert (await at.service.list_documents(ALICE, "t")).total == 0
+        assert at.list_uploads() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.json", b'{"a": ', "is not JSON"),
+        ("a.txt", b"\x89PNG\r\n\x1a\n" + b"x" * 99, "its content is a PNG image"),
+        ("a.pdf", b"%PDF-1.7 broken", "a.pdf"),
+        ("a.txt", b"  \n ", "has no text"),
+    ],
+)
+async def test_a_file_that_cannot_be_read_fails_with_a_sentence(
+    tmp_path: Path, name: str, content: bytes, words: str
+) -> None:
+    async with open_service(tmp_path) as at:
+        await open_table(at)
+        with pytest.raises(AntiphonError, match=words):
+            await at.service.add_document("t", FileUpload(name, content), act(), wait=True)
+        failed = await wait_for(at, DocumentState.FAILED)
+        assert words in (failed.error or "")
+        assert (failed.chunks, await list_texts(at), at.list_uploads()) == (0, [], [])
+        begun = await at.service.add_document("t", FileUpload(name, content), act())
+        assert begun.state is DocumentState.INDEXING  # it is tried again
+        await wait_for(at, DocumentState.FAILED)
+
+
+async def test_chunks_fit_what_the_model_reads(tmp_path: Path) -> None:
+    async with open_service(tmp_path, context_length=60) as at:
+        await open_table(at, chunk_size=2000, chunk_unit=SizeUnit.CHARACTERS)
+        document = await add(at, "a.txt", "some words " * 100)
+        assert document.chunks > 1
+        assert "reads at most 54 tokens" in document.warnings[0]
+        assert max(len(text) for request in at.engine.asked for text in request.texts) <= 60
+
+
+async def test_a_document_goes_on_in_another_process(tmp_path: Path) -> None:
+    hold = asyncio.Event()
+    async with open_service(tmp_path) as at:
+        await open_table(at)
+        whole = await at.service.add_document("t", replace(LONG, name="other.txt"), act(), wait=True)
+        expected = await list_texts(at)
+        await at.service.delete_document(ALICE, "t", whole.id)
+        at.engine.behaviour = EmbeddingScript(hold)
+        begun = await at.service.add_document("t", LONG, act())
+        await until(lambda: at.engine.asked[-1].texts[1:])
+        hold.set()
+        await until(lambda: len(at.engine.asked) > 20)
+        hold.clear()
+    async with open_service(tmp_path) as at:
+        document = await wait_for(at, DocumentState.READY)
+        assert document.id == begun.id
+        assert await list_texts(at) == expected
+        batches = -(-len(expected) // documents.BATCH)
+        assert len(at.engine.asked) < batches  # what was kept is not made again
+        await until(lambda: at.list_uploads() == [])
+
+
+async def test_one_of_two_processes_works_on_a_document(tmp_path: Path) -> None:
+    hold = asyncio.Event()
+    async with (
+        open_service(tmp_path) as one,
+        open_service(tmp_path, index=one.index) as two,
+    ):
+        await open_table(one)
+        one.engine.behaviour = EmbeddingScript(hold)
+        async with asyncio.TaskGroup() as group:
+            first = group.create_task(one.service.add_document("t", LONG, act(), wait=True))
+            await until(lambda: len(one.engine.asked) > 1)
+            second = group.create_task(two.service.add_document("t", LONG, act(), wait=True))
+            await asyncio.sleep(0.1)
+            hold.set()
+        assert first.result() == second.result()
+        assert two.engine.asked == []
+
+
+async def test_a_job_ends_with_the_key_that_uploaded(tmp_path: Path) -> None:
+    async with open_service(tmp_path, EmbeddingScript(asyncio.Event())) as at:
+        await open_table(at)
+        await at.service.add_document("t", LONG, act())
+        await until(lambda: len(at.engine.asked) > 1)
+        del at.callers.actors[ALICE.id]
+        at.engine.behaviour.hold.set()  # type: ignore[union-attr]
+        failed = await wait_for(at, DocumentState.FAILED)
+    assert failed.error == "the key that uploaded this file has ended: upload it again with another"
+    assert failed.chunks == 0
+    assert at.list_uploads() == []
+
+
+async def test_a_model_that_is_gone_fails_the_document(tmp_path: Path) -> None:
+    async with open_service(tmp_path, EmbeddingScript(asyncio.Event())) as at:
+        await open_table(at)
+        await at.service.add_document("t", LONG, act())
+        await until(lambda: len(at.engine.asked) > 1)
+    async with open_service(tmp_path, names=()) as at:
+        failed = await wait_for(at, DocumentState.FAILED)
+        assert "'e'" in (failed.error or "") or " e" in (failed.error or "")
+        assert (failed.chunks, await list_texts(at)) == (0, [])
+        await until(lambda: at.list_uploads() == [])
+
+
+async def test_errors_that_pass_are_tried_again(tmp_path: Path) -> None:
+    async with open_service(tmp_path) as at:
+        await open_table(at)
+        at.engine.behaviour = EmbeddingScript(error=EngineBusy("busy", retry_after=0.05), error_after=None)
+        await at.service.add_document("t", FileUpload("a.txt", b"apples"), act())
+        await until(lambda: len(at.engine.asked) > 2)
+        at.engine.behaviour = EmbeddingScript()
+        assert (await wait_for(at, DocumentState.READY)).chunks == 1
+
+
+async def test_an_error_that_stays_fails_the_document(tmp_path: Path) -> None:
+    async with open_service(tmp_path) as at:
+        await open_table(at)
+        at.engine.behaviour = EmbeddingScript(error=EngineError("it broke"), error_after=0)
+        with pytest.raises(EngineError, match="it broke"):
+            await add(at, "a.txt", "apples")
+        assert (await wait_for(at, DocumentState.FAILED)).error == "it broke"
+
+
+async def test_what_is_removed_while_it_is_read_leaves_nothing(tmp_path: Path) -> None:
+    async with open_service(tmp_path) as at:
+        for remove_table in (False, True):
+            await open_table(at)
+            hold = asyncio.Event()
+            at.engine.behaviour = EmbeddingScript(hold)
+            asked = len(at.engine.asked)
+            document = await at.service.add_document("t", LONG, act())
+            await until(lambda seen=asked: len(at.engine.asked) > seen + 1)
+            with pytest.raises(Conflict, match="is being read"):
+                await at.service.rename_table(ALICE, "t", "u")
+            await at.service.delete_document(ALICE, "t", document.id)
+            if remove_table:
+                await at.service.add_document("t", replace(LONG, name="b.txt"), act())
+            await at.service.delete_table(ALICE, "t")
+            hold.set()
+            await until(lambda: at.list_uploads() == [])
+            assert await at.service.list_tables(ALICE) == ()
+
+
+async def test_a_project_without_room_keeps_no_file(tmp_path: Path) -> None:
+    async with open_service(tmp_path, limits=IndexLimits(documents=1)) as at:
+        await open_table(at)
+        await add(at, "a.txt", "apples")
+        with pytest.raises(KnowledgeLimitReached):
+            await add(at, "b.txt", "pears")
+        assert at.list_uploads() == []
+        with pytest.raises(NotFound):
+            await at.service.get_document(ALICE, "t", "nowhere")
