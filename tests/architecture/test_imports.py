@@ -23,6 +23,8 @@ LAYERS = {
     "antiphon.engines.profiles": 2,
     "antiphon.dialects.base": 2,
     "antiphon.retrieval.base": 2,
+    "antiphon.retrieval.checks": 2,
+    "antiphon.retrieval.knowledge": 2,
     "antiphon.store.base": 2,
     "antiphon.auth.base": 2,
     "antiphon.auth.secrets": 2,

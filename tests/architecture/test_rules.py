@@ -15,6 +15,7 @@ BROAD_EXCEPT = {
     "antiphon.engines.sampling.sampler": "the engine adapter: one row's failure must not end the others",
     "antiphon.engines.vendors": "the engine adapter: foreign errors are mapped by one table",
     "antiphon.processes.knowledge.server": "the border around the index: one call fails, others go on",
+    "antiphon.services.knowledge.documents": "the border around one job: it fails, others go on",
     "antiphon.ledger.drain": "the drain: its thread outlives whatever a spool or a database does to it",
     "antiphon.processes.supervisor": "it outlives everything it starts",
 }

@@ -24,6 +24,7 @@ from antiphon.testing import EmbeddingScript, ScriptedEmbeddingEngine, ScriptedE
 ALICE = Actor(ActorKind.SERVICE_KEY, "key_alice", "alpha")
 BOB = Actor(ActorKind.SERVICE_KEY, "key_bob", "bravo")
 PLAIN = EmbeddingScript()
+LIMITS = IndexLimits()
 
 
 class KnownActors:
@@ -71,7 +72,7 @@ async def open_service(
     script: EmbeddingScript = PLAIN,
     *,
     names: Sequence[str] = ("e",),
-    limits: IndexLimits = IndexLimits(),
+    limits: IndexLimits = LIMITS,
     index: SqliteIndex | None = None,
     context_length: int = 512,
 ) -> AsyncIterator[Knowledge]:

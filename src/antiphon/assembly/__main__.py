@@ -20,9 +20,10 @@ from antiphon.assembly.app_state import (
     build_app_state,
     complete_app_state,
 )
+from antiphon.assembly.knowledge import add_knowledge, open_knowledge
 from antiphon.assembly.models import ModelSources, build_models, connect_engines
 from antiphon.assembly.reload import NewsInbox, ReloadClient, ServedParts, SettingsReloader
-from antiphon.assembly.tenancy import build_tenancy, open_accounting
+from antiphon.assembly.tenancy import TenancyParts, build_tenancy, open_accounting
 from antiphon.assembly.vendors import build_vendors
 from antiphon.domain.context import SystemClock
 from antiphon.engines.base import LoadSpec
@@ -74,6 +75,7 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
     async with (
         connect_engines(config.sockets, parked, status.ask_load) as hosts,
         AsyncExitStack() as keeping,
+        AsyncExitStack() as working,
     ):
         inbox = NewsInbox(hosts, reloads := ReloadClient(status))
         lifeline.watch(inbox.receive, lambda: _exit_orphaned(config.runtime))
@@ -93,6 +95,7 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
                 accounting = await keeping.enter_async_context(
                     open_accounting(settings, managed, clock, coordinator)
                 )
+            index = await keeping.enter_async_context(open_knowledge(settings, config, status))
             edge = build_app_state(settings, models, clock, managed, accounting, coordinator)
             coordinator.set_series(partial(list_own_series, edge))
             adapters = build_adapters(hosts.engines, edge, settings, coordinator)
@@ -100,6 +103,7 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
             _exit_with(status, refused)
         edge = complete_app_state(edge, settings, adapters, reloads.reload)
 
+        edge = await working.enter_async_context(add_knowledge(settings, index, edge, managed))
         with socket.socket(fileno=config.listen_fd) as listener:
             sources = ModelSources(settings, hosts.engines, vendors)
             loaded = {name: host for name, host in hosts.engines.items() if name not in parked}
@@ -110,11 +114,17 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
                 report_readiness(status, loaded, adapters) as accepting,
             ):
                 await serve(create_app(edge), edge, listener, accepting, coordinator.leave)
+        await working.aclose()
         await models.aclose()
         await parts.sources.vendors.aclose()
-        await keeping.aclose()
-        if managed is not None:
-            managed.close()
+        await _close_stores(keeping, managed)
+
+
+async def _close_stores(keeping: AsyncExitStack, managed: TenancyParts | None) -> None:
+    """Closes what keeps records, after all requests have ended."""
+    await keeping.aclose()
+    if managed is not None:
+        managed.close()
 
 
 async def _load_tenants(tenants: TenancyService) -> None:

@@ -3,9 +3,10 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from antiphon.assembly.tenancy import TenancyParts
 from antiphon.auth.keyring import SERVICE_ACTOR, Keyring
 from antiphon.domain.context import Context, Origin
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor, ActorKind, Right
@@ -55,13 +56,13 @@ async def open_knowledge(
 
 
 @asynccontextmanager
-async def open_knowledge_service(
-    settings: Settings, index: KnowledgeIndex | None, app_state: AppState, keyring: Keyring | None
-) -> AsyncIterator[KnowledgeService | None]:
-    """Yields the service of knowledge tables, whose jobs run while the context lasts; None without an
-    index. `keyring`: None if keys are off."""
+async def add_knowledge(
+    settings: Settings, index: KnowledgeIndex | None, app_state: AppState, managed: TenancyParts | None
+) -> AsyncIterator[AppState]:
+    """Yields the state with the service of knowledge tables, whose jobs run while the context lasts. Without
+    an index the state stays as it is. `managed`: None if keys are off."""
     if index is None or settings.knowledge.directory is None:
-        yield None
+        yield app_state
         return
     models = ServedEmbeddingModels(app_state.models, app_state.pipeline)
     parts = IngestParts(
@@ -69,12 +70,12 @@ async def open_knowledge_service(
         models,
         SandboxedReader(),
         UploadFolder(Path(settings.knowledge.directory) / UPLOADS),
-        build_actor_finder(app_state, keyring),
+        build_actor_finder(app_state, None if managed is None else managed.keyring),
         app_state.clock,
         INGEST,
     )
     async with run_jobs(parts) as jobs:
-        yield KnowledgeService(index, models, jobs, build_limits(settings))
+        yield replace(app_state, knowledge=KnowledgeService(index, models, jobs, build_limits(settings)))
 
 
 def build_limits(settings: Settings) -> IndexLimits:

@@ -27,6 +27,7 @@ from antiphon.domain.request import Conversation, EmbeddingRequest, Embeddings, 
 from antiphon.domain.rerank import Ranking, RerankRequest
 from antiphon.domain.tenancy import Key, Project
 from antiphon.errors import AntiphonError
+from antiphon.retrieval.knowledge import KnowledgeTables
 
 KEEP_ALIVE = b": keep-alive\n\n"
 """A comment, which clients of server-sent events skip."""
@@ -372,6 +373,10 @@ class Services(Protocol):
     @property
     def tokens(self) -> TokenService | None:
         """The access tokens of users; None if keys are off."""
+
+    @property
+    def knowledge(self) -> KnowledgeTables:
+        """The knowledge tables. Raises FeatureNotServed where the server keeps none."""
 
     def create_meta(self, model: str) -> "ResponseMeta":
         """Returns a new id, the time and the model, for all parts of an answer."""

@@ -29,6 +29,7 @@ from antiphon.engines.registry import Model
 from antiphon.errors import (
     AntiphonError,
     EngineUnavailable,
+    FeatureNotServed,
     MissingParameter,
     PermissionDenied,
     UnsupportedParameter,
@@ -37,6 +38,7 @@ from antiphon.http.state import AppState
 from antiphon.pipeline.adapters import AdapterRegistry, AdapterRequest
 from antiphon.pipeline.deployments import Deployments
 from antiphon.pipeline.resolve import authorize_name, resolve
+from antiphon.retrieval.knowledge import KnowledgeTables
 from antiphon.settings.server import is_loopback
 
 T = TypeVar("T")
@@ -63,6 +65,12 @@ class ServerServices:
         self.keeps_records = app_state.pipeline.keeps_records
         self.tokens = app_state.tokens
         self.deployments: DeploymentService = app_state.deployments or Deployments(app_state.models)
+
+    @property
+    def knowledge(self) -> KnowledgeTables:
+        if self._app_state.knowledge is None:
+            raise FeatureNotServed("knowledge tables: this server keeps none")
+        return self._app_state.knowledge
 
     # --- generation ---
 

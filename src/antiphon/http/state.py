@@ -20,6 +20,7 @@ from antiphon.ledger.base import MonitoredLedger
 from antiphon.limits.base import MonitoredLimiter
 from antiphon.pipeline.adapters import AdapterRegistry
 from antiphon.pipeline.deployments import Deployments
+from antiphon.retrieval.knowledge import KnowledgeTables
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.exposition import Totals
 from antiphon.telemetry.metrics import Metrics
@@ -89,6 +90,8 @@ class AppState:
     """Deploys adapters from repositories; None if callers cannot deploy adapters."""
     tokens: TokenService | None = None
     """The access tokens of users; None if keys are off."""
+    knowledge: KnowledgeTables | None = None
+    """The knowledge tables; None if the server keeps none."""
     keys_on: bool = False
     """Whether the server has projects, users and keys."""
     admin: tuple[Endpoint, ...] = ()

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,10 @@ async def wait_for(at: Knowledge, state: DocumentState) -> DocumentInfo:
             if document.state is state:
                 return document
             await asyncio.sleep(0.01)
+
+
+def has_asked(at: Knowledge, times: int) -> bool:
+    return len(at.engine.asked) > times
 
 
 async def list_texts(at: Knowledge) -> list[str]:
@@ -245,7 +250,7 @@ async def test_what_is_removed_while_it_is_read_leaves_nothing(tmp_path: Path) -
             at.engine.behaviour = EmbeddingScript(hold)
             asked = len(at.engine.asked)
             document = await at.service.add_document("t", LONG, act())
-            await until(lambda seen=asked: len(at.engine.asked) > seen + 1)
+            await until(partial(has_asked, at, asked + 1))
             with pytest.raises(Conflict, match="is being read"):
                 await at.service.rename_table(ALICE, "t", "u")
             await at.service.delete_document(ALICE, "t", document.id)

@@ -16,7 +16,14 @@ from typing import TypeVar
 
 from antiphon.domain.context import Clock, Context, Origin
 from antiphon.domain.identity import Actor
-from antiphon.errors import AntiphonError, InvalidValue, KnowledgeUnavailable, NotFound, PermissionDenied
+from antiphon.errors import (
+    AntiphonError,
+    InternalError,
+    InvalidValue,
+    KnowledgeUnavailable,
+    NotFound,
+    PermissionDenied,
+)
 from antiphon.retrieval.base import (
     MAX_PAGE,
     ChunkInput,
@@ -191,10 +198,6 @@ class DocumentJobs:
         except AntiphonError as error:
             done.set_exception(error)
             done.exception()  # nobody may wait for it
-        except Exception as defect:  # noqa: BLE001 - a defect in one job must not end the others
-            record("knowledge_job_broken", logging.ERROR, cause=repr(defect))
-            done.set_exception(KnowledgeUnavailable("the document cannot be read now: try again"))
-            done.exception()
         finally:
             if not done.done():
                 done.cancel()
@@ -220,7 +223,7 @@ class DocumentJob:
                 lambda: parts.index.begin_document(order.project, order.table, order.document)
             )
             if document.state is not DocumentState.READY:
-                document = await self._index(document)
+                document = await self._index_guarded(document)
         except NotFound:
             document = None
         except AntiphonError as error:
@@ -231,6 +234,17 @@ class DocumentJob:
             raise
         await asyncio.to_thread(parts.uploads.remove, order.id)
         return document
+
+    async def _index_guarded(self, document: DocumentInfo) -> DocumentInfo:
+        """Reads, embeds and keeps the file. Raises InternalError for a defect."""
+        try:
+            return await self._index(document)
+        except AntiphonError:
+            raise
+        except Exception as defect:  # noqa: BLE001 - the border around one job: it fails, others go on
+            record("knowledge_job_broken", logging.ERROR, cause=type(defect).__name__)
+            problem = "a defect of the server; its log says more"
+            raise InternalError(f"the document cannot be read: {problem}") from None
 
     async def _index(self, document: DocumentInfo) -> DocumentInfo:
         """Reads, embeds and keeps the file."""
