@@ -1,6 +1,7 @@
 """What Scale's bodies mean, and what is refused."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -111,6 +112,19 @@ def test_calls_of_the_older_form_meet_their_results():
     assert (result.role, result.name, result.text, other.text) == (Role.TOOL, None, "rain", "sun")
 
 
+def test_ids_of_older_calls_are_those_that_vendors_take():
+    calling = {"function_call": {"name": "look"}}
+    history = messages(*HELLO, calling, {"role": "function", "name": "look", "content": "rain"}, calling)
+    ids = [call.id for message in history for call in message.tool_calls]
+    assert len(set(ids)) == 2 and all(re.fullmatch(r"[a-zA-Z0-9_-]{1,40}", each) for each in ids)
+
+
+def test_an_unknown_role_is_told_every_role():
+    error = refusal(chat, messages=[{"role": "critic", "content": "a"}])
+    names = "assistant, developer, function, system, tool or user"
+    assert error.message == f"messages[0].role must be {names}; got a string"
+
+
 def test_a_response_message_is_taken_back_unchanged():
     answer = {
         "role": "assistant",
@@ -150,7 +164,11 @@ def test_a_media_type_completes_and_agrees():
         ({"function_call": {"name": "a b"}}, "messages[0].function_call.name"),
         ({"function_call": {"name": "a", "arguments": 7}}, "messages[0].function_call.arguments"),
         ({"function_call": {"name": "a"}, "tool_calls": [CALL]}, "messages[0].function_call"),
-        ({"role": "user", "content": "a", "function_call": {"name": "a"}}, "messages[0].tool_calls"),
+        ({"role": "user", "content": "a", "function_call": {"name": "a"}}, "messages[0].function_call"),
+        ({"function_call": {"name": 7}}, "messages[0].function_call.name"),
+        ({"function_call": {"name": "a", "id": "b"}}, "messages[0].function_call.id"),
+        ({"role": "function", "name": {}, "content": "a"}, "messages[0].name"),
+        ({"role": ["user"], "content": "a"}, "messages[0].role"),
         ({"content": {"type": "text"}}, "messages[0].content[0].text"),
         ({"tool_call_id": "c9", "content": "a"}, "messages[0].tool_call_id"),
         ({"content": "a", "mood": "glad"}, "messages[0].mood"),

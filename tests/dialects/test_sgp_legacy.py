@@ -139,6 +139,8 @@ REFUSED: Any = [
     ({"temperature": 0}, "unknown_parameter", "temperature"),
     ({"images": [{"image_url": GIF, "detail": "most"}]}, "invalid_value", "images[0].detail"),
     ({"images": [{"image_url": "ftp://a"}]}, "unsupported_parameter", "images[0]"),
+    ({"images": [{"image_url": "a"}]}, "invalid_value", "images[0].image_url"),
+    ({"images": [{"image_url": "data:image/gif;base64,A"}]}, "invalid_value", "images[0].image_url"),
     ({"images": ["a"]}, "invalid_value", "images[0]"),
     ({"prompt": ["a"]}, "invalid_value", "prompt"),
     ({"prompt": None}, "missing_required_parameter", "prompt"),

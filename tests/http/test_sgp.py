@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from antiphon.dialects.sgp.encode import encode_sgp_error, map_status
-from antiphon.errors import EngineDied, PermissionDenied
+from antiphon.errors import EngineDied, InvalidValue, PermissionDenied
 from antiphon.testing import ScriptedAnswer
 from tests.support.http_server import HELLO, KEY, PROMPT, serving
 
@@ -109,3 +109,10 @@ def test_a_refused_account_is_named_as_scale_names_it():
     assert map_status(refused) == 403
     detail = "x-selected-account-id: this key is of another project"
     assert json.loads(encode_sgp_error(refused)) == {"detail": detail}
+
+
+def test_an_error_of_the_account_names_no_other_header():
+    wrong = InvalidValue("x-project-id must be an id", param="x-project-id")
+    (problem,) = json.loads(encode_sgp_error(wrong))["detail"]
+    assert problem["loc"] == ["header", "x-selected-account-id"]
+    assert problem["msg"] == "x-selected-account-id must be an id"

@@ -42,24 +42,25 @@ PIECE = 1 << 18
 """Characters of base64 that are checked at once. Other threads can run between two pieces."""
 
 
-def read_image(image: ImageUrlShape, field: str) -> MediaContent:
-    """Reads an image. `field`: the caller's name of it. Raises a RequestError."""
-    scheme = SCHEME.match(image.url)
+def read_image(image: ImageUrlShape, field: str, address: str = "url") -> MediaContent:
+    """Reads an image. `field`: the caller's name of it. `address`: the caller's name of its URL. Raises a
+    RequestError."""
+    scheme, address_field = SCHEME.match(image.url), f"{field}.{address}"
     if scheme is None:
         raise InvalidValue(
-            f"{field}.url must be a data: URL with base64, or an https: address", param=f"{field}.url"
+            f"{address_field} must be a data: URL with base64, or an https: address", param=address_field
         )
     name = scheme[1].lower()
     if name == "data":
-        media_type, data = _split_data_url(image.url, field)
+        media_type, data = _split_data_url(image.url, address_field)
         return MediaContent(MediaKind.IMAGE, media_type, data, detail=image.detail, field=field)
     if name != "https":
         raise UnsupportedParameter(
-            f"{field}.url with the scheme {sanitize_key(name)} is not supported; send a data: URL with "
+            f"{address_field} with the scheme {sanitize_key(name)} is not supported; send a data: URL with "
             "base64, or an https: address",
             param=field,
         )
-    _require_address(image.url, f"{field}.url")
+    _require_address(image.url, address_field)
     return MediaContent(MediaKind.IMAGE, url=image.url, detail=image.detail, field=field)
 
 
@@ -82,9 +83,8 @@ def read_audio(audio: InputAudioShape, field: str) -> MediaContent:
     return MediaContent(MediaKind.AUDIO, AUDIO_TYPES[audio.format], audio.data, field=field)
 
 
-def _split_data_url(url: str, field: str) -> tuple[str, str]:
+def _split_data_url(url: str, address_field: str) -> tuple[str, str]:
     """Returns the media type and the base64 of a data: URL. Raises InvalidValue."""
-    address_field = f"{field}.url"
     comma = url.find(",", 0, LONGEST_HEADER)
     header = DATA_HEADER.fullmatch(url[: max(comma, 0)].lower())
     if header is None:

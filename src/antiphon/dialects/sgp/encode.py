@@ -68,12 +68,14 @@ def encode_sgp_error(error: AntiphonError) -> bytes:
 
 def _build_detail(error: AntiphonError) -> list[SgpProblem] | str:
     """Builds the list of wrong values for status 422, otherwise a text."""
-    header = HEADERS.get(error.param or "")
+    header, message = HEADERS.get(error.param or ""), error.message
+    if header is not None:
+        message = message.replace(error.param or "", header)
     if map_status(error) != UNPROCESSABLE:
-        return error.message if header is None else f"{header}: {error.message}"
+        return message if header is None else f"{header}: {message}"
     path: list[str | int] = ["header", header] if header else _split_path(error.param or "")
     place = path if header or path[:1] == [QUERY] else ["body", *path]
-    return [SgpProblem(place, error.message, TYPES.get(error.code, error.code))]
+    return [SgpProblem(place, message, TYPES.get(error.code, error.code))]
 
 
 def _split_path(path: str) -> list[str | int]:

@@ -11,10 +11,17 @@ from antiphon.dialects.common.field_table import FieldReport
 from antiphon.dialects.common.media import IMAGE_TYPES, SCHEME
 from antiphon.dialects.common.strict_json import describe_value, sanitize_key
 from antiphon.dialects.common.tools import require_name
-from antiphon.errors import InvalidValue, MissingParameter
+from antiphon.domain.messages import Role
+from antiphon.errors import InvalidValue, MissingParameter, UnknownParameter
 
 FUNCTION = "function"
 """The role of a result, and the type of a call."""
+
+ROLES = (*Role, FUNCTION)
+"""The roles of a message."""
+
+CALL_FIELDS = ("name", "arguments")
+"""The fields of a call in the older form."""
 
 DATA = "data:"
 MARK = ";base64,"
@@ -38,6 +45,8 @@ class FunctionCalls:
     """The calls of the older form that wait for their results."""
 
     def __init__(self) -> None:
+        self._made = 0
+        """The number of calls so far."""
         self._waiting: list[tuple[str, str]] = []
         """The id and the function's name of each call."""
 
@@ -46,15 +55,13 @@ class FunctionCalls:
         call, field = message["function_call"], f"{field}.function_call"
         if not isinstance(call, dict):
             raise InvalidValue(f"{field} must be an object; got {describe_value(call)}", param=field)
+        if message["role"] != Role.ASSISTANT:
+            raise InvalidValue(f"{field} is taken only in messages of the role assistant", param=field)
         if message.get("tool_calls"):
             raise InvalidValue(f"{field} and tool_calls exclude each other; send tool_calls", param=field)
-        name, arguments = call.get("name"), call.get("arguments") or ""
-        if not isinstance(name, str):
-            raise MissingParameter(f"{field}.name is missing", param=f"{field}.name")
-        require_name(name, f"{field}.name")
-        if not isinstance(arguments, str | dict):
-            raise InvalidValue(f"{field}.arguments must be a text or an object", param=f"{field}.arguments")
-        call_id = f"call-{field}"
+        name, arguments = _read_call(call, field)
+        call_id = f"function_call_{self._made}"  # vendors refuse ids with other characters
+        self._made += 1
         self._waiting.append((call_id, name))
         return [{"id": call_id, "type": FUNCTION, FUNCTION: {"name": name, "arguments": arguments}}]
 
@@ -64,10 +71,44 @@ class FunctionCalls:
             if name is None or name == called:
                 del self._waiting[at]
                 return call_id
-        shown = "" if name is None else f" of {sanitize_key(str(name))}"
+        if not isinstance(name, str | None):
+            raise InvalidValue(
+                f"{field}.name must be a text; got {describe_value(name)}", param=f"{field}.name"
+            )
+        shown = "" if name is None else f" of {sanitize_key(name)}"
         raise InvalidValue(
             f"{field}.role function: no function_call{shown} before it waits for a result; send role tool "
             "with tool_call_id for a tool's result",
+            param=f"{field}.role",
+        )
+
+
+def _read_call(call: Mapping[str, Any], field: str) -> tuple[str, str | dict[str, Any]]:
+    """Returns the function's name and the arguments of a call. Raises a RequestError."""
+    for member in call:
+        if member not in CALL_FIELDS:
+            place = f"{field}.{sanitize_key(member)}"
+            raise UnknownParameter(f"unknown field {place}", param=place)
+    name, arguments = call.get("name"), call.get("arguments") or ""
+    if name is None:
+        raise MissingParameter(f"{field}.name is missing", param=f"{field}.name")
+    if not isinstance(name, str):
+        raise InvalidValue(f"{field}.name must be a text; got {describe_value(name)}", param=f"{field}.name")
+    require_name(name, f"{field}.name")
+    if not isinstance(arguments, str | dict):
+        raise InvalidValue(
+            f"{field}.arguments must be a text or an object; got {describe_value(arguments)}",
+            param=f"{field}.arguments",
+        )
+    return name, arguments
+
+
+def _require_role(role: object, field: str) -> None:
+    """Raises InvalidValue for a role that no message has."""
+    if role not in ROLES:
+        *names, last = sorted(ROLES)
+        raise InvalidValue(
+            f"{field}.role must be {', '.join(names)} or {last}; got {describe_value(role)}",
             param=f"{field}.role",
         )
 
@@ -78,6 +119,7 @@ def _normalize_message(message: object, field: str, calls: FunctionCalls, report
         return message
     message = {name: value for name, value in message.items() if value is not None}
     role = message.setdefault("role", _infer_role(message))
+    _require_role(role, field)
     if "function_call" in message:
         message["tool_calls"] = calls.add(message, field)
         del message["function_call"]

@@ -141,7 +141,7 @@ def _build_prompt(wire: LegacyTextRequest) -> Prompt:
     if not wire.images:
         return RawPrompt(wire.prompt)
     images = tuple(
-        read_image(ImageUrlShape(image.image_url, image.detail), f"images[{at}]")
+        read_image(ImageUrlShape(image.image_url, image.detail), f"images[{at}]", "image_url")
         for at, image in enumerate(wire.images)
     )
     message = _build_user_message((*images, TextContent(wire.prompt)))
