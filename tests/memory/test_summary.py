@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from antiphon.domain.messages import Message, Role, TextContent, ToolCall
 from antiphon.memory.summary import (
     OMITTED,
+    PromptBudget,
     build_writer_messages,
+    choose_budget,
     choose_room,
     cut_middle,
     digest_beginnings,
@@ -16,7 +18,7 @@ from antiphon.memory.summary import (
     list_cuts,
     write_transcript,
 )
-from antiphon.memory.summary_caches import ProcessSummaries
+from antiphon.memory.summary_caches import ProcessSummaries, StoredSummaries
 from antiphon.memory.turns import count_leading, pair_results
 from antiphon.testing.clock import FakeClock
 from tests.memory.conversations import conversations, talk
@@ -91,6 +93,36 @@ def test_a_cut_text_keeps_both_ends(text, length):
 
 def test_a_summary_takes_a_quarter_of_a_small_budget():
     assert [choose_room(budget) for budget in (1, 100, 10_000)] == [1, 25, 512]
+
+
+def test_a_budget_is_at_most_what_the_context_leaves():
+    for requested, context_length, answer, tokens, is_callers in (
+        (600, 2048, 0, 600, True),
+        (600, None, 5000, 600, True),
+        (None, 2048, 0, 1024, True),
+        (None, 2048, 1500, 548, False),
+        (10**9, 2048, 0, 2047, False),
+        (600, 2048, 4096, 0, False),
+    ):
+        assert choose_budget(requested, context_length, answer) == PromptBudget(tokens, is_callers)
+    assert choose_budget(None, None, 9) is None
+
+
+class FullStore:
+    """A store with a summary for every digest."""
+
+    def find(self, project, digests, now):
+        return dict.fromkeys(digests, "kept before")
+
+    def keep(self, summary, most):
+        raise AssertionError("nothing is kept")
+
+
+async def test_an_operator_who_keeps_none_gets_none_of_before():
+    cache = StoredSummaries(FullStore(), 0, 1, FakeClock())
+    await cache.keep("one", "a", "text", 0)
+    assert await cache.find("one", ["a"]) == {}
+    assert await StoredSummaries(FullStore(), 1, 1, FakeClock()).find("one", ["a"]) == {"a": "kept before"}
 
 
 async def test_the_cache_in_memory_is_bounded_and_expires():

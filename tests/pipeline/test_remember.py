@@ -130,3 +130,22 @@ async def test_max_tokens_does_not_count_against_the_budget():
     bench = Bench()
     budget = await tokens_of((TALK[0], TALK[-1]))
     assert await bench.run(LastTokens(budget), output=Output(max_tokens=budget * 2)) == [0, 41]
+
+
+class BoundedEngine(ScriptedEngine):
+    """An engine that refuses an answer which does not fit its context beside the prompt."""
+
+    async def prepare(self, request, context):
+        prepared, most = await super().prepare(request, context), request.output.max_tokens
+        if prepared.size.prompt_tokens + (most or 0) > SCRIPTED_CONTEXT:
+            raise ContextLengthExceeded("too long")
+        return prepared
+
+
+async def test_the_kept_turns_leave_the_answer_its_room():
+    needed = await tokens_of((TALK[0], *TALK[-5:]))
+    output = Output(max_tokens=SCRIPTED_CONTEXT - needed)
+    bench = Bench(BoundedEngine())
+    assert await bench.run(LastTokens(SCRIPTED_CONTEXT), output=output) == [0, 37, 38, 39, 40, 41]
+    with pytest.raises(InvalidValue, match="beside the answer; ask for a shorter answer"):
+        await Bench(BoundedEngine()).run(LastTokens(100), output=Output(max_tokens=SCRIPTED_CONTEXT - 1))

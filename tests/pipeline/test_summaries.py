@@ -14,11 +14,19 @@ from antiphon.domain.identity import LOCAL_ANONYMOUS
 from antiphon.domain.limits import Measure
 from antiphon.domain.memory import MemoryReport, Summary
 from antiphon.domain.messages import Message, Role
-from antiphon.domain.request import Conversation, GenerationRequest, RawPrompt
+from antiphon.domain.request import (
+    Conversation,
+    EmbeddingFacts,
+    GenerationRequest,
+    Output,
+    Pooling,
+    RawPrompt,
+)
 from antiphon.domain.tenancy import Grant
 from antiphon.domain.values import changed
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import (
+    EngineUnavailable,
     InvalidValue,
     LargerThanLimit,
     MissingParameter,
@@ -33,7 +41,7 @@ from antiphon.pipeline.run import Pipeline
 from antiphon.pipeline.summarise import MOST_CALLS
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing.clock import FakeClock
-from antiphon.testing.scripted_engine import SCRIPTED_PROFILE, ScriptedAnswer, ScriptedEngine
+from antiphon.testing.scripted_engine import SCRIPTED_PROFILE, ScriptedAnswer, ScriptedEngine, ScriptedRequest
 from tests.support.accounting import Books, limit
 
 LONG = replace(SCRIPTED_PROFILE, context_length=100_000)
@@ -61,24 +69,58 @@ def numbered(request: GenerationRequest) -> ScriptedAnswer:
     return ScriptedAnswer((f"seen {min(numbers)}", f" to {max(numbers)}"))
 
 
+class ParkedEngine(ScriptedEngine):
+    """An engine that is loaded by its first request, and has no profile before."""
+
+    async def profile(self):
+        if not self.prepared:
+            raise EngineUnavailable("the model is not loaded; its first request has it loaded")
+        return await super().profile()
+
+
+class EmbeddingEngine(ParkedEngine):
+    """A parked engine whose model makes vectors."""
+
+    async def prepare(self, request, context):
+        await super().prepare(request, context)
+        raise UnsupportedParameter("it makes vectors", param="model")
+
+
+class UncountingEngine(ScriptedEngine):
+    """An engine that gives a bound of its prompts, as a vendor's does, and never refuses one."""
+
+    def __init__(self, answer, profile):
+        super().__init__(answer, profile=profile)
+        self._context_length = 10**9
+
+    async def prepare(self, request, context):
+        prepared = await super().prepare(request, context)
+        assert isinstance(prepared, ScriptedRequest)
+        return replace(prepared, size=replace(prepared.size, is_counted=False))
+
+
 class Bench:
     """A model `m` that answers and a model `w` that writes, over one pipeline."""
 
-    def __init__(self, writes=numbered, profile=LONG, books=None):
-        self.engine, self.writer = ScriptedEngine(), ScriptedEngine(writes, profile=profile)
+    def __init__(self, writes=numbered, profile=LONG, books=None, kinds=(ScriptedEngine, ScriptedEngine)):
+        """`kinds`: the engines of `m` and of `w`."""
+        answering, writing = kinds
+        self.engine, self.writer = answering(), writing(writes, profile=profile)
         engines = {"m": self.engine, "w": self.writer}
         models = [Model(name, (ModelRoute(each, name=name),), 1) for name, each in engines.items()]
         self.books = books or Books(limit())
         self.pipeline = Pipeline(ModelRegistry(tuple(models)), Metrics(), 1.0, self.books.accounting)
         self.context = Context("req-1", clock=FakeClock())
 
-    async def run(self, messages, tokens=600, model="w", actor=None):
+    async def run(self, messages, tokens=600, model="w", actor=None, max_tokens=None):
         """The messages that `m` saw, and the report."""
         context = Context("req-1", clock=self.books.clock)
         context = context if actor is None else Context("req-1", actor, clock=self.books.clock)
         self.context = context
         prompt = Conversation(messages) if isinstance(messages, tuple) else messages
-        request = GenerationRequest("m", (prompt,), memory=Summary(tokens, model))
+        request = GenerationRequest(
+            "m", (prompt,), output=Output(max_tokens=max_tokens), memory=Summary(tokens, model)
+        )
         async with self.pipeline.run(request, context) as events:
             await collect(events)
         seen = list_messages(self.engine.streams[-1].request)
@@ -159,7 +201,7 @@ async def test_an_exhausted_limit_refuses_before_anything_is_written():
 async def test_a_writer_over_its_limit_refuses_the_request():
     books = Books(limit(Measure.TOKENS, 900))
     bench = Bench(books=books)
-    with pytest.raises(LargerThanLimit):
+    with pytest.raises(LargerThanLimit, match=r"^memory_strategy\.model: w could not write a summary: "):
         await bench.run(build_talk(30))
     (parent,) = books.ledger.entries.values()
     assert parent.status == LargerThanLimit.code and not bench.engine.streams
@@ -262,6 +304,56 @@ async def test_an_unknown_or_forbidden_writer_is_named():
         await bench.run(build_talk(30), actor=changed(LOCAL_ANONYMOUS, grant=Grant(models=("m",))))
     assert {missing.value.param, forbidden.value.param} == {"memory_strategy.model"}
     assert not bench.books.ledger.intents
+
+
+@pytest.mark.parametrize("turns", [1, 30])
+async def test_a_writer_without_conversations_is_named(turns):
+    for profile in (replace(LONG, chat=False), replace(LONG, embedding=EmbeddingFacts(4, Pooling.MEAN))):
+        bench = Bench(profile=profile)
+        with pytest.raises(UnsupportedParameter, match="w answers no conversations") as caught:
+            await bench.run(build_talk(turns))
+        assert caught.value.param == "memory_strategy.model" and not bench.books.ledger.intents
+
+
+async def test_a_writer_that_is_loaded_late_is_named():
+    bench = Bench(kinds=(ScriptedEngine, EmbeddingEngine))
+    with pytest.raises(UnsupportedParameter, match="w could not write a summary: it makes vectors") as caught:
+        await bench.run(build_talk(30))
+    assert caught.value.param == "memory_strategy.model" and not bench.books.ledger.intents
+
+
+async def test_a_vendor_that_fails_to_write_is_named():
+    bench = Bench(lambda request: ScriptedAnswer(error=ProviderFailed("down"), error_after=None))
+    with pytest.raises(ProviderFailed) as caught:
+        await bench.run(build_talk(30))
+    assert caught.value.message == "memory_strategy.model: w could not write a summary: down"
+    assert {each.status for each in bench.books.ledger.entries.values()} == {"provider_failed"}
+
+
+async def test_a_writer_that_counts_no_tokens_reads_in_parts():
+    bench = Bench(profile=replace(LONG, context_length=1500), kinds=(ScriptedEngine, UncountingEngine))
+    _, report = await bench.run(build_talk(100))
+    assert 4 < bench.written <= MOST_CALLS and report.summarised > 180
+
+
+async def test_a_parked_model_is_loaded_before_its_context_is_known():
+    bench = Bench(kinds=(ParkedEngine, ScriptedEngine))
+    assert (await bench.run(build_talk(30), None))[1].summarised
+
+
+@pytest.mark.parametrize(("tokens", "max_tokens", "most"), [(10**9, None, 2047), (1200, 1600, 448)])
+async def test_the_budget_leaves_the_answer_its_room(tokens, max_tokens, most):
+    bench = Bench()
+    seen, report = await bench.run(build_talk(60), tokens, max_tokens=max_tokens)
+    assert report.summarised and len(await bench.engine.encode(Conversation(seen))) <= most
+    assert bench.engine.streams[-1].request.output.max_tokens == max_tokens
+
+
+async def test_an_answer_without_room_is_told_before_it_is_paid():
+    bench = Bench()
+    with pytest.raises(InvalidValue, match=r"can have 48 tokens.*ask for a shorter answer") as caught:
+        await bench.run(build_talk(30), max_tokens=2000)
+    assert caught.value.param == "memory_strategy.tokens" and not bench.written
 
 
 async def test_an_unknown_context_needs_a_budget():

@@ -45,6 +45,15 @@ def test_the_oldest_of_a_project_give_way(summaries):
     assert summaries.find("two", ["other"], NOW)
 
 
+@pytest.mark.parametrize("most", [1, 2])
+def test_the_last_part_of_a_request_outlives_the_others(summaries, most):
+    digests = ["b", "d", "a", "e", "c"]
+    for written, digest in enumerate(digests, 1):
+        summaries.keep(made(digest), most)
+        found = summaries.find("one", digests, NOW)
+        assert digest in found and len(found) == min(written, most)
+
+
 def test_the_first_text_of_a_digest_stays(summaries):
     summaries.keep(made("a", text="first"), 9)
     summaries.keep(made("a", text="second"), 9)

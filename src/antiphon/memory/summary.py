@@ -5,7 +5,7 @@ instruction of the system: it repeats what callers and tools wrote.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 
 from antiphon.domain.messages import Message, Role, TextContent
@@ -39,6 +39,25 @@ LABELS = {
 
 OMITTED = "\n[...]\n"
 """Stands in a transcript for the text that did not fit the writer's context."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptBudget:
+    """The most tokens of a prompt."""
+
+    tokens: int
+    is_callers: bool
+    """Whether the caller can raise it. Otherwise the context and the answer leave no more."""
+
+
+def choose_budget(requested: int | None, context_length: int | None, answer: int) -> PromptBudget | None:
+    """Returns the budget of a prompt: what the caller requested, otherwise half of the context, and at most
+    what the context leaves beside the answer. `answer`: the most tokens of the answer. Returns None if
+    neither is known."""
+    if context_length is None:
+        return None if requested is None else PromptBudget(requested, is_callers=True)
+    tokens, left = requested or context_length // 2, max(context_length - max(answer, 1), 0)
+    return PromptBudget(min(tokens, left), is_callers=tokens <= left)
 
 
 def choose_room(budget: int) -> int:

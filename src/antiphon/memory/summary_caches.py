@@ -54,6 +54,8 @@ class StoredSummaries:
         self._clock = clock
 
     async def find(self, project: str, digests: Sequence[str]) -> Mapping[str, str]:
+        if not self._most:
+            return {}
         now = int(self._clock.wall())
         try:
             return await asyncio.to_thread(self._store.find, project, digests, now)

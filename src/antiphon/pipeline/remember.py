@@ -54,12 +54,13 @@ async def _keep_last_tokens(
         use.close()
         if turns.found is not None:
             return turns.found
-        needed = (
-            "more tokens than the model's context has" if turns.least is None else f"{turns.least} tokens"
-        )
+        needed, remedy = f"{turns.least} tokens", "raise it"
+        if turns.least is None:
+            needed = "more tokens than the model's context has beside the answer"
+            remedy = "ask for a shorter answer"
         raise InvalidValue(
             f"{MEMORY_FIELD}.tokens is {budget}, and the system messages with the last turn take {needed}; "
-            "raise it, or shorten them",
+            f"{remedy}, or shorten them",
             param=f"{MEMORY_FIELD}.tokens",
         )
 

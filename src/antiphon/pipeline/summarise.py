@@ -5,25 +5,35 @@ many turns that about half of the budget is free for the next ones. It begins wi
 conversation that grows pays for each turn once. `antiphon.memory.summary` has the texts.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 
 from antiphon.domain.context import Context, RequestProgress
 from antiphon.domain.memory import MEMORY_FIELD, MemoryReport, Summary
 from antiphon.domain.messages import Message
-from antiphon.domain.request import Conversation, GenerationRequest, Output
+from antiphon.domain.request import Conversation, GenerationRequest, Output, Overflow
 from antiphon.domain.values import changed
 from antiphon.engines.registry import Model, ModelRegistry
 from antiphon.errors import (
     ContextLengthExceeded,
+    DeadlineExceeded,
+    EngineError,
     InvalidValue,
     MissingParameter,
     ModelNotFound,
     PermissionDenied,
+    ProviderError,
+    RequestError,
+    UnsupportedParameter,
 )
 from antiphon.memory.base import SummaryCache
 from antiphon.memory.last_tokens import TurnSearch
 from antiphon.memory.summary import (
+    PromptBudget,
     build_writer_messages,
+    choose_budget,
     choose_room,
     cut_middle,
     digest_beginnings,
@@ -34,7 +44,13 @@ from antiphon.memory.summary import (
 from antiphon.memory.turns import count_leading
 from antiphon.pipeline.attempt import try_routes
 from antiphon.pipeline.child import ChildCalls
-from antiphon.pipeline.count_prompt import count_tokens, replace_messages, require_conversation
+from antiphon.pipeline.count_prompt import (
+    PromptSize,
+    count_tokens,
+    measure_prompt,
+    replace_messages,
+    require_conversation,
+)
 from antiphon.pipeline.resolve import resolve
 from antiphon.pipeline.route_use import RoutePolicy, RouteUse
 
@@ -57,32 +73,64 @@ class SummaryStages:
     ) -> tuple[tuple[Message, ...], MemoryReport]:
         """Returns the messages that the model sees. Raises InvalidValue if no summary can make the
         conversation fit the budget, and ModelNotFound or PermissionDenied for the model that writes."""
-        writer = self._resolve_writer(strategy, model, context)
-        budget = strategy.tokens or await _halve_context(model)
+        writer = await self._resolve_writer(strategy, model, context)
         scratch = changed(context, progress=RequestProgress())
+        size = await self._measure(request, model, scratch)
+        budget = _choose_budget(strategy, size, request, model)
+        messages = require_conversation(request).messages
+        if size.tokens is not None and size.tokens <= budget.tokens:
+            return messages, MemoryReport(len(messages))
         work = SummaryWork(request, model, writer, budget)
         return await SummarisedConversation(self, work, scratch, calls).choose()
 
-    def _resolve_writer(self, strategy: Summary, model: Model, context: Context) -> Model:
-        """Returns the model that writes. Raises ModelNotFound and PermissionDenied, which name the field."""
+    async def _resolve_writer(self, strategy: Summary, model: Model, context: Context) -> Model:
+        """Returns the model that writes. Raises ModelNotFound, PermissionDenied and UnsupportedParameter,
+        which name the field."""
         if strategy.model is None:
             return model
         try:
-            return resolve(self.models, strategy.model, context.actor)
+            writer = resolve(self.models, strategy.model, context.actor)
         except (ModelNotFound, PermissionDenied) as error:
             raise type(error)(f"{MODEL_FIELD}: {error.message}", param=MODEL_FIELD) from None
+        try:
+            profile = await writer.engine.profile()
+        except EngineError:  # a model that is not loaded is asked when it writes
+            return writer
+        if profile.embedding is not None or not profile.chat:
+            raise UnsupportedParameter(
+                f"{MODEL_FIELD}: {writer.name} answers no conversations; name a model that does, or leave it "
+                "out",
+                param=MODEL_FIELD,
+            )
+        return writer
+
+    async def _measure(self, request: GenerationRequest, model: Model, context: Context) -> PromptSize:
+        """Returns the size of the whole conversation on the first route that works."""
+
+        async def measure(use: RouteUse) -> PromptSize:
+            size = await measure_prompt(use.route.engine, changed(request, memory=None), context)
+            use.close()
+            return size
+
+        return await try_routes(model, measure, context, self.policy)
 
 
-async def _halve_context(model: Model) -> int:
-    """Returns half of the model's context. Raises MissingParameter if it is unknown."""
-    length = (await model.engine.profile()).context_length
-    if length is None:
+def _choose_budget(
+    strategy: Summary, size: PromptSize, request: GenerationRequest, model: Model
+) -> PromptBudget:
+    """Returns the budget of the prompt. Raises MissingParameter if neither the caller nor the model tells
+    one."""
+    output = request.output
+    answer = 0 if output.overflow is Overflow.SHORTEN else output.max_tokens or 0
+    length = size.context_length if size.is_counted or strategy.tokens is None else None
+    budget = choose_budget(strategy.tokens, length, answer)
+    if budget is None:
         raise MissingParameter(
             f"{TOKENS_FIELD} is missing: the context of {model.name} is not known here, so the strategy "
             "summary needs a budget",
             param=TOKENS_FIELD,
         )
-    return length // 2
+    return budget
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +141,7 @@ class SummaryWork:
     model: Model
     writer: Model
     """The model that writes the summary."""
-    budget: int
-    """The most tokens of the prompt."""
+    budget: PromptBudget
 
 
 class SummarisedConversation:
@@ -106,8 +153,9 @@ class SummarisedConversation:
         self._request = work.request
         self._model = work.model
         self._writer = work.writer
-        self._budget = work.budget
-        self._room = choose_room(work.budget)
+        self._budget = work.budget.tokens
+        self._remedy = "raise it" if work.budget.is_callers else "ask for a shorter answer"
+        self._room = choose_room(self._budget)
         self._context = context
         self._calls = calls
         self._messages = require_conversation(work.request).messages
@@ -116,9 +164,7 @@ class SummarisedConversation:
         self._digests = dict(zip(self._cuts, digests, strict=True))
 
     async def choose(self) -> tuple[tuple[Message, ...], MemoryReport]:
-        """Returns the messages that fit the budget, with a summary if they do not fit as they are."""
-        if await self._fits(self._messages):
-            return self._messages, MemoryReport(len(self._messages))
+        """Returns the messages that fit the budget, with a summary."""
         kept = await self._find_kept()
         cut = max(kept, default=None)
         if cut is None or not await self._fits(insert_summary(self._messages, cut, kept[cut])):
@@ -140,8 +186,8 @@ class SummarisedConversation:
         cut = search.begin if search.begin in self._digests else max(self._cuts, default=None)
         if cut is None or not await self._fits(insert_summary(self._messages, cut, ""), self._room):
             raise InvalidValue(
-                f"{TOKENS_FIELD} is {self._budget}, and the system messages with the last turn leave no room "
-                f"for a summary of {self._room} tokens; raise it, or shorten them",
+                f"{TOKENS_FIELD}: the prompt can have {self._budget} tokens, and the system messages with "
+                f"the last turn leave no room for a summary of {self._room}; {self._remedy}, or shorten them",
                 param=TOKENS_FIELD,
             )
         return cut
@@ -170,7 +216,8 @@ class SummarisedConversation:
         """Writes the summary of as many turns as the writer's context takes. Returns its cut and its text.
         Raises InvalidValue if the model writes nothing."""
         cut, request = await self._choose_part(begin, end, previous)
-        answer = await self._calls.generate(request)
+        with self._name_writer():
+            answer = await self._calls.generate(request)
         text = answer.choices[0].text.strip()
         if not text:
             raise InvalidValue(
@@ -223,14 +270,31 @@ class SummarisedConversation:
         """Whether the request fits the writer's context."""
 
         async def prepare(use: RouteUse) -> bool:
-            await use.route.engine.prepare(request, self._context)
+            engine = use.route.engine
+            size = (await engine.prepare(request, self._context)).size
+            length = None if size.is_counted else (await engine.profile()).context_length
             use.close()
-            return True
+            return length is None or size.prompt_tokens + self._room <= length
 
         try:
-            return await try_routes(self._writer, prepare, self._context, self._stages.policy)
+            with self._name_writer():
+                return await try_routes(self._writer, prepare, self._context, self._stages.policy)
         except ContextLengthExceeded:
             return False
+
+    @contextmanager
+    def _name_writer(self) -> Iterator[None]:
+        """Names the writer in errors of its calls."""
+        try:
+            yield
+        except DeadlineExceeded:
+            raise
+        except (RequestError, EngineError, ProviderError) as error:
+            named = copy(error)
+            named.message = f"{MODEL_FIELD}: {self._writer.name} could not write a summary: {error.message}"
+            named.args = (named.message,)
+            named.param = None if error.param is None else MODEL_FIELD
+            raise named from None
 
     async def _shorten(self, cut: int, text: str) -> tuple[Message, ...]:
         """Returns the messages with the summary, of which the end is left out where the model's tokenizer

@@ -50,7 +50,8 @@ class SqlSummaries:
             same = (row.project == summary.project, row.digest == summary.digest)
             connection.execute(TABLE.delete().where(*same, row.expires < summary.expires))
             connection.execute(ignore_known(TABLE, connection.dialect.name), values)
-            latest = sa.select(row.digest).where(row.project == summary.project)
-            latest = latest.order_by(row.at.desc(), row.digest).limit(most)
-            surplus = sa.and_(row.project == summary.project, row.digest.not_in(latest.scalar_subquery()))
-            connection.execute(TABLE.delete().where(surplus))
+            # Parts that one request wrote are equally old, so the new one is kept whatever its digest.
+            others = (row.project == summary.project, row.digest != summary.digest)
+            latest = sa.select(row.digest).where(*others)
+            latest = latest.order_by(row.at.desc(), row.digest).limit(most - 1)
+            connection.execute(TABLE.delete().where(*others, row.digest.not_in(latest.scalar_subquery())))
