@@ -1,6 +1,9 @@
 """Search over one table: frequent words, filters, codes, and the order of hits."""
 
-from collections.abc import AsyncIterator
+import asyncio
+import sqlite3
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -9,10 +12,12 @@ from antiphon.domain.context import SystemClock
 from antiphon.errors import InvalidValue
 from antiphon.retrieval.base import ChunkInput, IndexLimits, SearchQuery, TableSettings
 from antiphon.retrieval.sqlite.catalog import EXACT_PART
+from antiphon.retrieval.sqlite.chunks import add_loose_chunks, delete_chunks
 from antiphon.retrieval.sqlite.index import SqliteIndex
-from antiphon.retrieval.sqlite.schema import connect, write_marks
-from antiphon.retrieval.sqlite.search import FREQUENT_FROM, choose_words
-from antiphon.retrieval.sqlite.words import list_words
+from antiphon.retrieval.sqlite.schema import connect, read_revision, write_marks
+from antiphon.retrieval.sqlite.search import FREQUENT_FROM, choose_words, take_rare_words
+from antiphon.retrieval.sqlite.table import READY_VECTORS, keep_no_room
+from antiphon.retrieval.sqlite.words import QueryWord, list_words
 from tests.retrieval.knowledge import (
     DIMENSIONS,
     PROJECT,
@@ -26,6 +31,7 @@ from tests.retrieval.knowledge import (
     make_vector,
     texts_of,
 )
+from tests.support.waiting import PATIENCE, wait_until
 
 TABLE = VECTORS.name
 
@@ -131,6 +137,66 @@ async def test_a_large_table_finds_by_codes(tmp_path: Path) -> None:
     assert hits[0].chunk.text == "b5" and hits[0].similarity == pytest.approx(1, abs=2e-3)
     with index._catalog.get_project(PROJECT).use(TABLE) as file:
         assert type(file.memory._rows).__name__ == "CodedVectors"
+    await index.aclose()
+
+
+def test_a_large_tables_query_has_a_bound() -> None:
+    def take(*counts: int) -> int:
+        return len(take_rare_words([(count, QueryWord(str(count))) for count in counts], 10_000))
+
+    assert take() == 0
+    assert take(9_000) == 1  # the only word
+    assert take(1, 9_000) == 1
+    assert take(1900, 1950, 2000, 2000) == 3
+    assert take(1900, 1950, 2001) == 2
+    assert take(*range(1, 40)) == 39
+    assert take(*[100] * 40) == 10
+
+
+class SlowConnection(sqlite3.Connection):
+    """Waits before it reads the vectors."""
+
+    reading = threading.Event()
+    wait: Callable[[], object]
+
+    def execute(self, sql: str, parameters: Sequence[object] = (), /) -> sqlite3.Cursor:
+        if sql == READY_VECTORS:
+            self.reading.set()
+            self.wait()
+        return super().execute(sql, parameters)  # type: ignore[arg-type]
+
+
+async def test_loading_ends_however_often_others_write(tmp_path: Path) -> None:
+    """A write during a load waits for it and is applied after it; the load is not made again."""
+    index = SqliteIndex(tmp_path, SystemClock(), IndexLimits())
+    await index.create_table(PROJECT, VECTORS)
+    await index.add_chunks(PROJECT, TABLE, make_chunks(["a"], DIMENSIONS))
+    with index._catalog.get_project(PROJECT).use(TABLE) as file:
+        slow = sqlite3.connect(
+            file.path, factory=SlowConnection, check_same_thread=False, isolation_level=None
+        )
+        slow.execute("BEGIN")
+        revision = read_revision(slow)
+
+        def write() -> None:
+            assert slow.reading.wait(PATIENCE)
+            with file.write(0, keep_no_room) as change:
+                delete_chunks(change, ["1"])
+                add_loose_chunks(change, make_chunks(["b", "c"], DIMENSIONS, 5))
+
+        def is_written() -> bool:
+            with file.read() as connection:
+                return read_revision(connection) == revision + 1
+
+        slow.wait = lambda: wait_until(is_written, what="the write")
+        async with asyncio.TaskGroup() as group:
+            group.create_task(asyncio.to_thread(write))
+            rows = await asyncio.to_thread(file.memory.get, slow, revision)
+        slow.close()
+        with file.read() as connection:
+            assert rows is not None and file.memory.get(connection, revision + 1) is rows
+    hits = await index.search(PROJECT, TABLE, SearchQuery(vector=make_vector(5), k=10))
+    assert texts_of(hits)[0] == "b" and len(hits) == 2
     await index.aclose()
 
 

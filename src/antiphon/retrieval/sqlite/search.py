@@ -40,6 +40,13 @@ vector, and a question in other words than the text's finds nothing (benchmarks/
 WEIGHED_FROM = 50
 """Chunks of the smallest table with that rule. In a tiny table every word weighs nothing."""
 
+SCORED_SHARE = 10
+"""The rarest words are taken until they are together in one of so many chunks, so that a search of a large
+table has a bound."""
+
+FEWEST_SCORED_WORDS = 3
+"""Words that are taken in any case, where they are not frequent."""
+
 MOST_SCORED_WORDS = 32
 """Words of a query that are looked for, the rarest ones."""
 
@@ -147,9 +154,20 @@ def choose_words(
     counted = sorted((count_word(table, connection, word), place) for place, word in enumerate(words))
     absent = [words[place] for count, place in counted if not count]
     there = [(count, words[place]) for count, place in counted if count]
-    most = chunks // FREQUENT_SHARE if chunks >= FREQUENT_FROM else chunks
-    rare = [word for count, word in there if count <= most] or [word for _, word in there[:1]]
+    rare = take_rare_words(there, chunks) if chunks >= FREQUENT_FROM else [word for _, word in there]
     return [*rare, *absent][:MOST_SCORED_WORDS]
+
+
+def take_rare_words(counted: Sequence[tuple[int, QueryWord]], chunks: int) -> list[QueryWord]:
+    """Returns the words of a large table's query that are looked for. `counted`: the rarest first."""
+    taken, scored = [word for _, word in counted[:1]], sum(count for count, _ in counted[:1])
+    for count, word in counted[1:]:
+        scored += count
+        enough = len(taken) >= FEWEST_SCORED_WORDS and scored * SCORED_SHARE > chunks
+        if enough or count * FREQUENT_SHARE > chunks:
+            break
+        taken.append(word)
+    return taken
 
 
 def count_word(table: TableFile, connection: sqlite3.Connection, word: QueryWord) -> int:

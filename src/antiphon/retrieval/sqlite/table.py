@@ -89,8 +89,8 @@ class TableChange:
 class VectorMemory:
     """The vectors of a table in memory, from the first search by vector on.
 
-    They belong to one revision of the file. A search that reads the file at another one tries again: a write
-    is committed first, and applied to the memory right after that.
+    They belong to one revision of the file. A write is committed first, and then waits in `publish` until it
+    is applied here. So the memory is never behind by more than one write, also while it is loaded.
     """
 
     def __init__(self, dimensions: int, most_bytes: int) -> None:
@@ -100,8 +100,7 @@ class VectorMemory:
         self._rows: VectorRows | None = None
         self._revision = -1
         self._lock = threading.Lock()
-        """Held while the rows or their revision change."""
-        self._loading = threading.Lock()
+        """Held while the rows change or are loaded."""
 
     @property
     def bytes(self) -> int:
@@ -113,19 +112,12 @@ class VectorMemory:
             return self._revision == revision
 
     def get(self, connection: sqlite3.Connection, revision: int) -> VectorRows | None:
-        """Returns the vectors of the revision that the connection reads. None: a write is being applied."""
+        """Returns the vectors of the revision that the connection reads; loads them if no write was applied
+        since. None: the memory has another revision, so the caller begins anew."""
         with self._lock:
-            if self._rows is not None:
-                return self._rows if self._revision == revision else None
-        with self._loading:
-            with self._lock:
-                if self._rows is not None:
-                    return self._rows if self._revision == revision else None
-            rows = self._read(connection)
-            with self._lock:
-                if self._revision <= revision:  # otherwise a write was faster
-                    self._rows, self._revision = rows, revision
-            return rows
+            if self._rows is None and self._revision <= revision:
+                self._rows, self._revision = self._read(connection), revision
+            return self._rows if self._revision == revision else None
 
     def _read(self, connection: sqlite3.Connection) -> VectorRows:
         """Reads all vectors that search can find."""
@@ -139,11 +131,10 @@ class VectorMemory:
     def publish(self, change: TableChange, revision: int) -> None:
         """Applies a write that is committed. The thread that wrote calls it before it writes again."""
         with self._lock:
-            rows, known = self._rows, self._revision
-            if known >= revision:
-                return
-            self._rows, self._revision = None, revision
-            if rows is not None and known == revision - 1:
+            if self._revision >= revision:
+                return  # a search has loaded it
+            rows, self._rows, self._revision = self._rows, None, revision
+            if rows is not None:
                 self._rows = self._apply(rows, change)
 
     def _apply(self, rows: VectorRows, change: TableChange) -> VectorRows | None:
