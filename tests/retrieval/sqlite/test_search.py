@@ -3,8 +3,9 @@
 import asyncio
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from antiphon.retrieval.sqlite.index import SqliteIndex
 from antiphon.retrieval.sqlite.schema import connect, read_revision, write_marks
 from antiphon.retrieval.sqlite.search import FREQUENT_FROM, choose_words, take_rare_words
 from antiphon.retrieval.sqlite.table import READY_VECTORS, keep_no_room
+from antiphon.retrieval.sqlite.vectors import CodedVectors
 from antiphon.retrieval.sqlite.words import QueryWord, list_words
 from tests.retrieval.knowledge import (
     DIMENSIONS,
@@ -123,7 +125,7 @@ async def test_frequent_words_are_left_out_of_large_tables(index: SqliteIndex, t
 
 async def test_a_large_table_finds_by_codes(tmp_path: Path) -> None:
     """A table that outgrows exact search finds the same."""
-    memory = EXACT_PART * 50 * 4 * DIMENSIONS  # 50 vectors
+    memory = EXACT_PART * 50 * 4 * DIMENSIONS  # 50 vectors, or 100 in half precision
     index = SqliteIndex(tmp_path, SystemClock(), IndexLimits(), memory)
     await index.create_table(PROJECT, VECTORS)
     document = await add_document(index, TABLE, "a", make_chunks([f"a{i}" for i in range(40)], DIMENSIONS))
@@ -136,7 +138,13 @@ async def test_a_large_table_finds_by_codes(tmp_path: Path) -> None:
     hits = await index.search(PROJECT, TABLE, SearchQuery(vector=make_vector(105), k=5))
     assert hits[0].chunk.text == "b5" and hits[0].similarity == pytest.approx(1, abs=2e-3)
     with index._catalog.get_project(PROJECT).use(TABLE) as file:
-        assert type(file.memory._rows).__name__ == "CodedVectors"
+        assert isinstance(file.memory._rows, CodedVectors) and file.memory._rows.keeps_halves
+    await add_document(index, TABLE, "c", make_chunks([f"c{i}" for i in range(40)], DIMENSIONS, 200))
+    for number in (7, 105, 203):
+        (hit,) = await index.search(PROJECT, TABLE, SearchQuery(vector=make_vector(number), k=1))
+        assert hit.chunk.text == f"{'abc'[number // 100]}{number % 100}"
+    with index._catalog.get_project(PROJECT).use(TABLE) as file:
+        assert isinstance(file.memory._rows, CodedVectors) and not file.memory._rows.keeps_halves
     await index.aclose()
 
 
@@ -159,11 +167,11 @@ class SlowConnection(sqlite3.Connection):
     reading = threading.Event()
     wait: Callable[[], object]
 
-    def execute(self, sql: str, parameters: Sequence[object] = (), /) -> sqlite3.Cursor:
+    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
         if sql == READY_VECTORS:
             self.reading.set()
             self.wait()
-        return super().execute(sql, parameters)  # type: ignore[arg-type]
+        return super().execute(sql, parameters)
 
 
 async def test_loading_ends_however_often_others_write(tmp_path: Path) -> None:

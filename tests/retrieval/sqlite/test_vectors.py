@@ -1,5 +1,7 @@
 """Vectors in memory: nearest ones, exact and by codes, while rows come and go."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -19,7 +21,18 @@ from antiphon.retrieval.sqlite.vectors import (
     score_candidates,
 )
 
-KINDS = pytest.mark.parametrize("kind", [ExactVectors, CodedVectors])
+Kind = Callable[[int], VectorRows]
+
+
+def make_coded(dimensions: int) -> VectorRows:
+    return CodedVectors(dimensions, keeps_halves=False)
+
+
+def make_coded_with_halves(dimensions: int) -> VectorRows:
+    return CodedVectors(dimensions, keeps_halves=True)
+
+
+KINDS = pytest.mark.parametrize("kind", [ExactVectors, make_coded, make_coded_with_halves])
 
 
 def make_rows(count: int, dimensions: int, seed: int = 0) -> list[VectorRow]:
@@ -54,7 +67,7 @@ def find_plainly(rows: list[VectorRow], query: Floats, most: int, documents: lis
 
 @KINDS
 @pytest.mark.parametrize("dimensions", [1, 3, 64, 100, 384])
-def test_the_nearest_are_found(kind: type[ExactVectors | CodedVectors], dimensions: int) -> None:
+def test_the_nearest_are_found(kind: Kind, dimensions: int) -> None:
     all_rows = make_rows(500, dimensions)
     rows = kind(dimensions)
     rows.add(all_rows)
@@ -69,7 +82,7 @@ def test_the_nearest_are_found(kind: type[ExactVectors | CodedVectors], dimensio
 
 @KINDS
 @given(data=st.data())
-def test_rows_come_and_go(kind: type[ExactVectors | CodedVectors], data: st.DataObject) -> None:
+def test_rows_come_and_go(kind: Kind, data: st.DataObject) -> None:
     """After any sequence of changes, exactly the rows that are there are found, the nearest first."""
     pool, rows, there = make_rows(200, 24), kind(24), dict[int, VectorRow]()
     for _ in range(data.draw(st.integers(1, 8))):
@@ -92,7 +105,7 @@ def test_rows_come_and_go(kind: type[ExactVectors | CodedVectors], data: st.Data
 
 
 @KINDS
-def test_memory_is_given_back(kind: type[ExactVectors | CodedVectors]) -> None:
+def test_memory_is_given_back(kind: Kind) -> None:
     rows = kind(64)
     rows.add(make_rows(4000, 64))
     before = rows.bytes
@@ -101,15 +114,18 @@ def test_memory_is_given_back(kind: type[ExactVectors | CodedVectors]) -> None:
 
 
 def test_codes_take_a_bit_for_each_dimension() -> None:
-    exact, coded = ExactVectors(384), CodedVectors(384)
+    exact, coded = ExactVectors(384), make_coded(384)
     for rows in (exact, coded):
         rows.add(make_rows(1000, 384))
     assert exact.bytes == 1000 * (4 * 384 + 17)
     assert coded.bytes == 1000 * (384 // 8 + 17)
+    halves = make_coded_with_halves(384)
+    halves.add(make_rows(1000, 384))
+    assert halves.bytes == coded.bytes + 1000 * 2 * 384
 
 
 def test_candidates_grow_with_the_table() -> None:
-    rows = CodedVectors(64)
+    rows = make_coded(64)
     rows.add([VectorRow(number, 0, row.value) for number, row in enumerate(make_rows(1000, 64) * 120)])
     query = decode(make_rows(1, 64)[0])
     assert len(rows.find(query, 10, []).ids) == 120_000 // vectors.CANDIDATE_SHARE
@@ -126,7 +142,7 @@ def test_codes_find_what_exact_search_finds() -> None:
     all_rows = [
         VectorRow(number, 0, normalize(value.tobytes(), 256, "vector")) for number, value in enumerate(values)
     ]
-    exact, coded = ExactVectors(256), CodedVectors(256)
+    exact, coded = ExactVectors(256), make_coded(256)
     for rows in (exact, coded):
         rows.add(all_rows)
     by_id = {row.id: row for row in all_rows}

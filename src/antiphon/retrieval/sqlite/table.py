@@ -1,5 +1,6 @@
 """One open knowledge table: its connections, its writes one after the other, and its vectors in memory."""
 
+import math
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -29,8 +30,12 @@ from antiphon.retrieval.sqlite.words import SEGMENTATION, name_document, segment
 Reserve = Callable[[IndexUsage], AbstractContextManager[None]]
 """Keeps room in the project while the context lasts. Raises KnowledgeLimitReached."""
 
-EXACT_ROWS = 100_000
-"""Most vectors of a table whose search is exact."""
+EXACT_ROWS = 20_000
+"""Most vectors of a table whose search is exact. Of 384 dimensions these are 31 MB, and 1 to 2 ms. With 100,000
+each search would read 154 MB: 13 ms, and 40 where several share the memory's bandwidth."""
+
+HALVES_ROWS = 200_000
+"""Most vectors of a table whose candidates are scored in memory."""
 
 LOAD_BLOCK = 4096
 """Vectors that are read at a time."""
@@ -94,9 +99,10 @@ class VectorMemory:
     """
 
     def __init__(self, dimensions: int, most_bytes: int) -> None:
-        """`most_bytes`: memory for exact vectors; a table that needs more has coded ones."""
+        """`most_bytes`: memory for vectors that are more than codes."""
         self._dimensions = dimensions
         self._exact_rows = min(EXACT_ROWS, most_bytes // (4 * max(1, dimensions)))
+        self._halves_rows = min(HALVES_ROWS, most_bytes // (2 * max(1, dimensions)))
         self._rows: VectorRows | None = None
         self._revision = -1
         self._lock = threading.Lock()
@@ -122,11 +128,22 @@ class VectorMemory:
     def _read(self, connection: sqlite3.Connection) -> VectorRows:
         """Reads all vectors that search can find."""
         count = connection.execute("SELECT count(*) FROM vector").fetchone()[0]
-        exact = count <= self._exact_rows
-        rows: VectorRows = ExactVectors(self._dimensions) if exact else CodedVectors(self._dimensions)
+        rows = self._make_rows(count)
         for block in read_blocks(connection, READY_VECTORS, DocumentState.READY):
             rows.add(block)
         return rows
+
+    def _make_rows(self, count: int) -> VectorRows:
+        """Returns the kind of vectors for so many rows."""
+        if count <= self._exact_rows:
+            return ExactVectors(self._dimensions)
+        return CodedVectors(self._dimensions, keeps_halves=count <= self._halves_rows)
+
+    def _find_capacity(self, rows: VectorRows) -> float:
+        """Returns how many rows this kind of vectors may have."""
+        if isinstance(rows, ExactVectors):
+            return self._exact_rows
+        return self._halves_rows if rows.keeps_halves else math.inf
 
     def publish(self, change: TableChange, revision: int) -> None:
         """Applies a write that is committed. The thread that wrote calls it before it writes again."""
@@ -145,8 +162,7 @@ class VectorMemory:
                 rows.add(block)
         if change.new_vectors:
             rows.add(change.new_vectors)
-        outgrown = isinstance(rows, ExactVectors) and rows.size > self._exact_rows
-        return None if outgrown else rows
+        return rows if rows.size <= self._find_capacity(rows) else None
 
 
 def read_blocks(

@@ -1,15 +1,15 @@
 """The vectors of one table in memory, and the search for the nearest ones.
 
-A small table has all vectors in single precision, and its search is exact (`ExactVectors`). A large one has
-one bit for each dimension, its sign (`CodedVectors`). The bits choose candidates, which the caller scores by
-the vectors in the file.
+A small table has all vectors in single precision, and its search is exact (`ExactVectors`). A larger one has
+one bit for each dimension, its sign (`CodedVectors`). The bits choose candidates. These are scored by their
+vectors, which are in memory too, in half precision, or in the file, where the caller reads them.
 
 One thread adds and removes at a time. Any number may search meanwhile: they see a state before or after.
 Vectors are kept in half precision with length 1. Bytes of vectors are little-endian.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Generic, Protocol, TypeVar
 
@@ -104,6 +104,9 @@ class Nearest:
 class VectorRows(Protocol):
     """The vectors of one table."""
 
+    keeps_halves: bool
+    """Whether the vectors in half precision are kept beside codes."""
+
     @property
     def size(self) -> int:
         """Rows in use, removed ones included."""
@@ -135,10 +138,14 @@ class _RowState(Generic[S]):
     is_alive: npt.NDArray[np.bool_]
     values: npt.NDArray[S]
     """One vector in each column for codes, in each row for exact values."""
+    halves: Halves
+    """One vector in each row, in half precision; without columns where they are not kept."""
 
 
 class ExactVectors:
     """All vectors in single precision."""
+
+    keeps_halves = False
 
     def __init__(self, dimensions: int) -> None:
         self._dimensions = dimensions
@@ -178,10 +185,13 @@ class CodedVectors:
     """The signs of all vectors: one bit for each dimension, in words of 64. A word of all rows is contiguous,
     so a search reads one word of all rows after the other."""
 
-    def __init__(self, dimensions: int) -> None:
+    def __init__(self, dimensions: int, *, keeps_halves: bool) -> None:
+        """`keeps_halves`: whether the vectors in half precision are kept too."""
         self._words = -(-dimensions // WORD_BITS)
         self._dimensions = dimensions
-        self._state = _make_state(np.empty((self._words, 0), np.uint64))
+        self.keeps_halves = keeps_halves
+        columns = dimensions if keeps_halves else 0
+        self._state = _make_state(np.empty((self._words, 0), np.uint64), columns)
 
     @property
     def size(self) -> int:
@@ -195,6 +205,8 @@ class CodedVectors:
         halves = read_halves(b"".join(row.value for row in rows)).reshape(-1, self._dimensions)
         state = _grow(self._state, len(rows), axis=1)
         state.values[:, state.size : state.size + len(rows)] = self._encode(halves < SIGN).T
+        if self.keeps_halves:
+            state.halves[state.size : state.size + len(rows)] = halves
         self._state = _append_ids(state, rows)
 
     def remove(self, ids: Sequence[int]) -> None:
@@ -202,17 +214,24 @@ class CodedVectors:
 
     def find(self, query: Floats, most: int, documents: Sequence[int]) -> Nearest:
         state = self._state
+        chosen = self._choose_candidates(state, query, most, documents)
+        if not self.keeps_halves:
+            return Nearest(state.ids[chosen], None)
+        return _score_halves(state.ids[chosen], state.halves[chosen], query, most)
+
+    def _choose_candidates(
+        self, state: _RowState[np.uint64], query: Floats, most: int, documents: Sequence[int]
+    ) -> Places:
+        """Returns the places of the rows that are worth a score."""
         candidates = max(FEWEST_CANDIDATES, 2 * most, state.size // CANDIDATE_SHARE)
         places = _find_places(state, documents)
         if places is not None and len(places) <= candidates:
-            return Nearest(state.ids[places], None)
+            return places
         distances = self._measure(state, self._encode(query[np.newaxis] >= 0)[0])
         distances[~state.is_alive[: state.size]] = self._dimensions + 1
         if places is None:
-            chosen = _choose_lowest(distances, candidates, self._dimensions)
-        else:
-            chosen = places[_choose_lowest(distances[places], candidates, self._dimensions)]
-        return Nearest(state.ids[chosen], None)
+            return _choose_lowest(distances, candidates, self._dimensions)
+        return places[_choose_lowest(distances[places], candidates, self._dimensions)]
 
     def _encode(self, signs: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint64]:
         """Returns the words of each row. Missing dimensions are 0 in all rows, so they change no distance."""
@@ -234,21 +253,27 @@ class CodedVectors:
 def score_candidates(ids: Sequence[int], values: Iterable[bytes], query: Floats, most: int) -> Nearest:
     """Returns the nearest of some candidates by their vectors. `values`: in the order of `ids`."""
     halves = read_halves(b"".join(values)).reshape(-1, len(query))
+    return _score_halves(np.asarray(ids, np.int64), halves, query, most)
+
+
+def _score_halves(ids: Ids, halves: Halves, query: Floats, most: int) -> Nearest:
     scores = np.concatenate(
         [decode_halves(halves[start : start + BLOCK]) @ query for start in range(0, len(halves), BLOCK)]
         or [np.empty(0, np.float32)]
     )
     best = _choose_best(scores, min(most, len(scores)))
-    return Nearest(np.asarray(ids, np.int64)[best], scores[best])
+    return Nearest(ids[best], scores[best])
 
 
-def _make_state(values: npt.NDArray[S]) -> _RowState[S]:
+def _make_state(values: npt.NDArray[S], columns: int = 0) -> _RowState[S]:
+    """Makes the state without rows. `columns`: of the vectors in half precision."""
     none = np.empty(0, np.int64)
-    return _RowState(0, none, none, np.empty(0, np.bool_), values)
+    return _RowState(0, none, none, np.empty(0, np.bool_), values, np.empty((0, columns), np.uint16))
 
 
 def _count_bytes(state: _RowState[S]) -> int:
-    return state.ids.nbytes + state.documents.nbytes + state.is_alive.nbytes + state.values.nbytes
+    arrays = (state.ids, state.documents, state.is_alive, state.values, state.halves)
+    return sum(array.nbytes for array in arrays)
 
 
 def _grow(state: _RowState[S], more: int, axis: int) -> _RowState[S]:
@@ -267,11 +292,13 @@ def _copy_state(state: _RowState[S], places: Places, capacity: int, axis: int) -
     shape[axis] = capacity
     ids, documents = np.zeros(capacity, np.int64), np.zeros(capacity, np.int64)
     is_alive, values = np.zeros(capacity, np.bool_), np.zeros(shape, state.values.dtype)
+    halves = np.zeros((capacity, state.halves.shape[1]), np.uint16)
+    np.take(state.halves, places, axis=0, out=halves[:size])
     ids[:size], documents[:size] = state.ids[places], state.documents[places]
     is_alive[:size] = state.is_alive[places]
     target = values[:size] if axis == 0 else values[:, :size]
     np.take(state.values, places, axis=axis, out=target)
-    return _RowState(size, ids, documents, is_alive, values)
+    return _RowState(size, ids, documents, is_alive, values, halves)
 
 
 def _append_ids(state: _RowState[S], rows: Sequence[VectorRow]) -> _RowState[S]:
@@ -280,7 +307,7 @@ def _append_ids(state: _RowState[S], rows: Sequence[VectorRow]) -> _RowState[S]:
     state.ids[state.size : size] = [row.id for row in rows]
     state.documents[state.size : size] = [row.document for row in rows]
     state.is_alive[state.size : size] = True
-    return _RowState(size, state.ids, state.documents, state.is_alive, state.values)
+    return replace(state, size=size)
 
 
 def _drop_ids(state: _RowState[S], ids: Sequence[int], axis: int) -> _RowState[S]:
