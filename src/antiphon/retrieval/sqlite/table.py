@@ -31,8 +31,8 @@ Reserve = Callable[[IndexUsage], AbstractContextManager[None]]
 """Keeps room in the project while the context lasts. Raises KnowledgeLimitReached."""
 
 EXACT_ROWS = 20_000
-"""Most vectors of a table whose search is exact. Of 384 dimensions these are 31 MB, and 1 to 2 ms. With 100,000
-each search would read 154 MB: 13 ms, and 40 where several share the memory's bandwidth."""
+"""Most vectors of a table whose search is exact. Of 384 dimensions these are 31 MB, 1 to 2 ms. Each search of
+100,000 would read 154 MB: 13 ms, and 40 where several share the memory's bandwidth."""
 
 HALVES_ROWS = 200_000
 """Most vectors of a table whose candidates are scored in memory."""
