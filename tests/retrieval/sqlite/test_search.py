@@ -244,6 +244,18 @@ async def test_words_are_made_again_for_a_new_segmentation(tmp_path: Path) -> No
     await index.aclose()
 
 
+async def test_a_removed_text_is_overwritten(tmp_path: Path) -> None:
+    index = SqliteIndex(tmp_path, SystemClock(), IndexLimits())
+    await index.create_table(PROJECT, WORDS_ONLY)
+    await add_document(index, WORDS_ONLY.name, "kept", make_chunks([f"plain text {i}" for i in range(300)]))
+    secret = await add_document(index, WORDS_ONLY.name, "gone", make_chunks(["a secretword " * 100] * 50))
+    assert any(b"secretword" in file.read_bytes() for file in list_files(tmp_path, "*.db*"))
+    await index.delete_document(PROJECT, WORDS_ONLY.name, secret.id)
+    await index.aclose()
+    (file,) = list_files(tmp_path, "*.db*")
+    assert b"a secretword a" not in file.read_bytes() and b"plain text" in file.read_bytes()
+
+
 async def test_a_later_version_stays_closed(tmp_path: Path) -> None:
     index = SqliteIndex(tmp_path, SystemClock(), IndexLimits())
     await index.create_table(PROJECT, WORDS_ONLY)

@@ -29,6 +29,7 @@ from antiphon.retrieval.sqlite.documents import delete_unready
 from antiphon.retrieval.sqlite.schema import (
     create_file,
     encode_table,
+    require_full_text_index,
     sync_directory,
     translate_errors,
     write_marks,
@@ -333,6 +334,7 @@ class TableCatalog:
     def __init__(self, directory: Path, limits: IndexLimits, memory: int) -> None:
         """Takes the directory. Raises KnowledgeUnavailable where another process has it, or where it cannot
         be used."""
+        require_full_text_index()
         self._directory = directory
         self._limits = limits
         self._open = OpenTables(memory)

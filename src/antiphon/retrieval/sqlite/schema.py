@@ -94,10 +94,25 @@ def connect(path: Path) -> sqlite3.Connection:
         connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
         connection.execute(f"PRAGMA journal_size_limit = {LARGEST_LOG}")
         connection.execute("PRAGMA temp_store = MEMORY")
+        connection.execute("PRAGMA secure_delete = ON")  # removed texts are overwritten
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def require_full_text_index() -> None:
+    """Raises KnowledgeUnavailable where this Python's SQLite cannot search."""
+    connection = sqlite3.connect(":memory:")
+    try:
+        connection.execute("CREATE VIRTUAL TABLE words USING fts5 (body)")
+    except sqlite3.OperationalError:
+        raise KnowledgeUnavailable(
+            f"SQLite {sqlite3.sqlite_version} of this Python has no full-text index (FTS5): run the server "
+            "with a Python that has it"
+        ) from None
+    finally:
+        connection.close()
 
 
 def create_file(path: Path, project: str, settings: TableSettings, now: int) -> None:

@@ -92,7 +92,7 @@ def _search_once(
     depth = max(query.k, query.depth)
     with table.read() as connection:
         revision = read_revision(connection)
-        numbers = find_numbers(connection, query.documents)
+        numbers = find_numbers(connection, query.documents) if query.documents else []
         if query.documents and not numbers:
             return ()
         nearest = _find_nearest(table, connection, vector, depth, numbers) if vector is not None else None
