@@ -25,6 +25,7 @@ LAYERS = {
     "antiphon.retrieval.base": 2,
     "antiphon.retrieval.checks": 2,
     "antiphon.retrieval.knowledge": 2,
+    "antiphon.retrieval.prompt": 2,
     "antiphon.store.base": 2,
     "antiphon.auth.base": 2,
     "antiphon.auth.secrets": 2,

@@ -21,6 +21,7 @@ from antiphon.domain.events import (
 )
 from antiphon.domain.logprobs import Scores, join_scores
 from antiphon.domain.messages import ToolCall
+from antiphon.domain.retrieval import References, UnknownCitations
 from antiphon.domain.values import Value
 
 
@@ -77,6 +78,10 @@ class CollectedGeneration(Value, frozen=True):
     """The token ids of each prompt, if the caller requests them."""
     prompt_scores: tuple[Scores, ...] = ()
     """The scores of each prompt's tokens, if the caller requests them."""
+    references: References | None = None
+    """What was found in a knowledge table, if the request retrieves."""
+    unknown_citations: tuple[int, ...] = ()
+    """Numbers that the model cited and that no chunk of the references has."""
 
 
 class _ChoiceParts:
@@ -138,6 +143,8 @@ async def collect(events: AsyncIterator[Event]) -> CollectedGeneration:
     usage: Usage | None = None
     prompts: tuple[tuple[int, ...], ...] = ()
     scored: dict[int, Scores] = {}
+    references: References | None = None
+    unknown: tuple[int, ...] = ()
     async for event in events:
         if isinstance(event, TextDelta):  # tested first, since it is the most frequent event
             choices[event.choice].add(event)
@@ -147,11 +154,20 @@ async def collect(events: AsyncIterator[Event]) -> CollectedGeneration:
             prompts = event.prompts
         elif isinstance(event, PromptScored):
             scored[event.prompt] = event.scores
+        elif isinstance(event, References):
+            references = event
+        elif isinstance(event, UnknownCitations):
+            unknown = event.numbers
         elif not isinstance(event, DiscardedTokens):
             choices[event.choice].add(event)
     if usage is None:
         raise ValueError("the stream ended without usage")
     ended = [choice.choice(index, choice.end) for index, choice in sorted(choices.items()) if choice.end]
     return CollectedGeneration(
-        tuple(ended), usage, prompts, tuple(scores for _, scores in sorted(scored.items()))
+        tuple(ended),
+        usage,
+        prompts,
+        tuple(scores for _, scores in sorted(scored.items())),
+        references,
+        unknown,
     )

@@ -1,6 +1,7 @@
 """The events of a generation, and its token usage. A stream contains one Started, then deltas and one
 Finished for each choice, and Usage as the last event. It also contains one PromptScored for each prompt whose
-scores the caller requests.
+scores the caller requests. A request that retrieves has References before Started, and UnknownCitations
+before Usage if there are any.
 
 Started comes with the first token, so a failure before it is an ordinary error. If no token is made
 (`max_tokens` 0), Started comes when the first choice is complete. Errors are raised, not yielded.
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from antiphon.domain.logprobs import Scores
+from antiphon.domain.retrieval import References, UnknownCitations
 from antiphon.domain.values import Value
 
 
@@ -197,4 +199,7 @@ class DiscardedTokens(Value, frozen=True):
 Delta = TextDelta | ReasoningDelta | ThinkingBlock | SpeechDelta | ToolCallStarted | ToolCallDelta
 """More output of a choice."""
 
-Event = Started | PromptScored | Delta | Finished | DiscardedTokens | Usage
+Found = References | UnknownCitations
+"""What retrieval adds to a stream."""
+
+Event = Started | PromptScored | Delta | Finished | DiscardedTokens | Found | Usage

@@ -8,6 +8,7 @@ from antiphon.domain.events import UsageSource
 from antiphon.domain.ledger import NOTHING
 from antiphon.domain.memory import MemoryStrategy
 from antiphon.domain.messages import Message, Tools
+from antiphon.domain.retrieval import Retrieval
 from antiphon.domain.sampling import SamplingOptions
 from antiphon.domain.values import Value
 
@@ -254,6 +255,8 @@ class GenerationRequest(Value, frozen=True):
     hosted: HostedOptions = NO_HOSTED_OPTIONS
     memory: MemoryStrategy | None = None
     """Which part of the conversation the model sees; None is all of it."""
+    retrieval: Retrieval | None = None
+    """The knowledge table that the model answers from; None is none."""
     timeout: float | None = None
     """The most seconds that the generation can take; None is only the server's own limit."""
     is_buffered: bool = False

@@ -4,15 +4,22 @@ They are its children in the ledger. Their tokens and their cost count, but they
 and take no place of a limit of concurrent requests. A parent always gets an entry.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 
 from antiphon.domain.collect import CollectedGeneration, collect
 from antiphon.domain.context import Context, RequestProgress
 from antiphon.domain.events import Event
-from antiphon.domain.request import GenerationRequest
+from antiphon.domain.request import EmbeddingRequest, Embeddings, GenerationRequest
+from antiphon.domain.rerank import Ranking, RerankRequest
 from antiphon.domain.values import changed
 from antiphon.pipeline.request_meter import MILLISECONDS, RequestMeter
+
+Embed = Callable[[EmbeddingRequest, Context], Awaitable[Embeddings]]
+"""`Pipeline.embed`."""
+
+Rank = Callable[[RerankRequest, Context], Awaitable[Ranking]]
+"""`Pipeline.rerank`."""
 
 Run = Callable[[GenerationRequest, Context], AbstractAsyncContextManager[AsyncIterator[Event]]]
 """`Pipeline.run`."""
@@ -21,9 +28,13 @@ Run = Callable[[GenerationRequest, Context], AbstractAsyncContextManager[AsyncIt
 class ChildCalls:
     """Makes the calls of one request, as its caller and within its time."""
 
-    def __init__(self, run: Run, context: Context, account: RequestMeter | None) -> None:
+    def __init__(
+        self, run: Run, embed: Embed, rank: Rank, context: Context, account: RequestMeter | None
+    ) -> None:
         """`account`: the parent's; None if keys are off."""
         self._run = run
+        self._embed = embed
+        self._rank = rank
         self._context = context
         self._account = account
         self.at = int(context.clock.wall() * MILLISECONDS) if account is None else account.at
@@ -34,6 +45,14 @@ class ChildCalls:
         limits."""
         async with self._run(request, await self._enter()) as events:
             return await collect(events)
+
+    async def embed(self, request: EmbeddingRequest) -> Embeddings:
+        """Returns the vectors. Raises as `generate` does."""
+        return await self._embed(request, await self._enter())
+
+    async def rerank(self, request: RerankRequest) -> Ranking:
+        """Returns the scores. Raises as `generate` does."""
+        return await self._rank(request, await self._enter())
 
     async def _enter(self) -> Context:
         """Writes the parent's intent, and returns the circumstances of a call."""

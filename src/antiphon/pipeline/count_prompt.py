@@ -12,13 +12,13 @@ from antiphon.engines.base import Engine, RequestSize
 from antiphon.errors import ContextLengthExceeded, UnsupportedParameter
 
 
-def require_conversation(request: GenerationRequest) -> Conversation:
+def require_conversation(request: GenerationRequest, field: str = MEMORY_FIELD) -> Conversation:
     """Returns the request's only conversation. Raises UnsupportedParameter for another prompt."""
     if len(request.prompts) == 1 and isinstance(request.prompts[0], Conversation):
         return request.prompts[0]
     raise UnsupportedParameter(
-        f"{MEMORY_FIELD} is for one conversation; a raw prompt has no messages to choose from",
-        param=MEMORY_FIELD,
+        f"{field} is for one conversation; a raw prompt has no messages",
+        param=field,
     )
 
 

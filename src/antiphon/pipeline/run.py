@@ -26,8 +26,10 @@ from antiphon.pipeline.remember import remember
 from antiphon.pipeline.request_meter import RequestMeter
 from antiphon.pipeline.reserve import Accounting
 from antiphon.pipeline.resolve import resolve
+from antiphon.pipeline.retrieve import ReferencedEvents, RetrievalStages
 from antiphon.pipeline.route_use import RoutePolicy
 from antiphon.pipeline.summarise import SummaryStages
+from antiphon.retrieval.base import KnowledgeIndex
 from antiphon.telemetry.metrics import Metrics
 
 Begin = Callable[[], Awaitable[StartedStream]]
@@ -49,12 +51,16 @@ class Pipeline:
     this process."""
     summary_cache: SummaryCache | None = None
     """Where summaries are kept; None keeps a few in memory."""
+    knowledge: KnowledgeIndex | None = None
+    """The knowledge tables; None if this server keeps none."""
     policy: RoutePolicy = field(init=False)
     """What all uses of routes share."""
     embedding: EmbeddingStages = field(init=False)
     """The stages of requests without generated text."""
     summaries: SummaryStages = field(init=False)
     """The stages of the memory strategy `summary`."""
+    retrieval: RetrievalStages = field(init=False)
+    """The stages of answers from knowledge tables."""
 
     def __post_init__(self) -> None:
         policy = RoutePolicy(self.metrics, self.restart_patience, self.route_limiter)
@@ -62,6 +68,8 @@ class Pipeline:
         object.__setattr__(self, "embedding", EmbeddingStages(self.models, policy, self.accounting))
         cache = self.summary_cache or ProcessSummaries()
         object.__setattr__(self, "summaries", SummaryStages(self.models, policy, cache))
+        retrieval = RetrievalStages(self.models, policy, self.knowledge)
+        object.__setattr__(self, "retrieval", retrieval)
 
     @property
     def keeps_records(self) -> bool:
@@ -89,11 +97,11 @@ class Pipeline:
             is_bounded = request.output.max_tokens is not None and not request.output.is_usual
             account = RequestMeter(self.accounting, model, requested_model, is_bounded, context, self.metrics)
         reserve = pass_unlimited if account is None else account.reserve
-        if request.memory is None:
+        if request.memory is None and request.retrieval is None:
             begin: Begin = partial(attempt, model, request, context, self.policy, reserve)
         else:
-            calls = ChildCalls(self.run, context, account)
-            begin = partial(self._attempt_remembered, model, request, context, reserve, calls)
+            calls = ChildCalls(self.run, self.embed, self.rerank, context, account)
+            begin = partial(self._attempt_composed, model, request, context, reserve, calls)
         events = meter_stream(begin, model, context, self.metrics, account)
         recorder = None if self.accounting is None else self.accounting.recorder
         if account is None or recorder is None or context.parent is not None:
@@ -102,12 +110,21 @@ class Pipeline:
             events = record_stream(events, account, context, recorder)
         return aclosing(events)
 
-    async def _attempt_remembered(
+    async def _attempt_composed(
         self, model: Model, request: GenerationRequest, context: Context, reserve: Reserve, calls: ChildCalls
     ) -> StartedStream:
-        """Chooses the messages that the model sees, then starts the stream on the first route that works."""
-        request = await remember(request, model, context, self.summaries, calls)
-        return await attempt(model, request, context, self.policy, reserve)
+        """Chooses the messages that the model sees, and adds what it shall answer from. Then starts the
+        stream on the first route that works."""
+        references = None
+        if request.memory is not None:
+            request = await remember(request, model, context, self.summaries, calls)
+        if request.retrieval is not None:
+            request, references = await self.retrieval.retrieve(request, model, context, calls)
+        stream = await attempt(model, request, context, self.policy, reserve)
+        if references is not None:
+            stream.events = ReferencedEvents(references, stream.first, stream.events)
+            stream.first = references
+        return stream
 
     async def embed(self, request: EmbeddingRequest, context: Context) -> Embeddings:
         """Returns the vectors of texts. Cancelling ends the work. Raises ModelNotFound."""

@@ -25,6 +25,7 @@ from antiphon.dialects.common.encode import (
     encode_error,
     spell_by_text,
 )
+from antiphon.dialects.common.references import build_references
 from antiphon.dialects.common.response_types import (
     ChatChunkChoice,
     ChatCompletionChunk,
@@ -34,6 +35,7 @@ from antiphon.dialects.common.response_types import (
     SpeechPart,
     TextChoice,
     ToolCallPart,
+    UnknownCitationsShape,
     UsageShape,
 )
 from antiphon.domain import events
@@ -54,6 +56,7 @@ from antiphon.domain.events import (
 )
 from antiphon.domain.logprobs import Scores
 from antiphon.domain.request import Conversation, Prompt
+from antiphon.domain.retrieval import References, UnknownCitations
 from antiphon.errors import AntiphonError
 
 DONE = b"data: [DONE]\n\n"
@@ -312,11 +315,18 @@ class OpenAIStreamEncoder(Generic[Part]):
                 return self._encode_blocks(event.choice) + self.encode_finish(event)
             case Usage():
                 return self.encode_usage(event)
-            case ThinkingBlock() | DiscardedTokens() | PromptScored():
-                return self._keep_block(event)
+            case ThinkingBlock() | DiscardedTokens() | PromptScored() | References() | UnknownCitations():
+                return self._encode_rare(event)
 
-    def _keep_block(self, event: ThinkingBlock | DiscardedTokens | PromptScored) -> bytes:
-        """Keeps a block of reasoning until its choice ends. Returns nothing, as other events show nothing."""
+    def _encode_rare(
+        self, event: ThinkingBlock | DiscardedTokens | PromptScored | References | UnknownCitations
+    ) -> bytes:
+        """Encodes what was found. Keeps a block of reasoning until its choice ends. Other events show
+        nothing."""
+        if isinstance(event, References):
+            return self.encode_references(event)
+        if isinstance(event, UnknownCitations):
+            return self.encode_unknown(event)
         if isinstance(event, ThinkingBlock):
             self._blocks.setdefault(event.choice, []).append(event.block)
         return b""
@@ -331,6 +341,16 @@ class OpenAIStreamEncoder(Generic[Part]):
         """Encodes the end of one choice."""
         return self._encode_part(
             event, self._builder.build_closing(event.choice, event.reason, event.scores or ())
+        )
+
+    def encode_references(self, references: References) -> bytes:
+        """Encodes what was found, in a chunk without choices before all others."""
+        return self._encode_chunk([], references=build_references(references))
+
+    def encode_unknown(self, unknown: UnknownCitations) -> bytes:
+        """Encodes citations that no chunk has, in a chunk without choices."""
+        return self._encode_chunk(
+            [], references=UnknownCitationsShape(unknown_citations=list(unknown.numbers))
         )
 
     def encode_usage(self, usage: Usage) -> bytes:

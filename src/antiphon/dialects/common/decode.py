@@ -14,6 +14,7 @@ from antiphon.dialects.common.messages import (
     build_messages,
     read_reasoning,
 )
+from antiphon.dialects.common.references import read_retrieval
 from antiphon.dialects.common.request_types import (
     MAX_SEQUENCES,
     ChatCompletionRequest,
@@ -78,6 +79,8 @@ def build_chat_call(
     call = _build_call(wire, (prompt,), output, unused, read_chat_hosted(wire))
     if wire.memory_strategy is not None:
         call = replace(call, request=changed(call.request, memory=read_memory(wire.memory_strategy)))
+    if wire.rag_params is not None:
+        call = replace(call, request=changed(call.request, retrieval=read_retrieval(wire.rag_params)))
     if wire.safety_identifier is not None:
         attribution = read_attribution(wire.user, wire.metadata, wire.safety_identifier)
         call = replace(call, attribution=attribution)

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from antiphon.dialects.base import GenerationCall, ResponseMeta
+from antiphon.dialects.common.references import build_collected_references
 from antiphon.dialects.common.response_types import (
     AssistantMessage,
     CallExtras,
@@ -117,6 +118,7 @@ def encode_chat(
             choices=choices,
             usage=build_usage(generation.usage) or unknown_usage,
             prompt_token_ids=list(generation.prompts[0]) if generation.prompts else UNSET,
+            references=build_collected_references(generation),
             **(_encode_prompt_scores(generation)[0] if generation.prompt_scores else {}),
         )
     )

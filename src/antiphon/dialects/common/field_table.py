@@ -115,6 +115,14 @@ MEMORY = (
 )
 NO_MEMORY = "a raw prompt has no messages to choose from; send messages to chat/completions"
 
+RETRIEVAL = (
+    "The knowledge table to answer from: `table_id`, and `k` chunks, 3 by default. `search_query` is what is "
+    "searched for; without it the model writes one. `reranking_model` orders what was found, by texts, with "
+    "`concat_reranker_input` by titles too. `inline_citations`, true by default, asks for citations such as "
+    "[@0; @2]. The answer's `references` tell what the model saw, in a stream in its first chunk."
+)
+NO_RETRIEVAL = "a raw prompt has no question; send messages to chat/completions"
+
 SUFFIX = (
     "The text after the completion: a model with `infill` in its profile fills in the middle. Prompt and "
     "suffix are then plain texts. Models of this server refuse it together with token ids, echo and "

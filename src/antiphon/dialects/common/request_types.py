@@ -410,6 +410,26 @@ class MemoryShape(MemoryParameters, frozen=True, forbid_unknown_fields=True, kw_
     """The parameters, in their other layout."""
 
 
+MOST_CHUNKS = 1024
+"""The most chunks of a search. The bound is JamAI's."""
+
+
+class RagParams(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How a chat is answered from a knowledge table."""
+
+    table_id: str = ""
+    reranking_model: Name | None = None
+    search_query: str = ""
+    """What is searched for. If it is empty, the model writes it."""
+    k: Annotated[int, Meta(ge=1, le=MOST_CHUNKS)] = 3
+    """The number of chunks."""
+    rerank: bool = True
+    """An older switch, which JamAI's clients still send."""
+    concat_reranker_input: bool = False
+    """Whether the reranker reads the title before the text."""
+    inline_citations: bool = True
+
+
 class ChatCompletionRequest(CommonRequest, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Body of POST /v1/chat/completions."""
 
@@ -438,6 +458,7 @@ class ChatCompletionRequest(CommonRequest, frozen=True, forbid_unknown_fields=Tr
     modalities: Modalities | None = None
     audio: SpeechShape | None = None
     memory_strategy: MemoryShape | None = None
+    rag_params: RagParams | None = None
 
 
 class CompletionRequest(CommonRequest, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -176,6 +176,46 @@ class ChatChoice(Struct, frozen=True, kw_only=True):
     """The ids of the choice's tokens, with return_token_ids. There are as many ids as log-probabilities."""
 
 
+class ReferencedChunkShape(Struct, frozen=True, kw_only=True):
+    """A chunk of a knowledge table that the model saw."""
+
+    text: str
+    title: str
+    page: int | None
+    file_name: str
+    file_path: str
+    """The same as `file_name`."""
+    document_id: str
+    chunk_id: str
+    context: dict[str, str] = {}
+    """Further columns of the chunk's row."""
+    metadata: dict[str, str | float] = {}
+    """The chunk's own, `rrf_score`, `project_id`, `table_id`, and with a reranker `relevance_score`."""
+
+
+class ReferencesShape(Struct, frozen=True, kw_only=True):
+    """What was found in a knowledge table. The first chunk is cited as `[@0]`."""
+
+    object: Literal["chat.references"] = "chat.references"
+    chunks: list[ReferencedChunkShape]
+    search_query: str
+    finish_reason: Literal["stop"] | None = None
+    notes: list[str] | UnsetType = UNSET
+    """What did not go as asked, one sentence each."""
+    unknown_citations: list[int] | UnsetType = UNSET
+    """Numbers in the answer that are no chunk's. A stream has them in a chunk of their own, near its end."""
+
+
+class UnknownCitationsShape(Struct, frozen=True, kw_only=True):
+    """The references in a stream's chunk that names unknown citations only."""
+
+    unknown_citations: list[int]
+
+
+MaybeReferences = ReferencesShape | UnsetType
+"""The references, if the request retrieves."""
+
+
 class ChatCompletion(Struct, frozen=True, kw_only=True):
     """Buffered answer of a chat."""
 
@@ -190,6 +230,7 @@ class ChatCompletion(Struct, frozen=True, kw_only=True):
     """The prompt's log-probabilities, with prompt_logprobs."""
     prompt_token_ids: list[int] | UnsetType = UNSET
     """The prompt's token ids, with return_token_ids."""
+    references: MaybeReferences = UNSET
 
 
 class FunctionPart(Struct, frozen=True, kw_only=True):
@@ -252,6 +293,7 @@ class ChatCompletionChunk(Struct, frozen=True, kw_only=True):
     contains the usage so far."""
     prompt_token_ids: list[int] | UnsetType = UNSET
     """The prompt's token ids, in the first chunk and with return_token_ids."""
+    references: ReferencesShape | UnknownCitationsShape | UnsetType = UNSET
 
 
 class TextChoice(Struct, frozen=True, kw_only=True):

@@ -116,6 +116,7 @@ def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> Gene
         logprobs=alternatives is not None,
         top_logprobs=alternatives,
         memory_strategy=wire.memory_strategy,
+        rag_params=wire.rag_params,
         **_read_same_fields(wire),
     )
     call = build_chat_call(openai_request, field_report.names, strict)

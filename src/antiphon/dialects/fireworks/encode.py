@@ -30,6 +30,7 @@ from antiphon.dialects.common.encode import (
     encode_list,
     spell_token,
 )
+from antiphon.dialects.common.references import build_collected_references
 from antiphon.dialects.common.response_types import Delta, UsageShape
 from antiphon.dialects.fireworks.decode import FireworksCall
 from antiphon.dialects.fireworks.wire_types import (
@@ -136,6 +137,7 @@ def encode_chat(head: ResponseMeta, call: GenerationCall, generation: CollectedG
             choices=choices,
             usage=build_usage(generation.usage),
             prompt_token_ids=list(generation.prompts[0]) if generation.prompts else UNSET,
+            references=build_collected_references(generation),
         )
     )
 

@@ -28,6 +28,7 @@ from antiphon.dialects.common.request_types import (
     NonNegativeInt,
     Penalty,
     PositiveInt,
+    RagParams,
     Salt,
     Seed,
     Stop,
@@ -36,7 +37,14 @@ from antiphon.dialects.common.request_types import (
     TokenId,
     ToolShape,
 )
-from antiphon.dialects.common.response_types import AssistantMessage, Delta, UsageShape
+from antiphon.dialects.common.response_types import (
+    AssistantMessage,
+    Delta,
+    MaybeReferences,
+    ReferencesShape,
+    UnknownCitationsShape,
+    UsageShape,
+)
 
 MOST_ALTERNATIVES = 5
 """The most alternatives at each place. The bound is the page's."""
@@ -147,6 +155,7 @@ class FireworksChatCompletionRequest(
     reasoning_effort: Literal["none", "low", "medium", "high"] | bool | MostReasoningTokens | None = None
     thinking: FireworksThinking | None = None
     memory_strategy: MemoryShape | None = None
+    rag_params: RagParams | None = None
 
 
 FireworksFinishName = Literal["stop", "length", "tool_calls", "error"]
@@ -243,6 +252,7 @@ class FireworksChatCompletion(Struct, frozen=True, kw_only=True):
     """The usage; null if a vendor tells none."""
     prompt_token_ids: list[int] | UnsetType = UNSET
     """The prompt's token ids, with return_token_ids."""
+    references: MaybeReferences = UNSET
 
 
 class FireworksChatChunkChoice(Struct, frozen=True, kw_only=True):
@@ -268,6 +278,7 @@ class FireworksChatCompletionChunk(Struct, frozen=True, kw_only=True):
     """The usage, as in FireworksCompletion."""
     prompt_token_ids: list[int] | UnsetType = UNSET
     """The prompt's token ids, in the first chunk and with return_token_ids."""
+    references: ReferencesShape | UnknownCitationsShape | UnsetType = UNSET
 
 
 class FireworksErrorBody(Struct, frozen=True):

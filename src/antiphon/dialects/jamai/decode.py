@@ -1,7 +1,6 @@
 """Decodes bodies of JamAI Base's endpoints to requests, with the defaults and rules of JamAI's page.
 
-The decoder of `/v1` reads the fields that have the same meaning there. `read_retrieval` is the place that
-decides about `rag_params`.
+The decoder of `/v1` reads the fields that have the same meaning there.
 """
 
 from dataclasses import replace
@@ -16,13 +15,12 @@ from antiphon.dialects.common.messages import filter_messages
 from antiphon.dialects.common.sampling import require_text
 from antiphon.dialects.common.strict_json import convert, read_object
 from antiphon.dialects.common.tools import filter_tools
-from antiphon.dialects.jamai.fields import NO_KNOWLEDGE, JamaiScope, filter_fields
+from antiphon.dialects.jamai.fields import JamaiScope, filter_fields
 from antiphon.dialects.jamai.messages import complete_turns, normalize_messages, normalize_tools
 from antiphon.dialects.jamai.wire_types import (
     JamaiChatRequest,
     JamaiEmbeddingRequest,
     JamaiRerankRequest,
-    RagBody,
 )
 from antiphon.domain.request import (
     Conversation,
@@ -34,7 +32,7 @@ from antiphon.domain.request import (
 )
 from antiphon.domain.rerank import RerankRequest
 from antiphon.domain.values import changed
-from antiphon.errors import InvalidValue, UnsupportedParameter
+from antiphon.errors import InvalidValue
 
 DEFAULTS: dict[str, Any] = {"temperature": 0.2, "top_p": 0.6}
 """The default values of the page. A model's own defaults do not change them."""
@@ -44,7 +42,7 @@ MAX_TOKENS = 2048
 
 SAME_FIELDS = (
     "messages", "tools", "tool_choice", "temperature", "top_p", "stream", "stop", "presence_penalty",
-    "frequency_penalty", "logit_bias", "n",
+    "frequency_penalty", "logit_bias", "n", "rag_params",
 )  # fmt: skip
 """The fields that have the same name in `/v1`."""
 
@@ -67,7 +65,6 @@ def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> Gene
     field_report = FieldReport(report)
     sent = read_object(body)
     fields = {name: value for name, value in sent.items() if EMPTY_DEFAULTS.get(name, sent) != value}
-    read_retrieval(fields)
     accepted = filter_fields(fields, JamaiScope.CHAT, report=field_report)
     accepted = filter_messages(normalize_messages(accepted), field_report)
     wire = convert(filter_tools(normalize_tools(accepted), field_report), JamaiChatRequest)
@@ -78,14 +75,6 @@ def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> Gene
     )
     call = build_chat_call(openai_request, field_report.names, strict)
     return _complete_call(call, wire, is_usual=limit is None)
-
-
-def read_retrieval(fields: dict[str, Any]) -> None:
-    """Checks `rag_params`, and raises UnsupportedParameter if there are any. Raises a RequestError that names
-    the wrong field inside."""
-    if fields.get("rag_params") is not None:
-        convert({"rag_params": fields["rag_params"]}, RagBody)
-        raise UnsupportedParameter(f"rag_params is not supported: {NO_KNOWLEDGE}", param="rag_params")
 
 
 def decode_embeddings(body: bytes, report: bool = False) -> EmbeddingCall:

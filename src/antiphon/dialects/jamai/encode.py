@@ -14,6 +14,7 @@ from msgspec import UNSET
 from antiphon.dialects.base import GenerationCall, Headers, Request, ResponseMeta
 from antiphon.dialects.common.chunks import ChatChunkBuilder, OpenAIStreamEncoder
 from antiphon.dialects.common.encode import build_extras, build_usage, encode_chat
+from antiphon.dialects.common.references import build_references
 from antiphon.dialects.common.response_types import ChatChunkChoice
 from antiphon.dialects.jamai.wire_types import (
     JamaiDelta,
@@ -26,6 +27,7 @@ from antiphon.dialects.jamai.wire_types import (
 from antiphon.domain.collect import CollectedGeneration
 from antiphon.domain.events import ToolCallDelta, ToolCallStarted, Usage
 from antiphon.domain.limits import LimitStatus
+from antiphon.domain.retrieval import References, UnknownCitations
 from antiphon.errors import (
     AntiphonError,
     AuthenticationFailed,
@@ -152,6 +154,13 @@ class JamaiStreamEncoder(OpenAIStreamEncoder[ChatChunkChoice]):
     def __init__(self, head: ResponseMeta, call: GenerationCall, request: Request) -> None:
         super().__init__(JamaiChunkBuilder(), head, call)
         self._request = request
+
+    def encode_references(self, references: References) -> bytes:
+        return b"data: %b\n\n" % _encode(build_references(references))
+
+    def encode_unknown(self, unknown: UnknownCitations) -> bytes:
+        """Shows nothing: JamAI's clients read references from the first event only."""
+        return b""
 
     def encode_usage(self, usage: Usage) -> bytes:
         shape = build_usage(usage) or JamaiUsage()

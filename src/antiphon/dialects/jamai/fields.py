@@ -6,10 +6,10 @@ from enum import StrEnum
 
 from antiphon.dialects.common.field_table import (
     END_USER,
+    RETRIEVAL,
     FieldTable,
     RequestField,
     declare_ignored,
-    declare_refused,
     declare_supported,
 )
 
@@ -30,7 +30,6 @@ MESSAGE = frozenset({JamaiScope.MESSAGE})
 EMBEDDINGS = frozenset({JamaiScope.EMBEDDINGS})
 RERANK = frozenset({JamaiScope.RERANK})
 
-NO_KNOWLEDGE = "this server has no knowledge tables; leave it out"
 
 OPTIONAL = "A model that lacks it ignores it, and the header x-antiphon-ignored names it."
 
@@ -60,13 +59,13 @@ FIELDS: tuple[RequestField, ...] = (
         id="The tag `id` in the records of usage, at most 512 characters; where keys are off there are none, "
         "and the header x-antiphon-ignored names it. The request's own id is the header X-REQUEST-ID.",
         n="Choices, 1 to 128; 1 by default.",
+        rag_params=RETRIEVAL,
         user=END_USER,
         reasoning_effort="How much a model that reasons shall do so: disable, minimal, low, medium, high. "
         f"{OPTIONAL} Of the product's later clients.",
         thinking_budget=f"Most tokens of reasoning, at most max_tokens; 0 is none. {OPTIONAL} Of the "
         "product's later clients.",
     ),
-    declare_refused("rag_params", CHAT, NO_KNOWLEDGE),
     declare_ignored(
         "reasoning_summary", CHAT, "auto, concise or detailed: reasoning is shown as the model wrote it."
     ),

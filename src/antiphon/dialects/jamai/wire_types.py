@@ -18,6 +18,7 @@ from antiphon.dialects.common.request_types import (
     NonNegativeInt,
     Penalty,
     PositiveInt,
+    RagParams,
     StopText,
     Temperature,
     ToolChoiceShape,
@@ -36,9 +37,6 @@ from antiphon.dialects.common.response_types import (
 LEAST_TOP_P = 0.001
 """The smallest `top_p`. The bound is the page's."""
 
-MOST_CHUNKS = 1024
-"""The most chunks of a search. The bound is JamAI's."""
-
 MOST_RANKED = 1000
 """The most documents of one ranking, as at /v1."""
 
@@ -49,33 +47,12 @@ ChatId = Annotated[str, Meta(max_length=512)]
 """A tag in the records of usage, which have this bound."""
 
 
-class RagParams(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How a chat is answered from a knowledge table."""
-
-    table_id: str = ""
-    reranking_model: str | None = None
-    search_query: str = ""
-    """What is searched for. If it is empty, the model writes it."""
-    k: Annotated[int, Meta(ge=1, le=MOST_CHUNKS)] = 3
-    """The number of chunks."""
-    rerank: bool = True
-    """An older switch, which JamAI's clients still send."""
-    concat_reranker_input: bool = False
-    """Whether the reranker reads the title before the text."""
-    inline_citations: bool = True
-
-
-class RagBody(Struct, frozen=True):
-    """The part of a chat's body about retrieval."""
-
-    rag_params: RagParams
-
-
 class JamaiChatRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Body of POST /jamai/api/v1/chat/completions."""
 
     messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
     model: ModelId | None = None
+    rag_params: RagParams | None = None
     tools: Annotated[list[ToolShape], Meta(min_length=1, max_length=MAX_TOOLS)] | None = None
     tool_choice: Literal["none", "auto", "required"] | ToolChoiceShape | None = None
     temperature: Temperature | None = None

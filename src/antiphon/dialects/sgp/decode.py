@@ -44,7 +44,7 @@ SAME_FIELDS = (
 
 SAME_CHAT_FIELDS = (
     "messages", "logprobs", "top_logprobs", "chat_template", "chat_template_kwargs", "tools", "tool_choice",
-    "parallel_tool_calls", "reasoning_effort", "memory_strategy", "guided_whitespace_pattern",
+    "parallel_tool_calls", "reasoning_effort", "memory_strategy", "rag_params", "guided_whitespace_pattern",
     "modalities", "audio", "prediction",
 )  # fmt: skip
 

@@ -8,6 +8,8 @@ from antiphon.dialects.common.field_table import (
     END_USER,
     MEMORY,
     NO_MEMORY,
+    NO_RETRIEVAL,
+    RETRIEVAL,
     SUFFIX,
     TAGS,
     FieldTable,
@@ -116,8 +118,9 @@ FIELDS: tuple[RequestField, ...] = (
         reasoning_effort="How much a model that reasons shall do so, as at /v1. Of the product's later "
         "clients.",
     ),
-    *declare_supported(CHAT, memory_strategy=MEMORY),
+    *declare_supported(CHAT, memory_strategy=MEMORY, rag_params=RETRIEVAL),
     declare_refused("memory_strategy", TEXT, NO_MEMORY),
+    declare_refused("rag_params", TEXT, NO_RETRIEVAL),
     *declare_supported(
         BOTH,
         inference_timeout="The most seconds that the generation can take, as a number or a text; it never "

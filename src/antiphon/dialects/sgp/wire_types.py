@@ -25,6 +25,7 @@ from antiphon.dialects.common.request_types import (
     Penalty,
     PositiveInt,
     PredictionShape,
+    RagParams,
     Seconds,
     Seed,
     SpeechShape,
@@ -93,6 +94,7 @@ class SgpChatCompletionRequest(SgpCommonRequest, frozen=True, forbid_unknown_fie
     tool_choice: Literal["none", "auto", "required"] | ToolChoiceShape | None = None
     parallel_tool_calls: bool | None = None
     memory_strategy: MemoryShape | None = None
+    rag_params: RagParams | None = None
     modalities: Modalities | None = None
     audio: SpeechShape | None = None
     prediction: PredictionShape | None = None
