@@ -34,7 +34,7 @@ import uvloop
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from antiphon.assembly.__main__ import TURN
-from antiphon.assembly.app_state import build_app_state
+from antiphon.assembly.app_state import NodeClients, build_app_state
 from antiphon.assembly.tenancy import TenancyParts, build_tenancy, open_accounting
 from antiphon.cli.bootstrap import bootstrap_store
 from antiphon.domain.context import SystemClock
@@ -128,7 +128,7 @@ async def keyed(listener: socket.socket, store: str, home: Path) -> None:
             begun = home / "begun"
             begun.write_text(await limited_key(managed, accounting.limiter))
             begun.rename(home / KEY_FILE)
-            edge = build_app_state(settings, models(), clock, managed, accounting, coordinator)
+            edge = build_app_state(settings, models(), clock, managed, accounting, NodeClients(coordinator))
             await serve(create_app(edge), edge, listener)
         managed.close()
 

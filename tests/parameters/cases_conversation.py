@@ -64,6 +64,17 @@ def the_model_sees_the_last_messages(whole: Answer, beside: Answer, inside: Answ
     assert "x-antiphon-memory" not in whole.headers
 
 
+SEA = {"table_id": "sea", "search_query": "harbour boat", "k": 1}
+
+
+@case(CHATS, "rag_params", {"max_tokens": 4}, OUT, SEA, SEA | {"search_query": "tower", "k": 2})
+def the_model_answers_from_a_table(plain: Answer, boat: Answer, tower: Answer) -> None:
+    found = [answer.json["references"]["chunks"] for answer in (boat, tower)]
+    assert [len(chunks) for chunks in found] == [1, 1] and "references" not in plain.json
+    assert "boat" in found[0][0]["text"] and "tower" in found[1][0]["text"]
+    assert plain.json["usage"]["prompt_tokens"] < boat.json["usage"]["prompt_tokens"]
+
+
 LONGER = {"messages": [USER], "tools": [WEATHER], "tool_choice": "required", "max_tokens": 120}
 
 

@@ -12,10 +12,13 @@ import httpx2
 import pytest
 import uvloop
 
-from antiphon.domain.context import Context
+from antiphon.domain.context import Context, SystemClock
 from antiphon.domain.request import Constraint, GenerationRequest
+from antiphon.domain.tenancy import DEFAULT_PROJECT
 from antiphon.engines.base import PreparedRequest, TokenEvent, TokenRequest
 from antiphon.rendering.renderer import Renderer
+from antiphon.retrieval.base import ChunkInput, IndexLimits, TableSettings
+from antiphon.retrieval.sqlite.index import SqliteIndex
 from antiphon.testing import Script, ScriptedEngine, ScriptedTokenEngine, scripted_info
 from antiphon.testing.toy_model import build_vocabulary
 from tests.parameters.registry import INFILL, Asker
@@ -47,6 +50,7 @@ def cantor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asker]:
     cantor = ADAPTERS.parent / "cantor.gguf"
     files = {"mood.gguf": (shelf / "mood.gguf").read_bytes()}
     repositories = {"ada/mood": Repository(files), "ada/gated": Repository(files, is_gated=True)}
+    asyncio.run(fill_table(place / "home" / "knowledge"))
     env = {
         "ANTIPHON_LORA_DIRECTORIES": str(shelf),
         "ANTIPHON_LORA_REPOSITORIES": "ada/*",
@@ -62,6 +66,15 @@ def cantor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asker]:
         server.client() as client,
     ):
         yield Asker(client)
+
+
+async def fill_table(directory: Path) -> None:
+    """Makes the knowledge table `sea` with two chunks, for callers without keys."""
+    index = SqliteIndex(directory, SystemClock(), IndexLimits())
+    await index.create_table(DEFAULT_PROJECT, TableSettings("sea"))
+    chunks = [ChunkInput("The red boat sleeps in the harbour."), ChunkInput("An island has a white tower.")]
+    await index.add_chunks(DEFAULT_PROJECT, "sea", chunks)
+    await index.aclose()
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,7 @@ from typing import NoReturn
 import uvloop
 
 from antiphon.assembly.app_state import (
+    NodeClients,
     build_adapters,
     build_app_state,
     complete_app_state,
@@ -96,7 +97,9 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
                     open_accounting(settings, managed, clock, coordinator)
                 )
             index = await keeping.enter_async_context(open_knowledge(settings, config, status))
-            edge = build_app_state(settings, models, clock, managed, accounting, coordinator)
+            edge = build_app_state(
+                settings, models, clock, managed, accounting, NodeClients(coordinator, index)
+            )
             coordinator.set_series(partial(list_own_series, edge))
             adapters = build_adapters(hosts.engines, edge, settings, coordinator)
         except (StartupError, StoreUnavailable) as refused:

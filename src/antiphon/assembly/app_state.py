@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -41,6 +41,7 @@ from antiphon.pipeline.run import Pipeline
 from antiphon.processes.coordinator.client import CoordinatorClient
 from antiphon.rendering.adapter_renderer import AdapterRenderer
 from antiphon.rendering.renderer import Renderer
+from antiphon.retrieval.base import KnowledgeIndex
 from antiphon.services.limits import LimitService
 from antiphon.settings.changes import ReloadReport
 from antiphon.settings.memory import MemorySettings
@@ -129,16 +130,28 @@ def _takes_adapters(path: str) -> bool:
         return True
 
 
+@dataclass(frozen=True, slots=True)
+class NodeClients:
+    """The connections of an HTTP process to other processes of the node."""
+
+    coordinator: CoordinatorClient | None = None
+    knowledge: KnowledgeIndex | None = None
+
+
+ALONE = NodeClients()
+"""No other process."""
+
+
 def build_app_state(
     settings: Settings,
     models: ModelRegistry,
     clock: Clock,
     managed: TenancyParts | None = None,
     accounting: Accounting | None = None,
-    coordinator: CoordinatorClient | None = None,
+    node: NodeClients = ALONE,
 ) -> AppState:
     """Builds the application's state. `managed` and `accounting` are None if keys are off."""
-    key = settings.server.api_key
+    key, coordinator = settings.server.api_key, node.coordinator
     verifiers: list[TokenVerifier] = [ServiceKey(key, is_only_key=managed is None)] if key else []
     verifiers += [managed.keyring] if managed else []
     issuer = build_single_sign_on(settings.oidc, managed, clock) if managed else None
@@ -154,6 +167,7 @@ def build_app_state(
             accounting,
             None if coordinator is None else coordinator.limits,
             build_summary_cache(settings.memory, clock, managed),
+            node.knowledge,
         ),
         models=models,
         dialect=OpenAI(report, strict),
