@@ -32,10 +32,10 @@ from antiphon.dialects.common.response_types import (
     Completion,
     Delta,
     FunctionPart,
+    ReferencesShape,
     SpeechPart,
     TextChoice,
     ToolCallPart,
-    UnknownCitationsShape,
     UsageShape,
 )
 from antiphon.domain import events
@@ -349,9 +349,7 @@ class OpenAIStreamEncoder(Generic[Part]):
 
     def encode_unknown(self, unknown: UnknownCitations) -> bytes:
         """Encodes citations that no chunk has, in a chunk without choices."""
-        return self._encode_chunk(
-            [], references=UnknownCitationsShape(unknown_citations=list(unknown.numbers))
-        )
+        return self._encode_chunk([], references=ReferencesShape(unknown_citations=list(unknown.numbers)))
 
     def encode_usage(self, usage: Usage) -> bytes:
         """Encodes the usage after all choices."""

@@ -197,19 +197,14 @@ class ReferencesShape(Struct, frozen=True, kw_only=True):
     """What was found in a knowledge table. The first chunk is cited as `[@0]`."""
 
     object: Literal["chat.references"] = "chat.references"
-    chunks: list[ReferencedChunkShape]
-    search_query: str
+    chunks: list[ReferencedChunkShape] | UnsetType = UNSET
+    search_query: str | UnsetType = UNSET
     finish_reason: Literal["stop"] | None = None
     notes: list[str] | UnsetType = UNSET
     """What did not go as asked, one sentence each."""
     unknown_citations: list[int] | UnsetType = UNSET
-    """Numbers in the answer that are no chunk's. A stream has them in a chunk of their own, near its end."""
-
-
-class UnknownCitationsShape(Struct, frozen=True, kw_only=True):
-    """The references in a stream's chunk that names unknown citations only."""
-
-    unknown_citations: list[int]
+    """Numbers in the answer that are no chunk's. A stream has them near its end, in references of nothing
+    else."""
 
 
 MaybeReferences = ReferencesShape | UnsetType
@@ -293,7 +288,7 @@ class ChatCompletionChunk(Struct, frozen=True, kw_only=True):
     contains the usage so far."""
     prompt_token_ids: list[int] | UnsetType = UNSET
     """The prompt's token ids, in the first chunk and with return_token_ids."""
-    references: ReferencesShape | UnknownCitationsShape | UnsetType = UNSET
+    references: MaybeReferences = UNSET
 
 
 class TextChoice(Struct, frozen=True, kw_only=True):

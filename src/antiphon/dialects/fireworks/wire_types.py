@@ -41,8 +41,6 @@ from antiphon.dialects.common.response_types import (
     AssistantMessage,
     Delta,
     MaybeReferences,
-    ReferencesShape,
-    UnknownCitationsShape,
     UsageShape,
 )
 
@@ -278,7 +276,7 @@ class FireworksChatCompletionChunk(Struct, frozen=True, kw_only=True):
     """The usage, as in FireworksCompletion."""
     prompt_token_ids: list[int] | UnsetType = UNSET
     """The prompt's token ids, in the first chunk and with return_token_ids."""
-    references: ReferencesShape | UnknownCitationsShape | UnsetType = UNSET
+    references: MaybeReferences = UNSET
 
 
 class FireworksErrorBody(Struct, frozen=True):
