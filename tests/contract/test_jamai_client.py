@@ -1,6 +1,7 @@
 """jamaibase, unchanged, against JamAI Base's dialect of a server with keys and cantor. It checks the type of
 every answer by itself. Every parameter of the page that it can send."""
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -12,6 +13,7 @@ from tests.contract.clients import execute
 from tests.contract.jamai.caller import HELLO, Base, join_chunks, read_error
 from tests.e2e.furnished import Place, furnished
 from tests.support.docs import ROOT, blocks
+from tests.support.knowledge_tables import SEA, fill_table
 from tests.support.model_files import write_reranker
 
 CITY = {"city": {"type": "string", "description": "Where"}, "unit": {}}
@@ -34,6 +36,7 @@ pytestmark = pytest.mark.timeout(480)
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     home = tmp_path_factory.mktemp("jamai")
+    asyncio.run(fill_table(home / "home" / "knowledge"))
     with furnished(home, f"--model=reranker={write_reranker(home / 'reranker.gguf')}") as made:
         yield made
 
@@ -130,7 +133,7 @@ TAKEN: Any = {
 """A value of each parameter that this server takes alone."""
 
 TOGETHER: Any = {"tool_choice": {"tools": [WEATHER], "tool_choice": "required"}}
-REFUSED: Any = {"rag_params": {"table_id": "papers"}}
+FOUND: Any = {"rag_params": {"table_id": "sea", "search_query": "the red boat", "k": 1}}
 
 RANGES: Any = [
     ("temperature", 2.1), ("top_p", 1.1), ("n", 0), ("n", 129), ("frequency_penalty", 2.1),
@@ -141,7 +144,7 @@ RANGES: Any = [
 
 
 def test_every_parameter_of_the_page_is_taken_or_refused(base: Base) -> None:
-    assert {row.name for row in JAMAI.rows} == TAKEN.keys() | TOGETHER.keys() | REFUSED.keys()
+    assert {row.name for row in JAMAI.rows} == TAKEN.keys() | TOGETHER.keys() | FOUND.keys()
     assert len(JAMAI.rows) + len(JAMAI.headers) == 20
     bodies = [*({name: value} for name, value in TAKEN.items()), *TOGETHER.values()]
     few = [{"max_tokens": 3} | body for body in bodies]
@@ -149,12 +152,21 @@ def test_every_parameter_of_the_page_is_taken_or_refused(base: Base) -> None:
         assert "answer" in result, (body, result)
 
 
-def test_retrieval_is_refused_by_name(base: Base) -> None:
+def test_an_answer_from_a_table_has_references(base: Base) -> None:
     for later in (False, True):
-        whole, streamed = base.chat(REFUSED, REFUSED | {"stream": True}, later=later)
-        for result in (whole, streamed):
-            assert read_error(result)[0] == "BadInputError"
-            assert "rag_params is not supported" in read_error(result)[1]
+        whole, streamed = base.chat(SHORT | FOUND, SHORT | FOUND | {"stream": True}, later=later)
+        references = whole["answer"]["references"]
+        (chunk,) = references["chunks"]
+        assert (chunk["text"], chunk["page"], references["search_query"]) == (SEA[0], 1, "the red boat")
+        first, *chunks = streamed["chunks"]
+        assert first["object"] == "chat.references" and first["chunks"] == references["chunks"]
+        assert join_chunks(chunks) == whole["answer"]["choices"][0]["message"]["content"]
+
+
+def test_a_table_that_is_not_there_is_named(base: Base) -> None:
+    (result,) = base.chat({"rag_params": {"table_id": "papers"}})
+    kind, sentence = read_error(result)
+    assert kind == "ResourceNotFoundError" and "rag_params.table_id" in sentence
 
 
 def test_what_the_server_does_not_allow_is_refused_by_its_name(base: Base) -> None:

@@ -9,7 +9,7 @@ from antiphon.dialects.base import GenerationCall
 from antiphon.dialects.jamai.decode import OPTIONAL, decode_chat, decode_embeddings, decode_rerank
 from antiphon.domain.messages import Role
 from antiphon.domain.request import Conversation, Overflow
-from antiphon.errors import InvalidValue, MissingParameter, UnknownParameter, UnsupportedParameter
+from antiphon.errors import InvalidValue, MissingParameter, UnknownParameter
 
 HELLO: Any = [{"role": "user", "content": "Hi"}]
 SYSTEM, USER, ASSISTANT = (
@@ -140,8 +140,7 @@ def test_the_chats_id_is_a_tag():
 @pytest.mark.parametrize(
     ("fields", "error", "param"),
     [
-        ({"rag_params": {"table_id": "t"}}, UnsupportedParameter, "rag_params"),
-        ({"rag_params": {}}, UnsupportedParameter, "rag_params"),
+        ({"rag_params": {}}, MissingParameter, "rag_params.table_id"),
         ({"rag_params": {"k": 0}}, InvalidValue, "rag_params.k"),
         ({"rag_params": {"colour": 1}}, UnknownParameter, "rag_params.colour"),
         ({"rag_params": "t"}, InvalidValue, "rag_params"),

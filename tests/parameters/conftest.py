@@ -12,19 +12,17 @@ import httpx2
 import pytest
 import uvloop
 
-from antiphon.domain.context import Context, SystemClock
+from antiphon.domain.context import Context
 from antiphon.domain.request import Constraint, GenerationRequest
-from antiphon.domain.tenancy import DEFAULT_PROJECT
 from antiphon.engines.base import PreparedRequest, TokenEvent, TokenRequest
 from antiphon.rendering.renderer import Renderer
-from antiphon.retrieval.base import ChunkInput, IndexLimits, TableSettings
-from antiphon.retrieval.sqlite.index import SqliteIndex
 from antiphon.testing import Script, ScriptedEngine, ScriptedTokenEngine, scripted_info
 from antiphon.testing.toy_model import build_vocabulary
 from tests.parameters.registry import INFILL, Asker
 from tests.support.chat_templates import prove_here
 from tests.support.http_server import serving as serving_scripted
 from tests.support.hub_server import HubServer, Repository, running
+from tests.support.knowledge_tables import fill_table
 from tests.support.model_files import write_encoder, write_reranker, write_thinker
 from tests.support.server import serving
 from tests.support.vendor_engine import VendorDouble, describe_request
@@ -66,15 +64,6 @@ def cantor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asker]:
         server.client() as client,
     ):
         yield Asker(client)
-
-
-async def fill_table(directory: Path) -> None:
-    """Makes the knowledge table `sea` with two chunks, for callers without keys."""
-    index = SqliteIndex(directory, SystemClock(), IndexLimits())
-    await index.create_table(DEFAULT_PROJECT, TableSettings("sea"))
-    chunks = [ChunkInput("The red boat sleeps in the harbour."), ChunkInput("An island has a white tower.")]
-    await index.add_chunks(DEFAULT_PROJECT, "sea", chunks)
-    await index.aclose()
 
 
 @pytest.fixture(scope="session")
