@@ -77,7 +77,7 @@ class RetrievalStages:
         conversation = require_conversation(request, RETRIEVAL_FIELD)
         question = find_question(conversation.messages, RETRIEVAL_FIELD)
         self._check_reranker(wanted, context)
-        search = TableSearch(self.index, wanted, context.actor.project, calls)
+        search = ReferenceSearch(self.index, wanted, context.actor.project, calls)
         embedding_model = await search.find_model()
         asked = conversation.messages[: question + 1]
         query = wanted.query or await search.write_query(model.name, asked)
@@ -135,7 +135,7 @@ class RetrievalStages:
             return False
 
 
-class TableSearch:
+class ReferenceSearch:
     """The search of one request in one table."""
 
     def __init__(self, index: KnowledgeIndex, wanted: Retrieval, project: str, calls: ChildCalls) -> None:
