@@ -7,7 +7,7 @@ from pathlib import Path
 
 from antiphon.assembly.knowledge import INGEST, ServedEmbeddingModels
 from antiphon.domain.context import Context, SystemClock
-from antiphon.domain.identity import Actor, ActorKind
+from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor, ActorKind
 from antiphon.engines.base import Engine
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.pipeline.run import Pipeline
@@ -32,8 +32,12 @@ class KnownActors:
 
     def __init__(self, *actors: Actor) -> None:
         self.actors = {actor.id: actor for actor in actors}
+        self.find_any = False
+        """Whether every uploader is known."""
 
     def find(self, uploader: Uploader) -> Actor | None:
+        if self.find_any:
+            return Actor(ActorKind(uploader.kind), uploader.key, uploader.project)
         return self.actors.get(uploader.key)
 
 
@@ -48,6 +52,7 @@ class Knowledge:
     directory: Path
     engine: ScriptedEmbeddingEngine
     callers: KnownActors
+    models: ModelRegistry
 
     def list_uploads(self) -> list[str]:
         """The names of files that are not read yet."""
@@ -81,14 +86,14 @@ async def open_service(
     models = build_models(engine, names)
     embedding = ServedEmbeddingModels(models, Pipeline(models, Metrics(), restart_patience=0.0))
     opened = index or SqliteIndex(directory / "index", SystemClock(), limits)
-    uploads, callers = UploadFolder(directory / "uploads"), KnownActors(ALICE, BOB)
+    uploads, callers = UploadFolder(directory / "uploads"), KnownActors(ALICE, BOB, LOCAL_ANONYMOUS)
     parts = IngestParts(
         opened, embedding, SandboxedReader(), uploads, callers.find, SystemClock(), INGEST, pause=0.01
     )
     try:
         async with run_jobs(parts) as jobs:
             service = KnowledgeService(opened, embedding, jobs, limits)
-            yield Knowledge(service, opened, jobs, uploads, directory, engine, callers)
+            yield Knowledge(service, opened, jobs, uploads, directory, engine, callers, models)
     finally:
         if index is None:
             await opened.aclose()

@@ -20,6 +20,7 @@ from antiphon.http.state import AppState, Runner
 from antiphon.pipeline.resolve import resolve
 from antiphon.processes.knowledge.client import connect_knowledge
 from antiphon.retrieval.base import IndexLimits, KnowledgeIndex
+from antiphon.retrieval.ingest.documents import DEFAULT_LIMITS
 from antiphon.retrieval.ingest.reader import SandboxedReader
 from antiphon.services.knowledge.documents import FindActor, IngestParts, run_jobs
 from antiphon.services.knowledge.tables import KnowledgeService
@@ -68,7 +69,7 @@ async def add_knowledge(
     parts = IngestParts(
         index,
         models,
-        SandboxedReader(),
+        SandboxedReader(replace(DEFAULT_LIMITS, size=settings.knowledge.max_file_bytes)),
         UploadFolder(Path(settings.knowledge.directory) / UPLOADS),
         build_actor_finder(app_state, None if managed is None else managed.keyring),
         app_state.clock,

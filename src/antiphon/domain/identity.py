@@ -27,6 +27,8 @@ class Right(StrEnum):
     """See models and token ids."""
     GENERATE = "generate"
     """Generate text or vectors."""
+    WRITE = "write"
+    """Change knowledge tables."""
     ADAPT = "adapt"
     """Load and unload adapters."""
     OBSERVE = "observe"
@@ -36,10 +38,13 @@ class Right(StrEnum):
 
 
 READER = frozenset({Right.READ, Right.MANAGE})
-WRITER = frozenset({Right.READ, Right.GENERATE, Right.MANAGE})
+WRITER = frozenset({Right.READ, Right.GENERATE, Right.WRITE, Right.MANAGE})
 SERVICE = frozenset({Right.READ, Right.GENERATE})
-LOCAL = frozenset({Right.READ, Right.GENERATE, Right.ADAPT, Right.OBSERVE})
+LOCAL = frozenset({Right.READ, Right.GENERATE, Right.WRITE, Right.ADAPT, Right.OBSERVE})
 EVERY_RIGHT = frozenset(Right)
+
+KNOWLEDGE = "/knowledge"
+"""The part of a path that names knowledge tables."""
 
 
 class Actor(Value, frozen=True):
@@ -77,6 +82,14 @@ class Actor(Value, frozen=True):
     def may_call(self, path: str) -> bool:
         """Whether the key allows this path."""
         return self.grant.endpoints is None or matches(self.grant.endpoints, path)
+
+    def may_write(self, path: str) -> bool:
+        """Whether the caller can change knowledge tables at this path. A project's service key can where a
+        pattern of its paths names knowledge and matches: it is made for inference otherwise."""
+        if Right.WRITE in self.rights:
+            return True
+        named = [pattern for pattern in self.grant.endpoints or () if KNOWLEDGE in pattern]
+        return self.kind is ActorKind.SERVICE_KEY and matches(named, path)
 
 
 LOCAL_ANONYMOUS = Actor(ActorKind.ANONYMOUS, "anonymous")

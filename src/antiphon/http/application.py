@@ -18,6 +18,7 @@ from antiphon.http.body import BodyReader
 from antiphon.http.connection import Connection, get_connection
 from antiphon.http.errors import record_failure, record_refusal, send_error, to_api_error
 from antiphon.http.in_flight import ClientLeft, cancel_on_disconnect
+from antiphon.http.knowledge import list_knowledge_endpoints
 from antiphon.http.openapi import declare_document, declare_pages
 from antiphon.http.responses import RATE_LIMIT_HEADERS, build_limit_headers, send_file, send_response
 from antiphon.http.routing import Routes, find_nearest_path
@@ -267,6 +268,7 @@ def list_endpoints(edge: AppState) -> list[Endpoint]:
     return [
         *(endpoint for dialect in edge.dialects for endpoint in dialect.endpoints),
         *edge.admin,
+        *list_knowledge_endpoints(edge),
         *own,
         declare_document(edge, own),
         *declare_pages(),

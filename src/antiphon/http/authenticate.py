@@ -35,6 +35,7 @@ RIGHT_NAMES = MappingProxyType(
     {
         Right.READ: "read anything",
         Right.GENERATE: "generate",
+        Right.WRITE: "change knowledge tables; a service key can if its endpoints name them: /v1/knowledge/*",
         Right.ADAPT: "load or unload adapters",
         Right.OBSERVE: "see the numbers of the whole server",
         Right.MANAGE: "manage keys or members",
@@ -210,7 +211,8 @@ def _read_one(headers: Headers, names: tuple[bytes, ...]) -> str | None:
 
 def require_right(actor: Actor, right: Right, path: str) -> None:
     """Raises PermissionDenied, which names the missing right or path."""
-    if right not in actor.rights:
+    has_right = actor.may_write(path) if right is Right.WRITE else right in actor.rights
+    if not has_right:
         raise PermissionDenied(f"this key may not {RIGHT_NAMES[right]}")
     if not actor.may_call(path):
         raise PermissionDenied("this key is not for this path")

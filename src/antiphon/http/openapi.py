@@ -37,6 +37,7 @@ from antiphon.errors import (
     UnsupportedMediaType,
 )
 from antiphon.http.errors import CLIENTS_RETRY, SERVER, TOO_MANY, UNAUTHORIZED, UNAVAILABLE
+from antiphon.http.knowledge import list_knowledge_endpoints
 from antiphon.http.responses import RATE_LIMIT_HEADERS
 from antiphon.http.server_status import HEALTH, HEALTH_SCHEMA
 from antiphon.http.state import AppState
@@ -83,19 +84,22 @@ COMMON_ERRORS = (RequestError, PermissionDenied, RequestTimedOut, HeadersTooLarg
 BODY_ERRORS = (BodyTooLarge, UnsupportedMediaType, ServerBusy)
 MODEL_ERRORS = (ModelNotFound, EngineUnavailable, DeadlineExceeded)
 STORE_ERRORS = (NotFound, StoreUnavailable)
-QUEUED_TAGS = {"completions", "embeddings", "rerank", "tokens"}
+QUEUED_TAGS = {"completions", "embeddings", "rerank", "tokens", "knowledge"}
 """Tags of operations that can wait for an engine, or for the rendering of a custom template."""
 BUDGET = 402
 """The status that some dialects use for a spent budget."""
-METERED_TAGS = {"completions", "embeddings", "rerank"}
+METERED_TAGS = {"completions", "embeddings", "rerank", "knowledge"}
 """Tags of operations that limits and budgets count."""
-CHANGING_TAGS = {"adapters", "loras", "admin", "pats"}
+CHANGING_TAGS = {"adapters", "loras", "admin", "pats", "knowledge"}
 """Tags of operations that can conflict with the current state."""
 STORED_TAGS = {"admin", "pats"}
 """Tags of operations that need the database."""
 
 ADMIN_PREFIX = "Admin"
 """The prefix of the schema names of the admin API."""
+
+KNOWLEDGE_PREFIX = "Knowledge"
+"""The prefix of the schema names of knowledge tables."""
 
 TEXT = {"type": "string"}
 HEADERS: Mapping[str, Mapping[str, Any]] = {
@@ -156,16 +160,21 @@ def build_document(
     server_endpoints: Sequence[Endpoint],
     admin: Sequence[Endpoint],
     needs_key: bool,
+    knowledge: Sequence[Endpoint] = (),
 ) -> bytes:
     """Builds the OpenAPI document. The first dialect is the one without a prefix.
 
     `server_endpoints`: the endpoints of no dialect. `admin`: the endpoints of the admin API. `needs_key`:
-    whether the server asks for a key.
+    whether the server asks for a key. `knowledge`: the endpoints of knowledge tables.
     """
     described = [(dialect, dialect.describe()) for dialect in dialects]
     first, at_first = described[0]
     groups = [(dialect.endpoints, dialect, at, at.prefix) for dialect, at in described]
-    groups += [(tuple(server_endpoints), first, at_first, ""), (tuple(admin), first, at_first, ADMIN_PREFIX)]
+    groups += [
+        (tuple(server_endpoints), first, at_first, ""),
+        (tuple(admin), first, at_first, ADMIN_PREFIX),
+        (tuple(knowledge), first, at_first, KNOWLEDGE_PREFIX),
+    ]
     paths: dict[str, dict[str, Any]] = {}
     for endpoints, dialect, at, prefix in groups:
         error = {"$ref": f"#/components/schemas/{at.error_schema}"}
@@ -175,6 +184,7 @@ def build_document(
                 paths.setdefault(BRACES.sub(r"{\1}", path), {})[endpoint.method.lower()] = operation
     schemas = {name: schema for _, at in described for name, schema in at.schemas.items()}
     schemas |= build_schemas(list_shapes(admin), {}, {}, ADMIN_PREFIX) if admin else {}
+    schemas |= build_schemas(list_shapes(knowledge), {}, {}, KNOWLEDGE_PREFIX) if knowledge else {}
     document: dict[str, Any] = {
         "openapi": VERSION,
         "info": {
@@ -287,7 +297,13 @@ def declare_document(app_state: AppState, own: Sequence[Endpoint]) -> Endpoint:
 
     async def show(_request: Request, _services: Services) -> Response:
         return Response(
-            build_document(app_state.dialects, own, app_state.admin, needs_key=bool(app_state.verifiers))
+            build_document(
+                app_state.dialects,
+                own,
+                app_state.admin,
+                needs_key=bool(app_state.verifiers),
+                knowledge=list_knowledge_endpoints(app_state),
+            )
         )
 
     return Endpoint(method="GET", path="/openapi.json", handler=show, right=Right.READ)

@@ -84,6 +84,10 @@ class TableSearch:
 class KnowledgeTables(Protocol):
     """The knowledge tables of a server. `KnowledgeService` implements it."""
 
+    @property
+    def max_file_bytes(self) -> int:
+        """The most bytes of a file."""
+
     async def create_table(self, request: TableRequest, context: Context) -> TableInfo:
         """Raises Conflict where the name is taken, and ModelNotFound or PermissionDenied for the embedding
         model."""
@@ -191,6 +195,10 @@ class SplitDocument:
 
 class DocumentReader(Protocol):
     """Reads files and splits them. The same file with the same sizes gives the same chunks."""
+
+    @property
+    def max_file_bytes(self) -> int:
+        """The most bytes of a file."""
 
     def require_sizes(self, sizes: ChunkSizes) -> None:
         """Raises InvalidValue for sizes that cannot be had."""

@@ -5,7 +5,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from antiphon.settings.server import GIB, MIB, describe
+from antiphon.settings.server import GIB, KIB, MIB, describe
 
 
 class KnowledgeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -28,6 +28,15 @@ class KnowledgeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
         ),
         Meta(ge=16 * MIB),
     ] = 512 * MIB
+    max_file_bytes: Annotated[
+        int,
+        describe(
+            "ANTIPHON_KNOWLEDGE_MAX_FILE_BYTES",
+            "Largest file of a knowledge table in bytes; a larger one is a 413. It must arrive within "
+            "`receive_timeout`, and counts in `max_bodies_bytes` until it is kept.",
+        ),
+        Meta(ge=KIB, le=GIB),
+    ] = 32 * MIB
     max_tables: Annotated[
         int,
         describe("ANTIPHON_KNOWLEDGE_MAX_TABLES", "Most knowledge tables of one project."),

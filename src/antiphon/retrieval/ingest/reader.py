@@ -31,6 +31,10 @@ class SandboxedReader:
     )
     """Split documents. Splitting computes, so more threads would only compete for the interpreter."""
 
+    @property
+    def max_file_bytes(self) -> int:
+        return self.limits.size
+
     def require_sizes(self, sizes: ChunkSizes) -> None:
         SplitOptions(sizes.size, sizes.overlap, sizes.unit)
 

@@ -51,6 +51,10 @@ class KnowledgeService:
         self._jobs = jobs
         self._limits = limits
 
+    @property
+    def max_file_bytes(self) -> int:
+        return self._jobs.reader.max_file_bytes
+
     # --- tables ---------------------------------------------------------------------------------------------
 
     async def create_table(self, request: TableRequest, context: Context) -> TableInfo:

@@ -1,0 +1,170 @@
+"""Documents of knowledge tables: wire types, handlers and endpoints."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from antiphon.dialects.base import MULTIPART, Answer, Endpoint, Request, RequestBody, Services
+from antiphon.dialects.common.multipart import Form, read_form
+from antiphon.domain.identity import Right
+from antiphon.errors import InvalidValue
+from antiphon.http.admin.resource import answer_json, read_query
+from antiphon.http.knowledge.endpoints import (
+    PAGING,
+    TABLE,
+    Removed,
+    build_context,
+    declare,
+    read_page,
+    to_seconds,
+)
+from antiphon.retrieval.base import DocumentInfo, DocumentState, SizeUnit
+from antiphon.retrieval.knowledge import FileUpload
+
+DOCUMENTS = f"{TABLE}/documents"
+DOCUMENT = f"{DOCUMENTS}/{{document}}"
+
+FRAMING = 64 * 1024
+"""Bytes of a form besides its file."""
+
+FIELDS = ("file", "wait", "chunk_size", "chunk_overlap", "chunk_unit")
+
+BinaryText = Annotated[str, Meta(extra_json_schema={"format": "binary"})]
+
+
+class UploadForm(Struct, frozen=True, kw_only=True):
+    """A file to add. The sizes of its chunks are the table's unless the form has others. With `wait` the
+    answer comes when the document is ready."""
+
+    file: BinaryText
+    wait: bool = False
+    chunk_size: int | None = None
+    chunk_overlap: int | None = None
+    chunk_unit: SizeUnit | None = None
+
+
+class DocumentCard(Struct, frozen=True, kw_only=True):
+    """A document. `progress` is in percent. `error` tells why it failed, and `warnings` what could not be
+    read. Times are Unix seconds."""
+
+    object: Literal["knowledge_document"] = "knowledge_document"
+    id: str
+    table: str
+    name: str
+    media_type: str
+    bytes: int
+    state: DocumentState
+    progress: int
+    chunks: int
+    error: str | None
+    warnings: list[str]
+    created_at: int
+    updated_at: int
+
+
+class DocumentList(Struct, frozen=True, kw_only=True):
+    """Documents of a table, the latest first. `total` counts all."""
+
+    object: Literal["list"] = "list"
+    data: list[DocumentCard]
+    total: int
+
+
+def build_document_card(table: str, info: DocumentInfo) -> DocumentCard:
+    """Builds the card of a document."""
+    return DocumentCard(
+        id=info.id,
+        table=table,
+        name=info.name,
+        media_type=info.media_type,
+        bytes=info.bytes,
+        state=info.state,
+        progress=info.progress,
+        chunks=info.chunks,
+        error=info.error,
+        warnings=list(info.warnings),
+        created_at=to_seconds(info.created_at),
+        updated_at=to_seconds(info.updated_at),
+    )
+
+
+def declare_documents(max_file_bytes: int) -> tuple[Endpoint, ...]:
+    """Declares the endpoints of documents."""
+    form = RequestBody(MULTIPART, max_file_bytes + FRAMING, UploadForm)
+    add = "Add a file to a knowledge table"
+    return (
+        declare(
+            "GET",
+            DOCUMENTS,
+            list_documents,
+            "Documents of a knowledge table",
+            Right.READ,
+            query=PAGING,
+            gives=DocumentList,
+        ),
+        declare(
+            "POST",
+            DOCUMENTS,
+            add_document,
+            add,
+            Right.WRITE,
+            form=form,
+            gives=DocumentCard,
+            statuses=(200, 202),
+            ends_with_caller=True,
+        ),
+        declare("GET", DOCUMENT, show_document, "One document", Right.READ, gives=DocumentCard),
+        declare("DELETE", DOCUMENT, delete_document, "Remove a document", Right.WRITE, gives=Removed),
+    )
+
+
+async def list_documents(request: Request, services: Services) -> Answer:
+    """Lists documents, the latest first."""
+    offset, limit, _ = read_page(request)
+    table = request.path_params["table"]
+    page = await services.knowledge.list_documents(request.actor, table, offset, limit)
+    cards = [build_document_card(table, info) for info in page.items]
+    return answer_json(DocumentList(data=cards, total=page.total))
+
+
+async def add_document(request: Request, services: Services) -> Answer:
+    """Keeps a file, and answers with its document. 202 says that it is not ready yet."""
+    form = read_form(request)
+    form.require_known(*FIELDS)
+    table = request.path_params["table"]
+    upload, wait = read_upload(form), form.read_flag("wait")
+    context = build_context(request, services, DOCUMENTS)
+    info = await services.knowledge.add_document(table, upload, context, wait=wait)
+    status = 200 if info.state is DocumentState.READY else 202
+    return answer_json(build_document_card(table, info), status)
+
+
+def read_upload(form: Form) -> FileUpload:
+    """Returns the file of a form, with its sizes. Raises a RequestError."""
+    file, unit = form.require_file("file"), form.fields.get("chunk_unit")
+    if unit is not None and unit not in tuple(SizeUnit):
+        raise InvalidValue(f"chunk_unit must be {' or '.join(SizeUnit)}", param="chunk_unit")
+    return FileUpload(
+        file.name,
+        file.content,
+        file.media_type,
+        form.read_integer("chunk_size"),
+        form.read_integer("chunk_overlap"),
+        None if unit is None else SizeUnit(unit),
+    )
+
+
+async def show_document(request: Request, services: Services) -> Answer:
+    """Shows one document."""
+    read_query(request)
+    table, document = request.path_params["table"], request.path_params["document"]
+    info = await services.knowledge.get_document(request.actor, table, document)
+    return answer_json(build_document_card(table, info))
+
+
+async def delete_document(request: Request, services: Services) -> Answer:
+    """Removes a document with its chunks."""
+    read_query(request)
+    table, document = request.path_params["table"], request.path_params["document"]
+    await services.knowledge.delete_document(request.actor, table, document)
+    return answer_json(Removed(id=document))

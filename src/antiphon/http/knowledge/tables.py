@@ -1,0 +1,206 @@
+"""Knowledge tables: wire types, handlers and endpoints."""
+
+from typing import Annotated, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from antiphon.dialects.base import Answer, Endpoint, Request, Services
+from antiphon.domain.identity import Right
+from antiphon.http.admin.resource import answer_json, decode_request, read_query
+from antiphon.http.knowledge.endpoints import (
+    ROOT,
+    TABLE,
+    TABLES,
+    Removed,
+    build_context,
+    declare,
+    to_seconds,
+)
+from antiphon.retrieval.base import LONGEST_NAME, SizeUnit, TableInfo
+from antiphon.retrieval.knowledge import AutomaticModel, SearchMode, TableRequest
+
+TableName = Annotated[str, Meta(min_length=1, max_length=LONGEST_NAME)]
+ModelName = Annotated[str, Meta(min_length=1, max_length=300)]
+
+
+class NewTable(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A table to create. Without `embedding_model` the server takes the first one that the caller can use;
+    null makes a table that finds by words only."""
+
+    name: TableName
+    embedding_model: ModelName | UnsetType | None = UNSET
+    chunk_size: int | None = None
+    chunk_overlap: int | None = None
+    chunk_unit: SizeUnit | None = None
+
+    def to_request(self) -> TableRequest:
+        """Converts to the request that the service takes."""
+        model = AutomaticModel.FIRST if self.embedding_model is UNSET else self.embedding_model
+        return TableRequest(self.name, model, self.chunk_size, self.chunk_overlap, self.chunk_unit)
+
+
+class TableChange(Struct, frozen=True, forbid_unknown_fields=True):
+    """The new name of a table."""
+
+    name: TableName
+
+
+class TableCopy(Struct, frozen=True, forbid_unknown_fields=True):
+    """The copy of a table. Documents that are not ready are left out."""
+
+    name: TableName
+    with_documents: bool = True
+
+
+class TableCard(Struct, frozen=True, kw_only=True):
+    """A table. `search` tells whether it finds by words and vectors, or by words only. `bytes` counts texts
+    and vectors. Times are Unix seconds."""
+
+    object: Literal["knowledge_table"] = "knowledge_table"
+    name: str
+    search: SearchMode
+    embedding_model: str | None
+    dimensions: int
+    chunk_size: int
+    chunk_overlap: int
+    chunk_unit: SizeUnit
+    documents: int
+    chunks: int
+    bytes: int
+    created_at: int
+    updated_at: int
+
+
+class TableList(Struct, frozen=True, kw_only=True):
+    """All tables of the project, by name."""
+
+    object: Literal["list"] = "list"
+    data: list[TableCard]
+
+
+class Amounts(Struct, frozen=True, kw_only=True):
+    """Numbers of tables, documents and chunks, and bytes of their texts and vectors."""
+
+    tables: int
+    documents: int
+    chunks: int
+    bytes: int
+
+
+class UsageCard(Struct, frozen=True, kw_only=True):
+    """What the project keeps, and the most that it can keep."""
+
+    object: Literal["knowledge_usage"] = "knowledge_usage"
+    used: Amounts
+    limits: Amounts
+
+
+def build_table_card(info: TableInfo) -> TableCard:
+    """Builds the card of a table."""
+    settings = info.settings
+    return TableCard(
+        name=settings.name,
+        search=SearchMode.WORDS if settings.embedding_model is None else SearchMode.HYBRID,
+        embedding_model=settings.embedding_model,
+        dimensions=settings.dimensions,
+        chunk_size=settings.chunk_size,
+        chunk_overlap=settings.chunk_overlap,
+        chunk_unit=settings.chunk_unit,
+        documents=info.documents,
+        chunks=info.chunks,
+        bytes=info.bytes,
+        created_at=to_seconds(info.created_at),
+        updated_at=to_seconds(info.updated_at),
+    )
+
+
+def declare_tables() -> tuple[Endpoint, ...]:
+    """Declares the endpoints of tables."""
+    write, read = Right.WRITE, Right.READ
+    copy = "Copy a knowledge table with its documents"
+    return (
+        declare("GET", TABLES, list_tables, "Knowledge tables of the project", read, gives=TableList),
+        declare(
+            "POST",
+            TABLES,
+            create_table,
+            "Create a knowledge table",
+            write,
+            body=NewTable,
+            gives=TableCard,
+            statuses=(201,),
+        ),
+        declare("GET", f"{ROOT}/usage", show_usage, "What the project keeps", read, gives=UsageCard),
+        declare("GET", TABLE, show_table, "One knowledge table", read, gives=TableCard),
+        declare(
+            "PATCH", TABLE, rename_table, "Rename a knowledge table", write, body=TableChange, gives=TableCard
+        ),
+        declare(
+            "POST",
+            f"{TABLE}/duplicate",
+            duplicate_table,
+            copy,
+            write,
+            body=TableCopy,
+            gives=TableCard,
+            statuses=(201,),
+        ),
+        declare("DELETE", TABLE, delete_table, "Remove a knowledge table", write, gives=Removed),
+    )
+
+
+async def list_tables(request: Request, services: Services) -> Answer:
+    """Lists the tables of the caller's project."""
+    read_query(request)
+    tables = await services.knowledge.list_tables(request.actor)
+    return answer_json(TableList(data=[build_table_card(info) for info in tables]))
+
+
+async def show_usage(request: Request, services: Services) -> Answer:
+    """Shows what the caller's project keeps, and its limits."""
+    read_query(request)
+    used, limits = await services.knowledge.count_usage(request.actor)
+    amounts = [
+        Amounts(tables=each.tables, documents=each.documents, chunks=each.chunks, bytes=each.bytes)
+        for each in (used, limits)
+    ]
+    return answer_json(UsageCard(used=amounts[0], limits=amounts[1]))
+
+
+async def create_table(request: Request, services: Services) -> Answer:
+    """Creates a table."""
+    wanted = decode_request(request.body, NewTable).to_request()
+    info = await services.knowledge.create_table(wanted, build_context(request, services, TABLES))
+    return answer_json(build_table_card(info), 201)
+
+
+async def show_table(request: Request, services: Services) -> Answer:
+    """Shows one table."""
+    read_query(request)
+    return answer_json(
+        build_table_card(await services.knowledge.get_table(request.actor, request.path_params["table"]))
+    )
+
+
+async def rename_table(request: Request, services: Services) -> Answer:
+    """Gives a table another name."""
+    name = decode_request(request.body, TableChange).name
+    info = await services.knowledge.rename_table(request.actor, request.path_params["table"], name)
+    return answer_json(build_table_card(info))
+
+
+async def duplicate_table(request: Request, services: Services) -> Answer:
+    """Copies a table."""
+    wanted = decode_request(request.body, TableCopy)
+    info = await services.knowledge.duplicate_table(
+        request.actor, request.path_params["table"], wanted.name, with_documents=wanted.with_documents
+    )
+    return answer_json(build_table_card(info), 201)
+
+
+async def delete_table(request: Request, services: Services) -> Answer:
+    """Removes a table with all that it contains."""
+    read_query(request)
+    table = request.path_params["table"]
+    await services.knowledge.delete_table(request.actor, table)
+    return answer_json(Removed(id=table))

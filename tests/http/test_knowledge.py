@@ -1,0 +1,244 @@
+"""Knowledge tables over the wire: from a table to an answer, and every wrong request refused by name."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antiphon.dialects.openai.dialect import OpenAI
+from antiphon.engines.registry import ModelRegistry
+from antiphon.http.state import AppState
+from antiphon.pipeline.run import Pipeline
+from antiphon.settings.server import ServerSettings
+from antiphon.telemetry.metrics import Metrics
+from antiphon.testing import ScriptedEngine
+from tests.support.http_server import PATIENCE, Reply, Served, serving_edge
+from tests.support.knowledge import Knowledge, open_service
+
+TABLES = "/v1/knowledge/tables"
+BOUNDARY = "frontier"
+
+
+def form(*parts: tuple[str, bytes | str, str | None]) -> dict[str, Any]:
+    """The body and the headers of a form. A part has a name, a value, and perhaps a file name."""
+    body = b""
+    for name, value, file_name in parts:
+        content = value if isinstance(value, bytes) else value.encode()
+        named = f'name="{name}"' + ("" if file_name is None else f'; filename="{file_name}"')
+        kind = "" if file_name is None else "Content-Type: application/octet-stream\r\n"
+        head = f"--{BOUNDARY}\r\nContent-Disposition: form-data; {named}\r\n{kind}\r\n"
+        body += head.encode() + content + b"\r\n"
+    body += f"--{BOUNDARY}--\r\n".encode()
+    return {"body": body, "headers": {"content-type": f"multipart/form-data; boundary={BOUNDARY}"}}
+
+
+@dataclass(frozen=True)
+class Serving:
+    """A server, and the service behind it."""
+
+    served: Served
+    knowledge: Knowledge
+
+    async def ask(self, path: str = "", body: Any = None, **how: Any) -> Reply:
+        return await self.served.ask(TABLES + path, body, **how)
+
+    async def upload(self, table: str, *parts: tuple[str, bytes | str, str | None]) -> Reply:
+        return await self.ask(f"/{table}/documents", **form(*parts))
+
+
+@asynccontextmanager
+async def serving(folder: Path) -> AsyncIterator[Serving]:
+    async with open_service(folder) as knowledge:
+        models: ModelRegistry = knowledge.models
+        pipeline = Pipeline(models, Metrics(), restart_patience=0.0)
+        edge = AppState(pipeline, models, OpenAI(), ServerSettings(), knowledge=knowledge.service)
+        async with serving_edge(edge) as (port, connections):
+            yield Serving(Served(port, ScriptedEngine(), edge, connections), knowledge)
+
+
+@pytest.fixture
+async def at(tmp_path: Path) -> AsyncIterator[Serving]:
+    async with serving(tmp_path) as running:
+        yield running
+
+
+async def test_from_a_table_to_an_answer(at: Serving) -> None:
+    made = await at.ask("", {"name": "handbook"})
+    assert made.status == 201, made.body
+    assert made.json() == {
+        "object": "knowledge_table",
+        "name": "handbook",
+        "search": "hybrid",
+        "embedding_model": "e",
+        "dimensions": made.json()["dimensions"],
+        "chunk_size": 506,
+        "chunk_overlap": 50,
+        "chunk_unit": "tokens",
+        "documents": 0,
+        "chunks": 0,
+        "bytes": 0,
+        "created_at": made.json()["created_at"],
+        "updated_at": made.json()["updated_at"],
+    }
+    added = await at.upload(
+        "handbook", ("file", "# Leave\n\nYou have thirty days.", "rules.md"), ("wait", "true", None)
+    )
+    assert (added.status, added.json()["state"], added.json()["chunks"]) == (200, "ready", 1)
+    found = (await at.ask("/handbook/search", {"query": "thirty days", "k": 1})).json()["data"]
+    assert (found[0]["chunk"]["file_name"], found[0]["chunk"]["title"]) == ("rules.md", "Leave")
+    assert (found[0]["words_rank"], found[0]["vector_rank"]) == (1, 1)
+    listed = (await at.ask("/handbook/documents")).json()
+    assert (listed["total"], listed["data"][0]["name"]) == (1, "rules.md")
+    usage = (await at.served.ask("/v1/knowledge/usage")).json()
+    assert (usage["used"]["documents"], usage["limits"]["tables"]) == (1, 100)
+
+
+async def test_a_document_is_read_in_the_background(at: Serving) -> None:
+    await at.ask("", {"name": "t"})
+    added = await at.upload("t", ("file", "apples", "a.txt"))
+    assert (added.status, added.json()["state"]) == (202, "indexing")
+    path = f"/t/documents/{added.json()['id']}"
+    async with asyncio.timeout(PATIENCE):
+        while (await at.ask(path)).json()["state"] != "ready":
+            await asyncio.sleep(0.02)
+    assert (await at.ask(path, method="DELETE")).json() == {"id": added.json()["id"], "deleted": True}
+    assert (await at.ask(path)).status == 404
+    assert (await at.ask("/t/chunks")).json()["total"] == 0
+
+
+async def test_chunks_are_added_changed_and_removed(at: Serving) -> None:
+    await at.ask("", {"name": "t", "embedding_model": None})
+    assert (await at.ask("/t")).json()["search"] == "words"
+    more = {"title": "T", "page": 3, "metadata": {"a": "b"}}
+    made = (await at.ask("/t/chunks", {"chunks": [{"text": "apples"} | more, {"text": "pears"}]})).json()
+    path = f"/t/chunks/{made['data'][0]['id']}"
+    shown = (await at.ask(path)).json()
+    assert {name: shown[name] for name in more} == more
+    assert shown["document"] is None
+    changed = (await at.ask(path, {"text": "plums"}, method="PUT")).json()
+    assert (changed["id"], changed["text"], changed["page"]) == (shown["id"], "plums", None)
+    assert len((await at.ask("/t/search", {"query": "plums"})).json()["data"]) == 1
+    page = (await at.ask("/t/chunks?limit=1&offset=1")).json()
+    assert (page["total"], page["data"][0]["text"]) == (2, "pears")
+    assert (await at.ask(path, method="DELETE")).status == 200
+    assert (await at.ask(path, method="DELETE")).status == 404
+
+
+async def test_tables_are_renamed_copied_and_removed(at: Serving) -> None:
+    await at.ask("", {"name": "my table"})
+    assert (await at.ask("/my%20table", {"name": "b"}, method="PATCH")).json()["name"] == "b"
+    assert (await at.ask("/b/duplicate", {"name": "c"})).status == 201
+    assert [each["name"] for each in (await at.ask()).json()["data"]] == ["b", "c"]
+    assert (await at.ask("/b/duplicate", {"name": "c"})).status == 409
+    assert (await at.ask("/b", method="DELETE")).json() == {"id": "b", "deleted": True}
+    assert (await at.ask("/b")).status == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "param"),
+    [
+        ("", {}, 400, "name"),
+        ("", {"name": ""}, 400, "name"),
+        ("", {"name": "x" * 300}, 400, "name"),
+        ("", {"name": "a\nb"}, 400, "name"),
+        ("", {"name": "../x"}, 400, "name"),
+        ("", {"name": "a", "embedding_model": "none"}, 404, "model"),
+        ("", {"name": "a", "embedding_model": "m"}, 400, "model"),
+        ("", {"name": "a", "chunk_unit": "words"}, 400, "chunk_unit"),
+        ("", {"name": "a", "owner": "me"}, 400, "owner"),
+        ("", {"name": "t"}, 409, "name"),
+        ("/none/search", {"query": "a"}, 404, "table"),
+        ("/t/search", {}, 400, "query"),
+        ("/t/search", {"query": " "}, 400, "query"),
+        ("/t/search", {"query": "a", "k": 0}, 400, "k"),
+        ("/t/search", {"query": "a", "mode": "best"}, 400, "mode"),
+        ("/t/search", {"query": "a", "project": "x"}, 400, "project"),
+        ("/t/chunks", {"chunks": []}, 400, "chunks"),
+        ("/t/chunks", {"chunks": [{"text": "a", "vector": "x"}]}, 400, "chunks[0].vector"),
+        ("/t/duplicate", {"name": "a/b"}, 400, "name"),
+    ],
+)
+async def test_a_wrong_body_is_refused_by_name(
+    at: Serving, path: str, body: Any, status: int, param: str
+) -> None:
+    await at.ask("", {"name": "t"})
+    answer = await at.ask(path, body)
+    assert (answer.status, answer.error["param"]) == (status, param), answer.body
+
+
+@pytest.mark.parametrize(
+    ("parts", "status", "param"),
+    [
+        ((), 400, "file"),
+        ((("file", "text", None),), 400, "file"),
+        ((("file", "a", "a.txt"), ("file", "a", "b.txt")), 400, "file"),
+        ((("file", "a", "a.txt"), ("chunk_size", "x", None)), 400, "chunk_size"),
+        ((("file", "a", "a.txt"), ("chunk_size", "5", None)), 400, "chunk_size"),
+        ((("file", "a", "a.txt"), ("chunk_unit", "words", None)), 400, "chunk_unit"),
+        ((("file", "a", "a.txt"), ("wait", "1", None)), 400, "wait"),
+        ((("file", "a", "a.txt"), ("project", "x", None)), 400, "project"),
+        ((("file", "", "a.txt"),), 400, "file"),
+        ((("file", "MZ", "a.exe"),), 415, "file"),
+        ((("file", "a", ""),), 400, "file_name"),
+        ((("file", "not json", "a.json"), ("wait", "true", None)), 400, "file"),
+    ],
+)
+async def test_a_wrong_upload_is_refused_by_name(
+    at: Serving, parts: tuple[tuple[str, str, str | None], ...], status: int, param: str
+) -> None:
+    await at.ask("", {"name": "t"})
+    answer = await at.upload("t", *parts)
+    assert (answer.status, answer.error["param"]) == (status, param), answer.body
+    assert at.knowledge.list_uploads() == []
+
+
+@pytest.mark.parametrize(
+    ("body", "media"),
+    [
+        (b"", "multipart/form-data; boundary=x"),
+        (b"--x\r\n", "multipart/form-data; boundary=x"),
+        (b"--x\r\nA: b\r\n\r\ntext\r\n--x--", "multipart/form-data; boundary=x"),
+        (b'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\ntext', "multipart/form-data; boundary=x"),
+        (b'--x\r\nContent-Disposition: form-data; name="\xff"\r\n\r\n', "multipart/form-data; boundary=x"),
+        (b"a", "multipart/form-data"),
+        (b"--x\r\n\r\n" * 100, "multipart/form-data; boundary=x"),
+    ],
+)  # fmt: skip
+async def test_a_broken_form_is_refused(at: Serving, body: bytes, media: str) -> None:
+    await at.ask("", {"name": "t"})
+    answer = await at.ask("/t/documents", body, headers={"content-type": media})
+    assert (answer.status, answer.error["code"]) == (400, "invalid_json")
+
+
+async def test_a_form_keeps_every_byte_of_its_file(at: Serving) -> None:
+    await at.ask("", {"name": "t", "embedding_model": None})
+    text = "one\r\n--frontie\r\n\r\n-- two"
+    added = await at.upload("t", ("file", text, 'a%22b "c".txt'.replace('"', "%22")), ("wait", "true", None))
+    assert added.json()["bytes"] == len(text)
+    assert added.json()["name"] == 'a"b "c".txt'
+
+
+async def test_the_document_describes_every_route(at: Serving) -> None:
+    document = (await at.served.ask("/openapi.json")).json()
+    paths = {path: item for path, item in document["paths"].items() if path.startswith("/v1/knowledge")}
+    assert sum(map(len, paths.values())) == 17
+    upload = paths["/v1/knowledge/tables/{table}/documents"]["post"]
+    assert list(upload["requestBody"]["content"]) == ["multipart/form-data"]
+    assert "KnowledgeTableCard" in document["components"]["schemas"]
+
+
+async def test_too_large_a_file_is_a_413(at: Serving) -> None:
+    await at.ask("", {"name": "t"})
+    answer = await at.ask(
+        "/t/documents",
+        b"",
+        headers={
+            "content-type": "multipart/form-data; boundary=x",
+            "content-length": str(at.knowledge.service.max_file_bytes + (1 << 17)),
+        },
+    )
+    assert answer.status == 413

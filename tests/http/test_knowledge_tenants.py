@@ -1,0 +1,172 @@
+"""Nine callers against every route of knowledge tables: who may do what, and that another project's table is
+as good as none."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antiphon.domain.tenancy import Grant, KeyKind, ProjectRole
+from tests.http.test_admin import ROOT, Keyed, keyed
+from tests.http.test_knowledge import TABLES, form
+from tests.support.http_server import KEY, serving_edge
+from tests.support.knowledge import Knowledge, open_service
+
+MARK = "bravo"
+"""Stands in every text of the other project."""
+NOWHERE = "nowhere"
+WRITING = ("POST", "PUT", "PATCH", "DELETE")
+CHANGES: dict[tuple[str, str], Any] = {
+    ("PATCH", "/{table}"): {"name": "mine"},
+    ("POST", "/{table}/duplicate"): {"name": "mine"},
+    ("POST", "/{table}/chunks"): {"chunks": [{"text": "a"}]},
+    ("PUT", "/{table}/chunks/{chunk}"): {"text": "a"},
+    ("POST", "/{table}/search"): {"query": MARK},
+}
+
+
+@dataclass
+class Tenants:
+    """Callers, and a table of another project."""
+
+    server: Keyed
+    knowledge: Knowledge
+    callers: dict[str, str] = field(default_factory=dict)
+    """Keys by their holders."""
+    other: str = ""
+    """The key of the other project's owner."""
+    document: str = ""
+    chunk: str = ""
+
+    async def ask(self, key: str, method: str, path: str, body: Any = None) -> Any:
+        how = form(("file", MARK, "a.txt")) if (method, path[-9:]) == ("POST", "documents") else None
+        if how is not None:
+            return await self.server.asked(key, TABLES + path, method=method, **how)
+        return await self.server.asked(key, TABLES + path, body, method=method)
+
+    async def show(self) -> list[Any]:
+        """All that the other project has."""
+        paths = ("", "/t", "/t/documents", "/t/chunks")
+        return [(await self.ask(self.other, "GET", path)).json() for path in paths]
+
+
+@asynccontextmanager
+async def opened(folder: Path) -> AsyncIterator[Tenants]:
+    async with keyed(folder) as plain, open_service(folder) as knowledge:
+        knowledge.callers.find_any = True
+        edge = replace(plain.edge, knowledge=knowledge.service)
+        async with serving_edge(edge) as (port, connections):
+            server = Keyed(port, plain.engine, edge, connections)
+            object.__setattr__(server, "tenants", plain.tenants)
+            object.__setattr__(server, "admin", plain.admin)
+            made = Tenants(server, knowledge)
+            await fill(made)
+            yield made
+
+
+async def fill(made: Tenants) -> None:
+    """Nine callers of the project `default`, and another project with a table."""
+    server = made.server
+    for role in (ProjectRole.VIEWER, ProjectRole.MEMBER, ProjectRole.OWNER):
+        user, made.callers[role] = await server.person(role)
+    writes = Grant(None, ("/v1/*", "/v1/knowledge/*"))
+    made.callers["service"] = await server.token(KeyKind.SERVICE, project="default")
+    made.callers["writing service"] = await server.token(KeyKind.SERVICE, project="default", grant=writes)
+    bound = {"user": user, "project": "default"}
+    made.callers["bound"] = await server.token(KeyKind.ACCESS_TOKEN, **bound)
+    searches = Grant(None, (f"{TABLES}/*/search",))
+    made.callers["searching service"] = await server.token(KeyKind.SERVICE, project="default", grant=searches)
+    made.callers["settings"] = KEY
+    made.callers["operator"] = server.admin
+    asked = {"name": f"P {MARK}"}
+    project = (await server.asked(server.admin, f"{ROOT}/projects", asked)).json()["id"]
+    _, made.other = await server.person(ProjectRole.OWNER, project)
+    assert (await made.ask(made.other, "POST", "", {"name": "t"})).status == 201
+    how = form(("file", f"{MARK} text", f"{MARK}.txt"), ("wait", "true", None))
+    added = await server.asked(made.other, f"{TABLES}/t/documents", **how)
+    assert added.status == 200, added.body
+    made.document = added.json()["id"]
+    made.chunk = (await made.ask(made.other, "GET", "/t/chunks")).json()["data"][0]["id"]
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[Tenants]:
+    async with opened(tmp_path) as made:
+        yield made
+
+
+async def list_routes(world: Tenants) -> list[tuple[str, str]]:
+    """Method and path below the tables of each route of one table."""
+    document = (await world.server.asked(world.server.admin, "/openapi.json")).json()
+    start = f"{TABLES}/{{table}}"
+    return [
+        (method.upper(), path.removeprefix(TABLES))
+        for path, item in document["paths"].items()
+        if path.startswith(start)
+        for method in item
+    ]
+
+
+async def test_another_projects_table_is_as_good_as_none(world: Tenants) -> None:
+    routes, before, asked = await list_routes(world), await world.show(), 0
+    assert len(routes) == 14
+    for method, path in routes:
+        for who, key in world.callers.items():
+            replies = []
+            for table in ("t", NOWHERE):
+                target = path.replace("{document}", world.document).replace("{chunk}", world.chunk)
+                answer = await world.ask(
+                    key, method, target.replace("{table}", table), CHANGES.get((method, path))
+                )
+                assert MARK.encode() not in answer.body, (method, path, who)
+                said = answer.body.replace(f"'{table}'".encode(), b"'T'")
+                replies.append((answer.status, said))
+                asked += 1
+            assert replies[0] == replies[1], (method, path, who)
+            assert replies[0][0] in (403, 404), (method, path, who, replies[0])
+    assert asked == 14 * 9 * 2
+    assert await world.show() == before
+    assert world.knowledge.list_uploads() == []
+
+
+async def test_lists_show_the_own_project_alone(world: Tenants) -> None:
+    for who, key in world.callers.items():
+        answer = await world.ask(key, "GET", "")
+        assert answer.status == (403 if who == "searching service" else 200)
+        assert MARK.encode() not in answer.body and b'"t"' not in answer.body
+
+
+READS = {"viewer", "member", "owner", "service", "writing service", "bound", "settings", "operator"}
+WRITES = READS - {"viewer", "service"}
+SEARCHES = READS - {"viewer"} | {"searching service"}
+
+
+async def test_each_caller_does_what_its_key_allows(world: Tenants) -> None:
+    assert (await world.ask(world.server.admin, "POST", "", {"name": "own"})).status == 201
+    added = await world.ask(world.server.admin, "POST", "/own/chunks", {"chunks": [{"text": "a"}]})
+    chunk = added.json()["data"][0]["id"]
+    tried = [
+        ("GET", "/own", None, READS),
+        ("GET", "/own/documents", None, READS),
+        ("GET", f"/own/chunks/{chunk}", None, READS),
+        ("POST", "/own/search", {"query": "a"}, SEARCHES),
+        ("POST", "/own/chunks", {"chunks": [{"text": "b"}]}, WRITES),
+        ("PUT", f"/own/chunks/{chunk}", {"text": "b"}, WRITES),
+        ("POST", "", {"name": ""}, WRITES),
+        ("DELETE", "/own/documents/none", None, WRITES),
+    ]
+    for method, path, body, allowed in tried:
+        for who, key in world.callers.items():
+            answer = await world.ask(key, method, path, body)
+            is_expected = (answer.status == 403) == (who not in allowed)
+            assert is_expected, (who, method, path, answer.body)
+
+
+async def test_without_a_key_nothing_is_shown(world: Tenants) -> None:
+    for method, path in await list_routes(world):
+        for key in ("", "wrong"):
+            answer = await world.ask(key, method, path.replace("{table}", "t"), {})
+            assert answer.status == 401, (method, path)
