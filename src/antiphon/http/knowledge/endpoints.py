@@ -37,7 +37,7 @@ class Removed(Struct, frozen=True, kw_only=True):
     deleted: bool = True
 
 
-class EndpointOptions(TypedDict, total=False):
+class KnowledgeOptions(TypedDict, total=False):
     """Optional properties of an endpoint."""
 
     body: type
@@ -49,7 +49,7 @@ class EndpointOptions(TypedDict, total=False):
 
 
 def declare(
-    method: str, path: str, handler: Handler, summary: str, right: Right, **more: Unpack[EndpointOptions]
+    method: str, path: str, handler: Handler, summary: str, right: Right, **more: Unpack[KnowledgeOptions]
 ) -> Endpoint:
     """Declares an endpoint. `body` and `gives` are wire types."""
     return Endpoint(

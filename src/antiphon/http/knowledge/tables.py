@@ -39,7 +39,7 @@ class NewTable(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return TableRequest(self.name, model, self.chunk_size, self.chunk_overlap, self.chunk_unit)
 
 
-class TableChange(Struct, frozen=True, forbid_unknown_fields=True):
+class TableRename(Struct, frozen=True, forbid_unknown_fields=True):
     """The new name of a table."""
 
     name: TableName
@@ -78,7 +78,7 @@ class TableList(Struct, frozen=True, kw_only=True):
     data: list[TableCard]
 
 
-class Amounts(Struct, frozen=True, kw_only=True):
+class KnowledgeAmounts(Struct, frozen=True, kw_only=True):
     """Numbers of tables, documents and chunks, and bytes of their texts and vectors."""
 
     tables: int
@@ -91,8 +91,8 @@ class UsageCard(Struct, frozen=True, kw_only=True):
     """What the project keeps, and the most that it can keep."""
 
     object: Literal["knowledge_usage"] = "knowledge_usage"
-    used: Amounts
-    limits: Amounts
+    used: KnowledgeAmounts
+    limits: KnowledgeAmounts
 
 
 def build_table_card(info: TableInfo) -> TableCard:
@@ -133,7 +133,7 @@ def declare_tables() -> tuple[Endpoint, ...]:
         declare("GET", f"{ROOT}/usage", show_usage, "What the project keeps", read, gives=UsageCard),
         declare("GET", TABLE, show_table, "One knowledge table", read, gives=TableCard),
         declare(
-            "PATCH", TABLE, rename_table, "Rename a knowledge table", write, body=TableChange, gives=TableCard
+            "PATCH", TABLE, rename_table, "Rename a knowledge table", write, body=TableRename, gives=TableCard
         ),
         declare(
             "POST",
@@ -161,7 +161,7 @@ async def show_usage(request: Request, services: Services) -> Answer:
     read_query(request)
     used, limits = await services.knowledge.count_usage(request.actor)
     amounts = [
-        Amounts(tables=each.tables, documents=each.documents, chunks=each.chunks, bytes=each.bytes)
+        KnowledgeAmounts(tables=each.tables, documents=each.documents, chunks=each.chunks, bytes=each.bytes)
         for each in (used, limits)
     ]
     return answer_json(UsageCard(used=amounts[0], limits=amounts[1]))
@@ -184,7 +184,7 @@ async def show_table(request: Request, services: Services) -> Answer:
 
 async def rename_table(request: Request, services: Services) -> Answer:
     """Gives a table another name."""
-    name = decode_request(request.body, TableChange).name
+    name = decode_request(request.body, TableRename).name
     info = await services.knowledge.rename_table(request.actor, request.path_params["table"], name)
     return answer_json(build_table_card(info))
 
