@@ -128,8 +128,12 @@ def test_candidates_grow_with_the_table() -> None:
     rows = make_coded(64)
     rows.add([VectorRow(number, 0, row.value) for number, row in enumerate(make_rows(1000, 64) * 120)])
     query = decode(make_rows(1, 64)[0])
-    assert len(rows.find(query, 10, []).ids) == 120_000 // vectors.CANDIDATE_SHARE
+    assert len(rows.find(query, 10, []).ids) == vectors.FEWEST_CANDIDATES
     assert len(rows.find(query, 2500, []).ids) == 5000
+    rows.add([VectorRow(number, 1, row.value) for number, row in enumerate(make_rows(1000, 64) * 180)])
+    assert len(rows.find(query, 10, []).ids) == 300_000 // vectors.CANDIDATE_SHARE // vectors.READ_SHARE
+    nearest = rows.find(query, 10, [])
+    assert find_plainly(make_rows(1000, 64), query, 1, [])[0] - 1 in {int(id_) % 1000 for id_ in nearest.ids}
 
 
 def test_codes_find_what_exact_search_finds() -> None:

@@ -41,8 +41,9 @@ WEIGHED_FROM = 50
 """Chunks of the smallest table with that rule. In a tiny table every word weighs nothing."""
 
 SCORED_SHARE = 10
-"""The rarest words are taken until they are together in one of so many chunks, so that a search of a large
-table has a bound."""
+MOST_SCORED = 50_000
+"""The rarest words are taken until they are together in one of so many chunks, or in so many. So a search of
+a large table has a bound."""
 
 FEWEST_SCORED_WORDS = 3
 """Words that are taken in any case, where they are not frequent."""
@@ -160,10 +161,11 @@ def choose_words(
 
 def take_rare_words(counted: Sequence[tuple[int, QueryWord]], chunks: int) -> list[QueryWord]:
     """Returns the words of a large table's query that are looked for. `counted`: the rarest first."""
+    most = min(chunks // SCORED_SHARE, MOST_SCORED)
     taken, scored = [word for _, word in counted[:1]], sum(count for count, _ in counted[:1])
     for count, word in counted[1:]:
         scored += count
-        enough = len(taken) >= FEWEST_SCORED_WORDS and scored * SCORED_SHARE > chunks
+        enough = len(taken) >= FEWEST_SCORED_WORDS and scored > most
         if enough or count * FREQUENT_SHARE > chunks:
             break
         taken.append(word)
