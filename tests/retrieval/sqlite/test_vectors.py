@@ -130,8 +130,8 @@ def test_candidates_grow_with_the_table() -> None:
     query = decode(make_rows(1, 64)[0])
     assert len(rows.find(query, 10, []).ids) == vectors.FEWEST_CANDIDATES
     assert len(rows.find(query, 2500, []).ids) == 5000
-    rows.add([VectorRow(number, 1, row.value) for number, row in enumerate(make_rows(1000, 64) * 180)])
-    assert len(rows.find(query, 10, []).ids) == 300_000 // vectors.CANDIDATE_SHARE // vectors.READ_SHARE
+    rows.add([VectorRow(number, 1, row.value) for number, row in enumerate(make_rows(1000, 64) * 380)])
+    assert len(rows.find(query, 10, []).ids) == 500_000 // vectors.CANDIDATE_SHARE // vectors.READ_SHARE
     nearest = rows.find(query, 10, [])
     assert find_plainly(make_rows(1000, 64), query, 1, [])[0] - 1 in {int(id_) % 1000 for id_ in nearest.ids}
 
