@@ -12,6 +12,12 @@ GENERATING = (CHAT, TEXT, OLD_CHAT, OLD_TEXT)
 
 HELLO: Any = [{"role": "user", "content": "Who are you?"}]
 PROMPT = "Once upon a time"
+GREEDY: Any = {"temperature": 0, "max_tokens": 12}
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+WEATHER: Any = {
+    "type": "function",
+    "function": {"name": "get_weather", "description": "Get the weather of a city.", "parameters": CITY},
+}
 SDK = Client("sgp/bin/python", "sgp/drive.py")
 
 
