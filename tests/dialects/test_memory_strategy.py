@@ -9,6 +9,7 @@ from antiphon.dialects.openai.dialect import decode_chat, decode_text
 from antiphon.domain.memory import LastMessages, LastTokens, Summary
 from antiphon.errors import AntiphonError
 
+PARAMS = "memory_strategy.params"
 MESSAGES = [{"role": "user", "content": "hi"}]
 DECODERS = [pytest.param(decode_chat, id="openai"), pytest.param(fireworks.decode_chat, id="fireworks")]
 
@@ -22,16 +23,17 @@ def body(strategy, **fields) -> bytes:
     ("strategy", "read"),
     [
         ({"name": "last_k", "k": 3}, LastMessages(3)),
-        ({"name": "last_k", "params": {"k": 3}}, LastMessages(3)),
+        ({"name": "last_k", "params": {"k": 3}}, LastMessages(3, PARAMS)),
         ({"k": 3}, LastMessages(3)),
-        ({"params": {"k": 3}}, LastMessages(3)),
+        ({"params": {"k": 3}}, LastMessages(3, PARAMS)),
         ({"name": "last_k", "k": 3, "params": {}}, LastMessages(3)),
         ({"name": "last_k", "k": 3, "params": None}, LastMessages(3)),
         ({"name": "last_tokens", "tokens": 400}, LastTokens(400)),
         ({"tokens": 400}, LastTokens(400)),
+        ({"params": {"tokens": 400}}, LastTokens(400, PARAMS)),
         ({"name": "summary"}, Summary()),
         ({"name": "summary", "tokens": 400}, Summary(400)),
-        ({"name": "summary", "params": {"tokens": 400, "model": "x"}}, Summary(400, "x")),
+        ({"name": "summary", "params": {"tokens": 400, "model": "x"}}, Summary(400, "x", PARAMS)),
         ({"model": "x"}, Summary(None, "x")),
         (None, None),
     ],

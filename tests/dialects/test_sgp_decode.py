@@ -15,6 +15,7 @@ from antiphon.errors import AntiphonError
 
 HELLO = [{"content": "Hello!"}]
 CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+DEEP = json.loads('{"a":' * 300 + "1" + "}" * 300)
 TOOL = {"type": "function", "function": {"name": "look"}}
 
 
@@ -168,6 +169,8 @@ def test_a_media_type_completes_and_agrees():
         ({"function_call": {"name": 7}}, "messages[0].function_call.name"),
         ({"function_call": {"name": "a", "id": "b"}}, "messages[0].function_call.id"),
         ({"role": "function", "name": {}, "content": "a"}, "messages[0].name"),
+        ({"role": "function", "tool_call_id": "a", "content": "a"}, "messages[0].tool_call_id"),
+        ({"function_call": {"name": "a", "arguments": DEEP}}, "messages[0].function_call.arguments"),
         ({"role": ["user"], "content": "a"}, "messages[0].role"),
         ({"content": {"type": "text"}}, "messages[0].content[0].text"),
         ({"tool_call_id": "c9", "content": "a"}, "messages[0].tool_call_id"),

@@ -93,7 +93,7 @@ def test_instructions_come_before_the_messages() -> None:
 
 def test_a_memory_strategy_has_its_parameters_in_an_object() -> None:
     strategy = {"name": "last_k", "params": {"k": 2}}
-    assert chat(memory_strategy=strategy).request.memory == LastMessages(k=2)
+    assert chat(memory_strategy=strategy).request.memory == LastMessages(2, "memory_strategy.params")
     assert chat().request.memory is None
     wrong = {"name": "last_k", "params": {"k": 0}}
     assert refusal(memory_strategy=wrong) == ("invalid_value", "memory_strategy.params.k")

@@ -149,3 +149,14 @@ async def test_the_kept_turns_leave_the_answer_its_room():
     assert await bench.run(LastTokens(SCRIPTED_CONTEXT), output=output) == [0, 37, 38, 39, 40, 41]
     with pytest.raises(InvalidValue, match="beside the answer; ask for a shorter answer"):
         await Bench(BoundedEngine()).run(LastTokens(100), output=Output(max_tokens=SCRIPTED_CONTEXT - 1))
+
+
+@pytest.mark.parametrize(
+    ("memory", "param"),
+    [(LastTokens(2, "memory_strategy.params"), "tokens"), (LastMessages(1, "memory_strategy.params"), "k")],
+)
+async def test_errors_name_the_place_of_the_parameters(memory, param):
+    prompt = talk("suct") if param == "k" else TALK
+    with pytest.raises(InvalidValue, match=rf"^memory_strategy\.params\.{param}") as caught:
+        await Bench().run(memory, prompt)
+    assert caught.value.param == f"memory_strategy.params.{param}"

@@ -34,6 +34,7 @@ from antiphon.errors import (
     PermissionDenied,
     ProviderFailed,
     RateLimited,
+    RequestError,
     UnsupportedParameter,
 )
 from antiphon.memory.summary import BEFORE
@@ -304,6 +305,19 @@ async def test_an_unknown_or_forbidden_writer_is_named():
         await bench.run(build_talk(30), actor=changed(LOCAL_ANONYMOUS, grant=Grant(models=("m",))))
     assert {missing.value.param, forbidden.value.param} == {"memory_strategy.model"}
     assert not bench.books.ledger.intents
+
+
+async def test_errors_name_the_place_of_the_parameters():
+    bench = Bench()
+    for strategy, param in (
+        (Summary(20, "w", "memory_strategy.params"), "tokens"),
+        (Summary(20, "gone", "memory_strategy.params"), "model"),
+    ):
+        request = GenerationRequest("m", (Conversation(build_talk(30)),), memory=strategy)
+        with pytest.raises(RequestError, match=rf"^memory_strategy\.params\.{param}: ") as caught:
+            async with bench.pipeline.run(request, bench.context) as events:
+                await collect(events)
+        assert caught.value.param == f"memory_strategy.params.{param}" and not bench.engine.streams
 
 
 @pytest.mark.parametrize("turns", [1, 30])

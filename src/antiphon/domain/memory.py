@@ -16,6 +16,8 @@ class LastMessages(Value, frozen=True, tag="last_k"):
 
     k: int
     """The most messages to keep, at least 1, besides the leading system messages."""
+    place: str = MEMORY_FIELD
+    """The caller's name of the object that holds the parameters, for errors."""
 
 
 class LastTokens(Value, frozen=True, tag="last_tokens"):
@@ -23,6 +25,8 @@ class LastTokens(Value, frozen=True, tag="last_tokens"):
 
     tokens: int
     """The most tokens of the prompt, as the model's template renders it."""
+    place: str = MEMORY_FIELD
+    """The caller's name of the object that holds the parameters, for errors."""
 
 
 class Summary(Value, frozen=True, tag="summary"):
@@ -32,6 +36,18 @@ class Summary(Value, frozen=True, tag="summary"):
     """The most tokens of the prompt with the summary; None is half of the model's context."""
     model: str | None = None
     """The model that writes the summary, as the caller named it; None is the request's own model."""
+    place: str = MEMORY_FIELD
+    """The caller's name of the object that holds the parameters, for errors."""
+
+    @property
+    def tokens_field(self) -> str:
+        """The caller's name of `tokens`."""
+        return f"{self.place}.tokens"
+
+    @property
+    def model_field(self) -> str:
+        """The caller's name of `model`."""
+        return f"{self.place}.model"
 
 
 class KeptSummary(Value, frozen=True):

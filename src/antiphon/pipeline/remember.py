@@ -5,7 +5,7 @@ says its prompt can take.
 """
 
 from antiphon.domain.context import Context, RequestProgress
-from antiphon.domain.memory import MEMORY_FIELD, LastMessages, LastTokens, MemoryReport
+from antiphon.domain.memory import LastMessages, LastTokens, MemoryReport
 from antiphon.domain.messages import Message
 from antiphon.domain.request import GenerationRequest
 from antiphon.domain.values import changed
@@ -29,9 +29,9 @@ async def remember(
     if strategy is None:
         return request
     if isinstance(strategy, LastMessages):
-        kept = keep_last_messages(messages, strategy.k)
+        kept = keep_last_messages(messages, strategy.k, strategy.place)
     elif isinstance(strategy, LastTokens):
-        kept = await _keep_last_tokens(request, strategy.tokens, model, context, stages.policy)
+        kept = await _keep_last_tokens(request, strategy, model, context, stages.policy)
     else:
         kept, report = await stages.summarise(request, strategy, model, context, calls)
         context.progress.memory = report
@@ -41,14 +41,14 @@ async def remember(
 
 
 async def _keep_last_tokens(
-    request: GenerationRequest, budget: int, model: Model, context: Context, policy: RoutePolicy
+    request: GenerationRequest, strategy: LastTokens, model: Model, context: Context, policy: RoutePolicy
 ) -> tuple[Message, ...]:
     """Returns the leading messages and as many of the last turns as fit the budget. Raises InvalidValue if
     the last turn does not fit."""
     scratch = changed(context, progress=RequestProgress())
 
     async def search(use: RouteUse) -> tuple[Message, ...]:
-        turns = TurnSearch(require_conversation(request).messages, budget)
+        turns = TurnSearch(require_conversation(request).messages, strategy.tokens)
         while (messages := turns.choose()) is not None:
             turns.add(await count_tokens(use.route.engine, replace_messages(request, messages), scratch))
         use.close()
@@ -59,9 +59,9 @@ async def _keep_last_tokens(
             needed = "more tokens than the model's context has beside the answer"
             remedy = "ask for a shorter answer"
         raise InvalidValue(
-            f"{MEMORY_FIELD}.tokens is {budget}, and the system messages with the last turn take {needed}; "
-            f"{remedy}, or shorten them",
-            param=f"{MEMORY_FIELD}.tokens",
+            f"{strategy.place}.tokens is {strategy.tokens}, and the system messages with the last turn take "
+            f"{needed}; {remedy}, or shorten them",
+            param=f"{strategy.place}.tokens",
         )
 
     return await try_routes(model, search, scratch, policy)

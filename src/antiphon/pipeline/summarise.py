@@ -57,8 +57,6 @@ from antiphon.pipeline.route_use import RoutePolicy, RouteUse
 MOST_CALLS = 32
 """Parts of a summary that one request writes."""
 
-TOKENS_FIELD, MODEL_FIELD = f"{MEMORY_FIELD}.tokens", f"{MEMORY_FIELD}.model"
-
 
 @dataclass(frozen=True, slots=True)
 class SummaryStages:
@@ -80,7 +78,7 @@ class SummaryStages:
         messages = require_conversation(request).messages
         if size.tokens is not None and size.tokens <= budget.tokens:
             return messages, MemoryReport(len(messages))
-        work = SummaryWork(request, model, writer, budget)
+        work = SummaryWork(request, strategy, model, writer, budget)
         return await SummarisedConversation(self, work, scratch, calls).choose()
 
     async def _resolve_writer(self, strategy: Summary, model: Model, context: Context) -> Model:
@@ -91,16 +89,18 @@ class SummaryStages:
         try:
             writer = resolve(self.models, strategy.model, context.actor)
         except (ModelNotFound, PermissionDenied) as error:
-            raise type(error)(f"{MODEL_FIELD}: {error.message}", param=MODEL_FIELD) from None
+            raise type(error)(
+                f"{strategy.model_field}: {error.message}", param=strategy.model_field
+            ) from None
         try:
             profile = await writer.engine.profile()
         except EngineError:  # a model that is not loaded is asked when it writes
             return writer
         if profile.embedding is not None or not profile.chat:
             raise UnsupportedParameter(
-                f"{MODEL_FIELD}: {writer.name} answers no conversations; name a model that does, or leave it "
-                "out",
-                param=MODEL_FIELD,
+                f"{strategy.model_field}: {writer.name} answers no conversations; name a model that does, or "
+                "leave it out",
+                param=strategy.model_field,
             )
         return writer
 
@@ -126,9 +126,9 @@ def _choose_budget(
     budget = choose_budget(strategy.tokens, length, answer)
     if budget is None:
         raise MissingParameter(
-            f"{TOKENS_FIELD} is missing: the context of {model.name} is not known here, so the strategy "
-            "summary needs a budget",
-            param=TOKENS_FIELD,
+            f"{strategy.tokens_field} is missing: the context of {model.name} is not known here, so the "
+            "strategy summary needs a budget",
+            param=strategy.tokens_field,
         )
     return budget
 
@@ -138,6 +138,7 @@ class SummaryWork:
     """What one request asks for."""
 
     request: GenerationRequest
+    strategy: Summary
     model: Model
     writer: Model
     """The model that writes the summary."""
@@ -151,6 +152,7 @@ class SummarisedConversation:
         """`context`: its progress is never shown."""
         self._stages = stages
         self._request = work.request
+        self._tokens_field, self._model_field = work.strategy.tokens_field, work.strategy.model_field
         self._model = work.model
         self._writer = work.writer
         self._budget = work.budget.tokens
@@ -186,9 +188,10 @@ class SummarisedConversation:
         cut = search.begin if search.begin in self._digests else max(self._cuts, default=None)
         if cut is None or not await self._fits(insert_summary(self._messages, cut, ""), self._room):
             raise InvalidValue(
-                f"{TOKENS_FIELD}: the prompt can have {self._budget} tokens, and the system messages with "
-                f"the last turn leave no room for a summary of {self._room}; {self._remedy}, or shorten them",
-                param=TOKENS_FIELD,
+                f"{self._tokens_field}: the prompt can have {self._budget} tokens, and the system messages "
+                f"with the last turn leave no room for a summary of {self._room}; {self._remedy}, or shorten "
+                "them",
+                param=self._tokens_field,
             )
         return cut
 
@@ -208,7 +211,7 @@ class SummarisedConversation:
         raise InvalidValue(
             f"{MEMORY_FIELD}: one request writes at most {MOST_CALLS} parts of a summary, and this "
             "conversation needs more; what was written is kept, so send it again, or name a model with a "
-            f"longer context in {MODEL_FIELD}",
+            f"longer context in {self._model_field}",
             param=MEMORY_FIELD,
         )
 
@@ -221,8 +224,8 @@ class SummarisedConversation:
         text = answer.choices[0].text.strip()
         if not text:
             raise InvalidValue(
-                f"{MODEL_FIELD}: the model {self._writer.name} wrote no summary; name another model",
-                param=MODEL_FIELD,
+                f"{self._model_field}: the model {self._writer.name} wrote no summary; name another model",
+                param=self._model_field,
             )
         return cut, text
 
@@ -254,9 +257,9 @@ class SummarisedConversation:
                 return request
             length //= 2
         raise InvalidValue(
-            f"{MODEL_FIELD}: the context of {self._writer.name} is too short to write a summary of "
-            f"{self._room} tokens; name another model, or lower {TOKENS_FIELD}",
-            param=MODEL_FIELD,
+            f"{self._model_field}: the context of {self._writer.name} is too short to write a summary of "
+            f"{self._room} tokens; name another model, or lower {self._tokens_field}",
+            param=self._model_field,
         )
 
     def _ask(self, previous: str | None, transcript: str) -> GenerationRequest:
@@ -291,9 +294,11 @@ class SummarisedConversation:
             raise
         except (RequestError, EngineError, ProviderError) as error:
             named = copy(error)
-            named.message = f"{MODEL_FIELD}: {self._writer.name} could not write a summary: {error.message}"
+            named.message = (
+                f"{self._model_field}: {self._writer.name} could not write a summary: {error.message}"
+            )
             named.args = (named.message,)
-            named.param = None if error.param is None else MODEL_FIELD
+            named.param = None if error.param is None else self._model_field
             raise named from None
 
     async def _shorten(self, cut: int, text: str) -> tuple[Message, ...]:

@@ -30,10 +30,10 @@ def read_memory(wire: MemoryShape) -> MemoryStrategy:
                 param=f"{path}.{parameter}",
             )
     if name == SUMMARY:
-        return Summary(given.tokens, given.model)
+        return Summary(given.tokens, given.model, path)
     if name == LAST_K:
-        return LastMessages(_require(given.k, f"{path}.k", name))
-    return LastTokens(_require(given.tokens, f"{path}.tokens", name))
+        return LastMessages(_require(given.k, f"{path}.k", name), path)
+    return LastTokens(_require(given.tokens, f"{path}.tokens", name), path)
 
 
 def _choose_layout(wire: MemoryShape) -> tuple[MemoryParameters, str]:

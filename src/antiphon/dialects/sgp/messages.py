@@ -10,7 +10,7 @@ from typing import Any
 from antiphon.dialects.common.field_table import FieldReport
 from antiphon.dialects.common.media import IMAGE_TYPES, SCHEME
 from antiphon.dialects.common.strict_json import describe_value, sanitize_key
-from antiphon.dialects.common.tools import require_name
+from antiphon.dialects.common.tools import require_name, require_shallow
 from antiphon.domain.messages import Role
 from antiphon.errors import InvalidValue, MissingParameter, UnknownParameter
 
@@ -100,6 +100,8 @@ def _read_call(call: Mapping[str, Any], field: str) -> tuple[str, str | dict[str
             f"{field}.arguments must be a text or an object; got {describe_value(arguments)}",
             param=f"{field}.arguments",
         )
+    if isinstance(arguments, dict):
+        require_shallow(arguments, f"{field}.arguments")
     return name, arguments
 
 
@@ -124,6 +126,9 @@ def _normalize_message(message: object, field: str, calls: FunctionCalls, report
         message["tool_calls"] = calls.add(message, field)
         del message["function_call"]
     if role == FUNCTION:
+        if "tool_call_id" in message:
+            place = f"{field}.tool_call_id"
+            raise InvalidValue(f"{place} is taken only in messages of the role tool", param=place)
         call_id = calls.take(message.pop("name", None), field)
         message |= {"role": "tool", "tool_call_id": call_id}
     content = message.get("content")
