@@ -6,7 +6,7 @@ The proxies of the environment are not used.
 
 import json
 import ssl
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
 from urllib.parse import quote
@@ -14,13 +14,16 @@ from urllib.parse import quote
 import httpx2
 import msgspec
 
+from antiphon.cli.knowledge_client import build_form
 from antiphon.cli.output import CallFailed, NobodyThere
 
 CONNECT_TIMEOUT = 10.0
 READ_TIMEOUT = 600.0
 """Seconds without a byte. Antiphon sends a comment every few; others are silent while they read a prompt."""
 
-FORMS = {"content-type": "application/json", "accept-encoding": "identity"}
+JSON = "application/json"
+
+FORMS = {"content-type": JSON, "accept-encoding": "identity"}
 """Compression would delay parts of a stream."""
 
 ABSENT = (404, 405)
@@ -168,6 +171,12 @@ class Client:
         with self._open(method, path, body) as response:
             return _parse_json(response.read())
 
+    def upload(self, path: str, file_name: str, content: bytes, fields: Mapping[str, str]) -> object:
+        """Sends a form with one file, and returns the JSON value of the answer. Raises CallFailed."""
+        media_type, body = build_form(file_name, content, fields)
+        with self._open("POST", path, body, media_type) as response:
+            return _parse_json(response.read())
+
     def stream_parts(self, path: str) -> Iterator[bytes]:
         """Streams the answer part by part. Raises CallFailed, also for an answer that breaks off."""
         with self._open("GET", path) as response:
@@ -207,11 +216,16 @@ class Client:
             raise CallFailed(f"{self.url} does not answer like an OpenAI-compatible server") from None
 
     @contextmanager
-    def _open(self, method: str, path: str, body: object = None) -> Iterator[httpx2.Response]:
-        """Opens a successful response and closes it with its connection afterwards. Raises CallFailed."""
-        content = None if body is None else json.dumps(body)  # ASCII, so that lone surrogates can be sent too
+    def _open(
+        self, method: str, path: str, body: object = None, media_type: str = JSON
+    ) -> Iterator[httpx2.Response]:
+        """Opens a successful response and closes it with its connection afterwards. `body`: bytes as they
+        are, or a value for JSON. Raises CallFailed."""
+        # JSON is ASCII, so that lone surrogates can be sent too
+        content = body if body is None or isinstance(body, bytes) else json.dumps(body)
+        headers = {"content-type": media_type}
         try:
-            with self._http.stream(method, self.url + path, content=content) as response:
+            with self._http.stream(method, self.url + path, content=content, headers=headers) as response:
                 if not response.is_success:
                     otherwise = f"the server answered {response.status_code} {response.reason_phrase}"
                     raise _parse_refusal(_parse_json(response.read()), response.status_code, otherwise)

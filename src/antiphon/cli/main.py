@@ -10,7 +10,7 @@ import typer
 
 import antiphon
 from antiphon.cli import options
-from antiphon.cli.commands import keys, limits, lora, models, prices, projects, store, usage
+from antiphon.cli.commands import keys, knowledge, limits, lora, models, prices, projects, store, usage
 
 if TYPE_CHECKING:
     from antiphon.cli.serve_options import ServeOptions
@@ -27,6 +27,7 @@ app = typer.Typer(
 
 app.add_typer(models.app)
 app.add_typer(lora.app)
+app.add_typer(knowledge.app)
 app.add_typer(projects.app)
 app.add_typer(projects.users_app)
 app.add_typer(keys.app)

@@ -1,0 +1,89 @@
+"""`antiphon knowledge` against a real server, in this process."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from antiphon.cli.main import app
+from tests.http.test_knowledge import Serving, serving
+
+Ask = Callable[..., Awaitable[Result]]
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[Serving]:
+    async with serving(tmp_path / "server") as running:
+        yield running
+
+
+@pytest.fixture
+def ask(server: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
+    """Runs a command beside the server, in the test's directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ANTIPHON_HOME", str(tmp_path))
+    monkeypatch.delenv("ANTIPHON_API_KEY", raising=False)
+
+    async def run(*arguments: str) -> Result:
+        words = ["knowledge", *arguments, "--url", server.served.url]
+        return await asyncio.to_thread(CliRunner().invoke, app, words)
+
+    return run
+
+
+async def test_from_a_table_to_an_answer_and_back(ask: Ask, server: Serving, tmp_path: Path) -> None:
+    assert "antiphon knowledge create" in (await ask("list")).stdout
+    assert (await ask("create", "my table", "--chunk-size", "100")).stdout == "my table\n"
+    (tmp_path / 'rules "1".md').write_text("# Leave\n\nYou have thirty days.")
+    (tmp_path / "b.txt").write_text("apples are red")
+    added = await ask("add", "my table", 'rules "1".md', "b.txt")
+    assert added.stdout == 'added rules "1".md: 1 chunks\nadded b.txt: 1 chunks\n', added.stderr
+    found = await ask("search", "my table", "thirty days", "-k", "1")
+    assert 'rules "1".md' in found.stdout and "You have thirty days." in found.stdout
+    tables = json.loads((await ask("list", "--json")).stdout)["tables"]
+    assert [(each["name"], each["documents"], each["chunk_size"]) for each in tables] == [
+        ("my table", 2, 100)
+    ]
+    documents = json.loads((await ask("list", "my table", "--json")).stdout)["documents"]
+    assert (await ask("remove", "my table", documents[0]["id"])).exit_code == 0
+    assert "b.txt" not in (await ask("list", "my table")).stdout
+
+
+async def test_a_table_travels_as_one_file(ask: Ask, server: Serving, tmp_path: Path) -> None:
+    await ask("create", "t")
+    (tmp_path / "a.txt").write_text("apples are red 漢字")
+    await ask("add", "t", "a.txt")
+    assert (await ask("export", "t", "t.jsonl")).stdout == "wrote 1 chunks to t.jsonl\n"
+    again = await ask("export", "t", "t.jsonl")
+    assert (again.exit_code, "cannot be written" in again.stderr) == (1, True)
+    made = await ask("import", "t.jsonl", "--name", "u")
+    assert made.stdout == "made u of 1 chunks\n", made.stderr
+    (hit,) = json.loads((await ask("search", "u", "apples", "--json")).stdout)["hits"]
+    assert (hit["chunk"]["text"], hit["chunk"]["file_name"]) == ("apples are red 漢字", "a.txt")
+    lost = await ask("import", "t.jsonl", "--name", "v", "--model", "none")
+    assert (lost.exit_code, "none" in lost.stderr) == (1, True)
+    (tmp_path / "t.jsonl").write_text((tmp_path / "t.jsonl").read_text() + '{"text": ""}\n')
+    assert (await ask("import", "t.jsonl", "--name", "w")).exit_code == 1
+    names = [each["name"] for each in json.loads((await ask("list", "--json")).stdout)["tables"]]
+    assert names == ["t", "u"]  # nothing stays of an import that fails
+
+
+async def test_what_goes_wrong_is_one_sentence(ask: Ask, tmp_path: Path) -> None:
+    await ask("create", "t", "--words-only")
+    (tmp_path / "a.json").write_text("{")
+    (tmp_path / "other.jsonl").write_text("{}\n")
+    for arguments, words in (
+        (("create", "t"), "'t'"),
+        (("add", "t", "none.txt"), "none.txt cannot be read"),
+        (("add", "t", "a.json"), "a.json"),
+        (("add", "none", "a.json"), "'none'"),
+        (("search", "none", "a"), "'none'"),
+        (("remove", ".."), "is no name"),
+        (("import", "other.jsonl"), "antiphon knowledge export"),
+    ):
+        ended = await ask(*arguments)
+        assert ended.exit_code == 1, arguments
+        assert words in ended.stderr and ended.stderr.count("\n") == 1, ended.stderr
