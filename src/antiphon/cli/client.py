@@ -6,7 +6,7 @@ The proxies of the environment are not used.
 
 import json
 import ssl
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 from urllib.parse import quote
@@ -14,7 +14,6 @@ from urllib.parse import quote
 import httpx2
 import msgspec
 
-from antiphon.cli.knowledge_client import build_form
 from antiphon.cli.output import CallFailed, NobodyThere
 
 CONNECT_TIMEOUT = 10.0
@@ -171,9 +170,8 @@ class Client:
         with self._open(method, path, body) as response:
             return _parse_json(response.read())
 
-    def upload(self, path: str, file_name: str, content: bytes, fields: Mapping[str, str]) -> object:
-        """Sends a form with one file, and returns the JSON value of the answer. Raises CallFailed."""
-        media_type, body = build_form(file_name, content, fields)
+    def upload(self, path: str, media_type: str, body: bytes) -> object:
+        """Sends bytes of a media type, and returns the JSON value of the answer. Raises CallFailed."""
         with self._open("POST", path, body, media_type) as response:
             return _parse_json(response.read())
 

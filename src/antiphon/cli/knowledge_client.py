@@ -72,7 +72,8 @@ class KnowledgeCalls:
         except OSError as problem:
             raise SettingsError(f"{file} cannot be read: {problem.strerror or problem}") from None
         fields = {name: str(value) for name, value in sizes.items() if value is not None}
-        answer = self._client.upload(_join_path((table, "documents"), {}), file.name, content, fields)
+        media_type, form = build_form(file.name, content, fields)
+        answer = self._client.upload(_join_path((table, "documents"), {}), media_type, form)
         while True:
             card = answer if isinstance(answer, dict) else {}
             state, progress = card.get("state"), card.get("progress")
