@@ -6,7 +6,7 @@ import pytest
 
 from antiphon.dialects.fireworks import decode as fireworks
 from antiphon.dialects.openai.dialect import decode_chat, decode_text
-from antiphon.domain.memory import LastMessages, LastTokens, Summary
+from antiphon.domain.memory import LastMessages, LastTokens, RelevantTurns, Summary
 from antiphon.errors import AntiphonError
 
 PARAMS = "memory_strategy.params"
@@ -32,6 +32,7 @@ def body(strategy, **fields) -> bytes:
         ({"tokens": 400}, LastTokens(400)),
         ({"params": {"tokens": 400}}, LastTokens(400, PARAMS)),
         ({"name": "summary"}, Summary()),
+        ({"name": "relevant", "model": "e", "tokens": 9}, RelevantTurns(9, "e")),
         ({"name": "summary", "tokens": 400}, Summary(400)),
         ({"name": "summary", "params": {"tokens": 400, "model": "x"}}, Summary(400, "x", PARAMS)),
         ({"model": "x"}, Summary(None, "x")),
@@ -51,7 +52,9 @@ def test_both_layouts_are_read(decode, strategy, read):
         ({"name": "last_k", "k": "3"}, "invalid_value", "memory_strategy.k"),
         ({"name": "last_tokens", "tokens": 0}, "invalid_value", "memory_strategy.tokens"),
         ({"name": "summary", "tokens": 0}, "invalid_value", "memory_strategy.tokens"),
-        ({"name": "relevant", "k": 3}, "invalid_value", "memory_strategy.name"),
+        ({"name": "nearest", "k": 3}, "invalid_value", "memory_strategy.name"),
+        ({"name": "relevant", "k": 3}, "invalid_value", "memory_strategy.k"),
+        ({"name": "relevant", "tokens": 3}, "missing_required_parameter", "memory_strategy.model"),
         ({"name": "last_k", "tokens": 3}, "invalid_value", "memory_strategy.tokens"),
         ({"name": "last_k", "k": 3, "model": "x"}, "invalid_value", "memory_strategy.model"),
         ({"k": 3, "params": {"k": 3}}, "invalid_value", "memory_strategy.params"),

@@ -29,13 +29,13 @@ class LastTokens(Value, frozen=True, tag="last_tokens"):
     """The caller's name of the object that holds the parameters, for errors."""
 
 
-class Summary(Value, frozen=True, tag="summary"):
-    """Replaces the older turns by a summary that a model writes."""
+class BudgetedStrategy(Value, frozen=True):
+    """A strategy with a budget and a model of its own."""
 
     tokens: int | None = None
-    """The most tokens of the prompt with the summary; None is half of the model's context."""
+    """The most tokens of the prompt; None is half of the model's context."""
     model: str | None = None
-    """The model that writes the summary, as the caller named it; None is the request's own model."""
+    """The strategy's model, as the caller named it."""
     place: str = MEMORY_FIELD
     """The caller's name of the object that holds the parameters, for errors."""
 
@@ -48,6 +48,16 @@ class Summary(Value, frozen=True, tag="summary"):
     def model_field(self) -> str:
         """The caller's name of `model`."""
         return f"{self.place}.model"
+
+
+class Summary(BudgetedStrategy, frozen=True, tag="summary"):
+    """Replaces the older turns by a summary that the model writes. Without a model, the request's own
+    writes."""
+
+
+class RelevantTurns(BudgetedStrategy, frozen=True, tag="relevant"):
+    """Keeps the last turn, and of the older turns those nearest to it. The model makes the vectors that tell;
+    it is always named."""
 
 
 class KeptSummary(Value, frozen=True):
@@ -63,7 +73,7 @@ class KeptSummary(Value, frozen=True):
     text: str
 
 
-MemoryStrategy = LastMessages | LastTokens | Summary
+MemoryStrategy = LastMessages | LastTokens | Summary | RelevantTurns
 
 
 class MemoryReport(Value, frozen=True):

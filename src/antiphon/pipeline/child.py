@@ -37,6 +37,7 @@ class ChildCalls:
         self._rank = rank
         self._context = context
         self._account = account
+        self.project = context.actor.project
         self.at = int(context.clock.wall() * MILLISECONDS) if account is None else account.at
         """Unix milliseconds of the parent's beginning."""
 

@@ -3,13 +3,17 @@
 from dataclasses import dataclass, replace
 
 from antiphon.domain.context import Context
-from antiphon.domain.memory import MEMORY_FIELD
+from antiphon.domain.memory import MEMORY_FIELD, BudgetedStrategy
 from antiphon.domain.messages import Message
-from antiphon.domain.request import Conversation, GenerationRequest, Output
+from antiphon.domain.request import Conversation, GenerationRequest, Output, Overflow
 from antiphon.domain.sampling import SamplingOptions
 from antiphon.domain.values import changed
 from antiphon.engines.base import Engine, RequestSize
-from antiphon.errors import ContextLengthExceeded, UnsupportedParameter
+from antiphon.engines.registry import Model
+from antiphon.errors import ContextLengthExceeded, MissingParameter, UnsupportedParameter
+from antiphon.memory.summary import PromptBudget, choose_budget
+from antiphon.pipeline.attempt import try_routes
+from antiphon.pipeline.route_use import RoutePolicy, RouteUse
 
 
 def require_conversation(request: GenerationRequest, field: str = MEMORY_FIELD) -> Conversation:
@@ -66,3 +70,53 @@ async def _prepare_probe(engine: Engine, request: GenerationRequest, context: Co
         return (await engine.prepare(probe, context)).size
     except ContextLengthExceeded:
         return None
+
+
+async def measure_conversation(
+    request: GenerationRequest, model: Model, context: Context, policy: RoutePolicy
+) -> PromptSize:
+    """Returns the size of the whole conversation on the first route that works."""
+
+    async def measure(use: RouteUse) -> PromptSize:
+        size = await measure_prompt(use.route.engine, changed(request, memory=None), context)
+        use.close()
+        return size
+
+    return await try_routes(model, measure, context, policy)
+
+
+async def count_messages(
+    request: GenerationRequest,
+    messages: tuple[Message, ...],
+    model: Model,
+    context: Context,
+    policy: RoutePolicy,
+) -> int | None:
+    """Returns the tokens of the request's prompt with other messages; None if they are more than the context
+    has."""
+    changed_request = replace_messages(request, messages)
+
+    async def count(use: RouteUse) -> int | None:
+        tokens = await count_tokens(use.route.engine, changed_request, context)
+        use.close()
+        return tokens
+
+    return await try_routes(model, count, context, policy)
+
+
+def choose_prompt_budget(
+    strategy: BudgetedStrategy, size: PromptSize, request: GenerationRequest, model: Model
+) -> PromptBudget:
+    """Returns the budget of the prompt. Raises MissingParameter if neither the caller nor the model tells
+    one."""
+    output = request.output
+    answer = 0 if output.overflow is Overflow.SHORTEN else output.max_tokens or 0
+    length = size.context_length if size.is_counted or strategy.tokens is None else None
+    budget = choose_budget(strategy.tokens, length, answer)
+    if budget is None:
+        raise MissingParameter(
+            f"{strategy.tokens_field} is missing: the context of {model.name} is not known here, so the "
+            "strategy needs a budget",
+            param=strategy.tokens_field,
+        )
+    return budget

@@ -4,8 +4,10 @@
 says its prompt can take.
 """
 
+from dataclasses import dataclass
+
 from antiphon.domain.context import Context, RequestProgress
-from antiphon.domain.memory import LastMessages, LastTokens, MemoryReport
+from antiphon.domain.memory import LastMessages, LastTokens, MemoryReport, RelevantTurns
 from antiphon.domain.messages import Message
 from antiphon.domain.request import GenerationRequest
 from antiphon.domain.values import changed
@@ -16,12 +18,21 @@ from antiphon.memory.last_tokens import TurnSearch
 from antiphon.pipeline.attempt import try_routes
 from antiphon.pipeline.child import ChildCalls
 from antiphon.pipeline.count_prompt import count_tokens, replace_messages, require_conversation
+from antiphon.pipeline.relevance import RelevanceStages
 from antiphon.pipeline.route_use import RoutePolicy, RouteUse
 from antiphon.pipeline.summarise import SummaryStages
 
 
+@dataclass(frozen=True, slots=True)
+class MemoryStages:
+    """What memory strategies need, built once."""
+
+    summaries: SummaryStages
+    relevance: RelevanceStages
+
+
 async def remember(
-    request: GenerationRequest, model: Model, context: Context, stages: SummaryStages, calls: ChildCalls
+    request: GenerationRequest, model: Model, context: Context, stages: MemoryStages, calls: ChildCalls
 ) -> GenerationRequest:
     """Returns the request with the messages that the model sees, and reports them in the progress. Only a
     summary makes tokens, by calls of its own. Raises a RequestError."""
@@ -31,9 +42,11 @@ async def remember(
     if isinstance(strategy, LastMessages):
         kept = keep_last_messages(messages, strategy.k, strategy.place)
     elif isinstance(strategy, LastTokens):
-        kept = await _keep_last_tokens(request, strategy, model, context, stages.policy)
+        kept = await _keep_last_tokens(request, strategy, model, context, stages.summaries.policy)
+    elif isinstance(strategy, RelevantTurns):
+        kept = await stages.relevance.choose(request, strategy, model, context, calls)
     else:
-        kept, report = await stages.summarise(request, strategy, model, context, calls)
+        kept, report = await stages.summaries.summarise(request, strategy, model, context, calls)
         context.progress.memory = report
         return replace_messages(request, kept)
     context.progress.memory = MemoryReport(len(kept), len(messages) - len(kept))

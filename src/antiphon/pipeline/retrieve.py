@@ -33,6 +33,7 @@ from antiphon.errors import (
 from antiphon.pipeline.attempt import try_routes
 from antiphon.pipeline.child import ChildCalls
 from antiphon.pipeline.count_prompt import require_conversation
+from antiphon.pipeline.prepare import prepare
 from antiphon.pipeline.resolve import resolve
 from antiphon.pipeline.route_use import RoutePolicy, RouteUse
 from antiphon.retrieval.base import MAX_HITS, KnowledgeIndex, SearchHit, SearchQuery
@@ -124,13 +125,13 @@ class RetrievalStages:
         wanted = min(ANSWER_ROOM, ANSWER_ROOM if output.max_tokens is None else output.max_tokens)
         wanted *= max(output.choices, output.best_of or 0)
 
-        async def prepare(use: RouteUse) -> bool:
-            prepared = await use.route.engine.prepare(request, context)
+        async def measure(use: RouteUse) -> bool:
+            prepared = await prepare(use.route.engine, request, context)
             use.close()
             return prepared.size.output_tokens >= wanted
 
         try:
-            return await try_routes(model, prepare, context, self.policy)
+            return await try_routes(model, measure, context, self.policy)
         except ContextLengthExceeded:
             return False
 

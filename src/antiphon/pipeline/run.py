@@ -22,7 +22,8 @@ from antiphon.pipeline.attempt import Reserve, StartedStream, attempt, pass_unli
 from antiphon.pipeline.child import ChildCalls
 from antiphon.pipeline.embed import EmbeddingStages
 from antiphon.pipeline.meter import meter_stream, record_stream
-from antiphon.pipeline.remember import remember
+from antiphon.pipeline.relevance import RelevanceStages
+from antiphon.pipeline.remember import MemoryStages, remember
 from antiphon.pipeline.request_meter import RequestMeter
 from antiphon.pipeline.reserve import Accounting
 from antiphon.pipeline.resolve import resolve
@@ -57,8 +58,8 @@ class Pipeline:
     """What all uses of routes share."""
     embedding: EmbeddingStages = field(init=False)
     """The stages of requests without generated text."""
-    summaries: SummaryStages = field(init=False)
-    """The stages of the memory strategy `summary`."""
+    memory: MemoryStages = field(init=False)
+    """The stages of memory strategies."""
     retrieval: RetrievalStages = field(init=False)
     """The stages of answers from knowledge tables."""
 
@@ -67,7 +68,9 @@ class Pipeline:
         object.__setattr__(self, "policy", policy)
         object.__setattr__(self, "embedding", EmbeddingStages(self.models, policy, self.accounting))
         cache = self.summary_cache or ProcessSummaries()
-        object.__setattr__(self, "summaries", SummaryStages(self.models, policy, cache))
+        summaries = SummaryStages(self.models, policy, cache)
+        memory = MemoryStages(summaries, RelevanceStages(self.models, policy))
+        object.__setattr__(self, "memory", memory)
         retrieval = RetrievalStages(self.models, policy, self.knowledge)
         object.__setattr__(self, "retrieval", retrieval)
 
@@ -117,7 +120,7 @@ class Pipeline:
         stream on the first route that works."""
         references = None
         if request.memory is not None:
-            request = await remember(request, model, context, self.summaries, calls)
+            request = await remember(request, model, context, self.memory, calls)
         if request.retrieval is not None:
             request, references = await self.retrieval.retrieve(request, model, context, calls)
         stream = await attempt(model, request, context, self.policy, reserve)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from antiphon.domain.context import Context, RequestProgress
 from antiphon.domain.memory import MEMORY_FIELD, MemoryReport, Summary
 from antiphon.domain.messages import Message
-from antiphon.domain.request import Conversation, GenerationRequest, Output, Overflow
+from antiphon.domain.request import Conversation, GenerationRequest, Output
 from antiphon.domain.values import changed
 from antiphon.engines.registry import Model, ModelRegistry
 from antiphon.errors import (
@@ -21,7 +21,6 @@ from antiphon.errors import (
     DeadlineExceeded,
     EngineError,
     InvalidValue,
-    MissingParameter,
     ModelNotFound,
     PermissionDenied,
     ProviderError,
@@ -33,7 +32,6 @@ from antiphon.memory.last_tokens import TurnSearch
 from antiphon.memory.summary import (
     PromptBudget,
     build_writer_messages,
-    choose_budget,
     choose_room,
     cut_middle,
     digest_beginnings,
@@ -45,10 +43,9 @@ from antiphon.memory.turns import count_leading
 from antiphon.pipeline.attempt import try_routes
 from antiphon.pipeline.child import ChildCalls
 from antiphon.pipeline.count_prompt import (
-    PromptSize,
-    count_tokens,
-    measure_prompt,
-    replace_messages,
+    choose_prompt_budget,
+    count_messages,
+    measure_conversation,
     require_conversation,
 )
 from antiphon.pipeline.resolve import resolve
@@ -73,8 +70,8 @@ class SummaryStages:
         conversation fit the budget, and ModelNotFound or PermissionDenied for the model that writes."""
         writer = await self._resolve_writer(strategy, model, context)
         scratch = changed(context, progress=RequestProgress())
-        size = await self._measure(request, model, scratch)
-        budget = _choose_budget(strategy, size, request, model)
+        size = await measure_conversation(request, model, scratch, self.policy)
+        budget = choose_prompt_budget(strategy, size, request, model)
         messages = require_conversation(request).messages
         if size.tokens is not None and size.tokens <= budget.tokens:
             return messages, MemoryReport(len(messages))
@@ -103,34 +100,6 @@ class SummaryStages:
                 param=strategy.model_field,
             )
         return writer
-
-    async def _measure(self, request: GenerationRequest, model: Model, context: Context) -> PromptSize:
-        """Returns the size of the whole conversation on the first route that works."""
-
-        async def measure(use: RouteUse) -> PromptSize:
-            size = await measure_prompt(use.route.engine, changed(request, memory=None), context)
-            use.close()
-            return size
-
-        return await try_routes(model, measure, context, self.policy)
-
-
-def _choose_budget(
-    strategy: Summary, size: PromptSize, request: GenerationRequest, model: Model
-) -> PromptBudget:
-    """Returns the budget of the prompt. Raises MissingParameter if neither the caller nor the model tells
-    one."""
-    output = request.output
-    answer = 0 if output.overflow is Overflow.SHORTEN else output.max_tokens or 0
-    length = size.context_length if size.is_counted or strategy.tokens is None else None
-    budget = choose_budget(strategy.tokens, length, answer)
-    if budget is None:
-        raise MissingParameter(
-            f"{strategy.tokens_field} is missing: the context of {model.name} is not known here, so the "
-            "strategy summary needs a budget",
-            param=strategy.tokens_field,
-        )
-    return budget
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,11 +286,4 @@ class SummarisedConversation:
 
     async def _count(self, messages: tuple[Message, ...]) -> int | None:
         """Returns the tokens of a prompt of these messages; None if they are more than the context has."""
-        request = replace_messages(self._request, messages)
-
-        async def count(use: RouteUse) -> int | None:
-            tokens = await count_tokens(use.route.engine, request, self._context)
-            use.close()
-            return tokens
-
-        return await try_routes(self._model, count, self._context, self._stages.policy)
+        return await count_messages(self._request, messages, self._model, self._context, self._stages.policy)

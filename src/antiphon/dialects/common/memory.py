@@ -1,17 +1,28 @@
 """Reads the memory strategy of a chat, in both of its layouts."""
 
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 from antiphon.dialects.common.request_types import MemoryParameters, MemoryShape
-from antiphon.domain.memory import MEMORY_FIELD, LastMessages, LastTokens, MemoryStrategy, Summary
+from antiphon.domain.memory import (
+    MEMORY_FIELD,
+    LastMessages,
+    LastTokens,
+    MemoryStrategy,
+    RelevantTurns,
+    Summary,
+)
 from antiphon.errors import InvalidValue, MissingParameter
 
-LAST_K, LAST_TOKENS, SUMMARY = "last_k", "last_tokens", "summary"
+T = TypeVar("T")
+
+LAST_K, LAST_TOKENS, SUMMARY, RELEVANT = "last_k", "last_tokens", "summary", "relevant"
 
 PARAMETERS: Mapping[str, tuple[str, ...]] = {
     LAST_K: ("k",),
     LAST_TOKENS: ("tokens",),
     SUMMARY: ("tokens", "model"),
+    RELEVANT: ("tokens", "model"),
 }
 """The parameters of each strategy."""
 
@@ -31,6 +42,8 @@ def read_memory(wire: MemoryShape) -> MemoryStrategy:
             )
     if name == SUMMARY:
         return Summary(given.tokens, given.model, path)
+    if name == RELEVANT:
+        return RelevantTurns(given.tokens, _require(given.model, f"{path}.model", name), path)
     if name == LAST_K:
         return LastMessages(_require(given.k, f"{path}.k", name), path)
     return LastTokens(_require(given.tokens, f"{path}.tokens", name), path)
@@ -60,7 +73,7 @@ def _guess_name(given: Sequence[str]) -> str:
     """Returns the strategy that the parameters tell. Raises MissingParameter without parameters."""
     if not given:
         raise MissingParameter(
-            f"{MEMORY_FIELD}.name is missing; send {LAST_K}, {LAST_TOKENS} or {SUMMARY}",
+            f"{MEMORY_FIELD}.name is missing; send {LAST_K}, {LAST_TOKENS}, {SUMMARY} or {RELEVANT}",
             param=f"{MEMORY_FIELD}.name",
         )
     if "k" in given:
@@ -68,7 +81,7 @@ def _guess_name(given: Sequence[str]) -> str:
     return SUMMARY if "model" in given else LAST_TOKENS
 
 
-def _require(value: int | None, path: str, name: str) -> int:
+def _require(value: T | None, path: str, name: str) -> T:
     """Returns the value of a parameter that the strategy needs. Raises MissingParameter."""
     if value is None:
         raise MissingParameter(f"{path} is missing: the strategy {name} needs it", param=path)

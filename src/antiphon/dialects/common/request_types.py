@@ -396,15 +396,15 @@ class MemoryParameters(Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     k: PositiveInt | None = None
     """With last_k: the most messages to keep."""
     tokens: PositiveInt | None = None
-    """With last_tokens and summary: the most tokens of the prompt."""
+    """With last_tokens, summary and relevant: the most tokens of the prompt."""
     model: Name | None = None
-    """With summary: the model that writes it."""
+    """With summary: the model that writes it. With relevant: the model of the vectors."""
 
 
 class MemoryShape(MemoryParameters, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Which part of the conversation the model sees."""
 
-    name: Literal["last_k", "last_tokens", "summary"] | None = None
+    name: Literal["last_k", "last_tokens", "summary", "relevant"] | None = None
     """Missing where the parameters tell the strategy."""
     params: MemoryParameters | None = None
     """The parameters, in their other layout."""
