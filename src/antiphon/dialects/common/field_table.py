@@ -110,8 +110,8 @@ CACHE_KEY = (
 MEMORY = (
     "Which part of the conversation the model sees: an object of `name` and its parameters, beside it or in "
     "`params`. last_k keeps the last `k` messages; last_tokens keeps the last turns within `tokens`; summary "
-    "replaces older turns by a text that `model`, or the request's own model, writes; relevant keeps the older "
-    "turns that are nearest to the last one by vectors of `model`. Leading system messages stay, and the "
+    "replaces older turns by a text that `model`, or the request's own model, writes; relevant keeps the "
+    "older turns nearest to the last one by vectors of `model`. Leading system messages stay, and the "
     "header x-antiphon-memory tells what was left out."
 )
 NO_MEMORY = "a raw prompt has no messages to choose from; send messages to chat/completions"
