@@ -121,6 +121,7 @@ BORDERS = {
     "numpy": (
         "antiphon.constraints.guide",
         "antiphon.engines",
+        "antiphon.memory.relevant",
         "antiphon.retrieval",
         "antiphon.weights.convert",
     ),

@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from antiphon.domain.messages import Message
 from antiphon.memory.summary import cut_middle, write_transcript
 from antiphon.memory.turns import count_leading, find_turns
@@ -37,6 +35,8 @@ class RankedTurns:
     def rank(self, vectors: Sequence[bytes]) -> None:
         """Orders the older turns by the cosine with the last one. Of equal turns the later comes first.
         `vectors`: float32, one for each text."""
+        import numpy as np  # takes a tenth of a second, which only processes that need it spend
+
         matrix = np.array([np.frombuffer(each, np.float32) for each in vectors], np.float32)
         matrix /= np.maximum(np.linalg.norm(matrix, axis=1, keepdims=True), np.finfo(np.float32).tiny)
         nearness = matrix[:-1] @ matrix[-1]
