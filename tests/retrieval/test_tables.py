@@ -120,7 +120,7 @@ async def test_a_renamed_table_keeps_its_contents(index: KnowledgeIndex) -> None
     assert (await index.rename_table(PROJECT, "new", "new")).settings.name == "new"
 
 
-async def test_a_copy_goes_its_own_way(index: KnowledgeIndex) -> None:
+async def test_a_copy_goes_its_own_way(index: KnowledgeIndex, tmp_path: Path) -> None:
     await index.create_table(PROJECT, VECTORS)
     chunks = make_chunks(["one pear", "two pears"], VECTORS.dimensions)
     document = await add_document(index, VECTORS.name, "a", chunks)
@@ -131,6 +131,7 @@ async def test_a_copy_goes_its_own_way(index: KnowledgeIndex) -> None:
     assert copied.settings == replace(VECTORS, name="copy")
     await index.delete_document(PROJECT, VECTORS.name, document.id)
     query = SearchQuery("pear", chunks[1].vector)
+    assert {file.stat().st_mode & 0o777 for file in list_files(tmp_path, "*.db")} == {0o600}
     hits = await index.search(PROJECT, "copy", query)
     assert hits[0].chunk.text == "one pear" and hits[0].chunk.document == document.id
     assert hits[1].vector_rank == 1
@@ -202,6 +203,8 @@ async def test_limits_of_a_project_hold(tmp_path: Path) -> None:
     index = SqliteIndex(tmp_path, SystemClock(), IndexLimits(tables=2, documents=2, chunks=3, bytes=1000))
     await index.create_table(PROJECT, TableSettings("a"))
     await index.create_table(PROJECT, TableSettings("b"))
+    with pytest.raises(Conflict):
+        await index.create_table(PROJECT, TableSettings("b"))
     with pytest.raises(KnowledgeLimitReached, match="2 tables") as refused:
         await index.create_table(PROJECT, TableSettings("c"))
     assert refused.value.param == "tables"
@@ -232,7 +235,6 @@ async def test_a_damaged_file_spares_the_other_tables(tmp_path: Path) -> None:
     await index.aclose()
     damaged.write_bytes(b"no database" * 1000)
     (damaged.parent / "0123.part").write_bytes(b"a copy that a crash ended")
-    (damaged.parent / "0123.db").touch()
     index = SqliteIndex(tmp_path, SystemClock(), IndexLimits())
     assert [table.settings.name for table in await index.list_tables(PROJECT)] == ["b"]
     assert damaged.exists() and len(list_files(tmp_path, "0123*")) == 0

@@ -5,7 +5,7 @@ import os
 import random
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from antiphon.engines.host.runtime import build_knowledge_path
-from antiphon.errors import KnowledgeUnavailable, NotFound
+from antiphon.errors import Conflict, KnowledgeUnavailable, NotFound
 from antiphon.processes.knowledge.client import KnowledgeClient, connect_knowledge
 from antiphon.processes.knowledge_host import MODULE, KnowledgeHost, filter_environment, start_knowledge
 from antiphon.retrieval.base import DocumentState, SearchQuery
@@ -24,6 +24,7 @@ from tests.retrieval.knowledge import (
     PROJECT,
     VECTORS,
     add_document,
+    list_files,
     make_chunks,
     make_document,
     make_vector,
@@ -214,6 +215,40 @@ async def check_contents(client: KnowledgeClient) -> None:
 
 async def test_kills_during_ingest_lose_and_double_nothing(tmp_path: Path) -> None:
     await check_killed_ingest(tmp_path, 3)
+
+
+async def change_tables(client: KnowledgeClient, killing: "asyncio.Task[None]") -> None:
+    """Copies, renames and removes tables. A repeated call may find its work done."""
+    number = 0
+    while not killing.done():
+        copy, new, gone = f"copy {number}", f"new {number}", f"new {number - 2}"
+        for call in (
+            lambda: client.duplicate_table(PROJECT, TABLE, copy),  # noqa: B023
+            lambda: client.rename_table(PROJECT, copy, new),  # noqa: B023
+            lambda: client.delete_table(PROJECT, gone),  # noqa: B023
+        ):
+            with suppress(Conflict, NotFound):
+                await retry(call)
+        number += 1
+
+
+async def test_kills_leave_whole_tables_only(tmp_path: Path) -> None:
+    async with run_without_rest(tmp_path) as running:
+        await running.client.create_table(PROJECT, VECTORS)
+        texts = [f"apple {place} " * 50 for place in range(300)]
+        await add_document(running.client, TABLE, "a", make_chunks(texts, DIMENSIONS))
+        async with asyncio.TaskGroup() as group:
+            killing = group.create_task(kill_often(running, 3))
+            group.create_task(change_tables(running.client, killing))
+        running.kill()  # the next process sweeps what the last kill left
+        tables = await retry(lambda: running.client.list_tables(PROJECT))
+        assert {(table.documents, table.chunks) for table in tables} == {(1, 300)}
+        assert TABLE in {table.settings.name for table in tables}
+        query = SearchQuery("apple", make_vector(7), 1)
+        for table in tables:
+            (hit,) = await running.client.search(PROJECT, table.settings.name, query)
+            assert hit.vector_rank == 1 and hit.chunk.text == texts[7]
+        assert len(list_files(tmp_path, "*.db")) == len(tables) and list_files(tmp_path, "*.part*") == []
 
 
 @pytest.mark.soak

@@ -16,7 +16,7 @@ import secrets
 import sqlite3
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass, replace
 from hashlib import sha256
@@ -63,8 +63,8 @@ class TableEntry:
 
     def refresh(self) -> TableInfo:
         """Returns the table as it is now."""
-        if self.file is not None:
-            self.info = self.file.info
+        if (file := self.file) is not None:
+            self.info = file.info
         return self.info
 
 
@@ -160,9 +160,6 @@ class ProjectTables:
             if path.suffix != ENDING and not _has_owner(path):
                 path.unlink(missing_ok=True)
         for path in sorted(self._folder.glob(f"*{ENDING}")):
-            if not path.stat().st_size and not _companion(path, "-wal").exists():
-                path.unlink()  # it was created, and the server died before it was filled
-                continue
             with suppress(AntiphonError):  # a damaged file is in the log, and the others stay usable
                 info = self._read_info(path)
                 yield info.settings.name, TableEntry(path, info)
@@ -178,12 +175,12 @@ class ProjectTables:
         finally:
             file.close()
 
-    def _new_path(self, ending: str = ENDING) -> Path:
-        """Returns a path that no file has. Makes the folder where it is missing."""
+    def _new_part(self) -> Path:
+        """Returns the path of an incomplete file, which no file has. Makes the folder where it is missing."""
         if not self._folder.is_dir():
             self._folder.mkdir(mode=0o700)
             sync_directory(self._folder.parent)
-        return self._folder / f"{secrets.token_hex(8)}{ending}"
+        return self._folder / f"{secrets.token_hex(8)}.part"
 
     # --- tables ---------------------------------------------------------------------------------------------
 
@@ -207,7 +204,8 @@ class ProjectTables:
 
     def list_tables(self) -> tuple[TableInfo, ...]:
         """Returns all tables by name."""
-        return tuple(self._entries[name].refresh() for name in sorted(self._entries.copy()))
+        entries = self._entries.copy()  # others may add and remove some meanwhile
+        return tuple(entries[name].refresh() for name in sorted(entries))
 
     def get(self, table: str) -> TableInfo:
         """Raises NotFound."""
@@ -215,16 +213,30 @@ class ProjectTables:
 
     def create(self, settings: TableSettings, now: int) -> TableInfo:
         """Makes an empty table. Raises Conflict and KnowledgeLimitReached."""
-        with self._names, self.reserve(IndexUsage(tables=1)):
+
+        def make(part: Path) -> None:
+            with translate_errors(part):
+                create_file(part, self._project, settings, now)
+
+        with self._names:
             self._require_free(settings.name)
-            with translate_errors(self._folder):
-                path = self._new_path()
-                try:
-                    create_file(path, self._project, settings, now)
-                except BaseException:
-                    remove_file(path)
-                    raise
-            return self._add_entry(path, settings, now)
+            with self.reserve(IndexUsage(tables=1)):
+                return self._add_entry(self._make_file(make), settings, now)
+
+    def _make_file(self, make: Callable[[Path], None]) -> Path:
+        """Makes a file, which gets its ending when it is complete and on the disk. Returns its path."""
+        with translate_errors(self._folder):
+            part = self._new_part()
+        try:
+            make(part)
+            with translate_errors(part):
+                path = part.with_suffix(ENDING)
+                part.rename(path)
+                sync_directory(self._folder)
+        except BaseException:
+            remove_file(part)
+            raise
+        return path
 
     def _add_entry(self, path: Path, settings: TableSettings, now: int) -> TableInfo:
         entry = TableEntry(path, TableInfo(settings, now, now, 0, 0, 0))
@@ -262,23 +274,13 @@ class ProjectTables:
                 return self._add_entry(self._copy(file, settings, now), settings, now)
 
     def _copy(self, file: TableFile, settings: TableSettings, now: int) -> Path:
-        """Copies a file. The copy gets its ending when it is complete and on the disk."""
+        """Copies a file without what is not ready, and returns the copy's path."""
 
         def prepare(connection: sqlite3.Connection) -> None:
             delete_unready(connection)
             write_marks(connection, settings=encode_table(settings), created_at=str(now), updated_at=str(now))
 
-        part = self._new_path(".part")
-        try:
-            file.copy_into(part, prepare)
-            with translate_errors(part):
-                path = part.with_suffix(ENDING)
-                part.rename(path)
-                sync_directory(self._folder)
-        except BaseException:
-            remove_file(part)
-            raise
-        return path
+        return self._make_file(lambda part: file.copy_into(part, prepare))
 
     def delete(self, table: str) -> None:
         """Raises NotFound."""

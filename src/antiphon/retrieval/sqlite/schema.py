@@ -116,7 +116,7 @@ def require_full_text_index() -> None:
 
 
 def create_file(path: Path, project: str, settings: TableSettings, now: int) -> None:
-    """Makes the file of an empty table. A file without its tables, left by a crash, is swept later."""
+    """Makes the file of an empty table."""
     path.touch(mode=0o600, exist_ok=False)
     connection = connect(path)
     try:
@@ -135,7 +135,6 @@ def create_file(path: Path, project: str, settings: TableSettings, now: int) -> 
             connection.execute(f"PRAGMA user_version = {VERSION}")
     finally:
         connection.close()
-    sync_directory(path.parent)
 
 
 def read_version(connection: sqlite3.Connection) -> int:

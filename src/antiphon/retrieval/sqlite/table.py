@@ -283,6 +283,7 @@ class TableFile:
         """Writes a copy of one moment, without what is not ready, and lets `prepare` change it before it is
         complete."""
         with translate_errors(self.path):
+            target.touch(mode=0o600, exist_ok=False)
             source = connect(self.path)
             try:
                 source.execute("VACUUM INTO ?", (str(target),))
