@@ -1,7 +1,6 @@
 """Encodes the ends of streams, and errors, in Scale's form. Answers have OpenAI's form.
 
-A stream has no `[DONE]`: Scale's
-client reads every event without a name as a chunk.
+A stream has no `[DONE]`: Scale's client reads every event without a name as a chunk.
 """
 
 from collections.abc import Mapping

@@ -51,8 +51,8 @@ FIELDS: tuple[RequestField, ...] = (
         messages="The conversation so far.",
         chat_template=RENDERED["chat_template"],
         chat_template_kwargs=RENDERED["chat_template_kwargs"],
-        guided_whitespace_pattern="With JSON: what may stand, once or not at all, wherever JSON takes "
-        "whitespace, as [ \\n]{0,2}; nothing else may.",
+        guided_whitespace_pattern="The whitespace of guided JSON, as a regular expression such as "
+        "[ \\n]{0,2}. Wherever JSON takes whitespace, there is one match of it, or nothing.",
         tools="Functions that the model may call, at most 128.",
         tool_choice="Whether it calls: auto, none, required, or one tool by its name.",
         modalities="What the answer contains: [text], or [text, audio] of a model that gives spoken answers. "
@@ -97,16 +97,17 @@ FIELDS: tuple[RequestField, ...] = (
         "bias, penalties, temperature and cuts.",
         top_logprobs="How many of the likeliest tokens are given at each place, 0 to 20; only together with "
         "logprobs.",
-        max_tokens=f"Most tokens of one choice; a chat may else use the rest of the context, a text makes "
-        f"16. {LIMITS}",
+        max_tokens="Most tokens of one choice. By default a chat can use the rest of the context, and a text "
+        f"makes 16. {LIMITS}",
         max_completion_tokens=f"The newer name of max_tokens. {LIMITS}",
         n="Choices, 1 to 128; 1 by default.",
         best_of="Makes so many candidates, at most 20, and gives the n with the highest mean "
         "log-probability per token, best first; all are counted. Not in a stream. 0 means absent.",
         presence_penalty="Taken from the logit of each token that is in the output; -2 to 2.",
         seed="The same seed gives the same draws.",
-        temperature="0 is greedy; 0 to 2; the model's own default, else 1.",
-        top_p="Smallest set of tokens whose probability reaches this; the model's own default, else 1.",
+        temperature="0 is greedy; 0 to 2; by default the model's own value, otherwise 1.",
+        top_p="Smallest set of tokens whose probability reaches this; by default the model's own value, "
+        "otherwise 1.",
         top_k="The k likeliest tokens; 0 or -1 keeps all.",
         response_format="text; json_object, any object or one of `schema`; json_schema, JSON of a schema; "
         "any other object is itself the JSON Schema. A model of this server is shown none of it, and "
@@ -115,8 +116,7 @@ FIELDS: tuple[RequestField, ...] = (
     *declare_supported(BOTH, user=END_USER),
     *declare_supported(
         CHAT,
-        reasoning_effort="How much a model that reasons shall do so, as at /v1. Of the product's later "
-        "clients.",
+        reasoning_effort="How much the model reasons, as at /v1. The product's later clients send it.",
     ),
     *declare_supported(CHAT, memory_strategy=MEMORY, rag_params=RETRIEVAL),
     declare_refused("memory_strategy", TEXT, NO_MEMORY),
@@ -124,7 +124,7 @@ FIELDS: tuple[RequestField, ...] = (
     *declare_supported(
         BOTH,
         inference_timeout="The most seconds that the generation can take, as a number or a text; it never "
-        "extends the server's own limit. What takes longer ends with an error.",
+        "extends the server's own limit. A longer generation ends with an error.",
         inference_extra_params="Fields to add to the request. One that this server knows acts as that field. "
         "Others go to the vendor as they are, where the operator allows them (`extra_params`); elsewhere "
         "they are refused.",

@@ -166,7 +166,7 @@ def _collect_parameters(pairs: Iterable[tuple[str, str]], known: tuple[str, ...]
         if name not in known:
             raise UnknownParameter(f"unknown query parameter {shown}", param=f"{QUERY}.{shown}")
         if name in values:
-            raise InvalidValue(f"{shown} stands twice in the query; send it once", param=f"{QUERY}.{shown}")
+            raise InvalidValue(f"{shown} is in the query twice; send it once", param=f"{QUERY}.{shown}")
         if value:
             values[name] = value
     if "view" in values:
