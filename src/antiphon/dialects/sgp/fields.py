@@ -51,8 +51,9 @@ FIELDS: tuple[RequestField, ...] = (
         messages="The conversation so far.",
         chat_template=RENDERED["chat_template"],
         chat_template_kwargs=RENDERED["chat_template_kwargs"],
-        guided_whitespace_pattern="The whitespace of guided JSON, as a regular expression such as "
-        "[ \\n]{0,2}. Wherever JSON takes whitespace, there is one match of it, or nothing.",
+        guided_whitespace_pattern="The whitespace of guided JSON: one class of spaces, tabs and line ends, "
+        "perhaps repeated, as [ \\n]{0,2}. Wherever JSON takes whitespace, there is one match of it, or "
+        "nothing.",
         tools="Functions that the model may call, at most 128.",
         tool_choice="Whether it calls: auto, none, required, or one tool by its name.",
         modalities="What the answer contains: [text], or [text, audio] of a model that gives spoken answers. "
