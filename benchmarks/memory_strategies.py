@@ -4,7 +4,8 @@
 
 `antiphon serve` with the bundled model, without keys. Two requests are asked by turns, one after the other,
 for one token each: a conversation of 200 turns with the strategy, and the messages that it keeps without a
-strategy. What is added includes sending and reading the longer body. Prints the medians over all rounds.
+strategy. What is added includes sending and reading the longer body. Summaries and vectors are made by a
+request before the measured ones, as in a conversation that does not grow. Prints the medians over all rounds.
 """
 
 import argparse
@@ -14,19 +15,24 @@ import statistics
 import sys
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx2
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from tests.support.model_files import write_encoder
 from tests.support.server import serving
 
+CANTOR = Path(__file__).parents[1] / "src" / "antiphon" / "bundled" / "cantor.gguf"
 TURNS = 200
 STRATEGIES: dict[str, dict[str, Any]] = {
     "last_k 7": {"name": "last_k", "k": 7},
     "last_tokens 400": {"name": "last_tokens", "tokens": 400},
     "last_tokens 1500": {"name": "last_tokens", "tokens": 1500},
+    "summary 700, kept": {"name": "summary", "tokens": 700},
+    "relevant 400, kept": {"name": "relevant", "tokens": 400, "model": "encoder"},
 }
 
 Messages = list[dict[str, str]]
@@ -78,7 +84,14 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=20)
     options = parser.parse_args()
     print(f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; milliseconds")
-    with serving() as server, server.client() as client:
+    with TemporaryDirectory() as place:
+        encoder = write_encoder(Path(place) / "encoder.gguf")
+        measure_all(options, f"--model={CANTOR}", f"--model={encoder}")
+
+
+def measure_all(options: argparse.Namespace, *models: str) -> None:
+    """Prints a line for each strategy."""
+    with serving(*models) as server, server.client() as client:
         for name, strategy in STRATEGIES.items():
             ask(client, build_talk(), strategy)
             long, short = measure(client, strategy, options.rounds, options.requests)
