@@ -112,7 +112,8 @@ def test_a_refused_account_is_named_as_scale_names_it():
 
 
 def test_an_error_of_the_account_names_no_other_header():
-    wrong = InvalidValue("x-project-id must be an id", param="x-project-id")
-    (problem,) = json.loads(encode_sgp_error(wrong))["detail"]
-    assert problem["loc"] == ["header", "x-selected-account-id"]
-    assert problem["msg"] == "x-selected-account-id must be an id"
+    for name in ("x-project-id", "X-PROJECT-ID"):
+        wrong = InvalidValue(f"name one in the header {name}", param="x-project-id")
+        (problem,) = json.loads(encode_sgp_error(wrong))["detail"]
+        assert problem["loc"] == ["header", "x-selected-account-id"]
+        assert problem["msg"] == "name one in the header x-selected-account-id"

@@ -3,6 +3,7 @@
 A stream has no `[DONE]`: Scale's client reads every event without a name as a chunk.
 """
 
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -30,8 +31,11 @@ TYPES: Mapping[str, str] = MappingProxyType(
 )
 """FastAPI's type for each code of an error. Other errors have their own code."""
 
+PROJECT, ACCOUNT = "x-project-id", "x-selected-account-id"
+"""The header that chooses a project, and Scale's name of it."""
+
 HEADERS: Mapping[str, str] = MappingProxyType(
-    {"authorization": "x-api-key", "x-project-id": "x-selected-account-id", "x-user-id": "x-user-id"}
+    {"authorization": "x-api-key", PROJECT: ACCOUNT, "x-user-id": "x-user-id"}
 )
 """Scale's name of each header that an error can name."""
 
@@ -68,8 +72,8 @@ def encode_sgp_error(error: AntiphonError) -> bytes:
 def _build_detail(error: AntiphonError) -> list[SgpProblem] | str:
     """Builds the list of wrong values for status 422, otherwise a text."""
     header, message = HEADERS.get(error.param or ""), error.message
-    if header is not None:
-        message = message.replace(error.param or "", header)
+    if header == ACCOUNT:
+        message = re.sub(PROJECT, ACCOUNT, message, flags=re.IGNORECASE)
     if map_status(error) != UNPROCESSABLE:
         return message if header is None else f"{header}: {message}"
     path: list[str | int] = ["header", header] if header else _split_path(error.param or "")
