@@ -64,7 +64,12 @@ async def _prepare_probe(engine: Engine, request: GenerationRequest, context: Co
     """Returns the size of a request with the same prompt and the same limit of tokens; None if these are more
     than the context."""
     given = request.output
-    output = Output(max_tokens=given.max_tokens or None, overflow=given.overflow, constraint=given.constraint)
+    output = Output(
+        max_tokens=given.max_tokens or None,
+        constraint=given.constraint,
+        overflow=given.overflow,
+        is_usual=given.is_usual,
+    )
     probe = changed(request, output=output, sampling=SamplingOptions())
     try:
         return (await engine.prepare(probe, context)).size
