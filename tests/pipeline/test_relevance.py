@@ -1,5 +1,7 @@
 """The memory strategy `relevant` in the pipeline: what stays, what it costs, and what is refused."""
 
+from array import array
+
 import pytest
 
 from antiphon.domain.collect import collect
@@ -7,7 +9,7 @@ from antiphon.domain.context import Context
 from antiphon.domain.identity import LOCAL_ANONYMOUS
 from antiphon.domain.memory import MemoryReport, RelevantTurns
 from antiphon.domain.messages import Message, Role
-from antiphon.domain.request import Conversation, GenerationRequest
+from antiphon.domain.request import Conversation, Embeddings, GenerationRequest
 from antiphon.domain.tenancy import Grant
 from antiphon.domain.values import changed
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
@@ -16,6 +18,7 @@ from antiphon.errors import (
     InvalidValue,
     ModelNotFound,
     PermissionDenied,
+    ProviderFailed,
     RequestError,
     UnsupportedParameter,
 )
@@ -23,7 +26,7 @@ from antiphon.pipeline.relevance import TurnVectors
 from antiphon.pipeline.run import Pipeline
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing.scripted_engine import ScriptedEngine
-from tests.pipeline.test_retrieval import VectorEngine, list_messages
+from tests.pipeline.test_retrieval import OneAnswer, VectorEngine, list_messages, vector_of
 from tests.support.accounting import Books, limit
 
 TURNS = ("red", "yellow", "blue", "yellow", "green")
@@ -44,6 +47,22 @@ class ShortEncoder(VectorEngine):
         if any(len(text.text) > 100 for text in request.inputs):
             raise ContextLengthExceeded("too long", param="input")
         return await super().prepare_embedding(request, context)
+
+
+class WideEncoder(VectorEngine):
+    """Makes vectors of three numbers."""
+
+    async def prepare_embedding(self, request, context):
+        self.prepared += 1
+        vectors = b"".join(array("f", (*vector_of(text.text), 0.0)).tobytes() for text in request.inputs)
+        return OneAnswer(Embeddings(vectors, 3, 5))
+
+
+class BrokenEncoder(VectorEngine):
+    """A vendor's model that fails."""
+
+    async def prepare_embedding(self, request, context):
+        raise ProviderFailed("down")
 
 
 class Bench:
@@ -93,6 +112,21 @@ async def test_the_vectors_are_children_and_kept():
     assert len(bench.books.ledger.entries) == 3 and bench.encoder.prepared == 1
     await bench.run(actor=changed(LOCAL_ANONYMOUS, project="other"))
     assert bench.encoder.prepared == 2
+
+
+async def test_another_model_of_the_same_name_makes_its_own():
+    bench = Bench()
+    await bench.run()
+    wide = WideEncoder()
+    bench.pipeline.models.put(Model("e", (ModelRoute(wide, name="e"),), 2))
+    assert (await bench.run())[0] == ["1", "3"] and wide.prepared == 1
+
+
+async def test_a_vendor_that_makes_no_vectors_is_named():
+    bench = Bench(BrokenEncoder)
+    with pytest.raises(ProviderFailed) as caught:
+        await bench.run()
+    assert caught.value.message == "memory_strategy.model: e could not make vectors: down"
 
 
 async def test_longer_texts_than_the_model_takes_are_cut():

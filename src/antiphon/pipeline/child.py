@@ -4,8 +4,9 @@ They are its children in the ledger. Their tokens and their cost count, but they
 and take no place of a limit of concurrent requests. A parent always gets an entry.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
+from copy import copy
 
 from antiphon.domain.collect import CollectedGeneration, collect
 from antiphon.domain.context import Context, RequestProgress
@@ -13,6 +14,7 @@ from antiphon.domain.events import Event
 from antiphon.domain.request import EmbeddingRequest, Embeddings, GenerationRequest
 from antiphon.domain.rerank import Ranking, RerankRequest
 from antiphon.domain.values import changed
+from antiphon.errors import DeadlineExceeded, EngineError, ProviderError, RequestError
 from antiphon.pipeline.request_meter import MILLISECONDS, RequestMeter
 
 Embed = Callable[[EmbeddingRequest, Context], Awaitable[Embeddings]]
@@ -23,6 +25,22 @@ Rank = Callable[[RerankRequest, Context], Awaitable[Ranking]]
 
 Run = Callable[[GenerationRequest, Context], AbstractAsyncContextManager[AsyncIterator[Event]]]
 """`Pipeline.run`."""
+
+
+@contextmanager
+def name_model(field: str, failure: str) -> Iterator[None]:
+    """Names a call's model in the call's errors. `field`: where the caller named the model. `failure`: what
+    the model could not do, as `w could not write a summary`."""
+    try:
+        yield
+    except DeadlineExceeded:  # the time of the whole request is over
+        raise
+    except (RequestError, EngineError, ProviderError) as error:
+        named = copy(error)
+        named.message = f"{field}: {failure}: {error.message}"
+        named.args = (named.message,)
+        named.param = None if error.param is None else field
+        raise named from None
 
 
 class ChildCalls:

@@ -18,10 +18,9 @@ from antiphon.errors import (
     InvalidValue,
     ModelNotFound,
     PermissionDenied,
-    UnsupportedParameter,
 )
 from antiphon.memory.relevant import LEAST_TURN, LONGEST_TURN, RankedTurns
-from antiphon.pipeline.child import ChildCalls
+from antiphon.pipeline.child import ChildCalls, name_model
 from antiphon.pipeline.count_prompt import (
     choose_prompt_budget,
     count_messages,
@@ -98,7 +97,7 @@ class RelevanceStages:
                 f"messages with the last turn take more; {remedy}, or shorten them",
                 param=strategy.tokens_field,
             )
-        turns.rank(await self._embed(turns, encoder.name, strategy, calls))
+        turns.rank(await self._embed(turns, encoder, strategy, calls))
         low, high = 0, len(turns)
         while low < high:
             middle = (low + high + 1) // 2
@@ -118,29 +117,29 @@ class RelevanceStages:
             raise type(error)(f"{field_name}: {error.message}", param=field_name) from None
 
     async def _embed(
-        self, turns: RankedTurns, model: str, strategy: RelevantTurns, calls: ChildCalls
+        self, turns: RankedTurns, encoder: Model, strategy: RelevantTurns, calls: ChildCalls
     ) -> list[bytes]:
         """Returns the vector of each turn. Texts that are longer than the model takes are cut further."""
         longest = LONGEST_TURN
         while True:
             try:
-                return await self._embed_texts(turns.write_texts(longest), model, calls)
+                with name_model(strategy.model_field, f"{encoder.name} could not make vectors"):
+                    return await self._embed_texts(turns.write_texts(longest), encoder, calls)
             except (ContextLengthExceeded, InvalidValue):
                 longest //= 2
                 if longest < LEAST_TURN:
                     raise
-            except UnsupportedParameter as error:
-                field_name = strategy.model_field
-                raise UnsupportedParameter(f"{field_name}: {error.message}", param=field_name) from None
 
-    async def _embed_texts(self, texts: list[str], model: str, calls: ChildCalls) -> list[bytes]:
+    async def _embed_texts(self, texts: list[str], encoder: Model, calls: ChildCalls) -> list[bytes]:
         """Returns the vector of each text. Only vectors that are not kept are made."""
         project = calls.project
+        model = f"{encoder.name} {encoder.created}"  # a reload can give the name to another model
         found = {text: self.vectors.find(project, model, text) for text in texts}
         missing = [text for text, vector in found.items() if vector is None]
         for begin in range(0, len(missing), BATCH):
             some = missing[begin : begin + BATCH]
-            made = await calls.embed(EmbeddingRequest(model, tuple(RawPrompt(text=text) for text in some)))
+            inputs = tuple(RawPrompt(text=text) for text in some)
+            made = await calls.embed(EmbeddingRequest(encoder.name, inputs))
             for text, new in zip(some, made, strict=True):
                 self.vectors.keep(project, model, text, new)
                 found[text] = new

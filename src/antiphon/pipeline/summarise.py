@@ -5,9 +5,7 @@ many turns that about half of the budget is free for the next ones. It begins wi
 conversation that grows pays for each turn once. `antiphon.memory.summary` has the texts.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from copy import copy
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from antiphon.domain.context import Context, RequestProgress
@@ -18,13 +16,10 @@ from antiphon.domain.values import changed
 from antiphon.engines.registry import Model, ModelRegistry
 from antiphon.errors import (
     ContextLengthExceeded,
-    DeadlineExceeded,
     EngineError,
     InvalidValue,
     ModelNotFound,
     PermissionDenied,
-    ProviderError,
-    RequestError,
     UnsupportedParameter,
 )
 from antiphon.memory.base import SummaryCache
@@ -41,7 +36,7 @@ from antiphon.memory.summary import (
 )
 from antiphon.memory.turns import count_leading
 from antiphon.pipeline.attempt import try_routes
-from antiphon.pipeline.child import ChildCalls
+from antiphon.pipeline.child import ChildCalls, name_model
 from antiphon.pipeline.count_prompt import (
     choose_prompt_budget,
     count_messages,
@@ -254,21 +249,9 @@ class SummarisedConversation:
         except ContextLengthExceeded:
             return False
 
-    @contextmanager
-    def _name_writer(self) -> Iterator[None]:
+    def _name_writer(self) -> AbstractContextManager[None]:
         """Names the writer in errors of its calls."""
-        try:
-            yield
-        except DeadlineExceeded:
-            raise
-        except (RequestError, EngineError, ProviderError) as error:
-            named = copy(error)
-            named.message = (
-                f"{self._model_field}: {self._writer.name} could not write a summary: {error.message}"
-            )
-            named.args = (named.message,)
-            named.param = None if error.param is None else self._model_field
-            raise named from None
+        return name_model(self._model_field, f"{self._writer.name} could not write a summary")
 
     async def _shorten(self, cut: int, text: str) -> tuple[Message, ...]:
         """Returns the messages with the summary, of which the end is left out where the model's tokenizer
