@@ -1,5 +1,6 @@
 """Answers from knowledge tables in the pipeline: what the model sees, what it costs, and what is refused."""
 
+import json
 from array import array
 from dataclasses import replace
 from typing import Any
@@ -11,7 +12,7 @@ from antiphon.domain.context import Context
 from antiphon.domain.events import Started
 from antiphon.domain.identity import LOCAL_ANONYMOUS
 from antiphon.domain.memory import LastMessages
-from antiphon.domain.messages import Message, Role, TextContent
+from antiphon.domain.messages import Message, Role, TextContent, ToolCall
 from antiphon.domain.request import (
     Conversation,
     Embeddings,
@@ -20,12 +21,13 @@ from antiphon.domain.request import (
     RawPrompt,
 )
 from antiphon.domain.rerank import Ranking
-from antiphon.domain.retrieval import References, Retrieval
+from antiphon.domain.retrieval import ReferencedChunk, References, Retrieval
 from antiphon.domain.tenancy import Grant
 from antiphon.domain.values import changed
 from antiphon.engines.base import RequestSize
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import (
+    ContextLengthExceeded,
     EngineBusy,
     InvalidValue,
     ModelNotFound,
@@ -33,6 +35,7 @@ from antiphon.errors import (
     PermissionDenied,
     UnsupportedParameter,
 )
+from antiphon.pipeline.meter import RecordedAnswer
 from antiphon.pipeline.run import Pipeline
 from antiphon.retrieval.base import ChunkInput, IndexLimits, TableSettings
 from antiphon.retrieval.sqlite.index import SqliteIndex
@@ -70,22 +73,34 @@ class OneAnswer:
 class VectorEngine(ScriptedEngine):
     """Makes a vector of two numbers, or scores by the number of letters; fails as told."""
 
-    failure = None
+    failure = rank_failure = None
+    dimensions = 2
 
     async def prepare_embedding(self, request, context):
         self.prepared += 1
-        vectors = b"".join(array("f", vector_of(text.text)).tobytes() for text in request.inputs)
-        return OneAnswer(Embeddings(vectors, 2, 5))
+        if self.failure:
+            raise self.failure
+        vectors = b"".join(
+            array("f", vector_of(text.text)[: self.dimensions]).tobytes() for text in request.inputs
+        )
+        return OneAnswer(Embeddings(vectors, self.dimensions, 5))
 
     async def prepare_rerank(self, request, context):
         self.documents = request.documents
-        if self.failure:
-            raise self.failure
+        if self.rank_failure:
+            raise self.rank_failure
         return OneAnswer(Ranking(tuple(float(-len(text)) for text in request.documents), 7))
 
 
 def vector_of(text):
     return (1.0, 0.0) if "yellow" in text else (0.0, 1.0)
+
+
+class OverflowingIndex(SqliteIndex):
+    """Finds more text than one message between processes can hold."""
+
+    async def search(self, project, table, query):
+        raise InvalidValue("a message is too large: ask for fewer at a time", param="limit")
 
 
 class Bench:
@@ -197,7 +212,7 @@ async def test_a_reranker_orders_what_was_found(index):
 async def test_a_reranker_that_fails_keeps_the_order(index):
     bench = await Bench(index).fill()
     plain, _, _ = await bench.run(k=3, query="yellow are")
-    bench.vectors.failure = EngineBusy("no")
+    bench.vectors.rank_failure = EngineBusy("no")
     found, _, _ = await bench.run(k=3, query="yellow are", reranker="r")
     assert [chunk.id for chunk in found.chunks] == [chunk.id for chunk in plain.chunks]
     assert "the reranker r failed" in found.notes[0] and found.chunks[0].relevance is None
@@ -305,3 +320,72 @@ async def test_a_server_without_tables_says_so():
     bench = Bench(None)
     with pytest.raises(UnsupportedParameter, match="keeps no knowledge tables"):
         await bench.run()
+
+
+async def test_as_many_chunks_as_the_contract_allows(index):
+    bench = await Bench(index).fill()
+    found, _, _ = await bench.run(k=1024)
+    assert len(found.chunks) == 3 and not found.notes
+
+
+async def test_few_chunks_are_chosen_as_well_as_many(index):
+    texts = ["yellow yellow x", *(f"yellow {'plain ' * at}" for at in range(8))]
+    bench = await Bench(index).fill(texts=texts)
+    many, _, _ = await bench.run(k=9, query="yellow plain")
+    few, _, _ = await bench.run(k=2, query="yellow plain")
+    assert few.chunks == many.chunks[:2]
+
+
+async def test_a_query_over_the_models_context_finds_words(index):
+    bench = await Bench(index).fill()
+    bench.vectors.failure = ContextLengthExceeded("long", param="input")
+    found, _, _ = await bench.run(query="cherries")
+    assert found.chunks[0].text == FRUITS[2]
+    assert found.notes == ("the query is longer than e reads; the search was by words only",)
+
+
+@pytest.mark.parametrize("failure", [UnsupportedParameter("no", param="model"), None])
+async def test_an_embedding_model_that_changed_is_named(index, failure):
+    bench = await Bench(index).fill()
+    bench.vectors.failure, bench.vectors.dimensions = failure, 1
+    with pytest.raises((UnsupportedParameter, InvalidValue), match=r"^rag_params\.table_id: ") as caught:
+        await bench.run()
+    assert caught.value.param == "rag_params.table_id"
+
+
+async def test_more_text_than_a_message_of_the_index(tmp_path):
+    index = OverflowingIndex(tmp_path, FakeClock(), IndexLimits())
+    bench = await Bench(index).fill()
+    with pytest.raises(InvalidValue, match=r"^rag_params\.k: ") as caught:
+        await bench.run()
+    await index.aclose()
+    assert caught.value.param == "rag_params.k"
+
+
+async def test_chunks_fit_the_part_of_a_prompt_that_is_kept(index):
+    bench = await Bench(index).fill()
+    whole, _, _ = await bench.run(k=3)
+    found, messages, _ = await bench.run(k=3, output=Output(truncate_prompt=3))
+    assert len(whole.chunks) == 3 and found.chunks == () and messages == QUESTION
+    assert found.notes == ("3 of 3 chunks did not fit the context of m",)
+
+
+async def test_results_of_tools_may_follow_the_question(index):
+    bench = await Bench(index).fill()
+    call = Message(Role.ASSISTANT, "", tool_calls=(ToolCall("c", "f", "{}"),))
+    result = Message(Role.TOOL, "42", tool_call_id="c")
+    found, messages, _ = await bench.run((*QUESTION, call, result, call, result))
+    assert "<document" in messages[1].text and messages[-1].text == "42" and found.chunks
+
+
+def test_the_request_log_keeps_ids_of_chunks_and_no_text():
+    chunk = ReferencedChunk("17", "d1", "secret text", "Title", 2, "a.md", 0.5)
+    answer = RecordedAnswer()
+    answer.add(References("sea", "default", "red boat", (chunk,)))
+    kept = json.loads(answer.to_json())["references"]
+    assert kept == {
+        "table_id": "sea",
+        "search_query": "red boat",
+        "chunks": [{"document_id": "d1", "chunk_id": "17"}],
+    }
+    assert "references" not in json.loads(RecordedAnswer().to_json())

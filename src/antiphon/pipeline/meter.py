@@ -30,6 +30,7 @@ from antiphon.domain.events import (
     Usage,
     UsageSource,
 )
+from antiphon.domain.retrieval import References
 from antiphon.domain.token_estimate import estimate_tokens, measure_speech, measure_text
 from antiphon.domain.values import changed
 from antiphon.engines.registry import Model
@@ -325,6 +326,7 @@ class RecordedAnswer:
 
     def __init__(self) -> None:
         self._choices: dict[int, RecordedChoice] = {}
+        self._references: References | None = None
 
     def add(self, event: Event) -> None:
         """Records an event of the stream."""
@@ -340,11 +342,21 @@ class RecordedAnswer:
             self._choice(event.choice).calls[event.index].arguments.append(event.arguments)
         elif isinstance(event, Finished):
             self._choice(event.choice).reason = event.reason
+        elif isinstance(event, References):
+            self._references = event
 
     def to_json(self) -> str:
-        """Returns all choices as JSON. A choice that was cut has no finish reason."""
+        """Returns all choices as JSON, and what was searched for and found in a knowledge table, without its
+        texts. A choice that was cut has no finish reason."""
         choices = [choice.to_dict(index) for index, choice in sorted(self._choices.items())]
-        return json.dumps({"choices": choices}, ensure_ascii=False)
+        fields: dict[str, object] = {"choices": choices}
+        if (found := self._references) is not None:
+            fields["references"] = {
+                "table_id": found.table,
+                "search_query": found.query,
+                "chunks": [{"document_id": each.document, "chunk_id": each.id} for each in found.chunks],
+            }
+        return json.dumps(fields, ensure_ascii=False)
 
     def _choice(self, choice: int) -> RecordedChoice:
         return self._choices.setdefault(choice, RecordedChoice())

@@ -25,6 +25,7 @@ from antiphon.engines.registry import Model, ModelRegistry
 from antiphon.errors import (
     AntiphonError,
     ContextLengthExceeded,
+    InvalidValue,
     ModelNotFound,
     NotFound,
     PermissionDenied,
@@ -36,7 +37,14 @@ from antiphon.pipeline.count_prompt import require_conversation
 from antiphon.pipeline.prepare import prepare
 from antiphon.pipeline.resolve import resolve
 from antiphon.pipeline.route_use import RoutePolicy, RouteUse
-from antiphon.retrieval.base import MAX_HITS, KnowledgeIndex, SearchHit, SearchQuery
+from antiphon.retrieval.base import (
+    FUSED_HITS,
+    MAX_HITS,
+    KnowledgeIndex,
+    SearchHit,
+    SearchQuery,
+    TableSettings,
+)
 from antiphon.retrieval.prompt import (
     MAX_QUERY_TOKENS,
     build_query_messages,
@@ -47,6 +55,7 @@ from antiphon.retrieval.prompt import (
 )
 
 TABLE_FIELD = f"{RETRIEVAL_FIELD}.table_id"
+COUNT_FIELD = f"{RETRIEVAL_FIELD}.k"
 RERANKER_FIELD = f"{RETRIEVAL_FIELD}.reranking_model"
 
 RANKED_HITS = 4
@@ -79,10 +88,10 @@ class RetrievalStages:
         question = find_question(conversation.messages, RETRIEVAL_FIELD)
         self._check_reranker(wanted, context)
         search = ReferenceSearch(self.index, wanted, context.actor.project, calls)
-        embedding_model = await search.find_model()
+        table = await search.find_table()
         asked = conversation.messages[: question + 1]
         query = wanted.query or await search.write_query(model.name, asked)
-        chunks = await search.find(query, embedding_model)
+        chunks = await search.find(query, table)
         request, kept = await self._fit(request, question, chunks, model, context)
         if len(kept) < len(chunks):
             search.notes.append(
@@ -120,15 +129,19 @@ class RetrievalStages:
         return _insert(request, question, chunks[:low]), chunks[:low]
 
     async def _has_room(self, request: GenerationRequest, model: Model, context: Context) -> bool:
-        """Whether the prompt fits the model's context and leaves room for an answer."""
+        """Whether the whole prompt fits what the caller keeps of it and the model's context, and leaves room
+        for an answer."""
         output = request.output
         wanted = min(ANSWER_ROOM, ANSWER_ROOM if output.max_tokens is None else output.max_tokens)
         wanted *= max(output.choices, output.best_of or 0)
+        kept = -1 if output.truncate_prompt is None else output.truncate_prompt
+        whole = changed(request, output=changed(output, truncate_prompt=None))
 
         async def measure(use: RouteUse) -> bool:
-            prepared = await prepare(use.route.engine, request, context)
+            prepared = await prepare(use.route.engine, whole, context)
             use.close()
-            return prepared.size.output_tokens >= wanted
+            size = prepared.size
+            return size.output_tokens >= wanted and (kept < 0 or size.prompt_tokens <= kept)
 
         try:
             return await try_routes(model, measure, context, self.policy)
@@ -147,13 +160,13 @@ class ReferenceSearch:
         self.notes: list[str] = []
         """What did not go as asked, one sentence each."""
 
-    async def find_model(self) -> str | None:
-        """Returns the table's embedding model; None for a table without vectors. Raises NotFound."""
+    async def find_table(self) -> TableSettings:
+        """Returns the table's settings. Raises NotFound."""
         try:
             table = await self._index.get_table(self._project, self._wanted.table)
         except NotFound as error:
             raise NotFound(f"{TABLE_FIELD}: {error.message}", param=TABLE_FIELD) from None
-        return table.settings.embedding_model
+        return table.settings
 
     async def write_query(self, model: str, messages: Sequence[Message]) -> str:
         """Has the model write the query. What fails is noted, and the question itself is searched for."""
@@ -176,27 +189,44 @@ class ReferenceSearch:
             self.notes.append("the model wrote no query; the question was searched for")
         return query or question
 
-    async def find(self, query: str, embedding_model: str | None) -> tuple[ReferencedChunk, ...]:
-        """Returns the best chunks, the best first."""
+    async def find(self, query: str, table: TableSettings) -> tuple[ReferencedChunk, ...]:
+        """Returns the best chunks, the best first. Raises InvalidValue for more chunks than one message of
+        the index holds."""
         wanted = self._wanted
-        vector = b"" if embedding_model is None else await self._embed(query, embedding_model)
+        vector = await self._embed(query, table)
         most = wanted.k if wanted.reranker is None else min(wanted.k * RANKED_HITS, MAX_HITS)
-        search = SearchQuery(query, vector, max(most, wanted.k), depth=max(most, wanted.k))
-        hits = await self._index.search(self._project, wanted.table, search)
+        search = SearchQuery(query, vector, most, depth=max(most, FUSED_HITS))
+        try:
+            hits = await self._index.search(self._project, wanted.table, search)
+        except InvalidValue as error:
+            raise InvalidValue(f"{COUNT_FIELD}: {error.message}", param=COUNT_FIELD) from None
         chunks = [_refer(hit) for hit in hits]
         if wanted.reranker is not None and chunks:
             chunks = await self._rank(query, chunks, wanted.reranker)
         return tuple(chunks[: wanted.k])
 
-    async def _embed(self, query: str, model: str) -> bytes:
-        """Returns the vector of the query. Raises what the embedding model raises, and names the table."""
+    async def _embed(self, query: str, table: TableSettings) -> bytes:
+        """Returns the vector of the query; none for a table without vectors, and for a query that is longer
+        than the embedding model reads. Raises what the embedding model raises, and names the table."""
+        model = table.embedding_model
+        if model is None:
+            return b""
         try:
             embeddings = await self._calls.embed(EmbeddingRequest(model, (RawPrompt(text=query),)))
-        except (ModelNotFound, PermissionDenied) as error:
+        except ContextLengthExceeded:
+            self.notes.append(f"the query is longer than {model} reads; the search was by words only")
+            return b""
+        except (ModelNotFound, PermissionDenied, UnsupportedParameter) as error:
             raise type(error)(
                 f"{TABLE_FIELD}: the table's embedding model cannot be used: {error.message}",
                 param=TABLE_FIELD,
             ) from None
+        if embeddings.dimensions != table.dimensions:
+            raise InvalidValue(
+                f"{TABLE_FIELD}: the table has vectors of {table.dimensions} numbers, and {model} now makes "
+                f"{embeddings.dimensions}: name a table that was made with this model",
+                param=TABLE_FIELD,
+            )
         return embeddings.vectors
 
     async def _rank(self, query: str, chunks: list[ReferencedChunk], model: str) -> list[ReferencedChunk]:

@@ -34,7 +34,7 @@ MAX_BATCH_BYTES = 8 * 1024 * 1024
 MAX_PAGE = 1000
 """Most documents, or chunks, of one listing."""
 
-MAX_HITS = 1000
+MAX_HITS = 1024
 """Most hits of one search, and of each of its rankings."""
 
 MAX_DIMENSIONS = 16_384

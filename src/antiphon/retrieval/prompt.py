@@ -45,13 +45,19 @@ ANSWERED_TURNS = 2
 
 
 def find_question(messages: Sequence[Message], param: str) -> int:
-    """Returns the message with the question. Raises InvalidValue if neither of the last two messages is the
-    user's."""
+    """Returns the message with the question: the last one of the user's, of the last two. Calls of tools and
+    their results at the end do not count. Raises InvalidValue if neither is the user's."""
     last = len(messages)
+    while last and (messages[last - 1].role is Role.TOOL or messages[last - 1].tool_calls):
+        last -= 1
     for at in range(last - 1, max(last - 1 - ANSWERED_TURNS, -1), -1):
         if messages[at].role is Role.USER:
             return at
-    raise InvalidValue(f"{param}: one of the last two messages must be the user's question", param=param)
+    raise InvalidValue(
+        f"{param}: one of the last two messages must be the user's question; calls of tools and their "
+        "results may follow it",
+        param=param,
+    )
 
 
 def build_query_messages(messages: Sequence[Message]) -> tuple[Message, ...]:

@@ -11,7 +11,7 @@ import pytest
 
 from antiphon.domain.context import SystemClock
 from antiphon.errors import InvalidValue
-from antiphon.retrieval.base import ChunkInput, IndexLimits, SearchQuery, TableSettings
+from antiphon.retrieval.base import MAX_HITS, ChunkInput, IndexLimits, SearchQuery, TableSettings
 from antiphon.retrieval.sqlite.catalog import EXACT_PART
 from antiphon.retrieval.sqlite.chunks import add_loose_chunks, delete_chunks
 from antiphon.retrieval.sqlite.index import SqliteIndex
@@ -93,9 +93,9 @@ async def test_a_filter_keeps_to_its_documents(index: SqliteIndex) -> None:
     ("query", "field"),
     [
         (SearchQuery("x", k=0), "k"),
-        (SearchQuery("x", k=1001), "k"),
+        (SearchQuery("x", k=MAX_HITS + 1), "k"),
         (SearchQuery("x", depth=0), "depth"),
-        (SearchQuery("x", documents=("x",) * 1001), "documents"),
+        (SearchQuery("x", documents=("x",) * (MAX_HITS + 1)), "documents"),
         (SearchQuery("x", make_vector(0, 9)), "vector"),
         (SearchQuery("x", bytes(4 * DIMENSIONS)), "vector"),
     ],

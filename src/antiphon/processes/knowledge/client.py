@@ -58,11 +58,12 @@ T = TypeVar("T")
 class KnowledgeClient:
     """The `KnowledgeIndex` of one HTTP process."""
 
-    def __init__(self, path: str, ask_start: Callable[[], None]) -> None:
+    def __init__(self, path: str, ask_start: Callable[[], None], patience: float = PATIENCE_S) -> None:
         """`path`: the socket of the knowledge process. `ask_start`: asks the supervisor to start it; asking
-        again changes nothing."""
+        again changes nothing. `patience`: seconds that a call waits for the process to start."""
         self._path = path
         self._ask_start = ask_start
+        self._patience = patience
         self._numbers = itertools.count(1)
         self._calls: dict[int, asyncio.Future[Outcome]] = {}
         self._channel: Channel[FromKnowledge] | None = None
@@ -207,16 +208,13 @@ class KnowledgeClient:
     # --- the connection -------------------------------------------------------------------------------------
 
     async def _connect(self) -> Channel[FromKnowledge]:
-        """Returns the connection; has the process started if there is none. Raises KnowledgeUnavailable."""
-        async with self._connecting:
-            if self._channel is None:
-                self._channel = await self._wait_for_process()
-            return self._channel
-
-    async def _wait_for_process(self) -> Channel[FromKnowledge]:
+        """Returns the connection; has the process started if there is none. Calls that wait for
+        another call's attempt have their own patience. Raises KnowledgeUnavailable."""
         try:
-            async with asyncio.timeout(PATIENCE_S):
-                return await self._open_first_channel()
+            async with asyncio.timeout(self._patience), self._connecting:
+                if self._channel is None:
+                    self._channel = await self._open_first_channel()
+                return self._channel
         except TimeoutError:
             raise KnowledgeUnavailable(
                 "the knowledge process does not start; the server's log says why", retry_after=RETRY_S
