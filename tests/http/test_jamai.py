@@ -225,7 +225,7 @@ def test_a_refusal_by_a_limit_has_whole_numbers():
     assert build_limit_headers(RateLimited("r"), 0) == () == build_limit_headers(Conflict("c"), 0)
 
 
-@pytest.mark.parametrize("path", [*FEATURES, "v2/gen_tables/knowledge/rows/add", "v2/projects/members/list"])
+@pytest.mark.parametrize("path", [*FEATURES, "v2/gen_tables/chat/rows/add", "v2/projects/members/list"])
 async def test_what_is_missing_names_itself(path: str):
     async with serving() as server, server.line():
         for method in ("GET", "POST", "DELETE"):

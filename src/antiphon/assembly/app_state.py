@@ -175,7 +175,7 @@ def build_app_state(
             Fireworks(report, strict),
             Empower(report, strict),
             Sgp(report, strict),
-            Jamai(report, strict, managed is not None),
+            Jamai(report, strict, managed is not None, settings.knowledge.max_file_bytes),
         ),
         settings=settings.server,
         verifiers=tuple(verifiers),

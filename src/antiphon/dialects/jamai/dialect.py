@@ -19,6 +19,8 @@ from antiphon.dialects.jamai.encode import build_limit_headers, encode_jamai_err
 from antiphon.dialects.jamai.features import declare_features
 from antiphon.dialects.jamai.fields import TABLES, JamaiScope
 from antiphon.dialects.jamai.generation import DIALECT, JamaiGeneration
+from antiphon.dialects.jamai.knowledge_rows import declare_knowledge_rows
+from antiphon.dialects.jamai.knowledge_tables import declare_knowledge_tables
 from antiphon.dialects.jamai.models import declare_models
 from antiphon.dialects.jamai.projects import declare_health, declare_projects
 from antiphon.dialects.jamai.tokens import declare_tokens
@@ -60,16 +62,23 @@ class Jamai(DialectDefaults):
     placeholder_project = DEFAULT_PROJECT
 
     def __init__(
-        self, report_unknown: bool = False, strict_schemas: bool = False, has_keys: bool = True
+        self,
+        report_unknown: bool = False,
+        strict_schemas: bool = False,
+        has_keys: bool = True,
+        max_file_bytes: int | None = None,
     ) -> None:
         """`report_unknown`: the answer names unknown fields, which are not refused. `strict_schemas`: a
-        schema with a keyword that is not enforced is refused. `has_keys`: whether there are access tokens."""
+        schema with a keyword that is not enforced is refused. `has_keys`: whether there are access tokens.
+        `max_file_bytes`: of files of knowledge tables; None means the server's limit of bodies."""
         self.endpoints = (
             *JamaiGeneration(report_unknown, strict_schemas).endpoints(),
             *declare_models(),
             *declare_projects(),
             *(declare_tokens() if has_keys else ()),
             declare_health(),
+            *declare_knowledge_tables(max_file_bytes),
+            *declare_knowledge_rows(),
             *declare_features(has_keys),
         )
 

@@ -239,7 +239,8 @@ def _quote_body(error: AntiphonError, request: Request | None) -> msgspec.Raw | 
     """Returns the request's body if it is a small JSON object, and UNSET if there is none."""
     if request is None or not request.body:
         return UNSET
-    if isinstance(error, MalformedBody) or len(request.body) > LARGEST_BODY:
+    is_json = request.headers.get(b"content-type", [b""])[0].startswith(b"application/json")
+    if isinstance(error, MalformedBody) or len(request.body) > LARGEST_BODY or not is_json:
         return None
     return msgspec.Raw(request.body)
 
