@@ -442,6 +442,7 @@ REFUSED = {"none": 401, "wrong": 401, "revoked": 401}
 MAY = {
     "read": {"viewer", "member", "owner", "service", "environment", "admin"},
     "generate": {"member", "owner", "service", "environment", "admin"},
+    "write": {"member", "owner", "environment", "admin"},
     "adapt": {"environment", "admin"},
     "observe": {"environment", "admin"},
     "manage": {"viewer", "member", "owner", "admin"},
@@ -462,6 +463,8 @@ def asked_of(method, path):
         return "read"
     if "/admin/" in path or path.startswith("/jamai/api/v2/pats"):
         return "manage"
+    if "/gen_tables/knowledge" in path:
+        return "read" if method in ("GET", "OPTIONS") else "generate" if "search" in path else "write"
     if path == "/metrics":
         return "observe"
     if method == "GET" or path.endswith(READS) or path.startswith(MISSING):

@@ -27,6 +27,7 @@ from antiphon.dialects.jamai.queries import (
     declare_parameter,
 )
 from antiphon.dialects.jamai.wire_types import Done
+from antiphon.domain.context import Context
 from antiphon.domain.identity import Right
 from antiphon.domain.rerank import RerankRequest
 from antiphon.errors import (
@@ -236,17 +237,27 @@ async def search_table(request: Request, services: Services) -> Answer:
     wanted = convert(read_object(request.body), HybridSearch)
     if wanted.metric != "cosine":
         raise UnsupportedParameter("metric must be cosine", param="metric")
+    reranker = ""
+    if wanted.reranking_model:
+        reranker, _ = await choose_model(wanted.reranking_model, frozenset({"rerank"}), request, services)
+        await services.load_model(reranker, request)  # an unknown one is refused, also where nothing is found
     context = build_context(request, services, SEARCH)
     hits = await services.knowledge.search(wanted.table_id, TableSearch(wanted.query, wanted.limit), context)
-    if wanted.reranking_model and hits:
-        name, _ = await choose_model(wanted.reranking_model, frozenset({"rerank"}), request, services)
-        asked = RerankRequest(name, wanted.query, tuple(hit.chunk.text for hit in hits))
-        try:
-            order = (await services.rerank(asked, context)).order()
-        except (EngineError, ProviderError):
-            order = list(range(len(hits)))
-        hits = tuple(hits[place] for place in order)
+    if reranker and hits:
+        hits = await _rerank(reranker, wanted.query, hits, context, services)
     return answer_json([_build_hit(hit, wanted.float_decimals) for hit in hits])
+
+
+async def _rerank(
+    model: str, query: str, hits: tuple[SearchHit, ...], context: Context, services: Services
+) -> tuple[SearchHit, ...]:
+    """Returns the hits in a reranker's order, or as they are if it fails."""
+    request = RerankRequest(model, query, tuple(hit.chunk.text for hit in hits))
+    try:
+        order = (await services.rerank(request, context)).order()
+    except (EngineError, ProviderError):
+        return hits
+    return tuple(hits[place] for place in order)
 
 
 def _build_hit(hit: SearchHit, decimals: int) -> dict[str, Any]:
