@@ -144,12 +144,20 @@ def declare_knowledge_rows() -> tuple[Endpoint, ...]:
     search = RequestBody(shape=HybridSearch)
     rows = {"type": "array", "items": ROW}
     return (
-        declare("POST", f"{ROWS}/add", add_rows, write, AddedRows, "Add rows", body=added),
-        declare("GET", f"{ROWS}/list", list_rows, read, RowPage, "List rows", parameters=listing),
-        declare("GET", ROWS, show_row, read, ROW, "Show one row", parameters=one),
-        declare("PATCH", ROWS, change_rows, write, Done, "Change rows", body=changed),
-        declare("POST", f"{ROWS}/delete", delete_rows, write, Done, "Remove rows", body=removed),
-        declare("POST", SEARCH, search_table, Right.GENERATE, rows, "Search a knowledge table", body=search),
+        declare("POST", f"{ROWS}/add", add_rows, write, AddedRows, summary="Add rows", body=added),
+        declare("GET", f"{ROWS}/list", list_rows, read, RowPage, summary="List rows", parameters=listing),
+        declare("GET", ROWS, show_row, read, ROW, summary="Show one row", parameters=one),
+        declare("PATCH", ROWS, change_rows, write, Done, summary="Change rows", body=changed),
+        declare("POST", f"{ROWS}/delete", delete_rows, write, Done, summary="Remove rows", body=removed),
+        declare(
+            "POST",
+            SEARCH,
+            search_table,
+            Right.GENERATE,
+            rows,
+            summary="Search a knowledge table",
+            body=search,
+        ),
     )
 
 

@@ -156,15 +156,19 @@ def declare_knowledge_tables(max_file_bytes: int | None) -> tuple[Endpoint, ...]
     renamed = (source, declare_parameter("table_id_dst", TEXT, required=True))
     write, read = Right.WRITE, Right.READ
     return (
-        declare("POST", KNOWLEDGE, create_table, write, JamaiTable, "Create a knowledge table", body=body),
-        declare("GET", KNOWLEDGE, show_table, read, JamaiTable, "Show one knowledge table", parameters=one),
+        declare(
+            "POST", KNOWLEDGE, create_table, write, JamaiTable, summary="Create a knowledge table", body=body
+        ),
+        declare(
+            "GET", KNOWLEDGE, show_table, read, JamaiTable, summary="Show one knowledge table", parameters=one
+        ),
         declare(
             "GET",
             f"{KNOWLEDGE}/list",
             list_tables,
             read,
             JamaiTablePage,
-            "List knowledge tables",
+            summary="List knowledge tables",
             parameters=listing,
         ),
         declare(
@@ -173,7 +177,7 @@ def declare_knowledge_tables(max_file_bytes: int | None) -> tuple[Endpoint, ...]
             rename_table,
             write,
             JamaiTable,
-            "Rename a knowledge table",
+            summary="Rename a knowledge table",
             parameters=renamed,
         ),
         declare(
@@ -182,18 +186,23 @@ def declare_knowledge_tables(max_file_bytes: int | None) -> tuple[Endpoint, ...]
             duplicate_table,
             write,
             JamaiTable,
-            "Copy a knowledge table",
+            summary="Copy a knowledge table",
             parameters=copied,
         ),
-        declare("DELETE", KNOWLEDGE, delete_table, write, Done, "Remove a knowledge table", parameters=one),
-        declare("POST", EMBED_FILE, embed_file, write, Done, "Add a file to a knowledge table", body=form),
-        replace(declare("OPTIONS", EMBED_FILE, show_media_types, read, Done, ""), answers={}),
+        declare(
+            "DELETE", KNOWLEDGE, delete_table, write, Done, summary="Remove a knowledge table", parameters=one
+        ),
+        declare(
+            "POST", EMBED_FILE, embed_file, write, Done, summary="Add a file to a knowledge table", body=form
+        ),
+        replace(declare("OPTIONS", EMBED_FILE, show_media_types, read, Done), answers={}),
     )
 
 
 class OperationOptions(TypedDict, total=False):
     """Optional properties of an operation."""
 
+    summary: str
     parameters: Sequence[Mapping[str, Any]]
     body: RequestBody
 
@@ -204,7 +213,6 @@ def declare(
     handler: Handler,
     right: Right,
     answer: object,
-    summary: str,
     **more: Unpack[OperationOptions],
 ) -> Endpoint:
     """Declares an endpoint of knowledge tables."""
@@ -214,7 +222,7 @@ def declare(
         handler=handler,
         right=right,
         body=more.get("body"),
-        summary=summary,
+        summary=more.get("summary", ""),
         tag="knowledge",
         answers={JSON: answer},
         parameters=tuple(more.get("parameters", ())),
