@@ -132,28 +132,30 @@ class EmbedFileForm(Struct, frozen=True, kw_only=True):
     chunk_overlap: int = CHUNK_OVERLAP
 
 
+SOURCE = declare_parameter("table_id_src", TEXT, required=True)
+COPYING = (
+    SOURCE,
+    declare_parameter("table_id_dst", TEXT),
+    declare_parameter("include_data", {"type": "boolean", "default": True}),
+    declare_parameter("create_as_child", {"enum": [False]}),
+)
+LISTING = (
+    *declare_paging(SORT_KEYS),
+    declare_parameter("search_query", TEXT),
+    declare_parameter("parent_id", TEXT),
+    declare_parameter("created_by", TEXT),
+    declare_parameter("count_rows", {"type": "boolean", "default": False}),
+)
+
+
 def declare_knowledge_tables(max_file_bytes: int | None) -> tuple[Endpoint, ...]:
     """Declares the endpoints of tables and files. `max_file_bytes`: None means the server's limit of
     bodies."""
     one = (declare_parameter("table_id", TEXT, required=True),)
-    source = declare_parameter("table_id_src", TEXT, required=True)
-    copied = (
-        source,
-        declare_parameter("table_id_dst", TEXT),
-        declare_parameter("include_data", {"type": "boolean", "default": True}),
-        declare_parameter("create_as_child", {"enum": [False]}),
-    )
-    listing = (
-        *declare_paging(SORT_KEYS),
-        declare_parameter("search_query", TEXT),
-        declare_parameter("parent_id", TEXT),
-        declare_parameter("created_by", TEXT),
-        declare_parameter("count_rows", {"type": "boolean", "default": False}),
-    )
     size = None if max_file_bytes is None else max_file_bytes + FRAMING
     form = RequestBody(MULTIPART, size, EmbedFileForm)
     body = RequestBody(shape=NewKnowledgeTable)
-    renamed = (source, declare_parameter("table_id_dst", TEXT, required=True))
+    renamed = (SOURCE, declare_parameter("table_id_dst", TEXT, required=True))
     write, read = Right.WRITE, Right.READ
     return (
         declare(
@@ -169,7 +171,7 @@ def declare_knowledge_tables(max_file_bytes: int | None) -> tuple[Endpoint, ...]
             read,
             JamaiTablePage,
             summary="List knowledge tables",
-            parameters=listing,
+            parameters=LISTING,
         ),
         declare(
             "POST",
@@ -187,7 +189,7 @@ def declare_knowledge_tables(max_file_bytes: int | None) -> tuple[Endpoint, ...]
             write,
             JamaiTable,
             summary="Copy a knowledge table",
-            parameters=copied,
+            parameters=COPYING,
         ),
         declare(
             "DELETE", KNOWLEDGE, delete_table, write, Done, summary="Remove a knowledge table", parameters=one
