@@ -6,6 +6,7 @@ kept in the memory of the process, so a conversation that grows pays for each tu
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from hashlib import sha256
 
 from antiphon.domain.context import Context, RequestProgress
 from antiphon.domain.memory import RelevantTurns
@@ -38,25 +39,30 @@ BATCH = 256
 
 
 class TurnVectors:
-    """Vectors of turns by project, model and text. The one that was not used for the longest time goes
-    first."""
+    """Vectors of turns by a digest of project, model and text. No text is kept. The vector that was not used
+    for the longest time goes first."""
 
     def __init__(self, most: int = MOST_VECTORS) -> None:
         self._most = most
-        self._kept: OrderedDict[tuple[str, str, str], bytes] = OrderedDict()
+        self._kept: OrderedDict[bytes, bytes] = OrderedDict()
 
     def find(self, project: str, model: str, text: str) -> bytes | None:
         """Returns the vector of a text, if it is kept."""
-        key = (project, model, text)
+        key = _digest(project, model, text)
         if key in self._kept:
             self._kept.move_to_end(key)
         return self._kept.get(key)
 
     def keep(self, project: str, model: str, text: str, vector: bytes) -> None:
         """Keeps a vector."""
-        self._kept[project, model, text] = vector
+        self._kept[_digest(project, model, text)] = vector
         while len(self._kept) > self._most:
             self._kept.popitem(last=False)
+
+
+def _digest(*texts: str) -> bytes:
+    """Returns 32 bytes that stand for these texts."""
+    return sha256(repr(texts).encode(errors="surrogatepass")).digest()
 
 
 @dataclass(frozen=True, slots=True)
