@@ -8,6 +8,7 @@ far.
 import os
 import signal
 import socket
+import threading
 import time
 from pathlib import Path
 
@@ -22,7 +23,7 @@ NONSENSE = "STANDIN_NONSENSE"
 """Environment variable: set, the first report cannot be read."""
 
 KNOWLEDGE = "STANDIN_KNOWLEDGE"
-"""Environment variable: set, the process asks for the knowledge process, twice."""
+"""Environment variable: set, the process asks for the knowledge process, again and again."""
 
 NOTE = "STANDIN_NOTE"
 """Environment variable: the file that the note goes to."""
@@ -46,8 +47,7 @@ def main() -> None:
     status = StatusPipe(config.status_fd)
     status.report_ready()
     if KNOWLEDGE in os.environ:
-        status.ask_knowledge()
-        status.ask_knowledge()
+        threading.Thread(target=_ask_often, args=(status,), daemon=True).start()
     while True:
         connection, _ = listener.accept()
         known = {
@@ -59,6 +59,13 @@ def main() -> None:
         }
         connection.sendall(msgspec.json.encode(known))
         connection.close()
+
+
+def _ask_often(status: StatusPipe) -> None:
+    """As a client does that waits for the process."""
+    while True:
+        status.ask_knowledge()
+        time.sleep(0.2)
 
 
 def _drain(listener: socket.socket, config: HttpConfig) -> None:

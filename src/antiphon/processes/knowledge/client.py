@@ -45,6 +45,9 @@ PATIENCE_S = 20.0
 PAUSE_S = 0.02
 """Seconds between attempts to connect; one on a local socket costs microseconds."""
 
+ATTEMPTS_PER_QUESTION = 50
+"""Attempts after which the supervisor is asked again for the process: a second's."""
+
 GREETING_S = 5.0
 """Seconds for the greeting of the knowledge process."""
 
@@ -223,15 +226,16 @@ class KnowledgeClient:
             raise KnowledgeUnavailable(f"the knowledge process is of another release: {problem}") from None
 
     async def _open_first_channel(self) -> Channel[FromKnowledge]:
-        """Has the process started after the first attempt, and tries until it is there."""
-        has_asked = False
+        """Tries until the process is there. Asks for its start again and again, since one that dies before it
+        is ready is not started again by itself."""
+        attempts = 0
         while True:
             try:
                 return await self._open_channel()
             except (OSError, TimeoutError):
-                if not has_asked:
+                if attempts % ATTEMPTS_PER_QUESTION == 0:
                     self._ask_start()
-                    has_asked = True
+            attempts += 1
             await asyncio.sleep(PAUSE_S)
 
     async def _open_channel(self) -> Channel[FromKnowledge]:
