@@ -32,7 +32,7 @@ from antiphon.errors import (
     UnsupportedParameter,
 )
 from antiphon.pipeline.attempt import try_routes
-from antiphon.pipeline.child import ChildCalls
+from antiphon.pipeline.child import ChildCalls, name_model
 from antiphon.pipeline.count_prompt import require_conversation
 from antiphon.pipeline.prepare import prepare
 from antiphon.pipeline.resolve import resolve
@@ -211,16 +211,13 @@ class ReferenceSearch:
         model = table.embedding_model
         if model is None:
             return b""
+        request = EmbeddingRequest(model, (RawPrompt(text=query),))
         try:
-            embeddings = await self._calls.embed(EmbeddingRequest(model, (RawPrompt(text=query),)))
+            with name_model(TABLE_FIELD, f"the table's embedding model {model} made no vector of the query"):
+                embeddings = await self._calls.embed(request)
         except ContextLengthExceeded:
             self.notes.append(f"the query is longer than {model} reads; the search was by words only")
             return b""
-        except (ModelNotFound, PermissionDenied, UnsupportedParameter) as error:
-            raise type(error)(
-                f"{TABLE_FIELD}: the table's embedding model cannot be used: {error.message}",
-                param=TABLE_FIELD,
-            ) from None
         if embeddings.dimensions != table.dimensions:
             raise InvalidValue(
                 f"{TABLE_FIELD}: the table has vectors of {table.dimensions} numbers, and {model} now makes "
