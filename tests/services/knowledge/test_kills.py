@@ -1,0 +1,47 @@
+"""Kills a process while it reads a document: what was kept is there, nothing is there twice."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from antiphon.retrieval.base import DocumentState
+from tests.services.knowledge.ingesting import make_text
+from tests.services.knowledge.test_documents import list_texts, until, wait_for
+from tests.support.docs import ROOT
+from tests.support.knowledge import open_service
+
+
+def kill_after(directory: Path, words: int, reports: int) -> int:
+    """Runs the process until it has reported so often. Returns how many batches it had kept by then."""
+    command = [sys.executable, "-m", "tests.services.knowledge.ingesting", str(directory), str(words)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdout is not None
+        seen = [int(line) for _, line in zip(range(reports), process.stdout, strict=False)]
+        process.kill()
+    assert process.returncode == -9
+    return seen[-1]
+
+
+@pytest.mark.parametrize(
+    ("words", "kills"),
+    [
+        pytest.param(4_000, (1, 3, 2), id="3 kills"),
+        pytest.param(
+            20_000, tuple(1 + number % 3 for number in range(20)), id="20 kills", marks=pytest.mark.soak
+        ),
+    ],
+)
+async def test_a_killed_ingest_goes_on(tmp_path: Path, words: int, kills: tuple[int, ...]) -> None:
+    at_least = 0
+    for reports in kills:
+        seen = kill_after(tmp_path, words, reports)
+        assert seen >= at_least  # nothing that was kept is lost
+        at_least = seen
+    async with open_service(tmp_path) as at:
+        document = await wait_for(at, DocumentState.READY)
+        texts = await list_texts(at)
+        assert " ".join(texts) == make_text(words)
+        assert (document.chunks, len(set(texts))) == (len(texts), len(texts))
+        await until(lambda: at.list_uploads() == [])
