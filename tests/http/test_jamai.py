@@ -235,13 +235,6 @@ async def test_what_is_missing_names_itself(path: str):
             assert reply.headers["x-should-retry"] == "false"
 
 
-async def test_the_media_types_of_files_are_told():
-    async with serving() as server:
-        reply = await server.ask(f"{BASE}/v2/gen_tables/knowledge/embed_file", method="OPTIONS")
-    assert reply.status == 200
-    assert {"text/plain", "application/pdf"} <= {*reply.headers["accept"].split(", ")}
-
-
 async def test_without_keys_there_is_one_project_and_no_token():
     async with serving() as server:
         listed = (await server.ask(f"{PROJECTS}/list?organization_id=antiphon")).json()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from antiphon.dialects.jamai.dialect import Jamai
 from antiphon.domain.tenancy import Grant, KeyKind, ProjectRole
 from tests.http.test_admin import ROOT, Keyed, keyed
 from tests.http.test_knowledge import TABLES, form
@@ -57,7 +58,8 @@ class Tenants:
 async def opened(folder: Path) -> AsyncIterator[Tenants]:
     async with keyed(folder) as plain, open_service(folder) as knowledge:
         knowledge.callers.find_any = True
-        edge = replace(plain.edge, knowledge=knowledge.service)
+        jamai = Jamai(max_file_bytes=knowledge.service.max_file_bytes)
+        edge = replace(plain.edge, knowledge=knowledge.service, others=(jamai,))
         async with serving_edge(edge) as (port, connections):
             server = Keyed(port, plain.engine, edge, connections)
             object.__setattr__(server, "tenants", plain.tenants)

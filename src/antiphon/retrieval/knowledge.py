@@ -88,6 +88,10 @@ class KnowledgeTables(Protocol):
     def max_file_bytes(self) -> int:
         """The most bytes of a file."""
 
+    @property
+    def media_types(self) -> tuple[str, ...]:
+        """The media types of the files that can be read here."""
+
     async def create_table(self, request: TableRequest, context: Context) -> TableInfo:
         """Raises Conflict where the name is taken, and ModelNotFound or PermissionDenied for the embedding
         model."""
@@ -135,12 +139,19 @@ class KnowledgeTables(Protocol):
         """Embeds and adds chunks without a document. Vectors of the input are not read."""
 
     async def list_chunks(
-        self, actor: Actor, table: str, document: str | None = None, offset: int = 0, limit: int = 100
+        self,
+        actor: Actor,
+        table: str,
+        document: str | None = None,
+        offset: int = 0,
+        limit: int = 100,
+        *,
+        with_vectors: bool = False,
     ) -> ChunkPage:
         """Lists chunks of one document, or of all, in the order in which they were added."""
 
     async def get_chunk(self, actor: Actor, table: str, chunk: str) -> TextChunk:
-        """Returns one chunk."""
+        """Returns one chunk with its vector."""
 
     async def update_chunk(self, table: str, chunk: str, content: ChunkInput, context: Context) -> TextChunk:
         """Replaces the content of a chunk, and embeds it anew. The input's vector is not read."""
@@ -199,6 +210,10 @@ class DocumentReader(Protocol):
     @property
     def max_file_bytes(self) -> int:
         """The most bytes of a file."""
+
+    @property
+    def media_types(self) -> tuple[str, ...]:
+        """The media types of the files that can be read here."""
 
     def require_sizes(self, sizes: ChunkSizes) -> None:
         """Raises InvalidValue for sizes that cannot be had."""

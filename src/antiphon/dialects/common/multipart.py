@@ -3,13 +3,19 @@
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Annotated
 from urllib.parse import unquote
+
+from msgspec import Meta
 
 from antiphon.dialects.base import Request
 from antiphon.errors import InvalidValue, MalformedBody, MissingParameter, UnknownParameter
 
 MOST_PARTS = 32
 """The most parts of a form."""
+
+FRAMING = 64 * 1024
+"""Bytes of a form besides its file."""
 
 LONGEST_HEADERS = 8192
 """The most bytes of a part's headers."""
@@ -24,6 +30,10 @@ PARAMETER = re.compile(r';\s*([a-z]+\*?)=(?:"((?:[^"\\]|\\.)*)"|([^;\s"]*))', re
 ESCAPED = re.compile(r'\\(["\\])')
 
 PLAIN_CODINGS = frozenset({"7bit", "8bit", "binary"})
+
+
+BinaryText = Annotated[str, Meta(extra_json_schema={"format": "binary"})]
+"""A file of a form, in the OpenAPI document."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,7 @@ from antiphon.dialects.jamai.encode import build_limit_headers, encode_jamai_err
 from antiphon.dialects.jamai.features import declare_features
 from antiphon.dialects.jamai.fields import TABLES, JamaiScope
 from antiphon.dialects.jamai.generation import DIALECT, JamaiGeneration
-from antiphon.dialects.jamai.knowledge_rows import declare_knowledge_rows
-from antiphon.dialects.jamai.knowledge_tables import declare_knowledge_tables
+from antiphon.dialects.jamai.knowledge import declare_knowledge
 from antiphon.dialects.jamai.models import declare_models
 from antiphon.dialects.jamai.projects import declare_health, declare_projects
 from antiphon.dialects.jamai.tokens import declare_tokens
@@ -77,8 +76,7 @@ class Jamai(DialectDefaults):
             *declare_projects(),
             *(declare_tokens() if has_keys else ()),
             declare_health(),
-            *declare_knowledge_tables(max_file_bytes),
-            *declare_knowledge_rows(),
+            *declare_knowledge(max_file_bytes),
             *declare_features(has_keys),
         )
 

@@ -12,8 +12,9 @@ METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 FEATURES: Mapping[str, str] = MappingProxyType(
     {
-        "v1/gen_tables": "generative tables",
-        "v2/gen_tables": "generative tables",
+        "v1/gen_tables": "generative tables at /v1; knowledge tables are at /v2",
+        "v2/gen_tables": "generative tables besides knowledge tables, and their columns, generated cells, "
+        "imports and exports",
         "v2/auth": "accounts with passwords",
         "v2/conversations": "stored conversations",
         "v2/files": "files",

@@ -1,11 +1,11 @@
 """Documents of knowledge tables: wire types, handlers and endpoints."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from antiphon.dialects.base import MULTIPART, Answer, Endpoint, Request, RequestBody, Services
-from antiphon.dialects.common.multipart import Form, read_form
+from antiphon.dialects.common.multipart import FRAMING, BinaryText, Form, read_form
 from antiphon.domain.identity import Right
 from antiphon.errors import InvalidValue
 from antiphon.http.admin.resource import answer_json, read_query
@@ -24,12 +24,7 @@ from antiphon.retrieval.knowledge import FileUpload
 DOCUMENTS = f"{TABLE}/documents"
 DOCUMENT = f"{DOCUMENTS}/{{document}}"
 
-FRAMING = 64 * 1024
-"""Bytes of a form besides its file."""
-
 FIELDS = ("file", "wait", "chunk_size", "chunk_overlap", "chunk_unit")
-
-BinaryText = Annotated[str, Meta(extra_json_schema={"format": "binary"})]
 
 
 class UploadForm(Struct, frozen=True, kw_only=True):

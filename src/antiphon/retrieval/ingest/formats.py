@@ -135,6 +135,17 @@ def find_format(file_name: str, media_type: str = "") -> DocumentFormat:
     return found
 
 
+def list_media_types() -> tuple[str, ...]:
+    """Returns the media types of the formats whose libraries are installed."""
+    return tuple(name for name, file_format in MEDIA_TYPES.items() if has_library(file_format))
+
+
+def has_library(file_format: DocumentFormat) -> bool:
+    """Whether this server can read a format."""
+    library = LIBRARIES.get(file_format)
+    return library is None or find_spec(library) is not None
+
+
 def require_readable(file_name: str, media_type: str = "") -> None:
     """Raises UnsupportedMediaType or InvalidValue for a file that this server cannot read, before there is
     any of it."""
@@ -143,8 +154,7 @@ def require_readable(file_name: str, media_type: str = "") -> None:
 
 def require_extra(file_format: DocumentFormat, file_name: str) -> None:
     """Raises UnsupportedMediaType if the library for a format is not installed."""
-    library = LIBRARIES.get(file_format)
-    if library is not None and find_spec(library) is None:
+    if not has_library(file_format):
         raise UnsupportedMediaType(
             f"{shorten_name(file_name)} is {file_format}, which this server cannot read yet; its operator "
             "installs the readers with pip install 'antiphon[documents]' or make serve EXTRAS=documents",

@@ -16,7 +16,7 @@ from antiphon.retrieval.ingest.documents import (
     refuse,
 )
 from antiphon.retrieval.ingest.extract import extract
-from antiphon.retrieval.ingest.formats import find_format
+from antiphon.retrieval.ingest.formats import find_format, list_media_types
 from antiphon.retrieval.ingest.split import SMALLEST_SIZE, CountTokens, DocumentChunk, SplitOptions, split
 from antiphon.retrieval.knowledge import ChunkSizes, SplitDocument, StoredFile, TokenRule
 
@@ -34,6 +34,10 @@ class SandboxedReader:
     @property
     def max_file_bytes(self) -> int:
         return self.limits.size
+
+    @property
+    def media_types(self) -> tuple[str, ...]:
+        return list_media_types()
 
     def require_sizes(self, sizes: ChunkSizes) -> None:
         SplitOptions(sizes.size, sizes.overlap, sizes.unit)

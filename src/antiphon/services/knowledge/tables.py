@@ -55,6 +55,10 @@ class KnowledgeService:
     def max_file_bytes(self) -> int:
         return self._jobs.reader.max_file_bytes
 
+    @property
+    def media_types(self) -> tuple[str, ...]:
+        return self._jobs.reader.media_types
+
     # --- tables ---------------------------------------------------------------------------------------------
 
     async def create_table(self, request: TableRequest, context: Context) -> TableInfo:
@@ -150,9 +154,19 @@ class KnowledgeService:
         return await self._index.add_chunks(context.actor.project, table, embedded)
 
     async def list_chunks(
-        self, actor: Actor, table: str, document: str | None = None, offset: int = 0, limit: int = 100
+        self,
+        actor: Actor,
+        table: str,
+        document: str | None = None,
+        offset: int = 0,
+        limit: int = 100,
+        *,
+        with_vectors: bool = False,
     ) -> ChunkPage:
-        return await self._index.list_chunks(actor.project, table, document, offset, limit)
+        project = actor.project
+        return await self._index.list_chunks(
+            project, table, document, offset, limit, with_vectors=with_vectors
+        )
 
     async def get_chunk(self, actor: Actor, table: str, chunk: str) -> TextChunk:
         return await self._index.get_chunk(actor.project, table, chunk)

@@ -1,0 +1,259 @@
+"""The columns of a knowledge table, and the cells of its rows.
+
+A chunk is a row. Its title, text, vector, file and page are columns that every table has. Columns of the
+caller are kept with the table, and their cells are metadata of the chunks, as text. Chunks of a file have no
+such cells until a row is changed.
+"""
+
+import json
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from antiphon.dialects.common.strict_json import describe_value, sanitize_key
+from antiphon.dialects.jamai.knowledge.endpoints import to_moment
+from antiphon.dialects.jamai.models import build_id
+from antiphon.errors import InvalidValue, MissingParameter, UnknownParameter, UnsupportedParameter
+from antiphon.retrieval.base import ChunkInput, TableInfo, TextChunk
+
+ID, UPDATED, TITLE, TEXT = "ID", "Updated at", "Title", "Text"
+VECTOR, FILE, PAGE, SCORE = "Text Embed", "File ID", "Page", "rrf_score"
+"""Names of columns. SCORE is that of a search."""
+
+FIELDS: Mapping[str, str] = {TITLE: "title", TEXT: "text", FILE: "file_name", PAGE: "page"}
+"""The fields of a chunk by the columns that a caller can write."""
+
+COLUMNS: Mapping[str, str] = {field: name for name, field in FIELDS.items()}
+"""The columns by the fields of a chunk."""
+
+FIXED = (ID, UPDATED, *FIELDS, VECTOR, SCORE)
+
+ATTRIBUTE = "jamai_columns"
+"""The table's attribute with the names and types of the caller's columns."""
+
+MOST_COLUMNS = 50
+
+Kind = Literal["str", "int", "float", "bool"]
+
+KINDS: Mapping[str, tuple[Any, str]] = {
+    "str": (str, "a text"),
+    "int": (int, "a whole number"),
+    "float": (float, "a number"),
+    "bool": (bool, "true or false"),
+}
+"""The type of a cell, and its name in an error, by the type of a column."""
+
+WRITABLE = {**dict.fromkeys((TITLE, TEXT, FILE), "str"), PAGE: "int"}
+"""The types of the columns that a caller can write."""
+
+
+class NewJamaiColumn(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A column of a new table, besides those that every table has."""
+
+    id: Annotated[str, Meta(min_length=1, max_length=100)]
+    dtype: Kind = "str"
+    vlen: int = 0
+    """Always 0: the server makes the only vectors."""
+    index: bool = True
+    """Without effect: search reads titles and texts."""
+    gen_config: dict[str, Any] | None = None
+    """Always null: no cells are generated."""
+
+
+class JamaiEmbedConfig(Struct, frozen=True, kw_only=True):
+    """How the vectors are made."""
+
+    object: Literal["gen_config.embed"] = "gen_config.embed"
+    embedding_model: str
+    source_column: str = TEXT
+
+
+class JamaiColumn(Struct, frozen=True, kw_only=True):
+    """One column. `vlen` is the dimensions of its vectors. `index` tells whether search reads it."""
+
+    id: str
+    dtype: str = "str"
+    vlen: int = 0
+    index: bool = False
+    gen_config: JamaiEmbedConfig | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RowView:
+    """What the caller wants to see of rows."""
+
+    columns: frozenset[str] = frozenset()
+    """Names of columns; empty: all."""
+    float_decimals: int = 0
+    """Decimals of numbers; 0: all."""
+    vec_decimals: int = 0
+    """Decimals of vectors; 0: all; below 0: no vectors."""
+
+
+# --- columns ------------------------------------------------------------------------------------------------
+
+
+def encode_columns(columns: Sequence[NewJamaiColumn]) -> tuple[tuple[str, str], ...]:
+    """Returns the attributes of a table with these columns. Raises a RequestError."""
+    taken = {name.casefold() for name in FIXED}
+    for place, column in enumerate(columns):
+        _require_plain(column, f"cols[{place}]")
+        if column.id.casefold() in taken:
+            raise InvalidValue(
+                f"cols[{place}].id must be another name: every knowledge table has the columns "
+                f"{', '.join(FIXED)}, and no name is there twice",
+                param=f"cols[{place}].id",
+            )
+        taken.add(column.id.casefold())
+    if not columns:
+        return ()
+    return ((ATTRIBUTE, json.dumps({column.id: column.dtype for column in columns})),)
+
+
+def _require_plain(column: NewJamaiColumn, place: str) -> None:
+    """Raises a RequestError for a column that cannot be made."""
+    if column.gen_config is not None:
+        raise UnsupportedParameter(
+            f"{place}.gen_config is not supported: no cells are generated; leave it out",
+            param=f"{place}.gen_config",
+        )
+    if column.vlen != 0:
+        raise UnsupportedParameter(
+            f"{place}.vlen must be 0: the server makes the vectors of {TEXT} only", param=f"{place}.vlen"
+        )
+    if not column.id.isprintable() or column.id != column.id.strip() or column.id.endswith("_"):
+        raise InvalidValue(
+            f"{place}.id must have printable characters, no space at its ends and no _ at its end",
+            param=f"{place}.id",
+        )
+
+
+def load_columns(info: TableInfo) -> Mapping[str, str]:
+    """Returns the types of the caller's columns by their names."""
+    found: Mapping[str, str] = json.loads(info.settings.attributes.get(ATTRIBUTE, "{}"))
+    return found
+
+
+def build_columns(info: TableInfo) -> list[JamaiColumn]:
+    """Builds the columns of a table."""
+    model, dimensions = info.settings.embedding_model, info.settings.dimensions
+    config = None if model is None else JamaiEmbedConfig(embedding_model=build_id(model))
+    return [
+        JamaiColumn(id=ID),
+        JamaiColumn(id=UPDATED, dtype="date-time"),
+        JamaiColumn(id=TITLE, index=True),
+        JamaiColumn(id=TEXT, index=True),
+        JamaiColumn(id=VECTOR, dtype="float16", vlen=dimensions, index=model is not None, gen_config=config),
+        JamaiColumn(id=FILE),
+        JamaiColumn(id=PAGE, dtype="int"),
+        *(JamaiColumn(id=name, dtype=kind) for name, kind in load_columns(info).items()),
+    ]
+
+
+def require_columns(names: Sequence[str], info: TableInfo, param: str) -> frozenset[str]:
+    """Returns the names of columns. Raises UnknownParameter for one that the table does not have."""
+    known = [column.id for column in build_columns(info)]
+    for name in names:
+        if name not in known:
+            raise UnknownParameter(
+                f"the table has no column {sanitize_key(name)!r}; it has {', '.join(known)}", param=param
+            )
+    return frozenset(names)
+
+
+# --- cells --------------------------------------------------------------------------------------------------
+
+
+def read_row(
+    row: Mapping[str, Any], columns: Mapping[str, str], place: str, chunk: ChunkInput | None = None
+) -> ChunkInput:
+    """Returns the chunk of a row. `columns`: those of the caller. `place`: the row's path in the body.
+    `chunk`: the row as it is, if there is one. Raises a RequestError that names the cell."""
+    content = ChunkInput("") if chunk is None else chunk
+    fields: dict[str, Any] = {}
+    metadata = dict(content.metadata)
+    for name, value in row.items():
+        param = f"{place}.{sanitize_key(name)}"
+        kind = _require_writable(name, columns, param)
+        cell = None if value is None else _convert_cell(value, kind, param)
+        if name in FIELDS:
+            fields[FIELDS[name]] = "" if cell is None and name != PAGE else cell
+        elif cell is None:
+            metadata.pop(name, None)
+        else:
+            metadata[name] = cell if isinstance(cell, str) else json.dumps(cell)
+    read = replace(content, metadata=metadata, **fields)
+    if not read.text.strip():
+        param = f"{place}.{TEXT}"
+        raise MissingParameter(f"{param} is missing; send at least one word", param=param)
+    return read
+
+
+def _require_writable(name: str, columns: Mapping[str, str], param: str) -> str:
+    """Returns the type of a column. Raises a RequestError for one that cannot be written."""
+    kind = WRITABLE.get(name) or columns.get(name)
+    if kind is not None:
+        return kind
+    if name in FIXED:
+        raise UnsupportedParameter(f"{param} cannot be written: the server makes it", param=param)
+    known = ", ".join((*FIELDS, *columns))
+    raise UnknownParameter(f"{param} is no column of this table; you can write {known}", param=param)
+
+
+def _convert_cell(value: object, kind: str, param: str) -> str | int | float | bool:
+    """Returns a cell of a column's type. Raises InvalidValue."""
+    shape, noun = KINDS[kind]
+    try:
+        cell: str | int | float | bool = msgspec.convert(value, shape)
+    except msgspec.ValidationError:
+        raise InvalidValue(f"{param} must be {noun}; got {describe_value(value)}", param=param) from None
+    return cell
+
+
+def copy_content(chunk: TextChunk) -> ChunkInput:
+    """Returns the content of a chunk, to change it."""
+    return ChunkInput(chunk.text, chunk.title, chunk.page, chunk.file_name, chunk.metadata)
+
+
+def build_row(chunk: TextChunk, columns: Mapping[str, str], view: RowView) -> dict[str, Any]:
+    """Builds a row. `columns`: those of the caller. A row has its vector if the chunk has."""
+    cells = dict(_iterate_cells(chunk, columns, view))
+    shown = {
+        name: {"value": cell} for name, cell in cells.items() if not view.columns or name in view.columns
+    }
+    return {ID: chunk.id, UPDATED: to_moment(chunk.updated_at), **shown}
+
+
+def _iterate_cells(
+    chunk: TextChunk, columns: Mapping[str, str], view: RowView
+) -> Iterator[tuple[str, object]]:
+    """Yields the columns and cells of a row."""
+    yield TITLE, chunk.title
+    yield TEXT, chunk.text
+    if chunk.vector and view.vec_decimals >= 0:
+        vector = struct.unpack(f"<{len(chunk.vector) // 4}f", chunk.vector)
+        yield VECTOR, [_round(number, view.vec_decimals) for number in vector]
+    yield FILE, chunk.file_name
+    yield PAGE, chunk.page
+    for name, kind in columns.items():
+        cell = _parse_cell(chunk.metadata.get(name), kind)
+        yield name, _round(cell, view.float_decimals) if isinstance(cell, float) else cell
+
+
+def _parse_cell(text: str | None, kind: str) -> object:
+    """Returns the cell of a column's type. A text of another API that is no such value stays a text."""
+    if text is None or kind == "str":
+        return text
+    with suppress(ValueError):
+        return json.loads(text)
+    return text
+
+
+def _round(number: float, decimals: int) -> float:
+    """Rounds a number; 0 decimals are all."""
+    return number if decimals <= 0 else round(number, decimals)

@@ -1,0 +1,92 @@
+"""Shared code of the endpoints of knowledge tables in JamAI Base's form."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Annotated, Any, Required, TypedDict, Unpack
+
+import msgspec
+from msgspec import Meta
+
+from antiphon.dialects.base import JSON, Answer, Endpoint, Handler, Request, RequestBody, Response, Services
+from antiphon.dialects.jamai.fields import BASE
+from antiphon.dialects.jamai.generation import DIALECT
+from antiphon.dialects.jamai.queries import declare_parameter
+from antiphon.dialects.jamai.wire_types import Done
+from antiphon.domain.context import Context, Origin
+from antiphon.domain.identity import Right
+from antiphon.errors import AntiphonError
+from antiphon.retrieval.base import LONGEST_NAME
+
+ROOT = f"{BASE}/v2/gen_tables/knowledge"
+
+TAG = "gen_tables"
+
+TABLE_ID = "table_id"
+
+TEXT: Mapping[str, Any] = {"type": "string"}
+
+Moment = Annotated[datetime, Meta(tz=True)]
+
+TableId = Annotated[str, Meta(min_length=1, max_length=LONGEST_NAME)]
+
+encode = msgspec.json.Encoder().encode
+
+
+class TableEndpoint(TypedDict, total=False):
+    """Optional properties of an endpoint."""
+
+    body: RequestBody
+    gives: Required[Any]
+    media_type: str
+    query: Sequence[Mapping[str, Any]]
+    ends_with_caller: bool
+
+
+def declare(
+    method: str, path: str, handler: Handler, summary: str, right: Right, **more: Unpack[TableEndpoint]
+) -> Endpoint:
+    """Declares an endpoint. `path`: below ROOT. `gives`: the wire type of the answer."""
+    return Endpoint(
+        method=method,
+        path=ROOT + path,
+        handler=handler,
+        right=right,
+        body=more.get("body"),
+        summary=summary,
+        tag=TAG,
+        answers={more.get("media_type", JSON): more["gives"]},
+        parameters=tuple(more.get("query", ())),
+        ends_with_caller=more.get("ends_with_caller", right is not Right.WRITE),
+    )
+
+
+def declare_text(name: str, **more: object) -> Mapping[str, Any]:
+    """Declares a text of the query."""
+    return declare_parameter(name, TEXT, **more)
+
+
+def build_context(request: Request, services: Services, path: str) -> Context:
+    """Builds the context of a call. `path`: as it is declared, for the ledger."""
+    return services.build_context(request, Origin(DIALECT, ROOT + path))
+
+
+def to_moment(milliseconds: int) -> datetime:
+    """Converts a time of the index."""
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)
+
+
+def answer_done() -> Answer:
+    """Answers that a change is made."""
+    return Response(encode(Done()))
+
+
+@contextmanager
+def name_fields(names: Mapping[str, str]) -> Iterator[None]:
+    """Gives the field of an error JamAI's name."""
+    try:
+        yield
+    except AntiphonError as error:
+        if error.param is not None:
+            error.param = names.get(error.param, error.param)
+        raise

@@ -1,0 +1,289 @@
+"""Rows of knowledge tables in JamAI Base's form. A row is a chunk."""
+
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct, field
+
+from antiphon.dialects.base import (
+    EVENT_STREAM,
+    Answer,
+    Endpoint,
+    Request,
+    RequestBody,
+    Response,
+    Services,
+)
+from antiphon.dialects.common.strict_json import convert, read_object
+from antiphon.dialects.jamai.encode import QUERY
+from antiphon.dialects.jamai.knowledge.columns import (
+    COLUMNS,
+    ID,
+    RowView,
+    build_row,
+    copy_content,
+    load_columns,
+    read_row,
+    require_columns,
+)
+from antiphon.dialects.jamai.knowledge.endpoints import (
+    TABLE_ID,
+    TableId,
+    answer_done,
+    build_context,
+    declare,
+    declare_text,
+    encode,
+)
+from antiphon.dialects.jamai.queries import (
+    LARGEST_LIMIT,
+    LARGEST_OFFSET,
+    PAGING,
+    USUAL_LIMIT,
+    JamaiPage,
+    ListQuery,
+    declare_paging,
+    declare_parameter,
+)
+from antiphon.dialects.jamai.wire_types import Done
+from antiphon.domain.identity import Right
+from antiphon.errors import AntiphonError, InvalidValue, MissingParameter, UnsupportedParameter
+from antiphon.retrieval.base import ChunkPage, TableInfo
+
+MOST_ROWS = 100
+"""The most rows of one change. The bound is JamAI's."""
+
+MOST_DECIMALS = 20
+
+STREAM_END = b"data: [DONE]\n\n"
+"""The whole stream of new rows: no cells are generated, so there is nothing to stream."""
+
+CHUNK_FIELD = re.compile(r"(?:chunks\[(\d+)\]\.)?(\w+)")
+"""The path of a chunk's field in an error."""
+
+NEGATIVE = re.compile(r"-[1-9][0-9]{0,8}")
+
+VIEW = ("columns", "float_decimals", "vec_decimals")
+
+RowId = Annotated[str, Meta(min_length=1, max_length=100)]
+
+Row = dict[str, Any]
+
+LoadChunks = Callable[[int, int], Awaitable[ChunkPage]]
+"""Returns the chunks from an offset, at most a number of them."""
+
+
+class NewJamaiRows(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Rows to add: cells by the names of columns."""
+
+    table_id: TableId
+    data: Annotated[list[Row], Meta(min_length=1, max_length=MOST_ROWS)]
+    stream: bool = True
+    concurrent: bool = True
+    """Without effect: no cells are generated."""
+
+
+class ChangedJamaiRows(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """New cells by the ids of rows. Other cells stay."""
+
+    table_id: TableId
+    data: Annotated[dict[str, Row], Meta(min_length=1, max_length=MOST_ROWS)]
+
+
+class RemovedJamaiRows(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Ids of rows to remove."""
+
+    table_id: TableId
+    row_ids: Annotated[list[RowId], Meta(min_length=1, max_length=MOST_ROWS)] | None = None
+    where: str | None = None
+    """Always empty: rows are not chosen by conditions."""
+
+
+class AddedJamaiRow(Struct, frozen=True, kw_only=True):
+    """A new row. It has no generated cells."""
+
+    object: Literal["gen_table.completion.chunks"] = "gen_table.completion.chunks"
+    columns: dict[str, Any] = field(default_factory=dict)
+    row_id: str
+
+
+class AddedJamaiRows(Struct, frozen=True, kw_only=True):
+    """New rows, in the order of the request."""
+
+    object: Literal["gen_table.completion.rows"] = "gen_table.completion.rows"
+    rows: list[AddedJamaiRow]
+
+
+class JamaiRowPage(JamaiPage, frozen=True, kw_only=True):
+    """A part of the rows of a table, in the order in which they were added."""
+
+    items: list[Row]
+
+
+def declare_rows() -> tuple[Endpoint, ...]:
+    """Declares the endpoints of rows."""
+    read, write = Right.READ, Right.WRITE
+    table, view = declare_text(TABLE_ID, required=True), _declare_view()
+    unused = [declare_text(name) for name in ("where", "search_query")]
+    unused.append(declare_parameter("search_columns", {"type": "array", "items": {"type": "string"}}))
+    listing = [table, *unused, *view, *declare_paging((ID,))]
+    one = [table, declare_text("row_id", required=True), *view]
+    add, change = RequestBody(shape=NewJamaiRows), RequestBody(shape=ChangedJamaiRows)
+    remove = RequestBody(shape=RemovedJamaiRows)
+    return (
+        declare("POST", "/rows/add", add_rows, "Add rows", write, body=add, gives=AddedJamaiRows),
+        declare("GET", "/rows/list", list_rows, "Rows of a table", read, query=listing, gives=JamaiRowPage),
+        declare("GET", "/rows", show_row, "One row", read, query=one, gives=Row),
+        declare("PATCH", "/rows", change_rows, "Change rows", write, body=change, gives=Done),
+        declare("POST", "/rows/delete", delete_rows, "Remove rows", write, body=remove, gives=Done),
+    )
+
+
+def _declare_view() -> list[Mapping[str, Any]]:
+    """Declares the parameters of what is shown of rows."""
+    names = {"type": "array", "items": {"type": "string"}}
+    numbers = {"type": "integer", "maximum": MOST_DECIMALS, "default": 0}
+    return [
+        declare_parameter("columns", names, explode=True),
+        declare_parameter("float_decimals", {**numbers, "minimum": 0}),
+        declare_parameter("vec_decimals", {**numbers, "minimum": -1}),
+    ]
+
+
+# --- handlers -----------------------------------------------------------------------------------------------
+
+
+async def add_rows(request: Request, services: Services) -> Answer:
+    """Adds rows, and makes their vectors."""
+    new = convert(read_object(request.body), NewJamaiRows)
+    info = await services.knowledge.get_table(request.actor, new.table_id)
+    places, columns = [f"data[{at}]" for at in range(len(new.data))], load_columns(info)
+    chunks = [read_row(row, columns, place) for row, place in zip(new.data, places, strict=True)]
+    context = build_context(request, services, "/rows/add")
+    with name_cells(places):
+        added = await services.knowledge.add_chunks(new.table_id, chunks, context)
+    if new.stream:
+        return Response(STREAM_END, media_type=EVENT_STREAM)
+    rows = [AddedJamaiRow(row_id=chunk.id) for chunk in added]
+    return Response(encode(AddedJamaiRows(rows=rows)))
+
+
+async def list_rows(request: Request, services: Services) -> Answer:
+    """Lists rows, the oldest or the newest first."""
+    unused, repeated = ("where", "search_query"), ("columns", "search_columns")
+    plain = (TABLE_ID, *PAGING, *unused, *VIEW[1:])
+    query = ListQuery(request, *plain, repeated=repeated)
+    for name in (*unused, "search_columns"):
+        if query.get(name):
+            raise UnsupportedParameter(
+                f"{name} is not supported: rows are not chosen by conditions; use hybrid_search",
+                param=f"{QUERY}.{name}",
+            )
+    if query.get("order_by") not in ("", ID, ID.lower()):
+        raise InvalidValue(f"order_by must be {ID}", param=f"{QUERY}.order_by")
+    info = await services.knowledge.get_table(request.actor, query.require(TABLE_ID))
+    offset = query.read_number("offset", 0, 0, LARGEST_OFFSET)
+    limit = query.read_number("limit", USUAL_LIMIT, 1, LARGEST_LIMIT)
+    view = read_view(query, info)
+    load = partial(_load_page, request, services, info, view)
+    forward = query.read_switch("order_ascending", usual=True)
+    page = await (load(offset, limit) if forward else _load_reversed(load, offset, limit))
+    shown = partial(_encode_page, page, info, view, offset, limit)
+    return Response(await services.offload(shown))
+
+
+async def _load_page(
+    request: Request, services: Services, info: TableInfo, view: RowView, offset: int, limit: int
+) -> ChunkPage:
+    """Returns some chunks of a table, with their vectors if they are shown."""
+    return await services.knowledge.list_chunks(
+        request.actor, info.settings.name, None, offset, limit, with_vectors=view.vec_decimals >= 0
+    )
+
+
+async def _load_reversed(load: LoadChunks, offset: int, limit: int) -> ChunkPage:
+    """Returns some chunks, the newest first."""
+    total = (await load(0, 1)).total
+    end = max(0, total - offset)
+    start = max(0, end - limit)
+    if start == end:
+        return ChunkPage((), total)
+    page = await load(start, end - start)
+    return ChunkPage(tuple(reversed(page.items)), page.total)
+
+
+def _encode_page(page: ChunkPage, info: TableInfo, view: RowView, offset: int, limit: int) -> bytes:
+    """Encodes a page of rows."""
+    columns = load_columns(info)
+    rows = [build_row(chunk, columns, view) for chunk in page.items]
+    return encode(JamaiRowPage(items=rows, offset=offset, limit=limit, total=page.total))
+
+
+async def show_row(request: Request, services: Services) -> Answer:
+    """Shows one row."""
+    query = ListQuery(request, TABLE_ID, "row_id", *VIEW[1:], repeated=VIEW[:1])
+    table, row = query.require(TABLE_ID), query.require("row_id")
+    info = await services.knowledge.get_table(request.actor, table)
+    view = read_view(query, info)
+    chunk = await services.knowledge.get_chunk(request.actor, table, row)
+    return Response(encode(build_row(chunk, load_columns(info), view)))
+
+
+async def change_rows(request: Request, services: Services) -> Answer:
+    """Changes cells of rows. All rows are checked before the first one is changed."""
+    body = convert(read_object(request.body), ChangedJamaiRows)
+    tables, table = services.knowledge, body.table_id
+    columns = load_columns(await tables.get_table(request.actor, table))
+    contents = {}
+    for row, cells in body.data.items():
+        chunk = await tables.get_chunk(request.actor, table, row)
+        contents[row] = read_row(cells, columns, f"data.{row}", copy_content(chunk))
+    for row, content in contents.items():
+        context = build_context(request, services, "/rows")
+        with name_cells([f"data.{row}"]):
+            await tables.update_chunk(table, row, content, context)
+    return answer_done()
+
+
+async def delete_rows(request: Request, services: Services) -> Answer:
+    """Removes rows."""
+    body = convert(read_object(request.body), RemovedJamaiRows)
+    if body.where:
+        raise UnsupportedParameter(
+            "where is not supported: rows are not chosen by conditions; send row_ids", param="where"
+        )
+    if body.row_ids is None:
+        raise MissingParameter("row_ids is missing", param="row_ids")
+    await services.knowledge.delete_chunks(request.actor, body.table_id, body.row_ids)
+    return answer_done()
+
+
+# --- fields -------------------------------------------------------------------------------------------------
+
+
+def read_view(query: ListQuery, info: TableInfo) -> RowView:
+    """Returns what the query wants to see of rows. Raises a RequestError."""
+    columns = require_columns(query.get_all("columns"), info, f"{QUERY}.columns")
+    floats = query.read_number("float_decimals", 0, 0, MOST_DECIMALS)
+    hides = NEGATIVE.fullmatch(query.get("vec_decimals")) is not None
+    vectors = -1 if hides else query.read_number("vec_decimals", 0, 0, MOST_DECIMALS)
+    return RowView(columns, floats, vectors)
+
+
+@contextmanager
+def name_cells(places: Sequence[str]) -> Iterator[None]:
+    """Changes an error about a chunk's field to one about a cell. `places`: the paths of the rows."""
+    try:
+        yield
+    except AntiphonError as error:
+        found = CHUNK_FIELD.fullmatch(error.param or "")
+        if found is not None and (column := COLUMNS.get(found[2])) is not None:
+            at = int(found[1] or 0)
+            place = places[at] if at < len(places) and (found[1] or len(places) == 1) else "data"
+            param = f"{place}.{column}"
+            error.message = error.message.replace(found[0], param, 1)
+            error.param = param
+        raise
