@@ -1,5 +1,5 @@
-"""jamaibase, unchanged, with the knowledge tables of a server: tables, files of each text format, rows and
-the search, by a user's token and by a service key."""
+"""jamaibase, unchanged, with the knowledge tables of a server: tables, files of each format, rows, the search
+and answers, by a user's token and by a service key."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from tests.contract.clients import Result
-from tests.contract.jamai.caller import Base, read_error
+from tests.contract.jamai.caller import Base, join_chunks, read_error
 from tests.e2e.furnished import Place, furnished
 from tests.e2e.wire import Wire
+from tests.support.documents import make_docx, make_pdf, make_pptx, make_xlsx
 from tests.support.model_files import write_reranker
 
 pytestmark = pytest.mark.timeout(480)
@@ -47,8 +48,9 @@ def take(results: list[Result]) -> list[Any]:
     return [result["answer"] for result in results]
 
 
-def make(name: str, model: str = "") -> tuple[str, dict[str, Any]]:
-    request = {"$type": "KnowledgeTableSchemaCreate", "id": name, "cols": [], "embedding_model": model}
+def make(name: str, model: str = "", *columns: Any) -> tuple[str, dict[str, Any]]:
+    cols = list(columns)
+    request = {"$type": "KnowledgeTableSchemaCreate", "id": name, "cols": cols, "embedding_model": model}
     return "table.create_knowledge_table", {"request": request}
 
 
@@ -112,6 +114,60 @@ def test_files_of_each_text_format_are_found(base: Base, tmp_path: Path) -> None
         "BadInputError",
         "ResourceNotFoundError",
     ]  # the client has no class for 415
+
+
+def test_files_of_offices_answer_chats(base: Base, tmp_path: Path) -> None:
+    pages = make_pdf([["The yellow ferry leaves at nine."], ["Its cook bakes bread."]])
+    made = {"a.pdf": pages, "b.docx": make_docx(), "c.pptx": make_pptx(), "d.xlsx": make_xlsx()}
+    calls = []
+    for name, content in made.items():
+        (tmp_path / name).write_bytes(content)
+        sizes = {"chunk_size": 400, "chunk_overlap": 0}
+        calls.append(("table.embed_file", {"file_path": str(tmp_path / name), "table_id": "office"} | sizes))
+    listing = ("table.list_table_rows", KIND | {"table_id": "office", "vec_decimals": -1})
+    *_, listed = take(base.call(make("office"), *calls, listing))
+    assert {row["File ID"]["value"] for row in listed["items"]} == made.keys()
+    assert all("Text Embed" not in row for row in listed["items"])
+    question: Any = {"messages": [{"role": "user", "content": "When does the ferry leave?"}], "max_tokens": 8}
+    asked = question | {"rag_params": {"table_id": "office", "search_query": "yellow ferry", "k": 1}}
+    for later in (False, True):
+        whole, streamed = base.chat(asked, asked | {"stream": True}, later=later)
+        (chunk,) = whole["answer"]["references"]["chunks"]
+        assert (chunk["text"], chunk["page"], chunk["file_name"]) == (
+            "The yellow ferry leaves at nine.",
+            1,
+            "a.pdf",
+        )
+        first, *chunks = streamed["chunks"]
+        assert (first["object"], first["chunks"]) == ("chat.references", [chunk])
+        assert join_chunks(chunks) == whole["answer"]["choices"][0]["message"]["content"]
+    take(base.call(drop("office")))
+
+
+def test_columns_of_the_caller_and_vectors_are_kept(base: Base) -> None:
+    author = {"id": "Author", "dtype": "str"}
+    year, price = {"id": "Year", "dtype": "int"}, {"id": "Price", "dtype": "float"}
+    made, added, listed, found, refused, _ = base.call(
+        make("books", "antiphon/encoder", author, year, price),
+        rows("books", {"Text": "apples", "Author": "Ada", "Year": 1843, "Price": 1.255}),
+        ("table.list_table_rows", KIND | {"table_id": "books", "float_decimals": 2, "vec_decimals": 3}),
+        find("books", "apples"),
+        rows("books", {"Text": "pears", "Year": "soon"}),
+        drop("books"),
+    )
+    columns = {each["id"]: each for each in made["answer"]["cols"]}
+    assert {name: columns[name]["dtype"] for name in ("Author", "Year", "Price")} == {
+        "Author": "str",
+        "Year": "int",
+        "Price": "float",
+    }
+    (row,) = listed["answer"]["items"]
+    assert row["ID"] == added["answer"]["rows"][0]["row_id"]
+    assert [row[name]["value"] for name in ("Author", "Year")] == ["Ada", 1843]
+    assert len(row["Text Embed"]["value"]) == columns["Text Embed"]["vlen"] > 0
+    assert found["answer"][0]["Author"] == {"value": "Ada"} and "Text Embed" not in found["answer"][0]
+    kind, sentence = read_error(refused)
+    assert kind == "BadInputError" and "data.0.Year" in sentence
 
 
 @pytest.mark.parametrize("later", [False, True])
