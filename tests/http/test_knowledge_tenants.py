@@ -1,6 +1,7 @@
 """Nine callers against every route of knowledge tables: who may do what, and that another project's table is
 as good as none."""
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -172,3 +173,45 @@ async def test_without_a_key_nothing_is_shown(world: Tenants) -> None:
         for key in ("", "wrong"):
             answer = await world.ask(key, method, path.replace("{table}", "t"), {})
             assert answer.status == 401, (method, path)
+
+
+JAMAI = "/jamai/api/v2/gen_tables/knowledge"
+JAMAI_CALLS: list[tuple[str, str, Any]] = [
+    ("GET", "?table_id=TABLE", None),
+    ("DELETE", "?table_id=TABLE", None),
+    ("POST", "/rename?table_id_src=TABLE&table_id_dst=mine", {}),
+    ("POST", "/duplicate?table_id_src=TABLE&table_id_dst=mine", {}),
+    ("POST", "/rows/add", {"table_id": "TABLE", "data": [{"Text": "a"}], "stream": False}),
+    ("GET", "/rows/list?table_id=TABLE", None),
+    ("GET", "/rows?table_id=TABLE&row_id=CHUNK", None),
+    ("PATCH", "/rows", {"table_id": "TABLE", "data": {"CHUNK": {"Text": "a"}}}),
+    ("POST", "/rows/delete", {"table_id": "TABLE", "row_ids": ["CHUNK"]}),
+    ("POST", "/hybrid_search", {"table_id": "TABLE", "query": MARK}),
+]
+
+
+async def test_jamais_routes_show_no_other_projects_table(world: Tenants) -> None:
+    before = await world.show()
+    headers = {"x-request-id": "same"}
+    for method, path, body in JAMAI_CALLS:
+        for who, key in world.callers.items():
+            replies = []
+            for table in ("t", NOWHERE):
+
+                def fill_in(text: str, name: str = table) -> str:
+                    return text.replace("TABLE", name).replace("CHUNK", world.chunk)
+
+                sent = None if body is None else json.loads(fill_in(json.dumps(body)))
+                answer = await world.server.asked(
+                    key, JAMAI + fill_in(path), sent, method=method, headers=headers
+                )
+                replies.append((answer.status, answer.json()["error"], answer.json()["exception"]))
+            assert replies[0] == replies[1], (method, path, who)
+            assert replies[0][0] in (403, 404), (method, path, who, replies[0])
+    for key in world.callers.values():
+        sent_form = form(("file", "a", "a.txt"), ("table_id", "t", None))
+        answer = await world.server.asked(key, f"{JAMAI}/embed_file", **sent_form)
+        assert answer.status in (403, 404)
+        listed = await world.server.asked(key, f"{JAMAI}/list")
+        assert listed.status == 403 or listed.json()["items"] == []
+    assert await world.show() == before
