@@ -16,6 +16,7 @@ import platform
 import random
 import statistics
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -116,7 +117,11 @@ def main() -> None:
     options = parser.parse_args()
     print(f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; milliseconds")
     env = {"ANTIPHON_HUB_CACHE": str(MODELS), "ANTIPHON_HUB_OFFLINE": "1"}
-    with serving("--model", "cantor", "--model", "minilm", env=env) as server, server.client() as client:
+    with (
+        tempfile.TemporaryDirectory() as home,
+        serving("--model", "cantor", "--model", "minilm", env=env | {"ANTIPHON_HOME": home}) as server,
+        server.client() as client,
+    ):
         fill(client)
         for table in TABLES:
             time_first_token(client, "Which boat?", table)
