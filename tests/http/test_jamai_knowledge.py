@@ -223,6 +223,7 @@ async def test_types_of_files_are_told(at: Serving) -> None:
     reply = await at.ask("/embed_file", method="OPTIONS")
     assert reply.status == 200 and reply.headers["allow"] == "POST, OPTIONS"
     assert {"text/plain", "text/markdown", "application/jsonl"} <= {*reply.headers["accept"].split(", ")}
+    assert reply.headers["accept"].split(", ") == reply.json()
 
 
 @pytest.mark.parametrize(

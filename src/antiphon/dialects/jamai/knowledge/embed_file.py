@@ -9,6 +9,7 @@ from antiphon.dialects.jamai.knowledge.endpoints import (
     answer_done,
     build_context,
     declare,
+    encode,
     name_fields,
 )
 from antiphon.dialects.jamai.wire_types import Done
@@ -47,7 +48,7 @@ def declare_files(max_file_bytes: int | None) -> tuple[Endpoint, Endpoint]:
             gives=Done,
             ends_with_caller=True,
         ),
-        declare("OPTIONS", PATH, list_types, "Types of files, in the header Accept", Right.READ, gives=Done),
+        declare("OPTIONS", PATH, list_types, "Media types of files", Right.READ, gives=list[str]),
     )
 
 
@@ -74,6 +75,7 @@ async def embed_file(request: Request, services: Services) -> Answer:
 
 
 async def list_types(_request: Request, services: Services) -> Answer:
-    """Lists the media types of files that can be added."""
-    accepted = ", ".join(services.knowledge.media_types).encode()
-    return Response(headers=((b"allow", b"POST, OPTIONS"), (b"accept", accepted)))
+    """Lists the media types of files that can be added, also in the header Accept as JamAI does."""
+    types = services.knowledge.media_types
+    accepted = ", ".join(types).encode()
+    return Response(encode(types), headers=((b"allow", b"POST, OPTIONS"), (b"accept", accepted)))

@@ -20,7 +20,7 @@ from antiphon.retrieval.base import LONGEST_NAME
 
 ROOT = f"{BASE}/v2/gen_tables/knowledge"
 
-TAG = "gen_tables"
+TAG = "knowledge"
 
 TABLE_ID = "table_id"
 
@@ -38,7 +38,6 @@ class TableEndpoint(TypedDict, total=False):
 
     body: RequestBody
     gives: Required[Any]
-    media_type: str
     query: Sequence[Mapping[str, Any]]
     ends_with_caller: bool
 
@@ -55,7 +54,7 @@ def declare(
         body=more.get("body"),
         summary=summary,
         tag=TAG,
-        answers={more.get("media_type", JSON): more["gives"]},
+        answers={JSON: more["gives"]},
         parameters=tuple(more.get("query", ())),
         ends_with_caller=more.get("ends_with_caller", right is not Right.WRITE),
     )

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -10,6 +11,7 @@ from msgspec import Meta, Struct, field
 
 from antiphon.dialects.base import (
     EVENT_STREAM,
+    JSON,
     Answer,
     Endpoint,
     Request,
@@ -60,6 +62,9 @@ MOST_DECIMALS = 20
 
 STREAM_END = b"data: [DONE]\n\n"
 """The whole stream of new rows: no cells are generated, so there is nothing to stream."""
+
+NO_EVENT: Mapping[str, Any] = {"not": {}}
+"""The schema of the events before the end of the stream."""
 
 CHUNK_FIELD = re.compile(r"(?:chunks\[(\d+)\]\.)?(\w+)")
 """The path of a chunk's field in an error."""
@@ -133,8 +138,9 @@ def declare_rows() -> tuple[Endpoint, ...]:
     one = [table, declare_text("row_id", required=True), *view]
     add, change = RequestBody(shape=NewJamaiRows), RequestBody(shape=ChangedJamaiRows)
     remove = RequestBody(shape=RemovedJamaiRows)
+    added = declare("POST", "/rows/add", add_rows, "Add rows", write, body=add, gives=AddedJamaiRows)
     return (
-        declare("POST", "/rows/add", add_rows, "Add rows", write, body=add, gives=AddedJamaiRows),
+        replace(added, answers={JSON: AddedJamaiRows, EVENT_STREAM: NO_EVENT}),
         declare("GET", "/rows/list", list_rows, "Rows of a table", read, query=listing, gives=JamaiRowPage),
         declare("GET", "/rows", show_row, "One row", read, query=one, gives=Row),
         declare("PATCH", "/rows", change_rows, "Change rows", write, body=change, gives=Done),
