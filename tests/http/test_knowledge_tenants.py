@@ -60,7 +60,8 @@ async def opened(folder: Path) -> AsyncIterator[Tenants]:
     async with keyed(folder) as plain, open_service(folder) as knowledge:
         knowledge.callers.find_any = True
         jamai = Jamai(max_file_bytes=knowledge.service.max_file_bytes)
-        edge = replace(plain.edge, knowledge=knowledge.service, others=(jamai,))
+        pipeline = replace(plain.edge.pipeline, knowledge=knowledge.index)
+        edge = replace(plain.edge, knowledge=knowledge.service, others=(jamai,), pipeline=pipeline)
         async with serving_edge(edge) as (port, connections):
             server = Keyed(port, plain.engine, edge, connections)
             object.__setattr__(server, "tenants", plain.tenants)
@@ -133,6 +134,26 @@ async def test_another_projects_table_is_as_good_as_none(world: Tenants) -> None
     assert asked == 14 * 9 * 2
     assert await world.show() == before
     assert world.knowledge.list_uploads() == []
+
+
+async def test_no_chat_answers_from_another_projects_table(world: Tenants) -> None:
+    messages = [{"role": "user", "content": MARK}]
+    for path in ("/v1/chat/completions", "/jamai/api/v1/chat/completions"):
+        for who, key in world.callers.items():
+            replies = set()
+            for table in ("t", NOWHERE):
+                rag = {"table_id": table, "search_query": "text"}
+                body = {"model": "m", "messages": messages, "rag_params": rag}
+                answer = await world.server.asked(key, path, body)
+                assert answer.status in (403, 404) and f"{MARK} text".encode() not in answer.body, (path, who)
+                replies.add((answer.status, answer.body.count(b"rag_params.table_id")))
+            assert len(replies) == 1, (path, who, replies)
+    own = await world.server.asked(
+        world.other,
+        "/v1/chat/completions",
+        {"model": "m", "messages": messages, "rag_params": {"table_id": "t", "search_query": "text"}},
+    )
+    assert b"the table's embedding model e" in own.body, "its owner's chat finds the table"
 
 
 async def test_lists_show_the_own_project_alone(world: Tenants) -> None:
