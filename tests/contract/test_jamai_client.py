@@ -239,7 +239,8 @@ def test_limits_are_told_in_numbers_and_budgets_are_credits(base: Base, place: P
 
 def test_what_is_missing_is_said_to_the_client(base: Base) -> None:
     found = base.call(
-        ("table.list_tables", {"table_type": "knowledge"}),
+        ("table.list_tables", {"table_type": "action"}),
+        ("table.list_tables", {"table_type": "chat"}),
         ("organizations.list_organizations", {}),
         ("conversations.list_conversations", {}),
         ("users.list_users", {}),
