@@ -31,6 +31,10 @@ NEEDS = {
     "antiphon.auth.signing_keys": "jwt",
     "antiphon.auth.single_sign_on": "jwt",
     "antiphon.limits.redis.limiter": "redis",
+    "antiphon.retrieval.ingest.pdf": "pypdfium2",
+    "antiphon.retrieval.ingest.sheets": "openpyxl",
+    "antiphon.retrieval.ingest.slides": "pptx",
+    "antiphon.retrieval.ingest.word": "docx",
 }
 """Modules that import a package of an extra. All other modules do without."""
 

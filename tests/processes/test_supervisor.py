@@ -156,10 +156,10 @@ def test_the_knowledge_process_starts_when_it_is_needed(
         wait_until(
             lambda: descendants(server.process.pid, KNOWLEDGE) not in ([], [first]), what="the next process"
         )
-        assert len(descendants(server.process.pid, KNOWLEDGE)) == 1
+        (second,) = descendants(server.process.pid, KNOWLEDGE)
         server.process.terminate()
         assert server.process.wait(PATIENCE) == 0
-        assert not any(alive(pid) for pid in descendants(os.getpid(), KNOWLEDGE))
+        assert not alive(second)
         assert server.left_behind() == []
 
 

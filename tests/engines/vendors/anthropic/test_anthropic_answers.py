@@ -182,13 +182,18 @@ def test_an_empty_answer_is_complete():
         (START, TEXT, change(0, "new_delta", new="a"), close_block(0), END, STOP),
         (START, open_block(0, type="new_block"), close_block(0), END, STOP),
         (START, open_block(0, **(CALL | {"input": [1]})), close_block(0), END, STOP),
-        (START, END, STOP, STOP),
         ({"type": "message_start", "message": {"type": "message", "content": []}}, END, STOP),
     ],
 )
 def test_a_stream_out_of_order_is_not_complete(events: tuple[dict[str, Any], ...]):
     with pytest.raises((ValueError, msgspec.MsgspecError)):
         list(feed(*events))
+
+
+def test_what_follows_the_end_changes_nothing():
+    whole = (START, TEXT, change(0, "text_delta", text="Hi"), close_block(0), END, STOP)
+    failure = {"type": "error", "error": {"type": "api_error", "message": "boom"}}
+    assert list(feed(*whole, STOP, failure)) == list(feed(*whole))
 
 
 def test_every_cut_of_a_stream_is_noticed():

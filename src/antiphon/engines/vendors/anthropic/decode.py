@@ -149,7 +149,10 @@ class MessagesDecoder:
         }
 
     def feed(self, name: str, data: bytes) -> Sequence[Event]:
-        """`StreamDecoder.feed`. Skips pings and unknown events, which carry no content."""
+        """`StreamDecoder.feed`. Skips pings and unknown events, which carry no content, and what comes after
+        the end."""
+        if self.is_complete:
+            return ()
         read = self._readers.get(name or read_name(data).type)
         return () if read is None else read(data)
 
