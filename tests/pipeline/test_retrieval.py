@@ -11,7 +11,7 @@ from antiphon.domain.collect import collect
 from antiphon.domain.context import Context
 from antiphon.domain.events import Started
 from antiphon.domain.identity import LOCAL_ANONYMOUS
-from antiphon.domain.memory import LastMessages
+from antiphon.domain.memory import LastMessages, Summary
 from antiphon.domain.messages import Message, Role, TextContent, ToolCall
 from antiphon.domain.request import (
     Conversation,
@@ -273,6 +273,14 @@ async def test_memory_comes_before_retrieval(index):
     long = (QUESTION[0], *[Message(Role.USER, "old")] * 5, QUESTION[1])
     found, messages, _ = await bench.run(long, memory=LastMessages(1))
     assert len(messages) == 2 and "<document" in messages[1].text and found.chunks
+
+
+async def test_a_wrong_table_costs_no_summary(index):
+    bench = await Bench(index).fill()
+    long = (QUESTION[0], *[Message(Role.USER, "old " * 50)] * 9, QUESTION[1])
+    with pytest.raises(NotFound):
+        await bench.run(long, table="gone", memory=Summary(900))
+    assert not bench.engine.streams and not bench.books.ledger.intents
 
 
 async def test_the_question_may_precede_the_last_answer(index):

@@ -76,21 +76,13 @@ class RetrievalStages:
     async def retrieve(
         self, request: GenerationRequest, model: Model, context: Context, calls: ChildCalls
     ) -> tuple[GenerationRequest, References]:
-        """Returns the request with the chunks in its prompt, and the references. Raises NotFound for a table
-        that the project does not have."""
-        wanted = request.retrieval
-        if wanted is None or self.index is None:
-            raise UnsupportedParameter(
-                f"{RETRIEVAL_FIELD}: this server keeps no knowledge tables; the operator turns them on",
-                param=RETRIEVAL_FIELD,
-            )
-        conversation = require_conversation(request, RETRIEVAL_FIELD)
-        question = find_question(conversation.messages, RETRIEVAL_FIELD)
-        self._check_reranker(wanted, context)
-        search = ReferenceSearch(self.index, wanted, context.actor.project, calls)
-        table = await search.find_table()
-        asked = conversation.messages[: question + 1]
-        query = wanted.query or await search.write_query(model.name, asked)
+        """Returns the request with the chunks in its prompt, and the references. Raises what `open` raises,
+        and InvalidValue without a question."""
+        search = await self.open(request, context, calls)
+        wanted, table = search.wanted, await search.find_table()
+        messages = require_conversation(request, RETRIEVAL_FIELD).messages
+        question = find_question(messages, RETRIEVAL_FIELD)
+        query = wanted.query or await search.write_query(model.name, messages[: question + 1])
         chunks = await search.find(query, table)
         request, kept = await self._fit(request, question, chunks, model, context)
         if len(kept) < len(chunks):
@@ -99,6 +91,24 @@ class RetrievalStages:
             )
         found = References(wanted.table, context.actor.project, query, kept, tuple(search.notes))
         return request, found
+
+    async def open(
+        self, request: GenerationRequest, context: Context, calls: ChildCalls
+    ) -> "ReferenceSearch":
+        """Returns the search of a request, which costs nothing yet. Raises NotFound for a table that the
+        project does not have, ModelNotFound or PermissionDenied for the reranker, and UnsupportedParameter
+        for a raw prompt."""
+        wanted = request.retrieval
+        if wanted is None or self.index is None:
+            raise UnsupportedParameter(
+                f"{RETRIEVAL_FIELD}: this server keeps no knowledge tables; the operator turns them on",
+                param=RETRIEVAL_FIELD,
+            )
+        require_conversation(request, RETRIEVAL_FIELD)
+        self._check_reranker(wanted, context)
+        search = ReferenceSearch(self.index, wanted, context.actor.project, calls)
+        await search.find_table()
+        return search
 
     def _check_reranker(self, wanted: Retrieval, context: Context) -> None:
         """Raises ModelNotFound and PermissionDenied, which name the field."""
@@ -154,19 +164,22 @@ class ReferenceSearch:
 
     def __init__(self, index: KnowledgeIndex, wanted: Retrieval, project: str, calls: ChildCalls) -> None:
         self._index = index
-        self._wanted = wanted
+        self.wanted = wanted
         self._project = project
         self._calls = calls
+        self._table: TableSettings | None = None
         self.notes: list[str] = []
         """What did not go as asked, one sentence each."""
 
     async def find_table(self) -> TableSettings:
         """Returns the table's settings. Raises NotFound."""
-        try:
-            table = await self._index.get_table(self._project, self._wanted.table)
-        except NotFound as error:
-            raise NotFound(f"{TABLE_FIELD}: {error.message}", param=TABLE_FIELD) from None
-        return table.settings
+        if self._table is None:
+            try:
+                table = await self._index.get_table(self._project, self.wanted.table)
+            except NotFound as error:
+                raise NotFound(f"{TABLE_FIELD}: {error.message}", param=TABLE_FIELD) from None
+            self._table = table.settings
+        return self._table
 
     async def write_query(self, model: str, messages: Sequence[Message]) -> str:
         """Has the model write the query. What fails is noted, and the question itself is searched for."""
@@ -192,7 +205,7 @@ class ReferenceSearch:
     async def find(self, query: str, table: TableSettings) -> tuple[ReferencedChunk, ...]:
         """Returns the best chunks, the best first. Raises InvalidValue for more chunks than one message of
         the index holds."""
-        wanted = self._wanted
+        wanted = self.wanted
         vector = await self._embed(query, table)
         most = wanted.k if wanted.reranker is None else min(wanted.k * RANKED_HITS, MAX_HITS)
         search = SearchQuery(query, vector, most, depth=max(most, FUSED_HITS))
@@ -228,7 +241,7 @@ class ReferenceSearch:
 
     async def _rank(self, query: str, chunks: list[ReferencedChunk], model: str) -> list[ReferencedChunk]:
         """Returns the chunks in the reranker's order, or in their own if it fails."""
-        with_titles = self._wanted.ranks_titles
+        with_titles = self.wanted.ranks_titles
         texts = tuple(f"{each.title}\n{each.text}" if with_titles else each.text for each in chunks)
         try:
             ranking = await self._calls.rerank(RerankRequest(model, query, texts))

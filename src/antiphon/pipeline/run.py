@@ -120,6 +120,8 @@ class Pipeline:
         stream on the first route that works."""
         references = None
         if request.memory is not None:
+            if request.retrieval is not None:  # what is wrong there is told before a summary is paid for
+                await self.retrieval.open(request, context, calls)
             request = await remember(request, model, context, self.memory, calls)
         if request.retrieval is not None:
             request, references = await self.retrieval.retrieve(request, model, context, calls)
