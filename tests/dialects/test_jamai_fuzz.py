@@ -73,5 +73,6 @@ def test_any_object_is_decoded_or_refused(scope: JamaiScope, data: st.DataObject
 @example(body=b'{"temperature":NaN}')
 @example(body=b'{"temperature":1e999}')
 @example(body=b'{"rag_params":{"k":1e999}}')
+@example(body=b'{"query":{"role":Infinity},"documents":["a"]}')
 def test_any_bytes_are_refused_with_a_reason(scope: JamaiScope, body: bytes) -> None:
     settle(scope, body)

@@ -211,7 +211,7 @@ def encode_jamai_error(error: AntiphonError, request: Request | None) -> bytes:
     detail: str | list[JamaiProblem] = message
     body: object = UNSET
     if name is VALIDATION:
-        place = _split_param(error.param or "")
+        place = _split_param(error.param or "", b"" if request is None else request.body)
         detail = [JamaiProblem(TYPES.get(error.code, "value_error"), place, message)]
         message = f"Your request contains errors:\n1. {'.'.join(map(str, place))} : {message}"
         body = _quote_body(error, request)
@@ -228,13 +228,15 @@ def encode_jamai_error(error: AntiphonError, request: Request | None) -> bytes:
     )
 
 
-def _split_param(param: str) -> list[str | int]:
-    """Returns the place of a field: `messages[0].role` is `body`, `messages`, 0 and `role`."""
+def _split_param(param: str, body: bytes) -> list[str | int]:
+    """Returns the place of a field: `messages[0].role` is `body`, `messages`, 0 and `role`. A body can have a
+    field `query` of its own."""
     if param in SCOPE_HEADERS:
         return ["header", param]
     steps = STEP.findall(FIELDS.get(param, param))
     path: list[str | int] = [int(index) if index else name for name, index in steps]
-    return path if param.startswith(f"{QUERY}.") else ["body", *path]
+    is_in_query = param.startswith(f"{QUERY}.") and f'"{QUERY}"'.encode() not in body
+    return path if is_in_query else ["body", *path]
 
 
 def _quote_body(error: AntiphonError, request: Request | None) -> msgspec.Raw | msgspec.UnsetType | None:
