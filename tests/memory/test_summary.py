@@ -5,6 +5,7 @@ from dataclasses import replace
 import hypothesis
 from hypothesis import strategies as st
 
+from antiphon.domain.memory import KeptSummary
 from antiphon.domain.messages import Message, Role, TextContent, ToolCall
 from antiphon.memory.summary import (
     OMITTED,
@@ -123,6 +124,25 @@ async def test_an_operator_who_keeps_none_gets_none_of_before():
     await cache.keep("one", "a", "text", 0)
     assert await cache.find("one", ["a"]) == {}
     assert await StoredSummaries(FullStore(), 1, 1, FakeClock()).find("one", ["a"]) == {"a": "kept before"}
+
+
+class ListStore:
+    """A store that lists what it is to keep."""
+
+    def __init__(self):
+        self.kept = []
+
+    def find(self, project, digests, now):
+        return {}
+
+    def keep(self, summary, most):
+        self.kept.append((summary, most))
+
+
+async def test_the_settings_bound_what_the_database_keeps():
+    clock, store = FakeClock(wall=1_000.0), ListStore()
+    await StoredSummaries(store, 7, 2, clock).keep("one", "a", "text", 5)
+    assert store.kept == [(KeptSummary("a", "one", 5, 1_000 + 2 * 86_400, "text"), 7)]
 
 
 async def test_the_cache_in_memory_is_bounded_and_expires():

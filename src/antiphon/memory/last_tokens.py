@@ -59,13 +59,13 @@ class TurnSearch:
             self._low = self._at + 1
 
     @property
-    def found(self) -> tuple[Message, ...] | None:
+    def longest(self) -> tuple[Message, ...] | None:
         """The messages that fit, once the search is over; None if the last turn alone does not fit."""
         return None if self._high == len(self._turns) else self.cut(self._high)
 
     @property
     def begin(self) -> int:
-        """The first message after the leading ones in `found`, or of the last turn if nothing fits."""
+        """The first message after the leading ones in `longest`, or of the last turn if nothing fits."""
         return self._turns[min(self._high, len(self._turns) - 1)]
 
     def cut(self, turn: int) -> tuple[Message, ...]:

@@ -65,8 +65,8 @@ async def _keep_last_tokens(
         while (messages := turns.choose()) is not None:
             turns.add(await count_tokens(use.route.engine, replace_messages(request, messages), scratch))
         use.close()
-        if turns.found is not None:
-            return turns.found
+        if turns.longest is not None:
+            return turns.longest
         needed, remedy = f"{turns.least} tokens", "raise it"
         if turns.least is None:
             needed = "more tokens than the model's context has beside the answer"

@@ -67,7 +67,10 @@ async def start_knowledge(settings: Settings, socket: str) -> Child:
     if directory is None:
         raise StartupError("knowledge.directory is not set: set ANTIPHON_KNOWLEDGE_DIRECTORY")
     limits = IndexLimits(
-        knowledge.max_tables, knowledge.max_documents, knowledge.max_chunks, knowledge.max_bytes
+        tables=knowledge.max_tables,
+        documents=knowledge.max_documents,
+        chunks=knowledge.max_chunks,
+        bytes=knowledge.max_bytes,
     )
 
     def configuration(status_fd: int) -> bytes:

@@ -13,10 +13,10 @@ import msgspec
 import pytest
 
 from antiphon.engines.host.runtime import build_knowledge_path
-from antiphon.errors import Conflict, KnowledgeUnavailable, NotFound
+from antiphon.errors import Conflict, KnowledgeLimitReached, KnowledgeUnavailable, NotFound
 from antiphon.processes.knowledge.client import KnowledgeClient, connect_knowledge
 from antiphon.processes.knowledge_host import MODULE, KnowledgeHost, filter_environment, start_knowledge
-from antiphon.retrieval.base import DocumentState, SearchQuery
+from antiphon.retrieval.base import DocumentState, SearchQuery, TableSettings
 from antiphon.settings.knowledge import KnowledgeSettings
 from antiphon.settings.schema import Settings, with_knowledge
 from tests.retrieval.knowledge import (
@@ -147,12 +147,18 @@ async def test_it_holds_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 async def test_limits_come_from_the_settings(tmp_path: Path) -> None:
-    settings = Settings(knowledge=KnowledgeSettings(max_documents=1))
+    settings = Settings(knowledge=KnowledgeSettings(max_documents=1, max_tables=2, max_chunks=3))
     async with run_knowledge(tmp_path, settings) as running:
-        await running.client.create_table(PROJECT, VECTORS)
-        await running.client.begin_document(PROJECT, TABLE, make_document("a"))
-        with pytest.raises(Exception, match="can keep 1 documents"):
-            await running.client.begin_document(PROJECT, TABLE, make_document("b"))
+        client = running.client
+        await client.create_table(PROJECT, VECTORS)
+        begun = await client.begin_document(PROJECT, TABLE, make_document("a"))
+        with pytest.raises(KnowledgeLimitReached, match="can keep 1 documents"):
+            await client.begin_document(PROJECT, TABLE, make_document("b"))
+        with pytest.raises(KnowledgeLimitReached, match="can keep 3 chunks"):
+            await client.put_chunks(PROJECT, TABLE, begun.id, 0, make_chunks(list("abcd"), DIMENSIONS))
+        await client.create_table(PROJECT, TableSettings("second"))
+        with pytest.raises(KnowledgeLimitReached, match="can keep 2 "):
+            await client.create_table(PROJECT, TableSettings("third"))
 
 
 async def test_a_directory_that_fails_is_named(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ class Model:
             kept.state = DocumentState.READY
 
     @property
-    def found(self) -> list[str]:
+    def searchable(self) -> list[str]:
         ready = [kept for kept in self.documents.values() if kept.state is DocumentState.READY]
         return sorted(text for kept in ready for text in kept.texts)
 
@@ -124,10 +124,10 @@ async def compare(index: SqliteIndex, model: Model) -> None:
     assert {document.id: (document.state, document.chunks) for document in page.items} == {
         id_: (kept.state, len(kept.texts)) for id_, kept in model.documents.items()
     }
-    assert sorted(chunk.text for chunk in (await index.list_chunks(PROJECT, TABLE)).items) == model.found
+    assert sorted(chunk.text for chunk in (await index.list_chunks(PROJECT, TABLE)).items) == model.searchable
     for query in (SearchQuery("apple", k=100, depth=100), SearchQuery(None, make_vector(0), 100, 100)):
         hits = await index.search(PROJECT, TABLE, query)
-        assert sorted(hit.chunk.text for hit in hits) == model.found
+        assert sorted(hit.chunk.text for hit in hits) == model.searchable
     table = await index.get_table(PROJECT, TABLE)
     assert table.chunks == sum(len(kept.texts) for kept in model.documents.values())
 
