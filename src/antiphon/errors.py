@@ -45,6 +45,7 @@
     ├── ServerBusy                         503     server_busy                  yes
     ├── StoreUnavailable                   503     store_unavailable            yes
     ├── KnowledgeUnavailable               503     knowledge_unavailable        yes
+    │   └── KnowledgeTableDamaged          503     knowledge_table_damaged
     ├── LimitsUnavailable                  503     limits_unavailable           yes
     ├── LedgerFull                         503     ledger_full                  yes
     ├── IssuerUnavailable                  503     issuer_unavailable           yes
@@ -428,7 +429,7 @@ class StoreUnavailable(AntiphonError):
 
 
 class KnowledgeUnavailable(AntiphonError):
-    """The index of knowledge tables is away, its disk is full, or a file of it is damaged.
+    """The index of knowledge tables is away, or its disk is full.
 
     Nothing was changed, unless the message says that it may be.
     """
@@ -436,6 +437,14 @@ class KnowledgeUnavailable(AntiphonError):
     status = 503
     code = "knowledge_unavailable"
     retryable = True
+
+
+class KnowledgeTableDamaged(KnowledgeUnavailable):
+    """The file of one knowledge table is damaged; it must be restored from a copy, or the table deleted.
+    Other tables work."""
+
+    code = "knowledge_table_damaged"
+    retryable = False
 
 
 class LimitsUnavailable(AntiphonError):

@@ -107,3 +107,49 @@ def test_erased_requests_come_back_from_no_process(env, tmp_path):
             if each["action"] == "project.erase_requests"
         ]
         assert entry["detail"] == {"removed": erased}
+
+
+def test_removed_documents_leave_nothing_in_records_or_files(env, tmp_path):
+    home, tables = tmp_path / "home", "/v1/knowledge/tables"
+    with serving(env=env) as server, server.client() as client:
+        admin = {"authorization": "Bearer " + (home / "admin.key").read_text().strip()}
+
+        def ask(method, path, **sent):
+            answer = client.request(method, path, headers=admin, **sent)
+            assert answer.is_success, answer.text
+            return answer.json()
+
+        def look():
+            return [json.loads(each["answer"]) for each in ask("GET", records)["data"]]
+
+        def is_on_disk():
+            return any(CANARY.encode() in path.read_bytes() for path in home.rglob("*") if path.is_file())
+
+        records = "/admin/v1/requests?project=default"
+        ask("PUT", "/admin/v1/projects/default/recording", json={"days": 1})
+        ask("POST", tables, json={"name": "t", "embedding_model": None})
+        file = {"file": ("leave.txt", f"{CANARY} says that the boat is red".encode())}
+        document = ask("POST", f"{tables}/t/documents", files=file, data={"wait": "true"})
+        rag = {"table_id": "t", "search_query": "boat"}
+        answer = ask("POST", "/v1/chat/completions", json=chat("Which boat?", rag_params=rag))
+        (chunk,) = answer["references"]["chunks"]
+        assert CANARY in chunk["text"] and is_on_disk()
+        deadline = time.monotonic() + PATIENCE
+        while not look() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        (kept,) = look()
+        assert kept["references"] == {
+            "table_id": "t",
+            "search_query": "boat",
+            "chunks": [{"document_id": document["id"], "chunk_id": chunk["chunk_id"]}],
+        }
+        ask("DELETE", f"{tables}/t/documents/{document['id']}")
+        while is_on_disk() and time.monotonic() < deadline + PATIENCE:
+            time.sleep(0.05)
+        assert not is_on_disk(), "neither in the table's file nor in a record"
+        assert look() == [kept], "what was recorded is removed by itself"
+        assert ask("DELETE", records)["removed"] == 1 and look() == []
+        assert ask("DELETE", "/admin/v1/knowledge?project=default") == {"object": "removed", "removed": 1}
+        assert ask("GET", tables)["data"] == []
+        lines = "\n".join(server.lines)
+    assert CANARY not in lines

@@ -83,6 +83,7 @@ async def test_from_a_table_to_an_answer(at: Serving) -> None:
         "bytes": 0,
         "created_at": made.json()["created_at"],
         "updated_at": made.json()["updated_at"],
+        "damage": None,
     }
     added = await at.upload(
         "handbook", ("file", "# Leave\n\nYou have thirty days.", "rules.md"), ("wait", "true", None)

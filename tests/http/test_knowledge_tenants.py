@@ -1,6 +1,7 @@
 """Nine callers against every route of knowledge tables: who may do what, and that another project's table is
 as good as none."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,6 +13,9 @@ import pytest
 
 from antiphon.dialects.jamai.dialect import Jamai
 from antiphon.domain.tenancy import Grant, KeyKind, ProjectRole
+from antiphon.http.admin.knowledge import KnowledgeResource
+from antiphon.services.knowledge.erasure import KnowledgeErasure
+from antiphon.testing import EmbeddingScript
 from tests.http.test_admin import ROOT, Keyed, keyed
 from tests.http.test_knowledge import TABLES, form
 from tests.support.http_server import KEY, serving_edge
@@ -40,6 +44,8 @@ class Tenants:
     """Keys by their holders."""
     other: str = ""
     """The key of the other project's owner."""
+    project: str = ""
+    """The other project's id."""
     document: str = ""
     chunk: str = ""
 
@@ -61,7 +67,12 @@ async def opened(folder: Path) -> AsyncIterator[Tenants]:
         knowledge.callers.find_any = True
         jamai = Jamai(max_file_bytes=knowledge.service.max_file_bytes)
         pipeline = replace(plain.edge.pipeline, knowledge=knowledge.index)
-        edge = replace(plain.edge, knowledge=knowledge.service, others=(jamai,), pipeline=pipeline)
+        tenants = plain.tenants
+        erasure = KnowledgeErasure(tenants._changes, tenants._tenancy, knowledge.index, knowledge.uploads)
+        admin = (*plain.edge.admin, *KnowledgeResource(erasure).endpoints())
+        edge = replace(
+            plain.edge, knowledge=knowledge.service, others=(jamai,), pipeline=pipeline, admin=admin
+        )
         async with serving_edge(edge) as (port, connections):
             server = Keyed(port, plain.engine, edge, connections)
             object.__setattr__(server, "tenants", plain.tenants)
@@ -86,7 +97,7 @@ async def fill(made: Tenants) -> None:
     made.callers["settings"] = KEY
     made.callers["operator"] = server.admin
     asked = {"name": f"P {MARK}"}
-    project = (await server.asked(server.admin, f"{ROOT}/projects", asked)).json()["id"]
+    project = made.project = (await server.asked(server.admin, f"{ROOT}/projects", asked)).json()["id"]
     _, made.other = await server.person(ProjectRole.OWNER, project)
     assert (await made.ask(made.other, "POST", "", {"name": "t"})).status == 201
     how = form(("file", f"{MARK} text", f"{MARK}.txt"), ("wait", "true", None))
@@ -194,6 +205,40 @@ async def test_without_a_key_nothing_is_shown(world: Tenants) -> None:
         for key in ("", "wrong"):
             answer = await world.ask(key, method, path.replace("{table}", "t"), {})
             assert answer.status == 401, (method, path)
+
+
+ERASURE = f"{ROOT}/knowledge?project="
+
+
+async def test_a_projects_owner_and_the_operator_remove_all(world: Tenants) -> None:
+    before, own = await world.show(), world.server.admin
+    for who, key in world.callers.items():
+        if key != own:
+            answer = await world.server.asked(key, ERASURE + world.project, method="DELETE")
+            assert answer.status in (403, 404) and MARK.encode() not in answer.body, who
+    assert (await world.server.asked(own, f"{ROOT}/knowledge", method="DELETE")).status == 400
+    assert (await world.server.asked(own, f"{ERASURE}proj_none", method="DELETE")).status == 404
+    assert await world.show() == before
+    world.knowledge.engine.behaviour = EmbeddingScript(asyncio.Event())  # a file that is being read
+    how = form(("file", f"{MARK} text", "b.txt"))
+    assert (await world.server.asked(world.other, f"{TABLES}/t/documents", **how)).status == 202
+    archived = {"archived": True}
+    path = f"{ROOT}/projects/{world.project}"
+    assert (await world.server.asked(own, path, archived, method="PATCH")).status == 200
+    assert (await world.server.asked(world.other, TABLES)).status in (401, 403)
+    removed = await world.server.asked(own, ERASURE + world.project, method="DELETE")
+    assert (removed.status, removed.json()["removed"]) == (200, 1)
+    assert world.knowledge.list_uploads() == []
+    left = [path for path in world.knowledge.directory.rglob("index/*/*") if path.is_file()]
+    assert left == []
+    audit = (await world.server.asked(own, f"{ROOT}/audit?target={world.project}")).json()["data"]
+    assert (audit[0]["action"], audit[0]["detail"]) == ("project.erase_knowledge", {"tables": 1})
+
+
+async def test_an_owner_removes_its_projects_tables(world: Tenants) -> None:
+    removed = await world.server.asked(world.other, ERASURE + world.project, method="DELETE")
+    assert (removed.status, removed.json()["removed"]) == (200, 1)
+    assert (await world.ask(world.other, "GET", "")).json()["data"] == []
 
 
 JAMAI = "/jamai/api/v2/gen_tables/knowledge"

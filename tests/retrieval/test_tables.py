@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 
 from antiphon.domain.context import SystemClock
-from antiphon.errors import Conflict, InvalidValue, KnowledgeLimitReached, KnowledgeUnavailable, NotFound
+from antiphon.errors import (
+    Conflict,
+    InvalidValue,
+    KnowledgeLimitReached,
+    KnowledgeTableDamaged,
+    KnowledgeUnavailable,
+    NotFound,
+)
 from antiphon.retrieval.base import IndexLimits, KnowledgeIndex, SearchQuery, SizeUnit, TableSettings
 from antiphon.retrieval.sqlite.index import SqliteIndex
 from tests.retrieval.knowledge import (
@@ -227,17 +234,73 @@ async def test_limits_of_a_project_hold(tmp_path: Path) -> None:
     await index.aclose()
 
 
-async def test_a_damaged_file_spares_the_other_tables(tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [b"no database" * 1000, b"", b"SQLite format 3\0" + b"x" * 9000])
+async def test_a_damaged_file_spares_the_other_tables(tmp_path: Path, content: bytes) -> None:
+    index = SqliteIndex(tmp_path, SystemClock(), IndexLimits())
+    await index.create_table(PROJECT, TableSettings("a", chunk_size=1234))
+    (damaged,) = list_files(tmp_path, "*.db")
+    whole = damaged.read_bytes()
+    await index.create_table(PROJECT, TableSettings("b"))
+    await index.aclose()
+    damaged.write_bytes(content)
+    (damaged.parent / "0123.part").write_bytes(b"a copy that a crash ended")
+    (damaged.parent / "4567.json").write_bytes(b"of a table that is gone")
+    index = SqliteIndex(tmp_path, SystemClock(), IndexLimits())
+    listed = await index.list_tables(PROJECT)
+    assert [table.settings.name for table in listed] == ["a", "b"]
+    assert (listed[0].settings.chunk_size, listed[0].damage is None, listed[1].damage) == (1234, False, None)
+    assert damaged.exists() and list_files(tmp_path, "0123*") + list_files(tmp_path, "4567*") == []
+    for call in (
+        index.search(PROJECT, "a", SearchQuery("apple")),
+        index.add_chunks(PROJECT, "a", make_chunks(["apple"])),
+        index.rename_table(PROJECT, "a", "c"),
+    ):
+        with pytest.raises(KnowledgeTableDamaged, match=rf"'a' is damaged: .*{damaged.name}") as caught:
+            await call
+        assert not caught.value.retryable and caught.value.message == listed[0].damage
+    with pytest.raises(Conflict):
+        await index.create_table(PROJECT, TableSettings("a"))
+    await index.add_chunks(PROJECT, "b", make_chunks(["apple"]))
+    assert await find(index, "b", "apple") == ["apple"]
+    await index.aclose()
+    damaged.write_bytes(whole)  # restored from a copy
+    index = SqliteIndex(tmp_path, SystemClock(), IndexLimits())
+    assert (await index.get_table(PROJECT, "a")).damage is None
+    await index.aclose()
+
+
+async def test_a_damaged_table_can_be_deleted(tmp_path: Path) -> None:
     index = SqliteIndex(tmp_path, SystemClock(), IndexLimits())
     await index.create_table(PROJECT, TableSettings("a"))
     (damaged,) = list_files(tmp_path, "*.db")
-    await index.create_table(PROJECT, TableSettings("b"))
     await index.aclose()
     damaged.write_bytes(b"no database" * 1000)
-    (damaged.parent / "0123.part").write_bytes(b"a copy that a crash ended")
+    list_files(tmp_path, "*.json")[0].unlink()  # its name is not known either
     index = SqliteIndex(tmp_path, SystemClock(), IndexLimits())
-    assert [table.settings.name for table in await index.list_tables(PROJECT)] == ["b"]
-    assert damaged.exists() and len(list_files(tmp_path, "0123*")) == 0
+    assert [table.settings.name for table in await index.list_tables(PROJECT)] == [damaged.stem]
+    await index.delete_table(PROJECT, damaged.stem)
+    assert await index.list_tables(PROJECT) == () and not damaged.exists()
+    await index.create_table(PROJECT, TableSettings("a"))
+    await index.aclose()
+
+
+async def test_a_table_damaged_meanwhile_is_listed_so(tmp_path: Path) -> None:
+    index = SqliteIndex(tmp_path, SystemClock(), IndexLimits())
+    await index.create_table(PROJECT, TableSettings("a"))
+    (path,) = list_files(tmp_path, "*.db")
+    await add_document(index, "a", "one", make_chunks([f"apple {number} " * 200 for number in range(200)]))
+    await index.aclose()
+    whole = path.read_bytes()
+    page = 4096
+    path.write_bytes(whole[: 20 * page] + b"x" * (len(whole) - 20 * page))  # its first pages are whole
+    index = SqliteIndex(tmp_path, SystemClock(), IndexLimits())
+    assert (await index.get_table(PROJECT, "a")).damage is None
+    with pytest.raises(KnowledgeTableDamaged, match="'a' is damaged"):
+        await index.list_chunks(PROJECT, "a", limit=200)
+    assert "'a' is damaged" in ((await index.get_table(PROJECT, "a")).damage or "")
+    path.write_bytes(whole)
+    assert len((await index.list_chunks(PROJECT, "a", limit=200)).items) == 200
+    assert (await index.get_table(PROJECT, "a")).damage is None
     await index.aclose()
 
 

@@ -21,6 +21,7 @@ from antiphon.engines.host.client import HostTokenEngine
 from antiphon.engines.registry import ModelRegistry
 from antiphon.errors import ModelFileError
 from antiphon.http.admin.keys import KeyResource
+from antiphon.http.admin.knowledge import KnowledgeResource
 from antiphon.http.admin.limits import LimitResource
 from antiphon.http.admin.prices import PriceResource
 from antiphon.http.admin.recording import RecordingResource
@@ -42,6 +43,8 @@ from antiphon.processes.coordinator.client import CoordinatorClient
 from antiphon.rendering.adapter_renderer import AdapterRenderer
 from antiphon.rendering.renderer import Renderer
 from antiphon.retrieval.base import KnowledgeIndex
+from antiphon.services.knowledge.erasure import KnowledgeErasure
+from antiphon.services.knowledge.uploads import UPLOADS, UploadFolder
 from antiphon.services.limits import LimitService
 from antiphon.settings.changes import ReloadReport
 from antiphon.settings.memory import MemorySettings
@@ -181,7 +184,11 @@ def build_app_state(
         verifiers=tuple(verifiers),
         tokens=None if managed is None else managed.tokens,
         keys_on=managed is not None,
-        admin=() if managed is None else list_admin_endpoints(managed, accounting, models, clock),
+        admin=()
+        if managed is None
+        else list_admin_endpoints(
+            managed, accounting, models, clock, build_erasure(settings, managed, node.knowledge)
+        ),
         limiter=accounting.limiter
         if accounting and isinstance(accounting.limiter, MonitoredLimiter)
         else None,
@@ -212,8 +219,24 @@ def _watch_keys(managed: TenancyParts) -> InFlightRegistry:
     return ongoing
 
 
+def build_erasure(
+    settings: Settings, managed: TenancyParts, index: KnowledgeIndex | None
+) -> KnowledgeErasure | None:
+    """Returns what removes all knowledge tables of a project; None if the server keeps none."""
+    from antiphon.store.tenancy import SqlTenancy
+
+    if index is None or settings.knowledge.directory is None:
+        return None
+    uploads = UploadFolder(Path(settings.knowledge.directory) / UPLOADS)
+    return KnowledgeErasure(managed.changes, SqlTenancy(managed.database), index, uploads)
+
+
 def list_admin_endpoints(
-    managed: TenancyParts, accounting: Accounting | None, models: ModelRegistry, clock: Clock
+    managed: TenancyParts,
+    accounting: Accounting | None,
+    models: ModelRegistry,
+    clock: Clock,
+    erasure: KnowledgeErasure | None = None,
 ) -> tuple[Endpoint, ...]:
     """Lists the endpoints of all resources of the admin API."""
     from antiphon.store.tenancy import SqlRules
@@ -226,6 +249,8 @@ def list_admin_endpoints(
         *RecordingResource(managed.recordings).endpoints(),
         *UsageResource(managed.reading, clock).endpoints(),
     ]
+    if erasure is not None:
+        endpoints += KnowledgeResource(erasure).endpoints()
     if accounting is not None:
         limiting = LimitService(managed.changes, SqlRules(managed.database), accounting.limiter)
         endpoints += LimitResource(limiting, models, warnings).endpoints()

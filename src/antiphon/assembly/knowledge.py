@@ -24,12 +24,9 @@ from antiphon.retrieval.ingest.documents import DEFAULT_LIMITS
 from antiphon.retrieval.ingest.reader import SandboxedReader
 from antiphon.services.knowledge.documents import FindActor, IngestParts, run_jobs
 from antiphon.services.knowledge.tables import KnowledgeService
-from antiphon.services.knowledge.uploads import Uploader, UploadFolder
+from antiphon.services.knowledge.uploads import UPLOADS, Uploader, UploadFolder
 from antiphon.services.knowledge.vectors import EmbeddingModelInfo
 from antiphon.settings.schema import Settings
-
-UPLOADS = "uploads"
-"""The folder of uploaded files in the knowledge directory."""
 
 INGEST = Origin("antiphon", "knowledge ingest")
 """Where the ledger says that the embedding calls of jobs come from."""

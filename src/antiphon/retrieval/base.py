@@ -85,6 +85,8 @@ class TableInfo:
     """Chunks of documents in any state, and chunks without a document."""
     bytes: int
     """Texts and vectors of all chunks, as they are kept."""
+    damage: str | None = None
+    """Why the table cannot be used, and the remedy. Its numbers are then 0."""
 
 
 class DocumentState(StrEnum):
@@ -244,8 +246,9 @@ class KnowledgeIndex(Protocol):
     """Knowledge tables of all projects.
 
     A table, document or chunk that the project does not have raises NotFound, whoever else has it. A value
-    out of range raises InvalidValue. A project without room raises KnowledgeLimitReached. A full disk, a
-    damaged file and an index that is away raise KnowledgeUnavailable. A failed call changed nothing; where
+    out of range raises InvalidValue. A project without room raises KnowledgeLimitReached. A full disk
+    and an index that is away raise KnowledgeUnavailable; a damaged table raises KnowledgeTableDamaged, and
+    can be listed, shown and deleted. A failed call changed nothing; where
     the index went away during the call, it may have been done, and can be repeated.
     """
 

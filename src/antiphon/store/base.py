@@ -109,6 +109,9 @@ class TenancyStore(Protocol):
         """Returns at most `limit` entries, the latest first; only those before an id and of one target, where
         given."""
 
+    def note_erasure(self, project: str, removed: Mapping[str, int], author: ChangeAuthor) -> int:
+        """Notes in the audit what was removed of a project's knowledge."""
+
     def mark(self, name: str) -> str | None:
         """Returns a short text that belongs to the whole database."""
 

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 
 import sqlalchemy as sa
@@ -140,6 +140,12 @@ class SqlTenancy:
         query = sa.select(key.id, key.family).where(key.family.is_not(None))
         with self._database.reading() as connection:
             return {str(id_): str(first) for id_, first in connection.execute(query)}
+
+    def note_erasure(self, project: str, removed: Mapping[str, int], author: ChangeAuthor) -> int:
+        with change_directory(self._database, author, "the removal cannot be noted") as change:
+            change.require(schema.projects, project, "project")
+            change.note("project.erase_knowledge", project, removed)
+        return change.revision
 
     def audit(self, limit: int, before: int | None = None, target: str | None = None) -> Sequence[AuditEntry]:
         if target is not None and "\0" in target:

@@ -178,7 +178,8 @@ def show_progress(what: str) -> Iterator[TellProgress]:
 
 
 def _format_table(card: Card) -> dict[str, str]:
-    return pick(card, "name", "search", "embedding_model", "documents", "chunks", "bytes", "updated_at")
+    shown = pick(card, "name", "search", "embedding_model", "documents", "chunks", "bytes", "updated_at")
+    return shown if card.get("damage") is None else {**shown, "search": "damaged"}
 
 
 def _format_document(card: Card) -> dict[str, str]:

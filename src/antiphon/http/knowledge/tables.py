@@ -54,7 +54,7 @@ class TableCopy(Struct, frozen=True, forbid_unknown_fields=True):
 
 class TableCard(Struct, frozen=True, kw_only=True):
     """A table. `search` tells whether it finds by words and vectors, or by words only. `bytes` counts texts
-    and vectors. Times are Unix seconds."""
+    and vectors. `damage` tells why a table cannot be used. Times are Unix seconds."""
 
     object: Literal["knowledge_table"] = "knowledge_table"
     name: str
@@ -69,6 +69,7 @@ class TableCard(Struct, frozen=True, kw_only=True):
     bytes: int
     created_at: int
     updated_at: int
+    damage: str | None = None
 
 
 class TableList(Struct, frozen=True, kw_only=True):
@@ -111,6 +112,7 @@ def build_table_card(info: TableInfo) -> TableCard:
         bytes=info.bytes,
         created_at=to_seconds(info.created_at),
         updated_at=to_seconds(info.updated_at),
+        damage=info.damage,
     )
 
 

@@ -2,6 +2,7 @@
 
     <directory>/lock                        held by the one process that uses the directory
     <directory>/<project>/<random>.db       one table; its name is inside
+    <directory>/<project>/<random>.json     its settings again, to name the table where its file is damaged
 
 A name of a table or project never is a part of a path: a table's file is named at random, and a project's
 folder by its digest. So a table is renamed by one write inside its file. A file with another ending is
@@ -15,36 +16,54 @@ import re
 import secrets
 import sqlite3
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
-from antiphon.errors import AntiphonError, Conflict, KnowledgeUnavailable, NotFound
-from antiphon.retrieval.base import IndexLimits, IndexUsage, TableInfo, TableSettings
+from antiphon.errors import (
+    AntiphonError,
+    Conflict,
+    KnowledgeTableDamaged,
+    KnowledgeUnavailable,
+    NotFound,
+)
+from antiphon.retrieval.base import LONGEST_NAME, IndexLimits, IndexUsage, TableInfo, TableSettings
 from antiphon.retrieval.checks import require_room
 from antiphon.retrieval.sqlite.documents import delete_unready
 from antiphon.retrieval.sqlite.schema import (
     create_file,
+    decode_table,
     encode_table,
     require_full_text_index,
     sync_directory,
     translate_errors,
     write_marks,
 )
-from antiphon.retrieval.sqlite.table import TableChange, TableFile
+from antiphon.retrieval.sqlite.table import ForeignFile, TableChange, TableFile
 from antiphon.telemetry.logs import record
 
 ENDING = ".db"
 COMPANIONS = ("-wal", "-shm", "-journal")
 """What SQLite appends to a file's name for its own files beside it."""
 
+NOTE = ".json"
+"""The ending of the file with a table's settings."""
+
+PART = ".part"
+"""The ending of an incomplete file."""
+
 LOCK = "lock"
 
 MOST_OPEN = 24
 """Tables that stay open while nobody uses them. Each takes up to 15 descriptors."""
+
+SWEEP_PAUSE_S = 0.005
+"""Seconds between two steps of a sweep, in which writes go on."""
 
 EXACT_PART = 2
 """One table's exact vectors take at most one in so many parts of the memory of all."""
@@ -60,6 +79,12 @@ class TableEntry:
     file: TableFile | None = None
     users: int = 0
     is_gone: bool = False
+    is_swept_now: bool = False
+
+    @property
+    def note(self) -> Path:
+        """Where the settings are kept beside the file."""
+        return self.path.with_suffix(NOTE)
 
     def refresh(self) -> TableInfo:
         """Returns the table as it is now."""
@@ -77,15 +102,25 @@ class OpenTables:
         self._most_open = most_open
         self._lock = threading.Lock()
         self._open: OrderedDict[TableEntry, str] = OrderedDict()
+        self._sweeper = ThreadPoolExecutor(1, "knowledge-sweep")
+        self._is_closing = False
 
     @contextmanager
     def use(self, entry: TableEntry, project: str) -> Iterator[TableFile]:
-        """Keeps a table open for a call. Raises NotFound for one that was deleted meanwhile."""
-        file = self._take(entry, project)
+        """Keeps a table open for a call. Raises NotFound for one that was deleted meanwhile, and
+        KnowledgeTableDamaged, which names the table."""
         try:
-            yield file
-        finally:
-            self._release(entry)
+            file = self._take(entry, project)
+            try:
+                yield file
+            finally:
+                self._release(entry)
+        except KnowledgeTableDamaged:
+            damage = describe_damage(entry)
+            with self._lock:
+                self._close_unused(entry)  # the next call opens the file anew: it may be restored
+                entry.info = replace(entry.refresh(), documents=0, chunks=0, bytes=0, damage=damage)
+            raise KnowledgeTableDamaged(damage) from None
 
     def _take(self, entry: TableEntry, project: str) -> TableFile:
         with self._lock:
@@ -93,6 +128,7 @@ class OpenTables:
                 raise make_missing(entry.info.settings.name)
             if entry.file is None:
                 entry.file = TableFile(entry.path, project, self._memory // EXACT_PART)
+                entry.refresh()
             entry.users += 1
             self._open[entry] = project
             self._open.move_to_end(entry)
@@ -107,6 +143,20 @@ class OpenTables:
                 is_over = len(self._open) > self._most_open or memory > self._memory
                 if each.is_gone or (is_over and each is not entry):
                     memory -= self._close(each)
+            file = entry.file
+            if file is not None and file.is_unswept and not (entry.is_swept_now or self._is_closing):
+                entry.is_swept_now = True
+                self._sweeper.submit(self._sweep, entry, self._open[entry])
+
+    def _sweep(self, entry: TableEntry, project: str) -> None:
+        """Overwrites removed words of a table, in steps between which others write. What is left at the end
+        of the process is done at the next use of the table."""
+        try:
+            with suppress(AntiphonError), self.use(entry, project) as file:
+                while not self._is_closing and file.sweep():
+                    time.sleep(SWEEP_PAUSE_S)
+        finally:
+            entry.is_swept_now = False
 
     def _close(self, entry: TableEntry) -> int:
         """Closes a table without users. Returns the bytes of vectors that it had."""
@@ -127,11 +177,16 @@ class OpenTables:
         if file is not None:
             file.forbid_writes()
         with self._lock:
-            if entry in self._open and not entry.users:
-                self._close(entry)
+            self._close_unused(entry)
+
+    def _close_unused(self, entry: TableEntry) -> None:
+        if entry in self._open and not entry.users:
+            self._close(entry)
 
     def close(self) -> None:
         """Closes all tables. No call may be running."""
+        self._is_closing = True
+        self._sweeper.shutdown()
         with self._lock:
             for entry in list(self._open):
                 self._close(entry)
@@ -155,32 +210,49 @@ class ProjectTables:
     # --- files ----------------------------------------------------------------------------------------------
 
     def _scan(self) -> Iterator[tuple[str, TableEntry]]:
-        """Reads what each file of the folder says of itself, and removes incomplete ones."""
+        """Reads what each file of the folder says of itself, and removes incomplete ones. A file that cannot
+        be used becomes a table that can be listed and deleted."""
         for path in sorted(self._folder.iterdir()):
             if path.suffix != ENDING and not _has_owner(path):
                 path.unlink(missing_ok=True)
+        names, broken = set[str](), list[TableEntry]()
         for path in sorted(self._folder.glob(f"*{ENDING}")):
-            with suppress(AntiphonError):  # a damaged file is in the log, and the others stay usable
-                info = self._read_info(path)
-                yield info.settings.name, TableEntry(path, info)
+            if (entry := self._read_entry(path)) is None:
+                continue
+            if entry.info.damage is not None:
+                broken.append(entry)
+                continue
+            names.add(entry.info.settings.name)
+            yield entry.info.settings.name, entry
+        for entry in broken:
+            settings = entry.info.settings
+            if settings.name in names:  # the file of an older time has the name of a newer table
+                settings = replace(settings, name=f"{settings.name} ({entry.path.stem})"[-LONGEST_NAME:])
+                entry.info = replace(entry.info, settings=settings)
+            names.add(settings.name)
+            yield settings.name, entry
 
-    def _read_info(self, path: Path) -> TableInfo:
+    def _read_entry(self, path: Path) -> TableEntry | None:
+        """Returns the table of a file, also of one that cannot be used; None for a file that is not of this
+        project."""
         try:
             file = TableFile(path, self._project, 0)
         except AntiphonError as error:
             record("knowledge_file_unusable", logging.ERROR, file=path.name, problem=error.message)
-            raise
+            return None if isinstance(error, ForeignFile) else _build_broken(path, error)
         try:
-            return file.info
+            entry = TableEntry(path, file.info)
         finally:
             file.close()
+        _write_note(entry)
+        return entry
 
     def _new_part(self) -> Path:
         """Returns the path of an incomplete file, which no file has. Makes the folder where it is missing."""
         if not self._folder.is_dir():
             self._folder.mkdir(mode=0o700)
             sync_directory(self._folder.parent)
-        return self._folder / f"{secrets.token_hex(8)}.part"
+        return self._folder / f"{secrets.token_hex(8)}{PART}"
 
     # --- tables ---------------------------------------------------------------------------------------------
 
@@ -242,6 +314,7 @@ class ProjectTables:
         entry = TableEntry(path, TableInfo(settings, now, now, 0, 0, 0))
         with self._open.use(entry, self._project):
             info = entry.refresh()
+        _write_note(entry)
         self._entries[settings.name] = entry
         return info
 
@@ -260,6 +333,7 @@ class ProjectTables:
             with self._open.use(entry, self._project) as file:
                 file.rename(replace(file.settings, name=new_name), now)
                 entry.refresh()
+            _write_note(entry)
             self._entries[new_name] = self._entries.pop(table)
             return entry.info
 
@@ -383,8 +457,9 @@ def add_usage(*parts: IndexUsage) -> IndexUsage:
 
 
 def remove_file(path: Path) -> None:
-    """Removes a table's file, and then what SQLite has beside it."""
+    """Removes a table's file, and then what is beside it."""
     path.unlink(missing_ok=True)
+    path.with_suffix(NOTE).unlink(missing_ok=True)
     for ending in COMPANIONS:
         _companion(path, ending).unlink(missing_ok=True)
 
@@ -395,10 +470,44 @@ def _companion(path: Path, ending: str) -> Path:
 
 def _has_owner(path: Path) -> bool:
     """Whether a file belongs to a table's file that is there."""
+    if path.suffix == NOTE:
+        return path.with_suffix(ENDING).exists()
     return any(
         path.name.endswith(ENDING + ending) and path.with_name(path.name.removesuffix(ending)).exists()
         for ending in COMPANIONS
     )
+
+
+def _write_note(entry: TableEntry) -> None:
+    """Keeps a table's settings beside its file, unless they are there. Only a damaged table needs them, so a
+    failure is no error."""
+    text = encode_table(entry.info.settings)
+    part = entry.path.with_suffix(f".{secrets.token_hex(4)}{PART}")
+    with suppress(OSError):
+        if entry.note.exists() and entry.note.read_text("utf-8") == text:
+            return
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(text)
+        part.rename(entry.note)
+
+
+def _build_broken(path: Path, error: AntiphonError) -> TableEntry:
+    """Returns the table of a file that cannot be used, by the settings beside it or by the file's name."""
+    try:
+        settings = decode_table(path.with_suffix(NOTE).read_text("utf-8"))
+    except (OSError, KeyError, TypeError, ValueError):
+        settings = TableSettings(path.stem)
+    changed_at = int(path.stat().st_mtime * 1000)
+    entry = TableEntry(path, TableInfo(settings, changed_at, changed_at, 0, 0, 0))
+    damage = describe_damage(entry) if isinstance(error, KnowledgeTableDamaged) else error.message
+    entry.info = replace(entry.info, damage=damage)
+    return entry
+
+
+def describe_damage(entry: TableEntry) -> str:
+    """Returns what is wrong with a damaged table, and the remedy."""
+    name, file = entry.info.settings.name[:80], entry.path.name
+    return f"the knowledge table {name!r} is damaged: delete it, or restore its file {file} from a copy"
 
 
 def make_missing(table: str) -> NotFound:

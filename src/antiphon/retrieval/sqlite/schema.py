@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from antiphon.errors import AntiphonError, KnowledgeUnavailable
+from antiphon.errors import AntiphonError, KnowledgeTableDamaged, KnowledgeUnavailable
 from antiphon.retrieval.base import SizeUnit, TableSettings
 from antiphon.retrieval.sqlite.words import SEGMENTATION
 from antiphon.telemetry.logs import record
@@ -28,6 +28,9 @@ CACHE_KIB = 8 * 1024
 
 LARGEST_LOG = 16 * 1024 * 1024
 """Bytes to which the write-ahead log shrinks after a large transaction."""
+
+UNSWEPT = "unswept"
+"""The mark that is 1 while the file may have words of removed chunks."""
 
 LOOSE = 0
 """The number of the document of chunks that belong to none. It has no id, and no list shows it."""
@@ -94,7 +97,7 @@ def connect(path: Path) -> sqlite3.Connection:
         connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
         connection.execute(f"PRAGMA journal_size_limit = {LARGEST_LOG}")
         connection.execute("PRAGMA temp_store = MEMORY")
-        connection.execute("PRAGMA secure_delete = ON")  # removed texts are overwritten
+        connection.execute("PRAGMA secure_delete = ON")  # removed rows are overwritten; for words see `sweep`
     except BaseException:
         connection.close()
         raise
@@ -131,6 +134,7 @@ def create_file(path: Path, project: str, settings: TableSettings, now: int) -> 
             )
             write_marks(connection, project=project, revision="0", created_at=str(now), updated_at=str(now))
             write_marks(connection, segmentation=str(SEGMENTATION), settings=encode_table(settings))
+            write_marks(connection, **{UNSWEPT: "0"})
             connection.execute(f"PRAGMA application_id = {APPLICATION}")
             connection.execute(f"PRAGMA user_version = {VERSION}")
     finally:
@@ -227,9 +231,7 @@ def _name_failure(problem: sqlite3.Error | OSError) -> AntiphonError:
             "then try again"
         )
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return KnowledgeUnavailable(
-            "the file of this knowledge table is damaged: restore it from a copy, or delete the table"
-        )
+        return KnowledgeTableDamaged("the file of this knowledge table is damaged")
     return KnowledgeUnavailable(
         "the knowledge table cannot be used now, and nothing was changed; the server's log says why"
     )

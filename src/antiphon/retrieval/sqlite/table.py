@@ -8,10 +8,12 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from antiphon.errors import KnowledgeUnavailable, NotFound
+from antiphon.errors import KnowledgeTableDamaged, KnowledgeUnavailable, NotFound
 from antiphon.retrieval.base import DocumentState, IndexUsage, TableInfo, TableSettings
 from antiphon.retrieval.sqlite.schema import (
     APPLICATION,
+    BUSY_S,
+    UNSWEPT,
     VERSION,
     begin_read,
     begin_write,
@@ -48,8 +50,19 @@ SELECT vector.id, vector.document, value FROM chunk JOIN vector USING (id) WHERE
 """
 
 
+SWEEP_PAGES = 500
+"""Pages of the full-text index that one step of a sweep writes. A step takes some milliseconds."""
+
+SWEEP_WAIT_MS = 200
+"""Milliseconds that the end of a sweep waits for readers before it tries again."""
+
+
 class TableGone(NotFound):
     """The table was deleted after the call found it."""
+
+
+class ForeignFile(KnowledgeUnavailable):
+    """A file that is in the folder of a project and is not this project's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,27 +191,33 @@ class TableFile:
     """One open table. Any thread may call it. Writes follow one another, reads run beside them."""
 
     def __init__(self, path: Path, project: str, memory: int) -> None:
-        """`memory`: bytes for exact vectors. Raises KnowledgeUnavailable for a file that is damaged, of a
-        later version, or of another project."""
+        """`memory`: bytes for exact vectors. Raises KnowledgeTableDamaged, KnowledgeUnavailable for a file of
+        a later version, and ForeignFile."""
         self.path = path
         self._readers: list[sqlite3.Connection] = []
         self._readers_lock = threading.Lock()
         self._writing = threading.Lock()
         self._is_gone = False
+        self._is_sweeping = False
         with translate_errors(path):
             self._writer = self._open_writer()
             try:
                 marks = self._require_marks(project)
                 self.counts = count_contents(self._writer)
+                self.settings = decode_table(marks["settings"])
+                self.created_at, self.updated_at = int(marks["created_at"]), int(marks["updated_at"])
+            except (KeyError, TypeError, ValueError):
+                self._writer.close()
+                raise KnowledgeTableDamaged("the file of this knowledge table is damaged") from None
             except BaseException:
                 self._writer.close()
                 raise
-        self.settings = decode_table(marks["settings"])
-        self.created_at, self.updated_at = int(marks["created_at"]), int(marks["updated_at"])
+        self.is_unswept = marks.get(UNSWEPT) != "0"
+        """Whether the file may have words of removed chunks."""
         self.memory = VectorMemory(self.settings.dimensions, memory)
         self.word_counts: dict[str, tuple[int, int]] = {}
         """How many chunks have a word, by term, with the table's chunks when that was counted."""
-        if int(marks["segmentation"]) != SEGMENTATION:
+        if marks.get("segmentation") != str(SEGMENTATION):
             self._rebuild_words()
 
     @property
@@ -217,16 +236,17 @@ class TableFile:
 
     def _require_marks(self, project: str) -> dict[str, str]:
         """Returns the file's marks. Raises KnowledgeUnavailable for a file that is not this project's."""
-        if (version := read_version(self._writer)) > VERSION:
+        version = read_version(self._writer)
+        if version > VERSION:
             raise KnowledgeUnavailable(
                 "a later version of Antiphon made this knowledge table: install that version, or delete it"
             )
         kind = self._writer.execute("PRAGMA application_id").fetchone()[0]
-        marks = read_marks(self._writer) if version and kind == APPLICATION else {}
+        if not version or kind != APPLICATION:
+            raise KnowledgeTableDamaged("the file of this knowledge table is empty, or is something else")
+        marks = read_marks(self._writer)
         if marks.get("project") != project:
-            raise KnowledgeUnavailable(
-                "the file of this knowledge table is not of this project, so it stays closed"
-            )
+            raise ForeignFile("the file of this knowledge table is not of this project, so it stays closed")
         return marks
 
     @contextmanager
@@ -269,9 +289,39 @@ class TableFile:
                 yield change
                 revision = read_revision(self._writer) + change.affects_vectors
                 write_marks(self._writer, revision=str(revision), updated_at=str(now))
+                if change.removed:
+                    write_marks(self._writer, **{UNSWEPT: "1"})
                 counts = count_contents(self._writer)
             self.counts, self.updated_at = counts, now
+            if change.removed:
+                self.is_unswept, self._is_sweeping = True, False
             self.memory.publish(change, revision)
+
+    def sweep(self) -> bool:
+        """Overwrites a part of the removed words in the file. The full-text index only marks them as removed
+        until it merges its parts; the write-ahead log keeps whole pages. Returns whether there is more to do.
+        """
+        with self._writing, translate_errors(self.path):
+            if self._is_gone or not self.is_unswept:
+                return False
+            pages = SWEEP_PAGES if self._is_sweeping else -SWEEP_PAGES  # below 0 begins a merge of all parts
+            self._is_sweeping = True
+            before = self._writer.total_changes
+            with begin_write(self._writer):
+                self._writer.execute("INSERT INTO words (words, rank) VALUES ('merge', ?)", (pages,))
+                if is_merged := self._writer.total_changes - before < 2:  # as FTS5 documents it
+                    write_marks(self._writer, **{UNSWEPT: "0"})
+            if is_merged:
+                self.is_unswept = self._is_log_busy()
+            return self.is_unswept
+
+    def _is_log_busy(self) -> bool:
+        """Empties the write-ahead log. Returns whether readers need it still."""
+        self._writer.execute(f"PRAGMA busy_timeout = {SWEEP_WAIT_MS}")
+        try:
+            return bool(self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0])
+        finally:
+            self._writer.execute(f"PRAGMA busy_timeout = {int(BUSY_S * 1000)}")
 
     def rename(self, settings: TableSettings, now: int) -> None:
         """Keeps the settings with another name."""

@@ -23,6 +23,9 @@ from antiphon.errors import KnowledgeUnavailable
 from antiphon.retrieval.base import DocumentInput, SizeUnit
 from antiphon.retrieval.knowledge import ChunkSizes
 
+UPLOADS = "uploads"
+"""The folder of uploaded files in the knowledge directory."""
+
 DATA, ORDER, PARTIAL = ".data", ".json", ".part"
 
 STALE_S = 3600.0

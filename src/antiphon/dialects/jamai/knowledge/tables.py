@@ -210,6 +210,7 @@ def build_table(info: TableInfo, *, counts: bool = True) -> JamaiTable:
     """Builds the entry of one table. `counts`: whether it has the number of rows."""
     return JamaiTable(
         id=info.settings.name,
+        meta={} if info.damage is None else {"damage": info.damage},
         cols=build_columns(info),
         updated_at=to_moment(info.updated_at),
         num_rows=info.chunks if counts else UNCOUNTED,

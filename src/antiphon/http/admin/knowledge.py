@@ -1,0 +1,45 @@
+"""All knowledge tables of a project: wire types, handler and endpoint of their removal."""
+
+from typing import Literal
+
+from msgspec import Struct
+
+from antiphon.dialects.base import Endpoint, Request, Response
+from antiphon.errors import MissingParameter
+from antiphon.http.admin.resource import answer_json, declare_endpoint, declare_parameter, read_query
+from antiphon.services.knowledge.erasure import KnowledgeErasure
+
+
+class RemovedTables(Struct, frozen=True, kw_only=True):
+    """The number of knowledge tables that were removed."""
+
+    object: Literal["removed"] = "removed"
+    removed: int
+
+
+class KnowledgeResource:
+    """The handler of the removal of a project's knowledge tables."""
+
+    def __init__(self, erasure: KnowledgeErasure) -> None:
+        self._erasure = erasure
+
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """Returns the endpoint."""
+        return (
+            declare_endpoint(
+                "DELETE",
+                "/knowledge",
+                self.erase,
+                "Remove a project's knowledge tables",
+                gives=RemovedTables,
+                query=[declare_parameter("project", required=True)],
+            ),
+        )
+
+    async def erase(self, request: Request) -> Response:
+        """Removes all knowledge tables of a project."""
+        query = read_query(request, "project")
+        if "project" not in query:
+            raise MissingParameter("say whose tables: ?project=ID", param="project")
+        removed = await self._erasure.erase(request.actor, query["project"])
+        return answer_json(RemovedTables(removed=removed))

@@ -1,0 +1,48 @@
+"""Removes everything that a project keeps in knowledge tables, for its owners and the operator."""
+
+import asyncio
+
+from antiphon.domain.identity import Actor
+from antiphon.errors import PermissionDenied
+from antiphon.retrieval.base import KnowledgeIndex
+from antiphon.services.changes import DirectoryChanges
+from antiphon.services.knowledge.uploads import UploadFolder
+from antiphon.services.policy import find_by_id
+from antiphon.store.base import TenancyStore
+
+
+class KnowledgeErasure:
+    """Removes the tables of a project, also of an archived one, whose keys open them no more."""
+
+    def __init__(
+        self, changes: DirectoryChanges, tenancy: TenancyStore, index: KnowledgeIndex, uploads: UploadFolder
+    ) -> None:
+        self._changes = changes
+        self._tenancy = tenancy
+        self._index = index
+        self._uploads = uploads
+
+    async def erase(self, actor: Actor, project: str) -> int:
+        """Removes all tables of a project, damaged ones too, and the files that are not read yet. Returns how
+        many tables there were. Raises NotFound, PermissionDenied and KnowledgeUnavailable."""
+        self._require_owner(actor, project)
+        await asyncio.to_thread(self._remove_uploads, project)
+        removed = await self._index.delete_project(project)
+
+        def note() -> None:
+            author = self._changes.attribute_to(actor)
+            self._changes.learn(self._tenancy.note_erasure(project, {"tables": removed}, author))
+
+        await self._changes.apply(note)
+        return removed
+
+    def _require_owner(self, actor: Actor, project: str) -> None:
+        policy = self._changes.policy
+        find_by_id(policy.list_projects(actor), project, "project")
+        if not (actor.admin or policy.is_owner(actor, project)):
+            raise PermissionDenied("only an owner of the project can remove all its knowledge tables")
+
+    def _remove_uploads(self, project: str) -> None:
+        for order in self._uploads.list_orders():
+            if order.project == project:
+                self._uploads.remove(order.id)
