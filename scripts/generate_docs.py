@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import Literal, get_args, get_origin, get_type_hints
 
 import msgspec
+import typer
+from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
+from antiphon.cli.main import app
 from antiphon.dialects.common.field_table import FieldSupport, Need, RequestField
 from antiphon.dialects.common.fields import FIELDS, FieldScope
 from antiphon.dialects.common.product_pages import PAGES, UNSTATED, PageRow, ProductPage
@@ -239,6 +242,60 @@ def metrics() -> str:
     return "\n".join(lines) + "\n"
 
 
+def commands() -> str:
+    """Every command with its arguments and options."""
+    lines = [
+        "# Commands",
+        "",
+        NOTE,
+        "The option `-h`, or `--help`, of each command prints the same. Text in brackets holds without the",
+        "option.",
+        "",
+        "Where a command takes a project, a user or a key, give its name, its e-mail address or its id. A",
+        "key is also known by its prefix and its note, a limit by its note, and a price by its models. The",
+        "command prints which object it took. It refuses a name that fits several, and lists their ids.",
+        "",
+        "To complete commands and options with the tab key, add this line to `~/.bashrc`. There are scripts",
+        "for zsh and fish, too.",
+        "",
+        "```text",
+        'eval "$(antiphon completion bash)"',
+        "```",
+    ]
+    root = typer.main.get_command(app)
+    for path, command in sorted(_walk(root, "antiphon"), key=lambda each: each[0]):
+        context = typer.Context(command)
+        usage = " ".join([path, *command.collect_usage_pieces(context)])
+        lines += ["", f"## `{path}`", "", " ".join((command.help or "").split()), ""]
+        lines += ["```text", usage, "```", "", "| argument or option | meaning |", "|---|---|"]
+        lines += [_describe_parameter(each, context) for each in command.params]
+    return "\n".join(lines) + "\n"
+
+
+def _walk(command: object, path: str) -> Iterator[tuple[str, TyperCommand]]:
+    """Yields each command that does something, with its whole name."""
+    if isinstance(command, TyperGroup):
+        for name, each in command.commands.items():
+            yield from _walk(each, f"{path} {name}")
+    elif isinstance(command, TyperCommand):
+        yield path, command
+
+
+def _describe_parameter(parameter: object, context: typer.Context) -> str:
+    """A row for an argument or option of a command."""
+    if isinstance(parameter, TyperArgument):
+        names, meaning = f"`{parameter.human_readable_name}`", parameter.help
+    elif isinstance(parameter, TyperOption):
+        value = "" if parameter.is_flag else f" {parameter.make_metavar(context)}"
+        names = ", ".join(f"`{name}{value}`" for name in (*parameter.opts, *parameter.secondary_opts))
+        usual, meaning = parameter.default, parameter.help
+        if parameter.show_default and isinstance(usual, int | float | str) and not isinstance(usual, bool):
+            meaning = f"{meaning} [{usual}]"
+    else:
+        raise TypeError(type(parameter))
+    return "| " + " | ".join(each.replace("|", "\\|") for each in (names, meaning or "")) + " |"
+
+
 def _by_standing(row: RequestField) -> int:
     return list(FieldSupport).index(row.support)
 
@@ -254,6 +311,7 @@ def _shown(value: object) -> str:
 
 
 MADE = {
+    "cli.md": commands,
     "configuration.md": configuration,
     "errors.md": errors,
     "api.md": api,

@@ -13,6 +13,8 @@ from tests.cli.scripted import *  # noqa: F403 - a fixture is found by its name;
 from tests.cli.scripted import Scripted, page
 
 SECRET = "ak-canary-5d1c"
+PROJ, USER = "proj_0000000000000000001", "user_0000000000000000001"
+MEMBERSHIP = f"/projects/{PROJ}/members/{USER}"
 
 
 def project(number: int) -> dict[str, object]:
@@ -38,25 +40,25 @@ def test_the_audit_ends_at_its_limit(antiphon: Run, server: Scripted) -> None:
         {"id": n, "at": 60, "actor": "a", "action": "key.create", "target": "k", "detail": {}} for n in (3, 2)
     ]
     server.answers = [page(*rows, following="2"), page(rows[0], following="1")]
-    ended = antiphon("audit", "--limit", "3", "--target", "k", "--json", "--url", server.url)
+    ended = antiphon("audit", "--limit", "3", "--target", "key_000000000001", "--json", "--url", server.url)
     assert [row["id"] for row in json.loads(ended.stdout)["audit"]] == [3, 2, 3]
     queries = [path.partition("?")[2] for _, path, _, _ in server.asked]
-    assert queries == ["limit=3&target=k", "limit=1&target=k&before=2"]
+    assert queries == ["limit=3&target=key_000000000001", "limit=1&target=key_000000000001&before=2"]
 
 
 def test_a_new_key_is_alone_on_standard_output(antiphon: Run, server: Scripted) -> None:
-    server.answers = [(201, {"id": "key_1", "kind": "service", "secret": SECRET})]
+    server.answers = [(201, {"id": "key_000000000001", "kind": "service", "secret": SECRET})]
     words = "service --project default --model a* --model b --endpoint /v1/* --expires 2030-01-01 --note bot"
     ended = antiphon("keys", "create", *words.split(), "--url", server.url)
     assert (ended.returncode, ended.stdout) == (0, f"{SECRET}\n")
-    assert "key_1" in ended.stderr and SECRET not in ended.stderr
+    assert "key_000000000001" in ended.stderr and SECRET not in ended.stderr
     confined = {"models": ["a*", "b"], "endpoints": ["/v1/*"], "expires_at": 1_893_456_000, "note": "bot"}
     sent = {"kind": "service", "project": "default"} | confined
     assert server.asked == [("POST", "/admin/v1/keys", sent, None)]
 
 
 def test_a_new_key_with_limits_is_one_request(antiphon: Run, server: Scripted) -> None:
-    server.answers = [(201, {"id": "key_1", "kind": "service", "secret": SECRET})]
+    server.answers = [(201, {"id": "key_000000000001", "kind": "service", "secret": SECRET})]
     limits = ("requests=600/minute", "cost=12.50/month", "concurrent=4")
     words = [word for limit in limits for word in ("--limit", limit)]
     ended = antiphon("keys", "create", "service", "--project", "default", *words, "--url", server.url)
@@ -93,18 +95,24 @@ def test_a_key_is_shown_with_its_limits_in_words(antiphon: Run, server: Scripted
         {"measure": "tokens", "amount": 5, "window": "day", "models": "m*"},
         {"measure": "concurrent", "amount": 2, "window": None, "models": None},
     ]
-    server.answers = [(200, {"id": "key_1", "limits": limits}), (200, {"id": "key_1", "limits": []})]
-    lines = antiphon("keys", "show", "key_1", "--url", server.url).stdout.splitlines()
+    server.answers = [
+        (200, {"id": "key_000000000001", "limits": limits}),
+        (200, {"id": "key_000000000001", "limits": []}),
+    ]
+    lines = antiphon("keys", "show", "key_000000000001", "--url", server.url).stdout.splitlines()
     assert lines[1] == "limits  5 tokens per day to m*, 2 requests at once"
-    assert antiphon("keys", "show", "key_1", "--url", server.url).stdout.splitlines()[1] == "limits  -"
+    assert (
+        antiphon("keys", "show", "key_000000000001", "--url", server.url).stdout.splitlines()[1]
+        == "limits  -"
+    )
 
 
 def test_what_a_key_may_be_without_is_taken_off(antiphon: Run, server: Scripted) -> None:
-    server.answers = [(200, {"id": "key_1", "limits": []})]
+    server.answers = [(200, {"id": "key_000000000001", "limits": []})]
     words = ("--never-expires", "--all-models", "--all-endpoints", "--note", "")
-    assert antiphon("keys", "update", "key_1", *words, "--url", server.url).returncode == 0
+    assert antiphon("keys", "update", "key_000000000001", *words, "--url", server.url).returncode == 0
     sent = {"note": "", "models": None, "endpoints": None, "expires_at": None}
-    assert server.asked == [("PATCH", "/admin/v1/keys/key_1", sent, None)]
+    assert server.asked == [("PATCH", "/admin/v1/keys/key_000000000001", sent, None)]
     ended = antiphon("keys", "update", "k", "--never-expires", "--expires", "1h", "--url", server.url)
     assert ended.returncode == 1 and "not both" in ended.stderr
 
@@ -119,10 +127,12 @@ def test_what_a_key_may_be_without_is_taken_off(antiphon: Run, server: Scripted)
 def test_a_user_is_changed_where_it_is_named(
     antiphon: Run, server: Scripted, words: tuple[str, ...], sent: object
 ) -> None:
-    server.answers = [(200, {"object": "user", "id": "user_1", "email": None})]
-    ended = antiphon("users", "update", "user_1", *words, "--url", server.url)
-    assert (ended.returncode, ended.stdout) == (0, "id     user_1\nemail  -\n"), ended.stderr
-    assert server.asked == [("PATCH", "/admin/v1/users/user_1", sent, None)]
+    server.answers = [(200, {"object": "user", "id": "user_0000000000000000001", "email": None})]
+    ended = antiphon("users", "update", "user_0000000000000000001", *words, "--url", server.url)
+    assert (ended.returncode, ended.stdout) == (0, "id     user_0000000000000000001\nemail  -\n"), (
+        ended.stderr
+    )
+    assert server.asked == [("PATCH", "/admin/v1/users/user_0000000000000000001", sent, None)]
 
 
 @pytest.mark.parametrize(
@@ -131,18 +141,18 @@ def test_a_user_is_changed_where_it_is_named(
 def test_an_empty_or_contradictory_change_of_a_user_is_refused(
     antiphon: Run, server: Scripted, words: tuple[str, ...], said: str
 ) -> None:
-    ended = antiphon("users", "update", "user_1", *words, "--url", server.url)
+    ended = antiphon("users", "update", "user_0000000000000000001", *words, "--url", server.url)
     assert (ended.returncode, server.asked) == (1, []) and said in ended.stderr
 
 
 def test_what_a_rotation_asks_for(antiphon: Run, server: Scripted) -> None:
     server.answers = [
-        (201, {"id": "key_2", "kind": "service", "secret": SECRET, "expires_at": 1_893_456_000})
+        (201, {"id": "key_000000000002", "kind": "service", "secret": SECRET, "expires_at": 1_893_456_000})
     ]
-    ended = antiphon("keys", "rotate", "key_1", "--overlap", "1h", "--url", server.url)
-    assert ended.stdout == f"{SECRET}\n" and "key_1 ends in 1h at the latest" in ended.stderr
-    assert "key_2, which ends at 2030-01-01 00:00 UTC;" in ended.stderr
-    assert server.asked == [("POST", "/admin/v1/keys/key_1/rotate", {"overlap": 3600}, None)]
+    ended = antiphon("keys", "rotate", "key_000000000001", "--overlap", "1h", "--url", server.url)
+    assert ended.stdout == f"{SECRET}\n" and "key_000000000001 ends in 1h at the latest" in ended.stderr
+    assert "key_000000000002, which ends at 2030-01-01 00:00 UTC;" in ended.stderr
+    assert server.asked == [("POST", "/admin/v1/keys/key_000000000001/rotate", {"overlap": 3600}, None)]
 
 
 OLD, NEW = (f"ak_{letter * 12}_{letter * 43}" for letter in "on")
@@ -162,11 +172,11 @@ def test_a_rotated_operators_key_replaces_the_old_ones_file(
     antiphon: Run, server: Scripted, kept: Path
 ) -> None:
     env = {"ANTIPHON_HOME": str(kept.parent)}
-    made = (201, {"id": "key_2", "kind": "admin", "secret": NEW})
+    made = (201, {"id": "key_000000000002", "kind": "admin", "secret": NEW})
     server.answers = [(200, {"prefix": "ak_another"}), made, (200, {"prefix": OLD[:15]}), made]
-    assert antiphon("keys", "rotate", "key_0", "--url", server.url, env=env).returncode == 0
+    assert antiphon("keys", "rotate", "key_000000000000", "--url", server.url, env=env).returncode == 0
     assert kept.read_text() == f"{OLD}\n"
-    ended = antiphon("keys", "rotate", "key_1", "--url", server.url, env=env)
+    ended = antiphon("keys", "rotate", "key_000000000001", "--url", server.url, env=env)
     assert f"{kept} holds the new key now" in ended.stderr and ended.stdout == f"{NEW}\n"
     assert kept.read_text() == f"{NEW}\n" and kept.stat().st_mode & 0o777 == 0o600
     assert [file.name for file in kept.parent.iterdir()] == ["admin.key"]
@@ -175,9 +185,9 @@ def test_a_rotated_operators_key_replaces_the_old_ones_file(
 def test_a_revoked_operators_key_is_set_aside(antiphon: Run, server: Scripted, kept: Path) -> None:
     env = {"ANTIPHON_HOME": str(kept.parent)}
     server.answers = [(200, {"prefix": "ak_another"}), (200, {"prefix": OLD[:15]})]
-    assert antiphon("keys", "revoke", "key_0", "--url", server.url, env=env).returncode == 0
+    assert antiphon("keys", "revoke", "key_000000000000", "--url", server.url, env=env).returncode == 0
     assert kept.exists()
-    ended = antiphon("keys", "revoke", "key_1", "--url", server.url, env=env)
+    ended = antiphon("keys", "revoke", "key_000000000001", "--url", server.url, env=env)
     assert f"{kept}.ended now; antiphon store admin-key makes another" in ended.stderr
     assert [file.name for file in kept.parent.iterdir()] == ["admin.key.ended"]
 
@@ -195,14 +205,14 @@ def test_a_key_of_this_machine_that_has_ended_is_told(antiphon: Run, server: Scr
 @pytest.mark.parametrize(
     ("words", "sent"),
     [
-        ("projects rename p New", ("PATCH", "/projects/p", {"name": "New"})),
-        ("projects archive p", ("PATCH", "/projects/p", {"archived": True})),
-        ("projects restore p", ("PATCH", "/projects/p", {"archived": False})),
-        ("projects add-member p u --role owner", ("PUT", "/projects/p/members/u", {"role": "owner"})),
-        ("projects remove-member p u", ("DELETE", "/projects/p/members/u", None)),
-        ("users disable u", ("PATCH", "/users/u", {"disabled": True})),
-        ("users enable u/../v", ("PATCH", "/users/u%2F..%2Fv", {"disabled": False})),
-        ("keys revoke k", ("POST", "/keys/k/revoke", {})),
+        ("projects rename default New", ("PATCH", "/projects/default", {"name": "New"})),
+        (f"projects archive {PROJ}", ("PATCH", f"/projects/{PROJ}", {"archived": True})),
+        (f"projects restore {PROJ}", ("PATCH", f"/projects/{PROJ}", {"archived": False})),
+        (f"projects add-member {PROJ} {USER} --role owner", ("PUT", MEMBERSHIP, {"role": "owner"})),
+        (f"projects remove-member {PROJ} {USER}", ("DELETE", MEMBERSHIP, None)),
+        (f"users disable {USER}", ("PATCH", f"/users/{USER}", {"disabled": True})),
+        (f"users enable {USER}", ("PATCH", f"/users/{USER}", {"disabled": False})),
+        ("keys revoke key_000000000001", ("POST", "/keys/key_000000000001/revoke", {})),
     ],
 )
 def test_what_changes_something_sends_only_that(

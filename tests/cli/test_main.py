@@ -1,12 +1,17 @@
 """The command itself: what is there, and how quickly it answers when asked for help."""
 
+import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
+from antiphon import __version__
 from antiphon.cli.main import app
 from tests.cli.conftest import Run
 
@@ -75,3 +80,57 @@ def test_what_says_how_serve_would_do_takes_the_options_of_serve(name: str):
 def test_a_mistyped_command_names_the_nearest(antiphon: Run):
     done = antiphon("doctr")
     assert done.returncode == 2 and "doctor" in done.stderr
+
+
+def list_commands(command: object, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The words of each command and group."""
+    yield path
+    if isinstance(command, typer.core.TyperGroup):
+        for name, each in command.commands.items():
+            yield from list_commands(each, (*path, name))
+
+
+def test_every_command_takes_the_short_help():
+    for words in list_commands(typer.main.get_command(app)):
+        shown = CliRunner().invoke(app, [*words, "-h"])
+        assert (shown.exit_code, "Usage:" in shown.stdout) == (0, True), words
+
+
+def test_the_version_is_an_option_and_a_command(antiphon: Run):
+    assert antiphon("--version").stdout == antiphon("version").stdout == f"{__version__}\n"
+
+
+COMPLETE = """
+source /dev/stdin <<< "$SCRIPT"
+complete -p antiphon | grep -q -- "-F _antiphon_completion" || exit 1
+COMP_WORDS=(antiphon $WORDS)
+[[ $WORDS = *" " ]] && COMP_WORDS+=("")
+COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+_antiphon_completion antiphon
+printf "%s\\n" "${COMPREPLY[@]}"
+"""
+"""What bash does at the tab key, for the last word."""
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("ke", ["keys"]),
+        ("keys ro", ["rotate"]),
+        ("keys create se", ["service"]),
+        ("limits set default --pe", ["--per"]),
+        ("limits set default --per ", ["minute", "day", "week", "month"]),
+    ],
+)
+def test_bash_completes_commands_options_and_values(words: str, completed: list[str]):
+    script = CliRunner().invoke(app, ["completion", "bash"]).stdout
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "--norc", "-c", COMPLETE],
+        env=os.environ | {"PATH": path, "SCRIPT": script, "WORDS": words},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=50,
+    )
+    assert (done.returncode, done.stdout.split()) == (0, completed), done.stderr

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from antiphon.cli.options import parse_duration, parse_time
+from antiphon.cli.serve_options import parse_model
 from antiphon.errors import SettingsError
 
 
@@ -34,3 +35,29 @@ def test_anything_else_is_refused(text):
 def test_a_date_is_no_parse_duration(text):
     with pytest.raises(SettingsError, match="no duration"):
         parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "path"),
+    [
+        ("small=models/a.gguf", "small", "models/a.gguf"),
+        ("org/name=models/a.gguf", "org/name", "models/a.gguf"),
+        ("org/name=hf:o/r:a.gguf", "org/name", "hf:o/r:a.gguf"),
+        ("org/name=/models/a=b.gguf", "org/name", "/models/a=b.gguf"),
+        ("hf:o/r:a=b.gguf", "a=b", "hf:o/r:a=b.gguf"),
+        ("/models/a=b.gguf", "a=b", "/models/a=b.gguf"),
+        ("./models/a=b.gguf", "a=b", "./models/a=b.gguf"),
+        ("models/here=b.gguf", "here=b", "models/here=b.gguf"),
+    ],
+)
+def test_a_model_s_name_can_have_a_slash(text, name, path, tmp_path, monkeypatch):
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "here=b.gguf").touch()
+    monkeypatch.chdir(tmp_path)
+    parsed = parse_model(text)
+    assert (parsed["name"], parsed["path"]) == (name, path)
+
+
+def test_the_demo_model_can_get_a_name_with_a_slash():
+    assert parse_model("org/demo=cantor")["name"] == "org/demo"
+    assert str(parse_model("org/demo=cantor")["path"]).endswith("cantor.gguf")

@@ -46,7 +46,7 @@ def test_bars_over_time_and_a_table(antiphon: Run, server: Scripted) -> None:
         report(totals(9000, by={"model": "m"}), totals(5, by={"model": "\x1b[2J"}), more=True),
         report(totals(4500, by={"day": today - DAY}), totals(9, by={"day": today})),
     ]
-    words = ("usage", "--since", "3d", "--project", "p", "--only", "tag:a b=c=d", "--limit", "2")
+    words = ("usage", "--since", "3d", "--project", "default", "--only", "tag:a b=c=d", "--limit", "2")
     ended = antiphon(*words, "--url", server.url)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "\x1b" not in ended.stdout
@@ -61,7 +61,7 @@ def test_bars_over_time_and_a_table(antiphon: Run, server: Scripted) -> None:
     said = query(server, 0)
     assert {name: said[name] for name in ("by", "project", "limit", "tag:a b")} == {
         "by": "model",
-        "project": "p",
+        "project": "default",
         "limit": "2",
         "tag:a b": "c=d",
     }
@@ -81,10 +81,10 @@ def test_the_bars_are_of_what_suits_the_time(
 
 
 def test_rows_are_called_as_people_know_them(antiphon: Run, server: Scripted) -> None:
-    groups = [{"project": "proj_1", "key": "key_1"}, {"project": "proj_gone", "key": "key_2"}]
+    groups = [{"project": "proj_1", "key": "key_000000000001"}, {"project": "proj_gone", "key": "key_2"}]
     named = {"object": "project", "id": "proj_1", "name": "Research\x1b[2J"}
     for keys in (
-        (200, {"data": [{"id": "key_1", "prefix": "ak_a", "note": "bot"}], "next": None}),
+        (200, {"data": [{"id": "key_000000000001", "prefix": "ak_a", "note": "bot"}], "next": None}),
         (403, {}),
     ):
         server.answers = [report(*(totals(1, by=each) for each in groups)), report()]
@@ -92,7 +92,7 @@ def test_rows_are_called_as_people_know_them(antiphon: Run, server: Scripted) ->
         ended = antiphon("usage", "--by", "project,key", "--url", server.url)
         assert ended.returncode == 0, ended.stderr
         first, second = ended.stdout.splitlines()[3:5]
-        called = "ak_a bot" if keys[0] == 200 else "key_1"
+        called = "ak_a bot" if keys[0] == 200 else "key_000000000001"
         assert first.startswith(r"Research\x1b[2J  ") and called in first
         assert second.split()[:2] == ["proj_gone", "key_2"]
 
@@ -180,7 +180,8 @@ def test_a_refusal_is_one_line_of_the_command_too(antiphon: Run, server: Scripte
 
 
 def test_every_name_that_the_server_chooses_by_is_taken(antiphon: Run, server: Scripted) -> None:
-    names = [*EntryField, "tag:team"]
+    ids = ("project", "user", "key", "price")  # their names are looked up
+    names = [each for each in (*EntryField, "tag:team") if each not in ids]
     server.answers = [(200, b"{}")]
     words = [word for name in names for word in ("--only", f"{name}=a=b")]
     assert antiphon("usage", "--format", "json", *words, "--url", server.url).returncode == 0
@@ -189,7 +190,7 @@ def test_every_name_that_the_server_chooses_by_is_taken(antiphon: Run, server: S
 
 def price(**said: object) -> dict[str, object]:
     card = {
-        "id": "price_1",
+        "id": "price_0000000000000000001",
         "models": "m*",
         "currency": "EUR",
         "input": "0.15",
@@ -203,7 +204,7 @@ def test_prices_are_added_as_they_are_written(antiphon: Run, server: Scripted) -
     server.answers = [page(price()), (201, price())]
     words = "m* --input 0.15 --output 0.600000001 --from 2040-01-01 --until 2040-01-02 --note list"
     ended = antiphon("prices", "add", *words.split(), "--url", server.url)
-    assert (ended.returncode, ended.stdout) == (0, "price_1\n")
+    assert (ended.returncode, ended.stdout) == (0, "price_0000000000000000001\n")
     sent: dict[str, object] = {
         "models": "m*",
         "currency": "EUR",
@@ -240,12 +241,12 @@ def test_prices_are_listed_and_ended(antiphon: Run, server: Scripted) -> None:
         "will hold",
     ]
     server.answers = [(200, price()), (200, price(until=2_208_988_800))]
-    antiphon("prices", "end", "price_1", "--url", server.url)
-    ended = antiphon("prices", "end", "price_1", "--at", "2040-01-01", "--url", server.url)
+    antiphon("prices", "end", "price_0000000000000000001", "--url", server.url)
+    ended = antiphon("prices", "end", "price_0000000000000000001", "--at", "2040-01-01", "--url", server.url)
     assert "ends 2040-01-01" in ended.stderr
     assert [asked[:3] for asked in server.asked[1:]] == [
-        ("DELETE", "/admin/v1/prices/price_1", None),
-        ("PATCH", "/admin/v1/prices/price_1", {"until": 2_208_988_800}),
+        ("DELETE", "/admin/v1/prices/price_0000000000000000001", None),
+        ("PATCH", "/admin/v1/prices/price_0000000000000000001", {"until": 2_208_988_800}),
     ]
 
 
@@ -261,22 +262,22 @@ def test_prices_are_listed_and_ended(antiphon: Run, server: Scripted) -> None:
 def test_a_key_is_changed_where_it_is_named(
     antiphon: Run, server: Scripted, words: str, sent: object
 ) -> None:
-    server.answers = [(200, {"object": "key", "id": "key_1", "note": "bot"})]
-    ended = antiphon("keys", "update", "key_1", *words.split(), "--url", server.url)
-    assert ended.returncode == 0 and "key_1" in ended.stdout
-    assert server.asked == [("PATCH", "/admin/v1/keys/key_1", sent, None)]
+    server.answers = [(200, {"object": "key", "id": "key_000000000001", "note": "bot"})]
+    ended = antiphon("keys", "update", "key_000000000001", *words.split(), "--url", server.url)
+    assert ended.returncode == 0 and "key_000000000001" in ended.stdout
+    assert server.asked == [("PATCH", "/admin/v1/keys/key_000000000001", sent, None)]
 
 
 @pytest.mark.parametrize("words", ["", "--model a --all-models", "--endpoint a --all-endpoints"])
 def test_a_change_of_nothing_or_of_both_is_refused(antiphon: Run, server: Scripted, words: str) -> None:
-    ended = antiphon("keys", "update", "key_1", *words.split(), "--url", server.url)
+    ended = antiphon("keys", "update", "key_000000000001", *words.split(), "--url", server.url)
     assert (ended.returncode, ended.stderr.count("\n")) == (1, 1)
     assert server.asked == []
 
 
 def test_the_note_of_a_key_can_be_emptied(antiphon: Run, server: Scripted) -> None:
-    server.answers = [(200, {"id": "key_1"})]
-    antiphon("keys", "update", "key_1", "--note", "", "--json", "--url", server.url)
+    server.answers = [(200, {"id": "key_000000000001"})]
+    antiphon("keys", "update", "key_000000000001", "--note", "", "--json", "--url", server.url)
     assert server.asked[0][2] == {"note": ""}
 
 

@@ -68,31 +68,40 @@ def test_from_a_project_to_a_revoked_key(place: Place) -> None:
     server, ran = place.server, place.run
     project = ran("projects", "create", "Research")
     ann = ran("users", "create", "Ann", "--email", "ann@example.com")
-    ran("projects", "add-member", project, ann, "--role", "owner")
-    assert ran("projects", "members", project).splitlines()[1].split()[:2] == [ann, "owner"]
-    token = ran("keys", "create", "access_token", "--user", ann, "--expires", "12h")
+    ran("projects", "add-member", "Research", "Ann@example.com", "--role", "owner")
+    assert ran("projects", "members", "Research").splitlines()[1].split()[:2] == [ann, "owner"]
+    token = ran("keys", "create", "access_token", "--user", "ann@example.com", "--expires", "12h")
     bot = ran(
-        "keys", "create", "service", "--project", project, "--model", "cantor*", "--expires", "1h", key=token
+        "keys",
+        "create",
+        "service",
+        "--project",
+        "Research",
+        "--model",
+        "cantor*",
+        "--expires",
+        "1h",
+        key=token,
     )
     other = ran(
         "keys", "create", "service", "--project", project, "--model", "other", "--expires", "1h", key=token
     )
     assert (status(server, bot), status(server, other)) == (200, 403)
 
-    listed = json.loads(ran("keys", "list", "--project", project, "--json", key=token))["keys"]
+    listed = json.loads(ran("keys", "list", "--project", "Research", "--json", key=token))["keys"]
     assert [each["models"] for each in listed] == [["cantor*"], ["other"]]
     id_ = listed[0]["id"]
     successor = ran("keys", "rotate", id_, "--overlap", "1h", key=token)
     assert (status(server, bot), status(server, successor)) == (200, 200)
-    ran("keys", "revoke", id_, key=token)
+    ran("keys", "revoke", listed[0]["prefix"], key=token)
     assert (status(server, bot), status(server, successor)) == (401, 200)
     assert "revoked" in ran("keys", "list").split(id_)[1].splitlines()[0]
     assert f"project   {project}" in ran("keys", "show", id_).replace("project     ", "project   ")
 
-    ran("projects", "archive", project)
+    ran("projects", "archive", "Research")
     assert status(server, successor) == 401
-    ran("projects", "restore", project)
-    ran("users", "disable", ann)
+    ran("projects", "restore", "Research")
+    ran("users", "disable", "ann@example.com")
     assert (status(server, successor), status(server, token)) == (200, 401)
     entries = json.loads(ran("audit", "--limit", "3", "--json"))["audit"]
     assert [(each["action"], each["target"]) for each in entries] == [

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
 
 from antiphon.cli.admin_client import find_server
-from antiphon.cli.output import FORBIDDEN, CallFailed, Card, Problem, advise_key, report_errors
+from antiphon.cli.output import FORBIDDEN, CallFailed, Card, Problem, advise_key, note, report_errors
 from antiphon.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -63,6 +63,22 @@ class KnowledgeCalls:
             offset += len(rows)
             if not rows or offset >= total:
                 return
+
+    def find_document(self, table: str, text: str) -> str:
+        """Returns the id of the document that a text names: by its id, or by the name of its file."""
+        cards = [card for card, _ in self.list_pages(table, "documents")]
+        if any(card.get("id") == text for card in cards):
+            return text
+        found = [card for card in cards if card.get("name") == text]
+        if not found:
+            raise CallFailed(
+                f"{table} has no document {text!r}; antiphon knowledge list {table} shows its documents"
+            )
+        ids = ", ".join(str(card.get("id")) for card in found)
+        if len(found) > 1:
+            raise CallFailed(f"{len(found)} documents are called {text!r}: name one by its id: {ids}")
+        note(f"took the document {ids} ({text})")
+        return ids
 
     def add_file(self, table: str, file: Path, sizes: Mapping[str, object], tell: TellProgress) -> Card:
         """Adds a file and waits until it is read. `tell` gets percent. Raises SettingsError for a file that

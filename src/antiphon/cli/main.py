@@ -4,6 +4,8 @@ Every command imports its work when it runs. Help is plain text: the decorated o
 import.
 """
 
+import os
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,13 +17,26 @@ from antiphon.cli.commands import keys, knowledge, limits, lora, models, prices,
 if TYPE_CHECKING:
     from antiphon.cli.serve_options import ServeOptions
 
+COMPLETION_VARIABLE = "_ANTIPHON_COMPLETE"
+"""The variable by which a shell asks for completions."""
+
+
+class Shell(StrEnum):
+    """A shell that can complete commands."""
+
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+
+
 app = typer.Typer(
     name="antiphon",
     help="One self-hosted server for chat and text completions.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=False,  # two options that edit the user's files; the command `completion` prints instead
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
@@ -38,8 +53,19 @@ app.add_typer(usage.app)
 app.add_typer(store.app)
 
 
+def _print_version(is_wanted: bool) -> None:
+    """Prints the version and ends the command, if the option is given."""
+    if is_wanted:
+        print(antiphon.__version__)
+        raise typer.Exit
+
+
 @app.callback()
-def _antiphon() -> None:
+def _antiphon(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
     """One self-hosted server for chat and text completions."""
 
 
@@ -47,6 +73,14 @@ def _antiphon() -> None:
 def version() -> None:
     """Print the version."""
     print(antiphon.__version__)
+
+
+@app.command()
+def completion(shell: Annotated[Shell, typer.Argument(help="The shell that completes.")]) -> None:
+    """Print a script that completes commands and options; for bash: eval "$(antiphon completion bash)"."""
+    from typer.completion import get_completion_script  # type: ignore[attr-defined]
+
+    print(get_completion_script(prog_name="antiphon", complete_var=COMPLETION_VARIABLE, shell=shell))
 
 
 @app.command()
@@ -169,4 +203,8 @@ def top(
 
 def main() -> None:
     """The console script."""
+    if COMPLETION_VARIABLE in os.environ:
+        from typer.completion import completion_init  # type: ignore[attr-defined]
+
+        completion_init()
     app()

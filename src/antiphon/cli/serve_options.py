@@ -129,11 +129,19 @@ def parse_model(text: str) -> dict[str, object]:
     name, equals, path = text.partition("=")
     if is_bundled(text):
         return DEMO_MODEL
-    if equals and name and "/" not in name:
+    if equals and name and not _is_path(name, text):
         return {**DEMO_MODEL, "name": name} if is_bundled(path) else {"name": name, "path": path}
     if is_reference(text):
         return {"name": parse(text).name, "path": text}
     return {"name": without_part(Path(text).name), "path": text}
+
+
+def _is_path(name: str, text: str) -> bool:
+    """Whether a text with `=` is a path or a reference as a whole, and `name` no name. A name can contain
+    `/`, as in `org/name`; so can a path with `=` in it."""
+    if "/" not in name:
+        return False
+    return is_reference(text) or name.startswith(("/", "./", "../", "~")) or Path(text).is_file()
 
 
 def parse_adapter(text: str, bundled: Path = BUNDLED_ADAPTERS) -> dict[str, object]:

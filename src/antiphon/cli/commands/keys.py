@@ -15,6 +15,7 @@ from antiphon.cli.admin_client import (
     set_operator_key_aside,
 )
 from antiphon.cli.commands.limits import describe_limits, parse_limit
+from antiphon.cli.names import KEY, PROJECT, USER, find_audited_id, find_id, find_optional_id
 from antiphon.cli.options import now, parse_duration, parse_time
 from antiphon.cli.output import (
     CallFailed,
@@ -32,23 +33,29 @@ from antiphon.errors import SettingsError
 
 app = options.make_group("keys", "Keys of a running server.")
 
-Key = Annotated[str, typer.Argument(help="Its id, as `keys list` shows it; not the key itself.")]
+Key = Annotated[str, typer.Argument(help="Its id, prefix or note; not the key itself.")]
 NONE = "there is no key that you may see; antiphon keys create makes one"
 
 
 @app.command("list")
 def list_keys(
-    project: Annotated[str | None, typer.Option(help="Only those of a project.")] = None,
-    user: Annotated[str | None, typer.Option(help="Only those of a user.")] = None,
+    project: Annotated[str | None, typer.Option(help="Only those of a project: its name or id.")] = None,
+    user: Annotated[
+        str | None, typer.Option(help="Only those of a user: name, e-mail address or id.")
+    ] = None,
     url: options.ServerUrl = None,
     as_json: options.Json = False,
 ) -> None:
     """List keys, also those that have ended."""
     with connect_admin(url) as server:
+        owners = {
+            "project": find_optional_id(server, PROJECT, project),
+            "user": find_optional_id(server, USER, user),
+        }
         keys = [
             card
             for card in server.list("keys")
-            if project in (None, card.get("project")) and user in (None, card.get("user"))
+            if all(owner in (None, card.get(name)) for name, owner in owners.items())
         ]
         print_list("keys", keys, _format_row, NONE, as_json)
 
@@ -57,9 +64,12 @@ def list_keys(
 def create(
     kind: Annotated[KeyKind, typer.Argument(help="Whom it speaks for: see docs/keys.md.")],
     project: Annotated[
-        str | None, typer.Option(help="Of a service key its project; of an access token the only one.")
+        str | None,
+        typer.Option(help="Of a service key its project; of an access token the only one. Name or id."),
     ] = None,
-    user: Annotated[str | None, typer.Option(help="Of an access token its user.")] = None,
+    user: Annotated[
+        str | None, typer.Option(help="Of an access token its user: name, e-mail address or id.")
+    ] = None,
     model: Annotated[
         list[str] | None,
         typer.Option(metavar="PATTERN", help="Models that it is for, * for any run; repeated. [all]"),
@@ -84,16 +94,18 @@ def create(
 ) -> None:
     """Make a key, and print it this once: KEY=$(antiphon keys create service --project default)."""
     with connect_admin(url) as server:
+        limits = [parse_limit(text) for text in limit or ()]
+        expires_at = None if expires is None else parse_time(expires)
         card = server.send(
             "POST",
             "keys",
             kind=kind,
-            project=project,
-            user=user,
+            project=find_optional_id(server, PROJECT, project),
+            user=find_optional_id(server, USER, user),
             models=model or None,
             endpoints=endpoint or None,
-            limits=[parse_limit(text) for text in limit or ()] or None,
-            expires_at=None if expires is None else parse_time(expires),
+            limits=limits or None,
+            expires_at=expires_at,
             note=note,
         )
         _show_once(card, as_json)
@@ -103,7 +115,7 @@ def create(
 def show(key: Key, url: options.ServerUrl = None, as_json: options.Json = False) -> None:
     """Show a key's permissions, limits and expiry."""
     with connect_admin(url) as server:
-        _print_key(server.get("keys", key), as_json)
+        _print_key(server.get("keys", find_id(server, KEY, key)), as_json)
 
 
 @app.command()
@@ -145,7 +157,7 @@ def update(
         fields |= {"expires_at": None} if never_expires else {}
         if not fields:
             raise SettingsError("nothing to change was named; antiphon keys update --help lists what can be")
-        card = server.patch("keys", key, body=fields)
+        card = server.patch("keys", find_id(server, KEY, key), body=fields)
         _print_key(card, as_json)
         note_warnings(card)
 
@@ -160,6 +172,7 @@ def rotate(
     """Make a key with the old one's permissions, and print it this once; the old one ends."""
     with connect_admin(url) as server:
         seconds = parse_duration(overlap)
+        key = find_id(server, KEY, key)
         is_kept = read_operator_key() is not None and _is_kept(server, key)
         card = server.send("POST", "keys", key, "rotate", overlap=seconds)
         message = keep_operator_key(str(card.get("secret"))) if is_kept else ""
@@ -173,20 +186,30 @@ def rotate(
 def revoke(key: Key, url: options.ServerUrl = None) -> None:
     """End a key now."""
     with connect_admin(url) as server:
+        key = find_id(server, KEY, key)
         is_kept = is_operator_key(server.send("POST", "keys", key, "revoke"))
         say(f"revoked {key}{f'; {set_operator_key_aside()}' if is_kept else ''}")
 
 
 def audit(
-    target: Annotated[str | None, typer.Option(help="Only changes of this project, user or key.")] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(help="Only changes of this project, user or key: name, e-mail address or id."),
+    ] = None,
     most: Annotated[int, typer.Option("--limit", min=1, help="Entries, the latest first.")] = 50,
     url: options.ServerUrl = None,
     as_json: options.Json = False,
 ) -> None:
     """List changes to projects, users and keys, with their authors."""
     with connect_admin(url) as server:
-        keys = server.list("audit", most=most, query={"target": target} if target else None)
-        print_list("audit", keys, _format_audit_row, "nothing was changed", as_json)
+        query = {"target": find_audited_id(server, target)} if target else None
+        print_list(
+            "audit",
+            server.list("audit", most=most, query=query),
+            _format_audit_row,
+            "nothing was changed",
+            as_json,
+        )
 
 
 def _show_once(card: Card, as_json: bool) -> None:

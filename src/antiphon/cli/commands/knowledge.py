@@ -122,13 +122,13 @@ def search(
 def remove(
     table: Table,
     document: Annotated[
-        str | None, typer.Argument(help="The id of one of its documents. [the whole table]")
+        str | None, typer.Argument(help="The id or file name of one of its documents. [the whole table]")
     ] = None,
     url: options.ServerUrl = None,
 ) -> None:
     """Remove a table with all that it contains, or one document of it."""
     with connect_knowledge(url) as server:
-        path = (table,) if document is None else (table, "documents", document)
+        path = (table,) if document is None else (table, "documents", server.find_document(table, document))
         server.call("DELETE", *path)
         print(f"removed {table if document is None else document}")
 

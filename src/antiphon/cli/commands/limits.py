@@ -5,7 +5,8 @@ from typing import Annotated
 import typer
 
 from antiphon.cli import options
-from antiphon.cli.admin_client import connect_admin, note_warnings
+from antiphon.cli.admin_client import Admin, connect_admin, note_warnings
+from antiphon.cli.names import LIMIT, find_id, find_target
 from antiphon.cli.output import CallFailed, Card, pick, print_id, print_list, print_one
 from antiphon.cli.output import note as say
 from antiphon.domain.limits import Measure, Subject, Window, explain_too_large
@@ -17,30 +18,42 @@ app = options.make_group("limits", "Limits and budgets of a running server.")
 LONGEST = 300
 """Most digits of a number."""
 
-Limit = Annotated[str, typer.Argument(help="Its id, as `limits list` shows it.")]
-NONE = "there is no limit that you may see; antiphon limits set project ID requests 600 --per minute sets one"
+Limit = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="LIMIT | SUBJECT TARGET MEASURE",
+        help="Its id or note; or what it is of and what it counts, as in: project default requests.",
+    ),
+]
+Per = Annotated[Window | None, typer.Option("--per", help="Only the one of this time. [any]")]
+OfModels = Annotated[
+    str | None, typer.Option("--models", metavar="PATTERN", help="Only the one of these models. [any]")
+]
+NONE = (
+    "there is no limit that you may see; antiphon limits set project NAME requests 600 --per minute sets one"
+)
 
 
 @app.command("list")
 def list_limits(
     subject: Annotated[Subject | None, typer.Option("--of", help="Only those of this kind.")] = None,
     target: Annotated[
-        str | None, typer.Option(help="Only those of this key, user, project or model.")
+        str | None, typer.Option(help="Only those of this key, user, project or model: name or id.")
     ] = None,
     url: options.ServerUrl = None,
     as_json: options.Json = False,
 ) -> None:
     """List limits, without their current use."""
     chosen: dict[str, str] = {"subject": subject} if subject else {}
-    chosen |= {"target": target} if target else {}
     with connect_admin(url) as server:
+        chosen |= {"target": find_target(server, subject, target)} if target else {}
         print_list("limits", server.list("limits", query=chosen), _format_row, NONE, as_json)
 
 
 @app.command("set")
 def set_limit(
     subject: Annotated[Subject, typer.Argument(help="Of what it is.")],
-    target: Annotated[str, typer.Argument(help="Id of the key, user or project, or name of the model.")],
+    target: Annotated[str, typer.Argument(help="Name, e-mail address or id of it; a key's prefix or note.")],
     measure: Annotated[Measure, typer.Argument(help="What it counts; concurrent: requests at once.")],
     amount: Annotated[str, typer.Argument(help="How much of it; of cost in the currency: 12.50.")],
     window: Annotated[
@@ -57,15 +70,16 @@ def set_limit(
     """Set a limit, or change the amount of an existing one; prints its id."""
     with connect_admin(url) as server:
         _require_window(measure, window, "--per ")
-        fields: dict[str, object] = {"measure": measure, "window": window, "models": models}
-        known = server.list("limits", query={"subject": subject, "target": target})
-        same = [card for card in known if all(card.get(name) == value for name, value in fields.items())]
         units = _parse_amount(measure, amount)
+        found = find_target(server, subject, target)
+        fields: dict[str, object] = {"measure": measure, "window": window, "models": models}
+        known = server.list("limits", query={"subject": subject, "target": found})
+        same = [card for card in known if all(card.get(name) == value for name, value in fields.items())]
         if same:
             card = server.send("PATCH", "limits", str(same[0].get("id")), amount=units, note=note)
         else:
             card = server.send(
-                "POST", "limits", subject=subject, target=target, amount=units, note=note, **fields
+                "POST", "limits", subject=subject, target=found, amount=units, note=note, **fields
             )
         print_id(card, as_json)
         say(f"{'changed' if same else 'set'}: {_describe(card)} for the {subject} {target}")
@@ -73,20 +87,57 @@ def set_limit(
 
 
 @app.command()
-def show(limit: Limit, url: options.ServerUrl = None, as_json: options.Json = False) -> None:
+def show(
+    limit: Limit,
+    window: Per = None,
+    models: OfModels = None,
+    url: options.ServerUrl = None,
+    as_json: options.Json = False,
+) -> None:
     """Show a limit, what is left of it, and the seconds until all of it is available again."""
     with connect_admin(url) as server:
-        card = server.get("limits", limit)
+        card = server.get("limits", _find_limit(server, limit, window, models))
         amounts = {} if as_json else {name: _get_amount(card, name) for name in ("amount", "remaining")}
         print_one({**card, **amounts}, as_json)
 
 
 @app.command()
-def remove(limit: Limit, url: options.ServerUrl = None) -> None:
+def remove(limit: Limit, window: Per = None, models: OfModels = None, url: options.ServerUrl = None) -> None:
     """Remove a limit; nothing is refused for it any more."""
     with connect_admin(url) as server:
-        server.delete("limits", limit)
-        say(f"removed {limit}")
+        id_ = _find_limit(server, limit, window, models)
+        server.delete("limits", id_)
+        say(f"removed {id_}")
+
+
+def _find_limit(server: Admin, words: list[str], window: Window | None, models: str | None) -> str:
+    """Returns the id of the limit that the words name. Raises CallFailed and SettingsError."""
+    if len(words) == 1:
+        if window or models:
+            raise SettingsError(
+                "--per and --models choose among limits of SUBJECT TARGET MEASURE: leave them out"
+            )
+        return find_id(server, LIMIT, words[0])
+    if len(words) != 3 or words[0] not in set(Subject) or words[2] not in set(Measure):
+        raise SettingsError(
+            "name a limit by its id, by its note, or by three words, as in: project default requests; a "
+            f"limit is of a {', '.join(Subject)}, and counts {', '.join(Measure)}"
+        )
+    subject = Subject(words[0])
+    target = find_target(server, subject, words[1])
+    wanted = {"measure": words[2]} | ({"window": window} if window else {})
+    wanted |= {"models": models} if models else {}
+    cards = server.list("limits", query={"subject": subject, "target": target})
+    found = [card for card in cards if all(card.get(name) == value for name, value in wanted.items())]
+    if not found:
+        raise CallFailed(
+            f"there is no such limit of the {subject} {words[1]}; antiphon limits list shows them"
+        )
+    described = [f"{card.get('id')} ({describe_limits([card])})" for card in found]
+    if len(found) > 1:
+        raise CallFailed(f"{len(found)} limits fit, so choose by --per or --models: {'; '.join(described)}")
+    say(f"took the limit {described[0]}")
+    return str(found[0].get("id"))
 
 
 def _format_row(card: Card) -> dict[str, str]:

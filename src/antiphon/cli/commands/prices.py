@@ -8,6 +8,7 @@ import typer
 
 from antiphon.cli import options
 from antiphon.cli.admin_client import Admin, connect_admin, note_warnings
+from antiphon.cli.names import PRICE, find_id
 from antiphon.cli.options import now, parse_time
 from antiphon.cli.output import Card, pick, print_id, print_list
 from antiphon.cli.output import note as say
@@ -80,17 +81,19 @@ def add(
 
 @app.command()
 def end(
-    price: Annotated[str, typer.Argument(help="Its id, as `prices list` shows it.")],
+    price: Annotated[str, typer.Argument(help="Its id, its models or its note.")],
     at: Annotated[str | None, typer.Option(help="When: in 30d, 12h; or a date, in UTC. [now]")] = None,
     url: options.ServerUrl = None,
 ) -> None:
     """End a price; what began before keeps its cost. To change a price, end it and add another."""
     with connect_admin(url) as server:
-        if at is None:
+        until = None if at is None else parse_time(at)
+        price = find_id(server, PRICE, price)
+        if until is None:
             card = server.delete("prices", price)
             say(f"{price} holds no more")
         else:
-            card = server.send("PATCH", "prices", price, until=parse_time(at))
+            card = server.send("PATCH", "prices", price, until=until)
             say(f"{price} ends {pick(card, 'until')['until']}")
         note_warnings(card)
 

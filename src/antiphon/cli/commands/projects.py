@@ -5,7 +5,8 @@ from typing import Annotated
 import typer
 
 from antiphon.cli import options
-from antiphon.cli.admin_client import connect_admin
+from antiphon.cli.admin_client import Admin, connect_admin
+from antiphon.cli.names import PROJECT, USER, ObjectKind, find_id
 from antiphon.cli.output import Card, format_field, note, pick, print_id, print_list, print_one
 from antiphon.domain.tenancy import ProjectRole
 from antiphon.errors import SettingsError
@@ -13,9 +14,8 @@ from antiphon.errors import SettingsError
 app = options.make_group("projects", "Projects of a running server, and who is in them.")
 users_app = options.make_group("users", "Users of a running server.")
 
-Project = Annotated[str, typer.Argument(help="Its id, as `projects list` shows it.")]
-Member = Annotated[str, typer.Argument(help="Id of a user, as `users list` shows it.")]
-User = Annotated[str, typer.Argument(help="Its id, as `users list` shows it.")]
+Project = Annotated[str, typer.Argument(help="Its name or id.")]
+User = Annotated[str, typer.Argument(help="Name, e-mail address or id.")]
 
 
 @app.command("list")
@@ -44,19 +44,19 @@ def rename(
     url: options.ServerUrl = None,
 ) -> None:
     """Give a project another name."""
-    _change("projects", project, url, f"renamed {project} to {name}", name=name)
+    _change(PROJECT, project, url, f"renamed {project} to {name}", name=name)
 
 
 @app.command()
 def archive(project: Project, url: options.ServerUrl = None) -> None:
     """End a project: from now on its keys are accepted nowhere."""
-    _change("projects", project, url, f"archived {project}", archived=True)
+    _change(PROJECT, project, url, f"archived {project}", archived=True)
 
 
 @app.command()
 def restore(project: Project, url: options.ServerUrl = None) -> None:
     """Take a project out of the archive; its keys are accepted again."""
-    _change("projects", project, url, f"restored {project}", archived=False)
+    _change(PROJECT, project, url, f"restored {project}", archived=False)
 
 
 @app.command()
@@ -64,28 +64,29 @@ def members(project: Project, url: options.ServerUrl = None, as_json: options.Js
     """List who is what in a project."""
     otherwise = f"nobody is in {project}; antiphon projects add-member {project} USER adds somebody"
     with connect_admin(url) as server:
-        found = server.list("projects", project, "members")
+        found = server.list("projects", find_id(server, PROJECT, project), "members")
         print_list("members", found, _format_member, otherwise, as_json)
 
 
 @app.command()
 def add_member(
     project: Project,
-    user: Member,
+    user: User,
     role: Annotated[ProjectRole, typer.Option(help="What the user may.")] = ProjectRole.MEMBER,
     url: options.ServerUrl = None,
 ) -> None:
     """Make a user a member of a project, or change the role."""
     with connect_admin(url) as server:
-        server.send("PUT", "projects", project, "members", user, role=role)
+        path = _find_membership(server, project, user)
+        server.send("PUT", *path, role=role)
         note(f"{user} is {role} of {project}")
 
 
 @app.command()
-def remove_member(project: Project, user: Member, url: options.ServerUrl = None) -> None:
+def remove_member(project: Project, user: User, url: options.ServerUrl = None) -> None:
     """End a membership."""
     with connect_admin(url) as server:
-        server.delete("projects", project, "members", user)
+        server.delete(*_find_membership(server, project, user))
         note(f"{user} is no member of {project} any more")
 
 
@@ -134,19 +135,19 @@ def update_user(
         fields |= {"email": None} if no_email else {}
         if not fields:
             raise SettingsError("nothing to change was named; antiphon users update --help lists what can be")
-        print_one(server.patch("users", user, body=fields), as_json)
+        print_one(server.patch("users", find_id(server, USER, user), body=fields), as_json)
 
 
 @users_app.command()
 def disable(user: User, url: options.ServerUrl = None) -> None:
     """Shut a user out: from now on none of the user's keys is accepted."""
-    _change("users", user, url, f"disabled {user}", disabled=True)
+    _change(USER, user, url, f"disabled {user}", disabled=True)
 
 
 @users_app.command()
 def enable(user: User, url: options.ServerUrl = None) -> None:
     """Let a user in again."""
-    _change("users", user, url, f"enabled {user}", disabled=False)
+    _change(USER, user, url, f"enabled {user}", disabled=False)
 
 
 def _print_made(card: Card, what: str, as_json: bool) -> None:
@@ -154,10 +155,15 @@ def _print_made(card: Card, what: str, as_json: bool) -> None:
     note(f"made {what}")
 
 
-def _change(noun: str, id_: str, url: str | None, done: str, **fields: object) -> None:
+def _change(kind: ObjectKind, text: str, url: str | None, done: str, **fields: object) -> None:
     with connect_admin(url) as server:
-        server.send("PATCH", noun, id_, **fields)
+        server.send("PATCH", f"{kind.noun}s", find_id(server, kind, text), **fields)
         note(done)
+
+
+def _find_membership(server: Admin, project: str, user: str) -> tuple[str, ...]:
+    """Returns the path of a membership."""
+    return "projects", find_id(server, PROJECT, project), "members", find_id(server, USER, user)
 
 
 def _format_project(card: Card) -> dict[str, str]:

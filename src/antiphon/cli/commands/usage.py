@@ -4,13 +4,14 @@ An option without effect is refused here by its name, before a request is sent.
 """
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated
 
 import typer
 
 from antiphon.cli import options
-from antiphon.cli.admin_client import connect_admin
+from antiphon.cli.admin_client import Admin, connect_admin
+from antiphon.cli.names import KEY, PRICE, PROJECT, USER, find_id, find_used_id
 from antiphon.cli.options import now, parse_past
 from antiphon.domain.ledger import TAG, Bucket, EntryField, parse_dimension
 from antiphon.errors import SettingsError
@@ -18,6 +19,9 @@ from antiphon.errors import SettingsError
 SHAPES = ("table", "csv", "json")
 LINES = "jsonl"
 """The server's name for lines of JSON."""
+
+OBJECTS = {EntryField.USER.value: USER, EntryField.KEY.value: KEY, EntryField.PRICE.value: PRICE}
+"""Kinds of objects whose ids are values of conditions, by the condition's name."""
 
 app = typer.Typer(rich_markup_mode=None)
 """An app without a name: its command is added to the main ones."""
@@ -33,7 +37,7 @@ def usage(
     ] = None,
     since: Annotated[str, typer.Option(help="How long ago it begins: 90d, 12h; or a date, in UTC.")] = "7d",
     until: Annotated[str | None, typer.Option(help="How long ago it ends, written the same. [now]")] = None,
-    project: Annotated[str | None, typer.Option(help="Only of this project.")] = None,
+    project: Annotated[str | None, typer.Option(help="Only of this project: its name or id.")] = None,
     only: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="Only where this is so: model=m, tag:team=a; repeated."),
@@ -60,8 +64,8 @@ def usage(
         form = _parse_format(shape, entries)
         if entries:
             _require_no_sums(by, most)
-        chosen = _parse_conditions(project, only or [])
-        selection = Selection("model" if by is None else by, *_parse_time_range(since, until), chosen)
+        chosen, times = _parse_conditions(project, only or []), _parse_time_range(since, until)
+        selection = Selection("model" if by is None else by, *times, _find_ids(server, chosen))
         if form == "table":
             print_report(server, selection, most or ROWS)
         elif entries:
@@ -70,6 +74,17 @@ def usage(
             first = {} if most is None else {"limit": str(most)}
             _write(server.parts("usage", **selection.query(format=form, by=selection.by, **first)))
             print(end="\n" if form == "json" else "")
+
+
+def _find_ids(server: Admin, conditions: Mapping[str, str]) -> dict[str, str]:
+    """Returns the conditions with ids in the place of names. An empty value stays: it means none."""
+    found = dict(conditions)
+    if project := found.get(EntryField.PROJECT):
+        found[EntryField.PROJECT] = find_id(server, PROJECT, project)
+    for name, kind in OBJECTS.items():
+        if value := found.get(name):
+            found[name] = find_used_id(server, kind, value)
+    return found
 
 
 def _write(parts: Iterable[bytes]) -> None:
