@@ -28,11 +28,14 @@ CLIENTS := fireworks fireworks-client jamai sgp sdks pydantic-ai vendors node
 CLIENT_STAMPS := $(CLIENTS:%=.venvs/%/made.stamp) .venvs/node/npm.stamp
 NODE_TESTS := tests/contract/node
 
+# torch, which requirements/cluster.txt leaves out: its builds differ by device. A CPU build is on PyTorch's own index.
+TORCH ?= torch==2.13.0
+
 # memory takes up to an hour: BENCH=memory asks for it.
 BENCH := $(filter-out make_model memory,$(basename $(notdir $(wildcard benchmarks/*.py))))
 
 .DEFAULT_GOAL := help
-.PHONY: help serve native install test check soak bench score docs lock clean system extras
+.PHONY: help serve native install test check soak bench score docs lock clean system extras cluster
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -41,6 +44,8 @@ serve: system extras .venv/serve.stamp $(patsubst %,.venv/extra-%.stamp,$(filter
 	@exec $(BIN)/antiphon serve $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT)) $(ARGS)$(if $(MINILM), $(MINILM))
 
 native: system .venv/native.stamp ## Build llama.cpp for this processor, which the engine then takes (minutes)
+
+cluster: system .venvs/cluster/made.stamp ## Make .venvs/cluster with vLLM and Ray Serve (2 GB; TORCH="torch==2.13.0")
 
 install: .venv/test.stamp $(CLIENT_STAMPS) .venvs/minilm/fetched.stamp ## Make .venv with the runtime and the test tools, and the clients' .venvs
 
@@ -76,6 +81,7 @@ lock: .venv/lock.stamp .venvs/node/linked.stamp ## Resolve the locks again from 
 		$(LOCK) - --constraint requirements/serve.txt --output-file requirements/$$extra.txt || exit 1; done
 	@$(LOCK) pyproject.toml --group build --group test --constraint requirements/serve.txt \
 		$(LOCKED_EXTRAS:%=--constraint requirements/%.txt) --output-file requirements/test.txt
+	@cd requirements/cluster && "$(CURDIR)/"$(LOCK) pyproject.toml --constraint ../serve.txt --output-file ../cluster.txt
 	@for client in $(CLIENTS); do $(LOCK) --group $$client --output-file requirements/$$client.txt || exit 1; done
 	@$(NPM) install --package-lock-only --omit-lockfile-registry-resolved
 
@@ -139,6 +145,18 @@ MINILM = $(if $(filter knowledge,$(EXTRAS)),$(if $(SETTINGS_FILE),,$(if $(findst
 .venv/test.stamp: .venv/serve.stamp requirements/test.txt
 	@echo "Installing the test tools"
 	@$(INSTALL) $(LOCKED) requirements/test.txt
+	@touch $@
+
+IN_CLUSTER = $(PIP) --python .venvs/cluster/bin/python install --no-compile
+
+# Antiphon itself is installed without what it asks for: the lock holds what an engine host imports.
+.venvs/cluster/made.stamp: requirements/cluster.txt pyproject.toml | .venv/made.stamp
+	@echo "Making .venvs/cluster"
+	@rm -rf .venvs/cluster
+	@$(PYTHON) -m venv --without-pip .venvs/cluster
+	@$(IN_CLUSTER) $(LOCKED) $<
+	@$(IN_CLUSTER) --no-deps $(TORCH)
+	@$(IN_CLUSTER) --no-deps --no-build-isolation --editable .
 	@touch $@
 
 # Without a pip of its own: the one in .venv installs into it.

@@ -481,6 +481,9 @@ def test_every_setting_of_a_model_reaches_its_engine():
         "queue_per_actor": 5,
         "step_latency": 0.5,
         "keep_prefixes": False,
+        "dtype": "float32",
+        "memory_share": 0.5,
+        "tensor_parallel": 2,
     }
     settings = Settings(engine=EngineSettings(library="lib.so"), lora=LoraSettings(memory_bytes=9))
     spec = build_load_spec(build_model({"name": "m", "weights": "memory", **said}), settings)
@@ -496,5 +499,7 @@ def test_every_setting_of_a_model_reaches_its_engine():
         "weights",
         "load",
         "keep_alive",
+        "engine",
+        "interpreter",
     }  # of the model in front of the engine
     assert {*said} | above == {*ModelSettings.__struct_fields__}

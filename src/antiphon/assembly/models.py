@@ -120,13 +120,13 @@ def build_models(
 def build_served_models(sources: ModelSources, clock: Clock, unchanged: UnchangedModels) -> ModelSet:
     """Builds the models that changed, and takes the others from `unchanged`."""
     settings, created = sources.settings, int(clock.wall())
-    families = {model.name: find_families(model) for model in settings.models}
+    described = {model.name: model for model in settings.models}
     local = {
-        name: unchanged.models.get(name) or _build_local(name, host, settings, families.get(name), created)
+        name: unchanged.models.get(name) or _build_local(name, host, settings, described.get(name), created)
         for name, host in sources.hosts.items()
     }
-    engines = {name: model.engine for name, model in local.items()}
-    builder = RoutedModelBuilder(sources.vendors, engines, created, unchanged.states)
+    local_routes = {name: model.routes[0] for name, model in local.items()}
+    builder = RoutedModelBuilder(sources.vendors, local_routes, created, unchanged.states)
     routed = [each for each in settings.routed_models if not is_pattern(each.name)]
     patterns = [each for each in settings.routed_models if is_pattern(each.name)]
     return ModelSet(
@@ -169,16 +169,18 @@ def find_unchanged(before: ModelSources, after: ModelSources, registry: ModelReg
 
 
 def _build_local(
-    name: str, host: HostTokenEngine, settings: Settings, families: NotationFamilies | None, created: int
+    name: str, host: HostTokenEngine, settings: Settings, described: ModelSettings | None, created: int
 ) -> Model:
-    """Builds the model of one host."""
+    """Builds the model of one host. `described`: its settings, if there are any."""
     rules = RendererOptions(
         projects_share=settings.engine.prefix_sharing == "server",
         helper=TemplateHelper() if settings.server.request_templates else None,
         most_logprobs=settings.server.max_logprobs,
     )
-    rules = rules if families is None else replace(rules, families=families)
-    return Model(name, (ModelRoute(_build_renderer(host, rules), "llama"),), created)
+    kind = "llama"
+    if described is not None:
+        rules, kind = replace(rules, families=find_families(described)), described.engine
+    return Model(name, (ModelRoute(_build_renderer(host, rules), kind),), created)
 
 
 def _build_renderer(host: HostTokenEngine, rules: RendererOptions) -> Renderer:

@@ -106,8 +106,8 @@ class RoutedModelBuilder:
     """Builds routed models."""
 
     vendors: Vendors
-    engines: Mapping[str, Engine]
-    """Local models' engines by the models' names."""
+    local_routes: Mapping[str, ModelRoute]
+    """The route of each local model, by the model's name."""
     created: int
     """Unix time in seconds."""
     states: Mapping[tuple[str, str], RouteState] = field(default_factory=dict)
@@ -142,7 +142,7 @@ class RoutedModelBuilder:
         served, rest = names
         if route.provider is None:
             name = label = route.engine or ""
-            engine, kind = self.engines[name], "llama"
+            engine, kind = self.local_routes[name].engine, self.local_routes[name].kind
         else:
             model = name_vendor_model(route, settings, rest)
             engine = self._build_engine(self.vendors.resolved[route.provider], model, settings.profile)

@@ -169,7 +169,8 @@ def assign_adapters(settings: Settings) -> Settings:
     """
     if not settings.adapters:
         return settings
-    embedding = [model.name for model in settings.models if read_header(Path(model.path)).embeds]
+    embedded = [model for model in settings.models if model.engine == "llama"]
+    embedding = [model.name for model in embedded if read_header(Path(model.path)).embeds]
     return with_assigned_models(settings, embedding)
 
 

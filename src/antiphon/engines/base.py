@@ -209,7 +209,7 @@ class LoadSpec:
     """Everything that an engine host needs to load a model."""
 
     model: str
-    """The path of the GGUF file."""
+    """The path of the GGUF file; for vLLM, of the folder of weights."""
     context_length: int | None = None
     """The cells of one sequence. None takes the model's own context length, limited by the memory
     settings."""
@@ -248,6 +248,14 @@ class LoadSpec:
     shared."""
     check_tensors: bool = False
     """Whether the library reads and checks every weight while loading."""
+    dtype: str = "auto"
+    """For vLLM: the number format in which it computes."""
+    memory_share: float | None = None
+    """For vLLM: the share of each device's memory that it takes."""
+    tensor_parallel: int = 1
+    """For vLLM: the number of devices over which it splits each layer."""
+    adapters: bool = False
+    """For vLLM: whether sequences may use adapters, which takes memory and time for all sequences."""
 
 
 @dataclass(frozen=True, slots=True)

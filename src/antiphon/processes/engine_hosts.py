@@ -37,6 +37,12 @@ HOST_PREFIXES = ("LC_", "DYLD_", "OMP_", "GOMP_", "KMP_", "GGML_", "CUDA_", "HIP
 """Prefixes of variables that an engine host gets. It gets what an interpreter, a library and its threads
 need, and no credential."""
 
+VLLM_PREFIXES = ("VLLM_", "NCCL_", "TORCH")
+"""Further prefixes for hosts of vLLM."""
+
+VLLM_ENGINE = "antiphon.engines.vllm.engine:create_engine"
+"""The token engine of models whose engine is vLLM."""
+
 
 @dataclass(slots=True, eq=False)
 class EngineHost:
@@ -207,7 +213,7 @@ class EngineHosts:
             return to_line(
                 HostConfig(
                     name=model.name,
-                    factory=self._factory,
+                    factory=VLLM_ENGINE if model.engine == "vllm" else self._factory,
                     load=build_load_spec(model, settings),
                     socket=host.socket,
                     status_fd=status_fd,
@@ -218,10 +224,10 @@ class EngineHosts:
                 )
             )
 
-        command = [choose_interpreter(settings), "-P", "-m", "antiphon.engines.host"]
-        return await start_child(
-            command, configuration, filter_host_environment(os.environ, settings.engine.wait_policy)
-        )
+        command = [model.interpreter or choose_interpreter(settings), "-P", "-m", "antiphon.engines.host"]
+        prefixes = VLLM_PREFIXES if model.engine == "vllm" else ()
+        environment = filter_host_environment(os.environ, settings.engine.wait_policy, prefixes)
+        return await start_child(command, configuration, environment)
 
     def _update(self, host: EngineHost, state: EngineState, info: EngineInfo | None) -> None:
         """Keeps the state of a host. If the host serves a model, tells all HTTP processes."""
@@ -250,13 +256,16 @@ class EngineHosts:
             self._on_change()
 
 
-def filter_host_environment(environ: Mapping[str, str], wait_policy: str) -> dict[str, str]:
+def filter_host_environment(
+    environ: Mapping[str, str], wait_policy: str, prefixes: tuple[str, ...] = ()
+) -> dict[str, str]:
     """Returns the environment of an engine host: the allowed variables of `environ`, and defaults for OpenMP
-    and glibc unless the user has set them. All other variables are dropped."""
+    and glibc unless the user has set them. All other variables are dropped. `prefixes`: those of further
+    variables."""
     passed_on = {
         name: value
         for name, value in environ.items()
-        if name in HOST_VARIABLES or name.startswith(HOST_PREFIXES)
+        if name in HOST_VARIABLES or name.startswith(HOST_PREFIXES + prefixes)
     }
     return {"OMP_WAIT_POLICY": wait_policy, MALLOC: LARGE_PAGES} | passed_on
 
@@ -279,4 +288,16 @@ def build_load_spec(model: ModelSettings, settings: Settings) -> LoadSpec:
         keep_prefixes=model.keep_prefixes,
         weights_in_memory=model.weights == "memory",
         adapter_memory=settings.lora.memory_bytes,
+        dtype=model.dtype,
+        memory_share=model.memory_share,
+        tensor_parallel=model.tensor_parallel,
+        adapters=takes_adapters(model, settings),
+    )
+
+
+def takes_adapters(model: ModelSettings, settings: Settings) -> bool:
+    """Whether the settings have adapters of the model, or callers can load some."""
+    lora = settings.lora
+    return bool(lora.directories or lora.repositories) or any(
+        adapter.model == model.name for adapter in settings.adapters
     )

@@ -18,7 +18,7 @@ import msgspec
 
 from antiphon import validation_messages
 from antiphon.errors import SettingsError
-from antiphon.settings.models import ModelSettings
+from antiphon.settings.models import ModelSettings, require_engine_settings
 from antiphon.settings.providers import (
     PROVIDER_NAME,
     ProviderSettings,
@@ -135,6 +135,7 @@ def load_settings(
     _require_safe_listener(settings.server, settings.keys.enabled)
     require_complete_oidc(settings.oidc, settings.keys.enabled)
     _require_unique_names(settings.models)
+    require_engine_settings(settings.models)
     require_routed_models(routed, providers, [model.name for model in settings.models])
     return msgspec.structs.replace(settings, providers=providers, routed_models=routed)
 

@@ -16,7 +16,12 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: Annotated[str, Meta(description="Name that callers use.", min_length=1, max_length=200)]
     path: Annotated[
-        str, Meta(description="The GGUF file, hf:OWNER/REPO:FILE on the hub, or minilm.", min_length=1)
+        str,
+        Meta(
+            description="The GGUF file, hf:OWNER/REPO:FILE on the hub, or minilm. For vLLM, the folder of "
+            "weights.",
+            min_length=1,
+        ),
     ]
     sequences: Annotated[int, Meta(description="Choices that run at once; more wait.", ge=1, le=256)] = 8
     context_length: Annotated[
@@ -100,6 +105,50 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keep_prefixes: Annotated[
         bool, Meta(description="Keep computed prompts in free cells, for later requests that begin alike.")
     ] = True
+    engine: Annotated[
+        Literal["llama", "vllm"],
+        Meta(description="What computes: the embedded llama.cpp, or vLLM in an environment of its own."),
+    ] = "llama"
+    interpreter: Annotated[
+        Annotated[str, Meta(min_length=1)] | None,
+        Meta(description="Python of the environment that has vLLM: .venvs/cluster/bin/python."),
+    ] = None
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16"],
+        Meta(description="Number format in which vLLM computes; auto is what the model's folder says."),
+    ] = "auto"
+    memory_share: Annotated[
+        Annotated[float, Meta(gt=0, le=1)] | None,
+        Meta(
+            description="Share of each device's memory that vLLM takes for weights and KV cache; none is "
+            "vLLM's own default. On a processor, none makes a KV cache of cells."
+        ),
+    ] = None
+    tensor_parallel: Annotated[
+        int, Meta(description="Devices over which vLLM splits each layer.", ge=1, le=64)
+    ] = 1
+
+
+LLAMA_ONLY = frozenset({"exact", "kv_type", "layout", "step_latency", "weights", "load", "keep_alive"})
+VLLM_ONLY = frozenset({"interpreter", "dtype", "memory_share", "tensor_parallel"})
+"""The settings of a model that act on one engine only."""
+
+
+def require_engine_settings(models: Iterable[ModelSettings]) -> None:
+    """Raises SettingsError for a setting that does not act on the model's engine."""
+    for model in models:
+        idle = LLAMA_ONLY if model.engine == "vllm" else VLLM_ONLY
+        for name in sorted(idle):
+            if getattr(model, name) != MODEL_DEFAULTS[name]:
+                raise SettingsError(
+                    f"{name} has no effect on the model {model.name}, whose engine is {model.engine}; leave "
+                    "it out"
+                )
+        if model.engine == "vllm" and model.interpreter is None:
+            raise SettingsError(
+                f"the model {model.name} needs an environment with vLLM: run `make cluster`, then set "
+                'interpreter = ".venvs/cluster/bin/python" in its table'
+            )
 
 
 def list_parked(models: Iterable[ModelSettings]) -> frozenset[str]:

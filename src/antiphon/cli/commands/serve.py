@@ -16,6 +16,7 @@ from antiphon.cli.local_servers import publish_notice
 from antiphon.cli.model_files import fetch, find_local, keep_adapters
 from antiphon.cli.output import escape_unprintable
 from antiphon.cli.serve_options import ServeOptions, find_home
+from antiphon.cli.vllm_models import size_vllm_model
 from antiphon.domain.request import EmbeddingFacts
 from antiphon.engines.base import EngineInfo
 from antiphon.errors import AntiphonError, SettingsError
@@ -208,13 +209,19 @@ def find_refusals(settings: Settings) -> Iterator[SettingsError]:
 def place_weights(models: list[ModelSettings], free: int) -> list[ModelSettings]:
     """Decides for `auto` models whether their weights are copied into memory: up to WEIGHTS_SHARE of the free
     bytes."""
-    weight_bytes = sum(read_header(Path(model.path)).size for model in models if model.weights != "file")
+    embedded = [model for model in models if model.engine == "llama"]
+    weight_bytes = sum(read_header(Path(model.path)).size for model in embedded if model.weights != "file")
     placement = "memory" if weight_bytes <= WEIGHTS_SHARE * free else "file"
-    return [change_model(model, weights=placement) if model.weights == "auto" else model for model in models]
+    return [
+        change_model(model, weights=placement) if model in embedded and model.weights == "auto" else model
+        for model in models
+    ]
 
 
 def size_model(model: ModelSettings) -> ModelSettings:
     """Returns the model with an absolute path and a context length that its weights and the memory allow."""
+    if model.engine == "vllm":
+        return size_vllm_model(model)
     path = Path(model.path).expanduser().absolute()
     header = read_header(path)
     if model.context_length and header.context_length and model.context_length > header.context_length:

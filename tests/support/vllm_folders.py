@@ -1,0 +1,136 @@
+"""Folders of weights as vLLM serves them: cantor as safetensors, and the files beside the weights alone."""
+
+import json
+from pathlib import Path
+
+from models.cantor import recipe
+from models.cantor.convert import BOS, END, EOS, HERE, reference_weights
+from models.cantor.vocabulary import CONTROL, NORMAL, UNKNOWN, Piece, read_pieces
+
+
+def write_facts(folder: Path) -> Path:
+    """Writes the files beside the weights: configuration, tokenizer and template."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": recipe.WIDTH,
+        "intermediate_size": recipe.HIDDEN,
+        "num_hidden_layers": recipe.LAYERS,
+        "num_attention_heads": recipe.HEADS,
+        "num_key_value_heads": recipe.KV_HEADS,
+        "head_dim": recipe.WIDTH // recipe.HEADS,
+        "max_position_embeddings": recipe.CONTEXT,
+        "rms_norm_eps": recipe.NORM_EPSILON,
+        "rope_theta": recipe.ROPE_BASE,
+        "hidden_act": "silu",
+        "vocab_size": recipe.VOCABULARY,
+        "tie_word_embeddings": True,
+        "torch_dtype": "float32",
+        "bos_token_id": BOS,
+        "eos_token_id": EOS,
+    }
+    generation = {
+        "eos_token_id": [EOS, END],
+        "do_sample": True,
+        "temperature": recipe.TEMPERATURE,
+        "top_p": recipe.TOP_P,
+    }
+    pieces = read_pieces(HERE / "tokenizer.model")
+    names = {"bos_token": pieces[BOS].text, "eos_token": pieces[EOS].text}
+    for name, value in (
+        ("config.json", config),
+        ("generation_config.json", generation),
+        ("tokenizer_config.json", names),
+        ("tokenizer.json", build_tokenizer(pieces)),
+    ):
+        (folder / name).write_text(json.dumps(value), "utf-8")
+    template = (HERE / "template.jinja").read_text("utf-8").rstrip("\n")
+    (folder / "chat_template.jinja").write_text(template, "utf-8")
+    return folder
+
+
+def write_cantor(folder: Path) -> Path:
+    """Writes cantor as a folder of weights in float32."""
+    from safetensors.numpy import save_file
+
+    write_facts(folder)
+    save_file(reference_weights(), folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def build_tokenizer(pieces: list[Piece]) -> dict[str, object]:
+    """Builds tokenizer.json of SentencePiece's pieces: byte pair encoding with a fallback to bytes. Each part
+    of a text between control tokens gets a space before it, as llama.cpp does."""
+    vocabulary = {piece.text: index for index, piece in enumerate(pieces)}
+    merges: list[tuple[float, int, list[str]]] = []
+    for piece in pieces:
+        if piece.type != NORMAL:
+            continue
+        for at in range(1, len(piece.text)):
+            left, right = piece.text[:at], piece.text[at:]
+            if left in vocabulary and right in vocabulary:
+                merges.append((-piece.score, vocabulary[left], [left, right]))
+    controls = [
+        {
+            "id": index,
+            "content": piece.text,
+            "special": True,
+            "normalized": False,
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+        }
+        for index, piece in enumerate(pieces)
+        if piece.type in (CONTROL, UNKNOWN)
+    ]
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": controls,
+        "normalizer": {
+            "type": "Sequence",
+            "normalizers": [
+                {"type": "Prepend", "prepend": "▁"},
+                {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
+            ],
+        },
+        "pre_tokenizer": None,
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [
+                {"SpecialToken": {"id": pieces[BOS].text, "type_id": 0}},
+                {"Sequence": {"id": "A", "type_id": 0}},
+            ],
+            "pair": [
+                {"SpecialToken": {"id": pieces[BOS].text, "type_id": 0}},
+                {"Sequence": {"id": "A", "type_id": 0}},
+                {"Sequence": {"id": "B", "type_id": 1}},
+            ],
+            "special_tokens": {
+                pieces[BOS].text: {"id": pieces[BOS].text, "ids": [BOS], "tokens": [pieces[BOS].text]}
+            },
+        },
+        "decoder": {
+            "type": "Sequence",
+            "decoders": [
+                {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+                {"type": "ByteFallback"},
+                {"type": "Fuse"},
+                {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+            ],
+        },
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": pieces[0].text,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": True,
+            "byte_fallback": True,
+            "ignore_merges": False,
+            "vocab": vocabulary,
+            "merges": [pair for _, _, pair in sorted(merges)],
+        },
+    }
