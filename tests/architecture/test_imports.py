@@ -133,6 +133,7 @@ BORDERS = {
     "lxml": ("antiphon.retrieval.ingest.word",),
     "pptx": ("antiphon.retrieval.ingest.slides",),
     "openpyxl": ("antiphon.retrieval.ingest.sheets",),
+    "opentelemetry": ("antiphon.telemetry.otlp",),
     "rich": ("antiphon.cli",),
     "starlette": ("antiphon.http", "antiphon.web", "antiphon.assembly"),
     "typer": ("antiphon.cli",),

@@ -36,7 +36,7 @@ from antiphon.errors import (
     ProviderFailed,
     UnsupportedParameter,
 )
-from antiphon.pipeline.meter import RecordedAnswer
+from antiphon.pipeline.recorded_answer import RecordedAnswer
 from antiphon.pipeline.run import Pipeline
 from antiphon.retrieval.base import ChunkInput, IndexLimits, TableSettings
 from antiphon.retrieval.sqlite.index import SqliteIndex

@@ -25,6 +25,7 @@ from antiphon.assembly.knowledge import add_knowledge, open_knowledge
 from antiphon.assembly.models import ModelSources, build_models, connect_engines
 from antiphon.assembly.reload import NewsInbox, ReloadClient, ServedParts, SettingsReloader
 from antiphon.assembly.tenancy import TenancyParts, build_tenancy, open_accounting
+from antiphon.assembly.tracing import open_tracer
 from antiphon.assembly.vendors import build_vendors
 from antiphon.domain.context import SystemClock
 from antiphon.engines.base import LoadSpec
@@ -45,7 +46,7 @@ from antiphon.http.serve import serve
 from antiphon.http.server_status import list_own_series
 from antiphon.pipeline.adapters import AdapterRegistry
 from antiphon.processes.coordinator.assemble import open_coordinator, open_database
-from antiphon.processes.coordinator.client import connect_coordinator
+from antiphon.processes.coordinator.client import CoordinatorClient, connect_coordinator
 from antiphon.processes.ipc import from_line
 from antiphon.services.tenancy import TenancyService
 from antiphon.settings.models import list_parked
@@ -96,17 +97,15 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
                 accounting = await keeping.enter_async_context(
                     open_accounting(settings, managed, clock, coordinator)
                 )
-            index = await keeping.enter_async_context(open_knowledge(settings, config, status))
-            edge = build_app_state(
-                settings, models, clock, managed, accounting, NodeClients(coordinator, index)
-            )
+            node = await keeping.enter_async_context(open_node_clients(settings, config, status, coordinator))
+            edge = build_app_state(settings, models, clock, managed, accounting, node)
             coordinator.set_series(partial(list_own_series, edge))
             adapters = build_adapters(hosts.engines, edge, settings, coordinator)
         except (StartupError, StoreUnavailable) as refused:
             _exit_with(status, refused)
         edge = complete_app_state(edge, settings, adapters, reloads.reload)
 
-        edge = await working.enter_async_context(add_knowledge(settings, index, edge, managed))
+        edge = await working.enter_async_context(add_knowledge(settings, node.knowledge, edge, managed))
         with socket.socket(fileno=config.listen_fd) as listener:
             sources = ModelSources(settings, hosts.engines, vendors)
             loaded = {name: host for name, host in hosts.engines.items() if name not in parked}
@@ -121,6 +120,15 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
         await models.aclose()
         await parts.sources.vendors.aclose()
         await _close_stores(keeping, managed)
+
+
+@asynccontextmanager
+async def open_node_clients(
+    settings: Settings, config: HttpConfig, status: StatusPipe, coordinator: CoordinatorClient
+) -> AsyncIterator[NodeClients]:
+    """Yields the connections of this process while the context lasts. Raises StartupError."""
+    async with open_knowledge(settings, config, status) as index, open_tracer(settings.tracing) as tracer:
+        yield NodeClients(coordinator, index, tracer)
 
 
 async def _close_stores(keeping: AsyncExitStack, managed: TenancyParts | None) -> None:

@@ -16,6 +16,7 @@ from antiphon.dialects.jamai.dialect import Jamai
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.dialects.sgp.dialect import Sgp
 from antiphon.domain.context import Clock
+from antiphon.domain.tracing import Tracer
 from antiphon.engines.base import Engine
 from antiphon.engines.host.client import HostTokenEngine
 from antiphon.engines.registry import ModelRegistry
@@ -139,6 +140,7 @@ class NodeClients:
 
     coordinator: CoordinatorClient | None = None
     knowledge: KnowledgeIndex | None = None
+    tracer: Tracer | None = None
 
 
 ALONE = NodeClients()
@@ -197,6 +199,7 @@ def build_app_state(
         clock=clock,
         coordinator=coordinator,
         metrics=metrics,
+        tracer=node.tracer,
         ongoing=InFlightRegistry() if managed is None else _watch_keys(managed),
     )
 

@@ -32,6 +32,11 @@ class ResolvedProvider:
     """Reads the key. Raises SettingsError if it cannot be read."""
 
     @property
+    def trace_name(self) -> str:
+        """The vendor in traces, as OpenTelemetry's conventions name it."""
+        return self.preset.trace_name or self.table
+
+    @property
     def allows_private(self) -> bool:
         """Whether the address may be a private one."""
         private = self.settings.private

@@ -140,12 +140,14 @@ class RoutedModelBuilder:
         if the route names none."""
         engine: Engine
         served, rest = names
+        provider = ""
         if route.provider is None:
             name = label = route.engine or ""
             engine, kind = self.local_routes[name].engine, self.local_routes[name].kind
         else:
-            model = name_vendor_model(route, settings, rest)
-            engine = self._build_engine(self.vendors.resolved[route.provider], model, settings.profile)
+            model, resolved = name_vendor_model(route, settings, rest), self.vendors.resolved[route.provider]
+            engine = self._build_engine(resolved, model, settings.profile)
+            provider = resolved.trace_name
             kind, name = route.provider, f"{route.provider}/{model}"
             label = name if not is_pattern(settings.name) else f"{route.provider}/{route.model or STAR}"
         return ModelRoute(
@@ -154,6 +156,7 @@ class RoutedModelBuilder:
             price=name,
             name=name,
             label=label,
+            provider=provider,
             weight=route.weight,
             order=route.order,
             in_flight_limit=route.in_flight,

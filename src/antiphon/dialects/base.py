@@ -26,6 +26,7 @@ from antiphon.domain.models import (
 from antiphon.domain.request import Conversation, EmbeddingRequest, Embeddings, GenerationRequest, Prompt
 from antiphon.domain.rerank import Ranking, RerankRequest
 from antiphon.domain.tenancy import Key, Project
+from antiphon.domain.tracing import Span
 from antiphon.errors import AntiphonError
 from antiphon.retrieval.knowledge import KnowledgeTables
 
@@ -68,6 +69,8 @@ class Request:
     """Values of the braces in the endpoint's path."""
     body: bytes = b""
     progress: RequestProgress = field(default_factory=RequestProgress)
+    span: Span | None = None
+    """The request's step in a trace; None without tracing."""
 
     def query(self) -> list[tuple[str, str]]:
         """The names and values of the query, in order. Empty values are included."""

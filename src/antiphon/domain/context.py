@@ -11,6 +11,7 @@ from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor
 from antiphon.domain.ledger import NOTHING, RouteTry
 from antiphon.domain.limits import LimitStatus
 from antiphon.domain.memory import MemoryReport
+from antiphon.domain.tracing import Span
 from antiphon.domain.values import Value, changed, field
 
 
@@ -139,6 +140,8 @@ class Context(Value, frozen=True, gc=True):
     progress: RequestProgress = field(default_factory=RequestProgress)
     parent: str | None = None
     """Id of the ledger entry of the request that makes this call on its way; None for a caller's request."""
+    span: Span | None = None
+    """The step of the trace that the stages of this request add their own steps to; None without tracing."""
 
     def remaining(self) -> float | None:
         """Returns the seconds until the deadline, at least 0; None if the request has no deadline."""

@@ -45,6 +45,8 @@ class ModelRoute:
     """The route's name in answers, the ledger and errors: `provider/model`. Empty uses the model's name."""
     label: str = ""
     """The route's name in metrics, which contains no text of a caller. Empty uses `name`."""
+    provider: str = ""
+    """The vendor in traces, as OpenTelemetry's conventions name it; empty for an engine of this server."""
     weight: float = 1.0
     """How often the route is drawn beside others of its order."""
     order: int = 1

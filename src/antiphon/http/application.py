@@ -24,6 +24,7 @@ from antiphon.http.responses import RATE_LIMIT_HEADERS, build_limit_headers, sen
 from antiphon.http.routing import Routes, find_nearest_path
 from antiphon.http.server_status import declare_health, declare_info, declare_metrics
 from antiphon.http.services import ServerServices
+from antiphon.http.spans import close_request, open_request, refuse_request
 from antiphon.http.sse import EventWriter, Pace
 from antiphon.http.state import AppState, group_headers
 
@@ -92,6 +93,8 @@ class Application:
         request = _build_request(scope, self._choose_request_id(headers), headers)
         state = ResponseState(send, request.id)
         answer = state.send if self._cors is None else self._add_cors_headers(scope, headers, state.send)
+        if self._edge.tracer is not None and method == "POST":
+            request.span = open_request(self._edge.tracer, request, self.routes.get_label(path))
         try:
             if self._cors is not None and is_preflight(method, headers):
                 await self._cors(scope, receive, state.send)
@@ -111,6 +114,8 @@ class Application:
         finally:
             seconds = asyncio.get_running_loop().time() - began
             self._edge.metrics.count_answer(self.routes.get_label(path), state.status, seconds)
+            if request.span is not None:
+                close_request(request.span, request, state.status)
 
     async def _read_and_handle(
         self, endpoint: Endpoint, request: Request, connection: Connection, receive: Receive, send: Send
@@ -166,6 +171,8 @@ class Application:
 
     def _break_off(self, stream: EventStream, error: AntiphonError, request: Request) -> bytes:
         """Records the error of a stream, and returns the stream's last event."""
+        if request.span is not None:
+            request.span.fail(error.code)
         record_failure("stream_failed", error, request, self._edge)
         return stream.encoder.error(error)
 
@@ -178,6 +185,8 @@ class Application:
         whole request in memory.
         """
         dialect = self._edge.get_dialect(request.path)
+        if request.span is not None:
+            refuse_request(request.span, error, dialect.status(error))
         record_refusal(error, dialect.status(error), request, raw_path, self._edge)
         if not state.begun:
             headers = build_limit_headers(request.progress.limit_statuses)

@@ -80,7 +80,15 @@ class ServerServices:
     def build_context(self, request: Request, origin: Origin) -> Context:
         clock = self._clock
         deadline = clock.monotonic() + self._seconds
-        return Context(request.id, request.actor, deadline, clock, origin=origin, progress=request.progress)
+        return Context(
+            request.id,
+            request.actor,
+            deadline,
+            clock,
+            origin=origin,
+            progress=request.progress,
+            span=request.span,
+        )
 
     def generate(
         self, request: GenerationRequest, context: Context

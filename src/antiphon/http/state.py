@@ -13,6 +13,7 @@ from antiphon.domain.context import Clock, Context, SystemClock
 from antiphon.domain.events import Event
 from antiphon.domain.request import EmbeddingRequest, Embeddings, GenerationRequest
 from antiphon.domain.rerank import Ranking, RerankRequest
+from antiphon.domain.tracing import Tracer
 from antiphon.engines.registry import ModelRegistry
 from antiphon.http.body_budget import BodyBudget
 from antiphon.http.in_flight import InFlightRegistry
@@ -92,6 +93,8 @@ class AppState:
     """The access tokens of users; None if keys are off."""
     knowledge: KnowledgeTables | None = None
     """The knowledge tables; None if the server keeps none."""
+    tracer: Tracer | None = None
+    """Begins the spans of requests; None without tracing."""
     keys_on: bool = False
     """Whether the server has projects, users and keys."""
     admin: tuple[Endpoint, ...] = ()

@@ -299,7 +299,7 @@ async def _start_route(
     prepared = await prepare(use.route.engine, request, context)
     await reserve(use.route, prepared.size)
     use.begin()
-    stream = prepared.stream(context)
+    stream = prepared.stream(use.context)
     events = await stream.__aenter__()
     try:
         first = await anext(events)

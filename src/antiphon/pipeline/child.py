@@ -5,7 +5,7 @@ and take no place of a limit of concurrent requests. A parent always gets an ent
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from copy import copy
 
 from antiphon.domain.collect import CollectedGeneration, collect
@@ -13,6 +13,7 @@ from antiphon.domain.context import Context, RequestProgress
 from antiphon.domain.events import Event
 from antiphon.domain.request import EmbeddingRequest, Embeddings, GenerationRequest
 from antiphon.domain.rerank import Ranking, RerankRequest
+from antiphon.domain.tracing import Span
 from antiphon.domain.values import changed
 from antiphon.errors import DeadlineExceeded, EngineError, ProviderError, RequestError
 from antiphon.pipeline.request_meter import MILLISECONDS, RequestMeter
@@ -58,6 +59,17 @@ class ChildCalls:
         self.project = context.actor.project
         self.at = int(context.clock.wall() * MILLISECONDS) if account is None else account.at
         """Unix milliseconds of the parent's beginning."""
+
+    @contextmanager
+    def within(self, stage: AbstractContextManager[Span | None]) -> Iterator[Span | None]:
+        """Puts the spans of calls below the span of a stage, while the block runs. Yields that span."""
+        whole = self._context
+        with stage as span:
+            self._context = changed(whole, span=span)
+            try:
+                yield span
+            finally:
+                self._context = whole
 
     async def generate(self, request: GenerationRequest) -> CollectedGeneration:
         """Returns the whole answer. Raises what `Pipeline.run` raises, and the refusal of the parent's

@@ -24,6 +24,7 @@ from antiphon.pipeline.request_meter import RequestMeter, RequestOutcome
 from antiphon.pipeline.reserve import Accounting
 from antiphon.pipeline.resolve import resolve
 from antiphon.pipeline.route_use import RoutePolicy, RouteUse
+from antiphon.pipeline.spans import EMBEDDINGS, RERANK, close_operation, open_operation
 from antiphon.telemetry.logs import record
 
 
@@ -74,6 +75,8 @@ class EmbeddingStages:
         written down.
         """
         model = resolve(self.models, request.model, context.actor)
+        if context.span is not None:
+            context = open_operation(EMBEDDINGS, model, context, context.span)
         attempt = partial(_embed, replace(request, model=model.name), context)
         count = self.policy.metrics.count_embedding
         work = Work("embedding", model, request.model, len(request.inputs), count)
@@ -83,6 +86,8 @@ class EmbeddingStages:
         """Returns the scores of a request's documents. Raises as `embed` does, and UnsupportedParameter for a
         model that is no reranker."""
         model = resolve(self.models, request.model, context.actor)
+        if context.span is not None:
+            context = open_operation(RERANK, model, context, context.span)
         attempt = partial(_rank, replace(request, model=model.name), context)
         count = self.policy.metrics.count_rerank
         work = Work("rerank", model, request.model, len(request.documents), count)
@@ -116,6 +121,7 @@ class EmbeddingStages:
             lost = None if account is None else account.close(ended)
             answered = lost is not None or is_logged_by_edge(sys.exception(), context)
             ended = ended if lost is None else changed(ended, status=lost.code)
+            close_operation(context, model, ended)
             _report(ended, work, context, answered)
         try:
             if lost is not None:
@@ -135,7 +141,7 @@ async def _embed(request: EmbeddingRequest, context: Context, use: RouteUse, res
     prepared = await engine.prepare_embedding(request, context)
     await reserve(use.route, prepared.size)
     use.begin()
-    answer = await prepared.embed(context)
+    answer = await prepared.embed(use.context)
     use.serve()
     use.close()
     return answer
@@ -149,7 +155,7 @@ async def _rank(request: RerankRequest, context: Context, use: RouteUse, reserve
     prepared = await engine.prepare_rerank(request, context)
     await reserve(use.route, prepared.size)
     use.begin()
-    answer = await prepared.rank(context)
+    answer = await prepared.rank(use.context)
     use.serve()
     use.close()
     return answer

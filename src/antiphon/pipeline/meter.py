@@ -9,7 +9,6 @@ its tokens are estimated from the text so far. This module holds no limits and n
 """
 
 import asyncio
-import json
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
@@ -30,14 +29,15 @@ from antiphon.domain.events import (
     Usage,
     UsageSource,
 )
-from antiphon.domain.retrieval import References
 from antiphon.domain.token_estimate import estimate_tokens, measure_speech, measure_text
 from antiphon.domain.values import changed
 from antiphon.engines.registry import Model
 from antiphon.errors import AntiphonError, DeadlineExceeded, InternalError
 from antiphon.ledger.base import Recorder
 from antiphon.pipeline.attempt import StartedStream
+from antiphon.pipeline.recorded_answer import RecordedAnswer
 from antiphon.pipeline.request_meter import RequestMeter, RequestOutcome
+from antiphon.pipeline.spans import close_operation
 from antiphon.telemetry.logs import record
 from antiphon.telemetry.metrics import Generation, Metrics
 
@@ -66,6 +66,8 @@ class GenerationTally:
     finish_reasons: list[str] = field(default_factory=list)
     is_whole: bool = False
     """Whether the stream came to its end."""
+    answer: RecordedAnswer | None = None
+    """The texts so far, where spans contain them."""
 
     def add(self, event: Event, clock: Clock) -> None:
         """Counts an event. The most frequent kind is tested first: nearly all events of a stream are text
@@ -160,6 +162,8 @@ class Settlement:
         lost = None if self._account is None else self._account.close(ended)
         if lost is not None:
             ended = changed(ended, status=lost.code)
+        if context.span is not None:
+            close_operation(context, self._model, ended, tally.finish_reasons, tally.answer)
         answered = lost is not None or is_logged_by_edge(error, context)
         _report(ended, tally.finish_reasons, self._model, context, self._metrics, answered)
         try:
@@ -183,11 +187,16 @@ async def meter_stream(
     """
     clock = context.clock
     tally = GenerationTally(clock.monotonic())
+    span = context.span
+    if span is not None and span.is_recorded and span.records_content:
+        tally.answer = RecordedAnswer()
     settlement = Settlement(tally, model, context, metrics, account)
     async with settlement, await _start_metered(begin, account) as stream:
         event: Event | None = stream.first
         while event is not None:
             tally.add(event, clock)
+            if tally.answer is not None:
+                tally.answer.add(event)
             if (
                 account is not None
                 and tally.completion_tokens > account.granted
@@ -280,83 +289,3 @@ async def record_stream(
         if account.is_admitted:
             body = context.progress.body.decode("utf-8", "replace")
             recorder.keep(account.id, context.actor.project, account.at, body, answer.to_json())
-
-
-@dataclass(slots=True)
-class RecordedCall:
-    """The recorded part of a tool call."""
-
-    id: str
-    name: str
-    arguments: list[str] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class RecordedChoice:
-    """The recorded part of one choice."""
-
-    text: list[str] = field(default_factory=list)
-    reasoning: list[str] = field(default_factory=list)
-    calls: dict[int, RecordedCall] = field(default_factory=dict)
-    transcript: list[str] = field(default_factory=list)
-    """What was spoken. The recording is not kept."""
-    reason: str | None = None
-
-    def to_dict(self, index: int) -> dict[str, object]:
-        """Returns the choice in the JSON form that is stored."""
-        fields: dict[str, object] = {
-            "index": index,
-            "text": "".join(self.text),
-            "finish_reason": self.reason,
-        }
-        if self.reasoning:
-            fields["reasoning"] = "".join(self.reasoning)
-        if self.transcript:
-            fields["transcript"] = "".join(self.transcript)
-        if self.calls:
-            fields["tool_calls"] = [
-                {"id": call.id, "name": call.name, "arguments": "".join(call.arguments)}
-                for call in self.calls.values()
-            ]
-        return fields
-
-
-class RecordedAnswer:
-    """The recorded part of all choices."""
-
-    def __init__(self) -> None:
-        self._choices: dict[int, RecordedChoice] = {}
-        self._references: References | None = None
-
-    def add(self, event: Event) -> None:
-        """Records an event of the stream."""
-        if isinstance(event, TextDelta):
-            self._choice(event.choice).text.append(event.text)
-        elif isinstance(event, ReasoningDelta):
-            self._choice(event.choice).reasoning.append(event.text)
-        elif isinstance(event, SpeechDelta):
-            self._choice(event.choice).transcript.append(event.transcript)
-        elif isinstance(event, ToolCallStarted):
-            self._choice(event.choice).calls[event.index] = RecordedCall(event.id, event.name)
-        elif isinstance(event, ToolCallDelta):
-            self._choice(event.choice).calls[event.index].arguments.append(event.arguments)
-        elif isinstance(event, Finished):
-            self._choice(event.choice).reason = event.reason
-        elif isinstance(event, References):
-            self._references = event
-
-    def to_json(self) -> str:
-        """Returns all choices as JSON, and what was searched for and found in a knowledge table, without its
-        texts. A choice that was cut has no finish reason."""
-        choices = [choice.to_dict(index) for index, choice in sorted(self._choices.items())]
-        fields: dict[str, object] = {"choices": choices}
-        if (found := self._references) is not None:
-            fields["references"] = {
-                "table_id": found.table,
-                "search_query": found.query,
-                "chunks": [{"document_id": each.document, "chunk_id": each.id} for each in found.chunks],
-            }
-        return json.dumps(fields, ensure_ascii=False)
-
-    def _choice(self, choice: int) -> RecordedChoice:
-        return self._choices.setdefault(choice, RecordedChoice())

@@ -24,6 +24,7 @@ from antiphon.errors import (
     RateLimited,
 )
 from antiphon.limits.base import Limiter
+from antiphon.pipeline.spans import close_attempt, open_attempt
 from antiphon.telemetry.metrics import Metrics
 
 RESTING = (ProviderFailed, ProviderUnavailable, ProviderTimeout, ProviderRateLimited, ProviderBroken)
@@ -54,11 +55,12 @@ class RouteUse:
     __slots__ = (
         "_began",
         "_claim",
-        "_context",
         "_counts",
         "_is_open",
         "_is_probe",
         "_limiter",
+        "_model",
+        "context",
         "has_begun",
         "has_served",
         "route",
@@ -74,7 +76,9 @@ class RouteUse:
         counts.in_flight += 1
         self.route = route
         self.has_begun = self.has_served = False
-        self._context = context
+        self.context = context
+        """The request's circumstances; once the attempt has begun, with its span."""
+        self._model = model
         self._counts = counts
         self._limiter = policy.limiter
         self._claim: str | None = None
@@ -94,7 +98,7 @@ class RouteUse:
             return self._counts.in_flight <= most
         name = f"{model.label}\0{self.route.label}"
         limit = Limit(f"route:{name}", Subject.MODEL, name, Measure.CONCURRENT, most, 0)
-        claim = self._context.clock.unique()
+        claim = self.context.clock.unique()
         try:
             await limiter.reserve(claim, (limit,), NOTHING)
         except FULL:
@@ -105,12 +109,14 @@ class RouteUse:
     def begin(self) -> None:
         """Counts an attempt: the engine is asked now."""
         self.has_begun = True
-        self._context.progress.attempts += 1
-        self._began = self._context.clock.monotonic()
+        self.context.progress.attempts += 1
+        self._began = self.context.clock.monotonic()
+        if self.context.span is not None:
+            self.context = open_attempt(self.route, self._model, self.context, self.context.span)
 
     def serve(self) -> None:
         """Notes the first event: the route works."""
-        route, progress, now = self.route, self._context.progress, self._context.clock.monotonic()
+        route, progress, now = self.route, self.context.progress, self.context.clock.monotonic()
         seconds = now - self._began
         self.has_served = True
         route.state.measure(seconds, now)
@@ -133,17 +139,20 @@ class RouteUse:
         if self._claim is not None and self._limiter is not None:
             self._limiter.settle(self._claim, NOTHING)
         if self.has_begun:
-            counts.outcomes[OK if error is None else _name_outcome(error)] += 1
+            outcome = OK if error is None else _name_outcome(error)
+            counts.outcomes[outcome] += 1
+            if self.context.span is not None:
+                close_attempt(self.context.span, outcome, self.context.clock.monotonic() - self._began)
         if error is None:
             state.failures = 0 if self.has_served else state.failures
         elif isinstance(error, RESTING):
-            counts.rests += state.rest(error, self._began, self._context.clock.monotonic())
+            counts.rests += state.rest(error, self._began, self.context.clock.monotonic())
 
     def add_try(self, code: str | None) -> None:
         """Adds a try that did not serve to the request's list. `code`: of its error; None takes the code with
         which the request ends. Repeated tries of a restarting engine are one try."""
-        progress, name = self._context.progress, self.route.name
-        ms = round((self._context.clock.monotonic() - self._began) * MILLISECONDS)
+        progress, name = self.context.progress, self.route.name
+        ms = round((self.context.clock.monotonic() - self._began) * MILLISECONDS)
         earlier = progress.tries
         if earlier and code is not None and (earlier[-1].route, earlier[-1].error) == (name, code):
             ms, earlier = ms + earlier[-1].ms, earlier[:-1]

@@ -29,6 +29,7 @@ from antiphon.pipeline.reserve import Accounting
 from antiphon.pipeline.resolve import resolve
 from antiphon.pipeline.retrieve import ReferencedEvents, RetrievalStages
 from antiphon.pipeline.route_use import RoutePolicy
+from antiphon.pipeline.spans import describe_references, open_generation, open_memory, open_retrieval
 from antiphon.pipeline.summarise import SummaryStages
 from antiphon.retrieval.base import KnowledgeIndex
 from antiphon.telemetry.metrics import Metrics
@@ -95,6 +96,8 @@ class Pipeline:
             request = changed(request, model=model.name)
         if request.timeout is not None:
             context = context.limit_time(request.timeout)
+        if context.span is not None:
+            context = open_generation(request, model, context, context.span)
         account = None
         if self.accounting is not None:
             is_bounded = request.output.max_tokens is not None and not request.output.is_usual
@@ -122,9 +125,12 @@ class Pipeline:
         if request.memory is not None:
             if request.retrieval is not None:  # what is wrong there is told before a summary is paid for
                 await self.retrieval.open(request, context, calls)
-            request = await remember(request, model, context, self.memory, calls)
+            with calls.within(open_memory(request.memory, context.span)):
+                request = await remember(request, model, context, self.memory, calls)
         if request.retrieval is not None:
-            request, references = await self.retrieval.retrieve(request, model, context, calls)
+            with calls.within(open_retrieval(request.retrieval, context.span)) as span:
+                request, references = await self.retrieval.retrieve(request, model, context, calls)
+                describe_references(span, references)
         stream = await attempt(model, request, context, self.policy, reserve)
         if references is not None:
             stream.events = ReferencedEvents(references, stream.first, stream.events)

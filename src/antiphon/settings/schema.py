@@ -18,7 +18,7 @@ from antiphon.settings.models import (
     assign_models,
 )
 from antiphon.settings.providers import ProviderSettings, RoutedModelSettings
-from antiphon.settings.server import AT_LEAST_ZERO, LogSettings, ServerSettings, describe
+from antiphon.settings.server import AT_LEAST_ZERO, LogSettings, ServerSettings, TracingSettings, describe
 from antiphon.settings.tenancy import KeysSettings, LedgerSettings, LimitsSettings, OidcSettings
 
 
@@ -88,6 +88,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory: MemorySettings = MemorySettings()
     knowledge: KnowledgeSettings = KnowledgeSettings()
     log: LogSettings = LogSettings()
+    tracing: TracingSettings = TracingSettings()
     models: tuple[ModelSettings, ...] = ()
     adapters: tuple[AdapterSettings, ...] = ()
     aliases: tuple[AliasSettings, ...] = ()
@@ -108,6 +109,7 @@ SECTIONS: tuple[str, ...] = (
     "memory",
     "knowledge",
     "log",
+    "tracing",
 )
 
 

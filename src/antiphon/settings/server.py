@@ -166,6 +166,45 @@ class LogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = "text"
 
 
+class TracingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Traces and the metrics of generative AI, sent to an OpenTelemetry collector (tracing.md)."""
+
+    endpoint: Annotated[
+        Annotated[str, Meta(pattern=r"^https?://[^/?#\s]+(/[^?#\s]*)?$")] | None,
+        describe(
+            "ANTIPHON_TRACING_ENDPOINT",
+            "Address of a collector that takes OTLP over HTTP, such as http://127.0.0.1:4318; none sends "
+            "nothing. The extra `otlp` is needed.",
+        ),
+    ] = None
+    service_name: Annotated[
+        str,
+        describe("ANTIPHON_TRACING_SERVICE_NAME", "The name of this server in the tracing backend."),
+        Meta(min_length=1, max_length=200),
+    ] = "antiphon"
+    sample_ratio: Annotated[
+        float,
+        describe(
+            "ANTIPHON_TRACING_SAMPLE_RATIO",
+            "Share of requests that are traced, from 0 to 1. A request with a `traceparent` follows its "
+            "caller's decision.",
+        ),
+        Meta(ge=0, le=1),
+    ] = 1.0
+    content: Annotated[
+        bool,
+        describe(
+            "ANTIPHON_TRACING_CONTENT",
+            "Whether spans contain the texts of prompts, answers and knowledge tables.",
+        ),
+    ] = False
+    metrics_interval: Annotated[
+        float,
+        describe("ANTIPHON_TRACING_METRICS_INTERVAL", "Seconds between two exports of metrics."),
+        POSITIVE,
+    ] = 60.0
+
+
 def is_loopback(host: str) -> bool:
     """Whether an address can only be reached from this machine. False for an unknown host name."""
     if host == "localhost":

@@ -60,6 +60,8 @@ class ProviderPreset(Value, frozen=True, forbid_unknown_fields=True):
     """The table of its models, where it is not the one of the preset's own name."""
     price_list: str | None = None
     """The vendor's name in the package genai-prices. None where nobody publishes prices."""
+    trace_name: str | None = None
+    """The vendor's name in OpenTelemetry's conventions, where it is not the preset's own name."""
 
 
 @cache

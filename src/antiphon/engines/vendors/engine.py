@@ -224,7 +224,7 @@ class PreparedVendorRequest:
     async def _send(self, context: Context, deadline: float) -> aiohttp.ClientResponse:
         """Sends the request. Raises DeadlineExceeded if the request's own deadline passes."""
         try:
-            return await self.provider.send(self.call, deadline)
+            return await self.provider.send(trace_call(self.call, self.provider, context), deadline)
         except ProviderTimeout:
             if is_expired(context):
                 raise build_deadline_error() from None
@@ -333,7 +333,7 @@ async def exchange(
 ) -> T:
     """Sends a request, and returns its whole answer decoded. Raises a ProviderError."""
     deadline = find_deadline(provider, context, asyncio.get_running_loop().time())
-    response = await provider.send(call, deadline)
+    response = await provider.send(trace_call(call, provider, context), deadline)
     try:
         return decode(await read_body(response, deadline))
     except UNREADABLE as failure:
@@ -346,6 +346,15 @@ async def exchange(
     finally:
         response.close()
         await provider.remove_user()
+
+
+def trace_call(call: UpstreamCall, provider: Provider, context: Context) -> UpstreamCall:
+    """Returns the call with the header that continues the request's trace, where requests are traced."""
+    span = context.span
+    if span is None:
+        return call
+    span.add({"server.address": provider.server[0], "server.port": provider.server[1]})
+    return changed(call, headers=(*call.headers, ("traceparent", span.traceparent)))
 
 
 def find_deadline(provider: Provider, context: Context, now: float) -> float:

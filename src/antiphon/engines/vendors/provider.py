@@ -100,6 +100,9 @@ class Provider:
         self._key = read_key()
         self._headers = self._build_headers()
         self._base = options.base_url.rstrip("/")
+        url = URL(self._base)
+        self.server = url.host or "", url.port or 0
+        """Host and port, for traces."""
         self._urls: dict[str, URL] = {}
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=options.connect_timeout)
         self._session: aiohttp.ClientSession | None = None

@@ -23,7 +23,8 @@ from antiphon.domain.request import Conversation, GenerationRequest, HostedOptio
 from antiphon.engines.vendors.base import NOBODY, VendorModel
 from antiphon.engines.vendors.engine import bound_size
 from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
-from antiphon.pipeline.meter import GenerationTally, RecordedAnswer
+from antiphon.pipeline.meter import GenerationTally
+from antiphon.pipeline.recorded_answer import RecordedAnswer
 from tests.support.vendors.vendor_exchange import iterate_async
 
 SPOKEN = HostedOptions(modalities=("text", "audio"), audio=SpeechOptions("pcm16", "alloy"))

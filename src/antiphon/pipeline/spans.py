@@ -1,0 +1,252 @@
+"""The spans of a request's stages: the generation, its attempts, its search and its memory strategy.
+
+A stage calls this module only if its context has a span, so requests cost nothing without tracing. Names
+follow OpenTelemetry's conventions for generative AI; docs/tracing.md lists them.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+
+from antiphon.domain.context import Context
+from antiphon.domain.memory import MemoryStrategy
+from antiphon.domain.messages import MediaContent, Message
+from antiphon.domain.request import Constraint, ConstraintKind, Conversation, GenerationRequest
+from antiphon.domain.retrieval import References, Retrieval
+from antiphon.domain.tracing import Attributes, AttributeValue, Span, SpanKind
+from antiphon.domain.values import changed
+from antiphon.engines.registry import Model, ModelRoute
+from antiphon.errors import AntiphonError, InternalError
+from antiphon.pipeline.recorded_answer import RecordedAnswer
+from antiphon.pipeline.request_meter import RequestOutcome
+
+CHAT, COMPLETION = "chat", "text_completion"
+"""Operations, as the conventions name them."""
+
+EMBEDDINGS, RERANK = "embeddings", "rerank"
+"""Operations; the conventions have no name for the second."""
+
+OK = "ok"
+
+OWN = "antiphon"
+"""The provider of models that this server computes."""
+
+JSON_KINDS = (ConstraintKind.JSON_OBJECT, ConstraintKind.JSON_SCHEMA)
+
+
+def open_generation(request: GenerationRequest, model: Model, context: Context, span: Span) -> Context:
+    """Returns the context of a generation, with a span of its own. `span`: the context's."""
+    first = request.prompts[0]
+    operation = CHAT if isinstance(first, Conversation) else COMPLETION
+    context = open_operation(operation, model, context, span)
+    child = context.span
+    if child is not None and child.is_recorded:
+        child.add(_describe_request(request))
+        if child.records_content:
+            child.add({"gen_ai.input.messages": _encode_prompts(request)})
+    return context
+
+
+def open_operation(operation: str, model: Model, context: Context, span: Span) -> Context:
+    """Returns the context of a model's work, with a span of its own."""
+    kind = SpanKind.CLIENT if any(route.provider for route in model.routes) else SpanKind.INTERNAL
+    attributes: dict[str, AttributeValue] = {
+        "gen_ai.operation.name": operation,
+        "gen_ai.provider.name": model.routes[0].provider or OWN,
+        "gen_ai.request.model": model.label,
+    }
+    return changed(context, span=span.open(f"{operation} {model.label}", kind, attributes))
+
+
+def _describe_request(request: GenerationRequest) -> dict[str, AttributeValue]:
+    """Returns the attributes of what the caller set."""
+    sampling, output = request.sampling, request.output
+    values: dict[str, AttributeValue | None] = {
+        "gen_ai.request.temperature": sampling.temperature,
+        "gen_ai.request.top_p": sampling.top_p,
+        "gen_ai.request.top_k": sampling.top_k,
+        "gen_ai.request.seed": sampling.seed,
+        "gen_ai.request.frequency_penalty": sampling.frequency_penalty,
+        "gen_ai.request.presence_penalty": sampling.presence_penalty,
+        "gen_ai.request.max_tokens": output.max_tokens,
+        "gen_ai.request.choice.count": output.choices if output.choices > 1 else None,
+        "gen_ai.request.stop_sequences": output.stop or None,
+        "gen_ai.request.stream": None if request.is_buffered else True,
+        "gen_ai.output.type": _name_output(output.constraint),
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _name_output(constraint: Constraint | None) -> str | None:
+    """Returns the form that the caller asked for; None for any text."""
+    return "json" if constraint is not None and constraint.kind in JSON_KINDS else None
+
+
+def close_operation(
+    context: Context,
+    model: Model,
+    ended: RequestOutcome,
+    reasons: Sequence[str] = (),
+    answer: RecordedAnswer | None = None,
+) -> None:
+    """Ends the span of a model's work, and measures it. `answer`: the text, where spans contain texts."""
+    span = context.span
+    if span is None:
+        return
+    usage, route = ended.usage, find_route(model, context)
+    if ended.status != OK:
+        span.fail(ended.status)
+    attributes: dict[str, AttributeValue] = {
+        "gen_ai.provider.name": route.provider or OWN,
+        "gen_ai.usage.input_tokens": usage.prompt_tokens,
+        "gen_ai.usage.output_tokens": usage.completion_tokens,
+    }
+    if usage.cached_tokens:
+        attributes["gen_ai.usage.cache_read.input_tokens"] = usage.cached_tokens
+    if usage.reasoning_tokens:
+        attributes["gen_ai.usage.reasoning.output_tokens"] = usage.reasoning_tokens
+    if reasons:
+        attributes["gen_ai.response.finish_reasons"] = tuple(reasons)
+    if ended.first_token is not None:
+        attributes["gen_ai.response.time_to_first_chunk"] = ended.first_token
+    if answer is not None:
+        attributes["gen_ai.output.messages"] = _encode_answer(answer)
+    span.add(attributes)
+    _measure(span, ended)
+    span.close()
+
+
+def _measure(span: Span, ended: RequestOutcome) -> None:
+    """Adds the figures of a model's work to the metrics."""
+    usage = ended.usage
+    span.measure("gen_ai.server.request.duration", ended.total)
+    span.measure("gen_ai.client.token.usage", usage.prompt_tokens, {"gen_ai.token.type": "input"})
+    if usage.completion_tokens:
+        span.measure("gen_ai.client.token.usage", usage.completion_tokens, {"gen_ai.token.type": "output"})
+    if ended.first_token is None:
+        return
+    span.measure("gen_ai.server.time_to_first_token", ended.first_token)
+    if usage.completion_tokens > 1:
+        each = (ended.total - ended.first_token) / (usage.completion_tokens - 1)
+        span.measure("gen_ai.server.time_per_output_token", each)
+
+
+def find_route(model: Model, context: Context) -> ModelRoute:
+    """Returns the route that served a request; the first one if none did."""
+    header = context.progress.route
+    return next((route for route in model.routes if route.header == header), model.routes[0])
+
+
+def open_attempt(route: ModelRoute, model: Model, context: Context, span: Span) -> Context:
+    """Returns the context of an attempt at a route, with a span of its own."""
+    kind = SpanKind.CLIENT if route.provider else SpanKind.INTERNAL
+    attributes: dict[str, AttributeValue] = {
+        "gen_ai.provider.name": route.provider or OWN,
+        "gen_ai.request.model": model.label,
+        "antiphon.route": route.label,
+        "antiphon.attempt": context.progress.attempts,
+    }
+    return changed(context, span=span.open(f"attempt {route.label}", kind, attributes))
+
+
+def close_attempt(span: Span, outcome: str, seconds: float) -> None:
+    """Ends the span of an attempt. `outcome`: `ok`, `cancelled`, or the code of its error."""
+    if outcome != OK:
+        span.fail(outcome)
+    span.measure("gen_ai.client.operation.duration", seconds)
+    span.close()
+
+
+def open_retrieval(wanted: Retrieval, span: Span | None) -> AbstractContextManager[Span | None]:
+    """Returns the span of a search in a knowledge table, as a context; None without tracing."""
+    attributes = {"gen_ai.operation.name": "retrieval", "gen_ai.data_source.id": wanted.table}
+    return _open_stage("retrieval", span, attributes)
+
+
+def describe_references(span: Span | None, found: References) -> None:
+    """Adds what was found to the span of a search."""
+    if span is None:
+        return
+    span.add({"antiphon.retrieval.chunks": len(found.chunks), "antiphon.retrieval.notes": found.notes})
+    if span.records_content:
+        documents = [
+            {"id": chunk.id, "score": chunk.score, "content": chunk.text, "title": chunk.title}
+            for chunk in found.chunks
+        ]
+        span.add(
+            {
+                "gen_ai.retrieval.query.text": found.query,
+                "gen_ai.retrieval.documents": json.dumps(documents, ensure_ascii=False),
+            }
+        )
+
+
+def open_memory(strategy: MemoryStrategy, span: Span | None) -> AbstractContextManager[Span | None]:
+    """Returns the span of a memory strategy, as a context; None without tracing."""
+    name = str(strategy.__struct_config__.tag)
+    return _open_stage("memory", span, {"antiphon.memory.strategy": name})
+
+
+@contextmanager
+def _open_stage(name: str, span: Span | None, attributes: Attributes) -> Iterator[Span | None]:
+    """Yields a span that ends with the block."""
+    if span is None:
+        yield None
+        return
+    child = span.open(name, SpanKind.INTERNAL, attributes)
+    try:
+        yield child
+    except AntiphonError as error:
+        child.fail(error.code)
+        raise
+    except BaseException as error:
+        child.fail(InternalError.code if isinstance(error, Exception) else "cancelled")
+        raise
+    finally:
+        child.close()
+
+
+def _encode_prompts(request: GenerationRequest) -> str:
+    """Returns the prompts as the conventions' list of messages. Images and recordings are left out."""
+    messages: list[dict[str, object]] = []
+    for prompt in request.prompts:
+        if isinstance(prompt, Conversation):
+            messages += map(_describe_message, prompt.messages)
+        elif prompt.text is not None:
+            messages.append({"role": "user", "parts": [{"type": "text", "content": prompt.text}]})
+    return json.dumps(messages, ensure_ascii=False)
+
+
+def _describe_message(message: Message) -> dict[str, object]:
+    parts: list[dict[str, object]] = []
+    if message.tool_call_id is not None:
+        parts.append({"type": "tool_call_response", "id": message.tool_call_id, "response": message.text})
+    elif message.text:
+        parts.append({"type": "text", "content": message.text})
+    parts += [
+        {"type": "tool_call", "id": call.id, "name": call.name, "arguments": call.arguments}
+        for call in message.tool_calls
+    ]
+    parts += [
+        {"type": "blob", "modality": str(part.kind), "mime_type": part.media_type}
+        for part in message.content
+        if isinstance(part, MediaContent)
+    ]
+    return {"role": str(message.role), "parts": parts}
+
+
+def _encode_answer(answer: RecordedAnswer) -> str:
+    """Returns the choices as the conventions' list of messages."""
+    messages = []
+    for choice in answer.list_choices():
+        parts: list[dict[str, object]] = []
+        if choice.reasoning:
+            parts.append({"type": "reasoning", "content": "".join(choice.reasoning)})
+        if choice.text:
+            parts.append({"type": "text", "content": "".join(choice.text)})
+        parts += [
+            {"type": "tool_call", "id": call.id, "name": call.name, "arguments": "".join(call.arguments)}
+            for call in choice.calls.values()
+        ]
+        messages.append({"role": "assistant", "parts": parts, "finish_reason": choice.reason or "error"})
+    return json.dumps(messages, ensure_ascii=False)
