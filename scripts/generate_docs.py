@@ -231,8 +231,8 @@ def metrics() -> str:
         "`GET /metrics` answers in Prometheus' text format and asks for the key as every route does. Times",
         "are in seconds; rates and percentiles are the reader's to compute, as",
         "[operations.md](operations.md) shows. Labels are names of the settings and the code, adapters'",
-        "digests, and adapters' names until they are unloaded: never a prompt, a key, a caller, or another",
-        "name that a caller made up.",
+        "digests, and names of the operator's adapters until they are unloaded: never a prompt, a key, a",
+        "caller, or another name that a caller made up.",
     ]
     for title, families in (("The server", gateway.FAMILIES), ("Each engine", engines.FAMILIES)):
         lines += ["", f"## {title}", "", "| name | kind | labels | |", "|---|---|---|---|"]

@@ -44,7 +44,7 @@ class Shared:
     meanwhile: Callable[[], Awaitable[None]] | None = None
     """What another process does just before the next change."""
 
-    async def publish(self, revision: int, names: bytes) -> bool:
+    async def publish(self, revision: int, names: bytes, change: bytes = b"") -> bool:
         if self.is_away:
             raise EngineError("the adapters cannot be changed")
         if self.meanwhile is not None:

@@ -36,7 +36,7 @@ from antiphon.ledger.base import MonitoredLedger
 from antiphon.limits.base import MonitoredLimiter
 from antiphon.memory.base import SummaryCache
 from antiphon.memory.summary_caches import ProcessSummaries, StoredSummaries
-from antiphon.pipeline.adapters import AdapterRegistry, AdapterTarget
+from antiphon.pipeline.adapters import AdapterRegistry, AdapterTarget, ProjectQuota
 from antiphon.pipeline.deployments import Deployments
 from antiphon.pipeline.reserve import Accounting
 from antiphon.pipeline.run import Pipeline
@@ -54,6 +54,7 @@ from antiphon.settings.schema import Settings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.weights.adapters.hub_adapters import HubAdapters
 from antiphon.weights.adapters.import_job import read_kept
+from antiphon.weights.adapters.kept_names import KeptNamesFile, compute_fingerprint
 from antiphon.weights.adapters.registry import AdapterStore
 from antiphon.weights.gguf import read_header
 
@@ -74,6 +75,7 @@ def build_adapter_targets(
                 partial(AdapterRenderer, base, lacks=host.is_pending_reload),
                 host.note_adapters,
                 host.note_refused,
+                compute_fingerprint(Path(model.path)),
             )
     return targets
 
@@ -90,9 +92,13 @@ def build_adapters(
     """
     engines = {name: edge.models.get(name).engine for name in hosts}
     targets = build_adapter_targets(settings, engines, hosts)
-    adapters = AdapterRegistry(edge.models, targets, edge.clock, edge.metrics, names)
+    lora = settings.lora
+    kept = KeptNamesFile(Path(lora.registry or ""), lora.keep_names) if allows_loading(lora) else None
+    adapters = AdapterRegistry(edge.models, targets, edge.clock, edge.metrics, names, kept)
+    adapters.quota = ProjectQuota(lora.project_adapters if lora.repositories else 0, lora.project_bytes)
     for adapter in settings.adapters:
         adapters.declare(adapter.name, adapter.model or "", read_kept(Path(adapter.path)))
+    adapters.restore_kept()
     if names is not None:
         names.follow(adapters.update_names)
     return adapters

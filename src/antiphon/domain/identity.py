@@ -46,6 +46,9 @@ EVERY_RIGHT = frozenset(Right)
 KNOWLEDGE = "/knowledge"
 """The part of a path that names knowledge tables."""
 
+LORA = "lora"
+"""The part of a path that names adapters."""
+
 
 class Actor(Value, frozen=True):
     """The caller of one request, as a verifier established it."""
@@ -86,9 +89,21 @@ class Actor(Value, frozen=True):
     def may_write(self, path: str) -> bool:
         """Whether the caller can change knowledge tables at this path. A project's service key can where a
         pattern of its paths names knowledge and matches: it is made for inference otherwise."""
-        if Right.WRITE in self.rights:
-            return True
-        named = [pattern for pattern in self.grant.endpoints or () if KNOWLEDGE in pattern]
+        return Right.WRITE in self.rights or self._is_named(KNOWLEDGE, path)
+
+    def may_adapt(self, path: str) -> bool:
+        """Whether the caller can load and unload adapters at this path. A project's service key can where a
+        pattern of its paths names adapters and matches. They are then its project's."""
+        return Right.ADAPT in self.rights or self._is_named(LORA, path)
+
+    @property
+    def adapter_owner(self) -> str | None:
+        """The project of the adapters that the caller loads; None for the operator's adapters."""
+        return None if Right.ADAPT in self.rights else self.project
+
+    def _is_named(self, part: str, path: str) -> bool:
+        """Whether the key is a service key, and a pattern of its paths that contains `part` matches."""
+        named = [pattern for pattern in self.grant.endpoints or () if part in pattern]
         return self.kind is ActorKind.SERVICE_KEY and matches(named, path)
 
 

@@ -214,6 +214,55 @@ class DeployedAdapter:
 
 
 @dataclass(frozen=True, slots=True)
+class AdapterName:
+    """A name of an adapter, as processes exchange it."""
+
+    name: str
+    base: str
+    adapter: Adapter
+    created: int
+    """Unix time in seconds."""
+    deployed: DeployedAdapter | None = None
+    project: str | None = None
+    """The project that the adapter belongs to; None for the operator's, which all projects use."""
+    is_kept: bool = False
+    """Whether the name was given while the server ran, and lasts over a restart."""
+
+    @property
+    def key(self) -> "AdapterKey":
+        """The project and the name: two projects can use one name."""
+        return self.project, self.name
+
+
+AdapterKey = tuple[str | None, str]
+"""A project, None for the operator, and the name of an adapter in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptName:
+    """A name that the next server gives again, if it still has the same base model."""
+
+    entry: AdapterName
+    fingerprint: str
+    """The fingerprint of the base model's file."""
+
+
+@dataclass(frozen=True, slots=True)
+class NameChange:
+    """A change of the names that last over a restart."""
+
+    project: str | None
+    name: str
+    kept: KeptName | None
+    """None removes the name."""
+
+    @property
+    def key(self) -> AdapterKey:
+        """The changed name, with its project."""
+        return self.project, self.name
+
+
+@dataclass(frozen=True, slots=True)
 class DeployedBase:
     """A base model that is served."""
 

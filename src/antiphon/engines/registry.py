@@ -85,6 +85,11 @@ class Model:
     """The record of an adapter that a caller deployed, with its owner; None for other models."""
     label: str = ""
     """The model's name in metrics: the pattern if the model came from a pattern, otherwise the name."""
+    project: str | None = None
+    """The project that an adapter belongs to; None for every other model. The operator's numbers, limits and
+    prices count the adapter as its base model, since its project chose its name."""
+    is_kept: bool = False
+    """Whether an adapter was loaded while the server ran, and its name lasts over a restart."""
     is_routed: bool = False
     """Whether the settings give the model routes, so that it has no engine of its own."""
     prefers_prefix: bool = False
@@ -95,7 +100,7 @@ class Model:
     def __post_init__(self) -> None:
         """Names the model and its routes in metrics, gives routes without a name the model's, and groups the
         routes by order."""
-        label = self.label or self.name
+        label = self.label or self.counted_name
         object.__setattr__(self, "label", label)
         routes = tuple(
             route if route.name else replace(route, name=self.name, label=route.label or label)
@@ -105,6 +110,11 @@ class Model:
         by_order = attrgetter("order")
         groups = (tuple(group) for _, group in groupby(sorted(routes, key=by_order), by_order))
         object.__setattr__(self, "orders", tuple(groups))
+
+    @property
+    def counted_name(self) -> str:
+        """The name under which limits, prices and sums count the model."""
+        return self.name if self.project is None or self.parent is None else self.parent
 
     @property
     def engine(self) -> Engine:
@@ -169,13 +179,16 @@ class ModelRegistry:
         self._aliases = aliases or Aliases()
         self._patterns = sorted(patterns, key=lambda pattern: -len(pattern.prefix))
         self._expanded: dict[str, Model] = {}
+        self._owned: dict[tuple[str, str], Model] = {}
+        """Adapters of projects, by project and name."""
 
     def replace(
         self, models: tuple[Model, ...], aliases: Aliases, patterns: tuple[ModelPattern, ...]
     ) -> None:
         """Replaces all models but adapters, aliases and patterns. Names of a pattern that stays the same keep
         what is known of their routes."""
-        expanded_before, adapters = self._expanded, self.list_adapters()
+        expanded_before = self._expanded
+        adapters = [model for model in self if model.parent is not None]
         same = {pattern.model.name for pattern in self._patterns if pattern in patterns}
         self._models = {model.name: model for model in models}
         self._models |= {pattern.model.name: pattern.model for pattern in patterns}
@@ -213,6 +226,9 @@ class ModelRegistry:
         """The models that the actor can call. A pattern that its key allows in part is listed with the names
         that the key allows: `first/ok*` of `first/*`."""
         found = {model.name: model for model in self if actor.may_use(model.name)}
+        for model in self._list_owned(actor.project):
+            if actor.may_use(model.name):
+                found.setdefault(model.name, model)
         for pattern in self._patterns:
             if pattern.model.name not in found:
                 for name in pattern.narrow(actor.grant.models or ()):
@@ -220,21 +236,46 @@ class ModelRegistry:
         return list(found.values())
 
     def list_adapters(self) -> tuple[Model, ...]:
-        """The models that are adapters of another."""
-        return tuple(model for model in self if model.parent is not None)
+        """The models that are adapters of another, those of all projects included."""
+        return (*(model for model in self if model.parent is not None), *self._owned.values())
 
-    def get(self, name: str, may_use: Callable[[str], bool] = lambda _: True) -> Model:
-        """Returns the model with that name or alias. Raises ModelNotFound, which lists the models that the
-        caller may use."""
+    def find_adapter(self, name: str, project: str | None) -> Model | None:
+        """Returns the adapter of that name: the operator's, or that of the project."""
         model = self._models.get(name)
+        if model is None and project is not None and not self.is_reserved(name):
+            return self._owned.get((project, name))
+        return None if model is None or model.parent is None else model
+
+    def find_own(self, name: str, owner: str | None) -> Model | None:
+        """Returns the adapter that belongs to the project; None as the owner is the operator."""
+        return self._models.get(name) if owner is None else self._owned.get((owner, name))
+
+    def is_reserved(self, name: str) -> bool:
+        """Whether the name is the operator's: of a model, an alias or a pattern. `*` alone reserves none."""
+        pattern = self._find_pattern(name)
+        return name in self._models or self.is_alias(name) or bool(pattern and pattern.prefix)
+
+    def _list_owned(self, project: str) -> Iterator[Model]:
+        """Yields the adapters of a project whose names the operator does not use."""
+        for (owner, name), model in tuple(self._owned.items()):
+            if owner == project and not self.is_reserved(name):
+                yield model
+
+    def get(
+        self, name: str, may_use: Callable[[str], bool] = lambda _: True, project: str | None = None
+    ) -> Model:
+        """Returns the model with that name or alias. The operator's names come before those of the caller's
+        `project`. Raises ModelNotFound, which lists the models that the caller may use."""
+        model = self._models.get(name)
+        if model is None and project is not None and self._owned:
+            model = self.find_adapter(name, project)
         if model is None and (target := self._aliases.target(name)) is not None:
             model = self._models.get(target) or self._expand(target)
         if model is None:
             model = self._expand(name)
         if model is None:
-            known_names = (
-                ", ".join([name for name in self._models if may_use(name)][:MAX_SHOWN_NAMES]) or "none"
-            )
+            names = [*self._models, *(each.name for each in self._list_owned(project or ""))]
+            known_names = ", ".join([each for each in names if may_use(each)][:MAX_SHOWN_NAMES]) or "none"
             deployment = (
                 " Nothing is deployed by name here: leave out # and what follows." if "#" in name else ""
             )
@@ -268,11 +309,16 @@ class ModelRegistry:
 
     def put(self, model: Model) -> None:
         """Adds an adapter, and replaces an adapter of the same name."""
-        self._models[model.name] = model
+        if model.project is None:
+            self._models[model.name] = model
+        else:
+            self._owned[model.project, model.name] = model
 
     def remove(self, model: Model) -> None:
         """Removes an adapter's name. Does nothing if the name is already removed."""
-        if self._models.get(model.name) is model:
+        if model.project is not None and self._owned.get((model.project, model.name)) is model:
+            del self._owned[model.project, model.name]
+        elif self._models.get(model.name) is model:
             del self._models[model.name]
 
     async def aclose(self) -> None:

@@ -36,7 +36,8 @@ RIGHT_NAMES = MappingProxyType(
         Right.READ: "read anything",
         Right.GENERATE: "generate",
         Right.WRITE: "change knowledge tables; a service key can if its endpoints name them: /v1/knowledge/*",
-        Right.ADAPT: "load or unload adapters",
+        Right.ADAPT: "load or unload adapters; a service key can, for its project, if its endpoints name "
+        "them: /empower/api/v1/lora*",
         Right.OBSERVE: "see the numbers of the whole server",
         Right.MANAGE: "manage keys or members",
     }
@@ -211,7 +212,10 @@ def _read_one(headers: Headers, names: tuple[bytes, ...]) -> str | None:
 
 def require_right(actor: Actor, right: Right, path: str) -> None:
     """Raises PermissionDenied, which names the missing right or path."""
-    has_right = actor.may_write(path) if right is Right.WRITE else right in actor.rights
+    if right is Right.WRITE:
+        has_right = actor.may_write(path)
+    else:
+        has_right = actor.may_adapt(path) if right is Right.ADAPT else right in actor.rights
     if not has_right:
         raise PermissionDenied(f"this key may not {RIGHT_NAMES[right]}")
     if not actor.may_call(path):

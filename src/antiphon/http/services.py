@@ -36,7 +36,7 @@ from antiphon.errors import (
 )
 from antiphon.http.state import AppState
 from antiphon.pipeline.adapters import AdapterRegistry, AdapterRequest
-from antiphon.pipeline.deployments import Deployments
+from antiphon.pipeline.deployments import HUB_ONLY, Deployments, unload_adapter
 from antiphon.pipeline.resolve import authorize_name, resolve
 from antiphon.retrieval.knowledge import KnowledgeTables
 from antiphon.settings.server import is_loopback
@@ -151,6 +151,8 @@ class ServerServices:
         """Loads an adapter. Raises PermissionDenied if the caller cannot use its name, or if loading is
         off."""
         authorize_name(actor, call.name, "lora_name")
+        if actor.adapter_owner is not None:
+            raise PermissionDenied(HUB_ONLY, param="lora_path")
         request = AdapterRequest(call.name, call.path, call.base, call.in_place, may_use=actor.may_use)
         await self._require_registry().load(request)
 
@@ -158,7 +160,7 @@ class ServerServices:
         """Removes an adapter's name. Raises PermissionDenied if the caller cannot use the name, or if loading
         is off."""
         authorize_name(actor, name, "lora_name")
-        await self._require_registry().unload(name)
+        await unload_adapter(self._app_state.models, self._require_registry(), name, actor)
 
     def require_owner(self, request: Request) -> None:
         """Raises PermissionDenied if no key is configured and a web page or another machine sent the request.

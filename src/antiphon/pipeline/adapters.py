@@ -4,19 +4,29 @@ adapter store knows files, and engines know digests.
 A name exists from the moment its engine has the adapter until it is unloaded. After that, new requests get
 "no such model", and running requests finish as before. One content can have several names; the engine
 releases it with the last one. All processes of a server have the same names: every process knows a change
-before it is answered. Names end with the server. The next server has those of its settings again.
+before it is answered. The next server has the names of its settings again, and those that `KeptNames` kept.
+
+An adapter that a project's key loaded belongs to that project: its name means nothing to others, and two
+projects can use one name. The operator's names come first.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from antiphon.domain.context import Clock
-from antiphon.domain.models import Adapter, DeployedAdapter
+from antiphon.domain.models import (
+    Adapter,
+    AdapterKey,
+    AdapterName,
+    DeployedAdapter,
+    KeptName,
+    NameChange,
+)
 from antiphon.engines.base import AdapterEngine, Engine
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute, describe_missing_model
 from antiphon.errors import (
@@ -25,6 +35,7 @@ from antiphon.errors import (
     LoadError,
     MissingParameter,
     ModelNotFound,
+    PermissionDenied,
     UnsupportedParameter,
 )
 from antiphon.processes.ipc import from_line, to_line
@@ -54,6 +65,8 @@ class AdapterTarget:
     note_unloaded: Callable[[str, str], None] = lambda *_: None
     """Called with the digest of a named adapter that the engine refused, and the reason. The engine is asked
     again later."""
+    fingerprint: str = ""
+    """The fingerprint of the model's file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +85,20 @@ class AdapterRequest:
     """Whether the caller can see a base model."""
     deployed: Callable[[str], DeployedAdapter] | None = None
     """Makes the record of a deployment from the base model's name."""
+    project: str | None = None
+    """The project to which the adapter shall belong; None for the operator's."""
 
 
 @dataclass(frozen=True, slots=True)
-class AdapterName:
-    """A name, as processes exchange it."""
+class ProjectQuota:
+    """What one project may have."""
 
-    name: str
-    base: str
-    adapter: Adapter
-    created: int
-    deployed: DeployedAdapter | None = None
+    adapters: int = 0
+    total_bytes: int = 0
+
+
+NO_QUOTA = ProjectQuota()
+"""Projects load no adapters."""
 
 
 class SharedNames(Protocol):
@@ -92,9 +108,26 @@ class SharedNames(Protocol):
     def revision(self) -> int:
         """The revision of the names that this process knows; 0 if none were published yet."""
 
-    async def publish(self, revision: int, names: bytes) -> bool:
-        """Replaces the names of a revision. When it returns True, every process has the new names. Returns
-        False if another process has published first. Raises EngineError."""
+    async def publish(self, revision: int, names: bytes, change: bytes = b"") -> bool:
+        """Replaces the names of a revision. `change`: the NameChange to keep over a restart, if any. When it
+        returns True, every process has the new names, and the change is kept. Returns False if another
+        process has published first. Raises EngineError."""
+
+
+class KeptNames(Protocol):
+    """The names that last over a restart, and the files of their adapters. Every method blocks."""
+
+    def read(self) -> tuple[KeptName, ...]:
+        """Returns the names, the oldest first."""
+
+    def find_obstacle(self, kept: KeptName) -> str | None:
+        """Says why the adapter's file cannot be used; None if it can."""
+
+    def locate(self, adapter: Adapter) -> Adapter:
+        """Returns the adapter with the path of its file in this server's registry."""
+
+    def remove_file(self, digest: str) -> None:
+        """Removes the file of an adapter that no kept name has."""
 
 
 @runtime_checkable
@@ -114,13 +147,18 @@ class AdapterRegistry:
         clock: Clock,
         metrics: Metrics,
         shared: SharedNames | None = None,
+        kept: KeptNames | None = None,
     ) -> None:
-        """`targets`: by the base model's name. `shared`: None if there is no other process."""
+        """`targets`: by the base model's name. `shared`: None if there is no other process. `kept`: None if
+        names end with the server."""
         self._models = models
         self._targets = targets
         self._clock = clock
         self._metrics = metrics
         self._shared = shared
+        self._kept = kept
+        self.quota = NO_QUOTA
+        """What each project may have. Set it before anything is loaded."""
         self._file_lock = asyncio.Lock()
         """Held while files are read, because reading takes time and memory: one adapter at a time."""
         self._change_lock = asyncio.Lock()
@@ -136,7 +174,33 @@ class AdapterRegistry:
         the engine has it. Raises LoadError if the model takes no adapters."""
         if base not in self._targets:
             raise LoadError(f"the adapter {name} cannot be served: the model {base} takes no adapters")
-        self._add_model(name, base, adapter)
+        self._add_model(AdapterName(name, base, adapter, int(self._clock.wall())))
+
+    def restore_kept(self) -> None:
+        """Adds the names that an earlier server kept. A name that cannot be served is logged and stays kept.
+        Call it after `declare`, before anything is served. It reads files."""
+        if self._kept is None or (self._shared is not None and self._shared.revision):
+            return  # another process of this server has published the names
+        for kept in self._kept.read():
+            entry = kept.entry
+            obstacle = self._find_obstacle(kept) or self._kept.find_obstacle(kept)
+            if obstacle is None:
+                self._add_model(replace(entry, adapter=self._kept.locate(entry.adapter), is_kept=True))
+            else:
+                _log_unrestored(entry.name, entry.project, entry.base, obstacle)
+
+    def _find_obstacle(self, kept: KeptName) -> str | None:
+        """Says why a kept name cannot be served now; None if it can."""
+        entry = kept.entry
+        if entry.project is None and self._models.is_reserved(entry.name):
+            return "the settings have a model or an alias of this name"
+        if entry.base not in self._targets:
+            return f"the model {entry.base} is not served, or takes no adapters"
+        if kept.fingerprint != self._targets[entry.base].fingerprint:
+            return f"the model {entry.base} is another one than when the adapter was loaded; load it again"
+        if entry.project is not None and not self.quota.adapters:
+            return "projects may have no adapters: lora.project_adapters is 0"
+        return None
 
     async def prepare_target(self, base: str, target: AdapterTarget) -> None:
         """Gives the adapters of a base model to another engine. Raises InvalidValue or an EngineError."""
@@ -155,15 +219,15 @@ class AdapterRegistry:
                 continue
             self._remove_model(model)
             if base in self._targets:
-                self._add_model(model.name, base, model.adapter, model.deployed, model.created)
+                self._add_model(_build_name(model, base, model.adapter))
             else:
-                self._metrics.forget(model.name)
+                self._forget_series(model)
         self._note_adapters()
 
     async def restore(self, base: str) -> None:
         """Gives all named adapters to the engine of a base model. Raises EngineUnavailable. If the engine
-        refuses an adapter while the server starts, raises InvalidValue. Later a refused adapter makes only
-        its own requests fail, until the engine takes it."""
+        refuses an adapter of the settings while the server starts, raises InvalidValue; a kept one then loses
+        its name. Later a refused adapter makes only its own requests fail, until the engine takes it."""
         for model in tuple(self._adapters_of(base)):
             if model.adapter is None:
                 continue
@@ -171,7 +235,12 @@ class AdapterRegistry:
             try:
                 await self._targets[base].engine.add_adapter(digest, model.adapter.path)
             except InvalidValue as refused:
-                if self._shared is None or not self._shared.revision:
+                is_starting = self._shared is None or not self._shared.revision
+                if is_starting and model.is_kept:
+                    _log_unrestored(model.name, model.project, base, refused.message)
+                    self._remove_model(model)
+                    continue
+                if is_starting:
                     raise InvalidValue(
                         f"the adapter {model.name} cannot be served: {refused.message}", param="lora_path"
                     ) from None
@@ -193,14 +262,19 @@ class AdapterRegistry:
         async with self._file_lock:
             adapter = await target.keep(adapter_request.path, adapter_request.directory)
         async with self._change_lock:
-            while not await self._load(adapter_request, base, adapter):
-                pass  # another process was first, and this process now knows the change of the other one
+            try:
+                while not await self._load(adapter_request, base, adapter):
+                    pass  # another process was first, and this process now knows the change of the other one
+            except BaseException:
+                await self._discard_file(adapter_request.project, adapter.digest)
+                raise
 
     async def _load(self, adapter_request: AdapterRequest, base: str, adapter: Adapter) -> bool:
         """Gives the adapter to the engine, and publishes its name. Returns False if another process changed
         the names first."""
         self._require_free(adapter_request)
-        before = self._models.get(adapter_request.name) if adapter_request.name in self._models else None
+        before = self._models.find_own(adapter_request.name, adapter_request.project)
+        self._require_room(adapter_request, adapter, before)
         again = before is not None and _is_same(before, base, adapter)
         if before is not None and not again and not adapter_request.in_place:
             raise InvalidValue(
@@ -215,59 +289,62 @@ class AdapterRegistry:
         deployed = adapter_request.deployed and adapter_request.deployed(base)
         if again and deployed is None:
             return True
-        adapter_name = AdapterName(adapter_request.name, base, adapter, int(self._clock.wall()), deployed)
-        if not await self._publish(self._collect_names() | {adapter_request.name: adapter_name}):
+        name, project = adapter_request.name, adapter_request.project
+        entry = AdapterName(name, base, adapter, int(self._clock.wall()), deployed, project, True)
+        change = NameChange(project, name, KeptName(entry, self._targets[base].fingerprint))
+        if not await self._publish(self._collect_names() | {entry.key: entry}, change):
             return False
-        record("adapter_loaded", name=adapter_request.name, base=base, digest=adapter.digest)
+        record("adapter_loaded", name=name, base=base, digest=adapter.digest, project=project)
         if before is not None and not again:
             await self._release_adapter(before)
         return True
 
-    async def unload(self, name: str) -> None:
-        """Removes a name at once. Running requests finish. Raises ModelNotFound, or InvalidValue for a base
-        model."""
+    async def unload(self, name: str, owner: str | None = None) -> None:
+        """Removes the name of an owner at once: of a project, or None for the operator. Running requests
+        finish. A kept name that could not be served is removed too. Raises ModelNotFound, or InvalidValue for
+        a base model."""
         async with self._change_lock:
             while True:
-                model = self._models.get(name) if name in self._models else None
-                if model is None:
+                model = self._models.find_own(name, owner)
+                if model is not None and model.parent is None:
+                    raise InvalidValue(
+                        f"{name!r} is a base model; only adapters are unloaded", param="lora_name"
+                    )
+                if model is None and not await self._has_kept(name, owner):
                     raise ModelNotFound(
                         f"the adapter {name[:100]!r} cannot be found; /v1/models lists what is loaded",
                         param="lora_name",
                     )
-                if model.parent is None:
-                    raise InvalidValue(
-                        f"{name!r} is a base model; only adapters are unloaded", param="lora_name"
-                    )
                 names = self._collect_names()
-                del names[name]
-                if await self._publish(names):
+                names.pop((owner, name), None)
+                if await self._publish(names, NameChange(owner, name, None)):
                     break
-            record("adapter_unloaded", name=name, base=model.parent)
-            await self._release_adapter(model)
+            record("adapter_unloaded", name=name, base=model and model.parent, project=owner)
+            if model is not None:
+                await self._release_adapter(model)
+
+    async def _has_kept(self, name: str, owner: str | None) -> bool:
+        """Whether the name is kept, though it may not be served."""
+        if self._kept is None:
+            return False
+        kept_names = await asyncio.to_thread(self._kept.read)
+        return any(kept.entry.key == (owner, name) for kept in kept_names)
 
     def update_names(self, names: bytes) -> None:
         """Applies the names that this or another process has published."""
-        self._apply_names(
-            {adapter_name.name: adapter_name for adapter_name in from_line(names, tuple[AdapterName, ...])}
-        )
+        self._apply_names({entry.key: entry for entry in from_line(names, tuple[AdapterName, ...])})
 
-    def _apply_names(self, there: Mapping[str, AdapterName]) -> None:
+    def _apply_names(self, there: Mapping[AdapterKey, AdapterName]) -> None:
         """Makes this process serve these names: removes other models and adds missing ones."""
         for model in self._models.list_adapters():
-            adapter_name = there.get(model.name)
-            if adapter_name is None or not self._is_served(adapter_name):
+            entry = there.get((model.project, model.name))
+            if entry is None or not self._is_served(entry):
                 self._remove_model(model)
-            if adapter_name is None:
-                self._metrics.forget(model.name)
-        for adapter_name in there.values():
-            if adapter_name.base in self._targets and not self._is_served(adapter_name):
-                self._add_model(
-                    adapter_name.name,
-                    adapter_name.base,
-                    adapter_name.adapter,
-                    adapter_name.deployed,
-                    adapter_name.created,
-                )
+            if entry is None:
+                self._forget_series(model)
+        for entry in there.values():
+            if entry.base in self._targets and not self._is_served(entry):
+                self._add_model(entry)
         self._note_adapters()
 
     def _remove_model(self, model: Model) -> None:
@@ -275,6 +352,11 @@ class AdapterRegistry:
         self._models.remove(model)
         if isinstance(model.engine, Closable):
             model.engine.close()
+
+    def _forget_series(self, model: Model) -> None:
+        """Ends the series of an adapter. A project's adapter has none of its own."""
+        if model.project is None:
+            self._metrics.forget(model.name)
 
     def _note_adapters(self) -> None:
         """Tells each base model's engine its adapters."""
@@ -287,45 +369,49 @@ class AdapterRegistry:
                 }
             )
 
-    def _is_served(self, adapter_name: AdapterName) -> bool:
+    def _is_served(self, entry: AdapterName) -> bool:
         """Whether the name has the same adapter and the same deployment in this process."""
-        if adapter_name.name not in self._models:
+        model = self._models.find_own(entry.name, entry.project)
+        if model is None:
             return False
-        model = self._models.get(adapter_name.name)
-        return (
-            _is_same(model, adapter_name.base, adapter_name.adapter)
-            and model.deployed == adapter_name.deployed
-        )
+        return _is_same(model, entry.base, entry.adapter) and model.deployed == entry.deployed
 
-    def _collect_names(self) -> dict[str, AdapterName]:
+    def _collect_names(self) -> dict[AdapterKey, AdapterName]:
         """Returns the current names of all adapters."""
         return {
-            model.name: AdapterName(model.name, model.parent, model.adapter, model.created, model.deployed)
+            (model.project, model.name): _build_name(model, model.parent, model.adapter)
             for model in self._models.list_adapters()
             if model.parent is not None and model.adapter is not None
         }
 
-    async def _publish(self, names: Mapping[str, AdapterName]) -> bool:
-        """Makes every process serve these names. Returns False if another process changed the names first.
-        Raises EngineError if the other processes cannot be told, and changes nothing then."""
+    async def _publish(
+        self, names: Mapping[AdapterKey, AdapterName], change: NameChange | None = None
+    ) -> bool:
+        """Makes every process serve these names, and keeps the change over a restart. Returns False if
+        another process changed the names first. Raises EngineError if the other processes cannot be told, or
+        if the change cannot be kept, and changes nothing then."""
         if self._shared is None:
             self._apply_names(names)
             return True
-        return await self._shared.publish(self._shared.revision, to_line(tuple(names.values())))
+        kept = b"" if change is None or self._kept is None else to_line(change)
+        return await self._shared.publish(self._shared.revision, to_line(tuple(names.values())), kept)
 
-    def _add_model(
-        self,
-        name: str,
-        base: str,
-        adapter: Adapter,
-        deployed: DeployedAdapter | None = None,
-        created: int | None = None,
-    ) -> None:
+    def _add_model(self, entry: AdapterName) -> None:
         """Adds a model for an adapter's name in this process."""
-        kind = self._models.get(base).routes[0].kind
-        routes = (ModelRoute(self._targets[base].create_engine(adapter.digest), kind),)
-        created = int(self._clock.wall()) if created is None else created
-        self._models.put(Model(name, routes, created, base, adapter, deployed))
+        kind = self._models.get(entry.base).routes[0].kind
+        routes = (ModelRoute(self._targets[entry.base].create_engine(entry.adapter.digest), kind),)
+        self._models.put(
+            Model(
+                entry.name,
+                routes,
+                entry.created,
+                entry.base,
+                entry.adapter,
+                entry.deployed,
+                project=entry.project,
+                is_kept=entry.is_kept,
+            )
+        )
 
     async def _release_adapter(self, gone: Model) -> None:
         """Removes an adapter from its engine if no name needs the adapter any more. Does nothing if the
@@ -338,6 +424,14 @@ class AdapterRegistry:
             return
         with suppress(EngineUnavailable):
             await self._targets[gone.parent].engine.remove_adapter(digest)
+        await self._discard_file(gone.project, digest)
+
+    async def _discard_file(self, project: str | None, digest: str) -> None:
+        """Removes the file of a project's adapter that no name needs any more, so that a project cannot fill
+        the disk. Files of the operator's adapters stay."""
+        is_used = any(_has_digest(model, digest) for model in self._models.list_adapters())
+        if project is not None and self._kept is not None and not is_used:
+            await asyncio.to_thread(self._kept.remove_file, digest)
 
     def _adapters_of(self, base: str) -> Iterable[Model]:
         """Yields the models that are adapters of a base model."""
@@ -370,20 +464,61 @@ class AdapterRegistry:
             raise InvalidValue(f"{name!r} is an alias here; choose another name", param="lora_name")
 
     def _require_free(self, adapter_request: AdapterRequest) -> None:
-        """Raises InvalidValue for a name that no adapter can have, before any file is read."""
-        if adapter_request.name in self._models:
-            if self._models.get(adapter_request.name).parent is None:
-                raise InvalidValue(
-                    f"{adapter_request.name!r} is a base model's name; choose another", param="lora_name"
-                )
+        """Raises InvalidValue for a name that no adapter can have, before any file is read. Raises
+        PermissionDenied for a project that may have no adapters."""
+        name, project = adapter_request.name, adapter_request.project
+        if project is not None:
+            self.require_project_adapters()
+            if self._models.is_reserved(name):
+                raise InvalidValue(f"{name!r} is a name of the operator; choose another", param="lora_name")
+        if (model := self._models.find_own(name, project)) is not None:
+            if model.parent is None:
+                raise InvalidValue(f"{name!r} is a base model's name; choose another", param="lora_name")
             return
-        self.require_no_alias(adapter_request.name)
+        self.require_no_alias(name)
         if len(self._models.list_adapters()) >= MAX_ADAPTERS:
             record("adapters_full", logging.WARNING, most=MAX_ADAPTERS)
             raise InvalidValue(
                 f"{MAX_ADAPTERS:,} adapters are loaded, which is the most; unload one first",
                 param="lora_name",
             )
+
+    def require_project_adapters(self) -> None:
+        """Raises PermissionDenied if projects may have no adapters."""
+        if not self.quota.adapters:
+            raise PermissionDenied(
+                "only the operator loads adapters here: set lora.project_adapters "
+                "(ANTIPHON_LORA_PROJECT_ADAPTERS) and restart the server"
+            )
+
+    def _require_room(self, adapter_request: AdapterRequest, adapter: Adapter, before: Model | None) -> None:
+        """Raises PermissionDenied if a project would have too many adapters, or too many bytes of them."""
+        project, quota = adapter_request.project, self.quota
+        if project is None:
+            return
+        others = [each for each in self._models.list_adapters() if each.project == project and each != before]
+        if len(others) >= quota.adapters:
+            raise PermissionDenied(
+                f"the project has {len(others)} adapters, which is the most; unload one first",
+                param="lora_name",
+            )
+        size = adapter.size + sum(each.adapter.size for each in others if each.adapter)
+        if size > quota.total_bytes:
+            raise PermissionDenied(
+                f"the project's adapters would have {size:,} bytes, and {quota.total_bytes:,} are the most; "
+                "unload one first",
+                param="lora_path",
+            )
+
+
+def _log_unrestored(name: str, project: str | None, base: str, reason: str) -> None:
+    """Logs a kept name that is not served."""
+    record("adapter_not_restored", logging.WARNING, name=name, project=project, base=base, reason=reason)
+
+
+def _build_name(model: Model, base: str, adapter: Adapter) -> AdapterName:
+    """Returns an adapter's name as processes exchange it."""
+    return AdapterName(model.name, base, adapter, model.created, model.deployed, model.project, model.is_kept)
 
 
 def _is_same(model: Model, base: str, adapter: Adapter) -> bool:

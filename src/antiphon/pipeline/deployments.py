@@ -42,6 +42,12 @@ REMEDY = (
 )
 
 
+HUB_ONLY = (
+    "a project's key loads adapters from the hub alone, since files of the server are the operator's: deploy "
+    "one with model_source HF_HUB"
+)
+
+
 class AdapterSource(Protocol):
     """Fetches adapters from the hub."""
 
@@ -74,40 +80,44 @@ class Deployments:
     async def deploy(self, deployment: DeploymentRequest, actor: Actor) -> DeployedAdapter:
         """Makes an adapter a model. Raises a RequestError that names the wrong field, an EngineError or
         HubUnavailable. On failure nothing changes and no file is left."""
-        adapters = self._require_adapters()
+        adapters, owner = self._require_adapters(), actor.adapter_owner
         with _rename_fields():
             authorize_name(actor, deployment.name, "name")
-            self._require_free(deployment.name, adapters)
+            self._require_free(deployment.name, owner, adapters)
             if deployment.source is AdapterOrigin.LOCAL:
+                if owner is not None:
+                    raise PermissionDenied(HUB_ONLY, param="model_source")
                 path, noted = _require_relative(deployment), self._prepare_record(deployment, None, actor)
                 await adapters.load(
                     AdapterRequest(deployment.name, path, deployment.base, True, None, actor.may_use, noted)
                 )
-                return self._report_deployed(deployment.name)
+                return self._report_deployed(deployment.name, None)
             if self._fetching is None:
                 raise PermissionDenied(REMEDY)
             self._fetching.require_allowed(deployment)
             async with self._take_turn(), self._fetching.fetch(deployment) as fetched:
-                self._require_free(deployment.name, adapters)
+                self._require_free(deployment.name, owner, adapters)
                 base = deployment.base or self._guess_base(adapters, fetched)
                 path, directory = fetched.path, fetched.directory
                 noted = self._prepare_record(deployment, fetched.commit, actor)
                 await adapters.load(
-                    AdapterRequest(deployment.name, path, base, True, directory, actor.may_use, noted)
+                    AdapterRequest(deployment.name, path, base, True, directory, actor.may_use, noted, owner)
                 )
-                return self._report_deployed(deployment.name)
+                return self._report_deployed(deployment.name, owner)
 
     async def remove(self, name: str, actor: Actor) -> None:
-        """Removes a name at once. Running requests finish. Raises ModelNotFound."""
+        """Removes a name at once. Running requests finish. Raises ModelNotFound, and PermissionDenied for the
+        operator's adapter if the actor is not the operator."""
         adapters = self._require_adapters()
-        self.find(name, actor)
+        if name in self._models:
+            self.find(name, actor)
         with _rename_fields():
-            await adapters.unload(name)
+            await unload_adapter(self._models, adapters, name, actor)
 
     def find(self, name: str, actor: Actor) -> DeployedAdapter:
         """Returns the adapter of a name that the actor's key allows. Raises ModelNotFound."""
-        model = self._models.get(name) if name in self._models and actor.may_use(name) else None
-        if model is None or model.parent is None:
+        model = self._models.find_adapter(name, actor.project) if actor.may_use(name) else None
+        if model is None:
             raise ModelNotFound(f"the LoRA {name[:100]!r} does not exist", param="name")
         return self._redact_creator(model, actor)
 
@@ -115,8 +125,8 @@ class Deployments:
         """Returns all adapters that the actor's key allows, including adapters that nobody deployed."""
         return (
             self._redact_creator(model, actor)
-            for model in self._models.list_adapters()
-            if actor.may_use(model.name)
+            for model in self._models.list_usable(actor)
+            if model.parent is not None
         )
 
     def find_base(self, name: str, actor: Actor) -> DeployedBase:
@@ -137,11 +147,16 @@ class Deployments:
             raise PermissionDenied(REMEDY)
         return self._adapters
 
-    def _require_free(self, name: str, adapters: AdapterRegistry) -> None:
-        """Raises InvalidValue if a model that is no deployment has the name."""
+    def _require_free(self, name: str, owner: str | None, adapters: AdapterRegistry) -> None:
+        """Raises InvalidValue if a model that is no deployment has the name. Raises PermissionDenied for a
+        project that may have no adapters."""
+        if owner is not None:
+            adapters.require_project_adapters()
         if name not in self._models:
             adapters.require_no_alias(name)
             return
+        if owner is not None:
+            raise InvalidValue(f"{name!r} is a name of the operator; choose another", param="name")
         if self._models.get(name).deployed is not None:
             return
         whose = (
@@ -187,9 +202,10 @@ class Deployments:
 
         return build_record
 
-    def _report_deployed(self, name: str) -> DeployedAdapter:
+    def _report_deployed(self, name: str, owner: str | None) -> DeployedAdapter:
         """Logs and returns the new deployment."""
-        deployed = self._models.get(name).deployed
+        model = self._models.find_own(name, owner)
+        deployed = None if model is None else model.deployed
         if deployed is None:
             raise ModelNotFound(f"the LoRA {name[:100]!r} does not exist any more", param="name")
         record(
@@ -211,6 +227,22 @@ class Deployments:
             return deployed if is_told else replace(deployed, creator=None)
         content = f"sha256:{model.adapter.digest}" if model.adapter else model.name
         return DeployedAdapter(model.name, model.parent or "", content, AdapterOrigin.LOCAL, model.created)
+
+
+async def unload_adapter(models: ModelRegistry, adapters: AdapterRegistry, name: str, actor: Actor) -> None:
+    """Removes an adapter's name: the actor's project's, or for the operator also its own. Raises
+    ModelNotFound, also for another project's name, and PermissionDenied for the operator's."""
+    if not actor.may_use(name):
+        raise ModelNotFound(f"the adapter {name[:100]!r} cannot be found", param="lora_name")
+    owner = actor.adapter_owner
+    model = models.find_adapter(name, actor.project)
+    if owner is not None:
+        adapters.require_project_adapters()
+        if model is not None and model.project is None:
+            raise PermissionDenied(f"the adapter {name} is the operator's", param="lora_name")
+    elif model is not None:
+        owner = model.project
+    await adapters.unload(name, owner)
 
 
 def _require_relative(deployment: DeploymentRequest) -> str:

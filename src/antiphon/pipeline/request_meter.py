@@ -87,7 +87,7 @@ class RequestMeter:
             self._set_price()
         self.granted = 0
         """Output tokens that are granted. Call `grow` before more are made."""
-        self._reservation = Reservation(accounting, self.id, model.name, context, metrics)
+        self._reservation = Reservation(accounting, self.id, model.counted_name, context, metrics)
 
     async def open(self) -> None:
         """Reserves one request early if one of its limits was exhausted lately. Raises the refusal."""
@@ -126,10 +126,10 @@ class RequestMeter:
     def _set_price(self) -> None:
         """Sets the price of the route. Raises PermissionDenied if a cost limit applies and the route has no
         price."""
-        name, rules = self._route.price or self._model.name, self._accounting.limit_index.rules
+        name, rules = self._route.price or self._model.counted_name, self._accounting.limit_index.rules
         self._price = rules.find_price(name, self.at // MILLISECONDS)
         if self._price is None:
-            _require_countable(rules, self._context.actor, self._model.name)
+            _require_countable(rules, self._context.actor, self._model.counted_name)
 
     def close(self, ending: RequestOutcome) -> LedgerFull | None:
         """Writes the completion and settles the limits. If the completion cannot be written, returns the
@@ -182,7 +182,7 @@ class RequestMeter:
             dialect=origin.dialect,
             operation=origin.operation,
             asked=self._requested_name.replace(NUL, UNKNOWN),
-            model=model.name,
+            model=model.counted_name,
             adapter=None if model.adapter is None else model.adapter.digest,
             engine=self._route.kind,
             attempts=context.progress.attempts,

@@ -8,7 +8,7 @@ from antiphon.errors import PermissionDenied
 def resolve(models: ModelRegistry, name: str, actor: Actor) -> Model:
     """Returns the model of a name or alias. Raises ModelNotFound, and PermissionDenied if the actor's key
     does not allow the model."""
-    model = models.get(name, actor.may_use)
+    model = models.get(name, actor.may_use, actor.project)
     authorize(actor, model, name)
     return model
 

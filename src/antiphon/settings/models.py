@@ -230,6 +230,27 @@ class LoraSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         describe("ANTIPHON_LORA_MAX_BYTES", "Largest file of an adapter that a caller may load, in bytes."),
         Meta(ge=KIB),
     ] = GIB
+    keep_names: Annotated[
+        bool,
+        describe(
+            "ANTIPHON_LORA_KEEP_NAMES",
+            "Whether adapters that were loaded while the server ran are served again after a restart.",
+        ),
+    ] = True
+    project_adapters: Annotated[
+        int,
+        describe(
+            "ANTIPHON_LORA_PROJECT_ADAPTERS",
+            "Adapters that one project may have, loaded by its own service keys from the repositories; 0 "
+            "lets only the operator load any.",
+        ),
+        Meta(ge=0, le=2048),
+    ] = 0
+    project_bytes: Annotated[
+        int,
+        describe("ANTIPHON_LORA_PROJECT_BYTES", "Bytes of all adapters of one project."),
+        Meta(ge=KIB),
+    ] = 4 * GIB
 
 
 class AdapterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

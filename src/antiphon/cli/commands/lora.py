@@ -43,7 +43,7 @@ def add(
     ] = False,
     url: options.ServerUrl = None,
 ) -> None:
-    """Make an adapter a model of the server, from now until it stops."""
+    """Make an adapter a model of the server, until you remove it."""
     with _make_client(url) as client:
         from antiphon.cli.serve_options import parse_adapter
 

@@ -15,6 +15,7 @@ from antiphon.limits.snapshot import pop_snapshot
 from antiphon.processes.coordinator.coordinator import Coordinator, serve_coordinator
 from antiphon.settings.schema import Settings
 from antiphon.store.base import EntryStore, TenancyStore
+from antiphon.weights.adapters.kept_names import KeptNamesFile
 
 if TYPE_CHECKING:
     from antiphon.store.database import Database
@@ -54,6 +55,8 @@ async def open_coordinator(
         def make(tasks: asyncio.TaskGroup) -> Coordinator:
             """Makes the coordinator, with the counters of the coordinator before."""
             coordinator = Coordinator(tasks, runtime, began, limiter, drain, kept)
+            lora = settings.lora
+            coordinator.kept_names = KeptNamesFile(Path(lora.registry or ""), lora.keep_names)
             if kept is not None:
                 snapshot = pop_snapshot(kept, limiter.now())
                 if snapshot is not None:

@@ -171,14 +171,15 @@ class CoordinatorClient:
         if self._names.revision:
             changed(self._names.names)
 
-    async def publish(self, revision: int, names: bytes) -> bool:
-        """Replaces the names of a revision in every process; False where another process was faster.
+    async def publish(self, revision: int, names: bytes, change: bytes = b"") -> bool:
+        """Replaces the names of a revision in every process, and keeps the change over a restart; False where
+        another process was faster.
 
         Raises EngineError.
         """
         try:
             async with asyncio.timeout(PATIENCE_S):
-                reply = await self.call(lambda call: Publish(call, revision, names))
+                reply = await self.call(lambda call: Publish(call, revision, names, change))
         except TimeoutError:
             raise EngineError("the adapters cannot be changed: the coordinator is away; try again") from None
         if isinstance(reply, Refused):

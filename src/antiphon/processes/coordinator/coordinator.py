@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
+from antiphon.domain.models import NameChange
 from antiphon.errors import EngineError, LimitsUnavailable
 from antiphon.ledger.drain import Drain
 from antiphon.limits.local import LocalLimiter
@@ -21,10 +22,11 @@ from antiphon.processes.coordinator.frames import (
     Welcome,
 )
 from antiphon.processes.coordinator.session import ProcessSession
-from antiphon.processes.ipc import Channel, FrameReader, bind_private, remove_socket
+from antiphon.processes.ipc import Channel, FrameReader, bind_private, from_line, remove_socket
 from antiphon.task_group import task_group
 from antiphon.telemetry.exposition import Totals
 from antiphon.telemetry.logs import record
+from antiphon.weights.adapters.kept_names import KeptNamesFile
 
 BACKLOG = 64
 """Connections that may wait to be accepted; an HTTP process opens one."""
@@ -57,6 +59,8 @@ class Coordinator:
         """`began`: Unix milliseconds of this coordinator's start; the ledger contains what ended before.
         `limiter`: None where limits are not counted here. `kept`: the file that keeps the counters over a
         clean stop."""
+        self.kept_names: KeptNamesFile | None = None
+        """The adapter names that last over a restart; None keeps none."""
         self.tasks = tasks
         self.began = began
         self.drain = drain
@@ -146,9 +150,10 @@ class Coordinator:
 
     # --- what all processes know ----------------------------------------------------------------------------
 
-    async def publish(self, revision: int, names: bytes) -> bool:
-        """Replaces the adapter names of a revision in every process. Returns False if another process has
-        replaced them first. Raises EngineError if the names cannot be stored."""
+    async def publish(self, revision: int, names: bytes, change: bytes = b"") -> bool:
+        """Replaces the adapter names of a revision in every process, and keeps the change over a restart.
+        Returns False if another process has replaced them first. Raises EngineError if the names cannot be
+        stored."""
         if revision != self._names[0]:
             return False
         written = (revision + 1, names)
@@ -157,11 +162,25 @@ class Coordinator:
         except OSError as problem:
             reason = os.strerror(problem.errno or 0)
             raise EngineError(f"the adapters cannot be changed: the runtime directory: {reason}") from None
+        if change and self.kept_names is not None:
+            self._keep_change(self.kept_names, from_line(change, NameChange))
         self._names = written
         for session in self._sessions:
             session.link.put(Names(*written))
         await self._wait_until_known(Topic.ADAPTERS, revision + 1)
         return True
+
+    def _keep_change(self, kept_names: KeptNamesFile, change: NameChange) -> None:
+        """Keeps a change of the names. Raises EngineError, after it has restored the stored names."""
+        try:
+            kept_names.apply(change)
+        except OSError as problem:
+            with suppress(OSError):
+                _write_names(self._path, *self._names)
+            raise EngineError(
+                "the adapters cannot be changed: the registry (ANTIPHON_LORA_REGISTRY) cannot be written: "
+                f"{os.strerror(problem.errno or 0)}"
+            ) from None
 
     async def announce(self, revision: int, by: ProcessSession) -> None:
         """Makes every other process read the directory, and waits until all use the revision."""

@@ -93,6 +93,8 @@ class Publish(Frame, tag=9):
     call: int
     revision: int
     names: bytes
+    change: bytes = b""
+    """The NameChange to keep over a restart, if any."""
 
 
 class Announce(Frame, tag=10):

@@ -75,7 +75,7 @@ class Owner(Protocol):
     def limiter(self) -> LocalLimiter:
         """Raises LimitsUnavailable where limits are not counted here."""
 
-    async def publish(self, revision: int, names: bytes) -> bool: ...
+    async def publish(self, revision: int, names: bytes, change: bytes = b"") -> bool: ...
     async def announce(self, revision: int, by: "ProcessSession") -> None: ...
     def sum_others(self, session: "ProcessSession") -> tuple[int, Totals]: ...
     def note_change(self) -> None: ...
@@ -243,9 +243,8 @@ class ProcessSession:
     async def _inform_processes(self, message: Publish | Announce) -> None:
         try:
             if isinstance(message, Publish):
-                self._reply(
-                    CompletedReply(message.call, await self._owner.publish(message.revision, message.names))
-                )
+                published = await self._owner.publish(message.revision, message.names, message.change)
+                self._reply(CompletedReply(message.call, published))
             else:
                 await self._owner.announce(message.revision, self)
                 self._reply(CompletedReply(message.call))

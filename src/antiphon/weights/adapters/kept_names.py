@@ -1,0 +1,133 @@
+"""The names of adapters that last over a restart, in a file of the registry beside the adapters' files.
+
+Servers that share a registry share the names: each change reads the file under a lock, changes one name, and
+replaces the file. A name is kept with a fingerprint of its base model, since an adapter computes nonsense
+with other weights of the same shapes.
+"""
+
+import fcntl
+import hashlib
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from antiphon.domain.models import Adapter, KeptName, NameChange
+from antiphon.processes.ipc import FrameError, from_line, to_line
+from antiphon.telemetry.logs import record
+
+NAMES, LOCK, DAMAGED = "names.json", "names.lock", "names.damaged"
+"""Files of the registry."""
+
+SAMPLES = 16
+SAMPLE_BYTES = 1 << 16
+"""Parts of a model's file that its fingerprint covers: any other training of a model changes them."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptNamesFile:
+    """The names of a registry. Every method blocks."""
+
+    registry: Path
+    is_on: bool = True
+    """Whether names are kept. If not, only files are removed."""
+
+    def read(self) -> tuple[KeptName, ...]:
+        """Returns the names, the oldest first. A file that cannot be read is logged, and counts as empty."""
+        try:
+            return self._load()
+        except (OSError, FrameError) as problem:
+            record("adapter_names_unreadable", logging.WARNING, problem=str(problem))
+            return ()
+
+    def _load(self) -> tuple[KeptName, ...]:
+        """Returns the names. Raises OSError and FrameError."""
+        try:
+            content = (self.registry / NAMES).read_bytes() if self.is_on else b"[]"
+        except FileNotFoundError:
+            return ()
+        return from_line(content, tuple[KeptName, ...])
+
+    def apply(self, change: NameChange) -> None:
+        """Keeps or removes one name. A file that cannot be decoded is set aside first. Raises OSError."""
+        if not self.is_on:
+            return
+        self.registry.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with self._hold_lock():
+            path = self.registry / NAMES
+            try:
+                names = self._load()
+            except FrameError:
+                path.replace(self.registry / DAMAGED)
+                names = ()
+            by_key = {each.entry.key: each for each in names}
+            by_key.pop(change.key, None)
+            if change.kept is not None:
+                by_key[change.key] = change.kept
+            elif len(by_key) == len(names):
+                return
+            _replace_file(path, to_line(tuple(by_key.values())))
+
+    def find_obstacle(self, kept: KeptName) -> str | None:
+        """Says why the adapter's file cannot be used; None if it can."""
+        adapter = kept.entry.adapter
+        path = self._find_file(adapter.digest)
+        try:
+            size = path.stat().st_size
+        except OSError as problem:
+            return f"its file {path.name} is not in the registry: {problem.strerror}"
+        if size != adapter.size:
+            return f"its file {path.name} in the registry has {size:,} bytes instead of {adapter.size:,}"
+        return None
+
+    def locate(self, adapter: Adapter) -> Adapter:
+        """Returns the adapter with the path of its file in this registry, which may have moved."""
+        return replace(adapter, path=str(self._find_file(adapter.digest)))
+
+    def remove_file(self, digest: str) -> None:
+        """Removes the file of an adapter that no kept name has. The names are locked meanwhile, so no server
+        of the registry begins to use it."""
+        with suppress(OSError, FrameError), self._hold_lock():
+            if all(kept.entry.adapter.digest != digest for kept in self._load()):
+                self._find_file(digest).unlink(missing_ok=True)
+
+    def _find_file(self, digest: str) -> Path:
+        return self.registry / f"{digest}.gguf"
+
+    @contextmanager
+    def _hold_lock(self) -> Iterator[None]:
+        """Excludes other servers of the registry until the block ends. Raises OSError."""
+        lock = os.open(self.registry / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)
+
+
+def _replace_file(path: Path, content: bytes) -> None:
+    """Replaces a file in one step that survives a power failure. Raises OSError."""
+    new = path.with_suffix(".new")
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
+
+
+def compute_fingerprint(path: Path) -> str:
+    """Returns a digest of a model's file: of its size, and of parts all over it. Returns an empty text if the
+    file cannot be read."""
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            digest.update(b"%d" % size)
+            for sample in range(SAMPLES):
+                file.seek(max(0, size - SAMPLE_BYTES) * sample // (SAMPLES - 1))
+                digest.update(file.read(SAMPLE_BYTES))
+    except OSError:
+        return ""
+    return digest.hexdigest()
